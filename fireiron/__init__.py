@@ -1,0 +1,70 @@
+"""Fireiron: a scheduling language for GPU kernels, embedded in Python."""
+
+from fireiron.decomp.done import Done
+from fireiron.decomp.epilog import Epilog
+from fireiron.decomp.load import DST, SRC, A, B, C, Load, Operand
+from fireiron.decomp.split import Split
+from fireiron.decomp.tile import Strided, Tile
+from fireiron.errors import (
+    ArgumentError,
+    DecompositionError,
+    FireironError,
+    IncompleteError,
+    LaunchError,
+    LayoutError,
+    MatchError,
+    ResourceError,
+    SimulationError,
+    StoreError,
+    SynchronizationError,
+    VerificationError,
+)
+from fireiron.executable import INSTRUCTIONS
+from fireiron.executable.fma import BFMA, DFMA, FFMA, HFMA, IMAD, Fma
+from fireiron.executable.hfma2 import BFMA2, HFMA2, Hfma2
+from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.executable.thread_move import ThreadInit, ThreadMove, vector
+from fireiron.expr import Const, Expr, Var, all_of, any_of, ceildiv, equal, minimum, sym
+from fireiron.layout import Layout, Swizzle
+from fireiron.machine import (
+    ARCHITECTURES,
+    GL,
+    RF,
+    SH,
+    Architecture,
+    Block,
+    DType,
+    Kernel,
+    Lane,
+    Level,
+    Memory,
+    QuadPair,
+    Thread,
+    Warp,
+    Warpgroup,
+    bfloat16,
+    float16,
+    float32,
+    float64,
+    int8,
+    int32,
+)
+from fireiron.refine.align import Align
+from fireiron.refine.layout import Layout as DealOrder
+from fireiron.refine.no_sync import NoSync
+from fireiron.refine.pad import Pad
+from fireiron.refine.permute import Permute
+from fireiron.refine.reuse_buffer import ReuseBuffer
+from fireiron.refine.storage_layout import StorageLayout
+from fireiron.refine.swizzle import SwizzleStorage
+from fireiron.refine.sync import Sync
+from fireiron.refine.to import To
+from fireiron.refine.unchecked import Unchecked
+from fireiron.refine.unroll import Unroll
+from fireiron.spec import Init, InitSpec, MatMul, MatMulSpec, Move, MoveSpec, Spec
+from fireiron.strategy import Strategy
+from fireiron.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View
+from fireiron.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch, Refinement
+from fireiron.tunable import Derived, Tunable
+
+from fireiron._version import VERSION as __version__

@@ -1,0 +1,1 @@
+"""Checks: kernel IR to findings."""

@@ -1,0 +1,135 @@
+"""The four arrows in one place: spec + strategy -> tree -> IR -> CUDA C++, each stage made once, on demand."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from fireiron import cuda as printer
+from fireiron.errors import ArgumentError, FireironError
+from fireiron.executable import INSTRUCTIONS
+from fireiron.ir import Kernel, verify
+from fireiron.lower.allocate import allocate
+from fireiron.lower.distribute import distribute
+from fireiron.lower.synchronize import synchronize
+from fireiron.lower.vectorize import vectorize
+from fireiron.lower.walk import Grown, grow_tree, walk
+from fireiron.machine import DEFAULT_ARCHITECTURE, Architecture, as_architecture
+from fireiron.spec import Spec
+from fireiron.tree import Executable, Node
+
+if TYPE_CHECKING:
+    from fireiron.strategy import Strategy
+
+PASSES: tuple[tuple[str, Callable[[Kernel], Kernel]], ...] = (
+    ("distribute", distribute),
+    ("allocate", allocate),
+    ("vectorize", vectorize),
+    ("synchronize", synchronize),
+)
+"""The passes after the walk, in order; each maps IR to IR and can be printed (see docs/pipeline.md)."""
+
+
+@attrs.frozen(eq=False, slots=False)
+class Program:
+    """A bound strategy on a target. `chosen` are the values its tunables took."""
+
+    strategy: Strategy
+    spec: Spec
+    architecture: Architecture
+    instructions: tuple[Executable, ...] = INSTRUCTIONS
+    name: str = ""
+    chosen: Mapping[str, int] = attrs.field(factory=dict)
+
+    @staticmethod
+    def of(
+        strategy: Strategy, architecture: Any = None, instructions: tuple[Executable, ...] = INSTRUCTIONS, name: str | None = None
+    ) -> Program:
+        """The program of a bound strategy; tunables without a value take the first legal combination."""
+        target = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
+        assert strategy.spec is not None
+        if name is not None and not (isinstance(name, str) and name.isidentifier()):
+            raise ArgumentError("the name of a kernel must be an identifier", got=name)
+        label = name or strategy.spec.title.lower()
+        if not strategy.tunables():
+            return Program(strategy, strategy.spec, target, instructions, label)
+        return _first_legal(strategy, target, instructions, label)
+
+    @functools.cached_property
+    def grown(self) -> Grown:
+        """The decomposition tree with the threads of a block and the grid."""
+        return grow_tree(self.spec, self.strategy.steps, self.architecture, self.instructions)
+
+    @property
+    def tree(self) -> Node:
+        """The decomposition tree."""
+        return self.grown.node
+
+    @functools.cached_property
+    def stages(self) -> dict[str, Kernel]:
+        """The kernel IR after the walk and after each pass, by name."""
+        kernel = attrs.evolve(walk(self.grown, self.spec, self.name), title=tuple(self.title()))
+        stages = {"walk": kernel}
+        for name, function in PASSES:
+            kernel = verify(function(kernel))
+            stages[name] = kernel
+        return stages
+
+    @functools.cached_property
+    def unsynchronized(self) -> Kernel:
+        """The kernel IR before barriers are placed."""
+        kernel = attrs.evolve(walk(self.grown, self.spec, self.name), title=tuple(self.title()))
+        for _, function in PASSES[:-1]:
+            kernel = verify(function(kernel))
+        return kernel
+
+    @property
+    def ir(self) -> Kernel:
+        """The final kernel IR, verified."""
+        return verify(self.stages[PASSES[-1][0]], final=True)
+
+    @functools.cached_property
+    def cuda(self) -> str:
+        """CUDA C++."""
+        return printer.emit(self.ir)
+
+    def title(self) -> list[str]:
+        """The strategy, a step a line, for the header of the printed kernel."""
+        lines = [step.summary() for step in self.strategy.steps]
+        return [f".{line}" for line in lines]
+
+    def trace(self) -> tuple[tuple[str, Spec], ...]:
+        """Each step of the main chain with the spec after it; `tile` and `to` apart, as in the paper's listings."""
+        rows: list[tuple[str, Spec]] = []
+        node = self.tree
+        while node.step is not None and node.children:
+            names = [name for name, _ in node.children]
+            child = node.children[names.index("body") if "body" in names else -1][1]
+            if child.spec.level != node.spec.level:
+                rows.append((node.step.unrefined().summary(), child.spec.at_level(node.spec.level)))
+                rows.append((f"to({child.spec.level})", child.spec))
+            else:
+                rows.append((node.step.summary(), child.spec))
+            node = child
+        return tuple(rows)
+
+
+def _first_legal(strategy: Strategy, target: Architecture, instructions: tuple[Executable, ...], label: str) -> Program:
+    assert strategy.spec is not None
+    first: FireironError | None = None
+    for values in strategy.assignments():
+        bound = strategy.with_(**values)
+        program = Program(bound, strategy.spec, target, instructions, label, values)
+        try:
+            _ = program.stages if program.tree.complete else None
+        except FireironError as error:
+            first = first or error
+            continue
+        return program
+    assert first is not None
+    names = ", ".join(map(repr, strategy.tunables().values()))
+    first.hint = f"no combination of the tunables is legal ({names}); the first fails as above" + (f"; {first.hint}" if first.hint else "")
+    raise first

@@ -1,0 +1,619 @@
+"""Kernel IR to CUDA C++ that an expert would sign: names from the tree, spec comments, guards merged, loops unrolled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import attrs
+
+from fireiron.expr import (
+    FALSE,
+    INT_MAX,
+    TRUE,
+    All,
+    AnyOf,
+    BitAnd,
+    BitOr,
+    BitXor,
+    Const,
+    Equal,
+    Expr,
+    FloorDiv,
+    Less,
+    Min,
+    Mod,
+    Sum,
+    Var,
+    all_of,
+    conjuncts,
+    constant,
+)
+from fireiron.ir import Access, Barrier, Buffer, Comment, Exec, For, Kernel, Let, Stmt, execs
+from fireiron.machine import RF, SH, DType, bfloat16, float16
+from fireiron.spec import MatMulSpec, MoveSpec
+
+_INDENT = "  "
+
+
+def emit(kernel: Kernel) -> str:
+    """The CUDA C++ of a kernel: one `extern "C" __global__` function, with the headers that it needs."""
+    return _Printer(kernel).kernel_text()
+
+
+# ---------------------------------------------------------------------------------------------- expressions
+
+
+def is_wide(value: Expr) -> bool:
+    """Whether evaluating the expression, or a part of it, needs 64 bits."""
+    if isinstance(value, Sum):
+        low = high = 0
+        for position, (atoms, coefficient) in enumerate(_printed_terms(value)):
+            part = Sum(((atoms, coefficient),), 0)
+            low, high = (part.low, part.high) if position == 0 else (low + part.low, high + part.high)
+            if max(-low, high, abs(part.low), abs(part.high)) > INT_MAX:
+                return True
+        return max(-value.low, value.high) > INT_MAX or any(is_wide(child) for child in value.children)
+    if isinstance(value, (Const, Var)):
+        return max(-value.low, value.high) > INT_MAX
+    return any(is_wide(child) for child in value.children)
+
+
+def _printed_terms(value: Sum) -> list[tuple[tuple[Expr, ...], int]]:
+    """Positive terms first, large steps before small ones."""
+    return sorted(value.terms, key=lambda term: (term[1] < 0, -_weight(term)))
+
+
+def _weight(term: tuple[tuple[Expr, ...], int]) -> int:
+    part = Sum((term,), 0)
+    return max(abs(part.low), abs(part.high))
+
+
+def expression(value: Expr) -> str:
+    """C++ text of an expression; 64-bit where 32 bits could overflow. Quotients and remainders are of values not below 0."""
+    return _c(value, 0)
+
+
+def _c(value: Expr, outer: int) -> str:
+    text, precedence = _c_node(value)
+    return f"({text})" if precedence < outer else text
+
+
+def _c_node(value: Expr) -> tuple[str, int]:
+    match value:
+        case Const(value=number):
+            suffix = "LL" if abs(number) > INT_MAX else ""
+            return f"{number}{suffix}", 9 if number >= 0 else 5
+        case Var(name=name):
+            return name, 9
+        case Sum():
+            return _c_sum(value)
+        case FloorDiv(left=left, right=right):
+            return f"{_dividend(left)} / {_c(right, 7)}", 6
+        case Mod(left=left, right=right):
+            return f"{_dividend(left)} % {_c(right, 7)}", 6
+        case BitAnd(left=left, right=right):
+            return f"{_c(left, 4)} & {_c(right, 4)}", 3
+        case BitXor(left=left, right=right):
+            return f"{_c(left, 4)} ^ {_c(right, 4)}", 2
+        case BitOr(left=left, right=right):
+            return f"{_c(left, 4)} | {_c(right, 4)}", 1
+        case Min(left=left, right=right):
+            return f"min({_c(left, 0)}, {_c(right, 0)})", 9
+        case Less(left=left, right=right):
+            return f"{_c(left, 5)} < {_c(right, 5)}", 4
+        case Equal(left=left, right=right):
+            return f"{_c(left, 5)} == {_c(right, 5)}", 4
+        case All(conditions=conditions):
+            return " && ".join(_c(condition, 4) for condition in conditions), 1
+        case AnyOf(conditions=conditions):
+            return " || ".join(_c(condition, 4) for condition in conditions), 0
+    raise TypeError(type(value))
+
+
+def _dividend(left: Expr) -> str:
+    if left.low < 0:
+        raise ValueError(f"{left} may be negative: C++ rounds toward zero")
+    return _c(left, 6)
+
+
+def _c_sum(value: Sum) -> tuple[str, int]:
+    wide = is_wide(value)
+    parts = []
+    for atoms, coefficient in _printed_terms(value):
+        factors = [_c(atom, 6 if position == 0 else 7) for position, atom in enumerate(sorted(atoms, key=lambda a: isinstance(a, Var)))]
+        if abs(coefficient) != 1:
+            factors.append(str(abs(coefficient)) + ("LL" if abs(coefficient) > INT_MAX else ""))
+        if wide:
+            first = factors[0] if factors[0].isidentifier() else f"({factors[0]})"
+            factors[0] = f"(long long){first}"
+        parts.append(("- " if coefficient < 0 else "+ ") + " * ".join(factors))
+    if value.constant or not parts:
+        parts.append(f"{'-' if value.constant < 0 else '+'} {abs(value.constant)}")
+    text = " ".join(parts)
+    text = text[2:] if text.startswith("+ ") else f"-{text[2:]}"
+    single = len(parts) == 1 and not text.startswith("-")
+    return text, 6 if single and " * " in text else 5
+
+
+# ---------------------------------------------------------------------------------------------- types
+
+_CARRIERS = {2: "unsigned short", 4: "unsigned int", 8: "uint2", 16: "uint4"}
+_FLOAT_CARRIERS = {("float", 8): "float2", ("float", 16): "float4", ("double", 16): "double2", ("int", 8): "int2", ("int", 16): "int4"}
+
+
+def carrier(dtype: DType, width: int) -> str:
+    """The built-in vector type that moves `width` elements."""
+    size = dtype.bytes * width
+    return _FLOAT_CARRIERS.get((dtype.cuda, size), _CARRIERS[size])
+
+
+def _zero(dtype: DType, width: int) -> str:
+    kind = carrier(dtype, width)
+    if kind in ("unsigned short", "unsigned int"):
+        return "0"
+    lanes = int(kind[-1])
+    literal = {"f": "0.0f", "d": "0.0", "i": "0", "u": "0u"}[kind[0]]
+    return f"make_{kind}({', '.join([literal] * lanes)})"
+
+
+def literal(number: int, dtype: DType) -> str:
+    """A constant of an element type."""
+    if dtype == float16:
+        return f"__float2half_rn({number}.0f)"
+    if dtype == bfloat16:
+        return f"__float2bfloat16_rn({number}.0f)"
+    if dtype.kind == "float":
+        return f"{number}.0" + ("f" if dtype.bits == 32 else "")
+    return str(number)
+
+
+_TO_HALF = {"float": "__float2half_rn({})", "double": "__double2half({})", "int": "__int2half_rn({})", "signed char": "__int2half_rn({})"}
+_TO_BFLOAT = {
+    "float": "__float2bfloat16_rn({})", "double": "__double2bfloat16({})", "int": "__int2bfloat16_rn({})",
+    "signed char": "__int2bfloat16_rn({})",
+}  # fmt: skip
+
+
+def converted(text: str, source: DType, target: DType) -> str:
+    """A value converted to another element type, rounded to nearest even, floats to integers toward zero."""
+    if source == target:
+        return text
+    if source == float16:
+        if target == bfloat16:
+            return f"__float2bfloat16_rn(__half2float({text}))"
+        inner = f"__half2int_rz({text})" if target.kind == "int" else f"__half2float({text})"
+        return inner if target.cuda in ("float", "int") else f"static_cast<{target.cuda}>({inner})"
+    if source == bfloat16:
+        if target == float16:
+            return f"__float2half_rn(__bfloat162float({text}))"
+        inner = f"__bfloat162int_rz({text})" if target.kind == "int" else f"__bfloat162float({text})"
+        return inner if target.cuda in ("float", "int") else f"static_cast<{target.cuda}>({inner})"
+    if target == float16:
+        return _TO_HALF[source.cuda].format(text)
+    if target == bfloat16:
+        return _TO_BFLOAT[source.cuda].format(text)
+    return f"static_cast<{target.cuda}>({text})"
+
+
+# ---------------------------------------------------------------------------------------------- the printer
+
+
+class _Printer:
+    """The text of one kernel. Executables call its public methods to print themselves."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.dropped: frozenset[Expr] = frozenset()
+
+    literal = staticmethod(literal)
+    converted = staticmethod(converted)
+
+    # ------------------------------------------------------------------------------------------ the frame
+
+    def kernel_text(self) -> str:
+        kernel = self.kernel
+        lines = [*self._header(), *self._includes(), "", *self._signature(), "{"]
+        lines += _indented([*self._prologue(), *self.statements(kernel.body)])
+        return "\n".join([*lines, "}", ""])
+
+    def _header(self) -> Iterable[str]:
+        kernel = self.kernel
+        yield f"// {kernel.spec}"
+        for line in kernel.title:
+            yield f"//   {line}"
+        yield f"// target {kernel.architecture}; launch <<<{expression(kernel.grid)}, {kernel.threads}>>>, {self._shared_text()}"
+        for text, condition in kernel.facts:
+            yield f"// requires: {text}, {expression(condition)}"
+        for reason in kernel.unchecked:
+            yield f"// UNCHECKED, races are not excluded: {reason}"
+
+    def _shared_text(self) -> str:
+        kind = "dynamic" if self._dynamic else "static"
+        return f"{self.kernel.shared_bytes} bytes of {kind} shared memory" if self.kernel.shared_bytes else "no shared memory"
+
+    @property
+    def _dynamic(self) -> bool:
+        return dynamic_shared_bytes(self.kernel) > 0
+
+    def _includes(self) -> Iterable[str]:
+        dtypes = {buffer.dtype for buffer in self.kernel.buffers}
+        if float16 in dtypes:
+            yield "#include <cuda_fp16.h>"
+        if bfloat16 in dtypes:
+            yield "#include <cuda_bf16.h>"
+
+    def _signature(self) -> Iterable[str]:
+        kernel = self.kernel
+        parameters = []
+        for buffer in kernel.buffers:
+            if buffer.parameter:
+                const = "" if buffer.written else "const "
+                parameters.append(f"{const}{buffer.dtype.cuda}* __restrict__ {buffer.name}")
+        parameters += [f"const int {symbol}" for symbol in kernel.symbols]
+        yield f'extern "C" __global__ void __launch_bounds__({kernel.threads})'
+        one_line = f"{kernel.name}({', '.join(parameters)})"
+        if len(one_line) <= 110:
+            yield one_line
+        else:
+            yield f"{kernel.name}("
+            yield from _indented([f"{parameter}," for parameter in parameters[:-1]] + [f"{parameters[-1]})"])
+
+    def _prologue(self) -> Iterable[str]:
+        if self._uses(kernel_var := Var("block", 0, INT_MAX)):
+            yield f"const int {kernel_var} = blockIdx.x;"
+        if self._uses(Var("thread")):
+            yield "const int thread = threadIdx.x;"
+        for statement in self.kernel.body:
+            if isinstance(statement, Let):
+                yield from self._let(statement)
+        shared = [buffer for buffer in self.kernel.buffers if buffer.memory == SH]
+        if self._dynamic:
+            align = max(16, *(buffer.tensor.align for buffer in shared))
+            yield f"extern __shared__ __align__({align}) unsigned char smem[];"
+            for buffer in shared:
+                kind = buffer.dtype.cuda
+                yield f"{kind}* const {buffer.name} = reinterpret_cast<{kind}*>(smem + {buffer.offset});  // {_shape(buffer)}"
+        else:
+            for buffer in shared:
+                align = max(16, buffer.tensor.align)
+                yield f"__shared__ __align__({align}) {buffer.dtype.cuda} {buffer.name}[{expression(buffer.total)}];  // {_shape(buffer)}"
+        for buffer in self.kernel.buffers:
+            if buffer.memory.private:
+                yield from self._registers(buffer)
+
+    def _registers(self, buffer: Buffer) -> Iterable[str]:
+        size = constant(buffer.elements) or 1
+        align = f"__align__({min(16, _power_below(size * buffer.dtype.bytes))}) " if self._moved_as_vector(buffer) else ""
+        note = "" if size <= 255 else "; too many for registers: lives in local memory"
+        yield f"{align}{buffer.dtype.cuda} {buffer.name}[{size}];  // of {_shape(buffer)}{note}"
+
+    def _moved_as_vector(self, buffer: Buffer) -> bool:
+        if buffer.dtype.bits == 16 and (constant(buffer.elements) or 1) % 2 == 0:
+            return True
+        return any(
+            statement.vector > 1 and any(access.buffer == buffer.name for access in statement.accesses)
+            for statement, _ in execs(self.kernel.body)
+        )
+
+    def _uses(self, var: Var) -> bool:
+        return any(one.name == var.name for one in _all_variables(self.kernel.body)) or any(
+            one.name == var.name for buffer in self.kernel.buffers for value in buffer.holder for one in value.variables()
+        )
+
+    # ------------------------------------------------------------------------------------------ statements
+
+    def statements(self, body: Iterable[Stmt]) -> list[str]:
+        """The lines of a statement list; neighbours under one condition share one `if`."""
+        items = [statement for statement in body if not (isinstance(statement, Let) and statement in self.kernel.body)]
+        return self._grouped(items, 0)
+
+    def _grouped(self, items: list[Stmt], start: int) -> list[str]:
+        lines: list[str] = []
+        position = start
+        while position < len(items):
+            condition, stop = self._common_condition(items, position)
+            if condition is None:
+                lines += self._statement(items[position])
+                position += 1
+                continue
+            before = self.dropped
+            self.dropped = before | {condition}
+            inner = self._grouped(items[position:stop], 0)
+            self.dropped = before
+            lines += _guarded(expression(condition), inner)
+            position = stop
+        return lines
+
+    def _common_condition(self, items: list[Stmt], position: int) -> tuple[Expr | None, int]:
+        """The first condition of a statement, and the end of the run of statements that are all under it."""
+        own = self._conditions(items[position])
+        if not own:
+            return None, position
+        stop = position
+        while stop < len(items) and own[0] in self._conditions(items[stop]):
+            stop += 1
+        return own[0], stop
+
+    def _conditions(self, statement: Stmt) -> tuple[Expr, ...]:
+        """Conditions, not yet tested around it, without which a statement does nothing."""
+        if isinstance(statement, Exec):
+            return tuple(condition for condition in self._guards(statement) if condition not in self.dropped)
+        if isinstance(statement, For):
+            inner = [one for one in statement.body if not isinstance(one, Comment)]
+            bound = {statement.var} | {one.var for one in inner if isinstance(one, Let)}
+            parts = [self._conditions(one) for one in inner if not isinstance(one, Let)]
+            if not parts or any(isinstance(one, Barrier) for one in inner):
+                return ()
+            return tuple(c for c in parts[0] if all(c in part for part in parts) and c.variables().isdisjoint(bound))
+        return ()
+
+    def _guards(self, statement: Exec) -> tuple[Expr, ...]:
+        guards = list(conjuncts(statement.active))
+        if statement.collective:
+            return tuple(guards)
+        if isinstance(statement.spec, MoveSpec):
+            if len(statement.accesses[1].elements()) == statement.vector:
+                guards += conjuncts(self.inside(statement.accesses[1]))
+        else:
+            for access in statement.accesses:
+                guards += conjuncts(self.inside(access))
+        return tuple(dict.fromkeys(guards))
+
+    def inside(self, access: Access, offset: tuple[int, ...] | None = None) -> Expr:
+        """The condition under which an element of an access lies inside its tensor."""
+        return access.inside(offset if offset is not None else access.elements()[0])
+
+    def _statement(self, statement: Stmt) -> list[str]:
+        match statement:
+            case Comment(text=text):
+                return [f"// {text}"]
+            case Let():
+                return list(self._let(statement))
+            case Barrier(scope=scope, reason=reason):
+                call = "__syncthreads();" if scope == "block" else "__syncwarp();"
+                return [f"{call}  // {reason}" if reason else call]
+            case For():
+                return self._loop(statement)
+            case Exec():
+                return statement.instruction.cuda(self, statement)
+        raise TypeError(f"{type(statement).__name__} cannot be printed")
+
+    def _let(self, statement: Let) -> Iterable[str]:
+        kind = "long long" if statement.var.high > INT_MAX else "int"
+        yield f"const {kind} {statement.var} = {expression(statement.value)};"
+
+    def _loop(self, statement: For) -> list[str]:
+        body = self.statements(statement.body)
+        unroll = statement.unroll or self._indexes_registers(statement)
+        kind = "long long" if statement.extent.high > INT_MAX else "int"
+        name = statement.var.name
+        if statement.extent == Const(1) and not any(isinstance(one, Let) for one in statement.body):
+            return ["{", *_indented([f"const {kind} {name} = 0;", *body]), "}"]
+        head = f"for ({kind} {name} = 0; {name} < {_c(statement.extent, 5)}; ++{name})"
+        lines = [f"{head} {{", *_indented(body), "}"] if len(body) > 1 else [head, *_indented(body)]
+        return ["#pragma unroll", *lines] if unroll else lines
+
+    def _indexes_registers(self, loop: For) -> bool:
+        """Registers have no run-time index: a loop whose variable numbers them must be unrolled, if they are registers at all."""
+        for statement, _ in execs((loop,)):
+            for access in statement.accesses:
+                buffer = self.kernel.buffer(access.buffer)
+                if buffer.memory.private and (constant(buffer.elements) or 0) <= 255 and not statement.collective:
+                    if loop.var in buffer.address(access, access.elements()[0]).variables():
+                        return True
+        return False
+
+    # ------------------------------------------------------------------------------------------ operands
+
+    def place(self, access: Access, offset: tuple[int, ...] | None = None) -> str:
+        """An element as an lvalue."""
+        buffer = self.kernel.buffer(access.buffer)
+        index = buffer.address(access, offset if offset is not None else access.elements()[0])
+        return f"{access.buffer}[{expression(index)}]"
+
+    def element(self, statement: Exec, name: str) -> str:
+        """The only element of an operand, as an lvalue."""
+        return self.place(statement.operands[name])
+
+    def accumulator(self, statement: Exec, text: str, dtype: DType) -> str:
+        """The old value of an output, or zero where the statement does not accumulate."""
+        if statement.accumulate == TRUE:
+            return text
+        zero = literal(0, dtype)
+        return zero if statement.accumulate == FALSE else f"({_c(statement.accumulate, 1)} ? {text} : {zero})"
+
+    def always_accumulates(self, statement: Exec) -> bool:
+        """Whether the old value of an output always counts."""
+        return statement.accumulate == TRUE
+
+    # ------------------------------------------------------------------------------------------ pairs of halves
+
+    def _pair_type(self, dtype: DType) -> str:
+        return "__half2" if dtype == float16 else "__nv_bfloat162"
+
+    def _packed(self, access: Access) -> bool:
+        buffer = self.kernel.buffer(access.buffer)
+        first, second = (buffer.address(access, offset) for offset in access.elements())
+        return second - first == Const(1) and first.factor % 2 == 0 and (constant(buffer.elements) or 1) % 2 == 0
+
+    def pair(self, statement: Exec, name: str) -> str:
+        """An operand of one or two 16-bit floats as a packed pair."""
+        access = statement.operands[name]
+        dtype = self.kernel.buffer(access.buffer).dtype
+        places = [self.place(access, offset) for offset in access.elements()]
+        half = dtype == float16
+        if len(places) == 1:
+            return f"{'__half2half2' if half else '__bfloat162bfloat162'}({places[0]})"
+        if self._packed(access):
+            return f"*reinterpret_cast<{self._pair_type(dtype)}*>(&{places[0]})"
+        return f"{'__halves2half2' if half else '__halves2bfloat162'}({places[0]}, {places[1]})"
+
+    def pair_updated(self, statement: Exec, name: str) -> tuple[str, str, Callable[[str, str], list[str]]]:
+        """The name of a pair, its old value, and a function that prints its assignment."""
+        access = statement.operands[name]
+        dtype = self.kernel.buffer(access.buffer).dtype
+        read = self.pair(statement, name)
+        places = [self.place(access, offset) for offset in access.elements()]
+        if self._packed(access):
+            return read, read, lambda value, target: [f"{target} = {value};"]
+        low, high = ("__low2half", "__high2half") if dtype == float16 else ("__low2bfloat16", "__high2bfloat16")
+
+        def write(value: str, target: str) -> list[str]:
+            body = [f"const {self._pair_type(dtype)} pair = {value};", f"{places[0]} = {low}(pair);", f"{places[1]} = {high}(pair);"]
+            return ["{", *_indented(body), "}"]
+
+        return read, read, write
+
+    def accumulator_pair(self, statement: Exec, text: str, dtype: DType) -> str:
+        """The old pair, or zeros where the statement does not accumulate."""
+        zero = f"{'__half2half2' if dtype == float16 else '__bfloat162bfloat162'}({literal(0, dtype)})"
+        return zero if statement.accumulate == FALSE else f"({_c(statement.accumulate, 1)} ? {text} : {zero})"
+
+    # ------------------------------------------------------------------------------------------ copies
+
+    def copy(self, statement: Exec) -> list[str]:
+        """A move of one thread, in pieces of `vector` elements; what lies outside the source is zero."""
+        source, target = statement.accesses
+        pieces = list(zip(source.elements(), target.elements(), strict=True))
+        lines: list[str] = []
+        for start in range(0, len(pieces), statement.vector):
+            chunk = pieces[start : start + statement.vector]
+            outer = frozenset(conjuncts(statement.active)) | self.dropped
+            guard = all_of(c for c in conjuncts(target.inside(chunk[0][1])) if c not in outer)
+            tested = outer | frozenset(conjuncts(guard))
+            fill = all_of(c for c in conjuncts(source.inside(chunk[0][0])) if c not in tested)
+            body = self._piece(source, target, chunk, fill) if statement.vector > 1 else self._single(source, target, chunk[0], fill)
+            lines += body if guard == TRUE else _guarded(expression(guard), body)
+        return lines
+
+    def _single(self, source: Access, target: Access, pair: tuple[tuple[int, ...], tuple[int, ...]], fill: Expr) -> list[str]:
+        old, new = self.kernel.buffer(source.buffer).dtype, self.kernel.buffer(target.buffer).dtype
+        value = converted(self.place(source, pair[0]), old, new)
+        if fill != TRUE:
+            value = f"{_c(fill, 1)} ? {value} : {literal(0, new)}"
+        return [f"{self.place(target, pair[1])} = {value};"]
+
+    def _piece(self, source: Access, target: Access, chunk: list[tuple[tuple[int, ...], tuple[int, ...]]], fill: Expr) -> list[str]:
+        width = len(chunk)
+        dtype = self.kernel.buffer(source.buffer).dtype
+        kind = carrier(dtype, width)
+        read, write = (self._whole(access, [pair[side] for pair in chunk]) for side, access in enumerate((source, target)))
+        value = f"*reinterpret_cast<const {kind}*>(&{self.place(source, chunk[0][0])})"
+        lines: list[str] = []
+        if not read:
+            lines.append(f"__align__({dtype.bytes * width}) {dtype.cuda} piece[{width}];")
+            for lane, pair in enumerate(chunk):
+                lines.append(f"piece[{lane}] = {self.place(source, pair[0])};")
+            value = f"*reinterpret_cast<const {kind}*>(piece)"
+        if fill != TRUE:
+            value = f"{_c(fill, 1)} ? {value} : {_zero(dtype, width)}"
+        if write:
+            lines.append(f"*reinterpret_cast<{kind}*>(&{self.place(target, chunk[0][1])}) = {value};")
+        else:
+            lines += [f"__align__({dtype.bytes * width}) {dtype.cuda} piece[{width}];"] if read else []
+            lines.append(f"*reinterpret_cast<{kind}*>(piece) = {value};")
+            lines += [f"{self.place(target, pair[1])} = piece[{lane}];" for lane, pair in enumerate(chunk)]
+        return lines if len(lines) == 1 else ["{", *_indented(lines), "}"]
+
+    def _whole(self, access: Access, offsets: list[tuple[int, ...]]) -> bool:
+        """Whether the elements lie side by side, aligned, so that one vector access takes them."""
+        buffer = self.kernel.buffer(access.buffer)
+        if not buffer.memory.private:
+            return True
+        first = buffer.address(access, offsets[0])
+        beside = all(buffer.address(access, offset) - first == Const(step) for step, offset in enumerate(offsets))
+        return beside and first.factor % len(offsets) == 0 and (constant(buffer.elements) or 1) % len(offsets) == 0
+
+    # ------------------------------------------------------------------------------------------ micro-kernels
+
+    def micro_kernel(self, statement: Exec, micro: object) -> list[str]:
+        """A user's text in a scope of its own, with the names that its contract promises."""
+        lines = [f"// micro-kernel {statement.instruction.name}: {statement.spec}"]
+        for name, access in statement.operands.items():
+            lines += self._bound_operand(name, access, statement)
+        if isinstance(statement.spec, MatMulSpec):
+            lines.append(f"const bool accumulate = {expression(statement.accumulate)};")
+        if statement.scratch is not None:
+            lines.append(f"unsigned char* const scratch_bytes = reinterpret_cast<unsigned char*>({statement.scratch.name});")
+        text = getattr(micro, "text", "")
+        return ["{", *_indented([*lines, *text.strip("\n").split("\n")]), "}"]
+
+    def _bound_operand(self, operand: str, access: Access, statement: Exec) -> Iterable[str]:
+        buffer = self.kernel.buffer(access.buffer)
+        name, kind = operand.lower(), buffer.dtype.cuda
+        dims = statement.spec.uses[operand]
+        yield f"using {name}_type = {kind};"
+        if buffer.memory.private and statement.collective:
+            yield f"{kind} (&{name})[{expression(buffer.elements)}] = {buffer.name};"
+            yield f"constexpr int {name}_registers = {expression(buffer.elements)};"
+            register = Var("r", 0, (constant(buffer.elements) or 1) - 1)
+            for dim, coordinate in zip(dims, buffer.held(register), strict=True):
+                yield f"const auto {name}_{dim} = [&](int r) {{ return {expression(coordinate)}; }};"
+        else:
+            const = "" if access.write else "const "
+            yield f"{const}{kind}* const {name} = &{self.place(access)};"
+            for dim, mode in enumerate(dims):
+                yield f"const int {name}_stride_{mode} = {expression(self._stride(buffer, access, dim))};"
+        for dim, (mode, bound) in enumerate(zip(dims, access.bounds, strict=True)):
+            size = access.shape[dim]
+            extent: Expr = Const(size)
+            if bound is not None:
+                left = bound - access.base[dim]
+                yield f"const int {name}_size_{mode} = max(0, min({size}, {expression(left)}));"
+            else:
+                yield f"constexpr int {name}_size_{mode} = {expression(extent)};"
+
+    def _stride(self, buffer: Buffer, access: Access, dim: int) -> Expr:
+        modes = access.modes[dim]
+        if len(modes) != 1 or constant(modes[0].size) == 1:
+            step = Const(1)
+        else:
+            step = modes[0].stride  # type: ignore[assignment]
+        offset = tuple(constant(step) or 1 if other == dim else 0 for other in range(len(access.base)))
+        zero = tuple(0 for _ in access.base)
+        return buffer.address(access, offset) - buffer.address(access, zero)
+
+
+def dynamic_shared_bytes(kernel: Kernel) -> int:
+    """Bytes of dynamic shared memory that a launch must ask for; 0 where static arrays serve."""
+    shared = [buffer for buffer in kernel.buffers if buffer.memory == SH]
+    overlap = any(
+        a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes for i, a in enumerate(shared) for b in shared[i + 1 :]
+    )
+    return kernel.shared_bytes if overlap or kernel.shared_bytes > kernel.architecture.static_shared else 0
+
+
+def _guarded(condition: str, body: list[str]) -> list[str]:
+    return [f"if ({condition})", *_indented(body)] if len(body) == 1 else [f"if ({condition}) {{", *_indented(body), "}"]
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [_INDENT + line if line and not line.startswith("#") else line for line in lines]
+
+
+def _shape(buffer: Buffer) -> str:
+    shape = " x ".join(str(size) for size in buffer.tensor.shape)
+    copies = f", {buffer.tensor.copies} copies" if buffer.tensor.copies > 1 else ""
+    return f"{shape}{copies}"
+
+
+def _power_below(number: int) -> int:
+    return 1 << (number.bit_length() - 1)
+
+
+def _all_variables(body: Iterable[Stmt]) -> set[Var]:
+    found: set[Var] = set()
+    for statement in body:
+        match statement:
+            case Let(value=value):
+                found |= value.variables()
+            case For():
+                found |= statement.extent.variables() | _all_variables(statement.body)
+            case Exec():
+                found |= statement.active.variables() | statement.accumulate.variables()
+                for access in statement.accesses:
+                    found = found.union(*(value.variables() for value in access.expressions()))
+    return found
+
+
+__all__ = ["RF", "attrs", "carrier", "converted", "dynamic_shared_bytes", "emit", "expression", "is_wide", "literal"]

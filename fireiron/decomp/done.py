@@ -1,0 +1,81 @@
+"""`done`: the residual spec must match an instruction, or the given micro-kernel (Fireiron, section 3.4)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.errors import ArgumentError, DecompositionError, MatchError
+from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.spec import Spec
+from fireiron.tree import Context, Decomposition, Executable, Expansion, Mismatch, call_site
+
+
+@attrs.frozen
+class Done(Decomposition):
+    """The end of a chain; see the verb `done`."""
+
+    verb: ClassVar[str] = "done"
+    executable: Executable | None = None
+
+    @staticmethod
+    def of(executable: Any) -> Done:
+        """The end of a chain from the argument of the verb."""
+        if isinstance(executable, str):
+            executable = MicroKernel.of(executable)
+        if executable is not None and not isinstance(executable, Executable):
+            raise ArgumentError(
+                "done: neither an executable nor a micro-kernel", got=executable, legal="an Executable, CUDA C++ text, a file.cu", at=call_site()
+            )
+        return Done(executable, origin=call_site())
+
+    def label(self) -> str:
+        return f"done({'' if self.executable is None else repr(self.executable)})"
+
+    def summary(self) -> str:
+        return f"done({'' if self.executable is None else self.executable.name})"
+
+    def threads(self, spec: Spec, context: Context) -> int | None:
+        return getattr(self.executable, "threads", None)
+
+    def expand(self, spec: Spec, context: Context) -> Expansion:
+        if context.threads is None:
+            return Expansion((), ())
+        return Expansion((), self.match(spec, context).emit(spec, context))
+
+    def match(self, spec: Spec, context: Context) -> Executable:
+        """The executable that performs a spec; a `MatchError` with the nearest ones if there is none."""
+        if self.executable is not None:
+            mismatches = self.executable.mismatches(spec, context.architecture)
+            if mismatches:
+                raise MatchError(f"{self.executable} does not perform {spec}:\n{table([(self.executable, mismatches)])}")
+            return self.executable
+        found, near = nearest(spec, context)
+        if found is not None:
+            return found
+        raise MatchError(
+            f"no instruction of {context.architecture} performs {spec}; the nearest:\n{table(near[:3])}",
+            hint="fireiron explain STRATEGY shows the steps that would close the gap",
+        )
+
+
+def nearest(spec: Spec, context: Context) -> tuple[Executable | None, list[tuple[Executable, tuple[Mismatch, ...]]]]:
+    """The first executable that performs a spec, and all others, fewest differences first."""
+    compared = [(one, one.mismatches(spec, context.architecture)) for one in context.instructions]
+    for one, mismatches in compared:
+        if not mismatches:
+            return one, compared
+    return None, sorted(compared, key=lambda pair: (any(m.field == "spec" for m in pair[1]), len(pair[1])))
+
+
+def table(compared: list[tuple[Executable, tuple[Mismatch, ...]]]) -> str:
+    """Differences, field by field."""
+    rows = []
+    for executable, mismatches in compared:
+        rows.append(f"    {executable.name:<10} {executable.performs()}")
+        rows += [f"      {one.field:<8} wants {one.wanted}, got {one.got}" for one in mismatches]
+    return "\n".join(rows)
+
+
+__all__ = ["DecompositionError", "Done", "nearest", "table"]

@@ -1,0 +1,88 @@
+"""`epilog`: a new accumulator, initialised, added to, written back (Fireiron, section 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.decomp.load import _order_of, chain, copies_of, default_copy, steps_for
+from fireiron.errors import ArgumentError, DecompositionError
+from fireiron.expr import FALSE, TRUE, constant
+from fireiron.ir import Comment, Hole
+from fireiron.machine import GL, MEMORIES, RF, DType, Kernel, Memory
+from fireiron.spec import InitSpec, MatMulSpec, MoveSpec, Spec
+from fireiron.tensor import Tensor, whole_view
+from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
+
+
+@attrs.frozen
+class Epilog(Decomposition):
+    """The accumulator in `memory` with elements of `dtype` (None: the spec's accumulator); see the verb `epilog`."""
+
+    verb: ClassVar[str] = "epilog"
+    memory: Memory = RF
+    init: tuple[Decomposition, ...] = ()
+    store: tuple[Decomposition, ...] = ()
+    dtype: DType | None = None
+
+    @staticmethod
+    def of(memory: object, places: tuple[Any, ...], init: Any, store: Any, dtype: DType | None) -> Epilog:
+        """An epilog from the arguments of the verb."""
+        if not isinstance(memory, Memory):
+            raise ArgumentError("epilog: not a memory", got=memory, legal=[one.name for one in MEMORIES], at=call_site())
+        given = list(places)
+        if isinstance(given[0], DType):
+            dtype = given.pop(0)
+        init = given[0] if given[0] is not None else init
+        store = given[1] if given[1] is not None else store
+        if len(given) > 2 and given[2] is not None:
+            raise ArgumentError("epilog: too many strategies", legal="epilog(memory, [dtype,] init, store)", at=call_site())
+        if dtype is not None and not isinstance(dtype, DType):
+            raise ArgumentError("epilog: not an element type", got=dtype, at=call_site())
+        return Epilog(
+            memory, steps_for(init, "epilog init", ("Init", "Move")), steps_for(store, "epilog store", ("Move",)), dtype, origin=call_site()
+        )
+
+    def label(self) -> str:
+        dtype = "" if self.dtype is None else f", {self.dtype}"
+        plain = self.init == default_copy() and self.store == default_copy()
+        strategies = "" if plain else f", Init{chain(self.init)}, Move{chain(self.store)}"
+        return f"epilog({self.memory}{dtype}{strategies})" + "".join(f".{refinement}" for refinement in self.refinements)
+
+    def expand(self, spec: Spec, context: Context) -> Expansion:
+        spec = self._checked(spec)
+        target = spec.C
+        if any(constant(size) is None for size in target.shape):
+            raise DecompositionError("epilog: the accumulator's size is known only at run time", hint=".tile(128, 128).to(Block) first")
+        name = context.fresh(f"c_{self.memory.name.lower()}")
+        copies, copy = copies_of(self.memory, spec, context)
+        dtype = self.dtype or spec.accumulator or target.dtype
+        tensor = Tensor(name, target.shape, dtype, self.memory, _order_of(target), copies=copies, owner="accumulates", origin=context.origin)
+        fresh = whole_view(tensor, copy)
+        loads = spec.accumulate == TRUE
+        init: Spec = MoveSpec(spec.level, target, fresh, ("m", "n")) if loads else InitSpec(spec.level, fresh)
+        store = MoveSpec(spec.level, fresh, target, ("m", "n"))
+        body = attrs.evolve(spec, C=fresh, accumulate=TRUE)
+        children = (
+            Child("init", init, self.init, prefix="init_"),
+            Child("body", body),
+            Child("store", store, self.store, prefix="store_"),
+        )
+        return Expansion(children, (Comment(f"{name}: {init}"), Hole("init"), Hole("body"), Comment(f"{name} to C: {store}"), Hole("store")))
+
+    def _checked(self, spec: Spec) -> MatMulSpec:
+        if not isinstance(spec, MatMulSpec):
+            raise DecompositionError(f"epilog: {spec.title} has no accumulator", legal="MatMul")
+        if spec.level == Kernel:
+            raise DecompositionError("epilog at the level of the whole kernel: no group of threads owns it", hint=".tile(...).to(Block) first")
+        if self.memory == GL or spec.C.memory == self.memory:
+            raise DecompositionError(f"epilog({self.memory}): the accumulator lies in {spec.C.memory} already", legal="SH RF")
+        if spec.accumulate not in (TRUE, FALSE):
+            raise DecompositionError("epilog inside a split that adds up: it would write partial sums over each other", hint="put epilog before split")
+        return spec
+
+    def choices(self, spec: Spec, context: Context) -> Iterator[Epilog]:
+        for memory in (RF,):
+            yield Epilog(memory, default_copy(), default_copy())

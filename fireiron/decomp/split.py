@@ -1,0 +1,86 @@
+"""`split`: a sequential loop over a reduction dimension (Fireiron, section 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.decomp.tile import check_extent, divide, loop_over
+from fireiron.errors import DecompositionError
+from fireiron.expr import TRUE, ZERO, any_of, constant
+from fireiron.ir import For, Hole, Stmt, SyncPoint
+from fireiron.spec import Spec
+from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
+
+
+@attrs.frozen
+class SplitPlan:
+    """How the loop is carried out: unrolled, and with a barrier required at the end of its body."""
+
+    unroll: bool = False
+    sync: str | None = None
+
+
+@attrs.frozen
+class Split(Decomposition):
+    """Steps of `sizes` elements along the reduction dimensions; see the verb `split`."""
+
+    verb: ClassVar[str] = "split"
+    sizes: tuple[Any, ...] = ()
+    by_dim: tuple[tuple[str, Any], ...] = ()
+
+    @staticmethod
+    def of(sizes: tuple[Any, ...], by_dim: Mapping[str, Any]) -> Split:
+        """A split from the arguments of the verb."""
+        if not sizes and not by_dim:
+            raise DecompositionError("split(): no size given", hint="split(8)", at=call_site())
+        for size in (*sizes, *by_dim.values()):
+            check_extent(size, "split")
+        return Split(tuple(sizes), tuple(by_dim.items()), origin=call_site())
+
+    def label(self) -> str:
+        arguments = [repr(size) for size in self.sizes] + [f"{dim}={size!r}" for dim, size in self.by_dim]
+        return f"split({', '.join(arguments)})" + "".join(f".{refinement}" for refinement in self.refinements)
+
+    def extents(self, spec: Spec) -> dict[str, tuple[int, int | None]]:
+        """`(size, None)` by reduction dimension."""
+        dims = tuple(dim for dim in spec.dims if dim not in spec.tile_dims)
+        if not dims:
+            raise DecompositionError(f"split: {spec.title} has no reduction dimension", hint="tile(...) divides its dimensions")
+        if len(self.sizes) > len(dims):
+            raise DecompositionError(f"split takes at most {len(dims)} sizes for {spec.title}: {', '.join(dims)}")
+        named: dict[str, tuple[int, int | None]] = {dim: (size, None) for dim, size in zip(dims, self.sizes, strict=False)}
+        for dim, size in self.by_dim:
+            if dim not in dims or dim in named:
+                raise DecompositionError(f"split({dim}={size}): no such reduction dimension, or given twice", legal=dims)
+            named[dim] = (size, None)
+        return named
+
+    def expand(self, spec: Spec, context: Context) -> Expansion:
+        plan = self.planned(SplitPlan())
+        views, digits = divide(spec, self.extents(spec), self.label())
+        inner: tuple[Stmt, ...] = (Hole("body"),)
+        views, program, variables = loop_over(spec, views, digits, plan.unroll, context, inner)
+        child = spec.with_operands(**views)
+        if getattr(spec, "accumulate", TRUE) != TRUE and variables:
+            later = any_of([spec.accumulate, *(var > ZERO for var in variables)])  # type: ignore[attr-defined]
+            child = attrs.evolve(child, accumulate=later)
+        if plan.sync is not None:
+            program = _with_required_barrier(program, plan.sync, context)
+        return Expansion((Child("body", child),), program)
+
+    def choices(self, spec: Spec, context: Context) -> Iterator[Split]:
+        for dim in spec.dims:
+            total = constant(spec.size(dim))
+            if dim not in spec.tile_dims and total is not None:
+                yield from (Split((size,)) for size in range(1, total + 1) if total % size == 0)
+
+
+def _with_required_barrier(program: tuple[Stmt, ...], subject: str, context: Context) -> tuple[Stmt, ...]:
+    loop = program[0]
+    point = SyncPoint(True, subject, context.origin)
+    if not isinstance(loop, For):
+        return (*program, point)
+    return (attrs.evolve(loop, body=(*loop.body, point)),)

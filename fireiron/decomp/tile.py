@@ -1,0 +1,450 @@
+"""`tile`: tiles of the output, inputs follow (Fireiron, section 3.3; strided tiles, Listing 4 and T007)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.errors import DecompositionError
+from fireiron.expr import TRUE, Expr, Var, all_of, as_expr, constant, less, mod
+from fireiron.ir import Comment, For, Hole, Let, Stmt
+from fireiron.machine import Block, Kernel, Level
+from fireiron.spec import Spec
+from fireiron.tensor import ColMajor, Cut, Dealt, Dim, MatrixLayout, Mode, RowMajor, View, cut, require_cut
+from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
+from fireiron.units import check_below, unit_in
+
+
+@attrs.frozen(repr=False)
+class Strided:
+    """A tile of chunks that repeat: per dimension `(chunk, repeat)`, `chunk` elements every `repeat` elements.
+
+    `Strided((4, 32), (4, 16))` of a 64 x 32 warp tile gives each of 8 x 4 lanes four groups of 4 x 4 elements.
+    """
+
+    dims: tuple[tuple[int, int], ...]
+
+    def __init__(self, *dims: tuple[int, int]) -> None:
+        for pair in dims:
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise DecompositionError("Strided: each dimension is a pair (chunk, repeat)", got=pair, at=call_site())
+            _check_number(pair[0], "Strided chunk")
+            _check_number(pair[1], "Strided repeat")
+            if pair[1] % pair[0]:
+                raise DecompositionError(f"Strided{pair}: the repeat is no multiple of the chunk", at=call_site())
+        self.__attrs_init__(dims)  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        return f"Strided({', '.join(map(repr, self.dims))})"
+
+
+def _check_number(value: Any, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise DecompositionError(f"{what}: must be a positive integer", got=value, at=call_site())
+
+
+def check_extent(value: Any, what: str) -> Any:
+    """A tile size: a positive integer, or something that stands for one until it is chosen (a `Tunable`)."""
+    if not hasattr(value, "tunable_values"):
+        _check_number(value, what)
+    return value
+
+
+@attrs.frozen
+class TilePlan:
+    """How tiles are carried out: dealt to units of `level` in an order, permuted, or visited in loops."""
+
+    level: Level | None = None
+    unroll: bool = False
+    order: MatrixLayout = RowMajor
+    permutation: Expr | None = None
+
+
+@attrs.frozen
+class Digit:
+    """Part of a tile number: `size` values of it, each a step of `strides[operand]` coordinates along `dim`."""
+
+    dim: str
+    size: Expr
+    strides: Mapping[str, Expr]
+
+
+@attrs.frozen
+class Tile(Decomposition):
+    """Tiles of `sizes` elements by dimension name; see the verb `tile`."""
+
+    verb: ClassVar[str] = "tile"
+    sizes: tuple[Any, ...] = ()
+    by_dim: tuple[tuple[str, Any], ...] = ()
+
+    @staticmethod
+    def of(sizes: tuple[Any, ...], by_dim: Mapping[str, Any]) -> Tile:
+        """A tile from the arguments of the verb."""
+        if len(sizes) == 1 and isinstance(sizes[0], Strided):
+            return Tile(sizes, origin=call_site())
+        if not sizes and not by_dim:
+            raise DecompositionError("tile(): no size given", hint="tile(rows, columns)", at=call_site())
+        for size in (*sizes, *by_dim.values()):
+            check_extent(size, "tile")
+        return Tile(tuple(sizes), tuple(by_dim.items()), origin=call_site())
+
+    def label(self) -> str:
+        arguments = [repr(size) for size in self.sizes] + [f"{dim}={size!r}" for dim, size in self.by_dim]
+        return f"tile({', '.join(arguments)})" + "".join(f".{refinement}" for refinement in self.refinements)
+
+    def extents(self, spec: Spec) -> dict[str, tuple[int, int | None]]:
+        """`(size, repeat)` by dimension."""
+        sizes = self.sizes
+        named: dict[str, tuple[int, int | None]] = {}
+        if len(sizes) == 1 and isinstance(sizes[0], Strided):
+            pairs: list[tuple[int, int | None]] = list(sizes[0].dims)
+        else:
+            pairs = [(size, None) for size in sizes]
+        if len(pairs) > len(spec.tile_dims):
+            raise DecompositionError(f"tile takes at most {len(spec.tile_dims)} sizes for {spec.title}: {', '.join(spec.tile_dims)}")
+        named.update(zip(spec.tile_dims, pairs, strict=False))
+        for dim, size in self.by_dim:
+            if dim not in spec.dims or dim in named:
+                raise DecompositionError(f"tile({dim}={size}): no such dimension, or given twice", legal=spec.dims)
+            if dim not in spec.tile_dims:
+                raise DecompositionError(f"tile({dim}={size}): {dim} is a reduction dimension", hint=f"split({dim}={size})")
+            named[dim] = (size, None)
+        return named
+
+    def threads(self, spec: Spec, context: Context) -> int | None:
+        level = self.planned(TilePlan()).level
+        if level is None or level.threads is None or spec.level != Block:
+            return None
+        _, digits = divide(spec, self.extents(spec), self.label())
+        total = _product(digits)
+        return None if total is None else total * level.threads
+
+    def expand(self, spec: Spec, context: Context) -> Expansion:
+        plan = self.planned(TilePlan())
+        views, digits = divide(spec, self.extents(spec), self.label())
+        if plan.level is None:
+            if plan.permutation is not None or plan.order != RowMajor:
+                raise DecompositionError("layout and swizzle say how tiles are dealt to units", hint="add .to(level), or drop them")
+            return _looped(spec, views, digits, plan, context)
+        check_below(plan.level, spec.level, spec, context.origin)
+        return _dealt(spec.at_level(plan.level), spec.level, views, digits, plan, context)
+
+    def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
+        options = []
+        for dim in spec.tile_dims:
+            total = constant(spec.size(dim))
+            options.append([size for size in range(1, (total or 1) + 1) if total is not None and total % size == 0])
+        for rows in options[0]:
+            for columns in options[1]:
+                yield Tile((rows, columns))
+
+
+# ---------------------------------------------------------------------------------------------- dividing views
+
+
+def divide(spec: Spec, extents: Mapping[str, tuple[int, int | None]], what: str) -> tuple[dict[str, View], list[Digit]]:
+    """The operands' views of one tile (at tile 0), and the digits of the tile number, slowest first."""
+    cuts: dict[str, dict[str, Cut]] = {}
+    for name, view in spec.operands.items():
+        cuts[name] = {}
+        for position, dim in enumerate(spec.uses[name]):
+            if dim in extents:
+                size, repeat = extents[dim]
+                extent = view.tensor.shape[position]
+                cuts[name][dim] = require_cut(cut(view.dims[position], size, repeat, extent), size, view.dims[position], what, spec)
+    digits = [digit for dim in spec.dims if dim in extents for digit in _digits(dim, cuts)]
+    views = {name: _inner(view, spec.uses[name], cuts[name]) for name, view in spec.operands.items()}
+    return views, digits
+
+
+def _inner(view: View, dims: tuple[str, ...], cuts: Mapping[str, Cut]) -> View:
+    changed = []
+    for dim, part in zip(dims, view.dims, strict=True):
+        result = cuts.get(dim)
+        changed.append(part if result is None else attrs.evolve(part, modes=result.inner, bound=result.bound))
+    return attrs.evolve(view, dims=tuple(changed))
+
+
+def _digits(dim: str, cuts: Mapping[str, Mapping[str, Cut]]) -> list[Digit]:
+    """The common digits of a dimension's tile number over all operands, slowest first."""
+    outer = {name: list(by_dim[dim].outer) for name, by_dim in cuts.items() if dim in by_dim}
+    digits: list[Digit] = []
+    while any(outer.values()):
+        sizes = [modes[0].size for modes in outer.values() if modes]
+        step = _common(sizes)
+        if step is None or not all(outer.values()):
+            raise DecompositionError(
+                f"dimension {dim}: the operands are divided in ways that do not fit together ({', '.join(map(str, sizes))})",
+                hint="tile them alike, or load the operand after the strided tile",
+            )
+        strides = {}
+        for name, modes in outer.items():
+            mode = modes[0]
+            strides[name] = mode.stride
+            if mode.size == step:
+                modes.pop(0)
+            else:
+                modes[0] = Mode(mode.size // step, mode.stride * step)
+        digits.append(Digit(dim, step, strides))
+    return digits[::-1]
+
+
+def _common(sizes: list[Expr]) -> Expr | None:
+    """The largest first digit that all agree on; sizes known only at run time must be equal."""
+    if all(size == sizes[0] for size in sizes):
+        return sizes[0]
+    numbers = [constant(size) for size in sizes]
+    if any(number is None for number in numbers):
+        return None
+    step = math.gcd(*[number for number in numbers if number is not None])
+    return as_expr(step) if step > 1 else None
+
+
+def moved(views: Mapping[str, View], spec: Spec, digit: Digit, index: Expr, unit: bool) -> dict[str, View]:
+    """The views, shifted by `index` tiles along a digit."""
+    result = {}
+    for name, view in views.items():
+        dims = spec.uses[name]
+        if digit.dim not in dims:
+            result[name] = view
+            continue
+        position = dims.index(digit.dim)
+        part = view.dims[position]
+        stride = digit.strides[name]
+        size, step = constant(digit.size), constant(stride)
+        dealt = (*part.dealt, Dealt(size, step, unit)) if size is not None and step is not None else part.dealt
+        shifted: Dim = attrs.evolve(part, base=part.base + index * stride, dealt=dealt)
+        result[name] = attrs.evolve(view, dims=(*view.dims[:position], shifted, *view.dims[position + 1 :]))
+    return result
+
+
+def _product(digits: list[Digit]) -> int | None:
+    total = 1
+    for digit in digits:
+        number = constant(digit.size)
+        if number is None:
+            return None
+        total *= number
+    return total
+
+
+# ---------------------------------------------------------------------------------------------- loops
+
+
+def loop_over(
+    spec: Spec, views: dict[str, View], digits: list[Digit], unroll: bool, context: Context, inner: tuple[Stmt, ...]
+) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:
+    """Loops over digits, slowest outermost, around `inner`; the views moved to the current tile; the loop variables."""
+    variables = []
+    for digit in digits:
+        label = spec.labels[spec.dims.index(digit.dim)]
+        var = Var(context.fresh(label), 0, max(digit.size.high - 1, 0))
+        views = moved(views, spec, digit, var, unit=False)
+        variables.append(var)
+    body = inner
+    for digit, var in zip(reversed(digits), reversed(variables), strict=True):
+        body = (For(var, digit.size, body, unroll, context.origin),)
+    return views, body, variables
+
+
+def _looped(spec: Spec, views: dict[str, View], digits: list[Digit], plan: TilePlan, context: Context) -> Expansion:
+    views, program, _ = loop_over(spec, views, digits, plan.unroll, context, (Hole("body"),))
+    return Expansion((Child("body", spec.with_operands(**views)),), program)
+
+
+# ---------------------------------------------------------------------------------------------- dealing
+
+
+def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Digit], plan: TilePlan, context: Context) -> Expansion:
+    """Tiles dealt to the units of a level: unit `u` takes tile `permutation(u)`; with more tiles than units, in turns."""
+    order = _dealing_order(spec, digits, plan.order)
+    if plan.level == Block:
+        return _dealt_to_blocks(spec, views, order, plan, context)
+    assert plan.level is not None
+    total = _product(order)
+    if total is None:
+        raise DecompositionError(
+            f"to({plan.level}): the number of tiles is known only at run time", hint="deal tiles of symbolic sizes to Block first"
+        )
+    units = context.units(plan.level, parent) if context.threads is not None or parent.threads is not None else total
+    if units == 0:
+        raise DecompositionError(f"to({plan.level}): a {parent} of {context.threads} threads has no whole {plan.level}")
+    unit = context.unit(plan.level, parent)
+    spare = _spare_threads(plan.level, parent, units, context)
+    if plan.permutation is not None:
+        unit = _permuted(plan.permutation, unit, units, context, plan.level)
+    clean = _deal_digits(order, units) if total > units else ([(digit, digit.size) for digit in order], [])
+    if clean is None:
+        return _dealt_in_guarded_turns(spec, views, order, total, units, unit, spare, plan, context)
+    taken, rest = clean
+    active = less(unit, as_expr(total)) if total < units else TRUE
+    active = active if spare is None else spare if active == TRUE else active
+    if total < units or spare is not None:
+        unit = context.let(_tile_name(plan.level), unit, high=min(total, units) - 1)
+    views = _take_unit_digits(spec, views, [digit for digit, _ in taken], unit, plan.level, context)
+    views, program, _ = loop_over(spec, views, rest[::-1], plan.unroll, context, (Hole("body"),))
+    child = spec.with_operands(**views)
+    note = (Comment(str(child)),) if child.dims != child.tile_dims else ()
+    return Expansion((Child("body", child, active=active),), (*note, *program))
+
+
+def _tile_name(level: Level) -> str:
+    return f"{level.label}_tile"
+
+
+def _spare_threads(level: Level, parent: Level, units: int, context: Context) -> Expr | None:
+    """The condition that keeps threads out that belong to no whole unit of a block."""
+    if parent != Block or context.threads is None or level.threads is None or units * level.threads == context.threads:
+        return None
+    return less(unit_in(level, parent, context.thread), as_expr(units))
+
+
+def _dealing_order(spec: Spec, digits: list[Digit], order: MatrixLayout) -> list[Digit]:
+    """Digits, fastest first: columns first for row-major dealing, rows first for column-major."""
+    dims = [dim for dim in spec.dims if any(digit.dim == dim for digit in digits)]
+    if order.order == "row":
+        dims = dims[::-1]
+    return [digit for dim in dims for digit in reversed(digits) if digit.dim == dim]
+
+
+def _deal_digits(order: list[Digit], units: int) -> tuple[list[tuple[Digit, Expr]], list[Digit]] | None:
+    """The digits that the units take and those that remain as loops, both fastest first; None if they do not divide."""
+    taken: list[tuple[Digit, Expr]] = []
+    rest: list[Digit] = []
+    left = units
+    for digit in order:
+        size = constant(digit.size)
+        assert size is not None
+        if left == 1:
+            rest.append(digit)
+        elif left % size == 0:
+            taken.append((digit, digit.size))
+            left //= size
+        elif size % left == 0:
+            taken.append((attrs.evolve(digit, size=as_expr(left)), as_expr(left)))
+            strides = {name: stride * left for name, stride in digit.strides.items()}
+            rest.append(Digit(digit.dim, as_expr(size // left), strides))
+            left = 1
+        else:
+            return None
+    return (taken, rest) if left == 1 else None
+
+
+def _take_unit_digits(
+    spec: Spec, views: dict[str, View], digits: list[Digit], unit: Expr, level: Level, context: Context
+) -> dict[str, View]:
+    """Views moved to the tile of a unit; `digits` fastest first, the last one takes what is left of the number."""
+    left = unit
+    for position, digit in enumerate(digits):
+        last = position == len(digits) - 1
+        index = left if last else mod(left, digit.size)
+        if last and left.high >= digit.size.high and constant(digit.size) is not None:
+            index = mod(left, digit.size)
+        label = spec.labels[spec.dims.index(digit.dim)]
+        index = context.let(f"{level.label}_{label}", index)
+        views = moved(views, spec, digit, index, unit=True)
+        left = left // digit.size
+    return views
+
+
+def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Digit], plan: TilePlan, context: Context) -> Expansion:
+    if context.names.grid is not None:
+        raise DecompositionError("tiles are dealt to Block twice", hint="one .to(Block) in a strategy")
+    grid: Expr = as_expr(1)
+    for digit in order:
+        grid = grid * digit.size
+    context.names.grid = grid
+    number = constant(grid)
+    unit: Expr = Var(context.block.name, 0, context.block.high if number is None else number - 1)
+    facts: list[tuple[str, Expr]] = [("the grid has at most 2**31 - 1 blocks", less(grid, as_expr(2**31)))]
+    if plan.permutation is not None:
+        unit = _permuted_grid(plan.permutation, unit, grid, context)
+    views = _take_block_digits(spec, views, order, unit, context)
+    return Expansion((Child("body", spec.with_operands(**views)),), (Hole("body"),), tuple(fact for fact in facts if fact[1] != TRUE))
+
+
+def _take_block_digits(spec: Spec, views: dict[str, View], order: list[Digit], unit: Expr, context: Context) -> dict[str, View]:
+    left = unit
+    for position, digit in enumerate(order):
+        index = left if position == len(order) - 1 else mod(left, digit.size)
+        label = spec.labels[spec.dims.index(digit.dim)]
+        index = _let_grid(f"block_{label}", index, digit.size, context)
+        views = moved(views, spec, digit, index, unit=True)
+        left = left // digit.size
+    return views
+
+
+def _let_grid(name: str, index: Expr, size: Expr, context: Context) -> Expr:
+    return context.let(name, index, high=max(size.high - 1, 0))
+
+
+def _dealt_in_guarded_turns(
+    spec: Spec,
+    views: dict[str, View],
+    order: list[Digit],
+    total: int,
+    units: int,
+    unit: Expr,
+    spare: Expr | None,
+    plan: TilePlan,
+    context: Context,
+) -> Expansion:
+    """Tiles that the units do not divide: a loop of turns, the last one guarded."""
+    turns = -(-total // units)
+    turn = Var(context.fresh("turn"), 0, turns - 1)
+    number = unit + turn * units
+    conditions = less(number, as_expr(total))
+    tile = Var(context.fresh("tile"), 0, total - 1)
+    left: Expr = tile
+    for digit in order:
+        index = mod(left, digit.size)
+        views = moved(views, spec, digit, index, unit=True)
+        left = left // digit.size
+    body = (For(turn, as_expr(turns), (Let(tile, number), Hole("body")), plan.unroll, context.origin),)
+    active = conditions if spare is None else all_of((spare, conditions))
+    return Expansion((Child("body", spec.with_operands(**views), active=active),), body)
+
+
+# ---------------------------------------------------------------------------------------------- permutations
+
+
+def _permuted(permutation: Expr, unit: Expr, units: int, context: Context, level: Level) -> Expr:
+    """The permuted number of a unit; refused unless it is a bijection."""
+    values = {uid: permutation.evaluate({"uid": uid}) for uid in range(units)}
+    if sorted(values.values()) != list(range(units)):
+        seen: dict[int, int] = {}
+        for uid, image in values.items():
+            if image in seen or not 0 <= image < units:
+                other = f"{seen[image]} and {uid} both go to {image}" if image in seen else f"{uid} goes to {image}, outside 0..{units - 1}"
+                raise DecompositionError(f"swizzle({permutation}) is no permutation of the {units} {level} units: {other}")
+            seen[image] = uid
+    narrow = Var(f"uid_{units}", 0, units - 1)
+    (uid,) = [var for var in permutation.variables() if var.name == "uid"] or [None]
+    if uid is None:
+        return unit
+    result = permutation.substitute({uid: narrow})
+    return result.substitute({narrow: unit})
+
+
+def _permuted_grid(permutation: Expr, unit: Expr, grid: Expr, context: Context) -> Expr:
+    number = constant(grid)
+    if number is None:
+        raise DecompositionError(
+            "swizzle of blocks whose number is known only at run time cannot be proved a permutation",
+            hint="fix M and N, or leave the swizzle out",
+        )
+    if number > 1 << 22:
+        raise DecompositionError(f"swizzle over {number} blocks: at most {1 << 22} can be checked")
+    import numpy
+
+    images = numpy.broadcast_to(permutation.evaluate({"uid": numpy.arange(number)}), (number,))
+    if not numpy.array_equal(numpy.sort(images), numpy.arange(number)):
+        raise DecompositionError(f"swizzle({permutation}) is no permutation of the {number} blocks")
+    (uid,) = [var for var in permutation.variables() if var.name == "uid"] or [None]
+    return unit if uid is None else context.let("block_tile", permutation.substitute({uid: unit}), high=number - 1)
+
+
+__all__ = ["Digit", "Kernel", "Strided", "Tile", "TilePlan", "ColMajor", "check_extent", "divide", "loop_over", "moved"]

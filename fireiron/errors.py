@@ -1,0 +1,96 @@
+"""One error family: every message says what was asked, what was got, what is legal, where, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class FireironError(Exception):
+    """A user's mistake, or a request that cannot be met without being wrong.
+
+    Args:
+        asked: one line that states the request and why it cannot be met.
+        got: the offending value, if it is not already in `asked`.
+        legal: the legal values nearest to the request.
+        within: the spec or the path in the decomposition tree where it happened.
+        at: the line of the user's strategy, `file.py:12`.
+        hint: what to do.
+    """
+
+    def __init__(
+        self,
+        asked: str,
+        *,
+        got: object = None,
+        legal: Iterable[object] | str | None = None,
+        within: object = None,
+        at: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.asked = asked
+        self.got = got
+        self.legal = legal if legal is None or isinstance(legal, str) else tuple(legal)
+        self.within = within
+        self.at = at
+        self.hint = hint
+        super().__init__(asked)
+
+    def __str__(self) -> str:
+        rows = [
+            ("got", self.got if self.got is None else repr(self.got)),
+            ("in", self.within),
+            ("legal", self.legal if self.legal is None or isinstance(self.legal, str) else " ".join(map(str, self.legal))),
+            ("at", self.at),
+            ("do", self.hint),
+        ]
+        return "\n".join([self.asked, *(f"  {name:<7} {value}" for name, value in rows if value is not None and value != "")])
+
+    def located(self, *, within: object = None, at: str | None = None) -> FireironError:
+        """The same error with the place filled in where it was not yet known."""
+        self.within = self.within if self.within is not None else within
+        self.at = self.at if self.at is not None else at
+        return self
+
+
+class ArgumentError(FireironError):
+    """An argument has a wrong type or value."""
+
+
+class LayoutError(FireironError):
+    """An operation of the layout algebra is not defined for its arguments."""
+
+
+class DecompositionError(FireironError):
+    """A decomposition or a refinement cannot be applied to a spec."""
+
+
+class MatchError(FireironError):
+    """No executable performs the residual spec."""
+
+
+class IncompleteError(FireironError):
+    """Code was asked for a decomposition tree with open leaves."""
+
+
+class SynchronizationError(FireironError):
+    """Barriers were forbidden where a race needs one; carries the counterexample."""
+
+
+class ResourceError(FireironError):
+    """A kernel needs more threads, registers or shared memory than the target has."""
+
+
+class VerificationError(FireironError):
+    """The kernel IR is malformed: a defect of a pass or of an extension."""
+
+
+class SimulationError(FireironError):
+    """The simulator met a race, an access out of bounds or uninitialised data."""
+
+
+class LaunchError(FireironError):
+    """A kernel cannot be compiled or launched here, or with these arrays."""
+
+
+class StoreError(FireironError):
+    """A stored strategy or record cannot be read."""

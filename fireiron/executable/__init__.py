@@ -1,0 +1,11 @@
+"""Instructions, one family a file. An instruction set is an immutable tuple; extend it by making a new one."""
+
+from __future__ import annotations
+
+from fireiron.executable.fma import SCALAR
+from fireiron.executable.hfma2 import BFMA2, HFMA2
+from fireiron.executable.thread_move import INIT, MOVE
+from fireiron.tree import Executable
+
+INSTRUCTIONS: tuple[Executable, ...] = (*SCALAR, HFMA2, BFMA2, MOVE, INIT)
+"""The built-in instructions; each knows the architectures that have it."""

@@ -1,0 +1,50 @@
+"""HFMA2: two half multiply-adds of one thread (Graphene, Table 2 row 8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from fireiron.executable.fma import fma_mismatches
+from fireiron.ir import Exec
+from fireiron.machine import RF, Architecture, DType, bfloat16, float16
+from fireiron.spec import Spec
+from fireiron.tree import Executable, Mismatch
+
+
+@attrs.frozen
+class Hfma2(Executable):
+    """`MatMul(2,1,1)` or `MatMul(1,2,1)` `(RF,RF,RF)(Thread)` in half precision; the scalar factor is duplicated.
+
+    The pair of C, and that of its factor, lie in neighbouring registers where the layout of the buffers allows; where not,
+    the halves are packed first.
+    """
+
+    result: DType = float16
+    capability: int = 53
+
+    @property
+    def factors(self) -> tuple[DType, ...]:
+        """Types of A and B."""
+        return (self.result,)
+
+    def performs(self) -> str:
+        return f"MatMul(2,1,1) or MatMul(1,2,1) (RF,RF,RF)(Thread), all {self.result}"
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        found = list(fma_mismatches(self, spec, architecture, ((2, 1, 1), (1, 2, 1))))
+        for name, view in spec.operands.items():
+            if view.memory != RF:
+                found.append(Mismatch(f"{name} memory", "RF", view.memory.name))
+        return tuple(found)
+
+    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+        a, b = (printer.pair(statement, name) for name in ("A", "B"))
+        c, read, write = printer.pair_updated(statement, "C")
+        old = read if printer.always_accumulates(statement) else printer.accumulator_pair(statement, read, self.result)
+        return [*write(f"__hfma2({a}, {b}, {old})", c)]
+
+
+HFMA2 = Hfma2("HFMA2")
+BFMA2 = Hfma2("BFMA2", bfloat16, 80)

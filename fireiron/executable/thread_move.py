@@ -1,0 +1,86 @@
+"""Copies of one thread among GL, SH and RF: one element, or a vector of up to 16 bytes (Graphene, Table 2 rows 1 to 3)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import attrs
+
+from fireiron.expr import constant
+from fireiron.ir import Exec
+from fireiron.machine import MEMORIES, Architecture
+from fireiron.spec import InitSpec, MoveSpec, Spec
+from fireiron.tree import Executable, Mismatch
+
+
+@attrs.frozen
+class ThreadMove(Executable):
+    """`Move(r,c)` of one thread, `r` or `c` 1 and at most 16 bytes; types are converted.
+
+    The widest vector that is provably contiguous and aligned is used. With `vector_bytes` set, exactly that width is
+    asked for, and refused where it cannot be proved.
+    """
+
+    vector_bytes: int | None = None
+
+    def performs(self) -> str:
+        return "Move(1,c) or Move(r,1) (GL|SH|RF -> GL|SH|RF)(Thread), at most 16 bytes"
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        if not isinstance(spec, MoveSpec):
+            return (Mismatch("spec", "Move", spec.title),)
+        found = []
+        if spec.level.threads != 1:
+            found.append(Mismatch("level", "Thread", spec.level.name))
+        sizes = [constant(size) for size in spec.sizes]
+        total = None if None in sizes else math.prod(size for size in sizes if size is not None)
+        if total is None or total > max(size for size in sizes if size is not None):
+            found.append(Mismatch("shape", "1xc or rx1", "x".join(map(str, spec.sizes))))
+        else:
+            widest = max(view.dtype.bytes for view in spec.operands.values()) * total
+            if widest > 16:
+                found.append(Mismatch("bytes", "at most 16", str(widest)))
+        for name, view in spec.operands.items():
+            if view.memory not in MEMORIES:
+                found.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
+        return tuple(found)
+
+    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+        return list(printer.copy(statement))
+
+
+@attrs.frozen
+class ThreadInit(Executable):
+    """`Init(1,1)` of one thread: a plain assignment."""
+
+    def performs(self) -> str:
+        return "Init(1,1)(GL|SH|RF)(Thread)"
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        if not isinstance(spec, InitSpec):
+            return (Mismatch("spec", "Init", spec.title),)
+        found = []
+        if spec.level.threads != 1:
+            found.append(Mismatch("level", "Thread", spec.level.name))
+        if any(constant(size) != 1 for size in spec.sizes):
+            found.append(Mismatch("shape", "1x1", "x".join(map(str, spec.sizes))))
+        return tuple(found)
+
+    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+        assert isinstance(statement.spec, InitSpec)
+        target = printer.element(statement, "dst")
+        return [f"{target} = {printer.literal(statement.spec.value, statement.spec.dst.dtype)};"]
+
+
+MOVE = ThreadMove("Move")
+INIT = ThreadInit("Init")
+
+
+def vector(size: int) -> ThreadMove:
+    """A move that must use loads and stores of exactly `size` bytes: 2, 4, 8 or 16."""
+    from fireiron.errors import ArgumentError
+
+    if isinstance(size, bool) or size not in (1, 2, 4, 8, 16):
+        raise ArgumentError("vector(bytes): no such load or store", got=size, legal=[1, 2, 4, 8, 16])
+    return ThreadMove("Move", size)

@@ -1,0 +1,96 @@
+"""Which thread touches which element: accesses evaluated for all threads and loop values of one block, with NumPy."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+
+from fireiron.expr import Expr, Var, compiled, conjuncts, constant
+from fireiron.ir import Access, Exec, For, Kernel, lets
+
+Array = Any
+
+
+@attrs.frozen
+class Grid:
+    """Values of variables: loops along the first axes, threads along the last. Variables known only at run time are absent."""
+
+    environment: Mapping[str, Array]
+    shape: tuple[int, ...]
+    unknown: frozenset[Var]
+
+
+@functools.lru_cache(maxsize=512)
+def thread_values(kernel: Kernel) -> Mapping[str, Array]:
+    """The named values that depend on the thread alone, for all threads of block 0; sizes known at run time are left out."""
+    values: dict[str, Array] = {"thread": np.arange(kernel.threads), "block": np.zeros(1, dtype=np.int64)}
+    symbols = set(kernel.symbols)
+    missing = {var.name for var in symbols}
+    for var, value in lets(kernel.body).items():
+        names = {one.name for one in value.variables()}
+        if names & missing or not names <= set(values):
+            missing.add(var.name)
+        else:
+            values[var.name] = np.asarray(compiled(value)(values))
+    return values
+
+
+def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var]) -> Grid:
+    """Axes for the loops that occur in `needed`, then one for the threads; loops of unknown extent stay at their first value."""
+    values = dict(thread_values(kernel))
+    used = [loop for loop in loops if loop.var in needed]
+    static = [loop for loop in used if constant(loop.extent) is not None]
+    shape = tuple(constant(loop.extent) or 1 for loop in static) + (kernel.threads,)
+    rank = len(shape)
+    for axis, loop in enumerate(static):
+        values[loop.var.name] = np.arange(shape[axis]).reshape([-1 if other == axis else 1 for other in range(rank)])
+    for loop in used:
+        values.setdefault(loop.var.name, np.zeros(1, dtype=np.int64))
+    inner = {}
+    for var, value in lets(kernel.body).items():
+        if var.name not in values and {one.name for one in value.variables()} <= {*values, *inner}:
+            inner[var.name] = np.asarray(compiled(value)({**values, **inner}))
+    values |= inner
+    unknown = frozenset(var for var in needed if var.name not in values)
+    return Grid(values, shape, unknown | frozenset(loop.var for loop in used if loop not in static))
+
+
+def closure(kernel: Kernel, variables: frozenset[Var]) -> frozenset[Var]:
+    """The variables, and those that the named ones among them are computed from."""
+    table = lets(kernel.body)
+    found = set(variables)
+    for var in reversed(table):
+        if var in found:
+            found |= table[var].variables()
+    return frozenset(found)
+
+
+def evaluate(value: Expr, grid: Grid) -> Array:
+    """The value of an expression on a grid, broadcast to its shape."""
+    return np.broadcast_to(np.asarray(compiled(value)(grid.environment)), grid.shape)
+
+
+def active_mask(statement: Exec, grid: Grid) -> Array:
+    """Which threads take part; conditions that depend on run-time sizes are taken as true."""
+    mask = np.ones(grid.shape, dtype=bool)
+    for condition in conjuncts(statement.active):
+        if condition.variables() <= _known(grid, condition):
+            mask &= np.asarray(evaluate(condition, grid), dtype=bool)
+    return mask
+
+
+def _known(grid: Grid, value: Expr) -> frozenset[Var]:
+    return frozenset(var for var in value.variables() if var.name in grid.environment)
+
+
+def needed_variables(kernel: Kernel, statement: Exec, access: Access) -> frozenset[Var]:
+    """Everything that an access's coordinates and its statement's condition depend on."""
+    variables: frozenset[Var] = frozenset(statement.active.variables()).union(*(value.variables() for value in (*access.base, access.copy)))
+    return closure(kernel, variables)
+
+
+__all__ = ["Array", "Grid", "active_mask", "attrs", "closure", "evaluate", "grid_of", "needed_variables", "thread_values"]

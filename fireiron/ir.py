@@ -1,0 +1,426 @@
+"""The kernel IR: a small structured program whose three readers are the CUDA printer, the simulator and the checks.
+
+A statement list is executed by every thread of every block in order. Units without work are a condition (`active`) on
+`Exec`, never control flow, so every barrier stands in uniform control flow. Accesses carry coordinates in the whole
+buffer; the only place that turns them into addresses is `Buffer.address`, so pad, swizzle and register numbers are
+decided once and are the same for what is printed, simulated and checked.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import attrs
+
+from fireiron.errors import VerificationError
+from fireiron.expr import TRUE, ZERO, Expr, Var, all_of, as_expr, constant
+from fireiron.machine import Architecture, DType, Memory
+from fireiron.spec import Spec
+from fireiron.tensor import Dealt, Mode, Storage, Tensor
+from fireiron.units import BLOCK, THREAD
+
+
+class Instruction(Protocol):
+    """What an `Exec` performs: an instruction of the target or a micro-kernel.
+
+    Its meaning for the simulator is that of the `spec` it performs; `cuda` is its text.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name in listings and messages."""
+        ...
+
+    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+        """The lines of CUDA C++ for one `Exec`, without the guard of its `active` condition."""
+        ...
+
+
+@attrs.frozen
+class Access:
+    """Which elements of a buffer a statement touches, per executing thread.
+
+    `base` is the coordinate of the first element, `modes` the `(size, stride)` modes of the element tile, per dimension;
+    `bounds` the extent that a coordinate must stay below, where it may not. `dealt` are the modes that the path to this
+    access took out of the buffer, from which a distributed buffer gets its registers. `copy` selects the unit's own copy.
+    `storage` replaces the buffer's where a uniform write to registers numbers them in its own way.
+    """
+
+    buffer: str
+    base: tuple[Expr, ...]
+    modes: tuple[tuple[Mode, ...], ...]
+    bounds: tuple[Expr | None, ...]
+    write: bool
+    copy: Expr = ZERO
+    dealt: tuple[tuple[Dealt, ...], ...] = ()
+    storage: Storage | None = None
+    origin: str | None = attrs.field(default=None, eq=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements per dimension."""
+        return tuple(_extent(modes) for modes in self.modes)
+
+    def elements(self) -> tuple[tuple[int, ...], ...]:
+        """Offsets from `base` of all elements, first dimension fastest."""
+        return _elements(self.modes)
+
+    def coordinates(self, offset: tuple[int, ...]) -> tuple[Expr, ...]:
+        """Absolute coordinates of an element."""
+        return tuple(base + step for base, step in zip(self.base, offset, strict=True))
+
+    def inside(self, offset: tuple[int, ...]) -> Expr:
+        """The condition that an element lies inside the tensor."""
+        conditions = []
+        for coordinate, bound in zip(self.coordinates(offset), self.bounds, strict=True):
+            if bound is not None:
+                conditions.append(coordinate < bound)
+        return all_of(conditions)
+
+    def expressions(self) -> tuple[Expr, ...]:
+        """All expressions it contains."""
+        return (*self.base, self.copy, *(bound for bound in self.bounds if bound is not None))
+
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Access:
+        """The access with variables replaced."""
+        bounds = tuple(None if bound is None else bound.substitute(values) for bound in self.bounds)
+        return attrs.evolve(self, base=tuple(b.substitute(values) for b in self.base), bounds=bounds, copy=self.copy.substitute(values))
+
+
+def _extent(modes: tuple[Mode, ...]) -> int:
+    total = 1
+    for mode in modes:
+        size = constant(mode.size)
+        if size is None:
+            raise VerificationError(f"an access has {mode.size} elements, a number known only at run time")
+        total *= size
+    return total
+
+
+@functools.lru_cache(maxsize=4096)
+def _elements(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    axes = []
+    for dim in modes:
+        offsets = [0]
+        for mode in dim:
+            size, stride = constant(mode.size), constant(mode.stride)
+            assert size is not None and stride is not None
+            offsets = [offset + index * stride for index in range(size) for offset in offsets]
+        axes.append(offsets)
+    return tuple(tuple(reversed(point)) for point in itertools.product(*reversed(axes)))
+
+
+@attrs.frozen
+class Buffer:
+    """A tensor with its place.
+
+    `storage` maps coordinates to an address in elements of one copy (for a distributed buffer: the register number);
+    `elements` is the size of one copy (per thread for a distributed buffer); `offset` the byte offset in shared memory.
+    `holder` are, for a distributed buffer, the coordinates of a thread's register 0.
+    """
+
+    tensor: Tensor
+    storage: Storage
+    elements: Expr = attrs.field(converter=as_expr)
+    parameter: bool = False
+    offset: int = 0
+    written: bool = False
+    holder: tuple[Expr, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its name in the kernel."""
+        return self.tensor.name
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return self.tensor.dtype
+
+    @property
+    def memory(self) -> Memory:
+        """Where it lies."""
+        return self.tensor.memory
+
+    @property
+    def total(self) -> Expr:
+        """Elements of all copies."""
+        return self.elements * self.tensor.copies
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all copies (per thread for a distributed buffer); legal for buffers of static size."""
+        total = constant(self.total)
+        if total is None:
+            raise VerificationError(f"{self.name} has {self.total} elements, a number known only at run time")
+        return total * self.dtype.bytes
+
+    def held(self, register: Expr) -> tuple[Expr, ...]:
+        """The coordinates of a register of a distributed buffer, in the executing thread."""
+        coordinates = []
+        for base, modes in zip(self.holder, self.storage.dims, strict=True):
+            for mode in modes:
+                digit = register // mode.weight
+                base = base + (digit if mode.size is None else digit % mode.size) * mode.stride
+            coordinates.append(base)
+        return tuple(coordinates)
+
+    def address(self, access: Access, offset: tuple[int, ...]) -> Expr:
+        """The address of an element, in elements from the start of the buffer."""
+        return _address(access.storage or self.storage, self.elements, access.copy, access.coordinates(offset))
+
+
+@functools.lru_cache(maxsize=50_000)
+def _address(storage: Storage, elements: Expr, copy: Expr, coordinates: tuple[Expr, ...]) -> Expr:
+    address = storage.address(coordinates)
+    return address if copy == ZERO else address + copy * elements
+
+
+# ---------------------------------------------------------------------------------------------- statements
+
+
+class Stmt:
+    """A statement."""
+
+    __slots__ = ()
+
+
+@attrs.frozen
+class Hole(Stmt):
+    """The place of a child's program; filled by the tree walker."""
+
+    child: str
+
+
+@attrs.frozen
+class Comment(Stmt):
+    """A line for the reader of the generated code."""
+
+    text: str
+
+
+@attrs.frozen
+class Let(Stmt):
+    """A name for an expression, valid until the end of the list."""
+
+    var: Var
+    value: Expr
+
+
+@attrs.frozen
+class For(Stmt):
+    """`for var in range(extent)`, the same for all threads; `unroll` asks the printer for `#pragma unroll`."""
+
+    var: Var
+    extent: Expr
+    body: tuple[Stmt, ...]
+    unroll: bool = False
+    origin: str | None = attrs.field(default=None, eq=False)
+
+
+@attrs.frozen
+class Exec(Stmt):
+    """Each thread for which `active` holds performs `spec` on the elements that `accesses` name.
+
+    The accesses stand in the order of the spec's operands. An element of an input that lies outside its tensor counts as
+    zero; one of an output is not written. `accumulate` holds where the old value of an output is added to.
+    `vector` is how many elements one load or store instruction takes (set after storage is known). `scratch` is shared
+    memory of the statement's own.
+    """
+
+    instruction: Instruction
+    spec: Spec
+    accesses: tuple[Access, ...]
+    accumulate: Expr = ZERO
+    active: Expr = TRUE
+    vector: int = 1
+    scratch: Tensor | None = None
+    origin: str | None = attrs.field(default=None, eq=False)
+
+    @property
+    def collective(self) -> bool:
+        """Whether the threads of the spec's level perform it together, so that no access belongs to one thread."""
+        return self.spec.level.threads != 1
+
+    @property
+    def operands(self) -> dict[str, Access]:
+        """Accesses by operand name."""
+        return dict(zip(self.spec.operands, self.accesses, strict=True))
+
+
+@attrs.frozen
+class Barrier(Stmt):
+    """All threads of the `scope` (`"block"` or `"warp"`) arrive before any goes on; `reason` says which hazard it orders."""
+
+    scope: str
+    reason: str = ""
+
+
+@attrs.frozen
+class SyncPoint(Stmt):
+    """A user's wish for this position: `require` a block barrier here, or forbid one. Removed by `synchronize`."""
+
+    require: bool
+    subject: str
+    origin: str | None = attrs.field(default=None, eq=False)
+
+
+@attrs.frozen
+class Kernel:
+    """A whole kernel.
+
+    `grid` blocks of `threads` threads; `buffers` by name, parameters first; `symbols` are the run-time sizes, parameters
+    too. `body` is the program. `facts` are conditions on sizes that the launcher checks. `unchecked` are the reasons by
+    which a user took a check upon himself. `title` and `notes` go into the header of the printed kernel.
+    """
+
+    name: str
+    architecture: Architecture
+    grid: Expr
+    threads: int
+    buffers: tuple[Buffer, ...]
+    symbols: tuple[Var, ...]
+    body: tuple[Stmt, ...]
+    spec: Spec
+    title: tuple[str, ...] = ()
+    facts: tuple[tuple[str, Expr], ...] = ()
+    unchecked: tuple[str, ...] = ()
+    shared_bytes: int = 0
+
+    @property
+    def thread(self) -> Var:
+        """The variable of a thread's number in its block."""
+        return Var(THREAD.name, 0, self.threads - 1)
+
+    @property
+    def block(self) -> Var:
+        """The variable of a block's number in the grid."""
+        number = constant(self.grid)
+        return BLOCK if number is None else Var(BLOCK.name, 0, max(number - 1, 0))
+
+    def buffer(self, name: str) -> Buffer:
+        """A buffer by name."""
+        return buffer_table(self)[name]
+
+
+@functools.lru_cache(maxsize=256)
+def _buffer_table(buffers: tuple[Buffer, ...]) -> dict[str, Buffer]:
+    return {buffer.name: buffer for buffer in buffers}
+
+
+def buffer_table(kernel: Kernel) -> dict[str, Buffer]:
+    """All buffers by name."""
+    return _buffer_table(kernel.buffers)
+
+
+def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """All statements, outer before inner, in program order."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, For):
+            yield from statements(statement.body)
+
+
+def execs(body: tuple[Stmt, ...]) -> Iterator[tuple[Exec, tuple[For, ...]]]:
+    """All `Exec` with the loops around them, outermost first."""
+    yield from _execs(body, ())
+
+
+def _execs(body: tuple[Stmt, ...], loops: tuple[For, ...]) -> Iterator[tuple[Exec, tuple[For, ...]]]:
+    for statement in body:
+        if isinstance(statement, Exec):
+            yield statement, loops
+        elif isinstance(statement, For):
+            yield from _execs(statement.body, (*loops, statement))
+
+
+def scratch_access(tensor: Tensor) -> Access:
+    """The access of a statement to all of its scratch memory."""
+    return Access(tensor.name, (ZERO,), ((Mode(tensor.shape[0], 1),),), (None,), True, dealt=((),))
+
+
+def lets(body: tuple[Stmt, ...]) -> dict[Var, Expr]:
+    """All names with their definitions, in program order."""
+    return {statement.var: statement.value for statement in statements(body) if isinstance(statement, Let)}
+
+
+# ---------------------------------------------------------------------------------------------- the verifier
+
+
+def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
+    """The kernel itself, if it is well formed; a `VerificationError` names the first thing that is not.
+
+    Names are bound before use and once; accesses fit their buffers and the specs; conditions are truth values; loop
+    extents do not depend on the thread. With `final`, no hole and no sync point is left.
+    """
+    scope = {kernel.block, kernel.thread, *kernel.symbols}
+    names = [buffer.name for buffer in kernel.buffers]
+    if len(set(names)) != len(names):
+        raise VerificationError(f"buffers share a name: {names}")
+    _verify_list(kernel, kernel.body, frozenset(scope), frozenset({kernel.thread}), final)
+    return kernel
+
+
+def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: frozenset[Var], divergent: frozenset[Var], final: bool) -> None:
+    for statement in body:
+        match statement:
+            case Let(var=var, value=value):
+                _bound(value, scope, f"let {var}")
+                _fresh(var, scope)
+                scope = scope | {var}
+                if not value.variables().isdisjoint(divergent):
+                    divergent = divergent | {var}
+            case For(var=var, extent=extent):
+                _bound(extent, scope, f"for {var}")
+                _fresh(var, scope)
+                if not extent.variables().isdisjoint(divergent):
+                    raise VerificationError(f"loop {var} has an extent {extent} that differs between threads")
+                if constant(extent) is not None and var.high < extent.high - 1:
+                    raise VerificationError(f"loop variable {var} ends at {var.high}, its loop at {extent.high - 1}")
+                _verify_list(kernel, statement.body, scope | {var}, divergent, final)
+            case Exec():
+                _verify_exec(kernel, statement, scope)
+            case Hole(child=child) if final:
+                raise VerificationError(f"hole {child} was not filled")
+            case SyncPoint(subject=subject) if final:
+                raise VerificationError(f"sync point of {subject} was not resolved")
+            case Barrier(scope=group):
+                if group not in ("block", "warp"):
+                    raise VerificationError(f"unknown barrier scope {group}")
+            case Comment() | Hole() | SyncPoint():
+                pass
+            case _:
+                raise VerificationError(f"unknown statement {type(statement).__name__}")
+
+
+def _fresh(var: Var, scope: frozenset[Var]) -> None:
+    if any(other.name == var.name for other in scope):
+        raise VerificationError(f"the name {var.name} is bound twice")
+
+
+def _bound(value: Expr, scope: frozenset[Var], where: str) -> None:
+    free = value.variables() - scope
+    if free:
+        raise VerificationError(f"{where}: {', '.join(sorted(var.name for var in free))} is not bound in {value}")
+
+
+def _verify_exec(kernel: Kernel, statement: Exec, scope: frozenset[Var]) -> None:
+    where = f"{statement.instruction.name} {statement.spec}"
+    _bound(statement.active, scope, where)
+    _bound(statement.accumulate, scope, where)
+    if len(statement.accesses) != len(statement.spec.operands):
+        raise VerificationError(f"{where}: {len(statement.accesses)} accesses for {len(statement.spec.operands)} operands")
+    table = buffer_table(kernel)
+    for access in statement.accesses:
+        if access.buffer not in table:
+            raise VerificationError(f"{where}: unknown buffer {access.buffer}")
+        rank = len(table[access.buffer].tensor.shape)
+        if not len(access.base) == len(access.modes) == len(access.bounds) == rank:
+            raise VerificationError(f"{where}: access to {access.buffer} has not its rank {rank}")
+        for value in access.expressions():
+            _bound(value, scope, where)
+        if access.write and table[access.buffer].parameter and not table[access.buffer].written:
+            raise VerificationError(f"{where}: writes the input {access.buffer}")

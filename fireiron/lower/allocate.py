@@ -1,0 +1,93 @@
+"""`allocate`: shared buffers get their place. They share storage only where `reuse_buffer` asks."""
+
+from __future__ import annotations
+
+import attrs
+
+from fireiron.errors import DecompositionError, ResourceError
+from fireiron.ir import Buffer, Exec, For, Kernel, Stmt
+from fireiron.machine import SH
+
+
+def allocate(kernel: Kernel) -> Kernel:
+    """The kernel with an offset for every shared buffer; refused where they do not fit the target."""
+    spans = live_spans(kernel)
+    placed: list[Buffer] = []
+    result = []
+    top = 0
+    for buffer in kernel.buffers:
+        if buffer.memory == SH and buffer.name in spans:
+            offset = _offset(buffer, placed, spans)
+            buffer = attrs.evolve(buffer, offset=offset)
+            placed.append(buffer)
+            top = max(top, offset + buffer.bytes)
+        result.append(buffer)
+    if top > kernel.architecture.shared_per_block:
+        _refuse(kernel, placed, top)
+    return attrs.evolve(kernel, buffers=tuple(result), shared_bytes=top)
+
+
+def _align(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
+
+
+def _offset(buffer: Buffer, placed: list[Buffer], spans: dict[str, tuple[int, int]]) -> int:
+    """Behind all others; or, where the buffer may reuse storage, the lowest place free during its life."""
+    alignment = max(16, buffer.tensor.align)
+    end = max((other.offset + other.bytes for other in placed), default=0)
+    if not buffer.tensor.reuse:
+        return _align(end, alignment)
+    start, stop = spans[buffer.name]
+    living = [other for other in placed if spans[other.name][0] <= stop and start <= spans[other.name][1]]
+    for offset in sorted({0, *(_align(other.offset + other.bytes, alignment) for other in living)}):
+        if all(offset + buffer.bytes <= other.offset or other.offset + other.bytes <= offset for other in living):
+            break
+    if offset >= end and not buffer.tensor.must_reuse:
+        return _align(end, alignment)
+    if offset >= end:
+        names = ", ".join(other.name for other in living) or "none was allocated before"
+        raise DecompositionError(
+            f"reuse_buffer: no earlier shared buffer is dead while {buffer.name} lives (living: {names})",
+            at=buffer.tensor.origin,
+            hint="leave reuse_buffer out",
+        )
+    return offset
+
+
+def live_spans(kernel: Kernel) -> dict[str, tuple[int, int]]:
+    """First and last position of each buffer's uses; a loop is one position, so what is used in it lives all through it."""
+    spans: dict[str, tuple[int, int]] = {}
+    _visit(kernel.body, [0], spans)
+    return spans
+
+
+def _visit(body: tuple[Stmt, ...], clock: list[int], spans: dict[str, tuple[int, int]]) -> None:
+    for statement in body:
+        if isinstance(statement, For):
+            start = clock[0]
+            inner: dict[str, tuple[int, int]] = {}
+            _visit(statement.body, clock, inner)
+            clock[0] += 1
+            for name in inner:
+                _extend(spans, name, start, clock[0])
+        elif isinstance(statement, Exec):
+            for name in [access.buffer for access in statement.accesses] + ([statement.scratch.name] if statement.scratch else []):
+                _extend(spans, name, clock[0], clock[0])
+        clock[0] += 1
+
+
+def _extend(spans: dict[str, tuple[int, int]], name: str, start: int, stop: int) -> None:
+    old = spans.get(name, (start, stop))
+    spans[name] = (min(old[0], start), max(old[1], stop))
+
+
+def _refuse(kernel: Kernel, placed: list[Buffer], total: int) -> None:
+    rows = ", ".join(f"{buffer.name} {buffer.bytes}" for buffer in placed)
+    limit = kernel.architecture.shared_per_block
+    raise ResourceError(
+        f"{total} bytes of shared memory in a block, {kernel.architecture} has {limit}: {rows}",
+        within=kernel.spec,
+        legal=f"at most {limit} bytes",
+        at=placed[-1].tensor.origin,
+        hint="smaller tiles, a smaller split, a 16-bit type, or reuse_buffer()",
+    )

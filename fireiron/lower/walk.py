@@ -1,0 +1,157 @@
+"""The tree walker: a decomposition tree becomes a program with sequential semantics and no synchronisation at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from fireiron.errors import ArgumentError, ResourceError
+from fireiron.expr import ONE, TRUE, Expr, Var, as_expr, constant
+from fireiron.ir import Buffer, Comment, Exec, For, Hole, Kernel, Let, Stmt, SyncPoint, verify
+from fireiron.machine import Architecture
+from fireiron.machine import Kernel as KernelLevel
+from fireiron.spec import Spec
+from fireiron.tensor import Storage, Tensor
+from fireiron.tree import Context, Decomposition, Executable, Names, Node, count_threads, grow, require_complete
+from fireiron.units import BLOCK, THREAD
+
+RESERVED = {
+    "block", "thread", "warp_size", "uid", "float", "double", "int", "char", "bool", "void", "const", "return", "for", "if", "else",
+    "while", "do", "static", "extern", "struct", "class", "auto", "register", "signed", "unsigned", "long", "short", "smem", "scratch",
+    "accumulate", "threadIdx", "blockIdx", "blockDim", "gridDim",
+}  # fmt: skip
+"""Names that generated code must not bind: C++ keywords and what the printer uses itself."""
+
+
+@attrs.frozen
+class Grown:
+    """A tree with what was found while it grew: threads of a block, blocks of the grid, named values."""
+
+    node: Node
+    threads: int
+    grid: Expr
+    context: Context
+
+
+def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Architecture, instructions: tuple[Executable, ...]) -> Grown:
+    """The decomposition tree of a spec on a target: threads are counted first, then every step is expanded."""
+    counting = _context(spec, architecture, instructions, None)
+    threads = spec.level.threads or count_threads(spec, steps, counting) or 1
+    if threads > architecture.threads_per_block:
+        raise ResourceError(
+            f"the strategy needs {threads} threads in a block, {architecture} has at most {architecture.threads_per_block}",
+            within=spec,
+            hint="larger tiles for Warp or Thread",
+        )
+    context = _context(spec, architecture, instructions, threads)
+    node = grow(spec, steps, context)
+    return Grown(node, threads, ONE if context.names.grid is None else context.names.grid, context)
+
+
+def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executable, ...], threads: int | None) -> Context:
+    symbols = symbols_of(spec)
+    taken = RESERVED | {var.name for var in symbols} | set(spec.operands)
+    thread = THREAD if threads is None else Var(THREAD.name, 0, threads - 1)
+    return Context(architecture, instructions, Names(taken), BLOCK, thread, threads)
+
+
+def symbols_of(spec: Spec) -> tuple[Var, ...]:
+    """The run-time sizes and strides of a spec, in order of appearance."""
+    found: dict[str, Var] = {}
+    for view in spec.operands.values():
+        leading = getattr(view.tensor.layout, "leading", None)
+        for value in (*view.tensor.shape, *([leading] if leading is not None else [])):
+            for var in sorted(value.variables(), key=lambda one: one.name):
+                if found.setdefault(var.name, var) != var:
+                    raise ArgumentError(f"two symbols are called {var.name}, with different facts", hint="use one sym(...) object")
+    return tuple(found.values())
+
+
+def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
+    """The program of a complete tree that starts at the kernel."""
+    if spec.level != KernelLevel:
+        raise ArgumentError(f"code is generated for whole kernels, {spec} is at {spec.level}", hint="MatMul(M,N,K)(GL,GL,GL)(Kernel)")
+    require_complete(grown.node)
+    body = _program(grown.node)
+    lets = tuple(Let(var, value) for (value, _), var in grown.context.names.lets.items())
+    kernel = Kernel(
+        name,
+        grown.context.architecture,
+        grown.grid,
+        grown.threads,
+        tuple(_buffers(grown.node, spec)),
+        symbols_of(spec),
+        _used_lets(lets, body) + body,
+        spec,
+        facts=tuple(fact for node in grown.node.nodes() for fact in node.facts),
+        unchecked=tuple(dict.fromkeys(grown.context.names.unchecked)),
+    )
+    return verify(kernel)
+
+
+def _program(node: Node) -> tuple[Stmt, ...]:
+    table = dict(node.children)
+    return tuple(_filled(node.program, table))
+
+
+def _filled(program: Iterable[Stmt], table: dict[str, Node]) -> Iterable[Stmt]:
+    for statement in program:
+        if isinstance(statement, Hole):
+            yield from _program(table[statement.child])
+        elif isinstance(statement, For):
+            yield attrs.evolve(statement, body=tuple(_filled(statement.body, table)))
+        else:
+            yield statement
+
+
+def _used_lets(lets: tuple[Let, ...], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """The named values that the program, or a used name, refers to."""
+    used: set[Var] = set()
+    _collect(body, used)
+    kept: list[Let] = []
+    for let in reversed(lets):
+        if let.var in used:
+            kept.append(let)
+            used |= let.value.variables()
+    return tuple(reversed(kept))
+
+
+def _collect(body: Iterable[Stmt], used: set[Var]) -> None:
+    for statement in body:
+        match statement:
+            case Let(value=value):
+                used |= value.variables()
+            case For(extent=extent, body=inner):
+                used |= extent.variables()
+                _collect(inner, used)
+            case Exec():
+                used |= statement.active.variables() | statement.accumulate.variables()
+                for access in statement.accesses:
+                    for value in access.expressions():
+                        used |= value.variables()
+            case Comment() | SyncPoint() | _:
+                pass
+
+
+def _buffers(node: Node, spec: Spec) -> Iterable[Buffer]:
+    seen: dict[str, Tensor] = {}
+    for name, view in spec.operands.items():
+        seen[view.tensor.name] = view.tensor
+        storage = view.tensor.storage()
+        yield Buffer(view.tensor, storage, storage.extent, parameter=True, written=name in spec.outputs)
+    for inner in node.nodes():
+        for view in inner.spec.operands.values():
+            tensor = view.tensor
+            if tensor.name in seen:
+                continue
+            seen[tensor.name] = tensor
+            storage = Storage((), 0) if tensor.memory.private else tensor.storage()
+            yield Buffer(tensor, storage, storage.extent, written=True)
+        for statement in inner.program:
+            if isinstance(statement, Exec) and statement.scratch is not None:
+                storage = statement.scratch.storage()
+                yield Buffer(statement.scratch, storage, storage.extent, written=True)
+
+
+__all__ = ["Grown", "TRUE", "as_expr", "constant", "grow_tree", "symbols_of", "walk"]

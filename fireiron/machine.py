@@ -1,0 +1,241 @@
+"""The machine as values: element types, memories, levels of threads, architectures with their limits.
+
+Nothing here is a branch in the compiler: a new level, memory or architecture is a new value.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import attrs
+
+from fireiron.errors import ArgumentError
+
+
+@attrs.frozen(repr=False)
+class DType:
+    """An element type.
+
+    `bits` is its size; `kind` is `"float"` or `"int"`; `cuda` is its name in CUDA C++; `numpy` names the NumPy type
+    (bfloat16 comes from `ml_dtypes`); `mantissa` counts the bits of a float's significand, the hidden one included.
+    """
+
+    name: str
+    bits: int
+    kind: str
+    cuda: str
+    numpy: str
+    mantissa: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes."""
+        return self.bits // 8
+
+    def to_numpy(self) -> Any:
+        """The NumPy dtype; bfloat16 needs the package `ml_dtypes`."""
+        import numpy
+
+        if self.numpy != "bfloat16":
+            return numpy.dtype(self.numpy)
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise ArgumentError("bfloat16 arrays need the package ml_dtypes", hint="pip install fireiron[bf16]") from None
+        return numpy.dtype(ml_dtypes.bfloat16)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    __str__ = __repr__
+
+
+float64 = DType("float64", 64, "float", "double", "float64", 53)
+float32 = DType("float32", 32, "float", "float", "float32", 24)
+float16 = DType("float16", 16, "float", "__half", "float16", 11)
+bfloat16 = DType("bfloat16", 16, "float", "__nv_bfloat16", "bfloat16", 8)
+int32 = DType("int32", 32, "int", "int", "int32")
+int8 = DType("int8", 8, "int", "signed char", "int8")
+
+DTYPES: tuple[DType, ...] = (float64, float32, float16, bfloat16, int32, int8)
+
+
+def as_dtype(value: object) -> DType:
+    """An element type, given as a value or by name."""
+    if isinstance(value, DType):
+        return value
+    for dtype in DTYPES:
+        if isinstance(value, str) and value == dtype.name:
+            return dtype
+    raise ArgumentError("unknown element type", got=value, legal=[dtype.name for dtype in DTYPES])
+
+
+@attrs.frozen(repr=False)
+class Memory:
+    """A place for tensors.
+
+    `depth` orders memories from far to near (loads go deeper). `shared_by` says who sees one copy: `"grid"`, `"block"`
+    or `"thread"`. `capacity_name` is how messages call it.
+    """
+
+    name: str
+    depth: int
+    shared_by: str
+    capacity_name: str
+
+    @property
+    def private(self) -> bool:
+        """Each thread has its own part: a tensor in it is distributed."""
+        return self.shared_by == "thread"
+
+    def __repr__(self) -> str:
+        return self.name
+
+    __str__ = __repr__
+
+
+GL = Memory("GL", 0, "grid", "global memory")
+SH = Memory("SH", 1, "block", "shared memory")
+RF = Memory("RF", 3, "thread", "registers")
+
+MEMORIES: tuple[Memory, ...] = (GL, SH, RF)
+
+
+@attrs.frozen(repr=False)
+class Level:
+    """A group of threads, as a layout over the threads of its parent (Graphene, section 4).
+
+    `sizes` and `strides` name the member threads inside the parent: `Warp` is `32:1` of a block, `QuadPair` is
+    `(4,2):(1,16)` of a warp. `Kernel` and `Block` have no fixed size. `label` names variables in generated code.
+    """
+
+    name: str
+    parent: Level | None = None
+    sizes: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    label: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.isidentifier():
+            raise ArgumentError("a level's name must be an identifier", got=self.name)
+        if self.parent is not None and not isinstance(self.parent, Level):
+            raise ArgumentError(f"level {self.name}: the parent must be a level", got=self.parent)
+        if len(self.sizes) != len(self.strides) or any(
+            isinstance(value, bool) or not isinstance(value, int) or value < 1 for value in (*self.sizes, *self.strides)
+        ):
+            raise ArgumentError(f"level {self.name}: sizes and strides must be equally many positive integers", got=(self.sizes, self.strides))
+        if not self.label:
+            object.__setattr__(self, "label", self.name.lower())
+        self._check_tiles_parent()
+
+    def _check_tiles_parent(self) -> None:
+        """A group must tile its parent: sorted by stride, each mode starts where a whole number of the former ends."""
+        reached = 1
+        for stride, size in sorted(zip(self.strides, self.sizes, strict=True)):
+            if stride % reached:
+                raise ArgumentError(
+                    f"level {self.name}: threads {self.sizes}:{self.strides} overlap or do not tile {self.parent}",
+                    legal=f"strides that are multiples of {reached}",
+                )
+            reached = stride * size
+        if self.parent is not None and self.parent.threads is not None and self.parent.threads % reached:
+            raise ArgumentError(
+                f"level {self.name}: {reached} threads from first to last do not divide the {self.parent.threads} of {self.parent.name}"
+            )
+
+    @property
+    def threads(self) -> int | None:
+        """Threads in one unit; None for Kernel and Block, whose size a strategy decides."""
+        return math.prod(self.sizes) if self.sizes else None
+
+    def ancestors(self) -> tuple[Level, ...]:
+        """The levels above, nearest first."""
+        return () if self.parent is None else (self.parent, *self.parent.ancestors())
+
+    def is_below(self, other: Level) -> bool:
+        """Whether a unit of the other level consists of units of this one.
+
+        A single thread lies below every group that its parent contains (a lane below a quad-pair), and `Thread`, whose
+        parent is the block, below every group of threads.
+        """
+        if other in self.ancestors():
+            return True
+        single = self.threads == 1 and other.threads is not None and other.threads > 1
+        return single and self.parent is not None and self.parent in other.ancestors()
+
+    def __repr__(self) -> str:
+        return self.name
+
+    __str__ = __repr__
+
+
+Kernel = Level("Kernel")
+Block = Level("Block", Kernel)
+Warpgroup = Level("Warpgroup", Block, (128,), (1,))
+Warp = Level("Warp", Warpgroup, (32,), (1,))
+QuadPair = Level("QuadPair", Warp, (4, 2), (1, 16))
+Thread = Level("Thread", Block, (1,), (1,))
+Lane = Level("Lane", Warp, (1,), (1,))
+
+LEVELS: tuple[Level, ...] = (Kernel, Block, Warpgroup, Warp, QuadPair, Thread, Lane)
+
+
+@attrs.frozen(repr=False)
+class Architecture:
+    """A target, with the limits of the CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability".
+
+    `shared_per_block` is the largest dynamic shared memory of one block in bytes (opt-in above 48 KiB), `shared_per_sm`
+    the bytes of a multiprocessor; `registers` counts 32-bit registers.
+    """
+
+    name: str
+    capability: int
+    shared_per_block: int
+    shared_per_sm: int
+    threads_per_sm: int
+    blocks_per_sm: int = 32
+    threads_per_block: int = 1024
+    registers_per_thread: int = 255
+    registers_per_sm: int = 65536
+    static_shared: int = 48 * 1024
+    grid_x: int = 2**31 - 1
+
+    def __repr__(self) -> str:
+        return self.name
+
+    __str__ = __repr__
+
+
+def _architecture(name: str, block_kib: int, sm_kib: int, threads: int, blocks: int = 32) -> Architecture:
+    return Architecture(name, int(name[3:].rstrip("a")), block_kib * 1024, sm_kib * 1024, threads, blocks)
+
+
+ARCHITECTURES: tuple[Architecture, ...] = (
+    _architecture("sm_50", 48, 64, 2048),
+    _architecture("sm_52", 48, 96, 2048),
+    _architecture("sm_53", 48, 64, 2048),
+    _architecture("sm_60", 48, 64, 2048),
+    _architecture("sm_61", 48, 96, 2048),
+    _architecture("sm_70", 96, 96, 2048),
+    _architecture("sm_75", 64, 64, 1024, 16),
+    _architecture("sm_80", 163, 164, 2048),
+    _architecture("sm_86", 99, 100, 1536, 16),
+    _architecture("sm_89", 99, 100, 1536, 24),
+    _architecture("sm_90", 227, 228, 2048),
+    _architecture("sm_90a", 227, 228, 2048),
+    _architecture("sm_100", 227, 228, 2048),
+    _architecture("sm_120", 99, 100, 1536, 24),
+)
+
+DEFAULT_ARCHITECTURE = "sm_90"
+
+
+def as_architecture(value: object) -> Architecture:
+    """An architecture, given as a value or by name (`"sm_80"`)."""
+    if isinstance(value, Architecture):
+        return value
+    for architecture in ARCHITECTURES:
+        if value == architecture.name:
+            return architecture
+    raise ArgumentError("unknown architecture", got=value, legal=[architecture.name for architecture in ARCHITECTURES])

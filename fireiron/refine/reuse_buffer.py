@@ -1,0 +1,24 @@
+"""The new buffer may share storage with earlier buffers of the same memory that are dead."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+
+from fireiron.tree import Refinement
+
+
+@attrs.frozen
+class ReuseBuffer(Refinement):
+    """The new buffer may share storage with earlier buffers of the same memory that are dead."""
+
+    applies_to: ClassVar[tuple[str, ...]] = ("load",)
+
+
+    def plan(self, plan: Any) -> Any:
+        return attrs.evolve(plan, reuse=True)
+
+    def __str__(self) -> str:
+        return "reuse_buffer()"

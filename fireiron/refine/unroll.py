@@ -1,0 +1,24 @@
+"""The loops of the step are unrolled in the printed code."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+
+from fireiron.tree import Refinement
+
+
+@attrs.frozen
+class Unroll(Refinement):
+    """The loops of the step are unrolled in the printed code."""
+
+    applies_to: ClassVar[tuple[str, ...]] = ("tile", "split")
+
+
+    def plan(self, plan: Any) -> Any:
+        return attrs.evolve(plan, unroll=True)
+
+    def __str__(self) -> str:
+        return "unroll()"

@@ -1,0 +1,520 @@
+"""Specs: what to compute, as immutable values (Fireiron, section 3.1).
+
+`MatMul(M, N, K)(GL, GL, GL)(Kernel)` is the short form. A spec names its iteration dimensions and says which operand
+uses which, so that the same verbs work on every spec. `reference` is its meaning, in NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+import attrs
+
+from fireiron.errors import ArgumentError
+from fireiron.expr import FALSE, Expr, as_expr, constant
+from fireiron.machine import GL, MEMORIES, DType, Kernel, Level, Memory, as_dtype, float32, int8, int32
+from fireiron.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
+from fireiron.verbs import Verbs
+
+
+@attrs.frozen(repr=False)
+class Spec(Verbs):
+    """The base of all specs: the level responsible, and the operands as views.
+
+    Class variables: `dims` names the iteration dimensions, `uses` the dimensions of each operand, `tile_dims` those that
+    `tile` takes by position, `outputs` the operands written.
+    """
+
+    level: Level
+    title: ClassVar[str] = ""
+    dims: ClassVar[tuple[str, ...]] = ()
+    uses: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    tile_dims: ClassVar[tuple[str, ...]] = ()
+    outputs: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def operands(self) -> dict[str, View]:
+        """Views by operand name, in the order of the short form."""
+        return {name: getattr(self, name) for name in self.uses}
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the dimensions are called in generated code."""
+        return self.dims
+
+    def with_operands(self, **views: View) -> Spec:
+        """The same spec on other views."""
+        return attrs.evolve(self, **views)
+
+    def at_level(self, level: Level) -> Spec:
+        """The same spec, another level responsible."""
+        return attrs.evolve(self, level=level)
+
+    def size(self, dim: str) -> Expr:
+        """The extent of an iteration dimension."""
+        for name, dims in self.uses.items():
+            if dim in dims:
+                view: View = getattr(self, name)
+                return view.dims[dims.index(dim)].size
+        raise ArgumentError(f"{self.title} has no dimension {dim}", legal=self.dims)
+
+    @property
+    def sizes(self) -> tuple[Expr, ...]:
+        """The extents of all iteration dimensions."""
+        return tuple(self.size(dim) for dim in self.dims)
+
+    @property
+    def memories(self) -> tuple[Memory, ...]:
+        """Where the operands lie."""
+        return tuple(view.memory for view in self.operands.values())
+
+    def reference(self, *inputs: Any) -> Any:
+        """The meaning in NumPy: arrays in logical shape in, the output out."""
+        raise ArgumentError(f"{self.title} states no reference", hint="define reference(self, *inputs) in the spec's class")
+
+    def perform(self, values: Mapping[str, Any], accumulate: Any) -> dict[str, Any]:
+        """New values of the outputs, from arrays with the operand's element dimensions first and any axes behind."""
+        raise ArgumentError(f"{self.title} states no element-wise meaning", hint="define perform(self, values, accumulate)")
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Operands that are only read."""
+        return tuple(name for name in self.uses if name not in self.outputs)
+
+    def __str__(self) -> str:
+        sizes = ",".join(str(size) for size in self.sizes)
+        return f"{self.title}({sizes})({','.join(memory.name for memory in self.memories)})({self.level})"
+
+    def __repr__(self) -> str:
+        short = self._short_repr()
+        if short is not None:
+            return short
+        fields = [field.name for field in attrs.fields(type(self))]
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in fields)})"
+
+    def _short_repr(self) -> str | None:
+        return None
+
+
+def _accumulate(value: object) -> Expr:
+    return as_expr(int(value)) if isinstance(value, bool) else as_expr(value)
+
+
+@attrs.frozen(repr=False)
+class MatMulSpec(Spec):
+    """`C[m, n] = sum over k of A[m, k] * B[k, n]`, added to C where `accumulate` holds.
+
+    `accumulator` is the type in which unrefined code should add up; C's own type if None.
+    """
+
+    title: ClassVar[str] = "MatMul"
+    dims: ClassVar[tuple[str, ...]] = ("m", "n", "k")
+    uses: ClassVar[Mapping[str, tuple[str, ...]]] = {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")}
+    tile_dims: ClassVar[tuple[str, ...]] = ("m", "n")
+    outputs: ClassVar[tuple[str, ...]] = ("C",)
+
+    A: View
+    B: View
+    C: View
+    accumulate: Expr = attrs.field(default=FALSE, converter=_accumulate)
+    accumulator: DType | None = None
+
+    def reference(self, *inputs: Any) -> Any:
+        """`A @ B` in float64 (int64 for integers), rounded once to C's type."""
+        import numpy
+
+        if len(inputs) != 2:
+            raise ArgumentError(f"reference(A, B): {len(inputs)} arrays", hint="pass A (M x K) and B (K x N)")
+        wide = numpy.float64 if self.C.dtype.kind == "float" else numpy.int64
+        product = numpy.asarray(inputs[0]).astype(wide) @ numpy.asarray(inputs[1]).astype(wide)
+        with numpy.errstate(over="ignore"):
+            return product.astype(self.C.dtype.to_numpy())
+
+    def perform(self, values: Mapping[str, Any], accumulate: Any) -> dict[str, Any]:
+        """Products in C's type (float32 for 16-bit floats, then rounded), added in the order of k."""
+        import numpy
+
+        dtype = self.C.dtype.to_numpy()
+        wide = numpy.float32 if self.C.dtype.kind == "float" and self.C.dtype.bits < 32 else dtype
+        left, right = (values[name].astype(wide, copy=False) for name in ("A", "B"))
+        result = numpy.where(accumulate, values["C"], 0).astype(wide) if accumulate is not True else values["C"].astype(wide, copy=False)
+        for k in range(left.shape[1]):
+            result = result + left[:, k, None] * right[None, k]
+            if wide is not dtype:
+                result = result.astype(dtype).astype(wide)
+        return {"C": result.astype(dtype, copy=False)}
+
+    def _short_repr(self) -> str | None:
+        M, N, K = (_size_repr(size) for size in self.sizes)
+        views = self.operands
+        dtypes = {name: view.dtype for name, view in views.items()}
+        keywords = {}
+        if dtypes["A"] != float32 or dtypes["B"] != dtypes["A"]:
+            keywords["dtype"] = repr(dtypes["A"]) if dtypes["A"] == dtypes["B"] else f"({dtypes['A']!r}, {dtypes['B']!r})"
+        if dtypes["C"] != default_result(dtypes["A"]):
+            keywords["c_dtype"] = repr(dtypes["C"])
+        if self.accumulator is not None:
+            keywords["accumulator"] = repr(self.accumulator)
+        if self.accumulate != FALSE:
+            keywords["accumulate"] = repr(self.accumulate)
+        keywords |= {name: repr(view.tensor.layout) for name, view in views.items() if view.tensor.layout != ColMajor}
+        options = "".join(f", {name}={value}" for name, value in keywords.items())
+        text = f"MatMul({M}, {N}, {K}{options})({', '.join(m.name for m in self.memories)})({self.level})"
+        return text if self == _rebuild(self) else None
+
+
+def _rebuild(spec: MatMulSpec) -> MatMulSpec | None:
+    views = spec.operands
+    if any(not isinstance(view.tensor.layout, MatrixLayout) or view.memory not in MEMORIES for view in views.values()):
+        return None
+    shape = MatMulShape(
+        spec.sizes,
+        tuple(view.dtype for view in views.values()),
+        tuple(view.tensor.layout for view in views.values()),  # type: ignore[misc]
+        spec.accumulator,
+        spec.accumulate,
+    )
+    if any(constant(size) is None and size.low < 0 for size in spec.sizes):
+        return None
+    return _matmul(shape, spec.memories, spec.level)
+
+
+def _size_repr(size: Expr) -> str:
+    number = constant(size)
+    return repr(size) if number is None else str(number)
+
+
+@attrs.frozen(repr=False)
+class MoveSpec(Spec):
+    """`dst = src`, converted to the type of dst; elements of src outside its tensor count as zero."""
+
+    title: ClassVar[str] = "Move"
+    dims: ClassVar[tuple[str, ...]] = ("m", "n")
+    uses: ClassVar[Mapping[str, tuple[str, ...]]] = {"src": ("m", "n"), "dst": ("m", "n")}
+    tile_dims: ClassVar[tuple[str, ...]] = ("m", "n")
+    outputs: ClassVar[tuple[str, ...]] = ("dst",)
+
+    src: View
+    dst: View
+    names: tuple[str, ...] = ("m", "n")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.names
+
+    def reference(self, *inputs: Any) -> Any:
+        """`src`, converted to the type of dst."""
+        import numpy
+
+        if len(inputs) != 1:
+            raise ArgumentError(f"reference(src): {len(inputs)} arrays")
+        return convert(numpy.asarray(inputs[0]), self.dst.dtype)
+
+    def perform(self, values: Mapping[str, Any], accumulate: Any) -> dict[str, Any]:
+        return {"dst": convert(values["src"], self.dst.dtype)}
+
+    def _short_repr(self) -> str | None:
+        if self.names != ("m", "n") or any(not isinstance(v.tensor.layout, MatrixLayout) for v in (self.src, self.dst)):
+            return None
+        keywords = {}
+        if self.src.dtype != float32:
+            keywords["dtype"] = repr(self.src.dtype)
+        if self.dst.dtype != self.src.dtype:
+            keywords["dst_dtype"] = repr(self.dst.dtype)
+        keywords |= {name: repr(view.tensor.layout) for name, view in self.operands.items() if view.tensor.layout != ColMajor}
+        options = "".join(f", {name}={value}" for name, value in keywords.items())
+        M, N = (_size_repr(size) for size in self.sizes)
+        text = f"Move({M}, {N}{options})({', '.join(m.name for m in self.memories)})({self.level})"
+        layouts = (self.src.tensor.layout, self.dst.tensor.layout)
+        shape = MoveShape(self.sizes, (self.src.dtype, self.dst.dtype), layouts)  # type: ignore[arg-type]
+        return text if self == _move(shape, self.memories, self.level) else None
+
+
+@attrs.frozen(repr=False)
+class InitSpec(Spec):
+    """`dst = value` everywhere."""
+
+    title: ClassVar[str] = "Init"
+    dims: ClassVar[tuple[str, ...]] = ("m", "n")
+    uses: ClassVar[Mapping[str, tuple[str, ...]]] = {"dst": ("m", "n")}
+    tile_dims: ClassVar[tuple[str, ...]] = ("m", "n")
+    outputs: ClassVar[tuple[str, ...]] = ("dst",)
+
+    dst: View
+    value: int = 0
+
+    def reference(self, *inputs: Any) -> Any:
+        """An array of the value."""
+        import numpy
+
+        return numpy.full([constant(size) for size in self.sizes], self.value, self.dst.dtype.to_numpy())
+
+    def perform(self, values: Mapping[str, Any], accumulate: Any) -> dict[str, Any]:
+        import numpy
+
+        return {"dst": numpy.full(values["dst"].shape, self.value, self.dst.dtype.to_numpy())}
+
+    def _short_repr(self) -> str | None:
+        if not isinstance(self.dst.tensor.layout, MatrixLayout):
+            return None
+        keywords = {} if self.dst.dtype == float32 else {"dtype": repr(self.dst.dtype)}
+        if self.dst.tensor.layout != ColMajor:
+            keywords["dst"] = repr(self.dst.tensor.layout)
+        if self.value:
+            keywords["value"] = repr(self.value)
+        options = "".join(f", {name}={value}" for name, value in keywords.items())
+        M, N = (_size_repr(size) for size in self.sizes)
+        shape = InitShape(self.sizes, self.dst.dtype, self.dst.tensor.layout, self.value)
+        text = f"Init({M}, {N}{options})({self.dst.memory})({self.level})"
+        return text if self == shape(self.dst.memory)(self.level) else None
+
+
+def convert(values: Any, dtype: DType) -> Any:
+    """An array in another element type, as C++ converts: floats to integers toward zero."""
+    import numpy
+
+    target = dtype.to_numpy()
+    with numpy.errstate(over="ignore", invalid="ignore"):
+        return values.astype(target, copy=False)
+
+
+def default_result(dtype: DType) -> DType:
+    """The type of C if none is named: int32 for int8, else that of A."""
+    return int32 if dtype == int8 else dtype
+
+
+# ---------------------------------------------------------------------------------------------- the short form
+
+
+def check_size(value: object, what: str) -> Expr:
+    """A size as an expression: a positive integer, or an expression of symbols that is never negative."""
+    if isinstance(value, Expr):
+        if value.low < 0:
+            raise ArgumentError(f"{what}={value}: may be negative ({value.low})", legal="sizes that are never negative")
+        foreign = [var.name for var in value.variables() if not var.parameter]
+        if foreign:
+            raise ArgumentError(f"{what}={value}: {', '.join(foreign)} is no symbol", hint='make it with sym("M")')
+        if constant(value) is None:
+            return value
+        value = constant(value)
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ArgumentError(f"{what}: a size must be an integer or a symbol", got=value, legal='1, 2, 3, ... or sym("M")')
+    number = int(value.__index__())  # type: ignore[union-attr]
+    if not 1 <= number < 2**31:
+        raise ArgumentError(f"{what}={number}: a size must be positive and below 2**31", legal="1 ... 2147483647")
+    return as_expr(number)
+
+
+def check_memory(value: object, what: str) -> Memory:
+    """A memory, or an error that lists them."""
+    if not isinstance(value, Memory):
+        raise ArgumentError(f"{what}: not a memory", got=value, legal=[memory.name for memory in MEMORIES])
+    return value
+
+
+def check_level(value: object) -> Level:
+    """A level, or an error."""
+    if not isinstance(value, Level):
+        raise ArgumentError("not a level of the thread hierarchy", got=value, legal="Kernel Block Warpgroup Warp QuadPair Thread Lane")
+    return value
+
+
+def check_layout(value: object, what: str, shape: tuple[Expr, ...]) -> MatrixLayout:
+    """Row- or column-major with a leading dimension that holds a row or column."""
+    if not isinstance(value, MatrixLayout):
+        raise ArgumentError(f"{what}: not a storage layout", got=value, legal="RowMajor ColMajor RowMajor(ld=...) ColMajor(ld=...)")
+    if value.leading is not None:
+        need = shape[0] if value.order == "col" else shape[-1]
+        number, least = constant(value.leading), constant(need)
+        if number is not None and least is not None and number < least:
+            raise ArgumentError(f"{what}={value}: shorter than the {least} elements it has to hold", legal=f"ld >= {least}")
+    return value
+
+
+def _check_kernel(memories: tuple[Memory, ...], level: Level, title: str) -> None:
+    if level == Kernel and any(memory != GL for memory in memories):
+        names = ", ".join(memory.name for memory in memories)
+        raise ArgumentError(f"{title}({names})(Kernel): the operands of a kernel start in global memory", legal="GL for each operand")
+
+
+def _count(got: tuple[object, ...], names: str) -> None:
+    if len(got) != len(names.split()):
+        raise ArgumentError(f"{len(got)} memories given, one is needed for each operand", legal=names)
+
+
+@attrs.frozen
+class _Located:
+    """A shape with its memories; calling it with a level gives the spec."""
+
+    shape: Any
+    memories: tuple[Memory, ...]
+
+    def __call__(self, level: Level) -> Any:
+        return self.shape.build(self.memories, check_level(level))
+
+
+@attrs.frozen
+class MatMulShape:
+    """`MatMul(M, N, K)`, waiting for the memories of A, B and C."""
+
+    sizes: tuple[Expr, ...]
+    dtypes: tuple[DType, ...]
+    layouts: tuple[MatrixLayout, ...]
+    accumulator: DType | None
+    accumulate: Expr
+
+    def __call__(self, *memories: Memory) -> _Located:
+        _count(memories, "A B C")
+        return _Located(self, tuple(check_memory(m, f"memory of {n}") for m, n in zip(memories, "ABC", strict=True)))
+
+    def build(self, memories: tuple[Memory, ...], level: Level) -> MatMulSpec:
+        """The spec at a level."""
+        return _matmul(self, memories, level)
+
+
+def _matmul(shape: MatMulShape, memories: tuple[Memory, ...], level: Level) -> MatMulSpec:
+    _check_kernel(memories, level, "MatMul")
+    M, N, K = shape.sizes
+    extents = {"A": (M, K), "B": (K, N), "C": (M, N)}
+    views = [
+        whole_view(Tensor(name, extents[name], dtype, memory, layout))
+        for name, dtype, memory, layout in zip("ABC", shape.dtypes, memories, shape.layouts, strict=True)
+    ]
+    return MatMulSpec(level, *views, shape.accumulate, shape.accumulator)
+
+
+@attrs.frozen
+class MoveShape:
+    """`Move(M, N)`, waiting for the memories of src and dst."""
+
+    sizes: tuple[Expr, ...]
+    dtypes: tuple[DType, ...]
+    layouts: tuple[MatrixLayout, ...]
+
+    def __call__(self, *memories: Memory) -> _Located:
+        _count(memories, "src dst")
+        return _Located(self, tuple(check_memory(m, f"memory of {n}") for m, n in zip(memories, ("src", "dst"), strict=True)))
+
+    def build(self, memories: tuple[Memory, ...], level: Level) -> MoveSpec:
+        """The spec at a level."""
+        return _move(self, memories, level)
+
+
+def _move(shape: MoveShape, memories: tuple[Memory, ...], level: Level) -> MoveSpec:
+    _check_kernel(memories, level, "Move")
+    rows = zip(("src", "dst"), shape.dtypes, memories, shape.layouts, strict=True)
+    views = [whole_view(Tensor(name, shape.sizes, dtype, memory, layout)) for name, dtype, memory, layout in rows]
+    return MoveSpec(level, *views)
+
+
+@attrs.frozen
+class InitShape:
+    """`Init(M, N)`, waiting for the memory of dst."""
+
+    sizes: tuple[Expr, ...]
+    dtype: DType
+    layout: MatrixLayout
+    value: int
+
+    def __call__(self, *memories: Memory) -> _Located:
+        _count(memories, "dst")
+        return _Located(self, (check_memory(memories[0], "memory of dst"),))
+
+    def build(self, memories: tuple[Memory, ...], level: Level) -> InitSpec:
+        """The spec at a level."""
+        _check_kernel(memories, level, "Init")
+        return InitSpec(level, whole_view(Tensor("dst", self.sizes, self.dtype, memories[0], self.layout)), self.value)
+
+
+@attrs.frozen
+class Starter(Verbs):
+    """Where a chain starts without a size: `MatMul.tile(...)`. Called with sizes it is the short form of a spec."""
+
+    spec_class: type[Spec]
+
+    def __repr__(self) -> str:
+        return self.spec_class.title
+
+
+class MatMulStarter(Starter):
+    """The name `MatMul`."""
+
+    def __call__(
+        self,
+        M: Expr | int,
+        N: Expr | int,
+        K: Expr | int,
+        *,
+        dtype: DType | tuple[DType, DType] = float32,
+        c_dtype: DType | None = None,
+        accumulator: DType | None = None,
+        accumulate: Expr | bool = FALSE,
+        A: MatrixLayout = ColMajor,
+        B: MatrixLayout = ColMajor,
+        C: MatrixLayout = ColMajor,
+    ) -> MatMulShape:
+        """`C (M x N) = A (M x K) * B (K x N)`; then the memories of A, B, C, then the level.
+
+        Sizes are in elements, integers or symbols. `dtype` is the type of A and B (or a pair), `c_dtype` that of C,
+        `accumulator` the type to add up in. Column-major float32 unless said otherwise (Fireiron, section 3.1).
+        """
+        sizes = tuple(check_size(size, name) for size, name in ((M, "M"), (N, "N"), (K, "K")))
+        pair = dtype if isinstance(dtype, tuple) else (dtype, dtype)
+        if len(pair) != 2:
+            raise ArgumentError("dtype: one element type, or a pair for A and B", got=dtype)
+        types = (as_dtype(pair[0]), as_dtype(pair[1]))
+        types = (*types, default_result(types[0]) if c_dtype is None else as_dtype(c_dtype))  # type: ignore[assignment]
+        extents = {"A": (sizes[0], sizes[2]), "B": (sizes[2], sizes[1]), "C": (sizes[0], sizes[1])}
+        layouts = tuple(check_layout(layout, name, extents[name]) for name, layout in (("A", A), ("B", B), ("C", C)))
+        inner = None if accumulator is None else as_dtype(accumulator)
+        return MatMulShape(sizes, types, layouts, inner, _accumulate(accumulate))
+
+
+class MoveStarter(Starter):
+    """The name `Move`."""
+
+    def __call__(
+        self,
+        M: Expr | int,
+        N: Expr | int,
+        *,
+        dtype: DType = float32,
+        dst_dtype: DType | None = None,
+        src: MatrixLayout = ColMajor,
+        dst: MatrixLayout = ColMajor,
+    ) -> MoveShape:
+        """`dst (M x N) = src (M x N)`; then the memories of src and dst, then the level."""
+        sizes = (check_size(M, "M"), check_size(N, "N"))
+        layouts = (check_layout(src, "src", sizes), check_layout(dst, "dst", sizes))
+        first = as_dtype(dtype)
+        return MoveShape(sizes, (first, first if dst_dtype is None else as_dtype(dst_dtype)), layouts)
+
+
+class InitStarter(Starter):
+    """The name `Init`."""
+
+    def __call__(
+        self, M: Expr | int, N: Expr | int, *, dtype: DType = float32, dst: MatrixLayout = ColMajor, value: int = 0
+    ) -> InitShape:
+        """`dst (M x N) = value`; then the memory of dst, then the level."""
+        sizes = (check_size(M, "M"), check_size(N, "N"))
+        return InitShape(sizes, as_dtype(dtype), check_layout(dst, "dst", sizes), value)
+
+
+MatMul: Final = MatMulStarter(MatMulSpec)
+Move: Final = MoveStarter(MoveSpec)
+Init: Final = InitStarter(InitSpec)
+
+__all__ = [
+    "ColMajor",
+    "Init",
+    "InitSpec",
+    "MatMul",
+    "MatMulSpec",
+    "Move",
+    "MoveSpec",
+    "RowMajor",
+    "Spec",
+    "Starter",
+]

@@ -1,0 +1,417 @@
+"""Strategies: immutable chains of steps, bound to a spec or not; swapped, composed, compared, stored.
+
+>>> from fireiron import *
+>>> block = MatMul.tile(64, 64).to(Block).epilog(RF).split(8).load(A, SH).load(B, SH)
+>>> warp = MatMul.tile(32, 32).to(Warp).tile(8, 4).to(Lane).split(1).tile(1, 1).done()
+>>> block.then(warp).at(Load, "A").refine(Pad(4)) == block.then(warp)
+False
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import attrs
+
+from fireiron.decomp.done import Done
+from fireiron.decomp.epilog import Epilog
+from fireiron.decomp.load import Load
+from fireiron.decomp.split import Split
+from fireiron.decomp.tile import Tile
+from fireiron.errors import ArgumentError, DecompositionError, FireironError
+from fireiron.expr import Expr, Var
+from fireiron.layout import Layout as ShapeStride
+from fireiron.layout import Swizzle
+from fireiron.machine import Level
+from fireiron.refine.align import Align
+from fireiron.refine.layout import Layout
+from fireiron.refine.no_sync import NoSync
+from fireiron.refine.pad import Pad
+from fireiron.refine.permute import Permute
+from fireiron.refine.reuse_buffer import ReuseBuffer
+from fireiron.refine.storage_layout import StorageLayout
+from fireiron.refine.swizzle import SwizzleStorage
+from fireiron.refine.sync import Sync
+from fireiron.refine.to import To
+from fireiron.refine.unchecked import Unchecked
+from fireiron.refine.unroll import Unroll
+from fireiron.spec import Init, InitSpec, MatMul, MoveSpec, Spec, Starter
+from fireiron.spec import Move as MoveStart
+from fireiron.tensor import ColMajor, MatrixLayout, RowMajor
+from fireiron.tree import Decomposition, Refinement, call_site
+from fireiron.tunable import Derived, Tunable, resolve, tunables_in
+from fireiron.verbs import Verbs
+
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
+
+UID = Var("uid", 0, 2**31 - 1)
+"""The symbol for a unit's number in the expression of a `swizzle`."""
+
+
+@attrs.frozen(repr=False, eq=False)
+class Strategy(Verbs):
+    """A chain of `steps`; bound if `spec` is given. Equal if steps and spec are equal."""
+
+    steps: tuple[Decomposition, ...] = ()
+    spec: Spec | None = None
+    start: Starter = MatMul
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Strategy):
+            return NotImplemented
+        return self.steps == other.steps and self.spec == other.spec
+
+    def __hash__(self) -> int:
+        return hash((self.steps, self.spec))
+
+    def __repr__(self) -> str:
+        return repr(self.start if self.spec is None else self.spec) + "".join(f".{step.label()}" for step in self.steps)
+
+    def __call__(self, spec: Spec) -> Strategy:
+        """Bind the strategy to a spec; a tunable without a value takes its first legal one."""
+        if not isinstance(spec, Spec):
+            raise ArgumentError("a strategy is bound to a spec", got=spec, legal="MatMul(M,N,K)(GL,GL,GL)(Kernel)", at=call_site())
+        return attrs.evolve(self, spec=spec, start=_starter_of(spec))
+
+    # ------------------------------------------------------------------------------------------ looking
+
+    @property
+    def finished(self) -> bool:
+        """Whether the chain ends with `done`."""
+        return bool(self.steps) and isinstance(self.steps[-1], Done)
+
+    @property
+    def result(self) -> Spec:
+        """The spec that is left after the last step; legal when bound."""
+        return self.program().tree.residual
+
+    def trace(self) -> tuple[tuple[str, Spec], ...]:
+        """Each step of the main chain with the spec after it; `tile` and `to` apart, as in the paper's listings."""
+        return self.program().trace()
+
+    def program(self, architecture: Any = None, **options: Any) -> Program:
+        """The decomposition tree on a target, from which everything else is made; legal when bound."""
+        from fireiron.compiler import Program
+
+        if self.spec is None:
+            raise ArgumentError("the strategy is not bound to a spec", hint="strategy(MatMul(M,N,K)(GL,GL,GL)(Kernel))", at=call_site())
+        return Program.of(self, architecture, **options)
+
+    def cuda(self, architecture: Any = None) -> str:
+        """CUDA C++ for a target (`"sm_90"` if none is named); legal when bound and complete."""
+        return self.program(architecture).cuda
+
+    def compile(self, architecture: Any = None) -> Any:
+        """A callable kernel: NumPy arrays run in the simulator, arrays on a GPU on the GPU."""
+        from fireiron.kernel import CompiledKernel
+
+        return CompiledKernel(self.program(architecture))
+
+    # ------------------------------------------------------------------------------------------ changing
+
+    def at(self, kind: type[Decomposition], operand: object = None, index: int = 0) -> Cursor:
+        """The `index`-th step of a kind (for loads: of an operand), to refine or replace it.
+
+        >>> from fireiron import *
+        >>> MatMul.tile(8, 8).to(Block).at(Tile).replace(Tile((4, 4)))
+        MatMul.tile(4, 4)
+        """
+        from fireiron.decomp.load import operand_name
+
+        found = []
+        for position, step in enumerate(self.steps):
+            if isinstance(step, kind) and (operand is None or getattr(step, "operand", None) == operand_name(operand)):
+                found.append(position)
+        if index >= len(found):
+            names = [step.summary() for step in self.steps]
+            raise DecompositionError(f"at({kind.__name__}, {operand}, {index}): no such step", legal=names, at=call_site())
+        return Cursor(self, found[index])
+
+    def unrefined(self) -> Strategy:
+        """The same decompositions without refinements, but for `to`: slower, and always correct (Fireiron, section 4.2)."""
+        return attrs.evolve(self, steps=_unrefined(self.steps))
+
+    def with_(self, **values: int) -> Strategy:
+        """Tunables replaced by values."""
+        known = self.tunables()
+        for name, value in values.items():
+            if name not in known:
+                raise ArgumentError(f"with_({name}={value}): no such tunable", legal=known or "none", at=call_site())
+            if value not in known[name].values:
+                raise ArgumentError(f"with_({name}={value}): not among its values", legal=known[name].values, at=call_site())
+        return attrs.evolve(self, steps=resolve(self.steps, values))
+
+    def tunables(self) -> dict[str, Tunable]:
+        """The tunables without a value, by name."""
+        return tunables_in(self.steps)
+
+    def assignments(self) -> Iterator[dict[str, int]]:
+        """All combinations of the tunables' values, the first values first."""
+        known = self.tunables()
+        for combination in itertools.product(*(tunable.values for tunable in known.values())):
+            yield dict(zip(known, combination, strict=True))
+
+    def legal(self, architecture: Any = None) -> Iterator[dict[str, int]]:
+        """The combinations for which code can be generated for the spec and the target; legal when bound."""
+        for values in self.assignments():
+            try:
+                _ = self.with_(**values).program(architecture).ir
+            except FireironError:
+                continue
+            yield values
+
+    def refine(self, refinement: Refinement) -> Self:
+        """The last step with a refinement."""
+        if not self.steps:
+            raise DecompositionError("refine: there is no step yet", at=call_site())
+        return attrs.evolve(self, steps=(*self.steps[:-1], self.steps[-1].refined(refinement)))
+
+    # ------------------------------------------------------------------------------------------ storing
+
+    def to_json(self) -> str:
+        """A text that `Strategy.from_json` reads back without loss."""
+        from fireiron.store import dumps
+
+        return dumps(self)
+
+    @staticmethod
+    def from_json(text: str) -> Strategy:
+        """The strategy of a text made by `to_json`."""
+        from fireiron.store import loads
+
+        return loads(text)
+
+
+@attrs.frozen
+class Cursor:
+    """A step inside a strategy."""
+
+    strategy: Strategy
+    position: int
+
+    @property
+    def step(self) -> Decomposition:
+        """The step itself."""
+        return self.strategy.steps[self.position]
+
+    def refine(self, refinement: Refinement) -> Strategy:
+        """The strategy with this step refined; a refinement of the same kind is replaced."""
+        return self.replace(self.step.refined(refinement))
+
+    def unrefine(self, kind: type[Refinement]) -> Strategy:
+        """The strategy with this step's refinement of a kind removed."""
+        kept = tuple(one for one in self.step.refinements if not isinstance(one, kind))
+        return self.replace(attrs.evolve(self.step, refinements=kept))
+
+    def replace(self, step: Decomposition) -> Strategy:
+        """The strategy with another step in this place."""
+        steps = self.strategy.steps
+        return attrs.evolve(self.strategy, steps=(*steps[: self.position], step, *steps[self.position + 1 :]))
+
+
+class Tiled(Strategy):
+    """A chain that ends with `tile`."""
+
+    def to(self, level: Level) -> Self:
+        """Deal the tiles to the units of a level, in parallel; with fewer tiles than units the rest are idle, with more, units take turns.
+
+        Legal when the level is below the spec's. rewrite: for m: for n: S --> unit u: S at level, tile number u
+        """
+        if not isinstance(level, Level):
+            raise DecompositionError("to: not a level", got=level, legal="Block Warpgroup Warp QuadPair Thread Lane", at=call_site())
+        return self.refine(To(level))
+
+    def unroll(self) -> Self:
+        """Unroll the loops in the printed code."""
+        return self.refine(Unroll())
+
+    def layout(self, order: MatrixLayout) -> Self:
+        """Deal tiles in column-major (rows first) or row-major order."""
+        if not isinstance(order, MatrixLayout) or order.leading is not None:
+            raise DecompositionError("layout: an order of tiles", got=order, legal="RowMajor ColMajor", at=call_site())
+        return self.refine(Layout(order))
+
+    def swizzle(self, permutation: Expr | Callable[[Expr], Any]) -> Self:
+        """Unit `uid` takes tile `permutation(uid)`; refused where that is no permutation.
+
+        Args: an expression over `uid`, its text, or a callable that is given the symbol.
+        """
+        return self.refine(Permute(_permutation(permutation)))
+
+    def unchecked(self, reason: str) -> Self:
+        """Report races as warnings; the reason is printed in the kernel's header."""
+        return self.refine(Unchecked(_reason(reason)))
+
+
+class Splitted(Strategy):
+    """A chain that ends with `split`."""
+
+    def unroll(self) -> Self:
+        """Unroll the loop in the printed code."""
+        return self.refine(Unroll())
+
+    def sync(self) -> Self:
+        """Require a block barrier last in the body of the loop."""
+        return self.refine(Sync())
+
+    def unchecked(self, reason: str) -> Self:
+        """Report races as warnings; the reason is printed in the kernel's header."""
+        return self.refine(Unchecked(_reason(reason)))
+
+
+class Loaded(Strategy):
+    """A chain that ends with `load`."""
+
+    def no_sync(self) -> Self:
+        """Forbid a barrier right behind the copy; refused where a race needs one there."""
+        return self.refine(NoSync())
+
+    def storage_layout(self, layout: MatrixLayout | ShapeStride) -> Self:
+        """Store the new buffer row- or column-major, or as a hierarchical `shape:stride` layout says."""
+        if not isinstance(layout, (MatrixLayout, ShapeStride)):
+            raise DecompositionError("storage_layout: not a layout", got=layout, legal="RowMajor ColMajor Layout(shape, stride)", at=call_site())
+        return self.refine(StorageLayout(layout))
+
+    def to_row_major(self) -> Self:
+        """Store the new buffer row-major."""
+        return self.refine(StorageLayout(RowMajor))
+
+    def to_col_major(self) -> Self:
+        """Store the new buffer column-major."""
+        return self.refine(StorageLayout(ColMajor))
+
+    def pad(self, elements: int) -> Self:
+        """Add elements to the leading dimension of the new buffer."""
+        return self.refine(Pad(_natural(elements, "pad")))
+
+    def align(self, number: int) -> Self:
+        """Start the new buffer at a multiple of a number of bytes, a power of two."""
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1 or number & (number - 1) or number > 1024:
+            raise DecompositionError("align: bytes must be a power of two up to 1024", got=number, at=call_site())
+        return self.refine(Align(number))
+
+    def reuse_buffer(self) -> Self:
+        """Let the new buffer share storage with earlier buffers that are dead."""
+        return self.refine(ReuseBuffer())
+
+    def swizzle(self, swizzle: Swizzle) -> Self:
+        """XOR the addresses in the new buffer."""
+        if not isinstance(swizzle, Swizzle):
+            raise DecompositionError("swizzle of a load: not a Swizzle", got=swizzle, legal="Swizzle(bits, base, shift)", at=call_site())
+        return self.refine(SwizzleStorage(swizzle))
+
+    def unchecked(self, reason: str) -> Self:
+        """Report races as warnings; the reason is printed in the kernel's header."""
+        return self.refine(Unchecked(_reason(reason)))
+
+
+class Epiloged(Strategy):
+    """A chain that ends with `epilog`."""
+
+    def unchecked(self, reason: str) -> Self:
+        """Report races as warnings; the reason is printed in the kernel's header."""
+        return self.refine(Unchecked(_reason(reason)))
+
+
+S = TypeVar("S", bound=Strategy)
+
+
+def appended(origin: Verbs, step: Decomposition | Strategy, kind: type[S] = Strategy) -> S:  # type: ignore[assignment]
+    """The chain that starts at `origin` with a step, or all steps of a strategy, appended."""
+    steps: tuple[Decomposition, ...] = ()
+    spec: Spec | None = None
+    start: Starter = MatMul
+    if isinstance(origin, Strategy):
+        steps, spec, start = origin.steps, origin.spec, origin.start
+        if origin.finished:
+            raise DecompositionError("the chain is finished by done()", within=origin.steps[-1].summary(), at=call_site())
+    elif isinstance(origin, Spec):
+        spec, start = origin, _starter_of(origin)
+    elif isinstance(origin, Starter):
+        start = origin
+    if isinstance(step, Strategy):
+        if step.spec is not None:
+            raise DecompositionError("then: the strategy to append is bound to a spec", hint="build it from MatMul, not from a spec", at=call_site())
+        return kind((*steps, *step.steps), spec, start)
+    if not isinstance(step, Decomposition):
+        raise ArgumentError("then: neither a decomposition nor a strategy", got=step, at=call_site())
+    return kind((*steps, step if step.origin else attrs.evolve(step, origin=call_site())), spec, start)
+
+
+def _starter_of(spec: Spec) -> Starter:
+    return MoveStart if isinstance(spec, MoveSpec) else Init if isinstance(spec, InitSpec) else MatMul
+
+
+def _unrefined(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
+    result = []
+    for step in steps:
+        step = step.unrefined((To,))
+        if isinstance(step, Load):
+            step = attrs.evolve(step, move=_unrefined(step.move))
+        elif isinstance(step, Epilog):
+            step = attrs.evolve(step, init=_unrefined(step.init), store=_unrefined(step.store))
+        result.append(step)
+    return tuple(result)
+
+
+def _permutation(value: Any) -> Expr:
+    if callable(value) and not isinstance(value, Expr):
+        value = value(UID)
+    if isinstance(value, str):
+        value = parse_permutation(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = UID * 0 + value
+    if not isinstance(value, Expr):
+        raise DecompositionError("swizzle: not an expression over uid", got=value, legal="lambda uid: uid ^ 1", at=call_site())
+    foreign = [var.name for var in value.variables() if var != UID]
+    if foreign:
+        raise DecompositionError(f"swizzle({value}): {', '.join(foreign)} is unknown here", legal="uid", at=call_site())
+    return value
+
+
+def parse_permutation(text: str) -> Expr:
+    """An expression over `uid` from its text: integers, `+ - * // % & | ^ << >>` and parentheses."""
+    import ast
+    import operator
+
+    operators: Mapping[type, Callable[[Any, Any], Any]] = {
+        ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+        ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.LShift: operator.lshift,
+        ast.RShift: operator.rshift,
+    }  # fmt: skip
+
+    def build(node: ast.AST) -> Any:
+        if isinstance(node, ast.BinOp) and type(node.op) in operators:
+            return operators[type(node.op)](build(node.left), build(node.right))
+        if isinstance(node, ast.Name) and node.id == "uid":
+            return UID
+        if isinstance(node, ast.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool):
+            return node.value
+        raise ArgumentError(f"swizzle({text!r}): cannot be read", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site())
+
+    try:
+        return build(ast.parse(text, mode="eval").body)  # type: ignore[no-any-return]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ArgumentError(f"swizzle({text!r}): no expression", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site()) from None
+
+
+def _natural(value: Any, what: str) -> Any:
+    if hasattr(value, "tunable_values"):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0 or value > 4096:
+        raise DecompositionError(f"{what}: must be an integer from 0 to 4096", got=value, at=call_site())
+    return value
+
+
+def _reason(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise DecompositionError("unchecked: a reason is needed", got=value, at=call_site())
+    return value
+
+
+__all__ = [
+    "Cursor", "Derived", "Epiloged", "Loaded", "Split", "Splitted", "Strategy", "Tile", "Tiled", "Tunable", "appended", "parse_permutation",
+]  # fmt: skip

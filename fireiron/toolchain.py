@@ -1,0 +1,489 @@
+"""CUDA compilers: found, loaded and called here, and nowhere else. No GPU and no driver is needed.
+
+NVRTC is called through ctypes, so the compilers of several CUDA versions live in one process: CUDA 12 serves Maxwell, Pascal
+and Volta (sm_50 ... sm_90), which CUDA 13 dropped; CUDA 13 serves sm_75 and newer. They come out of NVIDIA's pip wheels
+(`pip install fireiron[check]`) or from a toolkit on the system.
+
+>>> compiled = compile_cuda('extern "C" __global__ void k(float* a) { a[threadIdx.x] = 1; }', "sm_80")
+>>> compiled.resources["k"].spill_stores
+0
+
+Source: NVRTC User Guide, https://docs.nvidia.com/cuda/nvrtc/.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ctypes.util
+import functools
+import importlib.metadata
+import itertools
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from attrs import field, frozen
+
+from fireiron.errors import LaunchError
+
+_FILE = "kernel.cu"  # the name that the compiler knows the source by
+_PIP = "pip install fireiron[check]"
+_COMPILER_WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12")
+_HEADER_WHEELS = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12")
+_SYSTEM_LIBRARIES = ("libnvrtc.so.13", "libnvrtc.so.12")
+_TOOLKITS = Path("/usr/local")  # NVIDIA's installers put each toolkit into `cuda-13.0` here, and link `cuda` to one of them
+_SHOWN = 8  # places that an error shows
+
+
+@frozen
+class KernelResources:
+    """What ptxas reports for one kernel.
+
+    A function that is called, not inlined, has a report of its own in the log, which is not added here.
+
+    Attributes:
+        registers: 32-bit registers a thread (at kernel entry; `setmaxnreg` changes them later).
+        spill_stores, spill_loads: bytes a thread that the compiler stores to and loads from local memory for want of registers.
+        stack_frame: bytes of local memory a thread, spills and arrays that are indexed at run time.
+        shared_bytes: static shared memory, bytes a block.
+        barriers: named barriers a block.
+    """
+
+    registers: int = 0
+    spill_stores: int = 0
+    spill_loads: int = 0
+    stack_frame: int = 0
+    shared_bytes: int = 0
+    barriers: int = 0
+
+
+@frozen
+class Compiled:
+    """The result of one compilation. Two are equal if their machine code is: log (which holds times) and seconds do not count.
+
+    Attributes:
+        arch: the target, `"sm_90a"`.
+        toolchain: (major, minor) of the compiler.
+        ptx: the PTX text.
+        cubin: the machine code, an ELF file.
+        resources: kernel name, as in the cubin, to what it uses.
+        log: everything that the compiler said.
+        seconds: wall time of the compilation.
+    """
+
+    arch: str
+    toolchain: tuple[int, int]
+    ptx: str = field(repr=False)
+    cubin: bytes = field(repr=False)
+    resources: Mapping[str, KernelResources] = field(hash=False)
+    log: str = field(repr=False, eq=False)
+    seconds: float = field(eq=False)
+
+
+@frozen
+class Toolchain:
+    """One NVRTC that can be loaded.
+
+    Attributes:
+        version: (major, minor).
+        archs: compute capabilities that it generates code for, ascending: 75 is sm_75.
+        library: path or name of the shared library.
+    """
+
+    version: tuple[int, int]
+    archs: tuple[int, ...]
+    library: str
+
+    def serves(self, arch: str) -> bool:
+        """Whether this compiler knows `arch`; of `sm_90a` the number is looked up, the suffix is left to the compiler."""
+        return _capability(arch) in self.archs
+
+    def __str__(self) -> str:
+        return f"NVRTC {self.version[0]}.{self.version[1]}"
+
+
+# --- finding compilers ------------------------------------------------------------------------------------------------
+
+
+def toolchains() -> tuple[Toolchain, ...]:
+    """The compilers installed here, the newest first; empty when there is none.
+
+    Looks into pip wheels, then into conda's and NVIDIA's folders, then asks the dynamic loader. Of one version the first counts.
+    """
+    found: dict[tuple[int, int], Toolchain] = {}
+    for library in itertools.chain(_wheel_libraries(), _toolkit_libraries(), _SYSTEM_LIBRARIES):
+        _add(found, library)
+    if not found:
+        _add(found, ctypes.util.find_library("nvrtc") or "libnvrtc.so")  # slow: starts processes
+    return tuple(sorted(found.values(), key=lambda chain: chain.version, reverse=True))
+
+
+def _add(found: dict[tuple[int, int], Toolchain], library: str) -> None:
+    chain = _open(library)
+    if chain is not None:
+        found.setdefault(chain.version, chain)
+
+
+def _wheel_libraries() -> Iterator[str]:
+    for wheel in _COMPILER_WHEELS:
+        for path in _wheel_files(wheel):
+            if path.name.startswith("libnvrtc.so") and path.exists():
+                yield os.fspath(path)
+
+
+def _wheel_files(wheel: str) -> tuple[Path, ...]:
+    """The files of an installed wheel; none if it is not installed."""
+    try:
+        files = importlib.metadata.files(wheel)
+    except importlib.metadata.PackageNotFoundError:
+        return ()
+    return tuple(Path(os.fspath(file.locate())) for file in files or ())
+
+
+def _toolkit_libraries() -> Iterator[str]:
+    folders = [Path(sys.prefix, "lib"), *sorted(_TOOLKITS.glob("cuda*/lib64"), reverse=True)]
+    for folder in folders:
+        yield from map(os.fspath, sorted(folder.glob("libnvrtc.so.[0-9]*")))
+
+
+@functools.cache
+def _open(library: str) -> Toolchain | None:
+    """The compiler in a shared library; None if it cannot be loaded or is older than CUDA 11.2."""
+    try:
+        nvrtc = _library(library)
+        major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+        archs = (ctypes.c_int * count.value)()
+        nvrtc.nvrtcGetSupportedArchs(archs)
+    except (OSError, AttributeError):
+        return None
+    return Toolchain((major.value, minor.value), tuple(sorted(archs)), library)
+
+
+@functools.cache
+def _library(library: str) -> ctypes.CDLL:
+    """A loaded NVRTC.
+
+    Its builtins are loaded before it: the 13.0 wheels have no RPATH, and the loader then finds them by name among the libraries
+    in memory. They stay local, so that those of different versions cannot see each other's symbols.
+    """
+    if os.sep in library:
+        for builtins in sorted(Path(library).parent.glob("libnvrtc-builtins.so*")):
+            ctypes.CDLL(os.fspath(builtins))
+    nvrtc = ctypes.CDLL(library)
+    nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
+    return nvrtc
+
+
+def _capability(arch: str) -> int:
+    match = re.fullmatch(r"sm_(\d+)[a-z]?", arch)
+    if match is None:
+        raise LaunchError("a target is written sm_XX", got=arch, legal="sm_52 sm_70 sm_75 sm_80 sm_86 sm_89 sm_90 sm_90a ...")
+    return int(match[1])
+
+
+def _choose(arch: str, newest: tuple[int, int] | None) -> Toolchain:
+    _capability(arch)
+    installed = toolchains()
+    for chain in installed:
+        if chain.serves(arch) and (newest is None or chain.version <= newest):
+            return chain
+    cap = "" if newest is None else f", of CUDA {newest[0]}.{newest[1]} or older"
+    served = "; ".join(f"{chain}: {' '.join(f'sm_{n}' for n in chain.archs)}" for chain in installed)
+    raise LaunchError(f"no installed CUDA compiler{cap} generates code for {arch}", legal=served or "none is installed", hint=_PIP)
+
+
+# --- headers ----------------------------------------------------------------------------------------------------------
+
+
+def user_cache() -> Path:
+    """The folder for what can be made again: `$XDG_CACHE_HOME/fireiron`, by default `~/.cache/fireiron`. It may not exist."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache")) / "fireiron"
+
+
+def _include_folders(chain: Toolchain) -> tuple[str, ...]:
+    """Where `cuda_fp16.h` and its like are, of the compiler's own major version; empty if nowhere."""
+    major = chain.version[0]
+    folder = _bundled_headers(chain) or next((path for path in _header_folders(chain) if _header_major(path) == major), None)
+    return tuple(os.fspath(path) for path in (folder, folder / "cccl") if path.is_dir()) if folder else ()
+
+
+def _header_folders(chain: Toolchain) -> Iterator[Path]:
+    """Candidates outside the compiler: beside its library, in a runtime wheel, in a toolkit."""
+    if os.sep in chain.library:
+        yield Path(chain.library).parent.parent / "include"
+    for wheel in _HEADER_WHEELS:
+        yield from (path.parent for path in _wheel_files(wheel) if path.name == "cuda_fp16.h")
+    major, minor = chain.version
+    yield from (_TOOLKITS / name / "include" for name in (f"cuda-{major}.{minor}", f"cuda-{major}", "cuda"))
+
+
+def _header_major(folder: Path) -> int | None:
+    """The CUDA major version of a folder of headers; None if it has no half precision."""
+    if not (folder / "cuda_fp16.h").exists():
+        return None
+    try:
+        text = (folder / "cuda_runtime_api.h").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    match = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", text)
+    return int(match[1]) // 1000 if match else None
+
+
+def _bundled_headers(chain: Toolchain) -> Path | None:
+    """The headers that NVRTC 13.3 and newer carry (26 MB), unpacked once a user; None if it has none or there is no room.
+
+    They are unpacked beside their place and renamed, so that a killed or second process leaves no half of them.
+    """
+    if not hasattr(_library(chain.library), "nvrtcInstallBundledHeaders"):
+        return None
+    folder = user_cache() / f"cuda-headers-{chain.version[0]}.{chain.version[1]}"
+    if not folder.is_dir():
+        with contextlib.suppress(OSError):  # a read-only home: the next candidate serves
+            _unpack_headers(chain, folder)
+    return folder if folder.is_dir() else None
+
+
+def _unpack_headers(chain: Toolchain, folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent)
+    try:
+        if _library(chain.library).nvrtcInstallBundledHeaders(os.fsencode(scratch), ctypes.c_uint(0), None) == 0:
+            with contextlib.suppress(OSError):  # another process was faster
+                os.rename(scratch, folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+# --- compiling --------------------------------------------------------------------------------------------------------
+
+
+def compile_cuda(
+    source: str,
+    arch: str,
+    *,
+    options: tuple[str, ...] = (),
+    werror: bool = True,
+    fast_math: bool = False,
+    newest: tuple[int, int] | None = None,
+) -> Compiled:
+    """Compile CUDA C++ to PTX and machine code with the newest compiler that serves the target.
+
+    The language is C++17, denormals are kept, divisions and roots are correctly rounded; products and sums are contracted to
+    fused multiply-adds, as nvcc does.
+
+    Args:
+        source: the text of one translation unit. Kernels should be `extern "C"`, so that they keep their names.
+        arch: `"sm_80"`, or `"sm_90a"` for the instructions of exactly one architecture.
+        options: further NVRTC options; one that repeats a default replaces it, and `--ptxas-options=` adds to it.
+        werror: refuse warnings too: the compiler's, ptxas', and ptxas' remarks C7xxx that wgmma or setmaxnreg is not
+            executed as it is written.
+        fast_math: `--use_fast_math`.
+        newest: no compiler newer than this (major, minor), say the driver's version.
+
+    Raises:
+        LaunchError: no compiler serves `arch`, or the compiler refuses the source; the error shows the lines of the source.
+    """
+    chain = _choose(arch, newest)
+    flags = _flags(chain, source, arch, options, fast_math)
+    start = time.perf_counter()
+    output = _run(chain, source, flags)
+    seconds = time.perf_counter() - start
+    if not output.ok or (werror and _diagnostics(output.log)):
+        raise _refusal(chain, source, arch, flags, output)
+    return Compiled(arch, chain.version, output.ptx, output.cubin, _resources(output.log), output.log, seconds)
+
+
+def _flags(chain: Toolchain, source: str, arch: str, options: tuple[str, ...], fast_math: bool) -> tuple[str, ...]:
+    """All options of a compilation. NVRTC refuses some that stand twice, so a default gives way to the user's."""
+    given = {_option_name(option) for option in options}
+    math = ("--use_fast_math",) if fast_math else ("--ftz=false", "--prec-div=true", "--prec-sqrt=true")
+    defaults = [flag for flag in ("--std=c++17", *math) if _option_name(flag) not in given]
+    include = _include_folders(chain) if "#include" in source else ()
+    return (f"--gpu-architecture={arch}", "--ptxas-options=-v", *defaults, *(f"--include-path={path}" for path in include), *options)
+
+
+def _option_name(option: str) -> str:
+    return option.lstrip("-").partition("=")[0]
+
+
+@frozen
+class _Output:
+    ok: bool
+    log: str
+    ptx: str
+    cubin: bytes
+
+
+def _run(chain: Toolchain, source: str, flags: tuple[str, ...]) -> _Output:
+    """One NVRTC program, from creation to destruction. ctypes releases the interpreter meanwhile, so threads compile in parallel."""
+    nvrtc, program = _library(chain.library), ctypes.c_void_p()
+    status = nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), _FILE.encode(), 0, None, None)
+    if status:
+        return _Output(False, _status(nvrtc, status), "", b"")
+    try:
+        texts = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
+        status = nvrtc.nvrtcCompileProgram(program, len(flags), texts)
+        log = _fetch(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+        ptx = _fetch(nvrtc, program, "PTX").rstrip(b"\0").decode(errors="replace")
+        return _Output(status == 0, log or (_status(nvrtc, status) if status else ""), ptx, _fetch(nvrtc, program, "CUBIN"))
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _status(nvrtc: ctypes.CDLL, status: int) -> str:
+    name: bytes = nvrtc.nvrtcGetErrorString(status)
+    return f"nvrtc: error: {name.decode()}"
+
+
+def _fetch(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
+    """A result of a program; nothing if it has none."""
+    size = ctypes.c_size_t()
+    if getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)) or not size.value:
+        return b""
+    buffer = ctypes.create_string_buffer(size.value)
+    return b"" if getattr(nvrtc, f"nvrtcGet{what}")(program, buffer) else buffer.raw
+
+
+# --- reading the log --------------------------------------------------------------------------------------------------
+
+_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
+_PROPERTIES = re.compile(r"Function properties for (\S+)")
+_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+
+
+def _resources(log: str) -> dict[str, KernelResources]:
+    """ptxas' report. A kernel begins with its entry line; frame and registers follow, between them those of functions it calls."""
+    found: dict[str, dict[str, int]] = {}
+    entry = function = ""
+    for line in log.splitlines():
+        if match := _ENTRY.search(line):
+            entry = match[1]
+            found[entry] = {}
+        elif match := _PROPERTIES.search(line):
+            function = match[1]
+        elif (match := _FRAME.search(line)) and function == entry:
+            found[entry].update(zip(("stack_frame", "spill_stores", "spill_loads"), map(int, match.groups()), strict=True))
+        elif (match := _USED.search(line)) and entry:
+            found[entry].update(registers=int(match[1]), barriers=_count(line, "barriers"), shared_bytes=_count(line, "bytes smem"))
+    return {name: KernelResources(**values) for name, values in found.items()}
+
+
+def _count(line: str, what: str) -> int:
+    match = re.search(rf"(\d+) {what}", line)
+    return int(match[1]) if match else 0
+
+
+@frozen
+class _Diagnostic:
+    """A complaint: its kind, text, and the line it names in the source or in the PTX."""
+
+    kind: Literal["error", "warning"]
+    text: str
+    line: int | None = None
+    ptx_line: int | None = None
+
+
+_FRONT_END = re.compile(r"(?P<file>\S+?)\((?P<line>\d+)\): (?:catastrophic )?(?P<kind>error|warning)\b")
+_PTXAS = re.compile(r"ptxas\b.*?\b(?P<kind>error|fatal|warning|info)\s*:\s*(?P<text>.*)")
+_PTX_LINE = re.compile(r"\bline (\d+)")
+_REMARK = re.compile(r"\(C7\d{3}\)")  # C75xx: wgmma serialised, a wait or an arrive injected, setmaxnreg ignored
+_IGNORED = re.compile(
+    r"[Aa]rchitectures prior to .* are deprecated"  # CUDA 12.9 of everything below sm_75
+    r"|Ptx assembly aborted due to errors"  # which stand above it
+)
+
+
+def _diagnostics(log: str) -> list[_Diagnostic]:
+    """Errors and warnings of a log, in order."""
+    found = (_diagnostic(line.rstrip()) for line in log.splitlines() if not _IGNORED.search(line))
+    return [diagnostic for diagnostic in found if diagnostic is not None]
+
+
+def _diagnostic(line: str) -> _Diagnostic | None:
+    if match := _FRONT_END.match(line):
+        number = int(match["line"]) if match["file"] == _FILE else None
+        return _Diagnostic(_kind(match["kind"]), line.removeprefix(f"{_FILE}({number}): "), number)
+    if match := _PTXAS.match(line):
+        if match["kind"] == "info" and not _REMARK.search(line):
+            return None
+        at = _PTX_LINE.search(line)
+        return _Diagnostic(_kind(match["kind"]), f"ptxas: {match['text']}", None, int(at[1]) if at else None)
+    if match := re.match(r"nvrtc: (error|warning)\b", line):
+        return _Diagnostic(_kind(match[1]), line)
+    return None
+
+
+def _kind(word: str) -> Literal["error", "warning"]:
+    return "error" if word in ("error", "fatal") else "warning"
+
+
+# --- explaining a refusal ---------------------------------------------------------------------------------------------
+
+
+def _refusal(chain: Toolchain, source: str, arch: str, flags: tuple[str, ...], output: _Output) -> LaunchError:
+    """The error of a refused source: every complaint beside the lines that it is about."""
+    found = _diagnostics(output.log)
+    if any(diagnostic.ptx_line for diagnostic in found):
+        found = _placed(chain, source, flags) or found
+    counts = [(kind, sum(diagnostic.kind == kind for diagnostic in found)) for kind in ("error", "warning")]
+    summary = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts if count)
+    hint = _PIP if 'open source file "cuda' in output.log else None
+    text = _shown(found, source) if found else output.log.strip()
+    return LaunchError(f"{chain} refuses the source for {arch}: {summary or 'it failed'}\n{text}", hint=hint)
+
+
+def _placed(chain: Toolchain, source: str, flags: tuple[str, ...]) -> list[_Diagnostic]:
+    """The complaints of the same compilation with line information, which leads from ptxas' PTX lines to those of the source."""
+    wanted = "--generate-line-info"
+    output = _run(chain, source, flags if {wanted, "-lineinfo"} & set(flags) else (*flags, wanted))
+    lines = _source_lines(output.ptx)
+    return [_with_line(diagnostic, lines) for diagnostic in _diagnostics(output.log)]
+
+
+def _with_line(diagnostic: _Diagnostic, lines: list[int | None]) -> _Diagnostic:
+    at = diagnostic.ptx_line
+    line = lines[min(at, len(lines)) - 1] if at and lines else diagnostic.line
+    return _Diagnostic(diagnostic.kind, diagnostic.text, line, at)
+
+
+def _source_lines(ptx: str) -> list[int | None]:
+    """For each line of a PTX text, the line of the source that its last `.loc` in our file names."""
+    ours = set(re.findall(rf'\.file\s+(\d+)\s+"(?:[^"]*/)?{re.escape(_FILE)}"', ptx))
+    found: list[int | None] = []
+    current: int | None = None
+    for line in ptx.splitlines():
+        match = re.match(r"\s*\.loc\s+(\d+)\s+(\d+)", line)
+        current = int(match[2]) if match and match[1] in ours else current
+        found.append(current)
+    return found
+
+
+def _shown(found: Iterable[_Diagnostic], source: str) -> str:
+    """Complaints about one line stand together, above that line and its neighbours."""
+    groups = [(line, list(group)) for line, group in itertools.groupby(found, key=lambda diagnostic: diagnostic.line)]
+    rows: list[str] = []
+    for line, group in groups[:_SHOWN]:
+        place = "" if line is None else f"line {line}: "
+        rows += [f"  {place}{diagnostic.text}" for diagnostic in group]
+        rows += _excerpt(source, line) if line is not None else []
+    if len(groups) > _SHOWN:
+        rows.append(f"  ... and {len(groups) - _SHOWN} more places")
+    return "\n".join(rows)
+
+
+def _excerpt(source: str, line: int, around: int = 1) -> list[str]:
+    """The numbered line, marked, with its neighbours."""
+    lines = source.split("\n")
+    numbers = range(max(1, line - around), min(len(lines), line + around) + 1)
+    return [f"    {'>' if number == line else ' '}{number:5} | {lines[number - 1]}".rstrip() for number in numbers]

@@ -1,0 +1,121 @@
+"""The fluent verbs, once, for everything a chain can start from: a spec class, a spec, a strategy.
+
+Each verb is short for `.then(Decomposition(...))`. The classes that a verb returns live above this module, so they are
+imported when a verb is called; this is the only place that looks upward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fireiron.expr import Expr
+    from fireiron.machine import DType, Memory
+    from fireiron.strategy import Epiloged, Loaded, Splitted, Strategy, Tiled
+    from fireiron.tree import Decomposition, Executable
+
+    Size = int | Any
+    Permutation = Expr | Callable[[Expr], Expr]
+
+
+class Verbs:
+    """The verbs `tile`, `split`, `load`, `epilog`, `done` and `then`."""
+
+    __slots__ = ()
+
+    def then(self, step: Decomposition | Strategy) -> Strategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+        """
+        from fireiron.strategy import appended
+
+        return appended(self, step)
+
+    def tile(self, *sizes: Size, **by_dim: Size) -> Tiled:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or `Strided((chunk, repeat), ...)`, or sizes by dimension name (`m=64`).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+        from fireiron.decomp.tile import Tile
+        from fireiron.strategy import Tiled, appended
+
+        return appended(self, Tile.of(sizes, by_dim), Tiled)
+
+    def split(self, *sizes: Size, **by_dim: Size) -> Splitted:
+        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+
+        Args: elements of k in each step. Legal on a spec with a reduction dimension, when the size divides a static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
+        MatMul(64,64,4)(GL,GL,GL)(Block)
+        """
+        from fireiron.decomp.split import Split
+        from fireiron.strategy import Splitted, appended
+
+        return appended(self, Split.of(sizes, by_dim), Splitted)
+
+    def load(self, operand: object, memory: Memory, move: Strategy | None = None) -> Loaded:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+        from fireiron.decomp.load import Load
+        from fireiron.strategy import Loaded, appended
+
+        return appended(self, Load.of(operand, memory, move), Loaded)
+
+    def epilog(
+        self,
+        memory: Memory,
+        first: Strategy | DType | None = None,
+        second: Strategy | None = None,
+        third: Strategy | None = None,
+        *,
+        init: Strategy | None = None,
+        store: Strategy | None = None,
+        dtype: DType | None = None,
+    ) -> Epiloged:
+        """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
+
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
+        `accumulator`, else that of C. Without strategies, one element a thread.
+        Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
+        rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF).result)
+        MatMul(64,64,8)(GL,GL,RF)(Block)
+        """
+        from fireiron.decomp.epilog import Epilog
+        from fireiron.strategy import Epiloged, appended
+
+        return appended(self, Epilog.of(memory, (first, second, third), init, store, dtype), Epiloged)
+
+    def done(self, executable: Executable | str | None = None) -> Strategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+        """
+        from fireiron.decomp.done import Done
+        from fireiron.strategy import appended
+
+        return appended(self, Done.of(executable))
