@@ -214,7 +214,7 @@ class _Printer:
         kernel = self.kernel
         lines = [*self._header(), *self._includes(), "", *self._signature(), "{"]
         lines += _indented([*self._prologue(), *self.statements(kernel.body)])
-        return "\n".join([*lines, "}", ""])
+        return "\n".join([*(wrapped for line in lines for wrapped in _wrapped(line)), "}", ""])
 
     def _header(self) -> Iterable[str]:
         kernel = self.kernel
@@ -352,8 +352,8 @@ class _Printer:
         if statement.collective:
             return tuple(guards)
         if isinstance(statement.spec, MoveSpec):
-            if len(statement.accesses[1].elements()) == statement.vector:
-                guards += conjuncts(self.inside(statement.accesses[1]))
+            target = statement.accesses[1]
+            guards += [c for c in conjuncts(self.inside(target)) if all(c in conjuncts(target.inside(o)) for o in target.elements())]
         else:
             for access in statement.accesses:
                 guards += conjuncts(self.inside(access))
@@ -474,55 +474,58 @@ class _Printer:
     def copy(self, statement: Exec) -> list[str]:
         """A move of one thread, in pieces of `vector` elements; what lies outside the source is zero."""
         source, target = statement.accesses
-        pieces = list(zip(source.elements(), target.elements(), strict=True))
+        outer = frozenset(conjuncts(statement.active)) | self.dropped
+        pairs = list(zip(source.elements(), target.elements(), strict=True))
         lines: list[str] = []
-        for start in range(0, len(pieces), statement.vector):
-            chunk = pieces[start : start + statement.vector]
-            outer = frozenset(conjuncts(statement.active)) | self.dropped
-            guard = all_of(c for c in conjuncts(target.inside(chunk[0][1])) if c not in outer)
-            tested = outer | frozenset(conjuncts(guard))
-            fill = all_of(c for c in conjuncts(source.inside(chunk[0][0])) if c not in tested)
-            body = self._piece(source, target, chunk, fill) if statement.vector > 1 else self._single(source, target, chunk[0], fill)
-            lines += body if guard == TRUE else _guarded(expression(guard), body)
+        for start in range(0, len(pairs), statement.vector):
+            lines += self._piece(statement, pairs[start : start + statement.vector], outer)
         return lines
 
-    def _single(self, source: Access, target: Access, pair: tuple[tuple[int, ...], tuple[int, ...]], fill: Expr) -> list[str]:
-        old, new = self.kernel.buffer(source.buffer).dtype, self.kernel.buffer(target.buffer).dtype
-        value = converted(self.place(source, pair[0]), old, new)
-        if fill != TRUE:
-            value = f"{_c(fill, 1)} ? {value} : {literal(0, new)}"
-        return [f"{self.place(target, pair[1])} = {value};"]
+    def _piece(self, statement: Exec, pairs: list[tuple[tuple[int, ...], tuple[int, ...]]], outer: frozenset[Expr]) -> list[str]:
+        source, target = statement.accesses
+        read, write = (self._width(statement, side, [pair[side] for pair in pairs]) for side in range(2))
+        if len(pairs) == 1 or read == write == len(pairs):
+            guard = self._rest(target.inside(pairs[0][1]), outer)
+            fill = self._rest(source.inside(pairs[0][0]), outer | frozenset(conjuncts(guard)))
+            line = f"{self._target(target, pairs[0][1], write)} = {self._value(source, target, pairs[0][0], read, fill)};"
+            return [line] if guard == TRUE else _guarded(expression(guard), [line])
+        dtype = self.kernel.buffer(target.buffer).dtype
+        lines = [f"__align__({dtype.bytes * len(pairs)}) {dtype.cuda} piece[{len(pairs)}];"]
+        for lane in range(0, len(pairs), read):
+            fill = self._rest(source.inside(pairs[lane][0]), outer)
+            slot = f"piece[{lane}]" if read == 1 else f"*reinterpret_cast<{carrier(dtype, read)}*>(&piece[{lane}])"
+            lines.append(f"{slot} = {self._value(source, target, pairs[lane][0], read, fill)};")
+        for lane in range(0, len(pairs), write):
+            guard = self._rest(target.inside(pairs[lane][1]), outer)
+            value = f"piece[{lane}]" if write == 1 else f"*reinterpret_cast<const {carrier(dtype, write)}*>(&piece[{lane}])"
+            line = f"{self._target(target, pairs[lane][1], write)} = {value};"
+            lines += [line] if guard == TRUE else _guarded(expression(guard), [line])
+        return ["{", *_indented(lines), "}"]
 
-    def _piece(self, source: Access, target: Access, chunk: list[tuple[tuple[int, ...], tuple[int, ...]]], fill: Expr) -> list[str]:
-        width = len(chunk)
-        dtype = self.kernel.buffer(source.buffer).dtype
-        kind = carrier(dtype, width)
-        read, write = (self._whole(access, [pair[side] for pair in chunk]) for side, access in enumerate((source, target)))
-        value = f"*reinterpret_cast<const {kind}*>(&{self.place(source, chunk[0][0])})"
-        lines: list[str] = []
-        if not read:
-            lines.append(f"__align__({dtype.bytes * width}) {dtype.cuda} piece[{width}];")
-            for lane, pair in enumerate(chunk):
-                lines.append(f"piece[{lane}] = {self.place(source, pair[0])};")
-            value = f"*reinterpret_cast<const {kind}*>(piece)"
-        if fill != TRUE:
-            value = f"{_c(fill, 1)} ? {value} : {_zero(dtype, width)}"
-        if write:
-            lines.append(f"*reinterpret_cast<{kind}*>(&{self.place(target, chunk[0][1])}) = {value};")
-        else:
-            lines += [f"__align__({dtype.bytes * width}) {dtype.cuda} piece[{width}];"] if read else []
-            lines.append(f"*reinterpret_cast<{kind}*>(piece) = {value};")
-            lines += [f"{self.place(target, pair[1])} = piece[{lane}];" for lane, pair in enumerate(chunk)]
-        return lines if len(lines) == 1 else ["{", *_indented(lines), "}"]
+    def _rest(self, condition: Expr, tested: frozenset[Expr]) -> Expr:
+        return all_of(part for part in conjuncts(condition) if part not in tested)
 
-    def _whole(self, access: Access, offsets: list[tuple[int, ...]]) -> bool:
-        """Whether the elements lie side by side, aligned, so that one vector access takes them."""
+    def _width(self, statement: Exec, side: int, offsets: list[tuple[int, ...]]) -> int:
+        """Elements that one access takes; registers are taken together where they lie side by side."""
+        access = statement.accesses[side]
         buffer = self.kernel.buffer(access.buffer)
         if not buffer.memory.private:
-            return True
+            return statement.width(side)
         first = buffer.address(access, offsets[0])
         beside = all(buffer.address(access, offset) - first == Const(step) for step, offset in enumerate(offsets))
-        return beside and first.factor % len(offsets) == 0 and (constant(buffer.elements) or 1) % len(offsets) == 0
+        return len(offsets) if beside and first.factor % len(offsets) == 0 and (constant(buffer.elements) or 1) % len(offsets) == 0 else 1
+
+    def _target(self, access: Access, offset: tuple[int, ...], width: int) -> str:
+        place = self.place(access, offset)
+        return place if width == 1 else f"*reinterpret_cast<{carrier(self.kernel.buffer(access.buffer).dtype, width)}*>(&{place})"
+
+    def _value(self, source: Access, target: Access, offset: tuple[int, ...], width: int, fill: Expr) -> str:
+        old, new = self.kernel.buffer(source.buffer).dtype, self.kernel.buffer(target.buffer).dtype
+        place = self.place(source, offset)
+        value = converted(place, old, new) if width == 1 else f"*reinterpret_cast<const {carrier(old, width)}*>(&{place})"
+        if fill == TRUE:
+            return value
+        return f"{_c(fill, 1)} ? {value} : {literal(0, new) if width == 1 else _zero(old, width)}"
 
     # ------------------------------------------------------------------------------------------ micro-kernels
 
@@ -581,6 +584,19 @@ def dynamic_shared_bytes(kernel: Kernel) -> int:
         a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes for i, a in enumerate(shared) for b in shared[i + 1 :]
     )
     return kernel.shared_bytes if overlap or kernel.shared_bytes > kernel.architecture.static_shared else 0
+
+
+def _wrapped(line: str, limit: int = 120) -> list[str]:
+    """A long assignment broken before its value, and before the branches of its choice."""
+    if len(line) <= limit or line.lstrip().startswith(("//", "#", "for")) or " = " not in line:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + 2 * len(_INDENT))
+    target, value = line.split(" = ", 1)
+    condition, choice, rest = value.partition(" ? ")
+    if not choice:
+        return [f"{target} =", indent + value]
+    first, _, second = rest.rpartition(" : ")
+    return [f"{target} =", indent + condition, f"{indent}? {first}", f"{indent}: {second}"]
 
 
 def _guarded(condition: str, body: list[str]) -> list[str]:

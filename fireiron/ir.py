@@ -227,7 +227,8 @@ class Exec(Stmt):
 
     The accesses stand in the order of the spec's operands. An element of an input that lies outside its tensor counts as
     zero; one of an output is not written. `accumulate` holds where the old value of an output is added to.
-    `vector` is how many elements one load or store instruction takes (set after storage is known). `scratch` is shared
+    `vector` is how many elements are moved together, `vectors` how many of them one load or store takes, per operand (set
+    after storage is known; one element each if empty). `scratch` is shared
     memory of the statement's own.
     """
 
@@ -237,6 +238,7 @@ class Exec(Stmt):
     accumulate: Expr = ZERO
     active: Expr = TRUE
     vector: int = 1
+    vectors: tuple[int, ...] = ()
     scratch: Tensor | None = None
     origin: str | None = attrs.field(default=None, eq=False)
 
@@ -244,6 +246,10 @@ class Exec(Stmt):
     def collective(self) -> bool:
         """Whether the threads of the spec's level perform it together, so that no access belongs to one thread."""
         return self.spec.level.threads != 1
+
+    def width(self, position: int) -> int:
+        """Elements that one load or store instruction takes at an operand."""
+        return self.vectors[position] if self.vectors else 1
 
     @property
     def operands(self) -> dict[str, Access]:

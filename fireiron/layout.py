@@ -755,7 +755,7 @@ def coalesce(layout: Layout, profile: object = 1) -> Layout:
 
 
 @_under_swizzle
-def filter(layout: Layout) -> Layout:  # noqa: A001 - CuTe's name
+def filter(layout: Layout) -> Layout:
     """The coalesced layout without modes of stride 0: the same set of offsets.
 
     >>> print(filter(Layout((4, 2, 3), (1, 0, 8))))

@@ -82,6 +82,11 @@ class Expansion:
     facts: tuple[tuple[str, Expr], ...] = ()
 
 
+def _refinement_order(refinement: Refinement) -> tuple[bool, str]:
+    """`to` first, as it is written; the others by name."""
+    return type(refinement).__name__ != "To", type(refinement).__name__
+
+
 @attrs.frozen
 class Decomposition:
     """A step of a strategy.
@@ -105,7 +110,7 @@ class Decomposition:
                 at=call_site(),
             )
         others = [other for other in self.refinements if type(other) is not type(refinement)]
-        return attrs.evolve(self, refinements=tuple(sorted([*others, refinement], key=lambda one: type(one).__name__)))
+        return attrs.evolve(self, refinements=tuple(sorted([*others, refinement], key=_refinement_order)))
 
     def unrefined(self, keep: tuple[type[Refinement], ...] = ()) -> Decomposition:
         """The same step without refinements, but for those kinds that say what is computed where."""
@@ -204,7 +209,7 @@ class Names:
 
     def __init__(self, taken: set[str]) -> None:
         self.taken = taken
-        self.lets: dict[tuple[Expr, int], Var] = {}
+        self.lets: dict[tuple[Expr, int, str], Var] = {}
         self.grid: Expr | None = None
         self.unchecked: list[str] = []
 
@@ -252,10 +257,13 @@ class Context:
         if any(var.name not in known and not var.parameter for var in value.variables()):
             return value
         top = value.high if high is None else min(high, value.high)
-        key = (value, top)
-        if key not in self.names.lets:
-            self.names.lets[key] = Var(self.names.fresh(wanted), max(value.low, 0), top)
-        return self.names.lets[key]
+        for prefix in ("", self.prefix):
+            if (value, top, prefix) in self.names.lets:
+                return self.names.lets[(value, top, prefix)]
+        prefix = self.prefix if self.prefix and wanted.startswith(self.prefix) else ""
+        var = Var(self.names.fresh(wanted), max(value.low, 0), top)
+        self.names.lets[(value, top, prefix)] = var
+        return var
 
     def unit(self, level: Any, parent: Any) -> Expr:
         """The number of this thread's unit of `level` inside its unit of `parent`, by name."""
@@ -327,7 +335,7 @@ def _main(node: Node) -> int:
 
 
 def grow(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> Node:
-    """The tree of a spec under a chain of steps."""
+    """The tree of a spec under a chain of steps; the main chain grows first, so that it has the plain names."""
     if not steps:
         return Node(spec, None, (Hole("open"),))
     step, rest = steps[0], steps[1:]
@@ -338,11 +346,11 @@ def grow(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> Node
             expansion = refinement.rewrite(expansion, here)
     except FireironError as error:
         raise error.located(within=f"{spec} / {step.label()}", at=here.origin) from None
-    children = []
-    for child in expansion.children:
-        inner = here.enter(child)
-        children.append((child.name, grow(child.spec, rest if child.steps is None else child.steps, inner)))
-    return Node(spec, step, expansion.program, tuple(children), expansion.facts)
+    grown: dict[str, Node] = {}
+    for child in sorted(expansion.children, key=lambda one: one.steps is not None):
+        grown[child.name] = grow(child.spec, rest if child.steps is None else child.steps, here.enter(child))
+    children = tuple((child.name, grown[child.name]) for child in expansion.children)
+    return Node(spec, step, expansion.program, children, expansion.facts)
 
 
 def count_threads(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> int | None:

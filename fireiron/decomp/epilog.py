@@ -46,9 +46,15 @@ class Epilog(Decomposition):
         )
 
     def label(self) -> str:
+        return self._text(chain(self.init), chain(self.store))
+
+    def summary(self) -> str:
+        return self._text(chain(self.init, summary=True), chain(self.store, summary=True))
+
+    def _text(self, init: str, store: str) -> str:
         dtype = "" if self.dtype is None else f", {self.dtype}"
         plain = self.init == default_copy() and self.store == default_copy()
-        strategies = "" if plain else f", Init{chain(self.init)}, Move{chain(self.store)}"
+        strategies = "" if plain else f", Init{init}, Move{store}"
         return f"epilog({self.memory}{dtype}{strategies})" + "".join(f".{refinement}" for refinement in self.refinements)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:

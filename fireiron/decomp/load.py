@@ -73,7 +73,13 @@ class Load(Decomposition):
         return Load(operand_name(operand), memory, steps_for(move, "load", ("Move",)), origin=call_site())
 
     def label(self) -> str:
-        move = "" if self.move == default_copy() else f", Move{chain(self.move)}"
+        return self._text(chain(self.move))
+
+    def summary(self) -> str:
+        return self._text(chain(self.move, summary=True))
+
+    def _text(self, steps: str) -> str:
+        move = "" if self.move == default_copy() else f", Move{steps}"
         return f"load({Operand(self.operand)}, {self.memory}{move})" + "".join(f".{refinement}" for refinement in self.refinements)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
@@ -141,9 +147,9 @@ def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decompos
     return move.steps
 
 
-def chain(steps: tuple[Decomposition, ...]) -> str:
-    """Steps as they are written in a chain."""
-    return "".join(f".{step.label()}" for step in steps)
+def chain(steps: tuple[Decomposition, ...], summary: bool = False) -> str:
+    """Steps as they are written in a chain; as a summary, without long texts."""
+    return "".join(f".{step.summary() if summary else step.label()}" for step in steps)
 
 
 def copies_of(memory: Memory, spec: Spec, context: Context) -> tuple[int, Expr]:

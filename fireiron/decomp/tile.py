@@ -283,7 +283,7 @@ def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Digit
     active = less(unit, as_expr(total)) if total < units else TRUE
     active = active if spare is None else spare if active == TRUE else active
     if total < units or spare is not None:
-        unit = context.let(_tile_name(plan.level), unit, high=min(total, units) - 1)
+        unit = context.let(context.prefix + _tile_name(plan.level), unit, high=min(total, units) - 1)
     views = _take_unit_digits(spec, views, [digit for digit, _ in taken], unit, plan.level, context)
     views, program, _ = loop_over(spec, views, rest[::-1], plan.unroll, context, (Hole("body"),))
     child = spec.with_operands(**views)
@@ -344,7 +344,7 @@ def _take_unit_digits(
         if last and left.high >= digit.size.high and constant(digit.size) is not None:
             index = mod(left, digit.size)
         label = spec.labels[spec.dims.index(digit.dim)]
-        index = context.let(f"{level.label}_{label}", index)
+        index = context.let(f"{context.prefix}{level.label}_{label}", index)
         views = moved(views, spec, digit, index, unit=True)
         left = left // digit.size
     return views

@@ -50,7 +50,7 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
     result = attrs.evolve(buffer, storage=storage, elements=storage.extent, holder=_first_held(owners[0]))
     uses = [use for use in uses if not use[0].collective]
     owners = [use for use in owners if not use[0].collective]
-    if not owners:
+    if not owners or not any(mode.unit for _, _, access in uses for dim in access.dealt for mode in dim):
         return result
     _check_owners(kernel, result, owners)
     for use in uses:

@@ -7,6 +7,7 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.expr import Const, Expr
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt
+from fireiron.machine import GL, SH
 from fireiron.spec import MoveSpec
 
 
@@ -27,28 +28,51 @@ def _list(kernel: Kernel, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def _widened(kernel: Kernel, statement: Exec) -> Exec:
-    source, target = statement.accesses
     buffers = [kernel.buffer(access.buffer) for access in statement.accesses]
-    asked = getattr(statement.instruction, "vector_bytes", None)
-    size = buffers[0].dtype.bytes
-    count = len(source.elements())
-    widths = [width for width in (8, 4, 2) if count % width == 0 and width * size <= 16] if buffers[0].dtype == buffers[1].dtype else []
-    reasons: list[str] = []
-    for width in widths:
-        if asked is not None and width * size != asked:
+    widths, reasons = [], []
+    for buffer, access in zip(buffers, statement.accesses, strict=True):
+        width, reason = _widest(buffer, access)
+        widths.append(width)
+        reasons.append(reason)
+    if buffers[0].dtype != buffers[1].dtype:
+        widths = [1, 1]
+    count = len(statement.accesses[0].elements())
+    addressable = [position for position in range(2) if not buffers[position].memory.private]
+    together = max((widths[position] for position in addressable), default=1)
+    widths = [together if buffer.memory.private else width for buffer, width in zip(buffers, widths, strict=True)]
+    _check_asked(statement, buffers, widths, reasons, count)
+    return attrs.evolve(statement, vector=together, vectors=tuple(widths)) if together > 1 else statement
+
+
+def _widest(buffer: Buffer, access: Access) -> tuple[int, str | None]:
+    """The most elements that one instruction may take, and why it cannot take more."""
+    count = len(access.elements())
+    reason = f"{count} elements of {buffer.dtype.bytes} bytes"
+    for width in (16, 8, 4, 2):
+        if count % width or width * buffer.dtype.bytes > 16:
             continue
-        problems = [problem for pair in zip(buffers, (source, target), strict=True) if (problem := obstacle(*pair, width)) is not None]
-        if not problems:
-            return attrs.evolve(statement, vector=width)
-        reasons += problems
-    if asked is not None and asked != size:
-        raise DecompositionError(
-            f"a move of {asked} bytes was asked for, and cannot be proved legal: {reasons[0] if reasons else f'{count} elements of {size} bytes'}",
-            within=statement.spec,
-            at=statement.origin,
-            hint=f'make sizes and leading dimensions multiples: sym("M", multiple_of={max(asked // size, 1)})',
-        )
-    return statement
+        problem = obstacle(buffer, access, width)
+        if problem is None:
+            return width, None
+        reason = problem
+    return 1, reason
+
+
+def _check_asked(statement: Exec, buffers: list[Buffer], widths: list[int], reasons: list[str | None], count: int) -> None:
+    """A width asked for must hold for the access to global memory, or, without one, for those to shared memory."""
+    asked = getattr(statement.instruction, "vector_bytes", None)
+    if asked is None:
+        return
+    judged = [i for i, buffer in enumerate(buffers) if buffer.memory == GL] or [i for i, buffer in enumerate(buffers) if buffer.memory == SH]
+    for position in judged:
+        size = buffers[position].dtype.bytes
+        if widths[position] * size != asked:
+            raise DecompositionError(
+                f"a move of {asked} bytes was asked for, and cannot be proved legal: {reasons[position] or f'{count} elements of {size} bytes'}",
+                within=statement.spec,
+                at=statement.origin,
+                hint=f'make sizes and leading dimensions multiples: sym("M", multiple_of={max(asked // size, 1)})',
+            )
 
 
 def obstacle(buffer: Buffer, access: Access, width: int) -> str | None:

@@ -74,7 +74,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         raise ArgumentError(f"code is generated for whole kernels, {spec} is at {spec.level}", hint="MatMul(M,N,K)(GL,GL,GL)(Kernel)")
     require_complete(grown.node)
     body = _program(grown.node)
-    lets = tuple(Let(var, value) for (value, _), var in grown.context.names.lets.items())
+    lets = tuple(Let(var, value) for (value, _, _), var in grown.context.names.lets.items())
     kernel = Kernel(
         name,
         grown.context.architecture,

@@ -1,0 +1,26 @@
+"""Listing 4 in half precision, B transposed (HGEMM_NT): the same strategy with another load of B and paired multiply-adds.
+
+    maxwell, with
+      load(B, SH)              lanes along n, neighbouring lanes at neighbouring addresses of the row-major B
+      tile(2,1).unroll()       MatMul(2,1,1)(RF,RF,RF)(Lane)
+      done()                   HFMA2
+
+The paper's kernel has one load strategy for each operand because one of them is transposed (section 5.1).
+"""
+
+from fireiron import *
+from strategies.maxwell import strategy as maxwell
+
+SIZES = (1536, 1024, 2048)
+
+load_b = Move.tile(8, 16).to(Warp).tile(2, 16).unroll().tile(1, 1).to(Lane).done()
+
+other_load = MatMul.load(B, SH, load_b).to_row_major().pad(8).steps[0]
+pairs = MatMul.tile(2, 1).unroll().steps[0]
+
+strategy = maxwell.at(Load, B).replace(other_load).at(Tile, index=3).replace(pairs)
+
+
+def spec(M, N, K, **options):
+    """Half precision throughout, A and C column-major, B row-major, unless said otherwise."""
+    return MatMul(M, N, K, **{"dtype": float16, "B": RowMajor} | options)(GL, GL, GL)(Kernel)
