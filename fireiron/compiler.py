@@ -16,7 +16,7 @@ from fireiron.lower.allocate import allocate
 from fireiron.lower.distribute import distribute
 from fireiron.lower.synchronize import synchronize
 from fireiron.lower.vectorize import vectorize
-from fireiron.lower.walk import Grown, grow_tree, walk
+from fireiron.lower.walk import Grown, grow_tree, prune, walk
 from fireiron.machine import DEFAULT_ARCHITECTURE, Architecture, as_architecture
 from fireiron.spec import Spec
 from fireiron.tree import Executable, Node
@@ -28,6 +28,7 @@ PASSES: tuple[tuple[str, Callable[[Kernel], Kernel]], ...] = (
     ("distribute", distribute),
     ("allocate", allocate),
     ("vectorize", vectorize),
+    ("prune", prune),
     ("synchronize", synchronize),
 )
 """The passes after the walk, in order; each maps IR to IR and can be printed (see docs/pipeline.md)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 import attrs
@@ -530,41 +531,46 @@ class _Printer:
     # ------------------------------------------------------------------------------------------ micro-kernels
 
     def micro_kernel(self, statement: Exec, micro: object) -> list[str]:
-        """A user's text in a scope of its own, with the names that its contract promises."""
-        lines = [f"// micro-kernel {statement.instruction.name}: {statement.spec}"]
+        """A user's text in a scope of its own, with those names of its contract that it uses."""
+        text = str(getattr(micro, "text", ""))
+        used = set(re.findall(r"[A-Za-z_]\w*", text))
+        declared: list[tuple[str, str]] = []
         for name, access in statement.operands.items():
-            lines += self._bound_operand(name, access, statement)
+            declared += self._bound_operand(name, access, statement)
         if isinstance(statement.spec, MatMulSpec):
-            lines.append(f"const bool accumulate = {expression(statement.accumulate)};")
+            value = {TRUE: "true", FALSE: "false"}.get(statement.accumulate, expression(statement.accumulate))
+            declared.append(("accumulate", f"const bool accumulate = {value};"))
         if statement.scratch is not None:
-            lines.append(f"unsigned char* const scratch_bytes = reinterpret_cast<unsigned char*>({statement.scratch.name});")
-        text = getattr(micro, "text", "")
+            cast = f"reinterpret_cast<unsigned char*>({statement.scratch.name})"
+            declared.append(("scratch", f"unsigned char* const scratch = {cast};"))
+        lines = [f"// micro-kernel {statement.instruction.name}: {statement.spec}"]
+        lines += [line for name, line in declared if name in used]
         return ["{", *_indented([*lines, *text.strip("\n").split("\n")]), "}"]
 
-    def _bound_operand(self, operand: str, access: Access, statement: Exec) -> Iterable[str]:
+    def _bound_operand(self, operand: str, access: Access, statement: Exec) -> Iterable[tuple[str, str]]:
         buffer = self.kernel.buffer(access.buffer)
         name, kind = operand.lower(), buffer.dtype.cuda
         dims = statement.spec.uses[operand]
-        yield f"using {name}_type = {kind};"
+        yield f"{name}_type", f"using {name}_type = {kind};"
         if buffer.memory.private and statement.collective:
-            yield f"{kind} (&{name})[{expression(buffer.elements)}] = {buffer.name};"
-            yield f"constexpr int {name}_registers = {expression(buffer.elements)};"
+            yield name, f"{kind} (&{name})[{expression(buffer.elements)}] = {buffer.name};"
+            yield f"{name}_registers", f"constexpr int {name}_registers = {expression(buffer.elements)};"
             register = Var("r", 0, (constant(buffer.elements) or 1) - 1)
             for dim, coordinate in zip(dims, buffer.held(register), strict=True):
-                yield f"const auto {name}_{dim} = [&](int r) {{ return {expression(coordinate)}; }};"
+                yield f"{name}_{dim}", f"const auto {name}_{dim} = [&](int r) {{ return {expression(coordinate)}; }};"
         else:
             const = "" if access.write else "const "
-            yield f"{const}{kind}* const {name} = &{self.place(access)};"
+            yield name, f"{const}{kind}* const {name} = &{self.place(access)};"
             for dim, mode in enumerate(dims):
-                yield f"const int {name}_stride_{mode} = {expression(self._stride(buffer, access, dim))};"
+                stride = self._stride(buffer, access, dim)
+                wide = "long long" if is_wide(stride) else "int"
+                yield f"{name}_stride_{mode}", f"const {wide} {name}_stride_{mode} = {expression(stride)};"
         for dim, (mode, bound) in enumerate(zip(dims, access.bounds, strict=True)):
-            size = access.shape[dim]
-            extent: Expr = Const(size)
-            if bound is not None:
-                left = bound - access.base[dim]
-                yield f"const int {name}_size_{mode} = max(0, min({size}, {expression(left)}));"
+            size, label = access.shape[dim], f"{name}_size_{mode}"
+            if bound is None:
+                yield label, f"constexpr int {label} = {size};"
             else:
-                yield f"constexpr int {name}_size_{mode} = {expression(extent)};"
+                yield label, f"const int {label} = max(0, min({size}, {expression(bound - access.base[dim])}));"
 
     def _stride(self, buffer: Buffer, access: Access, dim: int) -> Expr:
         modes = access.modes[dim]

@@ -5,9 +5,9 @@ Division and remainder are Python's (floor), exact for all integers. Polynomials
 two expressions with equal polynomials are equal values.
 
 >>> lane = Var("lane", 0, 31)
->>> (lane // 4) * 4 + lane % 4
+>>> print((lane // 4) * 4 + lane % 4)
 lane
->>> ((lane >> 1) & 7) | (lane & 0x30) | ((lane & 1) << 3)
+>>> print(((lane >> 1) & 7) | (lane & 0x30) | ((lane & 1) << 3))
 lane // 16 * 16 + lane // 2 % 8 + lane % 2 * 8
 """
 
@@ -354,7 +354,7 @@ def sym(name: str, multiple_of: int = 1, low: int = 1, high: int = INT_MAX) -> V
     Legal when the name is a Python identifier, `multiple_of >= 1` and `low <= high`.
 
     >>> M = sym("M", multiple_of=8)
-    >>> (M * 4) % 32
+    >>> print((M * 4) % 32)
     0
     """
     if not isinstance(name, str) or not name.isidentifier():
@@ -433,7 +433,7 @@ def _key(value: Expr) -> str:
 
 
 def add(left: Expr, right: Expr) -> Expr:
-    """The sum, with `c*b*(x//b) + c*(x%b)` folded to `c*x`."""
+    """The sum, with `c*b*(x//b) + c*(x%b)` folded to `c*x`, and `c*(x//d)` to `(c//d)*x` where `d` divides `x` and `c`."""
     if isinstance(left, Const) and isinstance(right, Const):
         return Const(left.value + right.value)
     if isinstance(right, Const) and right.value == 0:
@@ -458,6 +458,11 @@ def _folded(total: dict[Atoms, int], number: int) -> Expr:
         if not coefficient:
             continue
         for position, atom in enumerate(atoms):
+            if isinstance(atom, FloorDiv):
+                cancelled = _cancel(coefficient, atom, atoms[:position] + atoms[position + 1 :])
+                if cancelled is not None:
+                    remaining = {key: value for key, value in total.items() if key != atoms}
+                    return add(_folded(remaining, number), cancelled)
             if isinstance(atom, Mod):
                 rest = atoms[:position] + atoms[position + 1 :]
                 merged = _merge_remainder(total, atoms, coefficient, atom, rest)
@@ -465,6 +470,17 @@ def _folded(total: dict[Atoms, int], number: int) -> Expr:
                     remaining, extra = merged
                     return add(_folded(remaining, number), extra)
     return _build(total, number)
+
+
+def _cancel(coefficient: int, quotient: FloorDiv, rest: Atoms) -> Expr | None:
+    """`coefficient * (x // d) * rest` with `d` dividing `x` and the coefficient: `(coefficient // d) * x * rest`."""
+    divisor = constant(quotient.right)
+    if divisor is None or coefficient % divisor or quotient.left.factor % divisor:
+        return None
+    product = mul(Const(coefficient // divisor), quotient.left)
+    for atom in rest:
+        product = mul(product, atom)
+    return product
 
 
 def _merge_remainder(
@@ -504,7 +520,7 @@ def _quotient_partner(atom: Expr, remainder: Mod) -> Expr | None:
 
 
 def mul(left: Expr, right: Expr) -> Expr:
-    """The product, distributed over sums; `c*(x//d)` with `d` dividing `x` and `c` is `(c//d)*x`."""
+    """The product, distributed over sums and folded as in `add`."""
     if isinstance(left, Const):
         left, right = right, left
     if isinstance(right, Const):
@@ -522,32 +538,15 @@ def _mul(left: Expr, right: Expr) -> Expr:
     left_terms, left_constant = _terms(left)
     right_terms, right_constant = _terms(right)
     total: dict[Atoms, int] = {}
-    spill: Expr = ZERO
     for left_atoms, left_coefficient in (*left_terms, ((), left_constant)):
         for right_atoms, right_coefficient in (*right_terms, ((), right_constant)):
             coefficient = left_coefficient * right_coefficient
             if not coefficient:
                 continue
             atoms = tuple(sorted(left_atoms + right_atoms, key=_key))
-            cancelled = _cancel(atoms, coefficient)
-            if cancelled is not None:
-                spill = add(spill, cancelled)
-            else:
-                total[atoms] = total.get(atoms, 0) + coefficient
+            total[atoms] = total.get(atoms, 0) + coefficient
     number = total.pop((), 0)
-    return add(_folded(total, number), spill)
-
-
-def _cancel(atoms: Atoms, coefficient: int) -> Expr | None:
-    for position, atom in enumerate(atoms):
-        if isinstance(atom, FloorDiv) and isinstance(atom.right, Const):
-            divisor = atom.right.value
-            if coefficient % divisor == 0 and atom.left.factor % divisor == 0:
-                product = mul(Const(coefficient // divisor), atom.left)
-                for other in atoms[:position] + atoms[position + 1 :]:
-                    product = mul(product, other)
-                return product
-    return None
+    return _folded(total, number)
 
 
 # ---------------------------------------------------------------------------------------------- division
@@ -632,7 +631,7 @@ def _floordiv_remainder(left: Expr, divisor: int) -> Expr:
     exact = _split_exact(left, divisor)
     if exact is not None:
         part, other = exact
-        return add(FloorDiv(part, Const(divisor)), floordiv(other, Const(divisor)))
+        return add(floordiv(part, Const(divisor)), floordiv(other, Const(divisor)))
     return FloorDiv(left, Const(divisor))
 
 
@@ -811,21 +810,15 @@ def minimum(left: Expr | int, right: Expr | int) -> Expr:
 # ---------------------------------------------------------------------------------------------- conditions
 
 
-def less(left: Expr, right: Expr) -> Expr:
-    """The truth of `left < right`; decided at once where the ranges, or the symbols' facts, decide it."""
-    gap = add(right, mul(left, Const(-1)))
+def less(left: Expr | int, right: Expr | int) -> Expr:
+    """The truth of `left < right`; decided at once where the range of the difference decides it."""
+    first, second = as_expr(left), as_expr(right)
+    gap = add(second, mul(first, Const(-1)))
     if gap.low > 0:
         return TRUE
     if gap.high <= 0:
         return FALSE
-    if _always_positive(gap):
-        return TRUE
-    return Less(left, right)
-
-
-def _always_positive(gap: Expr) -> bool:
-    """`d*(s//d) - rest > 0` style facts: a positive term bounds what is taken from it."""
-    return isinstance(gap, Sum) and gap.constant > 0 and all(_product_range(atoms, c)[0] >= 0 for atoms, c in gap.terms)
+    return Less(first, second)
 
 
 def equal(left: Expr | int, right: Expr | int) -> Expr:
@@ -957,9 +950,10 @@ def _node_text(value: Expr, show: Callable[[Expr, int], str]) -> tuple[str, int]
 
 
 def _sum_text(value: Sum, show: Callable[[Expr, int], str]) -> tuple[str, int]:
-    parts = []
+    parts: list[str] = []
     for atoms, coefficient in sorted(value.terms, key=lambda term: -term[1] if term[1] > 0 else -term[1] + 2**70):
-        product = " * ".join(show(atom, 5 if position == 0 else 6) for position, atom in enumerate(atoms))
+        first = 5 if parts or coefficient > 0 else 6  # Python reads -a // b as (-a) // b
+        product = " * ".join(show(atom, first if position == 0 else 6) for position, atom in enumerate(atoms))
         size = abs(coefficient)
         text = product if size == 1 else f"{product} * {size}"
         parts.append(("- " if coefficient < 0 else "+ ") + text)

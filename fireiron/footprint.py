@@ -26,15 +26,19 @@ class Grid:
 
 @functools.lru_cache(maxsize=512)
 def thread_values(kernel: Kernel) -> Mapping[str, Array]:
-    """The named values that depend on the thread alone, for all threads of block 0; sizes known at run time are left out."""
+    """The named values that depend on the thread alone, for all threads of block 0; sizes known at run time are left out.
+
+    A part of block 0's own number is 0 whatever the sizes are, so it is evaluated at their least values.
+    """
     values: dict[str, Array] = {"thread": np.arange(kernel.threads), "block": np.zeros(1, dtype=np.int64)}
-    symbols = set(kernel.symbols)
-    missing = {var.name for var in symbols}
+    least = {var.name: var.low for var in kernel.symbols}
+    of_block = {"block"}
     for var, value in lets(kernel.body).items():
         names = {one.name for one in value.variables()}
-        if names & missing or not names <= set(values):
-            missing.add(var.name)
-        else:
+        if names <= of_block | set(least):
+            of_block.add(var.name)
+            values[var.name] = np.asarray(compiled(value)({**least, **values}))
+        elif names <= set(values):
             values[var.name] = np.asarray(compiled(value)(values))
     return values
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from fireiron.footprint import Array, active_mask, evaluate, grid_of, needed_variables
 from fireiron.errors import DecompositionError
-from fireiron.expr import FALSE, ONE, Expr, as_expr, constant
-from fireiron.ir import Access, Buffer, Exec, For, Kernel, execs
+from fireiron.expr import FALSE, ONE, Expr, Var, as_expr, constant
+from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs
 from fireiron.spec import InitSpec
 from fireiron.tensor import Dealt, MatrixLayout, Storage, StorageMode
 
@@ -194,20 +194,26 @@ def _covers_with_own_modes(kernel: Kernel, buffer: Buffer, use: Use, holders: Ar
     return True
 
 
-def _with_own_modes(body: tuple, own: dict[tuple[int, str], Storage]) -> tuple:  # type: ignore[type-arg]
-    result = []
+def _with_own_modes(
+    body: tuple[Stmt, ...], own: dict[tuple[int, str], Storage], loops: frozenset[Var] = frozenset()
+) -> tuple[Stmt, ...]:
+    result: list[Stmt] = []
     for statement in body:
         if isinstance(statement, For):
-            statement = attrs.evolve(statement, body=_with_own_modes(statement.body, own))
+            statement = attrs.evolve(statement, body=_with_own_modes(statement.body, own, loops | {statement.var}))
         elif isinstance(statement, Exec):
-            accesses = tuple(_renumbered(access, own.get((id(statement), access.buffer))) for access in statement.accesses)
+            accesses = tuple(_renumbered(access, own.get((id(statement), access.buffer)), loops) for access in statement.accesses)
             statement = attrs.evolve(statement, accesses=accesses)
         result.append(statement)
     return tuple(result)
 
 
-def _renumbered(access: Access, storage: Storage | None) -> Access:
-    return access if storage is None else attrs.evolve(access, storage=storage)
+def _renumbered(access: Access, storage: Storage | None, loops: frozenset[Var]) -> Access:
+    """Registers by the access's own modes: which element it is no longer matters, so the thread's part of it goes."""
+    if storage is None:
+        return access
+    of_thread = {var: 0 for base in access.base for var in base.variables() if var not in loops}
+    return attrs.evolve(access.substitute(of_thread), storage=storage)
 
 
 def _coordinate(buffer: Buffer, element: int) -> tuple[int, ...]:

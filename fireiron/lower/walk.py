@@ -8,7 +8,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, ResourceError
 from fireiron.expr import ONE, TRUE, Expr, Var, as_expr, constant
-from fireiron.ir import Buffer, Comment, Exec, For, Hole, Kernel, Let, Stmt, SyncPoint, verify
+from fireiron.ir import Buffer, Comment, Exec, For, Hole, Kernel, Let, Stmt, SyncPoint, execs, verify
 from fireiron.machine import Architecture
 from fireiron.machine import Kernel as KernelLevel
 from fireiron.spec import Spec
@@ -105,9 +105,17 @@ def _filled(program: Iterable[Stmt], table: dict[str, Node]) -> Iterable[Stmt]:
             yield statement
 
 
-def _used_lets(lets: tuple[Let, ...], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+def prune(kernel: Kernel) -> Kernel:
+    """The kernel without named values that nothing refers to any more."""
+    named = tuple(statement for statement in kernel.body if isinstance(statement, Let))
+    rest = tuple(statement for statement in kernel.body if not isinstance(statement, Let))
+    holders = [var for buffer in kernel.buffers for value in buffer.holder for var in value.variables()]
+    return attrs.evolve(kernel, body=_used_lets(named, rest, holders if any(one.collective for one, _ in execs(rest)) else ()) + rest)
+
+
+def _used_lets(lets: tuple[Let, ...], body: tuple[Stmt, ...], more: Iterable[Var] = ()) -> tuple[Stmt, ...]:
     """The named values that the program, or a used name, refers to."""
-    used: set[Var] = set()
+    used: set[Var] = set(more)
     _collect(body, used)
     kept: list[Let] = []
     for let in reversed(lets):
