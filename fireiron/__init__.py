@@ -1,8 +1,9 @@
 """Fireiron: a scheduling language for GPU kernels, embedded in Python."""
 
+from fireiron._version import VERSION as __version__
 from fireiron.decomp.done import Done
 from fireiron.decomp.epilog import Epilog
-from fireiron.decomp.load import DST, SRC, A, B, C, Load, Operand
+from fireiron.decomp.load import Load
 from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Strided, Tile
 from fireiron.errors import (
@@ -49,6 +50,7 @@ from fireiron.machine import (
     int8,
     int32,
 )
+from fireiron.operand import DST, SRC, A, B, C, Operand
 from fireiron.refine.align import Align
 from fireiron.refine.layout import Layout as DealOrder
 from fireiron.refine.no_sync import NoSync
@@ -66,5 +68,3 @@ from fireiron.strategy import Strategy
 from fireiron.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View
 from fireiron.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch, Refinement
 from fireiron.tunable import Derived, Tunable
-
-from fireiron._version import VERSION as __version__

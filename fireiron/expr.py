@@ -13,8 +13,11 @@ lane // 16 * 16 + lane // 2 % 8 + lane % 2 * 8
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import keyword
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TypeAlias
 
@@ -86,8 +89,14 @@ class Expr:
     def __lshift__(self, other: object) -> Expr:
         return mul(self, Const(1 << _shift(other)))
 
+    def __rlshift__(self, other: object) -> Expr:
+        return as_expr(other) << self
+
     def __rshift__(self, other: object) -> Expr:
         return floordiv(self, Const(1 << _shift(other)))
+
+    def __rrshift__(self, other: object) -> Expr:
+        return as_expr(other) >> self
 
     def __lt__(self, other: object) -> Expr:
         return less(self, as_expr(other))
@@ -121,13 +130,20 @@ class Expr:
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Expr:
         """The expression with variables replaced, simplified again."""
+        for variable in values:
+            if not isinstance(variable, Var):
+                raise ArgumentError(f"substitute({variable!r}): {variable!r} is no variable", legal="a Var for each value")
         if not values or self.variables().isdisjoint(values):
             return self
         return _substitute(self, {name: as_expr(value) for name, value in values.items()}, {})
 
     def evaluate(self, environment: Mapping[str, Any]) -> Any:
         """The value for integers, or NumPy arrays, by variable name."""
-        return compiled(self)(environment)
+        try:
+            return compiled(self)(environment)
+        except KeyError as error:
+            needed = sorted(variable.name for variable in self.variables())
+            raise ArgumentError(f"{self} has no value: none is given for {error}", legal=f"values for {' '.join(needed)}") from None
 
     def __str__(self) -> str:
         return _text(self, 0)
@@ -145,6 +161,8 @@ def _range_fields() -> Any:
 
 
 def _set(node: Expr, low: int, high: int, factor: int = 1) -> None:
+    if factor > 1:
+        low, high = low + -low % factor, high - high % factor
     object.__setattr__(node, "low", low)
     object.__setattr__(node, "high", high)
     object.__setattr__(node, "factor", factor)
@@ -178,8 +196,12 @@ class Var(Expr):
     factor: int = _range_fields()
 
     def __attrs_post_init__(self) -> None:
+        if self.multiple_of < 1:
+            raise ArgumentError(f"Var({self.name!r}, multiple_of={self.multiple_of}): multiple_of must be a positive integer")
         low = -(-self.low // self.multiple_of) * self.multiple_of
         high = self.high // self.multiple_of * self.multiple_of
+        if low > high:
+            raise ArgumentError(f"Var({self.name!r}): no multiple of {self.multiple_of} between {self.low} and {self.high}")
         _set(self, low, high, self.multiple_of)
 
 
@@ -259,7 +281,8 @@ class BitAnd(_Binary):
     """`left & right`, both not negative."""
 
     def __attrs_post_init__(self) -> None:
-        _set(self, 0, min(self.left.high, self.right.high, possible_bits(self.left) & possible_bits(self.right)))
+        bits = possible_bits(self.left) & possible_bits(self.right)
+        _set(self, 0, min(self.left.high, self.right.high, bits), bits & -bits)
 
 
 @_node
@@ -267,7 +290,8 @@ class BitOr(_Binary):
     """`left | right`, both not negative."""
 
     def __attrs_post_init__(self) -> None:
-        _set(self, max(self.left.low, self.right.low), possible_bits(self.left) | possible_bits(self.right))
+        bits = possible_bits(self.left) | possible_bits(self.right)
+        _set(self, max(self.left.low, self.right.low), bits, bits & -bits)
 
 
 @_node
@@ -275,7 +299,8 @@ class BitXor(_Binary):
     """`left ^ right`, both not negative."""
 
     def __attrs_post_init__(self) -> None:
-        _set(self, 0, possible_bits(self.left) | possible_bits(self.right))
+        bits = possible_bits(self.left) | possible_bits(self.right)
+        _set(self, 0, bits, bits & -bits)
 
 
 @_node
@@ -342,6 +367,10 @@ class AnyOf(Expr):
         return any_of(children)
 
 
+_CPP_KEYWORDS = frozenset(
+    ["alignas", "alignof", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "case", "catch", "char", "char8_t", "char16_t", "char32_t", "compl", "concept", "const", "consteval", "constexpr", "constinit", "const_cast", "co_await", "co_return", "co_yield", "decltype", "default", "delete", "do", "double", "dynamic_cast", "enum", "explicit", "export", "extern", "false", "float", "friend", "goto", "inline", "int", "long", "mutable", "namespace", "new", "noexcept", "not_eq", "nullptr", "operator", "or_eq", "private", "protected", "public", "register", "reinterpret_cast", "requires", "short", "signed", "sizeof", "static", "static_assert", "static_cast", "struct", "switch", "template", "this", "thread_local", "throw", "true", "try", "typedef", "typeid", "typename", "union", "unsigned", "using", "virtual", "void", "volatile", "wchar_t", "xor", "xor_eq"]
+)
+
 TRUE = Const(1)
 FALSE = Const(0)
 ZERO = Const(0)
@@ -351,14 +380,16 @@ ONE = Const(1)
 def sym(name: str, multiple_of: int = 1, low: int = 1, high: int = INT_MAX) -> Var:
     """A size or stride known at run time; becomes a kernel parameter `name`.
 
-    Legal when the name is a Python identifier, `multiple_of >= 1` and `low <= high`.
+    Legal when the name is an identifier of Python and C++, `multiple_of >= 1` and `low <= high`.
 
     >>> M = sym("M", multiple_of=8)
     >>> print((M * 4) % 32)
     0
     """
-    if not isinstance(name, str) or not name.isidentifier():
-        raise ArgumentError(f"sym({name!r}): a name must be a Python identifier", legal="letters, digits and _", hint='sym("M")')
+    if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
+        raise ArgumentError(f"sym({name!r}): a name must be an identifier", legal="ASCII letters, digits and _", hint='sym("M")')
+    if keyword.iskeyword(name) or name in _CPP_KEYWORDS:
+        raise ArgumentError(f"sym({name!r}): {name} is a keyword of Python or C++", hint=f'sym("{name}_size")')
     for label, value in (("multiple_of", multiple_of), ("low", low), ("high", high)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ArgumentError(f"sym({name!r}, {label}={value!r}): {label} must be a positive integer")
@@ -371,11 +402,9 @@ def as_expr(value: object) -> Expr:
     """An integer or an expression as an expression; anything else is refused."""
     if isinstance(value, Expr):
         return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return Const(value)
-    index = getattr(value, "__index__", None)
-    if index is not None and not isinstance(value, bool):
-        return Const(int(index()))
+    if not isinstance(value, bool):
+        with contextlib.suppress(TypeError):
+            return Const(operator.index(value))  # type: ignore[arg-type]
     raise ArgumentError(f"{value!r} is no integer expression", legal="an int or an expression of symbols")
 
 
@@ -514,6 +543,8 @@ def _quotient_partner(atom: Expr, remainder: Mod) -> Expr | None:
     quotient = floordiv(remainder.left, remainder.right)
     if atom == quotient:
         return remainder.left
+    if isinstance(atom, FloorDiv) and isinstance(quotient, Sum) and quotient.terms == (((atom,), 1),):
+        return add(remainder.left, mul(remainder.right, Const(-quotient.constant)))
     if isinstance(atom, Mod) and atom.left == quotient:
         return mod(remainder.left, mul(remainder.right, atom.right))
     return None
@@ -566,13 +597,7 @@ def floordiv(left: Expr, right: Expr) -> Expr:
         if isinstance(left, Const):
             return Const(left.value // right.value)
         return _floordiv_constant(left, right.value)
-    if isinstance(left, Const) and 0 <= left.value < right.low:
-        return ZERO
-    if left.low >= 0 and left.high < right.low:
-        return ZERO
-    if left == right:
-        return ONE
-    return _divide_symbolic(left, right)
+    return ONE if left == right else _divide_symbolic(left, right)
 
 
 def _divide_symbolic(left: Expr, right: Expr) -> Expr:
@@ -589,11 +614,13 @@ def _divide_symbolic(left: Expr, right: Expr) -> Expr:
             whole = add(whole, part)
         else:
             rest = add(rest, _product(atoms, coefficient))
-    if rest.low >= 0 and rest.high < right.low:
-        return whole
     if isinstance(rest, Mod) and rest.right == right:
         return whole
-    return add(whole, FloorDiv(rest, right))
+    return add(whole, _decided(FloorDiv(rest, right)))
+
+
+def _decided(quotient: FloorDiv) -> Expr:
+    return Const(quotient.low) if quotient.low == quotient.high else quotient
 
 
 def _product(atoms: Atoms, coefficient: int) -> Expr:
@@ -616,10 +643,8 @@ def _floordiv_constant(left: Expr, divisor: int) -> Expr:
 
 
 def _floordiv_remainder(left: Expr, divisor: int) -> Expr:
-    if isinstance(left, Const):
-        return Const(left.value // divisor)
-    if left.low >= 0 and left.high < divisor:
-        return ZERO
+    if left.low // divisor == left.high // divisor:
+        return Const(left.low // divisor)
     if isinstance(left, FloorDiv) and isinstance(left.right, Const):
         return floordiv(left.left, Const(left.right.value * divisor))
     if isinstance(left, Mod) and isinstance(left.right, Const) and left.right.value % divisor == 0:
@@ -664,6 +689,8 @@ def mod(left: Expr, right: Expr) -> Expr:
     _check_divisor(right)
     if left.low >= 0 and left.high < right.low:
         return left
+    if left.high < 0 and left.low >= -right.low:
+        return add(left, right)
     if isinstance(right, Const):
         if right.value == 1:
             return ZERO
@@ -686,14 +713,12 @@ def _mod_constant(left: Expr, divisor: int) -> Expr:
     terms, number = _terms(left)
     rest = {atoms: coefficient for atoms, coefficient in terms if _product_range(atoms, coefficient)[2] % divisor}
     reduced = _build(rest, number % divisor)
-    if isinstance(reduced, Const) or (reduced.low >= 0 and reduced.high < divisor):
-        return reduced
+    if reduced.low // divisor == reduced.high // divisor:
+        return _lifted(reduced, divisor)
     if isinstance(reduced, Mod) and isinstance(reduced.right, Const) and reduced.right.value % divisor == 0:
         return mod(reduced.left, Const(divisor))
     if reduced.low < 0:
         reduced = _lifted(reduced, divisor)
-        if reduced.low >= 0 and reduced.high < divisor:
-            return reduced
     split = _split_by_factor(reduced, divisor)
     if split is not None:
         scaled, scale = split
@@ -730,6 +755,10 @@ def _possible_bits(value: Expr) -> int:
     top = (1 << value.high.bit_length()) - 1
     trailing = value.factor & -value.factor if value.factor else 1
     bits = top & ~(trailing - 1)
+    if isinstance(value, BitAnd):
+        return bits & possible_bits(value.left) & possible_bits(value.right)
+    if isinstance(value, (BitOr, BitXor)):
+        return bits & (possible_bits(value.left) | possible_bits(value.right))
     if isinstance(value, Sum) and value.constant >= 0 and all(coefficient > 0 for _, coefficient in value.terms):
         seen = value.constant
         for atoms, coefficient in value.terms:
@@ -781,20 +810,31 @@ def _sorted(left: Expr, right: Expr) -> tuple[Expr, Expr]:
 
 def bit_or(left: Expr, right: Expr) -> Expr:
     """`left | right`; legal when neither is ever negative. Disjoint bits become a sum."""
-    if isinstance(left, Const) and isinstance(right, Const):
-        return Const(left.value | right.value)
     if possible_bits(left) & possible_bits(right) == 0:
         return add(left, right)
+    if isinstance(left, Const) and isinstance(right, Const):
+        return Const(left.value | right.value)
     return left if left == right else BitOr(*_sorted(left, right))
 
 
 def bit_xor(left: Expr, right: Expr) -> Expr:
-    """`left ^ right`; legal when neither is ever negative. Disjoint bits become a sum."""
-    if isinstance(left, Const) and isinstance(right, Const):
-        return Const(left.value ^ right.value)
+    """`left ^ right`; legal when neither is ever negative. Disjoint bits become a sum.
+
+    Bits below all those of the other side leave the node: a swizzled address plus a step inside the vector is
+    the swizzled address of the vector, plus the step. Each such split raises the lowest bit of one side, so they end.
+    """
     if possible_bits(left) & possible_bits(right) == 0:
         return add(left, right)
-    return ZERO if left == right else BitXor(*_sorted(left, right))
+    if isinstance(left, Const) and isinstance(right, Const):
+        return Const(left.value ^ right.value)
+    if left == right:
+        return ZERO
+    for value, other in ((left, right), (right, left)):
+        step = Const(possible_bits(other) & -possible_bits(other))
+        below = mod(value, step)
+        if below != ZERO:
+            return add(bit_xor(mul(floordiv(value, step), step), other), below)
+    return BitXor(*_sorted(left, right))
 
 
 def minimum(left: Expr | int, right: Expr | int) -> Expr:
@@ -825,22 +865,28 @@ def equal(left: Expr | int, right: Expr | int) -> Expr:
     """The truth of `left == right`."""
     first, second = as_expr(left), as_expr(right)
     gap = add(first, mul(second, Const(-1)))
-    if isinstance(gap, Const):
-        return TRUE if gap.value == 0 else FALSE
     if gap.low > 0 or gap.high < 0:
         return FALSE
+    if gap.low == gap.high:
+        return TRUE
     return Equal(first, second)
+
+
+def _parts(conditions: Iterable[Expr], kind: type[All] | type[AnyOf]) -> Iterable[Expr]:
+    for condition in conditions:
+        if not isinstance(condition, Expr) or condition.low < 0 or condition.high > 1:
+            raise ArgumentError(f"{condition!r} is no condition", legal="less(a, b), equal(a, b), and all_of or any_of of conditions")
+        yield from condition.conditions if isinstance(condition, kind) else (condition,)
 
 
 def all_of(conditions: Iterable[Expr]) -> Expr:
     """The conjunction; true when there is none. Equal conditions stand once, in order of first appearance."""
     flat: dict[Expr, None] = {}
-    for condition in conditions:
-        for part in condition.conditions if isinstance(condition, All) else (condition,):
-            if part == FALSE:
-                return FALSE
-            if part != TRUE:
-                flat[part] = None
+    for part in _parts(conditions, All):
+        if part == FALSE:
+            return FALSE
+        if part != TRUE:
+            flat[part] = None
     parts = tuple(flat)
     return TRUE if not parts else parts[0] if len(parts) == 1 else All(parts)
 
@@ -848,12 +894,11 @@ def all_of(conditions: Iterable[Expr]) -> Expr:
 def any_of(conditions: Iterable[Expr]) -> Expr:
     """The disjunction; false when there is none."""
     flat: dict[Expr, None] = {}
-    for condition in conditions:
-        for part in condition.conditions if isinstance(condition, AnyOf) else (condition,):
-            if part == TRUE:
-                return TRUE
-            if part != FALSE:
-                flat[part] = None
+    for part in _parts(conditions, AnyOf):
+        if part == TRUE:
+            return TRUE
+        if part != FALSE:
+            flat[part] = None
     parts = tuple(flat)
     return FALSE if not parts else parts[0] if len(parts) == 1 else AnyOf(parts)
 
@@ -973,7 +1018,7 @@ def source(value: Expr) -> str:
         case Var():
             return f"e[{value.name!r}]"
         case Sum():
-            parts = ["*".join([*(source(a) for a in atoms), *([str(c)] if c != 1 else [])]) for atoms, c in value.terms]
+            parts = ["*".join([*(_number_source(a) for a in atoms), *([str(c)] if c != 1 else [])]) for atoms, c in value.terms]
             return f"({'+'.join([*parts, *([str(value.constant)] if value.constant else [])])})"
         case FloorDiv(left=left, right=right):
             return f"({source(left)}//{source(right)})"
@@ -996,6 +1041,11 @@ def source(value: Expr) -> str:
         case AnyOf():
             return f"({'|'.join(source(c) for c in value.conditions)})"
     raise TypeError(type(value))
+
+
+def _number_source(value: Expr) -> str:
+    """A truth value as a number: NumPy's sum of two truth values is their disjunction."""
+    return f"({source(value)}*1)" if isinstance(value, (Less, Equal, All, AnyOf)) else source(value)
 
 
 def _numeric_minimum(left: Any, right: Any) -> Any:

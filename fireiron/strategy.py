@@ -119,7 +119,7 @@ class Strategy(Verbs):
         >>> MatMul.tile(8, 8).to(Block).at(Tile).replace(Tile((4, 4)))
         MatMul.tile(4, 4)
         """
-        from fireiron.decomp.load import operand_name
+        from fireiron.operand import operand_name
 
         found = []
         for position, step in enumerate(self.steps):

@@ -309,6 +309,8 @@ def _flags(chain: Toolchain, source: str, arch: str, options: tuple[str, ...], f
     math = ("--use_fast_math",) if fast_math else ("--ftz=false", "--prec-div=true", "--prec-sqrt=true")
     defaults = [flag for flag in ("--std=c++17", *math) if _option_name(flag) not in given]
     include = _include_folders(chain) if "#include" in source else ()
+    if chain.version >= (13, 0):
+        defaults.append("--no-cache")  # beside a driver, NVRTC 13 answers from a cache of its own, without ptxas' report
     return (f"--gpu-architecture={arch}", "--ptxas-options=-v", *defaults, *(f"--include-path={path}" for path in include), *options)
 
 

@@ -69,7 +69,7 @@ def check_below(level: Level, current: Level, within: object, at: str | None) ->
     if not isinstance(level, Level):
         raise DecompositionError("to(level): not a level", got=level, legal="Block Warpgroup Warp QuadPair Thread Lane", at=at)
     detached = level.threads == 1 and level.parent is not None and current in level.parent.ancestors()
-    if level.is_below(current) and not detached and current != Kernel or (level == Block and current == Kernel):
+    if (level.is_below(current) and not detached and current != Kernel) or (level == Block and current == Kernel):
         return
     hint = None
     if level.threads is not None and current == Kernel:

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.load import _order_of, chain, copies_of, default_copy, steps_for
 from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.expr import FALSE, TRUE, constant
 from fireiron.ir import Comment, Hole
 from fireiron.machine import GL, MEMORIES, RF, DType, Kernel, Memory
 from fireiron.spec import InitSpec, MatMulSpec, MoveSpec, Spec
-from fireiron.tensor import Tensor, whole_view
+from fireiron.substrategy import chain, copies_of, default_copy, steps_for
+from fireiron.tensor import ColMajor, Tensor, whole_view
 from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
 
 
@@ -65,7 +65,7 @@ class Epilog(Decomposition):
         name = context.fresh(f"c_{self.memory.name.lower()}")
         copies, copy = copies_of(self.memory, spec, context)
         dtype = self.dtype or spec.accumulator or target.dtype
-        tensor = Tensor(name, target.shape, dtype, self.memory, _order_of(target), copies=copies, owner="accumulates", origin=context.origin)
+        tensor = Tensor(name, target.shape, dtype, self.memory, ColMajor, copies=copies, owner="accumulates", origin=context.origin)
         fresh = whole_view(tensor, copy)
         loads = spec.accumulate == TRUE
         init: Spec = MoveSpec(spec.level, target, fresh, ("m", "n")) if loads else InitSpec(spec.level, fresh)

@@ -9,39 +9,15 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError
-from fireiron.expr import ZERO, Expr, constant
+from fireiron.expr import Expr, constant
 from fireiron.ir import Comment, Hole, Stmt, SyncPoint
 from fireiron.layout import Layout, Swizzle
-from fireiron.machine import GL, MEMORIES, Block, Kernel, Memory
-from fireiron.spec import MoveSpec, Spec, Starter
+from fireiron.machine import GL, MEMORIES, Kernel, Memory
+from fireiron.operand import DST, SRC, A, B, C, Operand, operand_name
+from fireiron.spec import MoveSpec, Spec
+from fireiron.substrategy import chain, copies_of, default_copy, steps_for
 from fireiron.tensor import MatrixLayout, Tensor, View, whole_view
 from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
-
-
-@attrs.frozen(repr=False)
-class Operand:
-    """An operand's name: `A`, `B`, `C`, or `Move.src`."""
-
-    name: str
-
-    def __repr__(self) -> str:
-        return self.name if len(self.name) == 1 else repr(self.name)
-
-
-A = Operand("A")
-B = Operand("B")
-C = Operand("C")
-SRC = Operand("src")
-DST = Operand("dst")
-
-
-def operand_name(value: object) -> str:
-    """The name of an operand, given as an `Operand` or a string; `MatMul.a` of the paper is `A`."""
-    if isinstance(value, Operand):
-        return value.name
-    if isinstance(value, str):
-        return value
-    raise ArgumentError("not an operand", got=value, legal='A B C "src"', at=call_site())
 
 
 @attrs.frozen
@@ -124,43 +100,6 @@ class Load(Decomposition):
                     yield Load(name, memory, default_copy())
 
 
-def default_copy() -> tuple[Decomposition, ...]:
-    """The copy that is always right: one element a thread, threads in turns."""
-    from fireiron.decomp.done import Done
-    from fireiron.decomp.tile import Tile
-    from fireiron.machine import Thread
-    from fireiron.refine.to import To
-
-    return (Tile((1, 1), refinements=(To(Thread),)), Done())
-
-
-def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decomposition, ...]:
-    """The steps of a strategy given as an argument; the default copy for None or `_`."""
-    from fireiron.strategy import Strategy
-
-    if move is None:
-        return default_copy()
-    if isinstance(move, Starter) and move.spec_class.title in starters:
-        raise DecompositionError(f"{what}: {move!r} has no steps yet", hint=f"{move!r}.tile(...).to(...).done()", at=call_site())
-    if not isinstance(move, Strategy):
-        raise ArgumentError(f"{what}: not a strategy", got=move, legal=f"{starters[0]}.tile(...).to(...).done(), or nothing", at=call_site())
-    return move.steps
-
-
-def chain(steps: tuple[Decomposition, ...], summary: bool = False) -> str:
-    """Steps as they are written in a chain; as a summary, without long texts."""
-    return "".join(f".{step.summary() if summary else step.label()}" for step in steps)
-
-
-def copies_of(memory: Memory, spec: Spec, context: Context) -> tuple[int, Expr]:
-    """How many units own a copy of a buffer at this level, and this thread's copy."""
-    if memory.private or spec.level in (Block, Kernel):
-        return 1, ZERO
-    if context.threads is None:
-        return 1, ZERO
-    return context.units(spec.level, Block), context.unit(spec.level, Block)
-
-
 def _root(name: str) -> str:
     return name.split("_")[0].lower()
 
@@ -196,3 +135,6 @@ def _checked(layout: MatrixLayout | Layout, shape: tuple[int, ...]) -> MatrixLay
 
 def _size_of(mode: Any) -> int:
     return math.prod(_size_of(part) for part in mode) if isinstance(mode, tuple) else int(mode)
+
+
+__all__ = ["DST", "SRC", "A", "B", "C", "Load", "LoadPlan", "Operand", "operand_name"]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.tile import check_extent, divide, loop_over
+from fireiron.dividing import check_extent, divide, loop_over
 from fireiron.errors import DecompositionError
 from fireiron.expr import TRUE, ZERO, any_of, constant
 from fireiron.ir import For, Hole, Stmt, SyncPoint

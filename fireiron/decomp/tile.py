@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.dividing import Digit, check_extent, check_number, divide, loop_over, moved, product
 from fireiron.errors import DecompositionError
 from fireiron.expr import TRUE, Expr, Var, all_of, as_expr, constant, less, mod
-from fireiron.ir import Comment, For, Hole, Let, Stmt
-from fireiron.machine import Block, Kernel, Level
+from fireiron.ir import Comment, For, Hole, Let
+from fireiron.machine import Block, Level
 from fireiron.spec import Spec
-from fireiron.tensor import ColMajor, Cut, Dealt, Dim, MatrixLayout, Mode, RowMajor, View, cut, require_cut
+from fireiron.tensor import MatrixLayout, RowMajor, View
 from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
 from fireiron.units import check_below, unit_in
 
@@ -31,26 +31,14 @@ class Strided:
         for pair in dims:
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise DecompositionError("Strided: each dimension is a pair (chunk, repeat)", got=pair, at=call_site())
-            _check_number(pair[0], "Strided chunk")
-            _check_number(pair[1], "Strided repeat")
+            check_number(pair[0], "Strided chunk")
+            check_number(pair[1], "Strided repeat")
             if pair[1] % pair[0]:
                 raise DecompositionError(f"Strided{pair}: the repeat is no multiple of the chunk", at=call_site())
         self.__attrs_init__(dims)  # type: ignore[attr-defined]
 
     def __repr__(self) -> str:
         return f"Strided({', '.join(map(repr, self.dims))})"
-
-
-def _check_number(value: Any, what: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise DecompositionError(f"{what}: must be a positive integer", got=value, at=call_site())
-
-
-def check_extent(value: Any, what: str) -> Any:
-    """A tile size: a positive integer, or something that stands for one until it is chosen (a `Tunable`)."""
-    if not hasattr(value, "tunable_values"):
-        _check_number(value, what)
-    return value
 
 
 @attrs.frozen
@@ -61,15 +49,6 @@ class TilePlan:
     unroll: bool = False
     order: MatrixLayout = RowMajor
     permutation: Expr | None = None
-
-
-@attrs.frozen
-class Digit:
-    """Part of a tile number: `size` values of it, each a step of `strides[operand]` coordinates along `dim`."""
-
-    dim: str
-    size: Expr
-    strides: Mapping[str, Expr]
 
 
 @attrs.frozen
@@ -119,7 +98,7 @@ class Tile(Decomposition):
         if level is None or level.threads is None or spec.level != Block:
             return None
         _, digits = divide(spec, self.extents(spec), self.label())
-        total = _product(digits)
+        total = product(digits)
         return None if total is None else total * level.threads
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
@@ -142,112 +121,7 @@ class Tile(Decomposition):
                 yield Tile((rows, columns))
 
 
-# ---------------------------------------------------------------------------------------------- dividing views
-
-
-def divide(spec: Spec, extents: Mapping[str, tuple[int, int | None]], what: str) -> tuple[dict[str, View], list[Digit]]:
-    """The operands' views of one tile (at tile 0), and the digits of the tile number, slowest first."""
-    cuts: dict[str, dict[str, Cut]] = {}
-    for name, view in spec.operands.items():
-        cuts[name] = {}
-        for position, dim in enumerate(spec.uses[name]):
-            if dim in extents:
-                size, repeat = extents[dim]
-                extent = view.tensor.shape[position]
-                cuts[name][dim] = require_cut(cut(view.dims[position], size, repeat, extent), size, view.dims[position], what, spec)
-    digits = [digit for dim in spec.dims if dim in extents for digit in _digits(dim, cuts)]
-    views = {name: _inner(view, spec.uses[name], cuts[name]) for name, view in spec.operands.items()}
-    return views, digits
-
-
-def _inner(view: View, dims: tuple[str, ...], cuts: Mapping[str, Cut]) -> View:
-    changed = []
-    for dim, part in zip(dims, view.dims, strict=True):
-        result = cuts.get(dim)
-        changed.append(part if result is None else attrs.evolve(part, modes=result.inner, bound=result.bound))
-    return attrs.evolve(view, dims=tuple(changed))
-
-
-def _digits(dim: str, cuts: Mapping[str, Mapping[str, Cut]]) -> list[Digit]:
-    """The common digits of a dimension's tile number over all operands, slowest first."""
-    outer = {name: list(by_dim[dim].outer) for name, by_dim in cuts.items() if dim in by_dim}
-    digits: list[Digit] = []
-    while any(outer.values()):
-        sizes = [modes[0].size for modes in outer.values() if modes]
-        step = _common(sizes)
-        if step is None or not all(outer.values()):
-            raise DecompositionError(
-                f"dimension {dim}: the operands are divided in ways that do not fit together ({', '.join(map(str, sizes))})",
-                hint="tile them alike, or load the operand after the strided tile",
-            )
-        strides = {}
-        for name, modes in outer.items():
-            mode = modes[0]
-            strides[name] = mode.stride
-            if mode.size == step:
-                modes.pop(0)
-            else:
-                modes[0] = Mode(mode.size // step, mode.stride * step)
-        digits.append(Digit(dim, step, strides))
-    return digits[::-1]
-
-
-def _common(sizes: list[Expr]) -> Expr | None:
-    """The largest first digit that all agree on; sizes known only at run time must be equal."""
-    if all(size == sizes[0] for size in sizes):
-        return sizes[0]
-    numbers = [constant(size) for size in sizes]
-    if any(number is None for number in numbers):
-        return None
-    step = math.gcd(*[number for number in numbers if number is not None])
-    return as_expr(step) if step > 1 else None
-
-
-def moved(views: Mapping[str, View], spec: Spec, digit: Digit, index: Expr, unit: bool) -> dict[str, View]:
-    """The views, shifted by `index` tiles along a digit."""
-    result = {}
-    for name, view in views.items():
-        dims = spec.uses[name]
-        if digit.dim not in dims:
-            result[name] = view
-            continue
-        position = dims.index(digit.dim)
-        part = view.dims[position]
-        stride = digit.strides[name]
-        size, step = constant(digit.size), constant(stride)
-        dealt = (*part.dealt, Dealt(size, step, unit)) if size is not None and step is not None else part.dealt
-        shifted: Dim = attrs.evolve(part, base=part.base + index * stride, dealt=dealt)
-        result[name] = attrs.evolve(view, dims=(*view.dims[:position], shifted, *view.dims[position + 1 :]))
-    return result
-
-
-def _product(digits: list[Digit]) -> int | None:
-    total = 1
-    for digit in digits:
-        number = constant(digit.size)
-        if number is None:
-            return None
-        total *= number
-    return total
-
-
 # ---------------------------------------------------------------------------------------------- loops
-
-
-def loop_over(
-    spec: Spec, views: dict[str, View], digits: list[Digit], unroll: bool, context: Context, inner: tuple[Stmt, ...]
-) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:
-    """Loops over digits, slowest outermost, around `inner`; the views moved to the current tile; the loop variables."""
-    variables = []
-    for digit in digits:
-        label = spec.labels[spec.dims.index(digit.dim)]
-        var = Var(context.fresh(label), 0, max(digit.size.high - 1, 0))
-        views = moved(views, spec, digit, var, unit=False)
-        variables.append(var)
-    body = inner
-    for digit, var in zip(reversed(digits), reversed(variables), strict=True):
-        body = (For(var, digit.size, body, unroll, context.origin),)
-    return views, body, variables
 
 
 def _looped(spec: Spec, views: dict[str, View], digits: list[Digit], plan: TilePlan, context: Context) -> Expansion:
@@ -264,7 +138,7 @@ def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Digit
     if plan.level == Block:
         return _dealt_to_blocks(spec, views, order, plan, context)
     assert plan.level is not None
-    total = _product(order)
+    total = product(order)
     if total is None:
         raise DecompositionError(
             f"to({plan.level}): the number of tiles is known only at run time", hint="deal tiles of symbolic sizes to Block first"
@@ -446,5 +320,3 @@ def _permuted_grid(permutation: Expr, unit: Expr, grid: Expr, context: Context) 
     (uid,) = [var for var in permutation.variables() if var.name == "uid"] or [None]
     return unit if uid is None else context.let("block_tile", permutation.substitute({uid: unit}), high=number - 1)
 
-
-__all__ = ["Digit", "Kernel", "Strided", "Tile", "TilePlan", "ColMajor", "check_extent", "divide", "loop_over", "moved"]

@@ -1,4 +1,4 @@
-"""Copies of one thread among GL, SH and RF: one element, or a vector of up to 16 bytes (Graphene, Table 2 rows 1 to 3)."""
+"""Copies of one thread among GL, SH and RF: an element, or a row of them by vectors (Graphene, Table 2 rows 1 to 3)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from fireiron.tree import Executable, Mismatch
 
 @attrs.frozen
 class ThreadMove(Executable):
-    """`Move(r,c)` of one thread, `r` or `c` 1 and at most 16 bytes; types are converted.
+    """`Move(r,c)` of one thread, `r` or `c` 1, at most 16 elements; types are converted.
 
-    The widest vector that is provably contiguous and aligned is used. With `vector_bytes` set, exactly that width is
-    asked for, and refused where it cannot be proved.
+    Loads and stores of 2, 4, 8 or 16 bytes are used, the widest that are provably contiguous and aligned. With
+    `vector_bytes` set, exactly that width is asked for, and refused where it cannot be proved.
     """
 
     vector_bytes: int | None = None
 
     def performs(self) -> str:
-        return "Move(1,c) or Move(r,1) (GL|SH|RF -> GL|SH|RF)(Thread), at most 16 bytes"
+        return "Move(1,c) or Move(r,1) (GL|SH|RF -> GL|SH|RF)(Thread), at most 16 elements"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not isinstance(spec, MoveSpec):
@@ -38,9 +38,8 @@ class ThreadMove(Executable):
         if total is None or total > max(size for size in sizes if size is not None):
             found.append(Mismatch("shape", "1xc or rx1", "x".join(map(str, spec.sizes))))
         else:
-            widest = max(view.dtype.bytes for view in spec.operands.values()) * total
-            if widest > 16:
-                found.append(Mismatch("bytes", "at most 16", str(widest)))
+            if total > 16:
+                found.append(Mismatch("shape", "at most 16 elements", str(total)))
         for name, view in spec.operands.items():
             if view.memory not in MEMORIES:
                 found.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))

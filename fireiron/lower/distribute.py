@@ -12,9 +12,9 @@ from collections.abc import Iterable
 import attrs
 import numpy as np
 
-from fireiron.footprint import Array, active_mask, evaluate, grid_of, needed_variables
 from fireiron.errors import DecompositionError
 from fireiron.expr import FALSE, ONE, Expr, Var, as_expr, constant
+from fireiron.footprint import Array, active_mask, evaluate, grid_of, needed_variables
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs
 from fireiron.spec import InitSpec
 from fireiron.tensor import Dealt, MatrixLayout, Storage, StorageMode

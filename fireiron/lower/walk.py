@@ -26,10 +26,10 @@ RESERVED = {
 
 @attrs.frozen
 class Grown:
-    """A tree with what was found while it grew: threads of a block, blocks of the grid, named values."""
+    """A tree with what was found while it grew: threads of a block (None while no step fixes them), blocks, named values."""
 
     node: Node
-    threads: int
+    threads: int | None
     grid: Expr
     context: Context
 
@@ -37,8 +37,10 @@ class Grown:
 def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Architecture, instructions: tuple[Executable, ...]) -> Grown:
     """The decomposition tree of a spec on a target: threads are counted first, then every step is expanded."""
     counting = _context(spec, architecture, instructions, None)
-    threads = spec.level.threads or count_threads(spec, steps, counting) or 1
-    if threads > architecture.threads_per_block:
+    threads = spec.level.threads or count_threads(spec, steps, counting)
+    if threads is None and steps and steps[-1].verb == "done":
+        threads = 1
+    if threads is not None and threads > architecture.threads_per_block:
         raise ResourceError(
             f"the strategy needs {threads} threads in a block, {architecture} has at most {architecture.threads_per_block}",
             within=spec,
@@ -73,6 +75,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
     if spec.level != KernelLevel:
         raise ArgumentError(f"code is generated for whole kernels, {spec} is at {spec.level}", hint="MatMul(M,N,K)(GL,GL,GL)(Kernel)")
     require_complete(grown.node)
+    assert grown.threads is not None
     body = _program(grown.node)
     lets = tuple(Let(var, value) for (value, _, _), var in grown.context.names.lets.items())
     kernel = Kernel(

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import attrs
 
-
 from fireiron.tree import Refinement
 
 

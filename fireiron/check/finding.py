@@ -1,0 +1,73 @@
+"""What a check reports: one value for all kinds, that prints, sorts and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from fireiron.ir import Access, Exec
+
+SEVERITIES = ("error", "warning", "note")
+"""`error`: the kernel is wrong. `warning`: it is slow, or taken on trust. `note`: good to know, or not decided."""
+
+
+@attrs.frozen
+class Finding:
+    """One result of a check.
+
+    `kind` is `"race"`, `"bounds"`, `"banks"`, `"coalescing"` or `"resources"`; `at` the line of the user's strategy,
+    `access` says who touches the buffer how; `details` are numbers and names for programs, with plain values only.
+    """
+
+    kind: str
+    severity: str
+    buffer: str | None
+    message: str
+    at: str | None = None
+    access: str | None = None
+    details: Mapping[str, Any] = attrs.field(factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return attrs.asdict(self, recurse=False) | {"details": plain(self.details)}
+
+    def __str__(self) -> str:
+        place = "" if self.at is None else f"{self.at}: "
+        return f"{place}{self.severity}: {self.kind}: {self.message}"
+
+
+def plain(value: Any) -> Any:
+    """NumPy numbers, tuples and mappings as the types that JSON has."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in value]
+    if isinstance(value, (bool, str)) or value is None:
+        return value
+    if hasattr(value, "item"):
+        return value.item()
+    return value if isinstance(value, (int, float)) else str(value)
+
+
+def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Errors first, then by kind; program order among equals."""
+    return tuple(sorted(findings, key=lambda one: (SEVERITIES.index(one.severity), one.kind)))
+
+
+def table(findings: Iterable[Finding]) -> list[list[str]]:
+    """Rows for the command line: a head, then severity, kind, buffer, line, message."""
+    rows = [["severity", "kind", "buffer", "at", "message"]]
+    rows += [[one.severity, one.kind, one.buffer or "", one.at or "", one.message] for one in findings]
+    return rows
+
+
+def described(statement: Exec, access: Access) -> str:
+    """`a_sh read by Move Move(1,1)(SH,RF)(Thread)`."""
+    return f"{access.buffer} {'written' if access.write else 'read'} by {statement.instruction.name} {statement.spec}"
+
+
+def line_of(statement: Exec, access: Access) -> str | None:
+    """The line of the user's strategy."""
+    return access.origin or statement.origin

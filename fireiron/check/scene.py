@@ -1,0 +1,151 @@
+"""A kernel on a stage: its accesses in program order, and values of expressions for threads, blocks and loops, with NumPy."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from fireiron.expr import Expr, Sum, Var, compiled, conjuncts, constant
+from fireiron.ir import Access, Exec, For, Kernel, Let, Stmt, scratch_access, statements
+
+Array = Any
+
+MANY = 1 << 22
+"""Values that a check enumerates at most for one access; beyond that it reasons by ranges, or says that it did not decide."""
+
+
+@attrs.frozen(eq=False)
+class Use:
+    """An access with its statement and the loops around it, outermost first."""
+
+    statement: Exec
+    loops: tuple[For, ...]
+    access: Access
+
+
+class Frame(dict[str, Any]):
+    """Values of variables by name, each an integer or an array along its own axis; named values appear when asked for."""
+
+    def __init__(self, lets: Mapping[str, Expr], axes: Sequence[tuple[str, Array]], fixed: Mapping[str, int]) -> None:
+        super().__init__(fixed)
+        self.lets = lets
+        self.axes = tuple(axes)
+        self.shape = tuple(len(values) for _, values in axes)
+        for axis, (name, values) in enumerate(axes):
+            self[name] = np.reshape(values, [-1 if other == axis else 1 for other in range(len(axes))])
+
+    def __missing__(self, name: str) -> Any:
+        self[name] = value = compiled(self.lets[name])(self)
+        return value
+
+    def value(self, expression: Expr) -> Array:
+        """The value, which broadcasts to the frame's shape."""
+        return compiled(expression)(self)
+
+    def full(self, expression: Expr) -> Array:
+        """The value at every point of the frame."""
+        return np.broadcast_to(np.asarray(self.value(expression)), self.shape)
+
+    def at(self, index: Sequence[int]) -> dict[str, int]:
+        """The variables of the axes at one point."""
+        return {name: int(values[position]) for (name, values), position in zip(self.axes, index, strict=True)}
+
+
+class Scene:
+    """A kernel with its named values; the starting point of every check."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.threads = np.arange(kernel.threads)
+        self.lets = {one.var.name: one.value for one in statements(kernel.body) if isinstance(one, Let)}
+        self.symbols = frozenset(symbol.name for symbol in kernel.symbols)
+        self.roots = functools.lru_cache(maxsize=None)(self._roots)
+        self.uses = tuple(_uses(kernel.body, ()))
+
+    def _roots(self, expression: Expr) -> frozenset[str]:
+        """Names of the thread, block, loops and sizes that an expression depends on, through named values."""
+        found: set[str] = set()
+        for var in expression.variables():
+            found |= self.roots(self.lets[var.name]) if var.name in self.lets else {var.name}
+        return frozenset(found)
+
+    def needs(self, expressions: Iterable[Expr]) -> frozenset[str]:
+        """The roots of several expressions."""
+        return frozenset().union(*(self.roots(expression) for expression in expressions))
+
+    def guards(self, statement: Exec, known: frozenset[str]) -> tuple[list[Expr], list[Expr]]:
+        """The conditions of a statement that depend on `known` names only, and the others."""
+        kept: list[Expr] = []
+        assumed: list[Expr] = []
+        for condition in conjuncts(statement.active):
+            (kept if self.roots(condition) <= known else assumed).append(condition)
+        return kept, assumed
+
+    def frame(self, axes: Sequence[tuple[str, Array]], fixed: Mapping[str, int] | None = None) -> Frame:
+        """Values along axes."""
+        return Frame(self.lets, axes, fixed or {})
+
+    def loop_axes(self, loops: Sequence[For], needed: frozenset[str], limit: int = MANY) -> list[tuple[str, Array]] | None:
+        """All values of the needed loops, or None where they are not known or too many."""
+        axes = []
+        for loop in loops:
+            if loop.var.name in needed:
+                count = constant(loop.extent)
+                if count is None:
+                    return None
+                axes.append((loop.var.name, np.arange(count)))
+        return axes if math.prod(len(values) for _, values in axes) <= limit else None
+
+    def addresses(self, frame: Frame, access: Access) -> Array:
+        """Addresses in elements at every point of the frame, the access's elements along a last axis."""
+        buffer = self.kernel.buffer(access.buffer)
+        elements = access.elements()
+        if len(elements) <= 8:
+            parts = [frame.full(buffer.address(access, offset)) for offset in elements]
+            return np.stack(parts, axis=-1)
+        steps = np.array(elements).T
+        names = [Var(f"element {dim}", 0, int(step.max())) for dim, step in enumerate(steps)]
+        moved = attrs.evolve(access, base=tuple(base + name for base, name in zip(access.base, names, strict=True)))
+        fixed = {name: value for name, value in frame.items() if isinstance(value, int)}
+        last = len(frame.axes)
+        longer = self.frame([*frame.axes, (f"element {len(steps)}", np.arange(len(elements)))], fixed)
+        for name, step in zip(names, steps, strict=True):
+            longer[name.name] = step.reshape([1] * last + [-1])
+        return longer.full(buffer.address(moved, (0,) * len(steps)))
+
+    def coordinates(self, frame: Frame, access: Access) -> list[Array]:
+        """Coordinates per dimension at every point of the frame, the access's elements along a last axis."""
+        steps = np.array(access.elements()).T
+        return [frame.full(base)[..., None] + step for base, step in zip(access.base, steps, strict=True)]
+
+
+def _uses(body: tuple[Stmt, ...], loops: tuple[For, ...]) -> Iterator[Use]:
+    for statement in body:
+        if isinstance(statement, For):
+            yield from _uses(statement.body, (*loops, statement))
+        elif isinstance(statement, Exec):
+            for access in accesses_of(statement):
+                yield Use(statement, loops, access)
+
+
+def accesses_of(statement: Exec) -> tuple[Access, ...]:
+    """All accesses of a statement, that to its scratch memory included."""
+    return statement.accesses if statement.scratch is None else (*statement.accesses, scratch_access(statement.scratch))
+
+
+def linear(expression: Expr) -> tuple[list[tuple[tuple[Expr, ...], int]], int]:
+    """The terms of a sum with their coefficients, and its constant."""
+    number = constant(expression)
+    if number is not None:
+        return [], number
+    return (list(expression.terms), expression.constant) if isinstance(expression, Sum) else ([((expression,), 1)], 0)
+
+
+def product(atoms: Sequence[Expr], coefficient: int) -> Expr:
+    """A term as an expression."""
+    return functools.reduce(lambda left, right: left * right, atoms) * coefficient

@@ -1,0 +1,47 @@
+"""Strategies inside strategies: the copy of a load, the init and the store of an epilog."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fireiron.errors import ArgumentError, DecompositionError
+from fireiron.expr import ZERO, Expr
+from fireiron.machine import Block, Kernel, Memory, Thread
+from fireiron.spec import Spec, Starter
+from fireiron.tree import Context, Decomposition, call_site
+
+
+def default_copy() -> tuple[Decomposition, ...]:
+    """The copy that is always right: one element a thread, threads in turns."""
+    from fireiron.decomp.done import Done
+    from fireiron.decomp.tile import Tile
+    from fireiron.refine.to import To
+
+    return (Tile((1, 1), refinements=(To(Thread),)), Done())
+
+
+def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decomposition, ...]:
+    """The steps of a strategy given as an argument; the default copy for None or `_`."""
+    from fireiron.strategy import Strategy
+
+    if move is None:
+        return default_copy()
+    if isinstance(move, Starter) and move.spec_class.title in starters:
+        raise DecompositionError(f"{what}: {move!r} has no steps yet", hint=f"{move!r}.tile(...).to(...).done()", at=call_site())
+    if not isinstance(move, Strategy):
+        raise ArgumentError(f"{what}: not a strategy", got=move, legal=f"{starters[0]}.tile(...).to(...).done(), or nothing", at=call_site())
+    return move.steps
+
+
+def chain(steps: tuple[Decomposition, ...], summary: bool = False) -> str:
+    """Steps as they are written in a chain; as a summary, without long texts."""
+    return "".join(f".{step.summary() if summary else step.label()}" for step in steps)
+
+
+def copies_of(memory: Memory, spec: Spec, context: Context) -> tuple[int, Expr]:
+    """How many units own a copy of a buffer at this level, and this thread's copy."""
+    if memory.private or spec.level in (Block, Kernel):
+        return 1, ZERO
+    if context.threads is None:
+        return 1, ZERO
+    return context.units(spec.level, Block), context.unit(spec.level, Block)

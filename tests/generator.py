@@ -1,0 +1,234 @@
+"""Random problems and strategies, drawn step by step among what the verbs allow.
+
+A draw may be refused by the project's own error (a store that deals otherwise than the compute path, say); it is then
+drawn again. Everything else that goes wrong is a finding.
+"""
+
+import random
+
+from fireiron import *
+from fireiron.expr import constant
+
+DTYPES = (float32, float32, float32, float16, float64, int32, int8, bfloat16)
+
+
+def divisors(number, limit=None):
+    return [d for d in range(1, number + 1) if number % d == 0 and (limit is None or d <= limit)]
+
+
+class Drawn:
+    """One draw: the spec, the strategy, and the features it has."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.seed = seed
+        self.features = set()
+        self.sizes = {}
+        self.spec = self.draw_spec()
+        self.strategy = self.draw_strategy()
+
+    def chance(self, probability, feature=None):
+        hit = self.random.random() < probability
+        if hit and feature:
+            self.features.add(feature)
+        return hit
+
+    def pick(self, values):
+        return self.random.choice(list(values))
+
+    # ------------------------------------------------------------------------------------------ the problem
+
+    def draw_size(self, tile):
+        near = self.pick((tile - 1, tile, tile + 1, 2 * tile - 1, 2 * tile, 2 * tile + 3))
+        return max(1, self.pick((near, self.random.randint(1, 70), near)))
+
+    def draw_layout(self, name, shape):
+        layout = self.pick((ColMajor, RowMajor))
+        self.features.add(f"{name} {layout}")
+        if self.chance(0.15, "ld"):
+            least = shape[0] if layout == ColMajor else shape[1]
+            return layout(ld=least + self.pick((1, 3, 4, 8)))
+        return layout
+
+    def draw_spec(self):
+        self.bm, self.bn = self.pick((8, 16, 32, 64, 12, 24, 48)), self.pick((8, 16, 32, 64, 20, 40))
+        M, N, K = self.draw_size(self.bm), self.draw_size(self.bn), self.draw_size(self.pick((4, 8, 16)))
+        self.sizes = {"M": M, "N": N, "K": K}
+        dtype = self.pick(DTYPES)
+        self.features.add(str(dtype))
+        options = {"dtype": dtype}
+        if dtype in (float16, bfloat16) and self.chance(0.6, "float32 accumulator"):
+            options["accumulator"] = float32
+            if self.chance(0.5):
+                options["c_dtype"] = float32
+        if self.chance(0.1, "accumulate"):
+            options["accumulate"] = True
+        layouts = {name: self.draw_layout(name, shape) for name, shape in (("A", (M, K)), ("B", (K, N)), ("C", (M, N)))}
+        if self.chance(0.2, "symbolic"):
+            divides = lambda size: self.pick([d for d in (1, 1, 2, 4, 8) if size % d == 0])
+            symbols = {name: sym(name, multiple_of=divides(size)) for name, size in self.sizes.items() if self.chance(0.7)}
+            M, N, K = (symbols.get(name, size) for name, size in self.sizes.items())
+            self.symbols = {name: self.sizes[name] for name in symbols}
+        else:
+            self.symbols = {}
+        return MatMul(M, N, K, **options, **layouts)(GL, GL, GL)(Kernel)
+
+    # ------------------------------------------------------------------------------------------ the strategy
+
+    def sizes_of(self, strategy):
+        return dict(zip(strategy.result.dims, (constant(size) for size in strategy.result.sizes)))
+
+    def dealt(self, start, levels):
+        """Tiles dealt to a chain of levels; returns the steps so that init and store can repeat them."""
+        chain = start
+        for level, most in levels:
+            size = self.sizes_of(chain)
+            options = []
+            for rows in divisors(size["m"]):
+                for columns in divisors(size["n"]):
+                    tiles = size["m"] // rows * (size["n"] // columns)
+                    if tiles <= most and (level.threads == 1 or rows * columns >= 4):
+                        options.append((rows, columns, tiles))
+            best = sorted(options, key=lambda one: -one[2])[: self.pick((3, 8))]
+            rows, columns, _ = self.pick(best)
+            if level.threads == 1 and self.chance(0.25, "strided"):
+                strided = self.strided(size, most)
+                chain = chain.tile(strided) if strided else chain.tile(rows, columns)
+            else:
+                chain = chain.tile(rows, columns)
+            chain = chain.to(level)
+            self.features.add(f"to {level}")
+            if self.chance(0.4, "column-major dealing"):
+                chain = chain.layout(ColMajor)
+            if self.chance(0.15, "swizzle of units"):
+                chain = chain.swizzle(lambda uid: uid ^ 1)
+        return chain
+
+    def strided(self, size, most):
+        for _ in range(10):
+            dims = []
+            for extent in (size["m"], size["n"]):
+                repeat = self.pick([d for d in divisors(extent)])
+                chunk = self.pick(divisors(repeat, 4))
+                dims.append((chunk, repeat))
+            if dims[0][1] // dims[0][0] * (dims[1][1] // dims[1][0]) <= most:
+                return Strided(*dims)
+        return None
+
+    def move(self, shape):
+        """A strategy for copying a tile of a shape at the level of a block."""
+        kind = self.pick(("default", "threads", "threads", "warps", "warps and lanes"))
+        self.features.add(f"copy by {kind}")
+        rows, columns = shape
+        if kind == "default":
+            return None
+        piece = self.pick([(d, 1) for d in divisors(rows, 8)] + [(1, d) for d in divisors(columns, 8)])
+        order = self.pick((RowMajor, ColMajor))
+        if kind == "threads":
+            return Move.tile(*piece).to(Thread).layout(order).done()
+        warp = (self.pick([d for d in divisors(rows) if d % piece[0] == 0]), self.pick([d for d in divisors(columns) if d % piece[1] == 0]))
+        chain = Move.tile(*warp).to(Warp)
+        if kind == "warps and lanes":
+            inner = (self.pick([d for d in divisors(warp[0]) if d % piece[0] == 0]), self.pick([d for d in divisors(warp[1]) if d % piece[1] == 0]))
+            chain = chain.tile(*inner)
+            chain = chain.unroll() if self.chance(0.5, "unroll") else chain
+        return chain.tile(*piece).to(Lane).layout(order).done()
+
+    def refined_load(self, chain, name, first):
+        if self.chance(0.3, "pad"):
+            chain = chain.pad(self.pick((1, 4, 8)))
+        if self.chance(0.4, "storage layout"):
+            chain = chain.storage_layout(self.pick((RowMajor, ColMajor)))
+        if self.chance(0.15, "swizzled storage"):
+            chain = chain.swizzle(Swizzle(2, self.pick((0, 2)), 3))
+        if first and self.chance(0.5, "no_sync"):
+            chain = chain.no_sync()
+        return chain
+
+    def draw_strategy(self):
+        chain = self.spec.tile(self.bm, self.bn).to(Block)
+        if self.chance(0.3, "column-major blocks"):
+            chain = chain.layout(ColMajor)
+        levels = self.pick((((Thread, 128),), ((Warp, 4), (Lane, 32)), ((Warp, 4), (Thread, 64)), ((Warpgroup, 2), (Warp, 4), (Lane, 32)), ((Warp, 2), (QuadPair, 4), (Thread, 8))))
+        compute = self.dealt(chain, levels)
+        dealing = compute.steps[len(chain.steps) :]
+        chain = self.draw_epilog(chain, dealing)
+        chain = self.draw_split(chain, "k loop") if self.chance(0.85) else chain
+        loads = [name for name in "AB" if self.chance(0.75, f"{name} to SH")]
+        if constant(self.spec.size("k")) is None and not any(isinstance(step, Split) for step in chain.steps):
+            loads = []
+        for position, name in enumerate(loads):
+            size = self.sizes_of(chain)
+            shape = (size["m"], size["k"]) if name == "A" else (size["k"], size["n"])
+            chain = self.refined_load(chain.load(name, SH, self.move(shape)), name, position == 0 and len(loads) == 2)
+        for step in dealing:
+            chain = chain.then(step)
+        return self.draw_inner(chain)
+
+    def draw_epilog(self, chain, dealing):
+        if not self.chance(0.75, "epilog"):
+            return chain
+        memory = self.pick((RF, RF, RF, SH))
+        self.features.add(f"epilog {memory}")
+        if memory == SH or self.chance(0.1):
+            return chain.epilog(memory)
+        path = Strategy(tuple(dealing))
+        size = self.pick((1, 1, 2))
+        piece = (1, size) if self.chance(0.5) else (size, 1)
+        store = path.tile(*piece)
+        store = (store.unroll() if self.chance(0.5, "unroll") else store).done()
+        init = path.tile(1, 1).done()
+        if self.chance(0.15, "store through shared memory"):
+            store = Move.load(SRC, SH, path.tile(1, 1).done()).tile(1, 1).to(Thread).done()
+        return chain.epilog(RF, init, store)
+
+    def draw_split(self, chain, feature):
+        total = constant(chain.result.size("k"))
+        whole = not any(isinstance(step, Split) for step in chain.steps)
+        step = self.pick((1, 2, 3, 4, 5, 8, 16)) if whole or total is None else self.pick(divisors(total))
+        chain = chain.split(step)
+        self.features.add(feature)
+        if self.chance(0.2, "sync"):
+            chain = chain.sync()
+        if self.chance(0.3, "unroll"):
+            chain = chain.unroll()
+        return chain
+
+    def draw_inner(self, chain):
+        spec = chain.result
+        k = constant(spec.size("k"))
+        if k != 1 and self.chance(0.7, "inner split"):
+            chain = self.draw_split(chain, "inner split")
+        if constant(chain.result.size("k")) is not None:
+            for name in "AB":
+                if self.chance(0.5, f"{name} to RF"):
+                    move = Move.tile(1, 1).done()
+                    size = self.sizes_of(chain)
+                    if self.chance(0.4, "vector to RF"):
+                        count = self.pick(divisors(size["m" if name == "A" else "n"], 8))
+                        move = Move.tile(*((count, 1) if name == "A" else (1, count))).unroll().done()
+                    chain = chain.load(name, RF, move)
+        if constant(chain.result.size("k")) != 1:
+            chain = chain.split(1)
+        pair = chain.result.C.dtype in (float16, bfloat16) and all(m == RF for m in chain.result.memories) and self.chance(0.5)
+        size = self.sizes_of(chain)
+        if pair and size["m"] % 2 == 0:
+            self.features.add("HFMA2")
+            return chain.tile(2, 1).done()
+        chain = chain.tile(1, 1)
+        return (chain.unroll() if self.chance(0.3, "unroll") else chain).done()
+
+
+def draw(seed):
+    """A draw that can be lowered, and how many were refused before it."""
+    refused = 0
+    while True:
+        try:
+            drawn = Drawn(f"{seed}/{refused}")
+            drawn.program = drawn.strategy.program("sm_90")
+            _ = drawn.program.ir
+            return drawn, refused
+        except (DecompositionError, ResourceError, MatchError, SynchronizationError):
+            refused += 1
+            if refused > 400:
+                raise

@@ -1,0 +1,39 @@
+"""Data and strategies that several tests share."""
+
+import importlib
+import pkgutil
+
+import numpy as np
+
+import strategies
+from fireiron import *
+
+NAMES = sorted(module.name for module in pkgutil.iter_modules(strategies.__path__) if not module.name.startswith("_"))
+"""The library strategies."""
+
+
+def library(name):
+    """A module of the strategy library."""
+    return importlib.import_module(f"strategies.{name}")
+
+
+def integers(shape, dtype, generator, low=-2, high=3):
+    """Small integers in an element type, so that every order of adding them gives the same value."""
+    return generator.integers(low, high, shape).astype(dtype.to_numpy())
+
+
+def stored(array, layout, xp=np, ld=None):
+    """The array in row- or column-major order on a device, with a leading dimension of `ld` elements if given."""
+    rows, columns = array.shape
+    if layout.order == "row":
+        whole = xp.empty((rows, ld or columns), dtype=array.dtype)
+        view = whole[:, :columns]
+    else:
+        whole = xp.empty((columns, ld or rows), dtype=array.dtype).T
+        view = whole[:rows, :]
+    view[...] = xp.asarray(array)
+    return view
+
+
+SIZES = ((1, 1, 1), (128, 128, 64), (129, 127, 9), (100, 50, 30), (1000, 500, 300), (7, 260, 65))
+"""Sizes at, below and above the tiles, most of them no multiples of anything."""
