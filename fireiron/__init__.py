@@ -24,6 +24,7 @@ from fireiron.executable import INSTRUCTIONS
 from fireiron.executable.fma import BFMA, DFMA, FFMA, HFMA, IMAD, Fma
 from fireiron.executable.hfma2 import BFMA2, HFMA2, Hfma2
 from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.executable.pointwise import ThreadPointwise
 from fireiron.executable.thread_move import ThreadInit, ThreadMove, vector
 from fireiron.expr import Const, Expr, Var, all_of, any_of, ceildiv, equal, minimum, sym
 from fireiron.layout import Layout, Swizzle
@@ -51,6 +52,7 @@ from fireiron.machine import (
     int32,
 )
 from fireiron.operand import DST, SRC, A, B, C, Operand
+from fireiron.pointwise import BinaryPointwise, BinaryPointwiseSpec
 from fireiron.refine.align import Align
 from fireiron.refine.layout import Layout as DealOrder
 from fireiron.refine.no_sync import NoSync

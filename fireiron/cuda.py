@@ -34,6 +34,7 @@ from fireiron.machine import RF, SH, DType, bfloat16, float16
 from fireiron.spec import MatMulSpec, MoveSpec
 
 _INDENT = "  "
+_BUILT_IN = {"block": "blockIdx.x", "thread": "threadIdx.x"}
 
 
 def emit(kernel: Kernel) -> str:
@@ -260,10 +261,9 @@ class _Printer:
             yield from _indented([f"{parameter}," for parameter in parameters[:-1]] + [f"{parameters[-1]})"])
 
     def _prologue(self) -> Iterable[str]:
-        if self._uses(kernel_var := Var("block", 0, INT_MAX)):
-            yield f"const int {kernel_var} = blockIdx.x;"
-        if self._uses(Var("thread")):
-            yield "const int thread = threadIdx.x;"
+        for name, source in _BUILT_IN.items():
+            if self._uses(name):
+                yield f"const int {name} = {source};"
         for statement in self.kernel.body:
             if isinstance(statement, Let):
                 yield from self._let(statement)
@@ -296,9 +296,11 @@ class _Printer:
             for statement, _ in execs(self.kernel.body)
         )
 
-    def _uses(self, var: Var) -> bool:
-        return any(one.name == var.name for one in _all_variables(self.kernel.body)) or any(
-            one.name == var.name for buffer in self.kernel.buffers for value in buffer.holder for one in value.variables()
+    def _uses(self, name: str) -> bool:
+        """Whether a statement that is no definition at the top refers to a variable."""
+        body = [one for one in self.kernel.body if not isinstance(one, Let)]
+        return any(one.name == name for one in _all_variables(body)) or any(
+            one.name == name for buffer in self.kernel.buffers for value in buffer.holder for one in value.variables()
         )
 
     # ------------------------------------------------------------------------------------------ statements
@@ -380,8 +382,12 @@ class _Printer:
         raise TypeError(f"{type(statement).__name__} cannot be printed")
 
     def _let(self, statement: Let) -> Iterable[str]:
+        """A definition. At the top it divides the unsigned built-in variables themselves: no correction for a sign."""
         kind = "long long" if statement.var.high > INT_MAX else "int"
-        yield f"const {kind} {statement.var} = {expression(statement.value)};"
+        value = statement.value
+        if statement in self.kernel.body:
+            value = value.substitute({var: Var(_BUILT_IN[var.name], var.low, var.high) for var in value.variables() if var.name in _BUILT_IN})
+        yield f"const {kind} {statement.var} = {expression(value)};"
 
     def _loop(self, statement: For) -> list[str]:
         body = self.statements(statement.body)

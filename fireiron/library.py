@@ -87,7 +87,9 @@ def bind(
         return strategy(_problem(entry, sizes, options))
     if sizes or options:
         given = ", ".join([*sizes, *options])
-        raise ArgumentError(f"{entry.name} is bound to {strategy.spec}: {given} cannot be chosen", hint="bind it in the file, or not at all")
+        raise ArgumentError(
+            f"{entry.name} is bound to {strategy.spec}: {given} cannot be chosen", hint="bind it in the file, or not at all"
+        )
     return strategy
 
 
@@ -105,7 +107,9 @@ def _load_file(path: Path) -> ModuleType:
     try:
         source = path.read_bytes()
     except OSError as error:
-        raise ArgumentError(f"{path} cannot be read: {error.strerror}", hint="a name of the library (fireiron list), or path.py:name") from None
+        raise ArgumentError(
+            f"{path} cannot be read: {error.strerror}", hint="a name of the library (fireiron list), or path.py:name"
+        ) from None
     module = ModuleType(f"fireiron file {path.resolve()}")
     module.__file__ = str(path.resolve())
     sys.modules[module.__name__] = module  # attrs and dataclasses look a class's module up here
@@ -145,7 +149,11 @@ def _users_code(path: Path | None, what: str) -> Iterator[None]:
         frames = traceback.extract_tb(error.__traceback__)
         if _PACKAGE in Path(frames[-1].filename).parents and len(frames) > 1 and not isinstance(error, (SystemExit, SyntaxError)):
             raise
-        at = f"{_short(error.filename)}:{error.lineno}" if isinstance(error, SyntaxError) and error.filename else _line(error.__traceback__, path)
+        at = (
+            f"{_short(error.filename)}:{error.lineno}"
+            if isinstance(error, SyntaxError) and error.filename
+            else _line(error.__traceback__, path)
+        )
         message = error.msg if isinstance(error, SyntaxError) else str(error)
         raise ArgumentError(f"{what} raises {type(error).__name__}: {message}".rstrip(": "), at=at) from error
 
@@ -190,7 +198,9 @@ def _with_values(entry: Entry, values: Mapping[str, int]) -> Strategy:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1, 0.5)
             raise ArgumentError(
-                f"{name}={value}: {entry.name} has no such tunable", legal=known or "none", hint=f"did you mean {close[0]}?" if close else None
+                f"{name}={value}: {entry.name} has no such tunable",
+                legal=known or "none",
+                hint=f"did you mean {close[0]}?" if close else None,
             )
         if value not in known[name].values:
             raise ArgumentError(f"{name}={value}: not among the values of this tunable of {entry.name}", legal=known[name].values)
@@ -211,7 +221,9 @@ def _problem(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any])
     free = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     refused = [name for name in options if name not in parameters and not free]
     if refused:
-        raise ArgumentError(f"{entry.name}: its problem takes no {', '.join(refused)}", legal=[name for name in parameters if name not in dims])
+        raise ArgumentError(
+            f"{entry.name}: its problem takes no {', '.join(refused)}", legal=[name for name in parameters if name not in dims]
+        )
     arguments = [sizes[name] if name in sizes else entry.sizes[position] for position, name in enumerate(dims)]
     with _users_code(entry.path, f"spec of {entry.name}"):
         spec = problem(*arguments, **options)

@@ -21,7 +21,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeAlias
 
@@ -29,9 +29,9 @@ import attrs
 import numpy as np
 
 from fireiron.errors import ArgumentError, SimulationError
-from fireiron.expr import FALSE, TRUE, Expr, Var, compiled, conjuncts, constant
+from fireiron.expr import FALSE, TRUE, Expr, Var, compiled, conjuncts
 from fireiron.ir import Access, Barrier, Buffer, Comment, Exec, For, Kernel, Let, Stmt, scratch_access, verify
-from fireiron.machine import GL, SH, Block, DType
+from fireiron.machine import GL, SH, Block
 from fireiron.spec import MatMulSpec, MoveSpec
 from fireiron.tensor import swizzled
 from fireiron.units import THREAD, unit_in
@@ -49,7 +49,7 @@ _EPOCH: Final = 20
 _CHUNK_BYTES: Final = 1 << 20
 """Working memory of the blocks that one Python thread simulates together: what a core keeps in its cache."""
 
-_MOST_ELEMENTS: Final = 1 << 22
+_MOST_ELEMENTS: Final = 1 << 21
 """Most elements of one vectorised statement; more loops run in Python."""
 
 _POISON: Final = {"float": 0xFF, "int": 0x5A}
@@ -161,7 +161,7 @@ class _Operand:
         self.watched = buffer.memory == SH or (buffer.memory == GL and buffer.written)
         self.depends = [scope.closure(dim, bound) for dim, bound in zip(access.base, access.bounds, strict=True)]
         everything = scope.closure(*access.expressions(), *conditions)
-        loops = [name for name in scope.loops]
+        loops = scope.loops
         self.key = tuple(name for name in loops if name in everything)
         self.keys = [tuple(name for name in loops if name in names) for names in self.depends]
         self.kept = len(self.key) < len(loops)
@@ -282,6 +282,7 @@ class _Plan:
         self.grid = self.number(kernel.grid)
         self.pitch = -(-kernel.threads // 32) * 32
         self.block_loops = False
+        self.largest = kernel.threads
         self.sites: list[_Site] = []
         self.components = _components([buffer for buffer in kernel.buffers if buffer.memory == SH])
         self.mixed = any(len({buffer.dtype.bytes for buffer in part}) > 1 for part in self.components)
@@ -344,13 +345,14 @@ class _Plan:
         used = [inner.closure(*access.base, access.copy) & names for access in writes]
         if any(one != used[0] for one in used[1:]):
             return []
-        chosen = [loop for loop in loops if loop.var.name in used[0] and constant(loop.extent) is not None]
+        known = {symbol.name for symbol in self.kernel.symbols}
+        chosen = [loop for loop in loops if loop.var.name in used[0] and {var.name for var in loop.extent.variables()} <= known]
         size = self.kernel.threads * max(len(access.elements()) for access in statement.accesses)
-        while chosen and size * _product(constant(loop.extent) or 1 for loop in chosen) > _MOST_ELEMENTS:
+        while chosen and size * _product(self.number(loop.extent) for loop in chosen) > _MOST_ELEMENTS:
             chosen = chosen[1:]
-        if any(loop.var.name in used[0] for loop in loops if loop not in chosen[:]):
-            tail = loops[len(loops) - len(chosen) :]
-            return chosen if chosen == tail else []
+        if any(loop.var.name in used[0] for loop in loops if loop not in chosen) and chosen != loops[len(loops) - len(chosen) :]:
+            return []
+        self.largest = max(self.largest, size * _product(self.number(loop.extent) for loop in chosen))
         return chosen
 
     def _aliases(self, statement: Exec) -> bool:
@@ -421,7 +423,6 @@ class _Memory:
         self.data, self.first, self.rows, self.zero, self.defined = data, first, rows, zero, defined
         self.flat = data.reshape(-1)
         self.width = data.shape[1]
-        self.limit = zero
         self.complete = defined is None
         self.checks = 0
 
@@ -550,7 +551,8 @@ def _check_array(plan: _Plan, buffer: Buffer, given: Array) -> None:
     if leading is not None:
         need = shape[0] if getattr(layout, "order", "col") == "col" else shape[-1]
         if plan.number(leading) < need:
-            raise ArgumentError(f"{buffer.name}: the leading dimension is less than a row or column", got=plan.number(leading), legal=f">= {need}")
+            what = f"{buffer.name}: the leading dimension is less than a row or column"
+            raise ArgumentError(what, got=plan.number(leading), legal=f"at least {need}")
 
 
 # ---------------------------------------------------------------------------------------------- places: the index arrays of an access
@@ -800,7 +802,7 @@ class _Launch:
         for buffer in plan.kernel.buffers:
             if buffer.memory.private:
                 size += plan.number(buffer.elements) * buffer.dtype.bytes * plan.kernel.threads
-        width = max(1, min(_CHUNK_BYTES // max(size, 1), 256, -(-len(blocks) // 2)))
+        width = max(1, min(_CHUNK_BYTES // max(size, 1), _MOST_ELEMENTS // plan.largest, 256, -(-len(blocks) // 2)))
         return [blocks[start : start + width] for start in range(0, len(blocks), width)]
 
     def _chunk(self, number: int, blocks: tuple[int, ...], order: random.Random | None) -> _Run:
@@ -846,7 +848,6 @@ class _Group:
     places: dict[Any, Any] = attrs.field(factory=dict)
     parts: dict[Any, Any] = attrs.field(factory=dict)
     own: dict[Any, _Group] = attrs.field(factory=dict)
-    full: bool = True
 
 
 class _Run:
@@ -876,20 +877,20 @@ class _Run:
         """All threads in step, or warp by warp."""
         threads = np.arange(self.plan.kernel.threads)
         if order is None:
-            group = self._group(threads, True)
+            group = self._group(threads)
             for event, env in self._body(self.plan.nodes, group.environment, group):
                 if isinstance(event, Barrier):
                     self._pass([group], event)
                 else:
                     self._collective(event, env, group)
         else:
-            warps = [self._group(threads[start : start + 32], False) for start in range(0, threads.size, 32)]
+            warps = [self._group(threads[start : start + 32]) for start in range(0, threads.size, 32)]
             _Warps(self, warps, order).run()
 
-    def _group(self, threads: Array, full: bool) -> _Group:
+    def _group(self, threads: Array) -> _Group:
         env: Environment = dict(self.plan.symbols)
         env["thread"], env["block"] = threads[:, None], self.numbers
-        return _Group(threads, env, full=full)
+        return _Group(threads, env)
 
     def _pass(self, groups: Sequence[_Group], barrier: Barrier) -> None:
         self.barriers += 1
@@ -935,17 +936,13 @@ class _Run:
             except _NotDistinct:
                 return False
             return True
-        first = True
         for values in itertools.product(*(range(int(np.asarray(extent(env)).flat[0])) for _, extent in nest.outer)):
             for (name, _), value in zip(nest.outer, values, strict=True):
                 env[name] = value
             try:
                 self._exec(nest.vector, env, group)
             except _NotDistinct:
-                if not first:
-                    raise AssertionError("distinct writes depend on a loop that they do not use") from None
                 return False
-            first = False
         for name, _ in nest.outer:
             env.pop(name, None)
         return True
@@ -979,10 +976,8 @@ class _Run:
 
     def _accumulate(self, site: _Site, env: Environment) -> Any:
         """Whether old values are added to: a truth value, or an array where threads, blocks or turns differ."""
-        if site.loops or site.lets:
-            env = _vector_environment(site, env)
         assert callable(site.accumulate)
-        value = np.asarray(site.accumulate(env), dtype=bool)
+        value = np.asarray(site.accumulate(_vector_environment(site, env)), dtype=bool)
         if value.all():
             return True
         return value if value.any() else False
@@ -1043,7 +1038,7 @@ class _Run:
         unit = np.searchsorted(present, units)
         self._check_uniform(site, env, leaders[unit])
         small: Environment = {name: _at_threads(value, leaders, group.threads.size) for name, value in env.items()}
-        team = group.own.setdefault(site.level, _Group(group.threads[leaders], small, full=False))
+        team = group.own.setdefault(site.level, _Group(group.threads[leaders], small))
         team.epoch = group.epoch
         lasts = np.array([group.threads[units == one].max() for one in present])
         span = (group.threads[leaders], lasts)
@@ -1072,9 +1067,8 @@ class _Run:
         for value in values:
             result = np.asarray(value(env))
             if result.ndim == 2 and result.shape[0] > 1 and (result != result[leader]).any():
-                raise SimulationError(
-                    f"{site.what}: threads of one {site.level} disagree about its operands", within=self._where(env), at=site.statement.origin
-                )
+                what = f"{site.what}: threads of one {site.level} disagree about its operands"
+                raise SimulationError(what, within=self._where(env), at=site.statement.origin)
 
     def _shared_place(
         self, site: _Site, operand: _Operand, env: Environment, small: Environment, group: _Group, team: _Group, unit: Array
@@ -1113,9 +1107,8 @@ class _Run:
         if (allowed & (found < 0)).any():
             element, number = np.argwhere(allowed & (found < 0))[0]
             place = self._coordinate_text(operand, int(wanted[element, number]))
-            raise SimulationError(
-                f"{site.what}: no thread of {site.level} {number} holds {buffer.name}{place}", within=self._where(env), at=site.statement.origin
-            )
+            what = f"{site.what}: no thread of {site.level} {number} holds {buffer.name}{place}"
+            raise SimulationError(what, within=self._where(env), at=site.statement.origin)
         position = np.full(units * count, -1)
         position[keys[allowed]] = np.arange(keys.size).reshape(keys.shape)[allowed]
         taken = valid & (position[where] >= 0)
@@ -1148,88 +1141,75 @@ class _Run:
         found = group.places.get(key)
         if found is None:
             found = group.places[key] = self._locate(site, operand, env, group)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def _locate(self, site: _Site, operand: _Operand, env: Environment, group: _Group) -> _Place:
-        memory = self.memories[operand.buffer.name]
+        memory, private = self.memories[operand.buffer.name], operand.buffer.memory.private
         mask, coordinates, parts = self._coordinates(site, operand, env, group, cached=True)
-        vector = self._vector(site, env)
-        address = self._address(site, operand, vector, mask, coordinates, parts, group)
-        if operand.buffer.memory.private:
-            return self._register_place(site, operand, vector, mask, address, group)
-        rows = address if memory.first == 0 else address + memory.first
+        env = _vector_environment(site, env)
+        numbers = self._address(site, operand, env, mask, coordinates, parts, group)
+        if private and mask is None:
+            view = self._view(site, operand, env, numbers, group)
+            if view is not None:
+                return view
+        rows = numbers * self.plan.kernel.threads + group.threads[:, None] if private else numbers + memory.first
+        if operand.write and site.loops:
+            self._check_distinct(self._full(site, env, operand, rows[..., 0], group))
         if mask is not None:
             rows = np.where(mask, rows, memory.zero + operand.write)
         if operand.buffer.memory == GL:
-            full = self._full(site, vector, operand, rows, group, self.width) if operand.write else rows
-            self._count(operand, full, mask)
-            return self._distinct(site, operand, _Flat(memory, full))
+            self._count(site, operand, rows, mask, env, group)
+            return _Flat(memory, self._full(site, env, operand, rows, group, self.width) if operand.write else rows)
         if rows.shape[-1] == 1:
-            rows = rows[..., 0]
-            rows = self._full(site, vector, operand, rows, group) if operand.write else rows
-            return self._distinct(site, operand, _Rows(memory, rows))
+            return _Rows(memory, self._full(site, env, operand, rows[..., 0], group) if operand.write else rows[..., 0])
         rows = rows * self.width + np.arange(self.width)
-        return self._distinct(site, operand, _Flat(memory, self._full(site, vector, operand, rows, group, self.width) if operand.write else rows))
-
-    def _vector(self, site: _Site, env: Environment) -> Environment:
-        return _vector_environment(site, env) if site.loops or site.lets else env
+        return _Flat(memory, self._full(site, env, operand, rows, group, self.width) if operand.write else rows)
 
     def _full(self, site: _Site, env: Environment, operand: _Operand, rows: Array, group: _Group, *blocks: int) -> Array:
-        """Index arrays of what is written name every thread."""
+        """Index arrays of what is written name every turn, thread and block."""
         shape = (operand.count, *(env[name].size for name, _ in site.loops), group.threads.size, *blocks)
         return rows if rows.shape == shape else np.ascontiguousarray(np.broadcast_to(rows, shape))
 
-    def _distinct(self, site: _Site, operand: _Operand, place: Any) -> Any:
-        """Turns of a loop that is an axis must write different elements."""
-        if operand.write and site.loops:
-            rows = place.rows if isinstance(place, _Rows) else place.rows[..., 0]
-            rows = rows[rows < place.memory.limit * (place.memory.width if isinstance(place, _Flat) else 1)]
-            if np.unique(rows).size != rows.size:
-                raise _NotDistinct
-        return place
+    def _check_distinct(self, rows: Array) -> None:
+        """Turns of a loop that is an axis must write different elements; masks only take elements away."""
+        if np.unique(rows).size != rows.size:
+            raise _NotDistinct
 
-    def _count(self, operand: _Operand, rows: Array, mask: Array | None) -> None:
-        size = _product((*rows.shape[:-1], self.width))
+    def _count(self, site: _Site, operand: _Operand, rows: Array, mask: Array | None, env: Environment, group: _Group) -> None:
+        """Bytes of global memory that all threads ask for."""
+        size = operand.count * _product(env[name].size for name, _ in site.loops) * group.threads.size * self.width
         if mask is not None:
-            size = int(np.count_nonzero(rows < operand_limit(self.memories[operand.buffer.name]))) * (self.width // rows.shape[-1])
+            size = size * int(np.count_nonzero(mask)) // mask.size
         if operand.write:
             self.written_bytes += size * operand.buffer.dtype.bytes
         else:
             self.read_bytes += size * operand.buffer.dtype.bytes
 
-    def _register_place(self, site: _Site, operand: _Operand, env: Environment, mask: Array | None, numbers: Array, group: _Group) -> _Place:
-        memory, threads = self.memories[operand.buffer.name], self.plan.kernel.threads
-        if mask is None and group.full | (group.threads.size == group.threads[-1] - group.threads[0] + 1):
-            same = numbers[..., :1, :1]
-            if (numbers == same).all():
-                window = same[..., 0, 0]
-                if operand.write:
-                    window = np.broadcast_to(window, (operand.count, *(env[name].size for name, _ in site.loops)))
-                    if site.loops and np.unique(window).size != window.size:
-                        raise _NotDistinct
-                if _steps(window) is not None:
-                    return _View(memory, window, threads, group)
-        rows = numbers * threads + group.threads[:, None]
-        if mask is not None:
-            rows = np.where(mask, rows, memory.zero + operand.write)
-        if rows.shape[-1] == 1:
-            rows = rows[..., 0]
-            return self._distinct(site, operand, _Rows(memory, self._full(site, env, operand, rows, group) if operand.write else rows))  # type: ignore[no-any-return]
-        rows = rows * self.width + np.arange(self.width)
-        return self._distinct(site, operand, _Flat(memory, self._full(site, env, operand, rows, group, self.width) if operand.write else rows))  # type: ignore[no-any-return]
+    def _view(self, site: _Site, operand: _Operand, env: Environment, numbers: Array, group: _Group) -> _View | None:
+        """The registers as a strided window, where their numbers are the same in all threads and affine in the loops."""
+        same = numbers[..., :1, :1]
+        if group.threads[-1] - group.threads[0] + 1 != group.threads.size or (numbers != same).any():
+            return None
+        window = same[..., 0, 0]
+        if operand.write:
+            window = np.broadcast_to(window, (operand.count, *(env[name].size for name, _ in site.loops)))
+            if site.loops:
+                self._check_distinct(window)
+        return None if _steps(window) is None else _View(self.memories[operand.buffer.name], window, self.plan.kernel.threads, group)
 
     def _coordinates(
         self, site: _Site, operand: _Operand, env: Environment, group: _Group, cached: bool
     ) -> tuple[Array | None, list[Array], list[tuple[Array, int, int]]]:
         """The mask of elements that take part, coordinates, and each coordinate's part of the address with its range."""
-        vector = self._vector(site, env)
+        vector = _vector_environment(site, env)
         rank = len(site.loops) + 3
         mask: Array | None = None
         for condition in operand.conditions:
-            mask = _both(mask, np.asarray(condition(vector), dtype=bool).reshape(_padded(condition, vector, rank)))
+            mask = _both(mask, _aligned(np.asarray(condition(vector), dtype=bool), rank))
         coordinates, parts, doubtful = [], [], False
         for dim in range(len(operand.base)):
-            key = (operand, dim, *(env[name] for name in operand.keys[dim])) if cached and len(operand.keys[dim]) < len(site.enclosing) else None
+            names = operand.keys[dim]
+            key = (operand, dim, *(env[name] for name in names)) if cached and len(names) < len(site.enclosing) else None
             part = group.parts.get(key) if key is not None else None
             if part is None:
                 part = self._dimension(operand, dim, vector, rank)
@@ -1244,9 +1224,11 @@ class _Run:
             self._check_coordinates(site, operand, vector, mask, coordinates, group)
         return mask, coordinates, parts
 
-    def _dimension(self, operand: _Operand, dim: int, env: Environment, rank: int) -> tuple[Array, tuple[Array, int, int], Array | None, bool]:
-        value = np.asarray(operand.base[dim](env))
-        value = value.reshape((1,) * (rank - value.ndim) + value.shape)
+    def _dimension(
+        self, operand: _Operand, dim: int, env: Environment, rank: int
+    ) -> tuple[Array, tuple[Array, int, int], Array | None, bool]:
+        """Coordinates; their part of the address with its range; which lie inside; whether the tensor provably holds all that count."""
+        value = _aligned(np.asarray(operand.base[dim](env)), rank)
         if operand.count > 1:
             value = value + operand.offsets[dim].reshape((-1,) + (1,) * (rank - 1))
         low, high = int(value.min()), int(value.max())
@@ -1258,8 +1240,7 @@ class _Run:
             if (high >= limit).any():
                 inside = value < limit
                 ok = low >= 0 and bool((limit <= size).all())
-        digit = np.asarray(operand.digits[dim]({**self.plan.symbols, _COORDINATE.name: value}))
-        digit = digit.reshape((1,) * (rank - digit.ndim) + digit.shape)
+        digit = _aligned(np.asarray(operand.digits[dim]({**self.plan.symbols, _COORDINATE.name: value})), rank)
         return value, (digit, int(digit.min()), int(digit.max())), inside, ok
 
     def _check_coordinates(
@@ -1270,7 +1251,6 @@ class _Run:
             bad = bad if mask is None else bad & mask
             if bad.any():
                 where = _first(bad, site, env, group, self.width)
-                element = tuple(int(np.broadcast_to(one, bad.shape)[where[0]]) for one in coordinates) if len(coordinates) == 1 else None
                 element = tuple(_pick(one, where[0]) for one in coordinates)
                 raise SimulationError(
                     f"{operand.buffer.name}[{', '.join(map(str, element))}] is outside the tensor: thread {where[1]} of block "
@@ -1314,14 +1294,12 @@ class _Run:
                 where = _first(bad, site, env, group, self.width)
                 element = tuple(_pick(one, where[0]) for one in coordinates)
                 raise SimulationError(
-                    f"address {_pick(address, where[0])} of {operand.buffer.name}[{', '.join(map(str, element))}] is outside the buffer: thread "
-                    f"{where[1]} of block {self._block(where[2])} {'writes' if operand.write else 'reads'} it",
+                    f"address {_pick(address, where[0])} of {operand.buffer.name}[{', '.join(map(str, element))}] is outside the buffer: "
+                    f"thread {where[1]} of block {self._block(where[2])} {'writes' if operand.write else 'reads'} it",
                     legal=f"0 ... {operand.total - 1}",
                     within=f"{site.what}, {self._where(env, where[3])}",
                     at=operand.origin or site.statement.origin,
                 )
-            if mask is not None:
-                address = np.where(mask, address, 0)
         return address
 
     # ------------------------------------------------------------------------------------------ what is watched
@@ -1408,7 +1386,7 @@ class _Run:
             block = np.arange(self.width)
         ids = [one[:, None] + (self.numbers[:, : block.size] * self.plan.pitch) for one in span]
         shape = np.broadcast_shapes(rows.shape, ids[0].shape)
-        valid = np.broadcast_to(row < memory.limit, shape)
+        valid = np.broadcast_to(row < memory.zero, shape)
         if not shared:
             return np.broadcast_to(rows, shape), valid, [np.broadcast_to(one, shape) for one in ids]
         parts = operand.buffer.dtype.bytes // self.plan.granule
@@ -1428,7 +1406,7 @@ class _Run:
         return ", ".join(f"{name}={value}" for name, value in {**names, **(more or {})}.items()) or "outside loops"
 
     def _uninitialised(self, site: _Site, operand: _Operand, defined: Array, env: Environment, group: _Group) -> None:
-        vector = self._vector(site, env)
+        vector = _vector_environment(site, env)
         where = _first(~defined, site, vector, group, self.width)
         element = self._element(site, operand, env, group, where[0])
         raise SimulationError(
@@ -1441,7 +1419,7 @@ class _Run:
     def _element(self, site: _Site, operand: _Operand, env: Environment, group: _Group, index: tuple[int, ...]) -> str:
         """Coordinates, and the address, of one position of an access."""
         mask, coordinates, parts = self._coordinates(site, operand, env, group, cached=False)
-        address = self._address(site, operand, self._vector(site, env), mask, coordinates, parts, group)
+        address = self._address(site, operand, _vector_environment(site, env), mask, coordinates, parts, group)
         element = ", ".join(str(_pick(one, index)) for one in coordinates)
         kind = "register" if operand.buffer.memory.private else "address"
         return f"[{element}] ({kind} {_pick(address, index)})"
@@ -1485,13 +1463,13 @@ class _Run:
         if not len(found):
             found = np.argwhere((keys == key) & valid)
         index = tuple(int(one) for one in found[0])[: len(site.loops) + 3]
-        vector = self._vector(site, env)
+        vector = _vector_environment(site, env)
         more = {name: _pick(vector[name], (*index[1 : 1 + len(site.loops)], 0, 0)[-vector[name].ndim :]) for name, _ in site.loops}
         other, old_site, old_operand, old_env = former
         element = self._element(site, operand, env, group, index)
         verbs = ["writes" if old_operand.write else "reads", "writes" if operand.write else "reads"]
         names = [self._thread_name(one, other // self.plan.pitch != me // self.plan.pitch) for one in (other, me)]
-        lines = [one.origin or place_of.statement.origin or "an unknown line" for one, place_of in ((old_operand, old_site), (operand, site))]
+        lines = [old_operand.origin or old_site.statement.origin, operand.origin or site.statement.origin]
         same = old_site is site and all(env.get(name) == value for name, value in old_env.items())
         hint = "one thread (or block) per element" if same or names[0].count("block") else "a block barrier between the two"
         then = self._where(old_env)
@@ -1509,11 +1487,6 @@ class _Run:
         return f"thread {thread} of block {block}" if with_block else f"thread {thread}"
 
 
-def operand_limit(memory: _Memory) -> int:
-    """The first row behind all that counts."""
-    return memory.limit
-
-
 def _thread(plan: _Plan) -> Var:
     return Var(THREAD.name, 0, plan.kernel.threads - 1)
 
@@ -1527,6 +1500,8 @@ def _at_threads(value: Any, chosen: Array, threads: int) -> Any:
 
 def _vector_environment(site: _Site, env: Environment) -> Environment:
     """The environment with loops as axes in front of threads and blocks."""
+    if not (site.loops or site.lets):
+        return env
     result = dict(env)
     count = len(site.loops)
     for axis, (name, extent) in enumerate(site.loops):
@@ -1537,9 +1512,9 @@ def _vector_environment(site: _Site, env: Environment) -> Environment:
     return result
 
 
-def _padded(condition: Value, env: Environment, rank: int) -> tuple[int, ...]:
-    shape = np.shape(condition(env))
-    return (1,) * (rank - len(shape)) + tuple(shape)
+def _aligned(values: Array, rank: int) -> Array:
+    """The array with axes of size 1 in front."""
+    return values.reshape((1,) * (rank - values.ndim) + values.shape)
 
 
 def _both(mask: Array | None, more: Array | None) -> Array | None:
@@ -1660,5 +1635,3 @@ def _named(event: Any) -> str:
 
 
 __all__ = ["Simulation", "simulate"]
-
-_ = (DType, Iterator)

@@ -141,9 +141,9 @@ class _Replay:
         for statement in loop.body:
             if isinstance(statement, Barrier) or (isinstance(statement, For) and self._ordered(statement)):
                 return True
-            if isinstance(statement, Exec) and statement.collective:
-                if any(access.buffer in self.watched for access in accesses_of(statement)):
-                    return True
+            together = isinstance(statement, Exec) and statement.collective
+            if together and any(access.buffer in self.watched for access in accesses_of(statement)):  # type: ignore[arg-type]
+                return True
         return False
 
     def _replayed(self, loop: For, loops: tuple[For, ...], fixed: Mapping[str, int]) -> list[Any]:
@@ -173,7 +173,7 @@ class _Replay:
         if (period is None and not self._shifts(moving, loop.var)) or not sure:
             reason = "no barrier in it always runs" if not sure else "the addresses are no simple function of it"
             self._doubt(moving, f"loop {name} runs more than {ALL_VALUES} times and {reason}")
-        elif count is None and any(self.space(one.access.buffer) in self._spaces(moving) for one in self.scene.uses if loop not in one.loops):
+        elif count is None and self._spaces(moving) & self._spaces(use for use in self.scene.uses if loop not in use.loops):
             self._doubt(moving, f"loop {name} ends at a size known at run time, and its last addresses meet those behind it")
         length = 3 + (period or 0)
         if count is None or count <= length:
@@ -203,8 +203,10 @@ class _Replay:
     def _shifts(self, uses: Sequence[Use], var: Var) -> bool:
         """Whether each iteration moves all coordinates of a space by the same amount, whatever the guards."""
         amounts: dict[str, set[Any]] = {}
+        spaces = self._spaces(uses)
         for use in self.scene.uses:
-            if use.access.buffer in self.watched and self.space(use.access.buffer) in self._spaces(uses) and var in {x.var for x in use.loops}:
+            inside = any(loop.var == var for loop in use.loops)
+            if inside and use.access.buffer in self.watched and self.space(use.access.buffer) in spaces:
                 if var.name in self.scene.needs((use.statement.active, use.access.copy)):
                     return False
                 buffer = self.kernel.buffer(use.access.buffer)
@@ -233,8 +235,9 @@ class _Replay:
         kept = {name: value for name, value in fixed.items() if name in needed}
         memo = (id(use.statement), id(use.access), tuple(kept.items()), by_unit)
         if memo not in self.memo:
-            self.memo[memo] = self._footprint(use, kept, fixed, by_unit)
-        return self.memo[memo]
+            self.memo[memo] = self._footprint(use, kept, by_unit)
+        found = self.memo[memo]
+        return None if found is None else attrs.evolve(found, fixed=fixed)
 
     def _needed(self, use: Use) -> frozenset[str]:
         conditions, _ = self.scene.guards(use.statement, self._known(use))
@@ -284,7 +287,7 @@ class _Replay:
             axes.append((loop.var.name, np.arange(reach if count is None else min(reach, count))))
         return axes if math.prod(len(values) for _, values in axes) * self.kernel.threads <= MANY else None
 
-    def _footprint(self, use: Use, fixed: Mapping[str, int], shown: Mapping[str, int], by_unit: bool) -> Footprint | None:
+    def _footprint(self, use: Use, fixed: Mapping[str, int], by_unit: bool) -> Footprint | None:
         frame = self.frame(use, fixed)
         if frame is None:
             return None
@@ -295,7 +298,7 @@ class _Replay:
             actor = np.broadcast_to(np.asarray(self.scene.frame([("thread", actor)]).value(number)), actor.shape)
         actors = np.broadcast_to(actor.reshape([-1] + [1] * (keys.ndim - 1)), keys.shape)
         picked, who = (keys.ravel(), actors.ravel()) if mask is None else (keys[mask], actors[mask])
-        return Footprint(use, dict(shown), *folded(picked, who))
+        return Footprint(use, fixed, *folded(picked, who))
 
     def keys(self, use: Use, frame: Frame) -> tuple[Array, Array | None]:
         """A number for each address touched, at each point of the frame, and where the statement is active (None: everywhere)."""
@@ -322,7 +325,8 @@ class _Replay:
         for dim, bound in enumerate(use.access.bounds):
             number = None if bound is None else constant(bound)
             base = use.access.base[dim]
-            if number is None or not self.scene.roots(base) <= self._known(use) or not self.scene.roots(base) <= set(frame) | set(frame.lets):
+            roots = self.scene.roots(base)
+            if number is None or not (roots <= self._known(use) and all(name in frame for name in roots)):
                 continue
             steps = np.array([offset[dim] for offset in use.access.elements()])
             inside = frame.full(base)[..., None] + steps < number
@@ -424,14 +428,14 @@ class _State:
         self.log += [(one, folds - other.folds + shift) for one, folds in other.log if (id(one), folds) not in known]
         self.folds = shift
 
-    def conflicts(self, place: Array, one: Footprint) -> Array:
-        """Positions in a footprint that conflict with what is pending."""
+    def conflicts(self, place: Array, one: Footprint, own: bool) -> Array:
+        """Positions in a footprint that conflict with what is pending, or (`own`) with themselves."""
         ends = self.ends[:, place]
         low, high, write = one.low, one.high, one.use.access.write
         if write:
-            near = (np.minimum(ends[0], ends[2]) < high) | (np.maximum(ends[1], ends[3]) > low) & (np.maximum(ends[1], ends[3]) >= 0)
-            near &= np.minimum(ends[0], ends[2]) != _NOBODY
-            near |= low != high
+            most = np.maximum(ends[1], ends[3])
+            near = (most >= 0) & ((np.minimum(ends[0], ends[2]) < high) | (most > low))
+            near |= own & (low != high)
             least, most = np.minimum(ends[4], ends[6]), np.maximum(ends[5], ends[7])
         else:
             near = (ends[1] >= 0) & ((ends[0] < high) | (ends[1] > low))
@@ -516,14 +520,9 @@ class _Run:
 
     def _meet(self, one: Footprint, own: bool = True) -> None:
         place = self.place(one)
-        clash = self.state.conflicts(place, one)
-        if not own and clash.size:
-            clash = clash[self._pending(place[clash])]
+        clash = self.state.conflicts(place, one, own)
         if clash.size:
             self._report(one, clash, own)
-
-    def _pending(self, place: Array) -> Array:
-        return np.flatnonzero((self.state.ends[1::2, place] >= 0).any(axis=0))
 
     # -------------------------------------------------------------------------------------- counterexamples
 
@@ -568,12 +567,11 @@ class _Run:
         actors = [f"{level.lower()} {actor}" if level else f"thread {actor}" for _, actor in pair]
         lines = [line_of(use.statement, use.access) or "an unknown line" for use in uses]
         steps = [_loop_text(point["loops"]) for point in points]
-        text = (
-            f"{buffer.name}{list(place)}: {actors[0]} {verbs[0]} it{steps[0]} ({uses[0].statement.instruction.name} "
-            f"{uses[0].statement.spec} at {lines[0]}), {actors[1]} {verbs[1]} it{steps[1]} "
-            + ("in the same statement" if same and points[0]["loops"] == points[1]["loops"] else f"({uses[1].statement.instruction.name} {uses[1].statement.spec} at {lines[1]})")
-            + ", and no barrier stands between"
-        )
+        wheres = [f"({use.statement.instruction.name} {use.statement.spec} at {line})" for use, line in zip(uses, lines, strict=True)]
+        if same and points[0]["loops"] == points[1]["loops"]:
+            wheres[1] = "in the same statement"
+        parts = [f"{actors[side]} {verbs[side]} it{steps[side]} {wheres[side]}" for side in (0, 1)]
+        text = f"{buffer.name}{list(place)}: {parts[0]}, {parts[1]}, and no barrier stands between"
         if not real:
             text = f"not decided: {text}, if {' and '.join(str(part) for part in assumed)} can hold for both"
         details = {

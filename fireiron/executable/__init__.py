@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fireiron.executable.fma import SCALAR
 from fireiron.executable.hfma2 import BFMA2, HFMA2
+from fireiron.executable.pointwise import POINTWISE, POINTWISE2
 from fireiron.executable.thread_move import INIT, MOVE
 from fireiron.tree import Executable
 
-INSTRUCTIONS: tuple[Executable, ...] = (*SCALAR, HFMA2, BFMA2, MOVE, INIT)
+INSTRUCTIONS: tuple[Executable, ...] = (*SCALAR, HFMA2, BFMA2, MOVE, INIT, POINTWISE, POINTWISE2)
 """The built-in instructions; each knows the architectures that have it."""

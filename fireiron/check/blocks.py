@@ -1,0 +1,240 @@
+"""Races between blocks: no two blocks may touch one element of an array that one of them writes.
+
+A coordinate is the block's offset plus what thread and loops add. The offsets are decoded digit by digit: if every step of
+a digit is wider than all that lies below it, equal coordinates mean equal digits, and equal digits mean the same block.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+import attrs
+import numpy as np
+
+from fireiron.check.finding import Finding, described, line_of
+from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
+from fireiron.expr import ONE, ZERO, Expr, FloorDiv, Mod, constant, floordiv, mod
+from fireiron.ir import Access
+from fireiron.machine import GL
+
+
+@attrs.frozen(eq=False)
+class Local:
+    """Coordinates in an array of global memory without the offset of the block, which all accesses share.
+
+    `parts` are the local coordinates by base, `offset` the block's offset per dimension, `low` and `high` the local
+    coordinates' range; `problem` says why they cannot be told apart.
+    """
+
+    parts: dict[tuple[Expr, ...], tuple[Expr, ...]]
+    offset: tuple[Expr, ...] = ()
+    low: tuple[int, ...] = ()
+    high: tuple[int, ...] = ()
+    problem: str | None = None
+
+    @functools.cached_property
+    def weights(self) -> tuple[int, ...]:
+        """The place value of each dimension in a key."""
+        sizes = [high - low + 1 for low, high in zip(self.low, self.high, strict=True)]
+        if math.prod(sizes) > MANY:
+            sizes = [1 << (60 // len(sizes))] * len(sizes)
+        return tuple(math.prod(sizes[:dim]) for dim in range(len(sizes)))
+
+    def coordinates(self, frame: Frame, access: Access) -> list[Array]:
+        """Local coordinates at each point, the access's elements along a last axis."""
+        steps = np.array(access.elements()).T
+        return [frame.full(part)[..., None] + step for part, step in zip(self.parts[access.base], steps, strict=True)]
+
+    def keys(self, frame: Frame, access: Access) -> Array:
+        """A number for each element."""
+        parts = zip(self.coordinates(frame, access), self.low, self.weights, strict=True)
+        return functools.reduce(lambda total, part: total + (part[0] - part[1]) * part[2], parts, np.zeros(1, dtype=np.int64))
+
+
+def local_coordinates(scene: Scene) -> dict[str, Local]:
+    """Local coordinates for each array in global memory that the kernel writes."""
+    outer = scene.symbols | {"block"}
+    result = {}
+    for buffer in scene.kernel.buffers:
+        if buffer.memory == GL and buffer.written:
+            accesses = {use.access for use in scene.uses if use.access.buffer == buffer.name}
+            result[buffer.name] = _local(scene, accesses, outer)
+    return result
+
+
+def _local(scene: Scene, accesses: Iterable[Access], outer: frozenset[str]) -> Local:
+    parts: dict[tuple[Expr, ...], tuple[Expr, ...]] = {}
+    offsets = set()
+    lows, highs = [], []
+    for access in accesses:
+        split = [_split(scene, base, outer) for base in access.base]
+        mixed = [base for base, pair in zip(access.base, split, strict=True) if pair is None]
+        if mixed:
+            return Local({}, problem=f"the coordinate {mixed[0]} mixes block and thread")
+        pairs = [pair for pair in split if pair is not None]
+        parts[access.base] = tuple(inner for _, inner in pairs)
+        offsets.add(tuple(outside for outside, _ in pairs))
+        reach = [max(offset[dim] for offset in access.elements()) for dim in range(len(pairs))]
+        lows.append([inner.low for _, inner in pairs])
+        highs.append([inner.high + step for (_, inner), step in zip(pairs, reach, strict=True)])
+    if len(offsets) > 1:
+        return Local({}, problem="its accesses are offset by the block in different ways")
+    if not parts:
+        return Local({})
+    return Local(parts, offsets.pop(), tuple(map(min, zip(*lows, strict=True))), tuple(map(max, zip(*highs, strict=True))))
+
+
+def _split(scene: Scene, base: Expr, outer: frozenset[str]) -> tuple[Expr, Expr] | None:
+    """What of a coordinate the block and the sizes give, and what thread and loops give."""
+    terms, number = linear(base)
+    outside: Expr = ZERO
+    inside: Expr = ZERO + number
+    for atoms, coefficient in terms:
+        term = product(atoms, coefficient)
+        roots = scene.roots(term)
+        if roots <= outer:
+            outside = outside + term
+        elif roots.isdisjoint(outer):
+            inside = inside + term
+        else:
+            return None
+    return outside, inside
+
+
+# ---------------------------------------------------------------------------------------------- between blocks
+
+
+def between_blocks(scene: Scene) -> list[Finding]:
+    """Elements that two blocks touch, one of them writing."""
+    if constant(scene.kernel.grid) == 1:
+        return []
+    findings = []
+    for name, local in local_coordinates(scene).items():
+        uses = [use for use in scene.uses if use.access.buffer == name]
+        writes = [use for use in uses if use.access.write]
+        if writes:
+            found = _undecided(writes[-1], local.problem) if local.problem is not None else _compared(scene, local, uses, writes[-1])
+            findings += [found] if found is not None else []
+    return findings
+
+
+def _undecided(use: Use, why: str) -> Finding:
+    message = f"not decided whether two blocks write one element of {use.access.buffer}: {why}"
+    return Finding("race", "note", use.access.buffer, message, line_of(use.statement, use.access), described(use.statement, use.access))
+
+
+def _compared(scene: Scene, local: Local, uses: Sequence[Use], write: Use) -> Finding | None:
+    offset = tuple(_in_blocks(scene, part) for part in local.offset)
+    if _told_apart(scene, local, offset):
+        return None
+    grid = constant(scene.kernel.grid)
+    if all(not part.variables() for part in offset):
+        return _overlap(write, (0, 1), local.low)
+    if grid is None or any(_sizes(part) for part in offset):
+        return _undecided(write, "the offsets of the blocks could not be decoded for all sizes")
+    if grid > MANY:
+        return _undecided(write, f"{grid} blocks are too many to enumerate")
+    frame = scene.frame([("block", np.arange(grid))])
+    places = np.stack([frame.full(part) for part in offset], axis=-1)
+    return _enumerated(scene, local, uses, write, places)
+
+
+def _sizes(part: Expr) -> bool:
+    return any(var.name != "block" for var in part.variables())
+
+
+def _in_blocks(scene: Scene, part: Expr) -> Expr:
+    """An offset over the block's number and sizes alone, without named values."""
+    while True:
+        named = {var: scene.lets[var.name] for var in part.variables() if var.name in scene.lets}
+        if not named:
+            return part
+        part = part.substitute(named)
+
+
+def _told_apart(scene: Scene, local: Local, offset: Sequence[Expr]) -> bool:
+    """Whether the digits of all dimensions can be decoded, and give the block's number."""
+    known: set[Expr] = set()
+    for part, low, high in zip(offset, local.low, local.high, strict=True):
+        width = high - low + 1
+        terms = sorted(((atoms, factor) for atoms, factor in linear(part)[0] if _blocks(scene, atoms)), key=lambda term: abs(term[1]))
+        if any(len(atoms) > 1 or factor < 0 for atoms, factor in terms):
+            return False
+        for (atom,), factor in terms:
+            if factor < width:
+                return False
+            known.add(atom)
+            width += factor * (atom.high - atom.low)
+    return _recovered(next((var for part in offset for var in part.variables() if var.name == "block"), None), frozenset(known), 6)
+
+
+def _blocks(scene: Scene, atoms: Sequence[Expr]) -> bool:
+    return any("block" in scene.roots(atom) for atom in atoms)
+
+
+def _recovered(value: Expr | None, known: frozenset[Expr], depth: int) -> bool:
+    """Whether a value follows from known ones: itself, or its quotient and remainder by one divisor."""
+    if value is None or depth == 0:
+        return False
+    if value in known or not value.variables() or value.low == value.high:
+        return True
+    divisors = {one.right for one in known if isinstance(one, (Mod, FloorDiv))}
+    divisors |= {one.right for atom in known for one in atom.children if isinstance(one, (Mod, FloorDiv))}
+    for divisor in divisors - {ONE}:
+        digit, rest = mod(value, divisor), floordiv(value, divisor)
+        if digit != value and _recovered(digit, known, depth - 1) and _recovered(rest, known, depth - 1):
+            return True
+    return False
+
+
+def _enumerated(scene: Scene, local: Local, uses: Sequence[Use], write: Use, places: Array) -> Finding | None:
+    """All blocks of a static grid: first by the boxes that they touch, then element by element."""
+    steps = np.gcd.reduce(places - places[0], axis=0)
+    widths = [high - low + 1 for low, high in zip(local.low, local.high, strict=True)]
+    boxes, first, owner = np.unique(places, axis=0, return_index=True, return_inverse=True)
+    if len(boxes) < len(places):
+        owners = first[owner.ravel()]
+        other = int(np.flatnonzero(owners != np.arange(len(places)))[0])
+        return _overlap(write, (int(owners[other]), other), [int(x) + y for x, y in zip(places[other], local.low, strict=True)])
+    if all(step == 0 or width <= step for step, width in zip(steps, widths, strict=True)):
+        return None
+    elements = _elements(scene, local, uses)
+    if elements is None or len(elements) * len(places) > MANY:
+        return _undecided(write, f"{len(places)} blocks touch interleaved elements, too many to enumerate")
+    touched = (places[:, None, :] + elements[None, :, :]).reshape(-1, places.shape[1])
+    blocks = np.repeat(np.arange(len(places)), len(elements))
+    _, index, inverse = np.unique(touched, axis=0, return_index=True, return_inverse=True)
+    shared = np.flatnonzero(blocks[index][inverse.ravel()] != blocks)
+    inside = [int(one) for one in shared if _inside(scene, write, touched[one])]
+    if not inside:
+        return None
+    where = inside[0]
+    return _overlap(write, (int(blocks[index][inverse.ravel()[where]]), int(blocks[where])), [int(x) for x in touched[where]])
+
+
+def _inside(scene: Scene, use: Use, element: Array) -> bool:
+    sizes = [constant(size) for size in scene.kernel.buffer(use.access.buffer).tensor.shape]
+    return all(size is None or 0 <= place < size for place, size in zip(element, sizes, strict=True))
+
+
+def _elements(scene: Scene, local: Local, uses: Sequence[Use]) -> Array | None:
+    """All local coordinates that a block touches."""
+    rows = []
+    for use in uses:
+        axes = scene.loop_axes(use.loops, scene.needs(local.parts[use.access.base]), MANY // scene.kernel.threads)
+        if axes is None:
+            return None
+        frame = scene.frame([("thread", scene.threads), *axes])
+        rows.append(np.unique(np.stack([part.ravel() for part in local.coordinates(frame, use.access)], axis=-1), axis=0))
+    return np.unique(np.concatenate(rows), axis=0)
+
+
+def _overlap(use: Use, blocks: tuple[int, int], element: Iterable[int]) -> Finding:
+    name = use.access.buffer
+    place = list(itertools.chain(element))
+    message = f"{name}{place}: blocks {blocks[0]} and {blocks[1]} both write it, and blocks do not wait for each other"
+    details = {"blocks": blocks, "element": place, "statements": [described(use.statement, use.access)] * 2}
+    return Finding("race", "error", name, message, line_of(use.statement, use.access), described(use.statement, use.access), details)

@@ -1,0 +1,290 @@
+"""The bounds check: no access leaves its buffer, for all run-time sizes.
+
+Each coordinate in global memory lies below its extent by ranges, by the largest value that a loop or a block's digit
+takes (over the sizes, so exactly), or the access carries the extent as a predicate. Where ranges do not decide, all values
+are enumerated if they are static. What is not proved is an error, with a counterexample where one is found.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fireiron.check.finding import Finding, described, line_of
+from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
+from fireiron.expr import TRUE, ZERO, Expr, FloorDiv, Less, Mod, Var, conjuncts, constant, floordiv, less
+from fireiron.ir import For, Let, statements
+from fireiron.machine import GL
+from fireiron.spec import MoveSpec
+
+
+def check_bounds(scene: Scene) -> tuple[Finding, ...]:
+    """All accesses that are not proved to stay inside, and all named values that are not proved to keep their range."""
+    return tuple(_Bounds(scene).findings())
+
+
+class _Bounds:
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.kernel = scene.kernel
+        self.extents = {use.var.name: use.extent for use in statements(self.kernel.body) if isinstance(use, For)}
+        self.named = {one.var.name: one for one in statements(self.kernel.body) if isinstance(one, Let)}
+        self.loose = {name for name, let in self.named.items() if not self._keeps_range(let)}
+        self.proved: dict[tuple[Expr, Expr], bool] = {}
+
+    def findings(self) -> Iterator[Finding]:
+        """One finding for each access and dimension, or address."""
+        for use in self.scene.uses:
+            buffer = self.kernel.buffer(use.access.buffer)
+            self.trusted = self._trusts(use)
+            if buffer.memory == GL:
+                yield from self._in_global(use)
+            elif not (buffer.memory.private and (use.statement.collective or not any(buffer.storage.dims))):
+                yield from self._in_buffer(use)
+
+    # -------------------------------------------------------------------------------------- named values
+
+    def _keeps_range(self, let: Let) -> bool:
+        """Whether a named value lies in the range that its variable states."""
+        if let.value.low >= let.var.low and let.value.high <= let.var.high:
+            return True
+        top = self._largest_digit(let.value)
+        if top is not None and let.value.low >= let.var.low and top.high <= let.var.high:
+            return True
+        needed = self.scene.roots(let.value)
+        grid = constant(self.kernel.grid)
+        if not needed <= {"thread", "block"} or ("block" in needed and (grid is None or grid * self.kernel.threads > MANY)):
+            return False
+        frame = self.scene.frame([*([("block", np.arange(grid))] if "block" in needed else []), ("thread", self.scene.threads)])
+        values = np.asarray(frame.value(let.value))
+        return bool(values.min() >= let.var.low and values.max() <= let.var.high)
+
+    def _trusts(self, use: Use) -> bool:
+        """Whether all ranges that this access rests on hold, its statement's condition given."""
+        for name in self.loose & {var.name for value in use.access.expressions() for var in self._closure(value)}:
+            let = self.named[name]
+            holds = less(let.var.low - 1, let.value) == TRUE if let.value.low >= let.var.low else False  # type: ignore[arg-type]
+            if not (holds or let.value.low >= let.var.low) or not self._implied(use, let.value, _number(let.var.high + 1)):
+                return False
+        return True
+
+    def _closure(self, value: Expr) -> set[Var]:
+        found = set(value.variables())
+        for var in value.variables():
+            if var.name in self.scene.lets:
+                found |= self._closure(self.scene.lets[var.name])
+        return found
+
+    def _largest_digit(self, value: Expr) -> Expr | None:
+        """The largest value of a digit of the block's number, over the sizes: what a range does not know."""
+        if isinstance(value, Mod):
+            return value.right - 1
+        if isinstance(value, Var) and value.name == "block":
+            return self.kernel.grid - 1
+        if isinstance(value, FloorDiv) and isinstance(value.left, Var) and value.left.name == "block":
+            count = floordiv(self.kernel.grid, value.right)
+            return count - 1 if count * value.right == self.kernel.grid else None
+        return None
+
+    # -------------------------------------------------------------------------------------- proofs
+
+    def _largest(self, value: Expr) -> Expr:
+        """An upper bound over the sizes: loops at their last iteration, digits of the block at their largest value."""
+        terms, number = linear(value)
+        total: Expr = ZERO + number
+        for atoms, coefficient in terms:
+            top = self._top(atoms[0]) if len(atoms) == 1 and coefficient > 0 else None
+            total = total + (product(atoms, coefficient) if top is None else top * coefficient)
+        return total
+
+    def _top(self, atom: Expr) -> Expr | None:
+        if not isinstance(atom, Var):
+            return self._largest_digit(atom)
+        if atom.name in self.extents:
+            return self.extents[atom.name] - 1
+        return self._largest_digit(self.named[atom.name].value) if atom.name in self.named else self._largest_digit(atom)
+
+    def _below(self, value: Expr, extent: Expr) -> bool:
+        """Whether `value < extent` always."""
+        key = (value, extent)
+        if key not in self.proved:
+            self.proved[key] = less(value, extent) == TRUE or less(self._largest(value), extent) == TRUE
+        return self.proved[key]
+
+    def _implied(self, use: Use, value: Expr, extent: Expr) -> bool:
+        """Whether the statement's condition says `value < extent`."""
+        for condition in conjuncts(use.statement.active):
+            if isinstance(condition, Less) and less(value + condition.right - condition.left, extent + 1) == TRUE:
+                return True
+        return False
+
+    # -------------------------------------------------------------------------------------- global memory
+
+    def _in_global(self, use: Use) -> Iterator[Finding]:
+        shape = self.kernel.buffer(use.access.buffer).tensor.shape
+        for dim, (base, bound, extent) in enumerate(zip(use.access.base, use.access.bounds, shape, strict=True)):
+            steps = [offset[dim] for offset in use.access.elements()]
+            if bound is not None and self._below(bound, extent + 1):
+                straddle = self._straddles(use, dim, steps)
+                if straddle is not None:
+                    yield straddle
+                bottom = base.low >= 0
+                if bottom and self.trusted:
+                    continue
+            elif self.trusted and base.low >= 0:
+                last = base + max(steps)
+                if self._below(last, extent) or self._implied(use, last, extent):
+                    continue
+            found = self._enumerated(use, dim, base, steps, bound, extent)
+            if found is not None:
+                yield found
+
+    def _straddles(self, use: Use, dim: int, steps: Sequence[int]) -> Finding | None:
+        """The predicate is tested for the first element of each vector: the others must lie inside with it."""
+        if use.statement.collective:
+            return None
+        width = use.statement.vector if isinstance(use.statement.spec, MoveSpec) else len(steps)
+        base, bound = use.access.base[dim], use.access.bounds[dim]
+        assert bound is not None
+        for start in range(0, len(steps), width):
+            part = steps[start : start + width]
+            reach = max(part) - part[0]
+            if reach == 0 or ((base + part[0]).factor % (reach + 1) == 0 and bound.factor % (reach + 1) == 0):
+                continue
+            if self._below(base + max(part), bound):
+                continue
+            message = (
+                f"{use.access.buffer}: {width} elements are moved at once, and only the first one is tested against {bound}; "
+                f"the others may lie outside, as {bound} is not known to be a multiple of {width}"
+            )
+            return _finding(use, message, {"dimension": dim, "bound": str(bound), "vector": width})
+        return None
+
+    # -------------------------------------------------------------------------------------- shared memory and registers
+
+    def _in_buffer(self, use: Use) -> Iterator[Finding]:
+        buffer = self.kernel.buffer(use.access.buffer)
+        total = buffer.total
+        if not buffer.memory.private:
+            for dim, (base, extent) in enumerate(zip(use.access.base, buffer.tensor.shape, strict=True)):
+                steps = [offset[dim] for offset in use.access.elements()]
+                if not (self.trusted and base.low >= 0 and self._below(base + max(steps), extent)):
+                    found = self._enumerated(use, dim, base, steps, use.access.bounds[dim], extent)
+                    if found is not None:
+                        yield found
+                        return
+        elements = use.access.elements() if len(use.access.elements()) <= 8 else ()
+        parts = [buffer.address(use.access, offset) for offset in elements]
+        if parts and self.trusted and all(part.low >= 0 and less(part, total) == TRUE for part in parts):
+            return
+        known = frozenset({"thread", *(loop.var.name for loop in use.loops)})
+        conditions, _ = self.scene.guards(use.statement, known)
+        needed = self.scene.needs((*use.access.base, use.access.copy, *conditions))
+        axes = self.scene.loop_axes(use.loops, needed, MANY // (self.kernel.threads * len(use.access.elements())))
+        limit = constant(total)
+        if axes is None or limit is None or not needed <= {"thread", *(name for name, _ in axes)}:
+            yield _finding(use, f"{buffer.name}: the address could not be proved to lie below {total}", {"elements": str(total)})
+            return
+        frame = self.scene.frame([("thread", self.scene.threads), *axes])
+        values = self.scene.addresses(frame, use.access)
+        bad = (values < 0) | (values >= limit)
+        for condition in conditions:
+            bad = bad & np.asarray(frame.full(condition), dtype=bool)[..., None]
+        if bad.any():
+            index = tuple(int(x) for x in np.argwhere(bad)[0])
+            point = frame.at(index[:-1])
+            message = f"{buffer.name}: {_where(point)} touches address {int(values[index])}, it has {limit} elements"
+            yield _finding(use, message, {**_split(point), "address": int(values[index]), "elements": limit})
+
+    # -------------------------------------------------------------------------------------- enumeration
+
+    def _enumerated(self, use: Use, dim: int, base: Expr, steps: Sequence[int], bound: Expr | None, extent: Expr) -> Finding | None:
+        """A coordinate at all threads, blocks and loop values: None if it stays inside, else the first that does not."""
+        complete = False
+        for sizes in self._sizes():
+            frame, complete = self._frame(use, sizes, (base, extent, *([] if bound is None else [bound])))
+            bad = self._outside(use, frame, base, steps, bound, extent)
+            if bad.any():
+                index = tuple(int(x) for x in np.argwhere(bad)[0])
+                return self._counterexample(use, dim, frame, index, (base, steps, extent), sizes)
+        if complete and not self.kernel.symbols:
+            return None
+        name = use.access.buffer
+        message = f"{name}: coordinate {dim}, {base + max(steps)}, could not be proved to lie in 0 .. {extent - 1}, and is not tested"
+        return _finding(use, message, {"dimension": dim, "coordinate": str(base), "extent": str(extent)})
+
+    def _sizes(self) -> Iterator[Mapping[str, int]]:
+        """Small sizes that the symbols may take; one empty choice for a static kernel."""
+        choices = []
+        for symbol in self.kernel.symbols:
+            step = symbol.multiple_of
+            values = {max(symbol.low, factor * step) for factor in (1, 2, 3, 37)}
+            values |= {-(-target // step) * step for target in (127, 129, 500)}
+            choices.append(sorted(value for value in values if symbol.low <= value <= symbol.high)[:6])
+        for combination in itertools.islice(itertools.product(*choices), 64):
+            yield {symbol.name: value for symbol, value in zip(self.kernel.symbols, combination, strict=True)}
+
+    def _frame(self, use: Use, sizes: Mapping[str, int], values: Iterable[Expr]) -> tuple[Frame, bool]:
+        """Threads, blocks and loops with given sizes, and whether that is all of them."""
+        needed = self.scene.needs((*values, use.statement.active))
+        empty = self.scene.frame([], sizes)
+        axes: list[tuple[str, Array]] = [("thread", self.scene.threads)]
+        if "block" in needed:
+            axes.append(("block", np.arange(int(empty.value(self.kernel.grid)))))
+        fixed = dict(sizes)
+        for loop in use.loops:
+            if loop.var.name in needed and self.scene.roots(loop.extent) <= self.scene.symbols:
+                axes.append((loop.var.name, np.arange(max(int(empty.value(loop.extent)), 0))))
+            elif loop.var.name in needed:
+                fixed[loop.var.name] = 0
+        complete = len(fixed) == len(sizes)
+        if "thread" not in needed:
+            axes[0] = ("thread", self.scene.threads[:1])
+        while math.prod(len(one) for _, one in axes) > MANY:
+            largest = max(range(len(axes)), key=lambda position: len(axes[position][1]))
+            name, one = axes[largest]
+            axes[largest] = (name, one[np.unique([0, 1, len(one) // 2, len(one) - 2, len(one) - 1])])
+            complete = False
+        return self.scene.frame(axes, fixed), complete
+
+    def _outside(self, use: Use, frame: Frame, base: Expr, steps: Sequence[int], bound: Expr | None, extent: Expr) -> Array:
+        value = frame.full(base)[..., None] + np.array(steps)
+        bad = (value < 0) | (value >= np.asarray(frame.full(extent))[..., None])
+        if bound is not None:
+            bad = bad & (value < np.asarray(frame.full(bound))[..., None])
+        return bad & np.asarray(frame.full(use.statement.active), dtype=bool)[..., None]
+
+    def _counterexample(
+        self, use: Use, dim: int, frame: Frame, index: tuple[int, ...], what: tuple[Expr, Sequence[int], Expr], sizes: Mapping[str, int]
+    ) -> Finding:
+        base, steps, extent = what
+        point = frame.at(index[:-1])
+        coordinate = int(frame.full(base)[index[:-1]]) + steps[index[-1]]
+        limit = int(np.asarray(frame.full(extent))[index[:-1]])
+        at_sizes = f" at {', '.join(f'{name}={value}' for name, value in sizes.items())}" if sizes else ""
+        verb = "writes" if use.access.write else "reads"
+        message = f"{use.access.buffer}: {_where(point)} {verb} coordinate {coordinate} of dimension {dim}, which has {limit}{at_sizes}"
+        details = {**_split(point), "dimension": dim, "coordinate": coordinate, "extent": limit, "sizes": dict(sizes)}
+        return _finding(use, message, details)
+
+
+def _number(value: int) -> Expr:
+    return ZERO + value
+
+
+def _where(point: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {value}" if name in ("thread", "block") else f"{name}={value}" for name, value in point.items())
+
+
+def _split(point: Mapping[str, int]) -> dict[str, Any]:
+    loops = {name: value for name, value in point.items() if name not in ("thread", "block")}
+    return {**{name: value for name, value in point.items() if name in ("thread", "block")}, "loops": loops}
+
+
+def _finding(use: Use, message: str, details: Mapping[str, Any]) -> Finding:
+    access = described(use.statement, use.access)
+    return Finding("bounds", "error", use.access.buffer, message, line_of(use.statement, use.access), access, details)

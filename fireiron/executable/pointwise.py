@@ -1,0 +1,62 @@
+"""Element-wise arithmetic of one thread: add, subtract, multiply; in pairs for 16-bit floats (Graphene, Table 2 rows 5, 6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from fireiron.expr import constant
+from fireiron.ir import Exec
+from fireiron.machine import Architecture, bfloat16, float16
+from fireiron.pointwise import BinaryPointwiseSpec
+from fireiron.spec import Spec
+from fireiron.tree import Executable, Mismatch
+
+_HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
+
+
+@attrs.frozen
+class ThreadPointwise(Executable):
+    """`BinaryPointwise(1,1)` of one thread; with `pairs`, `(2,1)` or `(1,2)` in half precision (`hadd2`, `hmul2`)."""
+
+    pairs: bool = False
+
+    def performs(self) -> str:
+        return f"BinaryPointwise({'2,1) or (1,2' if self.pairs else '1,1'})(Thread)" + (", 16-bit floats" if self.pairs else "")
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        if not isinstance(spec, BinaryPointwiseSpec):
+            return (Mismatch("spec", "BinaryPointwise", spec.title),)
+        found = []
+        if spec.level.threads != 1:
+            found.append(Mismatch("level", "Thread", spec.level.name))
+        sizes = tuple(constant(size) for size in spec.sizes)
+        shapes = ((2, 1), (1, 2)) if self.pairs else ((1, 1),)
+        if sizes not in shapes:
+            found.append(Mismatch("shape", " or ".join(f"{m}x{n}" for m, n in shapes), "x".join(map(str, spec.sizes))))
+        kinds = {view.dtype for view in spec.operands.values()}
+        if self.pairs and not kinds <= {float16, bfloat16}:
+            found.append(Mismatch("type", "float16 or bfloat16", ", ".join(sorted(map(str, kinds)))))
+        if self.pairs and any(view.bounded for view in spec.operands.values()):
+            found.append(Mismatch("bounds", "elements that all lie inside the tensors", "the last tile may overhang"))
+        needed = 80 if bfloat16 in kinds else 53
+        if kinds & {float16, bfloat16} and architecture.capability < needed:
+            found.append(Mismatch("target", f"sm_{needed} or newer", architecture.name))
+        return tuple(found)
+
+    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+        assert isinstance(statement.spec, BinaryPointwiseSpec)
+        operation, dtype = statement.spec.operation, statement.spec.dst.dtype
+        if self.pairs:
+            left, right = (printer.pair(statement, name) for name in ("lhs", "rhs"))
+            _, target, write = printer.pair_updated(statement, "dst")
+            return list(write(f"{_HALF[operation]}2({left}, {right})", target))
+        left, right, target = (printer.element(statement, name) for name in ("lhs", "rhs", "dst"))
+        if dtype in (float16, bfloat16):
+            return [f"{target} = {_HALF[operation]}({left}, {right});"]
+        return [f"{target} = {left} {operation} {right};"]
+
+
+POINTWISE = ThreadPointwise("Pointwise")
+POINTWISE2 = ThreadPointwise("Pointwise2", True)

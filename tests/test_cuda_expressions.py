@@ -1,0 +1,266 @@
+"""Printed index expressions, evaluated by a C compiler, against the values of the engine.
+
+The draws are those of `test_expr.py`. One C file holds them all; where the compiler has the undefined-behaviour sanitizer,
+a 32-bit overflow on the way to a right value is found too. `FIREIRON_FUZZ=50` multiplies the draws.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import os
+import random
+import shutil
+import subprocess
+import sys
+import types
+from dataclasses import dataclass
+
+import pytest
+from test_expr import LARGEST, draw
+
+import fireiron.expr as expr
+from fireiron import cuda
+from fireiron.errors import ArgumentError
+from fireiron.expr import INT_MAX, Var, all_of, any_of, as_expr, equal, less, minimum, sym
+
+SCALE = float(os.environ.get("FIREIRON_FUZZ", "1"))
+SEED = 20240307
+DRAWS, POINTS = 600, 24
+COMPILER = next(filter(None, map(shutil.which, ("gcc", "cc", "clang"))), None)
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler (gcc, cc or clang) on the path")
+
+
+@dataclass
+class Printed:
+    """An expression, its C text, and points with the value wanted at each."""
+
+    value: expr.Expr
+    text: str
+    points: list[dict[str, int]]
+    note: str = ""
+
+    @functools.cached_property
+    def variables(self):
+        return sorted(self.value.variables(), key=lambda var: var.name)
+
+    @functools.cached_property
+    def wanted(self):
+        return [int(self.value.evaluate(point)) for point in self.points]
+
+
+def kind(var):
+    """The C type that the printer declares a variable with."""
+    return "long long" if max(-var.low, var.high) > INT_MAX else "int"
+
+
+def function(number, one):
+    names = [f"const {kind(var)} {var.name} = ({kind(var)})v[{place}];" for place, var in enumerate(one.variables)]
+    return f"static long long f{number}(const long long* v) {{ (void)v; {' '.join(names)} return {one.text}; }}"
+
+
+def program(printed):
+    """A C program that prints `expression point value` for every value that is not the one wanted."""
+    lines = ["#include <stdio.h>", "#define min(a, b) ((a) < (b) ? (a) : (b))"]
+    lines += [function(number, one) for number, one in enumerate(printed)]
+    lines += ["int main(void) {", "  long long got;"]
+    for number, one in enumerate(printed):
+        rows = ", ".join("{" + ", ".join([f"{point[var.name]}LL" for var in one.variables] + [f"{want}LL"]) + "}" for point, want in zip(one.points, one.wanted))
+        width = len(one.variables)
+        lines.append(
+            f"  {{ static const long long t[{len(one.points)}][{width + 1}] = {{{rows}}};"
+            f" for (int i = 0; i < {len(one.points)}; ++i) if ((got = f{number}(t[i])) != t[i][{width}])"
+            f' printf("{number} %d %lld\\n", i, got); }}'
+        )
+    return "\n".join([*lines, "  return 0;", "}", ""])
+
+
+WARNINGS = ("-std=gnu11", "-O0", "-w")
+SANITIZE = ("-fsanitize=undefined",)
+
+
+@functools.cache
+def sanitizer(folder):
+    """The flags of the sanitizer, if the compiler has it and its library."""
+    probe = folder / "probe.c"
+    probe.write_text("int main(void) { return 0; }\n")
+    run = subprocess.run([COMPILER, *SANITIZE, probe, "-o", folder / "probe"], capture_output=True)
+    return SANITIZE if run.returncode == 0 else ()
+
+
+def disagreements(printed, folder):
+    """What the compiled expressions get wrong: values, and overflows on the way."""
+    source, binary = folder / "expressions.c", folder / "expressions"
+    source.write_text(program(printed))
+    built = subprocess.run([COMPILER, *WARNINGS, *sanitizer(folder), source, "-o", binary], capture_output=True, text=True)
+    assert built.returncode == 0, f"the C compiler refuses the text:\n{built.stderr[:2000]}"
+    run = subprocess.run([binary], capture_output=True, text=True, timeout=300)
+    wrong = []
+    for line in run.stdout.splitlines():
+        number, point, got = map(int, line.split())
+        one = printed[number]
+        wrong.append(f"{one.text}\n  at {one.points[point]}: C has {got}, the engine {one.wanted[point]}\n  {one.note}")
+    for line in run.stderr.splitlines():
+        if "runtime error" in line:
+            number = int(line.split(":")[1]) - 3
+            wrong.append(f"{printed[number].text}\n  {line.split('runtime error: ')[1]}\n  {printed[number].note}")
+    return wrong
+
+
+def printable(value, printer=cuda):
+    """The C text, or None where a dividend may be negative: the printer refuses those."""
+    try:
+        return printer.expression(value)
+    except (ValueError, ArgumentError):
+        return None
+
+
+def drawn_expressions(count, printer=cuda, seed=SEED):
+    printed, number = [], 0
+    while len(printed) < count:
+        drawn = draw(expr, f"{seed}-{number}")
+        number += 1
+        value = drawn.last.expr
+        text = printable(value, printer)
+        if text is None or not value.variables() or max(-value.low, value.high) > LARGEST:
+            continue
+        size = len(drawn.last.values)
+        rng = random.Random(drawn.seed)
+        chosen = sorted({0, size - 1, *(rng.randrange(size) for _ in range(POINTS))})
+        printed.append(Printed(value, text, [drawn.point(index) for index in chosen], f"draw {drawn.seed}: {drawn.last.text}"))
+    return printed
+
+
+def test_random_expressions_in_c(tmp_path):
+    count = int(DRAWS * SCALE)
+    printed = drawn_expressions(count)
+    wide = sum("long long" in one.text for one in printed)
+    print(f"seed {SEED}, {count} expressions, {wide} with 64-bit parts, sanitizer {'on' if sanitizer(tmp_path) else 'off'}")
+    assert wide > count // 50
+    for start in range(0, count, 2000):
+        wrong = disagreements(printed[start : start + 2000], tmp_path)
+        assert not wrong, f"{len(wrong)} wrong:\n" + "\n".join(wrong[:5])
+
+
+# ---------------------------------------------------------------------------------------------- named cases
+
+i, j, k = Var("i", 0, 99), Var("j", 0, 31), Var("k", 0, INT_MAX)
+far, back = Var("far", 0, 2**40), Var("back", -50, 50)
+M, N, P = sym("M"), sym("N", multiple_of=8), sym("P", high=7)
+
+NAMED = {
+    "Exo's 5 * i % 2": 5 * (i % 2),
+    "a quotient times its divisor": 3 * (i // 7) + (i * 3) // 7,
+    "a product in a quotient": (M * 3 + j) // (P * 2),
+    "a product in a remainder": (M * 3 + j) % (P * 2),
+    "a quotient of a quotient by a symbol": (i // P) // (j + 1),
+    "a remainder of a remainder": (i % P) % (j + 1),
+    "a remainder in a divisor": i // (j % 5 + 1),
+    "a difference of differences": i - (j - back) - (M - N),
+    "a negative quotient first": -(i // 7) - j % 5,
+    "a negative remainder times a quotient": -(i % 7) * (j // 3),
+    "a row of a large matrix": M * N + i,
+    "a product of three": M * N * sym("Q", high=2) + 5,
+    "a wide product in a quotient": (M * N + j) // 128,
+    "a wide sum of narrow terms": M + N + k,
+    "a wide sum that comes back": M + N - k,
+    "the largest value": k + i,
+    "the smallest value": -k - 2 + i * 0 - j,
+    "a wide constant": i + 3_000_000_000,
+    "a wide coefficient": j * 5_000_000_000 + i,
+    "a 64-bit variable": far * 8 + i,
+    "a 64-bit variable halved": far // 2 % 1000,
+    "ceildiv near the end": (M + 127) // 128,
+    "masks in masks": ((i & j) | (k & M)) ^ (N | j),
+    "exclusive or in a sum": (i ^ (j * 4)) + (i ^ j) * 2,
+    "a mask of alternatives": ((i | M) & (j ^ k)) + ((i ^ N) | (j & M)),
+    "a partial sum too large": k + i - Var("off", 100, 200),
+    "bits of a sum": (i + j) & (M + 1),
+    "a mask compared": equal(i & j, 3),
+    "the smaller of sums": minimum(i * 3 - 7, j + back) * 2,
+    "the smaller of masks": minimum(i | j, M) - 1,
+    "a comparison as a number": less(i, j) * 3 + less(j, 9),
+    "compared comparisons": equal(less(i, j), less(j, M)),
+    "and in or": any_of([all_of([less(i, j), less(j, M)]), equal(i % 3, 1), all_of([less(back, j), equal(j, P)])]),
+    "or in and": all_of([any_of([less(i, j), less(M, 50)]), any_of([equal(i % 3, 1), less(back, 0)])]),
+    "Listing 4": ((j >> 1) & 7) | (j & 0x30) | ((j & 1) << 3),
+}
+
+
+def corners(value):
+    """Ends and middles of every variable, crossed."""
+    variables = sorted(value.variables(), key=lambda var: var.name)
+    ends = []
+    for var in variables:
+        steps = (var.high - var.low) // var.multiple_of
+        ends.append(sorted({var.low + var.multiple_of * (steps * part // 6) for part in range(7)} | {var.low + var.multiple_of * min(3, steps)}))
+    return [dict(zip((var.name for var in variables), point)) for point in itertools.product(*ends)]
+
+
+def test_named_expressions_in_c(tmp_path):
+    printed = [Printed(as_expr(value), cuda.expression(value), corners(value), name) for name, value in NAMED.items()]
+    wrong = disagreements(printed, tmp_path)
+    assert not wrong, "\n".join(wrong[:5])
+
+
+def test_a_dividend_that_may_be_negative_is_not_printed():
+    with pytest.raises((ValueError, ArgumentError), match="negative"):
+        cuda.expression(back // 3)
+    assert cuda.expression(back % 3) == "(back + 51) % 3", "a remainder is lifted into the positive first"
+
+
+@pytest.mark.parametrize(
+    "value, wide",
+    [(M, False), (M + 1, True), (M * N, True), (i * j, False), (k // 2 + i, False), ((k + 1) // 2, True), (far // 2**20, True), (i + 2**31, True)],
+    ids=str,
+)
+def test_width(value, wide):
+    assert cuda.is_wide(value) == wide == ("long long" in cuda.expression(value) or value.variables() == {far})
+
+
+# ---------------------------------------------------------------------------------------------- the oracle finds faults
+
+WRONG = {
+    "32 bits for all": ("    wide = is_wide(value)\n", "    wide = False\n"),
+    "a remainder printed as a quotient": ("{_dividend(left)} % {_c(right, 7)}", "{_dividend(left)} / {_c(right, 7)}"),
+    "parentheses of a divisor dropped": ("{_dividend(left)} / {_c(right, 7)}", "{_dividend(left)} / {_c(right, 6)}"),
+    "parentheses of a dividend dropped": ("    return _c(left, 6)\n", "    return _c(left, 5)\n"),
+    "parentheses of factors dropped": ("_c(atom, 6 if position == 0 else 7)", "_c(atom, 6)"),
+    "parentheses of the first factor dropped": ("_c(atom, 6 if position == 0 else 7)", "_c(atom, 0 if position == 0 else 7)"),
+    "parentheses of exclusive or dropped": ("{_c(left, 4)} ^ {_c(right, 4)}", "{_c(left, 1)} ^ {_c(right, 1)}"),
+    "parentheses of a mask dropped": ("{_c(left, 4)} & {_c(right, 4)}", "{_c(left, 1)} & {_c(right, 1)}"),
+    "parentheses of conditions dropped": ('" && ".join(_c(condition, 4)', '" && ".join(_c(condition, 0)'),
+    "parentheses of a comparison dropped": ("{_c(left, 5)} == {_c(right, 5)}", "{_c(left, 1)} == {_c(right, 1)}"),
+    "a negative constant added": ("{'-' if value.constant < 0 else '+'}", "{'+'}"),
+    "a negative term added": ('("- " if coefficient < 0 else "+ ")', '("+ ")'),
+    "a coefficient dropped": ("if abs(coefficient) != 1:", "if abs(coefficient) > 2:"),
+    "negative dividends printed": ("if left.low < 0:", "if left.low < -(2**70):"),
+    "only the last partial sum examined": ("            if max(-low, high, abs(part.low), abs(part.high)) > INT_MAX:\n                return True\n", ""),
+}  # fmt: skip
+"""Wrong printers: a text of `cuda.py`, found once, and what stands there instead."""
+
+
+def mutant(name, before, after):
+    text = inspect.getsource(cuda)
+    assert text.count(before) == 1, f"{name}: `{before}` stands {text.count(before)} times in cuda.py; adapt this entry"
+    module = types.ModuleType(f"wrong_printer_{abs(hash(name))}")
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(text.replace(before, after), module.__name__, "exec"), vars(module))
+    finally:
+        del sys.modules[module.__name__]
+    return module
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_printers_are_found(name, tmp_path):
+    printer = mutant(name, *WRONG[name])
+    changed = [
+        Printed(as_expr(value), text, corners(value), note)
+        for note, value in [*NAMED.items(), ("a negative quotient", back // 3), ("in and out of range", k + i - M - N)]
+        if (text := printable(value, printer)) is not None and text != printable(value)
+    ]
+    assert changed, "the fault changes no named expression"
+    assert disagreements(changed, tmp_path), f"not found: {name}: {[one.text for one in changed]}"

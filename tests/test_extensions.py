@@ -1,0 +1,132 @@
+"""User-defined decompositions, refinements, executables and thread levels, from outside the package, with the same rights."""
+
+import attrs
+import numpy as np
+import pytest
+
+from fireiron import *
+from fireiron.dividing import divide, loop_over
+from fireiron.ir import Comment, Exec, Hole
+from fireiron.sim import simulate
+from fireiron.tree import execution
+
+
+@attrs.frozen
+class Halves(Decomposition):
+    """Divides m into two halves, one after the other: a decomposition of our own."""
+
+    verb = "halves"
+
+    def expand(self, spec, context):
+        views, digits = divide(spec, {"m": (int(str(spec.size("m"))) // 2, None)}, "halves")
+        views, program, _ = loop_over(spec, views, digits, False, context, (Hole("body"),))
+        return Expansion((Child("body", spec.with_operands(**views)),), program)
+
+
+@attrs.frozen
+class Remark(Refinement):
+    """Prints a remark in front of the step: a refinement of our own."""
+
+    applies_to = ("tile", "split", "halves")
+    text: str = ""
+
+    def rewrite(self, expansion, context):
+        return attrs.evolve(expansion, program=(Comment(self.text), *expansion.program))
+
+
+@attrs.frozen
+class Ffma4(Executable):
+    """Four multiply-adds of one thread along m: an instruction of our own."""
+
+    def performs(self):
+        return "MatMul(4,1,1)(RF,RF,RF)(Thread)"
+
+    def mismatches(self, spec, architecture):
+        wanted = "MatMul(4,1,1)(RF,RF,RF)"
+        got = str(spec).rsplit("(", 1)[0]
+        return () if got == wanted and spec.level.threads == 1 else (Mismatch("spec", wanted, got),)
+
+    def cuda(self, printer, statement):
+        operands = statement.operands
+        b = printer.place(operands["B"])
+        return [
+            f"{printer.place(operands['C'], offset)} = __fmaf_rn({printer.place(operands['A'], offset)}, {b}, {printer.place(operands['C'], offset)});"
+            for offset in operands["A"].elements()
+        ]
+
+
+Quad = Level("Quad", Warp, (4,), (1,))
+"""Four consecutive lanes: a level of our own."""
+
+DATA = np.random.default_rng(11)
+
+
+def run(strategy, M, N, K, instructions=None):
+    spec = MatMul(M, N, K)(GL, GL, GL)(Kernel)
+    bound = strategy(spec)
+    program = bound.program() if instructions is None else bound.program(instructions=instructions)
+    a, b = DATA.integers(-3, 4, (M, K)).astype(np.float32), DATA.integers(-3, 4, (K, N)).astype(np.float32)
+    np.testing.assert_array_equal(simulate(program.ir, {"A": a, "B": b}).outputs["C"], a @ b)
+    return program
+
+
+def test_decomposition_and_refinement():
+    chain = MatMul.tile(32, 32).to(Block).then(Halves()).refine(Remark("two halves")).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    program = run(chain, 50, 40, 9)
+    assert "// two halves" in program.cuda
+    assert str(program.trace()[2][1]) == "MatMul(16,32,9)(GL,GL,GL)(Block)"
+    assert chain.steps[1] == Halves().refined(Remark("two halves"))
+    with pytest.raises(DecompositionError, match="does not refine"):
+        MatMul.load(A, SH).refine(Remark("no"))
+
+
+def test_executable():
+    chain = (
+        MatMul.tile(32, 32).to(Block)
+        .epilog(RF, Init.tile(8, 4).to(Thread).tile(1, 1).done(), Move.tile(8, 4).to(Thread).tile(1, 1).done())
+        .split(4).load(A, SH).load(B, SH).tile(8, 4).to(Thread).split(1)
+        .load(A, RF, Move.tile(4, 1).done()).load(B, RF, Move.tile(1, 1).done()).tile(4, 1)
+    )  # fmt: skip
+    with pytest.raises(MatchError):
+        run(chain.done(), 32, 32, 8)
+    program = run(chain.done(Ffma4("FFMA4")), 33, 70, 10)
+    assert program.cuda.count("__fmaf_rn") == 4
+    program = run(chain.done(), 33, 70, 10, instructions=(Ffma4("FFMA4"), *INSTRUCTIONS))
+    assert program.cuda.count("__fmaf_rn") == 4
+
+
+def test_level():
+    chain = (
+        MatMul.tile(32, 32).to(Block).tile(16, 16).to(Warp).tile(8, 4).to(Quad).tile(4, 2).to(Thread).split(1).tile(1, 1).done()
+    )  # fmt: skip
+    program = run(chain, 40, 65, 7)
+    assert program.ir.threads == 128
+    assert "quad" in program.cuda
+
+
+def test_level_that_does_not_tile_its_parent_is_refused():
+    with pytest.raises(ArgumentError, match="do not tile|do not divide"):
+        Level("Odd", Warp, (3,), (1,))
+    with pytest.raises(ArgumentError):
+        Level("Overlap", Warp, (4, 2), (1, 2))
+
+
+def test_executable_that_emits_several_statements():
+    @attrs.frozen
+    class Twice(Executable):
+        """Initialises twice: an executable may emit what it likes around its meaning."""
+
+        def mismatches(self, spec, architecture):
+            return () if spec.title == "Init" else (Mismatch("spec", "Init", spec.title),)
+
+        def emit(self, spec, context):
+            statement = execution(self, spec, context)
+            assert isinstance(statement, Exec)
+            return (Comment("twice"), statement, statement)
+
+        def cuda(self, printer, statement):
+            return [f"{printer.element(statement, 'dst')} = {printer.literal(0, statement.spec.dst.dtype)};"]
+
+    init = Init.tile(1, 1).to(Thread).done(Twice("twice"))
+    chain = MatMul.tile(16, 16).to(Block).epilog(SH, init).split(4).tile(2, 2).to(Thread).split(1).tile(1, 1).done()
+    assert run(chain, 20, 20, 6).cuda.count("// twice") == 1

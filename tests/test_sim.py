@@ -1,0 +1,491 @@
+"""The simulator against NumPy, exactly; and each planted fault, which it must name (TESTING.md, O4 to O6)."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+
+import attrs
+import numpy as np
+import pytest
+
+from fireiron import *
+from fireiron import ir
+from fireiron.errors import ArgumentError, SimulationError
+from fireiron.expr import ZERO, all_of, as_expr
+from fireiron.sim import simulate
+from fireiron.tensor import Storage
+
+one = Move.tile(1, 1).to(Thread).done()
+alone = Move.tile(1, 1).done()
+
+
+def listing2(bm=128, bn=128, bk=8, wm=64, wn=32, tm=8, tn=8, load_a=lambda s: s, load_b=lambda s: s):
+    """Listing 2 of the paper, with its tile sizes as parameters."""
+    deal = lambda verb: verb.tile(wm, wn).to(Warp).tile(tm, tn).to(Thread).tile(1, 1).done()
+    start = MatMul.tile(bm, bn).to(Block).epilog(RF, deal(Init), deal(Move)).split(bk)
+    loaded = load_b(load_a(start.load(A, SH, one)).load(B, SH, one))
+    return loaded.tile(wm, wn).to(Warp).tile(tm, tn).to(Thread).split(1).load(A, RF, alone).load(B, RF, alone).tile(1, 1).done()
+
+
+def small(**options):
+    """The same with 64 threads and 32 x 32 tiles."""
+    return listing2(32, 32, 8, 16, 32, 4, 4, **options)
+
+
+FULL = listing2()
+SMALL = small()
+
+
+def kernel_of(M=64, N=64, K=16, strategy=SMALL, **options):
+    return strategy(MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)).program().ir
+
+
+def integers(shape, dtype="float32", seed=0):
+    return np.random.default_rng([seed, *shape]).integers(-3, 4, shape).astype(dtype)
+
+
+def check(kernel, a, b, symbols={}, **options):
+    """Simulate and compare with NumPy, exactly."""
+    result = simulate(kernel, {"A": a, "B": b}, symbols, **options)
+    wide = np.int64 if a.dtype.kind == "i" else np.float64
+    expected = (a.astype(wide) @ b.astype(wide)).astype(result.outputs["C"].dtype)
+    np.testing.assert_array_equal(result.outputs["C"], expected)
+    return result
+
+
+def run(kernel, M=64, N=64, K=16, **options):
+    return simulate(kernel, {"A": integers((M, K)), "B": integers((K, N), seed=1)}, **options)
+
+
+# ---------------------------------------------------------------------------------------------- clean kernels
+
+
+@pytest.mark.parametrize(
+    "M, N, K", [(128, 128, 64), (256, 128, 32), (1, 1, 1), (7, 7, 7), (127, 127, 127), (129, 129, 129), (200, 100, 50), (7, 129, 1)]
+)
+def test_listing2_equals_numpy(M, N, K):
+    check(kernel_of(M, N, K, FULL), integers((M, K)), integers((K, N), seed=1))
+
+
+@pytest.mark.parametrize("a", [ColMajor, RowMajor])
+@pytest.mark.parametrize("b", [ColMajor, RowMajor])
+@pytest.mark.parametrize("c", [ColMajor, RowMajor])
+def test_layouts(a, b, c):
+    check(kernel_of(70, 33, 19, A=a, B=b, C=c), integers((70, 19)), integers((19, 33), seed=1))
+
+
+@pytest.mark.parametrize("order", [ColMajor, RowMajor])
+def test_leading_dimensions(order):
+    kernel = kernel_of(70, 33, 19, A=order(ld=77), B=order(ld=80), C=order(ld=99))
+    check(kernel, integers((70, 19)), integers((19, 33), seed=1))
+
+
+def test_symbolic_sizes():
+    M, N, K, ld = sym("M"), sym("N"), sym("K"), sym("ld")
+    kernel = kernel_of(M, N, K, A=RowMajor(ld=ld))
+    for m, n, k in ((64, 32, 16), (33, 65, 9), (1, 1, 1)):
+        check(kernel, integers((m, k)), integers((k, n), seed=1), {"M": m, "N": n, "K": k, "ld": k + 3})
+
+
+@pytest.mark.parametrize("dtype, out", [(float64, "float64"), (float16, "float16"), (int32, "int32"), (int8, "int32"), (bfloat16, None)])
+def test_element_types(dtype, out):
+    kernel = kernel_of(40, 33, 11, dtype=dtype)
+    names = dtype.to_numpy()
+    result = check(kernel, integers((40, 11), names), integers((11, 33), names, 1))
+    assert out is None or result.outputs["C"].dtype == out
+
+
+def test_half_with_float_result():
+    check(kernel_of(40, 33, 11, dtype=float16, c_dtype=float32), integers((40, 11), "float16"), integers((11, 33), "float16", 1))
+
+
+def test_without_epilog_or_loads():
+    plain = MatMul.tile(16, 16).to(Block).split(4).tile(2, 2).to(Thread).split(1).tile(1, 1).done()
+    check(kernel_of(33, 20, 10, plain), integers((33, 10)), integers((10, 20), seed=1))
+
+
+def test_storage_refinements():
+    refined = small(load_a=lambda s: s.pad(4), load_b=lambda s: s.swizzle(2, 3, 2) if hasattr(s, "swizzle") else s)
+    check(kernel_of(65, 64, 17, refined), integers((65, 17)), integers((17, 64), seed=1))
+
+
+def test_thread_level_micro_kernel():
+    tail = MatMul.tile(16, 16).to(Block).split(4).tile(4, 4).to(Thread).done("// a, b, c\n")
+    check(kernel_of(33, 20, 10, tail), integers((33, 10)), integers((10, 20), seed=1))
+
+
+@pytest.mark.parametrize("order", [None, 3])
+def test_collective_micro_kernel_reads_registers_of_all_threads(order):
+    warps = Move.tile(16, 32).to(Warp).tile(4, 4).to(Thread).tile(1, 1).done()
+    init = Init.tile(16, 32).to(Warp).tile(4, 4).to(Thread).tile(1, 1).done()
+    body = MatMul.tile(32, 32).to(Block)
+    for store in (Move.done("// text\n"), Move.tile(16, 32).to(Warp).done("// text\n"), warps):
+        strategy = body.epilog(RF, init, store).split(8).load(A, SH, one).load(B, SH, one)
+        strategy = strategy.tile(16, 32).to(Warp).tile(4, 4).to(Thread).split(1).load(A, RF, alone).load(B, RF, alone).tile(1, 1).done()
+        kernel = kernel_of(45, 33, 10, strategy)
+        check(kernel, integers((45, 10)), integers((10, 33), seed=1), order=None if order is None else random.Random(order))
+
+
+def test_counts_and_blocks():
+    result = check(kernel_of(64, 64, 16), integers((64, 16)), integers((16, 64), seed=1))
+    assert result.blocks == (0, 1, 2, 3) and result.threads == 64 and result.barriers == 4
+    assert result.written_bytes == 64 * 64 * 4 and result.read_bytes == 4 * 2 * 32 * 16 * 4
+    sample = run(kernel_of(64, 64, 16), blocks=[3])
+    whole = run(kernel_of(64, 64, 16))
+    np.testing.assert_array_equal(sample.outputs["C"][32:, 32:], whole.outputs["C"][32:, 32:])
+    assert np.isnan(sample.outputs["C"][:32]).all()
+
+
+def test_given_output_is_kept_where_nothing_is_written():
+    kernel = kernel_of(64, 64, 16)
+    start = integers((64, 64), seed=5)
+    result = simulate(kernel, {"A": integers((64, 16)), "B": integers((16, 64)), "C": start}, blocks=[0])
+    np.testing.assert_array_equal(result.outputs["C"][32:], start[32:])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_warp_orders_give_identical_bits(seed):
+    kernel = kernel_of(150, 140, 20, FULL)
+    a, b = (np.random.default_rng(9).standard_normal(shape).astype("float32") for shape in ((150, 20), (20, 140)))
+    results = [simulate(kernel, {"A": a, "B": b}, order=order).outputs["C"] for order in (None, random.Random(seed))]
+    assert results[0].tobytes() == results[1].tobytes()
+
+
+# ---------------------------------------------------------------------------------------------- arguments
+
+
+@pytest.mark.parametrize(
+    "arrays, symbols, message",
+    [
+        ({"A": np.ones((64, 16), "f4")}, {}, "the input B is missing"),
+        ({"A": np.ones((64, 16), "f4"), "B": np.ones((16, 63), "f4")}, {}, "B: wrong shape"),
+        ({"A": np.ones((64, 16), "f8"), "B": np.ones((16, 64), "f4")}, {}, "A: wrong element type"),
+        ({"A": [[1.0]], "B": np.ones((16, 64), "f4")}, {}, "A: not a NumPy array"),
+        ({"A": np.ones((64, 16), "f4"), "B": np.ones((16, 64), "f4"), "D": np.ones(1)}, {}, "no parameter D"),
+        ({"A": np.ones((64, 16), "f4"), "B": np.ones((16, 64), "f4")}, {"M": 3}, "no symbol M"),
+    ],
+)
+def test_wrong_arrays(arrays, symbols, message):
+    with pytest.raises(ArgumentError, match=message):
+        simulate(kernel_of(), arrays, symbols)
+
+
+@pytest.mark.parametrize("symbols, message", [({}, "has no value"), ({"M": 12}, "breaks the facts"), ({"M": True}, "not an integer"), ({"M": 2.0}, "not an")])
+def test_wrong_symbols(symbols, message):
+    with pytest.raises(ArgumentError, match=message):
+        simulate(kernel_of(M=sym("M", multiple_of=8)), {}, symbols)
+
+
+def test_false_facts_and_blocks():
+    kernel = attrs.evolve(kernel_of(M=sym("M")), facts=(("M is small", sym("M") < 10),))
+    with pytest.raises(ArgumentError, match="requires that M is small"):
+        simulate(kernel, {}, {"M": 64})
+    with pytest.raises(ArgumentError, match="no such block"):
+        run(kernel_of(), blocks=[4])
+
+
+# ---------------------------------------------------------------------------------------------- planted faults
+
+
+def edited(kernel: ir.Kernel, change: Callable[[ir.Stmt], object]) -> ir.Kernel:
+    """The kernel with every statement replaced by what `change` returns: a statement, or a list of them."""
+
+    def visit(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+        result: list[ir.Stmt] = []
+        for statement in body:
+            if isinstance(statement, ir.For):
+                statement = attrs.evolve(statement, body=visit(statement.body))
+            new = change(statement)
+            result += new if isinstance(new, list) else [new]
+        return tuple(result)
+
+    return attrs.evolve(kernel, body=visit(kernel.body))
+
+
+def with_barriers(kernel, change):
+    """The kernel with `change(number, barrier)` for each barrier in program order."""
+    numbers = iter(range(100))
+    return edited(kernel, lambda s: change(next(numbers), s) if isinstance(s, ir.Barrier) else s)
+
+
+def writes(statement, name):
+    return isinstance(statement, ir.Exec) and any(access.buffer == name and access.write for access in statement.accesses)
+
+
+def evolved_access(statement, name, **changes):
+    accesses = tuple(attrs.evolve(access, **changes) if access.buffer == name else access for access in statement.accesses)
+    return attrs.evolve(statement, accesses=accesses)
+
+
+def fails(kernel, *patterns, **options):
+    """Each pattern stands in the message, in step and in several warp orders."""
+    for order in (None, random.Random(0), random.Random(1)):
+        with pytest.raises(SimulationError) as caught:
+            run(kernel, order=order, **options)
+        for pattern in patterns:
+            assert re.search(pattern, str(caught.value)), str(caught.value)
+    return str(caught.value)
+
+
+def test_clean_kernel_has_two_barriers_in_its_loop():
+    kernel = kernel_of()
+    assert sum(isinstance(statement, ir.Barrier) for statement in ir.statements(kernel.body)) == 2
+    run(kernel)
+
+
+def test_dropped_barrier():
+    fails(with_barriers(kernel_of(), lambda number, barrier: [] if number == 0 else barrier), "race on [ab]_sh", r"k=0", "test_sim.py")
+
+
+def test_dropped_loop_back_barrier():
+    fails(with_barriers(kernel_of(), lambda number, barrier: [] if number == 1 else barrier), "race on [ab]_sh", r"k=[01]")
+
+
+def test_barrier_narrowed_to_warp():
+    for which in (0, 1):
+        faulty = with_barriers(kernel_of(), lambda number, barrier, which=which: ir.Barrier("warp") if number == which else barrier)
+        fails(faulty, "race on [ab]_sh")
+
+
+def test_barrier_moved_before_its_write():
+    def moved(loop):
+        if not (isinstance(loop, ir.For) and any(isinstance(one, ir.Barrier) for one in loop.body)):
+            return loop
+        body = list(loop.body)
+        at = next(number for number, one in enumerate(body) if isinstance(one, ir.Barrier))
+        copy = max(number for number, one in enumerate(body[:at]) if isinstance(one, ir.For))
+        body.insert(copy, body.pop(at))
+        return attrs.evolve(loop, body=tuple(body))
+
+    fails(edited(kernel_of(), moved), "race on b_sh")
+
+
+def test_race_message_names_everything():
+    text = fails(with_barriers(kernel_of(), lambda number, barrier: [] if number == 0 else barrier))
+    assert re.search(r"race on a_sh\[\d+, \d+\] \(address \d+\): thread \d+ (reads|writes) it \(Move Move\(", text), text
+    assert re.search(r"\n  in .*block 0, k=0", text) and "\n  at " in text and "\n  do " in text
+
+
+def test_two_lanes_write_one_address():
+    def shifted(statement):
+        if not writes(statement, "a_sh"):
+            return statement
+        base = statement.operands["dst"].base
+        return evolved_access(statement, "a_sh", base=(base[0] // 2 * 2, base[1]))
+
+    fails(edited(kernel_of(), shifted), r"race on a_sh", "thread .* writes .* thread .* writes")
+
+
+def test_two_blocks_write_one_element():
+    def shifted(statement):
+        if not writes(statement, "C"):
+            return statement
+        block = next(var for value in statement.operands["dst"].base for var in value.variables() if var.name == "block_n")
+        base = tuple(value.substitute({block: 0}) for value in statement.operands["dst"].base)
+        return evolved_access(statement, "C", base=base)
+
+    fails(edited(kernel_of(), shifted), "race on C", "block 0", "block 1")
+
+
+def test_dropped_guard_of_a_store():
+    faulty = edited(kernel_of(60, 60, 16), lambda s: evolved_access(s, "C", bounds=(None, None)) if writes(s, "C") else s)
+    fails(faulty, r"C\[\d+, \d+\] is outside the tensor: thread \d+ of block \d+ writes", M=60, N=60)
+
+
+def test_dropped_guard_of_a_load():
+    def unguarded(s):
+        return evolved_access(s, "A", bounds=(None, None)) if writes(s, "a_sh") else s
+
+    fails(edited(kernel_of(60, 60, 13), unguarded), r"A\[\d+, \d+\] is outside the tensor: .* reads", M=60, N=60, K=13)
+
+
+def test_guard_one_too_wide():
+    def wide(s):
+        bounds = tuple(None if bound is None else bound + 1 for bound in s.operands["dst"].bounds) if writes(s, "C") else ()
+        return evolved_access(s, "C", bounds=bounds) if bounds else s
+
+    fails(edited(kernel_of(60, 60, 16), wide), r"C\[60, \d+\] is outside the tensor", M=60, N=60)
+
+
+def test_wrong_leading_dimension():
+    def wrong(s):
+        if not writes(s, "C"):
+            return s
+        storage = kernel.buffer("C").storage
+        (rows,), (columns,) = storage.dims
+        return evolved_access(s, "C", storage=Storage(((rows,), (attrs.evolve(columns, weight=as_expr(65)),)), storage.extent))
+
+    kernel = kernel_of()
+    fails(edited(kernel, wrong), "address .* of C.* is outside the buffer")
+
+
+def test_guard_rows_are_checked():
+    kernel = kernel_of(60, 60, 16, C=ColMajor(ld=66))
+    storage = kernel.buffer("C").storage
+    shifted = attrs.evolve(storage, dims=((attrs.evolve(storage.dims[0][0], weight=as_expr(1)),), (attrs.evolve(storage.dims[1][0], weight=as_expr(65)),)))
+    faulty = edited(kernel, lambda s: evolved_access(s, "C", storage=shifted) if writes(s, "C") else s)
+    with pytest.raises(SimulationError, match="outside the tensor, was written"):
+        run(faulty, 60, 60)
+
+
+@pytest.mark.parametrize("dtype", [float32, int32])
+def test_skipped_init(dtype):
+    faulty = edited(kernel_of(dtype=dtype), lambda s: [] if writes(s, "c_rf") and isinstance(s.spec, InitSpec) else s)
+    name = dtype.name
+    for order in (None, random.Random(0)):
+        with pytest.raises(SimulationError, match=r"c_rf\[\d+, \d+\] \(register \d+\) is read before anything was written"):
+            simulate(faulty, {"A": integers((64, 16), name), "B": integers((16, 64), name)}, order=order)
+
+
+@pytest.mark.parametrize("dtype", [float32, int32])
+def test_pad_on_one_side_only(dtype):
+    padded = small(load_a=lambda s: s.pad(4))
+    kernel = kernel_of(strategy=padded, dtype=dtype)
+    plain = kernel_of(dtype=dtype).buffer("a_sh").storage
+    faulty = edited(kernel, lambda s: evolved_access(s, "a_sh", storage=plain) if writes(s, "a_sh") else s)
+    a, b = integers((64, 16), dtype.name), integers((16, 64), dtype.name, 1)
+    with pytest.raises(SimulationError, match="a_sh.* is read before anything was written"):
+        simulate(faulty, {"A": a, "B": b})
+
+
+def test_swizzle_on_one_side_only():
+    kernel = kernel_of()
+    storage = attrs.evolve(kernel.buffer("a_sh").storage, swizzle=Swizzle(2, 0, 3))
+    for side in (True, False):
+        faulty = edited(
+            kernel,
+            lambda s, side=side: evolved_access(s, "a_sh", storage=storage)
+            if isinstance(s, ir.Exec) and writes(s, "a_sh") == side and any(access.buffer == "a_sh" for access in s.accesses)
+            else s,
+        )
+        a, b = integers((64, 16)), integers((16, 64), seed=1)
+        assert not np.array_equal(simulate(faulty, {"A": a, "B": b}).outputs["C"], a @ b)
+    both = edited(
+        kernel,
+        lambda s: evolved_access(s, "a_sh", storage=storage)
+        if isinstance(s, ir.Exec) and any(access.buffer == "a_sh" for access in s.accesses)
+        else s,
+    )
+    check(both, integers((64, 16)), integers((16, 64), seed=1))
+
+
+def test_read_of_unwritten_shared_memory_under_a_narrow_guard():
+    def narrow(s):
+        if not writes(s, "a_sh"):
+            return s
+        thread = kernel.thread
+        return attrs.evolve(s, active=all_of([s.active, thread < 60]))
+
+    kernel = kernel_of()
+    fails(edited(kernel, narrow), "a_sh.* is read before anything was written")
+
+
+def test_guarded_statement_leaves_other_threads_alone():
+    kernel = kernel_of()
+    faulty = edited(kernel, lambda s: attrs.evolve(s, active=kernel.thread < 32) if writes(s, "C") else s)
+    result = run(faulty).outputs["C"]
+    good = run(kernel).outputs["C"]
+    kept = ~np.isnan(result)
+    assert 0 < kept.sum() < kept.size
+    np.testing.assert_array_equal(result[kept], good[kept])
+
+
+def test_deadlock_is_named():
+    kernel = kernel_of()
+    loop = ir.For(Var("odd", 0, 1), kernel.thread // 32, (ir.Barrier("block"),))
+    faulty = attrs.evolve(kernel, body=(*kernel.body, loop))
+    with pytest.raises(Exception):
+        ir.verify(faulty)
+    from fireiron import sim
+
+    plan = sim._Plan(faulty, {})
+    launch = sim._Launch(plan, {"A": integers((64, 16)), "B": integers((16, 64))}, (0,), True, random.Random(0))
+    with pytest.raises(SimulationError, match="deadlock: warp 1 waits at the block barrier"):
+        launch.run()
+
+
+def test_uniform_extent_is_required_in_step():
+    from fireiron import sim
+
+    kernel = kernel_of()
+    loop = ir.For(Var("odd", 0, 1), kernel.thread // 32, (ir.Barrier("block"),))
+    launch = sim._Launch(sim._Plan(attrs.evolve(kernel, body=(*kernel.body, loop)), {}), _inputs(), (0,), True, None)
+    with pytest.raises(SimulationError, match="differs between threads"):
+        launch.run()
+
+
+def _inputs():
+    return {"A": integers((64, 16)), "B": integers((16, 64))}
+
+
+def test_shadow_off_sees_no_race():
+    run(with_barriers(kernel_of(), lambda number, barrier: []), shadow=False)
+
+
+# ---------------------------------------------------------------------------------------------- shadow memory itself
+
+
+def test_warp_barrier_orders_threads_of_one_warp_only():
+    from fireiron.sim import _EPOCH, _Shadow
+
+    def found(first, second, then, now):
+        shadow = _Shadow(1, 64)
+        key = np.zeros(1, np.int64)
+        shadow.write(key, np.array([first]), np.array([first]), then, 0)
+        return len(shadow.conflicts(shadow.writer, shadow.write_clock, key, np.array([second]), np.array([second]), now)) > 0
+
+    assert not found(3, 3, 0, 0)
+    assert found(3, 4, 0, 0)
+    assert not found(3, 4, 0, 1)
+    assert found(3, 40, 0, 1)
+    assert not found(3, 40, 1, 1 << _EPOCH)
+    assert found(3, 70, 0, 5 << _EPOCH)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shadow_equals_brute_force(seed):
+    """Random accesses and barriers: a conflict is found exactly when two accesses are not ordered."""
+    from fireiron.sim import _EPOCH, _Shadow
+
+    draw = random.Random(seed)
+    shadow, key, history = _Shadow(1, 128), np.zeros(1, np.int64), []
+    block_epoch, warp_epochs = 0, [0] * 3
+    for _ in range(40):
+        action = draw.choice(["read"] * 8 + ["write"] + ["block"] * 2 + ["warp"] * 3)
+        if action == "block":
+            block_epoch, warp_epochs = block_epoch + 1, [0] * 3
+            continue
+        warp = draw.randrange(3)
+        if action == "warp":
+            warp_epochs[warp] += 1
+            continue
+        low = warp * 32 + draw.randrange(3)
+        high = low + draw.choice([0, 0, 1])
+        clock = (block_epoch << _EPOCH) + warp_epochs[warp]
+        ordered = lambda old, new: old[2] != new[2] or (old[3] == new[3] and old[4] < new[4]) or old[:2] == new[:2] and old[0] == old[1]
+        access = (low, high, block_epoch, warp, warp_epochs[warp])
+        write = action == "write"
+        expected = any(not ordered(old, access) for old, was_write in history if write or was_write)
+        ends = np.array([low]), np.array([high])
+        sides = [(shadow.writer, shadow.write_clock)] + [(shadow.reader, shadow.read_clock)] * write
+        got = any(len(shadow.conflicts(side, clocks, key, *ends, clock)) for side, clocks in sides)
+        assert got == expected
+        if got:
+            return
+        (shadow.write if write else shadow.read)(key, *ends, clock, 0)
+        history.append((access, write))
+
+
+def test_accumulation_reads_the_given_output():
+    kernel = kernel_of(strategy=MatMul.tile(16, 16).to(Block).split(4).tile(2, 2).to(Thread).split(1).tile(1, 1).done())
+    adds = edited(kernel, lambda s: attrs.evolve(s, accumulate=as_expr(1)) if isinstance(s, ir.Exec) else s)
+    start = integers((64, 64), seed=4)
+    inputs = {"A": integers((64, 16)), "B": integers((16, 64), seed=1)}
+    np.testing.assert_array_equal(simulate(adds, {**inputs, "C": start}).outputs["C"], start + inputs["A"] @ inputs["B"])
+    with pytest.raises(SimulationError, match=r"C\[.* is read before anything was written"):
+        simulate(adds, inputs)
+
+
+assert ZERO is not None
