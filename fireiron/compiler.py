@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from fireiron import cuda as printer
-from fireiron.errors import ArgumentError, FireironError
+from fireiron.check import safety
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, SynchronizationError
 from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import Kernel, verify
 from fireiron.lower.allocate import allocate
@@ -87,10 +88,20 @@ class Program:
             kernel = verify(function(kernel))
         return kernel
 
-    @property
-    def ir(self) -> Kernel:
-        """The final kernel IR, verified."""
+    @functools.cached_property
+    def lowered(self) -> Kernel:
+        """The final kernel IR, verified, before the independent check."""
         return verify(self.stages[PASSES[-1][0]], final=True)
+
+    @functools.cached_property
+    def ir(self) -> Kernel:
+        """The final kernel IR, which the independent check found free of races and of accesses out of bounds."""
+        kernel = self.lowered
+        for finding in safety(kernel):
+            if finding.severity == "error":
+                kind = SynchronizationError if finding.kind == "race" else DecompositionError
+                raise kind(finding.message, within=finding.access, at=finding.at)
+        return kernel
 
     @functools.cached_property
     def cuda(self) -> str:

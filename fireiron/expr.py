@@ -8,7 +8,7 @@ two expressions with equal polynomials are equal values.
 >>> print((lane // 4) * 4 + lane % 4)
 lane
 >>> print(((lane >> 1) & 7) | (lane & 0x30) | ((lane & 1) << 3))
-lane // 16 * 16 + lane // 2 % 8 + lane % 2 * 8
+lane // 16 * 16 + lane % 2 * 8 + lane // 2 % 8
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import keyword
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, dataclass_transform
 
 import attrs
 
@@ -30,6 +30,7 @@ INT_MAX = 2**31 - 1
 
 Atoms: TypeAlias = "tuple[Expr, ...]"
 Terms: TypeAlias = "tuple[tuple[Atoms, int], ...]"
+Node = TypeVar("Node")
 
 
 class Expr:
@@ -51,7 +52,7 @@ class Expr:
     __rmul__ = __mul__
 
     def __neg__(self) -> Expr:
-        return mul(self, Const(-1))
+        return mul(self, _MINUS_ONE)
 
     def __sub__(self, other: object) -> Expr:
         return add(self, -as_expr(other))
@@ -152,12 +153,13 @@ class Expr:
         return _text(self, 0, _variable_repr)
 
 
-def _node(cls: type[Any]) -> type[Any]:
+def _range_fields(*, init: Literal[False] = False) -> Any:
+    return attrs.field(init=init, eq=False, repr=False)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(_range_fields,))
+def _node(cls: type[Node]) -> type[Node]:
     return attrs.frozen(cls, slots=True, eq=True, repr=False, cache_hash=True, order=False)
-
-
-def _range_fields() -> Any:
-    return attrs.field(init=False, eq=False, repr=False)
 
 
 def _set(node: Expr, low: int, high: int, factor: int = 1) -> None:
@@ -178,7 +180,9 @@ class Const(Expr):
     factor: int = _range_fields()
 
     def __attrs_post_init__(self) -> None:
-        _set(self, self.value, self.value, abs(self.value))
+        object.__setattr__(self, "low", self.value)
+        object.__setattr__(self, "high", self.value)
+        object.__setattr__(self, "factor", abs(self.value))
 
 
 @_node
@@ -367,14 +371,19 @@ class AnyOf(Expr):
         return any_of(children)
 
 
-_CPP_KEYWORDS = frozenset(
-    ["alignas", "alignof", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "case", "catch", "char", "char8_t", "char16_t", "char32_t", "compl", "concept", "const", "consteval", "constexpr", "constinit", "const_cast", "co_await", "co_return", "co_yield", "decltype", "default", "delete", "do", "double", "dynamic_cast", "enum", "explicit", "export", "extern", "false", "float", "friend", "goto", "inline", "int", "long", "mutable", "namespace", "new", "noexcept", "not_eq", "nullptr", "operator", "or_eq", "private", "protected", "public", "register", "reinterpret_cast", "requires", "short", "signed", "sizeof", "static", "static_assert", "static_cast", "struct", "switch", "template", "this", "thread_local", "throw", "true", "try", "typedef", "typeid", "typename", "union", "unsigned", "using", "virtual", "void", "volatile", "wchar_t", "xor", "xor_eq"]
-)
+_CPP_KEYWORDS = """
+    alignas alignof and_eq asm auto bitand bitor bool case catch char char8_t char16_t char32_t compl concept const consteval
+    constexpr constinit const_cast co_await co_return co_yield decltype default delete do double dynamic_cast enum explicit export
+    extern false float friend goto inline int long mutable namespace new noexcept not_eq nullptr operator or_eq private protected
+    public register reinterpret_cast requires short signed sizeof static static_assert static_cast struct switch template this
+    thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t xor xor_eq
+"""
 
 TRUE = Const(1)
 FALSE = Const(0)
 ZERO = Const(0)
 ONE = Const(1)
+_MINUS_ONE = Const(-1)
 
 
 def sym(name: str, multiple_of: int = 1, low: int = 1, high: int = INT_MAX) -> Var:
@@ -388,7 +397,7 @@ def sym(name: str, multiple_of: int = 1, low: int = 1, high: int = INT_MAX) -> V
     """
     if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
         raise ArgumentError(f"sym({name!r}): a name must be an identifier", legal="ASCII letters, digits and _", hint='sym("M")')
-    if keyword.iskeyword(name) or name in _CPP_KEYWORDS:
+    if keyword.iskeyword(name) or name in _CPP_KEYWORDS.split():
         raise ArgumentError(f"sym({name!r}): {name} is a keyword of Python or C++", hint=f'sym("{name}_size")')
     for label, value in (("multiple_of", multiple_of), ("low", low), ("high", high)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -402,10 +411,17 @@ def as_expr(value: object) -> Expr:
     """An integer or an expression as an expression; anything else is refused."""
     if isinstance(value, Expr):
         return value
+    if type(value) is int:
+        return _integer(value)
     if not isinstance(value, bool):
         with contextlib.suppress(TypeError):
             return Const(operator.index(value))  # type: ignore[arg-type]
     raise ArgumentError(f"{value!r} is no integer expression", legal="an int or an expression of symbols")
+
+
+@functools.lru_cache(maxsize=10_000)
+def _integer(value: int) -> Const:
+    return Const(value)
 
 
 def constant(value: Expr | int) -> int | None:
@@ -448,7 +464,8 @@ def _build(terms: Mapping[Atoms, int], number: int) -> Expr:
         return Const(number)
     if len(kept) == 1 and number == 0 and kept[0][1] == 1 and len(kept[0][0]) == 1:
         return kept[0][0][0]
-    kept.sort(key=_order)
+    if len(kept) > 1:
+        kept.sort(key=_order)
     return Sum(tuple(kept), number)
 
 
@@ -516,11 +533,14 @@ def _merge_remainder(
     total: dict[Atoms, int], atoms: Atoms, coefficient: int, remainder: Mod, rest: Atoms
 ) -> tuple[dict[Atoms, int], Expr] | None:
     """`c*(x % b)` beside `c*b*(x // b)` or `c*b*((x // b) % a)`: the pair taken out, and what it equals."""
+    if len(total) == 1:
+        return None
+    quotient = floordiv(remainder.left, remainder.right)
     for other_atoms, other_coefficient in total.items():
         if not other_coefficient or other_atoms == atoms:
             continue
         for position, atom in enumerate(other_atoms):
-            whole = _quotient_partner(atom, remainder)
+            whole = _quotient_partner(atom, quotient, remainder)
             if whole is None:
                 continue
             other_rest = Const(other_coefficient)
@@ -538,9 +558,8 @@ def _merge_remainder(
     return None
 
 
-def _quotient_partner(atom: Expr, remainder: Mod) -> Expr | None:
-    """What `b*atom + remainder` equals for `remainder = x % b`, if the atom is `x // b` or `(x // b) % a`."""
-    quotient = floordiv(remainder.left, remainder.right)
+def _quotient_partner(atom: Expr, quotient: Expr, remainder: Mod) -> Expr | None:
+    """What `b*atom + remainder` equals for `remainder = x % b`, if the atom is `x // b`, `x // b - c` or `(x // b) % a`."""
     if atom == quotient:
         return remainder.left
     if isinstance(atom, FloorDiv) and isinstance(quotient, Sum) and quotient.terms == (((atom,), 1),):
@@ -853,7 +872,7 @@ def minimum(left: Expr | int, right: Expr | int) -> Expr:
 def less(left: Expr | int, right: Expr | int) -> Expr:
     """The truth of `left < right`; decided at once where the range of the difference decides it."""
     first, second = as_expr(left), as_expr(right)
-    gap = add(second, mul(first, Const(-1)))
+    gap = add(second, -first)
     if gap.low > 0:
         return TRUE
     if gap.high <= 0:
@@ -864,7 +883,7 @@ def less(left: Expr | int, right: Expr | int) -> Expr:
 def equal(left: Expr | int, right: Expr | int) -> Expr:
     """The truth of `left == right`."""
     first, second = as_expr(left), as_expr(right)
-    gap = add(first, mul(second, Const(-1)))
+    gap = add(first, -second)
     if gap.low > 0 or gap.high < 0:
         return FALSE
     if gap.low == gap.high:

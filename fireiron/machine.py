@@ -6,11 +6,36 @@ Nothing here is a branch in the compiler: a new level, memory or architecture is
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 
 from fireiron.errors import ArgumentError
+
+
+def as_integer(value: object) -> int | None:
+    """The value as a plain integer, NumPy's included; None for anything else, truth values too."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def _text(owner: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise ArgumentError(f"{type(owner).__name__}: its {attribute.name} must be a text", got=value)
+
+
+def _count(least: int = 0) -> Callable[[Any, attrs.Attribute[Any], object], None]:
+    def check(owner: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+        if type(value) is not int or value < least:
+            raise ArgumentError(f"{type(owner).__name__}: its {attribute.name} must be an integer of at least {least}", got=value)
+
+    return check
 
 
 @attrs.frozen(repr=False)
@@ -21,12 +46,18 @@ class DType:
     (bfloat16 comes from `ml_dtypes`); `mantissa` counts the bits of a float's significand, the hidden one included.
     """
 
-    name: str
-    bits: int
-    kind: str
-    cuda: str
-    numpy: str
-    mantissa: int = 0
+    name: str = attrs.field(validator=_text)
+    bits: int = attrs.field(validator=_count(8))
+    kind: str = attrs.field(validator=_text)
+    cuda: str = attrs.field(validator=_text)
+    numpy: str = attrs.field(validator=_text)
+    mantissa: int = attrs.field(default=0, validator=_count())
+
+    def __attrs_post_init__(self) -> None:
+        if self.kind not in ("float", "int"):
+            raise ArgumentError(f"element type {self.name}: unknown kind", got=self.kind, legal=["float", "int"])
+        if self.bits % 8:
+            raise ArgumentError(f"element type {self.name}: {self.bits} bits are no whole bytes", legal="8 16 32 64")
 
     @property
     def bytes(self) -> int:
@@ -79,10 +110,14 @@ class Memory:
     or `"thread"`. `capacity_name` is how messages call it.
     """
 
-    name: str
-    depth: int
-    shared_by: str
-    capacity_name: str
+    name: str = attrs.field(validator=_text)
+    depth: int = attrs.field(validator=_count())
+    shared_by: str = attrs.field(validator=_text)
+    capacity_name: str = attrs.field(validator=_text)
+
+    def __attrs_post_init__(self) -> None:
+        if self.shared_by not in ("grid", "block", "thread"):
+            raise ArgumentError(f"memory {self.name}: shared by nobody known", got=self.shared_by, legal=["grid", "block", "thread"])
 
     @property
     def private(self) -> bool:
@@ -121,10 +156,16 @@ class Level:
             raise ArgumentError("a level's name must be an identifier", got=self.name)
         if self.parent is not None and not isinstance(self.parent, Level):
             raise ArgumentError(f"level {self.name}: the parent must be a level", got=self.parent)
+        if not isinstance(self.sizes, tuple) or not isinstance(self.strides, tuple):
+            raise ArgumentError(f"level {self.name}: sizes and strides must be tuples", got=(self.sizes, self.strides), legal="(32,), (1,)")
         if len(self.sizes) != len(self.strides) or any(
             isinstance(value, bool) or not isinstance(value, int) or value < 1 for value in (*self.sizes, *self.strides)
         ):
-            raise ArgumentError(f"level {self.name}: sizes and strides must be equally many positive integers", got=(self.sizes, self.strides))
+            raise ArgumentError(
+                f"level {self.name}: sizes and strides must be equally many positive integers", got=(self.sizes, self.strides)
+            )
+        if not isinstance(self.label, str) or (self.label and not self.label.isidentifier()):
+            raise ArgumentError(f"level {self.name}: its label names variables, so it must be an identifier", got=self.label)
         if not self.label:
             object.__setattr__(self, "label", self.name.lower())
         self._check_tiles_parent()
@@ -189,17 +230,17 @@ class Architecture:
     the bytes of a multiprocessor; `registers` counts 32-bit registers.
     """
 
-    name: str
-    capability: int
-    shared_per_block: int
-    shared_per_sm: int
-    threads_per_sm: int
-    blocks_per_sm: int = 32
-    threads_per_block: int = 1024
-    registers_per_thread: int = 255
-    registers_per_sm: int = 65536
-    static_shared: int = 48 * 1024
-    grid_x: int = 2**31 - 1
+    name: str = attrs.field(validator=_text)
+    capability: int = attrs.field(validator=_count(50))
+    shared_per_block: int = attrs.field(validator=_count())
+    shared_per_sm: int = attrs.field(validator=_count())
+    threads_per_sm: int = attrs.field(validator=_count(1))
+    blocks_per_sm: int = attrs.field(default=32, validator=_count(1))
+    threads_per_block: int = attrs.field(default=1024, validator=_count(1))
+    registers_per_thread: int = attrs.field(default=255, validator=_count(1))
+    registers_per_sm: int = attrs.field(default=65536, validator=_count(1))
+    static_shared: int = attrs.field(default=48 * 1024, validator=_count())
+    grid_x: int = attrs.field(default=2**31 - 1, validator=_count(1))
 
     def __repr__(self) -> str:
         return self.name
@@ -236,6 +277,6 @@ def as_architecture(value: object) -> Architecture:
     if isinstance(value, Architecture):
         return value
     for architecture in ARCHITECTURES:
-        if value == architecture.name:
+        if isinstance(value, str) and value == architecture.name:
             return architecture
     raise ArgumentError("unknown architecture", got=value, legal=[architecture.name for architecture in ARCHITECTURES])

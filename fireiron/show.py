@@ -46,14 +46,20 @@ def tree(node: Node, glyphs: tuple[str, ...] = UNICODE) -> str:
     return "\n".join(f"{row.prefix + row.text:<{width}}  {row.after}".rstrip() if row.after else row.prefix + row.text for row in lines)
 
 
-def short(step: Decomposition) -> str:
-    """A step without the strategies inside it, which the tree shows as its branches."""
-    changes: dict[str, Any] = {}
+def inner_chains(step: Decomposition) -> dict[str, tuple[Decomposition, ...]]:
+    """The strategies inside a step, by argument: the copy of a load, the init and the store of an epilog."""
+    found = {}
     for field in attrs.fields(type(step)):
         value = getattr(step, field.name)
-        if field.name != "refinements" and isinstance(value, tuple) and value and all(isinstance(one, Decomposition) for one in value):
-            changes[field.alias] = default_copy()
-    return (attrs.evolve(step, **changes) if changes else step).summary()
+        if field.init and isinstance(value, tuple) and value and all(isinstance(one, Decomposition) for one in value):
+            found[field.alias] = value
+    return found
+
+
+def short(step: Decomposition) -> str:
+    """A step without the strategies inside it, which the tree shows as its branches."""
+    inner = inner_chains(step)
+    return (attrs.evolve(step, **dict.fromkeys(inner, default_copy())) if inner else step).summary()
 
 
 def main_child(node: Node) -> tuple[str, Node] | None:

@@ -214,6 +214,10 @@ class _Site:
     def operand_count(self, name: str) -> int:
         return len(self.statement.operands[name].elements())
 
+    def place(self, env: Environment) -> Environment:
+        """Values of the loops around the statement."""
+        return {name: env[name] for name in self.enclosing}
+
     @property
     def what(self) -> str:
         return f"{self.statement.instruction.name} {self.statement.spec}"
@@ -694,7 +698,6 @@ class _Shadow:
 
     def __init__(self, size: int, pitch: int) -> None:
         self.pitch = pitch
-        self.lock = threading.Lock()
         self.writer = [np.full(size, -1, np.int64) for _ in range(2)]
         self.reader = [np.full(size, -1, np.int64) for _ in range(2)]
         self.write_clock, self.read_clock = (np.full(size, -1, np.int64) for _ in range(2))
@@ -767,7 +770,7 @@ class _Launch:
                 if one.buffer.written:
                     self.shadows[name] = _Shadow(one.flat.size, plan.pitch)
         self.log: list[tuple[_Site, _Operand, Environment]] = []
-        self.log_lock = threading.Lock()
+        self.lock = threading.RLock()
         self.counts = [0, 0, 0, 0]
 
     def run(self) -> None:
@@ -813,9 +816,8 @@ class _Launch:
 
     def note(self, site: _Site, operand: _Operand, env: Environment) -> int:
         """A number under which the statement and its loop values are found again."""
-        with self.log_lock:
-            self.log.append((site, operand, {name: env[name] for name in site.enclosing}))
-            return len(self.log) - 1
+        self.log.append((site, operand, site.place(env)))
+        return len(self.log) - 1
 
     def outputs(self) -> dict[str, Array]:
         """The written parameters."""
@@ -960,13 +962,10 @@ class _Run:
             old = None if accumulate is False else place if accumulate is True else self._place(site, read, env, group)
             outputs.append((name, write, read, place, old))
         self.statements += 1
-        for _, operand, place in inputs:
-            self._read(site, operand, place, env, group)
-        for _, _, read, _, old in outputs:
-            if old is not None:
-                self._read(site, read, old, env, group)
-        for _, write, _, place, _ in outputs:
-            self._written(site, write, place, env, group)
+        reads = [(operand, place) for _, operand, place in inputs] + [(read, old) for _, _, read, _, old in outputs if old is not None]
+        for touch in (*reads, *((write, place) for _, write, _, place, _ in outputs)):
+            if touch[0].watched or not touch[1].memory.complete:
+                self._touch(site, (touch,), env, group)
         if site.multiply_add:
             self._multiply_add(site, inputs[0][2], inputs[1][2], outputs[0][3], accumulate, outputs[0][4])
         elif site.copy:
@@ -1050,13 +1049,14 @@ class _Run:
             old = None if accumulate is False else self._shared_place(site, read, env, small, group, team, unit)
             outputs.append((name, write, read, place, old))
         self.statements += 1
-        for _, operand, place in inputs:
-            self._read(site, operand, place, small, team, span)
-        for _, _, read, _, old in outputs:
-            if old is not None:
-                self._read(site, read, old, small, team, span)
-        for _, write, _, place, _ in outputs:
-            self._written(site, write, place, small, team, span)
+        reads = [(operand, place) for _, operand, place in inputs] + [(read, old) for _, _, read, _, old in outputs if old is not None]
+        touches = [*reads, *((write, place) for _, write, _, place, _ in outputs)]
+        if site.statement.collective:
+            for number in range(len(leaders)):
+                self._touch(site, touches, small, team, (*span, number))
+        else:
+            for touch in touches:
+                self._touch(site, (touch,), small, team)
         if site.scratch is not None:
             self._scratch(site, site.scratch, small, team, group)
         self._perform(site, inputs, outputs, accumulate)
@@ -1125,8 +1125,8 @@ class _Run:
         """All threads may write anywhere in the statement's own memory, and leave nothing of use there."""
         memory = self.memories[operand.buffer.name]
         place = _Rows(memory, memory.first + np.arange(memory.rows)[:, None])
-        ends = (group.threads[:1], group.threads[-1:])
-        self._written(site, operand, place, env, team, ends)
+        ends = (group.threads[:1], group.threads[-1:], 0)
+        self._touch(site, ((operand, place),), env, team, ends)
         memory.data[memory.first : memory.first + memory.rows].view(np.uint8)[:] = _POISON[operand.buffer.dtype.kind]
         if memory.defined is not None:
             memory.defined[memory.first : memory.first + memory.rows] = False
@@ -1312,63 +1312,54 @@ class _Run:
             return None
         return self.shared_shadow if operand.buffer.memory == SH else self.launch.shadows.get(operand.buffer.name)
 
-    def _read(
-        self, site: _Site, operand: _Operand, place: _Place, env: Environment, group: _Group, span: tuple[Array, Array] | None = None
-    ) -> None:
-        memory = place.memory
-        if not memory.complete:
+    def _touch(self, site: _Site, touches: Sequence[tuple[_Operand, _Place]], env: Environment, group: _Group, span: Any = None) -> None:
+        """Check accesses against what came before, then record them; all of them at once where one statement orders them itself."""
+        with self.launch.lock:
+            for operand, place in touches:
+                self._check(site, operand, place, env, group, span)
+            for operand, place in touches:
+                self._record(site, operand, place, env, group, span)
+
+    def _check(self, site: _Site, operand: _Operand, place: _Place, env: Environment, group: _Group, span: Any) -> None:
+        if not operand.write and not place.memory.complete:
             defined = place.defined()
             if not defined.all():
                 self._uninitialised(site, operand, defined, env, group)
-            memory.settle()
+            place.memory.settle()
         shadow = self._shadow_of(operand)
-        if shadow is None or isinstance(place, (_View, _Held)):
+        if shadow is None:
             return
         keys, low, high = self._touched(shadow, operand, place, group, span)
-        if not keys.size:
-            return
-        clock = self._clock(group)
-        with shadow.lock:
-            found = shadow.conflicts(shadow.writer, shadow.write_clock, keys, low, high, clock)
+        if operand.write and span is None and (low != high).any():
+            where = int(np.flatnonzero(low != high)[0])
+            former = int(low[where]), site, operand, site.place(env)
+            self._race_text(site, operand, place, int(keys[where]), former, int(high[where]), env, group)
+        for reader in (False, True) if operand.write else (False,):
+            sides, clocks = (shadow.reader, shadow.read_clock) if reader else (shadow.writer, shadow.write_clock)
+            found = shadow.conflicts(sides, clocks, keys, low, high, self._clock(group))
             if len(found):
-                self._race(site, operand, shadow, place, keys, low, high, int(found[0]), False, env, group, span)
-            shadow.read(keys, low, high, clock, self.launch.note(site, operand, env))
+                self._race(site, operand, shadow, place, keys, low, high, int(found[0]), reader, env, group)
 
-    def _written(
-        self, site: _Site, operand: _Operand, place: _Place, env: Environment, group: _Group, span: tuple[Array, Array] | None = None
-    ) -> None:
-        memory = place.memory
-        if memory.defined is not None and not memory.complete:
+    def _record(self, site: _Site, operand: _Operand, place: _Place, env: Environment, group: _Group, span: Any) -> None:
+        if operand.write and not place.memory.complete:
             place.define()
         shadow = self._shadow_of(operand)
-        if shadow is None or isinstance(place, (_View, _Held)):
-            return
-        keys, low, high = self._touched(shadow, operand, place, group, span)
-        if not keys.size:
-            return
-        clock = self._clock(group)
-        with shadow.lock:
-            if span is None and (low != high).any():
-                where = int(np.flatnonzero(low != high)[0])
-                self._race_text(site, operand, place, int(keys[where]), (int(low[where]), site, operand, env), int(high[where]), env, group)
-            for side, clocks in ((shadow.writer, shadow.write_clock), (shadow.reader, shadow.read_clock)):
-                found = shadow.conflicts(side, clocks, keys, low, high, clock)
-                if len(found):
-                    self._race(site, operand, shadow, place, keys, low, high, int(found[0]), side is shadow.reader, env, group, span)
-            shadow.write(keys, low, high, clock, self.launch.note(site, operand, env))
+        if shadow is not None:
+            record = shadow.write if operand.write else shadow.read
+            record(*self._touched(shadow, operand, place, group, span), self._clock(group), self.launch.note(site, operand, env))
 
-    def _touched(
-        self, shadow: _Shadow, operand: _Operand, place: Any, group: _Group, span: tuple[Array, Array] | None
-    ) -> tuple[Array, Array, Array]:
-        """Distinct keys with the least and greatest thread that touches each."""
-        if place.touched is not None:
+    def _touched(self, shadow: _Shadow, operand: _Operand, place: Any, group: _Group, span: Any) -> tuple[Array, Array, Array]:
+        """Distinct keys with the least and greatest thread that touches each; `span` are those of all units, and the unit asked for."""
+        if span is None and place.touched is not None:
             return place.touched  # type: ignore[no-any-return]
-        low, high = span or (group.threads, group.threads)
+        low, high, unit = span or (group.threads, group.threads, None)
         keys, valid, ids = self._keys(operand, place, group, (low, high))
-        keys, ends = keys[valid], [one[valid] for one in ids]
-        with shadow.lock:
-            place.touched = shadow.gathered(keys, *ends)
-        return place.touched  # type: ignore[no-any-return]
+        if unit is not None:
+            valid = valid & (ids[0] % self.plan.pitch == low[unit])
+        touched = shadow.gathered(keys[valid], *(one[valid] for one in ids))
+        if span is None:
+            place.touched = touched
+        return touched
 
     def _keys(self, operand: _Operand, place: Any, group: _Group, span: tuple[Array, Array]) -> tuple[Array, Array, list[Array]]:
         """Shadow keys, which of them take part, and thread numbers (least, greatest), all in one shape."""
@@ -1437,7 +1428,6 @@ class _Run:
         reader: bool,
         env: Environment,
         group: _Group,
-        span: tuple[Array, Array] | None,
     ) -> None:
         key = int(keys[position])
         sides = shadow.reader if reader else shadow.writer
@@ -1468,15 +1458,15 @@ class _Run:
         other, old_site, old_operand, old_env = former
         element = self._element(site, operand, env, group, index)
         verbs = ["writes" if old_operand.write else "reads", "writes" if operand.write else "reads"]
-        names = [self._thread_name(one, other // self.plan.pitch != me // self.plan.pitch) for one in (other, me)]
         lines = [old_operand.origin or old_site.statement.origin, operand.origin or site.statement.origin]
-        same = old_site is site and all(env.get(name) == value for name, value in old_env.items())
-        hint = "one thread (or block) per element" if same or names[0].count("block") else "a block barrier between the two"
+        strangers = other // self.plan.pitch != me // self.plan.pitch
+        same = strangers or (old_site is site and old_env == site.place(env))
+        hint = "deal each element to one thread only" if same else "a barrier between the two"
+        names = [self._thread_name(one, strangers) for one in (other, me)]
         then = self._where(old_env)
         raise SimulationError(
             f"race on {operand.buffer.name}{element}: {names[0]} {verbs[0]} it ({old_site.what} at {lines[0]}, {then}), "
             f"{names[1]} {verbs[1]} it ({site.what} at {lines[1]}), and no barrier orders them",
-            got=f"threads {names[0]} and {names[1]}",
             within=f"block {me // self.plan.pitch}, {self._where(env, more)}",
             at=operand.origin or site.statement.origin,
             hint=hint,

@@ -6,22 +6,42 @@ uses which, so that the same verbs work on every spec. `reference` is its meanin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final, ParamSpec, TypeVar
 
 import attrs
 
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, FireironError
 from fireiron.expr import FALSE, Expr, as_expr, constant
-from fireiron.machine import GL, MEMORIES, DType, Kernel, Level, Memory, as_dtype, float32, int8, int32
+from fireiron.machine import GL, MEMORIES, DType, Kernel, Level, Memory, as_dtype, as_integer, float32, int8, int32
 from fireiron.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
 from fireiron.verbs import Verbs
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _located(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, its errors with the line of the caller outside this package."""
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except FireironError as error:
+            from fireiron.tree import call_site
+
+            raise error.located(at=call_site()) from None
+
+    return called
 
 
 @attrs.frozen(repr=False)
 class Spec(Verbs):
     """The base of all specs: the level responsible, and the operands as views.
 
+    Legal when the operands agree on the sizes of the dimensions that they share; at the level Kernel, when all lie in GL.
     Class variables: `dims` names the iteration dimensions, `uses` the dimensions of each operand, `tile_dims` those that
     `tile` takes by position, `outputs` the operands written.
     """
@@ -32,6 +52,18 @@ class Spec(Verbs):
     uses: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     tile_dims: ClassVar[tuple[str, ...]] = ()
     outputs: ClassVar[tuple[str, ...]] = ()
+
+    def __attrs_post_init__(self) -> None:
+        check_level(self.level)
+        sizes: dict[str, Expr] = {}
+        for name, dims in self.uses.items():
+            view = getattr(self, name)
+            if not isinstance(view, View) or len(view.dims) != len(dims):
+                raise ArgumentError(f"{self.title}: {name} must be a view of the dimensions {', '.join(dims)}", got=view)
+            for dim, part in zip(dims, view.dims, strict=True):
+                if sizes.setdefault(dim, part.size) != part.size:
+                    raise ArgumentError(f"{self.title}: {name} has {part.size} elements along {dim}, another operand {sizes[dim]}")
+        _check_kernel(self.memories, self.level, self.title)
 
     @property
     def operands(self) -> dict[str, View]:
@@ -45,7 +77,8 @@ class Spec(Verbs):
 
     def with_operands(self, **views: View) -> Spec:
         """The same spec on other views."""
-        return attrs.evolve(self, **views)
+        changes: dict[str, Any] = dict(views)
+        return attrs.evolve(self, **changes)
 
     def at_level(self, level: Level) -> Spec:
         """The same spec, another level responsible."""
@@ -98,7 +131,10 @@ class Spec(Verbs):
 
 
 def _accumulate(value: object) -> Expr:
-    return as_expr(int(value)) if isinstance(value, bool) else as_expr(value)
+    condition = as_expr(int(value)) if isinstance(value, bool) else as_expr(value)
+    if condition.low < 0 or condition.high > 1:
+        raise ArgumentError("accumulate: neither true nor false nor a condition", got=value, legal="False True, or a condition such as k > 0")
+    return condition
 
 
 @attrs.frozen(repr=False)
@@ -119,6 +155,11 @@ class MatMulSpec(Spec):
     C: View
     accumulate: Expr = attrs.field(default=FALSE, converter=_accumulate)
     accumulator: DType | None = None
+
+    def __attrs_post_init__(self) -> None:
+        Spec.__attrs_post_init__(self)
+        if self.accumulator is not None and not isinstance(self.accumulator, DType):
+            raise ArgumentError("accumulator: not an element type", got=self.accumulator, legal="float32 float16 ..., or None")
 
     def reference(self, *inputs: Any) -> Any:
         """`A @ B` in float64 (int64 for integers), rounded once to C's type."""
@@ -199,6 +240,12 @@ class MoveSpec(Spec):
     dst: View
     names: tuple[str, ...] = ("m", "n")
 
+    def __attrs_post_init__(self) -> None:
+        Spec.__attrs_post_init__(self)
+        valid = isinstance(self.names, tuple) and all(isinstance(name, str) and name.isidentifier() for name in self.names)
+        if not valid or len(self.names) != len(self.dims):
+            raise ArgumentError("Move: its dimensions are named by two identifiers", got=self.names, legal=("m", "n"))
+
     @property
     def labels(self) -> tuple[str, ...]:
         return self.names
@@ -243,6 +290,10 @@ class InitSpec(Spec):
 
     dst: View
     value: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        Spec.__attrs_post_init__(self)
+        check_value(self.value, self.dst.dtype)
 
     def reference(self, *inputs: Any) -> Any:
         """An array of the value."""
@@ -298,12 +349,23 @@ def check_size(value: object, what: str) -> Expr:
         if constant(value) is None:
             return value
         value = constant(value)
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    number = as_integer(value)
+    if number is None:
         raise ArgumentError(f"{what}: a size must be an integer or a symbol", got=value, legal='1, 2, 3, ... or sym("M")')
-    number = int(value.__index__())  # type: ignore[union-attr]
     if not 1 <= number < 2**31:
         raise ArgumentError(f"{what}={number}: a size must be positive and below 2**31", legal="1 ... 2147483647")
     return as_expr(number)
+
+
+def check_value(value: object, dtype: DType) -> int:
+    """An integer that an element type represents exactly."""
+    number = as_integer(value)
+    if number is None:
+        raise ArgumentError("value: the initial value must be an integer", got=value)
+    limit = 2**dtype.mantissa if dtype.kind == "float" else 2 ** (dtype.bits - 1) - 1
+    if abs(number) > limit:
+        raise ArgumentError(f"value={number}: no exact {dtype}", legal=f"{-limit} ... {limit}")
+    return number
 
 
 def check_memory(value: object, what: str) -> Memory:
@@ -344,12 +406,13 @@ def _count(got: tuple[object, ...], names: str) -> None:
 
 
 @attrs.frozen
-class _Located:
+class SpecShape:
     """A shape with its memories; calling it with a level gives the spec."""
 
     shape: Any
     memories: tuple[Memory, ...]
 
+    @_located
     def __call__(self, level: Level) -> Any:
         return self.shape.build(self.memories, check_level(level))
 
@@ -364,9 +427,10 @@ class MatMulShape:
     accumulator: DType | None
     accumulate: Expr
 
-    def __call__(self, *memories: Memory) -> _Located:
+    @_located
+    def __call__(self, *memories: Memory) -> SpecShape:
         _count(memories, "A B C")
-        return _Located(self, tuple(check_memory(m, f"memory of {n}") for m, n in zip(memories, "ABC", strict=True)))
+        return SpecShape(self, tuple(check_memory(m, f"memory of {n}") for m, n in zip(memories, "ABC", strict=True)))
 
     def build(self, memories: tuple[Memory, ...], level: Level) -> MatMulSpec:
         """The spec at a level."""
@@ -374,14 +438,13 @@ class MatMulShape:
 
 
 def _matmul(shape: MatMulShape, memories: tuple[Memory, ...], level: Level) -> MatMulSpec:
-    _check_kernel(memories, level, "MatMul")
     M, N, K = shape.sizes
     extents = {"A": (M, K), "B": (K, N), "C": (M, N)}
-    views = [
+    a, b, c = (
         whole_view(Tensor(name, extents[name], dtype, memory, layout))
         for name, dtype, memory, layout in zip("ABC", shape.dtypes, memories, shape.layouts, strict=True)
-    ]
-    return MatMulSpec(level, *views, shape.accumulate, shape.accumulator)
+    )
+    return MatMulSpec(level, a, b, c, shape.accumulate, shape.accumulator)
 
 
 @attrs.frozen
@@ -392,9 +455,10 @@ class MoveShape:
     dtypes: tuple[DType, ...]
     layouts: tuple[MatrixLayout, ...]
 
-    def __call__(self, *memories: Memory) -> _Located:
+    @_located
+    def __call__(self, *memories: Memory) -> SpecShape:
         _count(memories, "src dst")
-        return _Located(self, tuple(check_memory(m, f"memory of {n}") for m, n in zip(memories, ("src", "dst"), strict=True)))
+        return SpecShape(self, tuple(check_memory(m, f"memory of {n}") for m, n in zip(memories, ("src", "dst"), strict=True)))
 
     def build(self, memories: tuple[Memory, ...], level: Level) -> MoveSpec:
         """The spec at a level."""
@@ -402,10 +466,9 @@ class MoveShape:
 
 
 def _move(shape: MoveShape, memories: tuple[Memory, ...], level: Level) -> MoveSpec:
-    _check_kernel(memories, level, "Move")
     rows = zip(("src", "dst"), shape.dtypes, memories, shape.layouts, strict=True)
-    views = [whole_view(Tensor(name, shape.sizes, dtype, memory, layout)) for name, dtype, memory, layout in rows]
-    return MoveSpec(level, *views)
+    src, dst = (whole_view(Tensor(name, shape.sizes, dtype, memory, layout)) for name, dtype, memory, layout in rows)
+    return MoveSpec(level, src, dst)
 
 
 @attrs.frozen
@@ -417,13 +480,13 @@ class InitShape:
     layout: MatrixLayout
     value: int
 
-    def __call__(self, *memories: Memory) -> _Located:
+    @_located
+    def __call__(self, *memories: Memory) -> SpecShape:
         _count(memories, "dst")
-        return _Located(self, (check_memory(memories[0], "memory of dst"),))
+        return SpecShape(self, (check_memory(memories[0], "memory of dst"),))
 
     def build(self, memories: tuple[Memory, ...], level: Level) -> InitSpec:
         """The spec at a level."""
-        _check_kernel(memories, level, "Init")
         return InitSpec(level, whole_view(Tensor("dst", self.sizes, self.dtype, memories[0], self.layout)), self.value)
 
 
@@ -440,6 +503,7 @@ class Starter(Verbs):
 class MatMulStarter(Starter):
     """The name `MatMul`."""
 
+    @_located
     def __call__(
         self,
         M: Expr | int,
@@ -474,6 +538,7 @@ class MatMulStarter(Starter):
 class MoveStarter(Starter):
     """The name `Move`."""
 
+    @_located
     def __call__(
         self,
         M: Expr | int,
@@ -494,12 +559,14 @@ class MoveStarter(Starter):
 class InitStarter(Starter):
     """The name `Init`."""
 
+    @_located
     def __call__(
         self, M: Expr | int, N: Expr | int, *, dtype: DType = float32, dst: MatrixLayout = ColMajor, value: int = 0
     ) -> InitShape:
         """`dst (M x N) = value`; then the memory of dst, then the level."""
         sizes = (check_size(M, "M"), check_size(N, "N"))
-        return InitShape(sizes, as_dtype(dtype), check_layout(dst, "dst", sizes), value)
+        element = as_dtype(dtype)
+        return InitShape(sizes, element, check_layout(dst, "dst", sizes), check_value(value, element))
 
 
 MatMul: Final = MatMulStarter(MatMulSpec)

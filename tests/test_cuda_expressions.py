@@ -67,7 +67,10 @@ def program(printed):
     lines += [function(number, one) for number, one in enumerate(printed)]
     lines += ["int main(void) {", "  long long got;"]
     for number, one in enumerate(printed):
-        rows = ", ".join("{" + ", ".join([f"{point[var.name]}LL" for var in one.variables] + [f"{want}LL"]) + "}" for point, want in zip(one.points, one.wanted))
+        rows = ", ".join(
+            "{" + ", ".join([f"{point[var.name]}LL" for var in one.variables] + [f"{want}LL"]) + "}"
+            for point, want in zip(one.points, one.wanted)
+        )
         width = len(one.variables)
         lines.append(
             f"  {{ static const long long t[{len(one.points)}][{width + 1}] = {{{rows}}};"
@@ -195,7 +198,9 @@ def corners(value):
     ends = []
     for var in variables:
         steps = (var.high - var.low) // var.multiple_of
-        ends.append(sorted({var.low + var.multiple_of * (steps * part // 6) for part in range(7)} | {var.low + var.multiple_of * min(3, steps)}))
+        ends.append(
+            sorted({var.low + var.multiple_of * (steps * part // 6) for part in range(7)} | {var.low + var.multiple_of * min(3, steps)})
+        )
     return [dict(zip((var.name for var in variables), point)) for point in itertools.product(*ends)]
 
 
@@ -213,7 +218,16 @@ def test_a_dividend_that_may_be_negative_is_not_printed():
 
 @pytest.mark.parametrize(
     "value, wide",
-    [(M, False), (M + 1, True), (M * N, True), (i * j, False), (k // 2 + i, False), ((k + 1) // 2, True), (far // 2**20, True), (i + 2**31, True)],
+    [
+        (M, False),
+        (M + 1, True),
+        (M * N, True),
+        (i * j, False),
+        (k // 2 + i, False),
+        ((k + 1) // 2, True),
+        (far // 2**20, True),
+        (i + 2**31, True),
+    ],
     ids=str,
 )
 def test_width(value, wide):
@@ -237,8 +251,11 @@ WRONG = {
     "a negative term added": ('("- " if coefficient < 0 else "+ ")', '("+ ")'),
     "a coefficient dropped": ("if abs(coefficient) != 1:", "if abs(coefficient) > 2:"),
     "negative dividends printed": ("if left.low < 0:", "if left.low < -(2**70):"),
-    "only the last partial sum examined": ("            if max(-low, high, abs(part.low), abs(part.high)) > INT_MAX:\n                return True\n", ""),
-}  # fmt: skip
+    "only the last partial sum examined": (
+        "            if max(-low, high, abs(part.low), abs(part.high)) > INT_MAX:\n                return True\n",
+        "",
+    ),
+}
 """Wrong printers: a text of `cuda.py`, found once, and what stands there instead."""
 
 

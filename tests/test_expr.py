@@ -424,24 +424,41 @@ WRONG = {
     "the whole part of a number dropped": ("quotient = _build(whole, number // divisor)", "quotient = _build(whole, 0)"),
     "division toward zero": ("_build(whole, number // divisor)", "_build(whole, int(number / divisor))"),
     "a quotient of a quotient added up": ("Const(left.right.value * divisor)", "Const(left.right.value + divisor)"),
-    "a quotient of any remainder": ("isinstance(left.right, Const) and left.right.value % divisor == 0:\n        return mod(floor",
-                                    "isinstance(left.right, Const) and left.right.value > divisor:\n        return mod(floor"),
+    "a quotient of any remainder": (
+        "isinstance(left.right, Const) and left.right.value % divisor == 0:\n        return mod(floor",
+        "isinstance(left.right, Const) and left.right.value > divisor:\n        return mod(floor",
+    ),
     "a remainder of any remainder": ("reduced.right.value % divisor == 0:", "reduced.right.value >= divisor:"),
     "a low part as large as the scale": ("low_part.high < scale:", "low_part.high <= scale:"),
     "a low part below zero": ("low_part.low >= 0 and low_part.high", "low_part.high"),
     "any multiple taken for exact": ("[2] % divisor == 0}\n    if not exact", "[2] % 2 == 0}\n    if not exact"),
-    "a remainder within, or equal to, the divisor": ("left.low >= 0 and left.high < right.low:\n        return left", "left.low >= 0 and left.high <= right.low:\n        return left"),
-    "a remainder of a small negative value": ("left.low >= -right.low:\n        return add", "left.low >= -right.low - 1:\n        return add"),
+    "a remainder within, or equal to, the divisor": (
+        "left.low >= 0 and left.high < right.low:\n        return left",
+        "left.low >= 0 and left.high <= right.low:\n        return left",
+    ),
+    "a remainder of a small negative value": (
+        "left.low >= -right.low:\n        return add",
+        "left.low >= -right.low - 1:\n        return add",
+    ),
     "terms dropped that the divisor does not divide": ("if right not in atoms}", "if len(atoms) < 2}"),
     "a remainder not scaled back": ("Const(divisor // scale)), Const(scale)), low_part)", "Const(divisor // scale)), Const(1)), low_part)"),
     "lifted by one too few": ("-(value.low // divisor) * divisor", "-(value.low // divisor) * (divisor - 1)"),
     "rounded up one too far": ("add(divisor, Const(-1))", "add(divisor, Const(0))"),
-    "overlapping bits taken for disjoint": ("            if seen & part:\n                return bits", "            if seen < 0:\n                return bits"),
+    "overlapping bits taken for disjoint": (
+        "            if seen & part:\n                return bits",
+        "            if seen < 0:\n                return bits",
+    ),
     "bits above the highest value": ("top = (1 << value.high.bit_length()) - 1", "top = value.high"),
     "a mask run one too long": (".bit_length() - 1\n        field", ".bit_length()\n        field"),
-    "or as a sum": ("if possible_bits(left) & possible_bits(right) == 0:\n        return add(left, right)\n    if isinstance(left, Const) and isinstance(right, Const):\n        return Const(left.value | right.value)",
-                    "if not isinstance(left, Const):\n        return add(left, right)"),
-    "xor splits at the highest bit": ("step = Const(possible_bits(other) & -possible_bits(other))", "step = Const(1 << possible_bits(other).bit_length())"),
+    "or as a sum": (
+        "    if possible_bits(left) & possible_bits(right) == 0:\n        return add(left, right)\n"
+        "    if isinstance(left, Const) and isinstance(right, Const):\n        return Const(left.value | right.value)",
+        "    if not isinstance(left, Const):\n        return add(left, right)",
+    ),
+    "xor splits at the highest bit": (
+        "step = Const(possible_bits(other) & -possible_bits(other))",
+        "step = Const(1 << possible_bits(other).bit_length())",
+    ),
     "xor loses what it split": ("step), other), below)", "step), other), ZERO)"),
     "the larger of two": ("if first.high <= second.low:\n        return first", "if first.high <= second.low:\n        return second"),
     "less at equality": ("if gap.low > 0:", "if gap.low >= 0:"),
@@ -449,17 +466,26 @@ WRONG = {
     "equal where the ranges touch": ("if gap.low > 0 or gap.high < 0:", "if gap.low >= 0 or gap.high < 0:"),
     "a conjunction keeps its last part": ("parts[0] if len(parts) == 1 else All(parts)", "parts[0] if len(parts) <= 2 else All(parts)"),
     "a false part ends a disjunction": ("if part == TRUE:\n            return TRUE", "if part == FALSE:\n            return TRUE"),
-    "the range of a product by two ends": ("(low * atom.low, low * atom.high, high * atom.low, high * atom.high)", "(low * atom.low, high * atom.high)"),
+    "the range of a product by two ends": (
+        "(low * atom.low, low * atom.high, high * atom.low, high * atom.high)",
+        "(low * atom.low, high * atom.high)",
+    ),
     "the range of a quotient by one divisor": ("for divisor in (self.right.low, self.right.high)]", "for divisor in (self.right.high,)]"),
     "the range of a remainder by its dividend": ("if self.left.low >= 0 else top", "if self.left.high >= 0 else top"),
     "the factor of a quotient kept": ("self.left.factor // self.right.low if exact else 1", "self.left.factor if exact else 1"),
-    "the factor of a remainder kept": ("math.gcd(self.left.factor, self.right.low) if divides else 1", "self.left.factor if divides else 1"),
+    "the factor of a remainder kept": (
+        "math.gcd(self.left.factor, self.right.low) if divides else 1",
+        "self.left.factor if divides else 1",
+    ),
     "the factor of a minimum from one side": ("math.gcd(self.left.factor, self.right.factor))", "self.left.factor)"),
     "a sign printed into a quotient": ("first = 5 if parts or coefficient > 0 else 6", "first = 5"),
     "parentheses of a divisor dropped": ('{show(left, 5)} // {show(right, 6)}", 5', '{show(left, 5)} // {show(right, 5)}", 5'),
     "parentheses of a mask dropped": ('{show(left, 3)} & {show(right, 4)}", 3', '{show(left, 1)} & {show(right, 4)}", 3'),
-    "truth values added by NumPy": ("if isinstance(value, (Less, Equal, All, AnyOf)) else source(value)", "if value is None else source(value)"),
-}  # fmt: skip
+    "truth values added by NumPy": (
+        "if isinstance(value, (Less, Equal, All, AnyOf)) else source(value)",
+        "if value is None else source(value)",
+    ),
+}
 """Wrong engines: a text of `expr.py`, each found once, and what stands there instead."""
 
 
@@ -642,26 +668,106 @@ def test_conditions():
 
 # ---------------------------------------------------------------------------------------------- bad inputs
 
-NO_INTEGERS = (None, True, False, 1.0, math.nan, "x", b"1", (), [1], {}, object(), int, lambda: 1, 1j, np.bool_(True), np.float32(1), np.array([1, 2]))
+NO_INTEGERS = (
+    None,
+    True,
+    False,
+    1.0,
+    math.nan,
+    "x",
+    b"1",
+    (),
+    [1],
+    {},
+    object(),
+    int,
+    lambda: 1,
+    1j,
+    np.bool_(True),
+    np.float32(1),
+    np.array([1, 2]),
+)
 BAD_CALLS = {
     **{f"as_expr {bad!r:.30}": functools.partial(as_expr, bad) for bad in NO_INTEGERS},
-    **{f"{name} {bad!r:.30}": functools.partial(operation, x, bad) for name, operation in OPERATIONS.items() if name not in PLAIN.keys() & {"ceildiv", "minimum", "less", "equal"} for bad in NO_INTEGERS},
-    **{f"{operation.__name__} {bad!r:.30}": functools.partial(operation, bad, x + 1) for operation in (ceildiv, minimum, less, equal) for bad in NO_INTEGERS},
-    **{f"shift {symbol} {bad}": functools.partial(OPERATIONS[symbol], left, bad) for symbol in ("<<", ">>") for left in (x, 1) for bad in (-1, 63, 10**9, x, z + 1) if isinstance(left, expr.Expr) or isinstance(bad, expr.Expr)},
-    **{f"{left} {symbol} {bad}": functools.partial(OPERATIONS[symbol], left, bad) for symbol in ("//", "%") for left in (x, y, M) for bad in (0, -1, -8, x, y, x - 1, Const(0), M - 1, -M)},
-    **{f"{left} {symbol} {bad}": functools.partial(OPERATIONS[symbol], left, bad) for symbol in ("//", "%") for left in (0, 5, -5) for bad in (x, y, z - 1)},
+    **{
+        f"{name} {bad!r:.30}": functools.partial(operation, x, bad)
+        for name, operation in OPERATIONS.items()
+        if name not in PLAIN.keys() & {"ceildiv", "minimum", "less", "equal"}
+        for bad in NO_INTEGERS
+    },
+    **{
+        f"{operation.__name__} {bad!r:.30}": functools.partial(operation, bad, x + 1)
+        for operation in (ceildiv, minimum, less, equal)
+        for bad in NO_INTEGERS
+    },
+    **{
+        f"shift {symbol} {bad}": functools.partial(OPERATIONS[symbol], left, bad)
+        for symbol in ("<<", ">>")
+        for left in (x, 1)
+        for bad in (-1, 63, 10**9, x, z + 1)
+        if isinstance(left, expr.Expr) or isinstance(bad, expr.Expr)
+    },
+    **{
+        f"{left} {symbol} {bad}": functools.partial(OPERATIONS[symbol], left, bad)
+        for symbol in ("//", "%")
+        for left in (x, y, M)
+        for bad in (0, -1, -8, x, y, x - 1, Const(0), M - 1, -M)
+    },
+    **{
+        f"{left} {symbol} {bad}": functools.partial(OPERATIONS[symbol], left, bad)
+        for symbol in ("//", "%")
+        for left in (0, 5, -5)
+        for bad in (x, y, z - 1)
+    },
     **{f"ceildiv {bad}": functools.partial(ceildiv, M, bad) for bad in (0, -1, x, y)},
-    **{f"{operation.__name__} {left} {right}": functools.partial(operation, as_expr(left), as_expr(right)) for operation in (bit_and, bit_or, bit_xor) for left, right in ((y, x), (x, y), (x, -1), (-1, x), (-1, -1), (-1, 2), (2, -1), (0, -1), (x - 1, 1), (0, y))},
+    **{
+        f"{operation.__name__} {left} {right}": functools.partial(operation, as_expr(left), as_expr(right))
+        for operation in (bit_and, bit_or, bit_xor)
+        for left, right in ((y, x), (x, y), (x, -1), (-1, x), (-1, -1), (-1, 2), (2, -1), (0, -1), (x - 1, 1), (0, y))
+    },
     **{f"possible_bits {bad}": functools.partial(possible_bits, bad) for bad in (y, x - 1, Const(-1), -M)},
-    **{f"sym name {bad!r:.30}": functools.partial(sym, bad) for bad in ("", " ", "1a", "a b", "a-b", "a.b", "é", "µ", "for", "None", "int", "float", "template", "const", None, 1, True, b"M", ("M",), M)},
-    **{f"sym {label}={bad!r:.30}": functools.partial(sym, "M", **{label: bad}) for label in ("multiple_of", "low", "high") for bad in (*NO_INTEGERS, 0, -1, 2**31, M) if label == "high" or not (isinstance(bad, int) and bad > 1)},
+    **{
+        f"sym name {bad!r:.30}": functools.partial(sym, bad)
+        for bad in (
+            "",
+            " ",
+            "1a",
+            "a b",
+            "a-b",
+            "a.b",
+            "é",
+            "µ",
+            "for",
+            "None",
+            "int",
+            "float",
+            "template",
+            "const",
+            None,
+            1,
+            True,
+            b"M",
+            ("M",),
+            M,
+        )
+    },
+    **{
+        f"sym {label}={bad!r:.30}": functools.partial(sym, "M", **{label: bad})
+        for label in ("multiple_of", "low", "high")
+        for bad in (*NO_INTEGERS, 0, -1, 2**31, M)
+        if label == "high" or not (isinstance(bad, int) and bad > 1)
+    },
     "sym without a value": functools.partial(sym, "M", 8, low=9, high=15),
     "sym upside down": functools.partial(sym, "M", low=5, high=4),
     "variable without a value": functools.partial(Var, "i", 0, -1),
     "variable between multiples": functools.partial(Var, "i", 1, 3, 4),
     "variable of multiples of 0": functools.partial(Var, "i", 0, 3, 0),
     "variable of multiples of -2": functools.partial(Var, "i", 0, 3, -2),
-    **{f"{operation.__name__} {bad!r:.30}": functools.partial(operation, [bad]) for operation in (all_of, any_of) for bad in (*NO_INTEGERS, 0, 1, 2, x, M, Const(2), -less(x, 5))},
+    **{
+        f"{operation.__name__} {bad!r:.30}": functools.partial(operation, [bad])
+        for operation in (all_of, any_of)
+        for bad in (*NO_INTEGERS, 0, 1, 2, x, M, Const(2), -less(x, 5))
+    },
     "truth of an expression": functools.partial(bool, x),
     "truth of a comparison": functools.partial(bool, x < 5),
     "substitute by name": functools.partial(x.substitute, {"x": 1}),
@@ -670,7 +776,7 @@ BAD_CALLS = {
     "substitute below the bits": functools.partial((x & z).substitute, {x: -1}),
     "evaluate nothing": functools.partial(x.evaluate, {}),
     "evaluate another": functools.partial((x + z).evaluate, {"x": 1}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("call", BAD_CALLS)

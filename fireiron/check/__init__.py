@@ -1,5 +1,43 @@
-"""Static checks of the kernel IR."""
+"""Static checks of the kernel IR: races, bounds, bank conflicts, coalescing, resources."""
 
 from __future__ import annotations
 
+from fireiron.check.banks import check_banks
+from fireiron.check.bounds import check_bounds
+from fireiron.check.coalescing import check_coalescing
 from fireiron.check.finding import Finding, ordered, table
+from fireiron.check.races import check_races
+from fireiron.check.resources import check_resources
+from fireiron.check.scene import Scene
+from fireiron.ir import Kernel
+
+CHECKS = (check_races, check_bounds, check_banks, check_coalescing, check_resources)
+"""All checks, each from a `Scene` to findings."""
+
+
+def check(kernel: Kernel) -> tuple[Finding, ...]:
+    """All findings about a final kernel, errors first."""
+    scene = Scene(kernel)
+    return ordered(finding for one in CHECKS for finding in one(scene))
+
+
+def safety(kernel: Kernel) -> tuple[Finding, ...]:
+    """Races and bounds alone: what decides whether a kernel is right."""
+    scene = Scene(kernel)
+    return ordered((*check_races(scene), *check_bounds(scene)))
+
+
+__all__ = [
+    "CHECKS",
+    "Finding",
+    "Scene",
+    "check",
+    "check_banks",
+    "check_bounds",
+    "check_coalescing",
+    "check_races",
+    "check_resources",
+    "ordered",
+    "safety",
+    "table",
+]

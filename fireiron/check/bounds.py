@@ -34,7 +34,13 @@ class _Bounds:
         self.extents = {use.var.name: use.extent for use in statements(self.kernel.body) if isinstance(use, For)}
         self.named = {one.var.name: one for one in statements(self.kernel.body) if isinstance(one, Let)}
         self.loose = {name for name, let in self.named.items() if not self._keeps_range(let)}
+        self.lengths = {**self.extents, "thread": ZERO + self.kernel.threads, "block": self._blocks()}
         self.proved: dict[tuple[Expr, Expr], bool] = {}
+
+    def _blocks(self) -> Expr:
+        """The blocks of the grid; no launch has more than the target allows."""
+        limit = self.kernel.architecture.grid_x
+        return self.kernel.grid if self.kernel.grid.high <= limit else ZERO + limit
 
     def findings(self) -> Iterator[Finding]:
         """One finding for each access and dimension, or address."""
@@ -56,20 +62,23 @@ class _Bounds:
         if top is not None and let.value.low >= let.var.low and top.high <= let.var.high:
             return True
         needed = self.scene.roots(let.value)
-        grid = constant(self.kernel.grid)
-        if not needed <= {"thread", "block"} or ("block" in needed and (grid is None or grid * self.kernel.threads > MANY)):
+        grid = (constant(self.kernel.grid) or MANY) if "block" in needed else 1
+        if not needed <= {"thread", "block"} or grid * self.kernel.threads > MANY:
             return False
-        frame = self.scene.frame([*([("block", np.arange(grid))] if "block" in needed else []), ("thread", self.scene.threads)])
+        frame = self.scene.frame([("block", np.arange(grid)), ("thread", self.scene.threads)])
         values = np.asarray(frame.value(let.value))
         return bool(values.min() >= let.var.low and values.max() <= let.var.high)
 
     def _trusts(self, use: Use) -> bool:
         """Whether all ranges that this access rests on hold, its statement's condition given."""
-        for name in self.loose & {var.name for value in use.access.expressions() for var in self._closure(value)}:
-            let = self.named[name]
-            holds = less(let.var.low - 1, let.value) == TRUE if let.value.low >= let.var.low else False  # type: ignore[arg-type]
-            if not (holds or let.value.low >= let.var.low) or not self._implied(use, let.value, _number(let.var.high + 1)):
+        for var in {var for value in use.access.expressions() for var in self._closure(value)}:
+            length = self.lengths.get(var.name)
+            if length is not None and (var.low > 0 or length.high - 1 > var.high):
                 return False
+            if var.name in self.loose:
+                let = self.named[var.name]
+                if let.value.low < var.low or not self._implied(use, let.value, ZERO + (var.high + 1)):
+                    return False
         return True
 
     def _closure(self, value: Expr) -> set[Var]:
@@ -147,7 +156,7 @@ class _Bounds:
         """The predicate is tested for the first element of each vector: the others must lie inside with it."""
         if use.statement.collective:
             return None
-        width = use.statement.vector if isinstance(use.statement.spec, MoveSpec) else len(steps)
+        width = use.width if isinstance(use.statement.spec, MoveSpec) else len(steps)
         base, bound = use.access.base[dim], use.access.bounds[dim]
         assert bound is not None
         for start in range(0, len(steps), width):
@@ -172,6 +181,10 @@ class _Bounds:
         if not buffer.memory.private:
             for dim, (base, extent) in enumerate(zip(use.access.base, buffer.tensor.shape, strict=True)):
                 steps = [offset[dim] for offset in use.access.elements()]
+                straddle = None if use.access.bounds[dim] is None else self._straddles(use, dim, steps)
+                if straddle is not None:
+                    yield straddle
+                    return
                 if not (self.trusted and base.low >= 0 and self._below(base + max(steps), extent)):
                     found = self._enumerated(use, dim, base, steps, use.access.bounds[dim], extent)
                     if found is not None:
@@ -194,6 +207,9 @@ class _Bounds:
         bad = (values < 0) | (values >= limit)
         for condition in conditions:
             bad = bad & np.asarray(frame.full(condition), dtype=bool)[..., None]
+        for place, bound in zip(self.scene.coordinates(frame, use.access), use.access.bounds, strict=True):
+            if bound is not None and self.scene.roots(bound) <= needed:
+                bad = bad & (place < np.asarray(frame.full(bound))[..., None])
         if bad.any():
             index = tuple(int(x) for x in np.argwhere(bad)[0])
             point = frame.at(index[:-1])
@@ -270,10 +286,6 @@ class _Bounds:
         message = f"{use.access.buffer}: {_where(point)} {verb} coordinate {coordinate} of dimension {dim}, which has {limit}{at_sizes}"
         details = {**_split(point), "dimension": dim, "coordinate": coordinate, "extent": limit, "sizes": dict(sizes)}
         return _finding(use, message, details)
-
-
-def _number(value: int) -> Expr:
-    return ZERO + value
 
 
 def _where(point: Mapping[str, int]) -> str:

@@ -233,7 +233,7 @@ class _Replay:
         """Addresses with their least and greatest thread (or unit of the statement's level)."""
         needed = self._needed(use)
         kept = {name: value for name, value in fixed.items() if name in needed}
-        memo = (id(use.statement), id(use.access), tuple(kept.items()), by_unit)
+        memo = (id(use.statement), use.access, tuple(kept.items()), by_unit)
         if memo not in self.memo:
             self.memo[memo] = self._footprint(use, kept, by_unit)
         found = self.memo[memo]
@@ -561,7 +561,7 @@ class _Run:
         (one, _), (behind, _) = pair
         uses = (one.use, behind.use)
         buffer = self.replay.kernel.buffer(behind.use.access.buffer)
-        same = uses[0].access is uses[1].access
+        same = uses[0].access == uses[1].access
         place = points[1]["element"]
         verbs = ["writes" if use.access.write else "reads" for use in uses]
         actors = [f"{level.lower()} {actor}" if level else f"thread {actor}" for _, actor in pair]
@@ -624,7 +624,7 @@ def _element(replay: _Replay, use: Use, frame: Frame) -> list[Array]:
 
 
 def _mark(one: Footprint, other: Footprint) -> Any:
-    return frozenset({(id(part.use.statement), id(part.use.access)) for part in (one, other)})
+    return frozenset((id(part.use.statement), part.use.access) for part in (one, other))
 
 
 def _footprints(steps: Iterable[Any]) -> Iterable[Footprint]:

@@ -27,6 +27,12 @@ class Use:
     loops: tuple[For, ...]
     access: Access
 
+    @property
+    def width(self) -> int:
+        """Elements that one load or store takes."""
+        places = [position for position, access in enumerate(self.statement.accesses) if access is self.access]
+        return self.statement.width(places[0]) if places else 1
+
 
 class Frame(dict[str, Any]):
     """Values of variables by name, each an integer or an array along its own axis; named values appear when asked for."""

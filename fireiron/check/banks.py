@@ -1,0 +1,238 @@
+"""The bank check: how many passes each shared-memory request of a warp takes, and the padding or swizzle that frees it.
+
+Shared memory has 32 banks of 4-byte words. A request of a warp is served in phases: all lanes at once for up to 4 bytes a
+lane, half a warp for 8, a quarter for 16. In a phase each bank serves one word per pass; lanes that want the same word
+share it (CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x and later).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from fireiron.check.finding import Finding, described, line_of
+from fireiron.check.scene import Array, Scene, Use
+from fireiron.expr import constant
+from fireiron.ir import Buffer
+from fireiron.layout import Swizzle
+from fireiron.machine import SH
+from fireiron.tensor import MatrixLayout, Storage
+
+BANKS = 32
+WORD = 4
+PADS = range(1, 33)
+_SAMPLE = 1 << 16
+
+
+@attrs.frozen(eq=False)
+class Request:
+    """What the warps of a block ask of shared memory in one access: coordinates of the first element of each lane's vector.
+
+    `places` are coordinates per dimension, `copies` the copy; both `(requests, 32)`, a row for one instruction of one warp.
+    `active` says which lanes take part.
+    """
+
+    use: Use
+    places: tuple[Array, ...]
+    copies: Array
+    active: Array
+    vector: int
+
+    def passes(self, buffer: Buffer) -> Array:
+        """Passes (wavefronts) of each request."""
+        elements = constant(buffer.elements) or 0
+        return wavefronts(
+            (address(buffer.storage, self.places) + self.copies * elements) * buffer.dtype.bytes + buffer.offset,
+            self.vector * buffer.dtype.bytes,
+            self.active,
+        )
+
+    def ideal(self, buffer: Buffer) -> Array:
+        """Passes without any conflict: one for each phase in which a lane takes part."""
+        lanes = lanes_per_phase(self.vector * buffer.dtype.bytes)
+        return self.active.reshape(len(self.active), -1, lanes).any(axis=2).sum(axis=1)
+
+
+def lanes_per_phase(width: int) -> int:
+    """Lanes of a warp that are served together, by bytes per lane."""
+    return 32 if width <= 4 else 16 if width <= 8 else 8
+
+
+def wavefronts(start: Array, width: int, active: Array) -> Array:
+    """Passes of each request: `start` are byte addresses `(requests, 32)`, `width` the bytes of a lane."""
+    lanes = lanes_per_phase(width)
+    count = max(width // WORD, 1)
+    phases = 32 // lanes
+    words = start[:, :, None] // WORD + np.arange(count)
+    words = np.where(active[:, :, None], words, -1).reshape(len(start) * phases, lanes * count)
+    words = np.sort(words, axis=1)
+    fresh = np.ones(words.shape, dtype=bool)
+    fresh[:, 1:] = words[:, 1:] != words[:, :-1]
+    fresh &= words >= 0
+    rows = np.broadcast_to(np.arange(len(words))[:, None], words.shape)
+    loads = np.bincount(rows[fresh] * BANKS + words[fresh] % BANKS, minlength=len(words) * BANKS)
+    return np.asarray(loads.reshape(len(start), phases, BANKS).max(axis=2).sum(axis=1))
+
+
+def address(storage: Storage, places: Sequence[Array]) -> Array:
+    """Addresses in elements, as `Storage.address` says, on arrays of coordinates: for layouts that are only tried."""
+    total: Any = 0
+    for modes, place in zip(storage.dims, places, strict=True):
+        for mode in modes:
+            digit = place // mode.stride if mode.size is None else place // mode.stride % mode.size
+            total = total + digit * (constant(mode.weight) or 0)
+    swizzle = storage.swizzle
+    if swizzle is None or swizzle.bits == 0:
+        return total
+    low, high = swizzle.base, swizzle.base + abs(swizzle.shift)
+    source, target = (high, low) if swizzle.shift > 0 else (low, high)
+    return total ^ (((total >> source) & ((1 << swizzle.bits) - 1)) << target)
+
+
+def check_banks(scene: Scene) -> tuple[Finding, ...]:
+    """A finding for each access to shared memory; a warning with the repair where lanes collide."""
+    findings: list[Finding] = []
+    for buffer in scene.kernel.buffers:
+        if buffer.memory != SH:
+            continue
+        requests = [one for use in scene.uses if use.access.buffer == buffer.name and (one := request(scene, use)) is not None]
+        bad = any((one.passes(buffer) > one.ideal(buffer)).any() for one in requests)
+        repair = _repair(buffer, requests) if bad else {}
+        findings += [_finding(buffer, one, repair) for one in requests]
+    return tuple(findings)
+
+
+def request(scene: Scene, use: Use) -> Request | None:
+    """The requests of an access, or None where it is collective, or its lanes are not known."""
+    statement, access = use.statement, use.access
+    if statement.collective or access not in statement.accesses:
+        return None
+    known = frozenset({"thread", *(loop.var.name for loop in use.loops)})
+    conditions, _ = scene.guards(statement, known)
+    needed = scene.needs((*access.base, access.copy, *conditions))
+    fixed = {loop.var.name: 0 for loop in use.loops if constant(loop.extent) is None}
+    axes = []
+    room = max(_SAMPLE // scene.kernel.threads, 1)
+    for loop in reversed(use.loops):
+        count = constant(loop.extent)
+        if loop.var.name in needed and count is not None:
+            axes.append((loop.var.name, np.arange(min(count, room))))
+            room = max(room // max(count, 1), 2)
+    if not needed <= {"thread", *fixed, *(name for name, _ in axes)} or any(not len(values) for _, values in axes):
+        return None
+    frame = scene.frame([("thread", scene.threads), *axes], fixed)
+    vector = use.width
+    steps = np.array(access.elements()[::vector]).T
+    places = tuple(_by_warp(frame.full(base)[..., None] + step) for base, step in zip(access.base, steps, strict=True))
+    active = np.ones(frame.shape, dtype=bool)
+    for condition in conditions:
+        active = active & np.asarray(frame.full(condition), dtype=bool)
+    wide = (*frame.shape, steps.shape[1])
+    lanes = _by_warp(np.broadcast_to(active[..., None], wide), False)
+    return Request(use, places, _by_warp(np.broadcast_to(frame.full(access.copy)[..., None], wide)), lanes, vector)
+
+
+def _by_warp(values: Array, fill: Any = 0) -> Array:
+    """`(threads, ...)` as `(requests, 32)`, the last warp filled up."""
+    missing = -len(values) % 32
+    if missing:
+        values = np.concatenate([values, np.full((missing, *values.shape[1:]), fill, dtype=values.dtype)])
+    return np.moveaxis(values.reshape(len(values) // 32, 32, -1), 1, 2).reshape(-1, 32)
+
+
+def _finding(buffer: Buffer, one: Request, repair: dict[str, Any]) -> Finding:
+    passes, ideal = one.passes(buffer), one.ideal(buffer)
+    where = int(np.argmax(passes - ideal))
+    worst, best = int(passes[where]), int(ideal[where])
+    width = one.vector * buffer.dtype.bytes
+    details = {
+        "wavefronts": worst,
+        "ideal": best,
+        "degree": -(-worst // max(best, 1)),
+        "average": round(float(passes.mean()), 3),
+        "vector_bytes": width,
+        "requests": len(passes),
+    }
+    use = one.use
+    access = described(use.statement, use.access)
+    if worst <= best:
+        message = f"{access}: no bank conflict, {best} wavefront{'s' if best != 1 else ''} for {width} bytes a lane"
+        return Finding("banks", "note", buffer.name, message, line_of(use.statement, use.access), access, details)
+    message = f"{access}: {details['degree']}-way bank conflict, {worst} wavefronts where {best} would do; {repair['text']}"
+    extra = {name: value for name, value in repair.items() if name != "text"}
+    return Finding("banks", "warning", buffer.name, message, line_of(use.statement, use.access), access, details | extra)
+
+
+# ---------------------------------------------------------------------------------------------- repairs
+
+
+def _repair(buffer: Buffer, requests: Sequence[Request]) -> dict[str, Any]:
+    """The smallest padding, or the first swizzle, that frees all accesses to the buffer; else the best padding."""
+    result: dict[str, Any] = {}
+    rows = [_thinned(one) for one in requests]
+    ideal = sum(int(one.ideal(buffer).sum()) for one in rows)
+    now = sum(int(one.passes(buffer).sum()) for one in rows)
+    best = (now, 0)
+    for pad, padded in _padded(buffer, requests):
+        cost = sum(int(one.passes(padded).sum()) for one in rows)
+        best = min(best, (cost, pad))
+        if cost == ideal and _free(padded, requests):
+            result["pad"] = pad
+            break
+    for swizzle, swizzled in _swizzled(buffer, requests):
+        if sum(int(one.passes(swizzled).sum()) for one in rows) == ideal and _free(swizzled, requests):
+            result["swizzle"] = [swizzle.bits, swizzle.base, swizzle.shift]
+            break
+    ways = [f"pad({result['pad']})"] if "pad" in result else []
+    ways += [f"swizzle(Swizzle({', '.join(map(str, result['swizzle']))}))"] if "swizzle" in result else []
+    if ways:
+        result["text"] = f"{' or '.join(ways)} on {buffer.name} makes all its accesses free of conflicts"
+    elif best[1]:
+        result |= {"best_pad": best[1], "best_share": round(best[0] / now, 3)}
+        share = f"pad({best[1]}) takes {best[0] / now:.0%} of the wavefronts"
+        result["text"] = f"no pad up to {PADS[-1]} and no XOR swizzle frees all accesses; {share}"
+    else:
+        result["text"] = f"no pad up to {PADS[-1]} and no XOR swizzle is better: deal the elements to lanes in another order"
+    return result
+
+
+def _thinned(one: Request) -> Request:
+    """Enough requests to judge a candidate; the chosen one is verified on all."""
+    step = max(len(one.active) // 64, 1)
+    return attrs.evolve(one, places=tuple(part[::step] for part in one.places), copies=one.copies[::step], active=one.active[::step])
+
+
+def _free(buffer: Buffer, requests: Sequence[Request]) -> bool:
+    return all(bool((one.passes(buffer) <= one.ideal(buffer)).all()) for one in requests)
+
+
+def _padded(buffer: Buffer, requests: Sequence[Request]) -> Iterator[tuple[int, Buffer]]:
+    layout = buffer.tensor.layout
+    if not isinstance(layout, MatrixLayout) or layout.leading is not None or buffer.tensor.swizzle is not None:
+        return
+    unit = max(one.vector for one in requests)
+    for extra in PADS:
+        pad = buffer.tensor.pad + extra
+        if pad % unit == 0:
+            tensor = attrs.evolve(buffer.tensor, pad=pad)
+            storage = tensor.storage()
+            yield pad, attrs.evolve(buffer, tensor=tensor, storage=storage, elements=storage.extent)
+
+
+def _swizzled(buffer: Buffer, requests: Sequence[Request]) -> Iterator[tuple[Swizzle, Buffer]]:
+    if buffer.tensor.swizzle is not None:
+        return
+    size = constant(buffer.elements) or 1
+    base = int(math.log2(max(one.vector for one in requests)))
+    for bits in range(1, 6):
+        for low in range(base, base + 4):
+            for shift in range(bits, 11):
+                if low + shift + bits <= max(size - 1, 1).bit_length():
+                    swizzle = Swizzle(bits, low, shift)
+                    tensor = attrs.evolve(buffer.tensor, swizzle=swizzle)
+                    storage = tensor.storage()
+                    yield swizzle, attrs.evolve(buffer, tensor=tensor, storage=storage, elements=storage.extent)

@@ -1,0 +1,142 @@
+"""The coalescing check: 32-byte sectors of global memory that each request of a warp moves, against the least possible.
+
+Counted for block 0, at the first iterations of the loops, away from the edges. Sizes known at run time are taken as about
+4096, a multiple of their known divisor: a large leading dimension, so that neighbours across it never share a sector.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+
+from fireiron.check.finding import Finding, described, line_of
+from fireiron.check.scene import Array, Scene, Use
+from fireiron.expr import constant
+from fireiron.ir import Buffer
+from fireiron.machine import GL
+
+SECTOR = 32
+LARGE = 4096
+
+
+@attrs.frozen(eq=False)
+class _Traffic:
+    """Coordinates per dimension `(requests, 32)` of the first element of each lane's vector, and who takes part."""
+
+    places: tuple[Array, ...]
+    active: Array
+    vector: int
+
+
+def check_coalescing(scene: Scene) -> tuple[Finding, ...]:
+    """A finding for each access to global memory; a warning where a warp moves more than twice the sectors it needs."""
+    sizes = {symbol.name: -(-max(LARGE, symbol.low) // symbol.multiple_of) * symbol.multiple_of for symbol in scene.kernel.symbols}
+    findings = []
+    for use in scene.uses:
+        buffer = scene.kernel.buffer(use.access.buffer)
+        if buffer.memory == GL and not use.statement.collective:
+            traffic = _traffic(scene, use, sizes)
+            if traffic is not None:
+                findings.append(_finding(scene, use, buffer, traffic, sizes))
+    return tuple(findings)
+
+
+def _traffic(scene: Scene, use: Use, sizes: dict[str, int]) -> _Traffic | None:
+    statement, access = use.statement, use.access
+    needed = scene.needs((*access.base, statement.active))
+    fixed = {**sizes, "block": 0}
+    axes: list[tuple[str, Array]] = []
+    for loop in use.loops:
+        if loop.var.name in needed:
+            count = constant(loop.extent)
+            axes.append((loop.var.name, np.arange(min(2, 2 if count is None else count))))
+    if any(not len(values) for _, values in axes):
+        return None
+    frame = scene.frame([("thread", scene.threads), *axes], fixed)
+    vector = use.width
+    steps = np.array(access.elements()[::vector]).T
+    places = tuple(_by_warp(frame.full(base)[..., None] + step) for base, step in zip(access.base, steps, strict=True))
+    active = np.asarray(frame.full(statement.active), dtype=bool)
+    return _Traffic(places, _by_warp(np.broadcast_to(active[..., None], (*frame.shape, steps.shape[1]))), vector)
+
+
+def _by_warp(values: Array) -> Array:
+    """`(threads, ...)` as `(requests, 32)`; lanes that do not exist are zero, or inactive."""
+    missing = -len(values) % 32
+    if missing:
+        values = np.concatenate([values, np.zeros((missing, *values.shape[1:]), dtype=values.dtype)])
+    return np.moveaxis(values.reshape(len(values) // 32, 32, -1), 1, 2).reshape(-1, 32)
+
+
+def _start(buffer: Buffer, places: tuple[Array, ...], sizes: dict[str, int]) -> Array:
+    """Byte addresses, the array starting at a multiple of 256 bytes as allocations do."""
+    total: Any = 0
+    for modes, place in zip(buffer.storage.dims, places, strict=True):
+        for mode in modes:
+            digit = place // mode.stride if mode.size is None else place // mode.stride % mode.size
+            total = total + digit * int(mode.weight.evaluate(sizes))
+    return total * buffer.dtype.bytes
+
+
+def sectors(start: Array, width: int, active: Array) -> tuple[Array, Array]:
+    """Sectors that each request moves, and the least that hold its bytes; `width` is the bytes of a lane."""
+    step = min(width, SECTOR)
+    pieces = start[:, :, None] + np.arange(0, width, step)
+    moved = _distinct(np.where(active[:, :, None], pieces // SECTOR, -1))
+    wanted = _distinct(np.where(active[:, :, None], pieces // step, -1)) * step
+    return moved, -(-wanted // SECTOR)
+
+
+def _distinct(values: Array) -> Array:
+    """Different values that are not negative, in each row."""
+    rows = np.sort(values.reshape(len(values), -1), axis=1)
+    fresh = np.ones(rows.shape, dtype=bool)
+    fresh[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    return np.asarray((fresh & (rows >= 0)).sum(axis=1))
+
+
+def _finding(scene: Scene, use: Use, buffer: Buffer, traffic: _Traffic, sizes: dict[str, int]) -> Finding:
+    width = traffic.vector * buffer.dtype.bytes
+    moved, ideal = sectors(_start(buffer, traffic.places, sizes), width, traffic.active)
+    busy = ideal > 0
+    count, least = (int(moved[busy].sum()), int(ideal[busy].sum())) if busy.any() else (0, 0)
+    where = int(np.argmax(moved - ideal))
+    access = described(use.statement, use.access)
+    details: dict[str, Any] = {
+        "sectors": int(moved[where]),
+        "ideal": int(ideal[where]),
+        "ratio": round(count / max(least, 1), 3),
+        "vector_bytes": width,
+        "assumed_sizes": sizes,
+    }
+    assumed = f" (with {', '.join(f'{name}={value}' for name, value in sizes.items())})" if sizes else ""
+    message = f"{access}: {moved[where]} sectors of 32 bytes a warp request, {ideal[where]} needed, {width} bytes a lane{assumed}"
+    poor = count > 2 * least
+    if poor:
+        order = _better_order(scene, use, buffer, traffic, sizes, count)
+        if order is not None:
+            details["layout"] = order
+            message += f"; .layout({order}) on the tile dealt to threads makes neighbouring lanes touch neighbouring elements"
+    return Finding("coalescing", "warning" if poor else "note", buffer.name, message, line_of(use.statement, use.access), access, details)
+
+
+def _better_order(scene: Scene, use: Use, buffer: Buffer, traffic: _Traffic, sizes: dict[str, int], count: int) -> str | None:
+    """The order of dealing that moves at most half the sectors, found by dealing the same tiles the other way round."""
+    dims = len(use.access.base)
+    if dims != 2 or len(traffic.active) * 32 < scene.kernel.threads:
+        return None
+    frame = scene.frame([("thread", scene.threads)], {**sizes, "block": 0, **{loop.var.name: 0 for loop in use.loops}})
+    lanes = [frame.full(base) for base in use.access.base]
+    values = [np.unique(part) for part in lanes]
+    if len(values[0]) * len(values[1]) != scene.kernel.threads:
+        return None
+    for name, fast in (("ColMajor", 0), ("RowMajor", 1)):
+        digits = {fast: scene.threads % len(values[fast]), 1 - fast: scene.threads // len(values[fast])}
+        places = tuple(_by_warp(values[dim][digits[dim]][:, None]) for dim in (0, 1))
+        active = np.ones(places[0].shape, dtype=bool)
+        moved, _ = sectors(_start(buffer, places, sizes), traffic.vector * buffer.dtype.bytes, active)
+        if moved.mean() * 2 <= count / len(traffic.active):
+            return name
+    return None
