@@ -358,8 +358,10 @@ class _Printer:
             target = statement.accesses[1]
             guards += [c for c in conjuncts(self.inside(target)) if all(c in conjuncts(target.inside(o)) for o in target.elements())]
         else:
+            several = any(len(access.elements()) > 1 for access in statement.accesses)
             for access in statement.accesses:
-                guards += conjuncts(self.inside(access))
+                if access.write or not several:
+                    guards += conjuncts(self.inside(access))
         return tuple(dict.fromkeys(guards))
 
     def inside(self, access: Access, offset: tuple[int, ...] | None = None) -> Expr:

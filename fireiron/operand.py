@@ -14,8 +14,12 @@ class Operand:
 
     name: str
 
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.isidentifier():
+            raise ArgumentError("an operand's name must be an identifier", got=self.name, at=call_site())
+
     def __repr__(self) -> str:
-        return self.name if len(self.name) == 1 else repr(self.name)
+        return self.name if self.name in ("A", "B", "C") else repr(self.name)
 
 
 A = Operand("A")
@@ -29,6 +33,6 @@ def operand_name(value: object) -> str:
     """The name of an operand, given as an `Operand` or a string; `MatMul.a` of the paper is `A`."""
     if isinstance(value, Operand):
         return value.name
-    if isinstance(value, str):
+    if isinstance(value, str) and value.isidentifier():
         return value
     raise ArgumentError("not an operand", got=value, legal='A B C "src"', at=call_site())

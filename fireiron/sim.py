@@ -46,7 +46,7 @@ _ADDRESS = Var("#address")
 _EPOCH: Final = 20
 """Bits of a clock that count warp barriers; those above count block barriers."""
 
-_CHUNK_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 21
 """Working memory of the blocks that one Python thread simulates together: what a core keeps in its cache."""
 
 _MOST_ELEMENTS: Final = 1 << 21

@@ -4,7 +4,7 @@ A value of a class is an object with its class name under `"type"` and its field
 Element types, memories and levels stand by name, expressions by their text, which a parser of its own reads (nothing is
 ever evaluated). Loading checks what the verbs check, so a file that was edited by hand cannot hold what no strategy could.
 
-The line of the Python file that a step came from (`origin`) is not stored.
+What equality ignores is not stored: the line of the Python file that a step came from, the file of a micro-kernel.
 """
 
 from __future__ import annotations
@@ -13,17 +13,24 @@ import ast
 import json
 import operator
 import os
+import re
 import secrets
 import string
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Union, get_args, get_origin
 
 import attrs
 from cattrs import Converter, transform_error
-from cattrs.errors import StructureHandlerNotFoundError
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+from cattrs.errors import (
+    AttributeValidationNote,
+    ClassValidationError,
+    ForbiddenExtraKeysError,
+    IterableValidationError,
+    IterableValidationNote,
+)
+from cattrs.gen import make_dict_structure_fn, override
 
 from fireiron.decomp.done import Done
 from fireiron.decomp.epilog import Epilog
@@ -53,7 +60,7 @@ from fireiron.refine.unroll import Unroll
 from fireiron.spec import Init, InitSpec, MatMul, MatMulSpec, Move, MoveSpec, Spec, Starter, check_layout, check_size
 from fireiron.strategy import UID, Epiloged, Loaded, Splitted, Strategy, Tiled
 from fireiron.tensor import ColMajor, Dealt, Dim, MatrixLayout, Mode, RowMajor, Tensor, View
-from fireiron.tree import Decomposition, Refinement
+from fireiron.tree import Decomposition
 from fireiron.tunable import Derived, Tunable
 
 VERSION: Final = 1
@@ -95,8 +102,10 @@ def dumps(value: Strategy | Spec, *, classes: Iterable[type[Any]] = ()) -> str:
         text = _pretty({"fireiron": kind, "version": VERSION, kind: store.plain(value)}) + "\n"
     except RecursionError:
         raise StoreError(f"the {kind} is nested too deeply to be stored") from None
-    except (TypeError, ValueError, StructureHandlerNotFoundError) as error:
-        raise StoreError(f"the {kind} cannot be stored: {error}", hint="fields must hold what JSON can hold, or values of stored classes") from None
+    except (TypeError, ValueError) as error:
+        raise StoreError(
+            f"the {kind} cannot be stored: {error}", hint="fields must hold what JSON can hold, or values of stored classes"
+        ) from None
     if store.read(text, kind) != value:
         raise StoreError(f"the {kind} does not survive being stored", got=value, hint="fields of your own classes must compare by value")
     return text
@@ -171,7 +180,6 @@ class _Store:
         self.tags = {one: name for name, one in self.table.items()}
         self.converter = Converter(forbid_extra_keys=True, detailed_validation=True)
         self.readers: dict[type[Any], Callable[[Any, Any], Any]] = {}
-        self.writers: dict[type[Any], Callable[[Any], Any]] = {}
         self._register()
 
     def plain(self, value: Any) -> Any:
@@ -204,7 +212,7 @@ class _Store:
             raise StoreError(f"{cls.__name__} cannot be stored: {why}", hint=f"dumps(strategy, classes=[{cls.__name__}])")
         result: dict[str, Any] = {"type": self.tags[cls]}
         for field in attrs.fields(cls):
-            if field.init and field.name != "origin" and not _is_default(field, value):
+            if _stored(field) and not _is_default(field, value):
                 result[field.alias] = self.plain(getattr(value, field.name))
         return result
 
@@ -226,59 +234,63 @@ class _Store:
             return self.converter.structure(document[kind], wanted)
         except RecursionError:
             raise StoreError("the document is nested too deeply") from None
-        except StructureHandlerNotFoundError as error:
-            raise StoreError(f"a class has a field that cannot be read: {error}") from None
-        except Exception as error:  # cattrs wraps whatever a hook raises, and transform_error says where
+        except Exception as error:  # cattrs wraps whatever a hook raises; transform_error says where
             raise _located(error, kind) from None
 
     def _register(self) -> None:
         register = self.converter.register_structure_hook_func
         register(lambda wanted: attrs.has(_class_of(wanted)), self._object)
         register(_is_union, self._union)
-        register(lambda wanted: get_origin(wanted) is tuple, self._tuple)
+        register(lambda wanted: _class_of(wanted) is tuple, self._tuple)
         register(lambda wanted: wanted is Any, lambda value, _: self._any(value))
         register(lambda wanted: wanted in (int, str, bool, float), _exact)
         register(lambda wanted: isinstance(wanted, type) and issubclass(wanted, Expr), lambda value, _: expression(value))
         register(lambda wanted: wanted is Strategy, self._strategy)
 
     def _strategy(self, value: Any, _: Any) -> Strategy:
-        fields = _object(value, {"start", "spec", "steps"})
-        steps: tuple[Decomposition, ...] = self._field(fields, "steps", tuple[Decomposition, ...])
-        spec: Spec | None = self._field(fields, "spec", Spec | None)
-        start = self._field(fields, "start", str)
-        if start not in _STARTERS:
-            raise StoreError(f"start: a chain cannot start from {start!r}", legal=_STARTERS)
-        return _CHAINS.get(type(steps[-1]), Strategy)(steps, spec, _STARTERS[start]) if steps else Strategy((), spec, _STARTERS[start])
+        kinds = {"start": str, "spec": Spec | None, "steps": tuple[Decomposition, ...]}
+        fields = self._fields(value, kinds)
+        steps, start = fields["steps"], _STARTERS.get(fields["start"])
+        if start is None:
+            raise StoreError(f"a chain cannot start from {fields['start']!r}", legal=_STARTERS)
+        _check_chain(steps)
+        chain = _CHAINS.get(type(steps[-1]), Strategy) if steps else Strategy
+        return chain(steps, fields["spec"], start)
 
-    def _field(self, fields: Mapping[str, Any], name: str, wanted: Any) -> Any:
-        """A field, its name noted on the error in the way of cattrs."""
-        try:
-            return self.converter.structure(fields[name], wanted)
-        except Exception as error:
-            raise _Inside(name, error) from error
+    def _fields(self, value: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
+        """An object with exactly these fields."""
+        if not isinstance(value, dict):
+            raise StoreError("an object is needed", got=value)
+        unknown = [name for name in value if name not in kinds]
+        if unknown:
+            raise StoreError(f"unknown field {unknown[0]!r}", legal=kinds)
+        read: dict[str, Any] = {}
+        for name, kind in kinds.items():
+            try:
+                read[name] = self.converter.structure(value[name], kind)
+            except Exception as error:
+                raise ClassValidationError("field", [_noted(error, AttributeValidationNote("field", name, kind))], dict) from None
+        return read
 
     def _any(self, value: Any) -> Any:
         if isinstance(value, list):
-            return tuple(self._any(part) for part in value)
+            return self._tuple(value, tuple[Any, ...])
         return self._object(value, None) if isinstance(value, dict) else value
 
     def _tuple(self, value: Any, wanted: Any) -> Any:
         if not isinstance(value, list):
             raise StoreError("a list is needed", got=value)
-        inner = get_args(wanted)
-        if len(inner) == 2 and inner[1] is Ellipsis:
-            kinds: Sequence[Any] = [inner[0]] * len(value)
-        elif len(inner) == len(value):
-            kinds = inner
-        else:
-            raise StoreError(f"a list of {len(inner)} values is needed", got=value)
-        return tuple(self._element(part, kind, position) for position, (part, kind) in enumerate(zip(value, kinds, strict=True)))
-
-    def _element(self, value: Any, wanted: Any, position: int) -> Any:
-        try:
-            return self.converter.structure(value, wanted)
-        except Exception as error:
-            raise _Inside(position, error) from error
+        inner = get_args(wanted) or (Any, Ellipsis)
+        kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
+        if len(kinds) != len(value):
+            raise StoreError(f"a list of {len(kinds)} values is needed", got=value)
+        read = []
+        for position, (part, kind) in enumerate(zip(value, kinds, strict=True)):
+            try:
+                read.append(self.converter.structure(part, kind))
+            except Exception as error:
+                raise IterableValidationError("list", [_noted(error, IterableValidationNote("list", position, kind))], tuple) from None
+        return tuple(read)
 
     def _union(self, value: Any, wanted: Any) -> Any:
         kinds = [kind for kind in get_args(wanted) if kind is not type(None)]
@@ -289,7 +301,7 @@ class _Store:
         if isinstance(value, dict):
             kinds = [kind for kind in kinds if attrs.has(_class_of(kind)) and issubclass(self._class(value), _class_of(kind))] or kinds
         elif len(kinds) > 1:
-            kinds = [kind for kind in kinds if isinstance(kind, type) and isinstance(value, kind)] or kinds
+            kinds = [kind for kind in kinds if kind is type(value) or (isinstance(value, str) and kind in _NAMED)] or kinds
         return self.converter.structure(value, kinds[0])
 
     def _class(self, value: Mapping[str, Any]) -> type[Any]:
@@ -297,40 +309,385 @@ class _Store:
         if not isinstance(name, str):
             raise StoreError('an object needs its class under "type"', got=name)
         if name not in self.table:
-            raise StoreError(f"unknown class {name!r}", hint=f"loads(text, classes=[{name}]) if it is yours" if name.isidentifier() else None)
+            raise StoreError(f"unknown class {name!r}", hint=f"classes=[{name}] if it is yours" if name.isidentifier() else None)
         return self.table[name]
 
     def _object(self, value: Any, wanted: Any) -> Any:
-        """A value of a class: by name where it has one, else an object with its class."""
+        """A value of a class: by name where it has one, else an object that names its class."""
         base = None if wanted is None else _class_of(wanted)
         if isinstance(value, str) and base in _NAMED:
-            return _by_name(value, base)
+            if value not in _NAMED[base]:
+                raise StoreError(f"unknown {base.__name__} {value!r}", legal=_NAMED[base])
+            return _NAMED[base][value]
         if not isinstance(value, dict):
-            raise StoreError(f"a value of {base.__name__} is needed" if base else "an object is needed", got=value)
+            raise StoreError(f"a value of {getattr(base, '__name__', 'a class')} is needed", got=value)
         cls = self._class(value)
         if base is not None and not issubclass(cls, base):
             raise StoreError(f"{value['type']} is no {base.__name__}")
         fields = {key: part for key, part in value.items() if key != "type"}
-        made = self._reader(cls)(fields, cls)
+        made = _MAKERS[cls][1](self._fields(fields, _MAKERS[cls][0])) if cls in _MAKERS else self._reader(cls)(fields, cls)
         _check(made)
         return made
 
     def _reader(self, cls: type[Any]) -> Callable[[Any, Any], Any]:
-        if cls in _MAKERS:
-            return lambda fields, _: self._made(fields, cls)
         if cls not in self.readers:
             try:
                 attrs.resolve_types(cls)
             except NameError as error:
-                raise StoreError(f"the fields of {cls.__name__} cannot be read: {error}", hint="define the class at the top of a module") from None
-            skipped: Any = {field.name: override(omit=True) for field in attrs.fields(cls) if field.name == "origin"}
+                raise StoreError(
+                    f"the fields of {cls.__name__} cannot be read: {error}", hint="define the class at the top of a module"
+                ) from None
+            left_out: Any = {field.name: override(omit=True) for field in attrs.fields(cls) if not _stored(field)}
             self.readers[cls] = make_dict_structure_fn(
-                cls, self.converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, _cattrs_use_alias=True, **skipped
+                cls, self.converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, _cattrs_use_alias=True, **left_out
             )
         return self.readers[cls]
 
-    def _made(self, fields: Mapping[str, Any], cls: type[Any]) -> Any:
-        """Classes that are not made from their fields by name."""
-        kinds, make = _MAKERS[cls]
-        read = {name: self._field(_object(fields, set(kinds)), name, kind) for name, kind in kinds.items() if name in fields or name in _NEEDED}
-        return make(**read)
+
+def _table(classes: Iterable[type[Any]]) -> dict[str, type[Any]]:
+    table = dict(CLASSES)
+    for cls in classes:
+        if not isinstance(cls, type) or not attrs.has(cls):
+            raise ArgumentError("classes: not an attrs class", got=cls, hint="decorate it with @attrs.frozen")
+        if table.get(cls.__name__, cls) is not cls:
+            raise ArgumentError(f"classes: another stored class is called {cls.__name__}", hint="rename yours")
+        table[cls.__name__] = cls
+    return table
+
+
+def _stored(field: Any) -> bool:
+    """Fields that equality ignores, such as the line of the strategy, are not stored."""
+    return bool(field.init) and (bool(field.eq) or field.default is attrs.NOTHING)
+
+
+def _is_default(field: Any, value: Any) -> bool:
+    default, current = field.default, getattr(value, field.name)
+    if default is attrs.NOTHING or isinstance(default, attrs.Factory):  # type: ignore[arg-type]
+        return False
+    return type(current) is type(default) and bool(current == default)
+
+
+def _class_of(wanted: Any) -> Any:
+    return get_origin(wanted) or wanted
+
+
+def _is_union(wanted: Any) -> bool:
+    return get_origin(wanted) in (Union, types.UnionType)
+
+
+def _exact(value: Any, wanted: type[Any]) -> Any:
+    """A number, text or truth value of exactly the wanted type: 1 is not true, and "1" is not 1."""
+    if type(value) is wanted or (wanted is float and type(value) is int):
+        return value
+    raise StoreError(f"{_WORDS[wanted]} is needed", got=value)
+
+
+_WORDS: Final = {int: "an integer", str: "a text", bool: "true or false", float: "a number"}
+
+# ---------------------------------------------------------------------------------------------- documents and errors
+
+
+def _pretty(value: Any, indent: int = 0) -> str:
+    """JSON with short objects and lists on one line."""
+    flat = json.dumps(value, allow_nan=False)
+    if len(flat) + indent <= _WIDTH or not isinstance(value, (dict, list)) or not value:
+        return flat
+    pad = " " * (indent + 2)
+    if isinstance(value, dict):
+        rows = [f"{pad}{json.dumps(key)}: {_pretty(part, indent + 2)}" for key, part in value.items()]
+        return "{\n" + ",\n".join(rows) + "\n" + " " * indent + "}"
+    return "[\n" + ",\n".join(pad + _pretty(part, indent + 2) for part in value) + "\n" + " " * indent + "]"
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise StoreError(f"no JSON: {error.msg}", at=f"line {error.lineno}, column {error.colno}") from None
+    except RecursionError:
+        raise StoreError("the document is nested too deeply") from None
+    except ValueError as error:  # integers of thousands of digits
+        raise StoreError(f"no JSON: {error}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise StoreError(f"the field {next(name for name in names if names.count(name) > 1)!r} is given twice")
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise StoreError(f"{name} is no value here")
+
+
+def _check_head(document: Any, kind: str) -> None:
+    if not isinstance(document, dict) or "fireiron" not in document:
+        raise StoreError(f"not a stored {kind}", hint='{"fireiron": "strategy", "version": 1, ...}')
+    if document["fireiron"] != kind:
+        other = {"strategy": "loads", "spec": "loads_spec"}.get(str(document["fireiron"]))
+        raise StoreError(f"a {kind} is needed", got=document["fireiron"], at="$.fireiron", hint=None if other is None else f"{other}(text)")
+    version = document.get("version")
+    if type(version) is not int or version != VERSION:
+        raise StoreError("another version of the format", got=version, legal=[VERSION], at="$.version")
+    names = {"fireiron", "version", kind}
+    if set(document) != names:
+        odd = sorted(set(document) ^ names)[0]
+        raise StoreError(f"the field {odd!r} is {'missing' if odd in names else 'unknown'}", at="$")
+
+
+def _noted(error: Exception, note: Any) -> Exception:
+    error.add_note(note)
+    return error
+
+
+def _located(error: Exception, kind: str) -> StoreError:
+    """The first of cattrs' errors, with its path in the document."""
+    found: list[BaseException] = []
+
+    def remember(one: BaseException, wanted: Any) -> str:
+        found.append(one)
+        return ""
+
+    try:
+        paths = transform_error(error, f"$.{kind}", remember)
+    except RecursionError:
+        return StoreError("the document is nested too deeply")
+    first = found[0]
+    at = paths[0].rpartition(" @ ")[2]
+    if isinstance(first, FireironError):
+        return StoreError(first.asked, got=first.got, legal=first.legal, at=at, hint=first.hint)
+    if isinstance(first, RecursionError):
+        return StoreError("the document is nested too deeply")
+    if isinstance(first, KeyError):
+        return StoreError("a field is missing", at=at)
+    if isinstance(first, ForbiddenExtraKeysError):
+        return StoreError(f"unknown field {sorted(first.extra_fields)[0]!r}", at=at)
+    return StoreError(f"{type(first).__name__}: {first}", at=at)
+
+
+# ---------------------------------------------------------------------------------------------- expressions
+
+
+def expression_text(value: Expr) -> int | str:
+    """An expression as text, or as an integer if it is one; `uid` stands for the symbol of a `swizzle`."""
+    return value.value if isinstance(value, Const) else repr(value).replace(repr(UID), "uid")
+
+
+def expression(value: Any) -> Expr:
+    """The expression of a text made by `expression_text`, read by a parser that evaluates nothing else."""
+    if type(value) is int:
+        return Const(value)
+    if not isinstance(value, str):
+        raise StoreError("an expression is needed: an integer or a text", got=value)
+    if not re.fullmatch(r"[\w\s'(),+*/%&|^<-]+", value) or re.search(r"(?<!\w)\d+[^\W\d]", value):
+        raise StoreError("no expression", got=value)
+    try:
+        return as_expr(_built(ast.parse(value.strip(), mode="eval").body))
+    except (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError):
+        raise StoreError("no expression", got=value) from None
+
+
+_OPERATORS: Final[Mapping[type[ast.AST], Callable[[Any, Any], Any]]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+    ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
+}  # fmt: skip
+
+
+def _built(node: ast.AST) -> Expr:
+    match node:
+        case ast.Constant(value=int() as value) if not isinstance(value, bool):
+            return Const(value)
+        case ast.Name(id="uid"):
+            return UID
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_built(operand)
+        case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATORS:
+            made: Expr = _OPERATORS[type(operation)](_built(left), _built(right))
+            return made
+        case ast.Compare(left=left, ops=[ast.Lt()], comparators=[right]):
+            return _built(left) < _built(right)
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
+            return _called(name, arguments)
+    raise StoreError("no expression", got=ast.unparse(node))
+
+
+def _called(name: str, arguments: list[ast.expr]) -> Expr:
+    match name, arguments:
+        case "Var", _:
+            return _variable([ast.literal_eval(argument) for argument in arguments])
+        case "Const", [argument]:
+            return _built(argument)
+        case "minimum", [left, right]:
+            return minimum(_built(left), _built(right))
+        case "equal", [left, right]:
+            return equal(_built(left), _built(right))
+        case "all_of", [ast.Tuple(elts=parts)]:
+            return all_of([_built(part) for part in parts])
+        case "any_of", [ast.Tuple(elts=parts)]:
+            return any_of([_built(part) for part in parts])
+    raise StoreError(f"no function {name!r} of {len(arguments)} arguments in expressions", legal="Var Const minimum equal all_of any_of")
+
+
+def _variable(arguments: list[Any]) -> Var:
+    match arguments:
+        case [str() as name, int() as low, int() as high, int() as multiple_of, bool() as parameter]:
+            whole = not any(isinstance(value, bool) for value in (low, high, multiple_of))
+            if whole and name.isidentifier() and multiple_of >= 1 and low <= high:
+                return Var(name, low, high, multiple_of, parameter)
+    raise StoreError("no variable", got=arguments, legal="Var(name, low, high, multiple_of, parameter)")
+
+
+# ---------------------------------------------------------------------------------------------- checks, as the verbs make them
+
+_NAMED: Final[Mapping[Any, Mapping[str, Any]]] = {
+    DType: {one.name: one for one in DTYPES},
+    Memory: {one.name: one for one in MEMORIES},
+    Level: {one.name: one for one in LEVELS},
+    MatrixLayout: {repr(one): one for one in (ColMajor, RowMajor)},
+}
+
+_MAKERS: Final[Mapping[type[Any], tuple[Mapping[str, Any], Callable[[Mapping[str, Any]], Any]]]] = {
+    Strided: ({"dims": tuple[tuple[int, int], ...]}, lambda fields: Strided(*fields["dims"])),
+    Tunable: ({"name": str, "values": tuple[int, ...]}, lambda fields: Tunable(fields["name"], *fields["values"])),
+    Layout: ({"shape": Any, "stride": Any}, lambda fields: Layout(fields["shape"], fields["stride"])),
+    Pad: ({"elements": Any}, lambda fields: Pad(fields["elements"])),
+}
+"""Classes that are not made from their annotated fields by name: the fields, and how to make one."""
+
+
+def _check(value: Any) -> None:
+    """Refuse what no verb would have made."""
+    if isinstance(value, Decomposition):
+        _check_refinements(value)
+    if isinstance(value, Spec):
+        _check_spec(value)
+    check = _CHECKS.get(type(value))
+    if check is not None:
+        check(value)
+
+
+def _check_chain(steps: tuple[Decomposition, ...]) -> None:
+    if any(isinstance(step, Done) for step in steps[:-1]):
+        raise StoreError("a chain goes on after done")
+
+
+def _check_refinements(step: Decomposition) -> None:
+    bare: Decomposition = attrs.evolve(step, refinements=())
+    for refinement in step.refinements:
+        bare = bare.refined(refinement)
+    if bare.refinements != step.refinements:
+        raise StoreError(f"the refinements of {step.verb} are not in their order, or one is there twice", legal=bare.refinements)
+
+
+def _check_tile(step: Tile) -> None:
+    made = Tile.of(step.sizes, dict(step.by_dim))
+    if (made.sizes, made.by_dim) != (step.sizes, step.by_dim):
+        raise StoreError("no sizes of a tile", got=(step.sizes, step.by_dim))
+
+
+def _check_split(step: Split) -> None:
+    made = Split.of(step.sizes, dict(step.by_dim))
+    if (made.sizes, made.by_dim) != (step.sizes, step.by_dim):
+        raise StoreError("no sizes of a split", got=(step.sizes, step.by_dim))
+
+
+def _check_load(step: Load) -> None:
+    _need(step.operand.isidentifier(), "the operand must be a name", step.operand)
+    _check_chain(step.move)
+
+
+def _check_epilog(step: Epilog) -> None:
+    _check_chain(step.init)
+    _check_chain(step.store)
+
+
+def _check_derived(value: Derived) -> None:
+    _need(value.op in ("+", "-", "*", "//", "%"), "no operator of tunables", value.op)
+    for part in (value.left, value.right):
+        _need(isinstance(part, (Tunable, Derived)) or type(part) is int, "no integer and no tunable", part)
+
+
+def _check_fma(value: Fma) -> None:
+    names = {name for _, name, _, _ in string.Formatter().parse(value.text) if name is not None}
+    _need(names <= {"a", "b", "c"}, "the text of a multiply-add names {a}, {b} and {c}", value.text)
+
+
+def _check_micro_kernel(value: MicroKernel) -> None:
+    _need(bool(value.text.strip()), "the micro-kernel is empty", value.text)
+    _need(value.scratch_bytes >= 0, "scratch_bytes is negative", value.scratch_bytes)
+    _need(value.threads is None or value.threads >= 1, "threads must be positive", value.threads)
+
+
+def _check_dtype(value: DType) -> None:
+    _need(value.name.isidentifier(), "the name of an element type is an identifier", value.name)
+    _need(value.bits > 0 and value.bits % 8 == 0, "an element has whole bytes", value.bits)
+    _need(value.kind in ("float", "int"), "an element is a float or an int", value.kind)
+
+
+def _check_memory(value: Memory) -> None:
+    _need(value.name.isidentifier(), "the name of a memory is an identifier", value.name)
+    _need(value.shared_by in ("grid", "block", "thread"), "who sees a memory: grid, block or thread", value.shared_by)
+
+
+def _check_matrix_layout(value: MatrixLayout) -> None:
+    _need(value.order in ("row", "col"), "an order is row or col", value.order)
+    _need(value.leading is None or value.leading.low >= 1, "a leading dimension is at least 1", value.leading)
+
+
+def _check_tensor(value: Tensor) -> None:
+    _need(value.name.isidentifier(), "the name of a tensor is an identifier", value.name)
+    for size in value.shape:
+        check_size(size, value.name)
+    _need(value.pad >= 0 and value.copies >= 1, "no pad, or no copy", (value.pad, value.copies))
+    _need(value.align >= 1 and value.align & (value.align - 1) == 0, "an alignment is a power of two", value.align)
+    _need(value.owner in ("reads", "accumulates"), "owner is reads or accumulates", value.owner)
+    if isinstance(value.layout, MatrixLayout) and value.memory == GL:
+        check_layout(value.layout, value.name, value.shape)
+
+
+def _check_mode(value: Mode) -> None:
+    number = constant(value.size)
+    _need(value.size.low >= 0 and number != 0, "a mode has at least one element", value.size)
+
+
+def _check_view(value: View) -> None:
+    _need(len(value.dims) == len(value.tensor.shape), "a view has the rank of its tensor", len(value.dims))
+
+
+def _check_spec(spec: Spec) -> None:
+    for name, dims in spec.uses.items():
+        view = spec.operands[name]
+        _need(len(view.dims) == len(dims), f"{name} has {len(dims)} dimensions", len(view.dims))
+        _need(spec.level != Kernel or view.memory == GL, f"{name} of a kernel lies in global memory", view.memory)
+        for dim, part in zip(dims, view.dims, strict=True):
+            _need(part.size == spec.size(dim), f"the operands differ in dimension {dim}: {name} has {part.size}", str(spec.size(dim)))
+
+
+def _need(holds: bool, message: str, got: object) -> None:
+    if not holds:
+        raise StoreError(message, got=got)
+
+
+_CHECKS: Final[Mapping[type[Any], Callable[[Any], Any]]] = {
+    Tile: _check_tile,
+    Split: _check_split,
+    Load: _check_load,
+    Epilog: _check_epilog,
+    Derived: _check_derived,
+    Fma: _check_fma,
+    MicroKernel: _check_micro_kernel,
+    ThreadMove: lambda value: None if value.vector_bytes is None else vector(value.vector_bytes),
+    Align: lambda value: Loaded((Load("A"),)).align(value.bytes),
+    Pad: lambda value: Loaded((Load("A"),)).pad(value.elements),
+    DealOrder: lambda value: Tiled((Tile((1,)),)).layout(value.order),
+    Permute: lambda value: Tiled((Tile((1,)),)).swizzle(value.permutation),
+    Unchecked: lambda value: Tiled((Tile((1,)),)).unchecked(value.reason),
+    DType: _check_dtype,
+    Memory: _check_memory,
+    MatrixLayout: _check_matrix_layout,
+    Tensor: _check_tensor,
+    Mode: _check_mode,
+    View: _check_view,
+}

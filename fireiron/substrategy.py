@@ -26,11 +26,24 @@ def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decompos
 
     if move is None:
         return default_copy()
+    if isinstance(move, Strategy) and move.spec is not None:
+        raise DecompositionError(f"{what}: the strategy is bound to a spec", hint=f"build it from {starters[0]}, not from a spec", at=call_site())
     if isinstance(move, Starter) and move.spec_class.title in starters:
         raise DecompositionError(f"{what}: {move!r} has no steps yet", hint=f"{move!r}.tile(...).to(...).done()", at=call_site())
     if not isinstance(move, Strategy):
-        raise ArgumentError(f"{what}: not a strategy", got=move, legal=f"{starters[0]}.tile(...).to(...).done(), or nothing", at=call_site())
+        raise ArgumentError(
+            f"{what}: not a strategy", got=move, legal=f"{starters[0]}.tile(...).to(...).done(), or nothing", at=call_site()
+        )
     return move.steps
+
+
+def require_steps(value: Any, what: str) -> tuple[Decomposition, ...]:
+    """The steps of a chain, `done` at most at its end; refused where they are anything else."""
+    if not isinstance(value, tuple) or any(not isinstance(step, Decomposition) for step in value):
+        raise ArgumentError(f"{what}: not a tuple of decompositions", got=value, legal="strategy.steps", at=call_site())
+    if any(step.verb == "done" for step in value[:-1]):
+        raise DecompositionError(f"{what}: the chain goes on behind done()", within=chain(value, summary=True), at=call_site())
+    return value
 
 
 def chain(steps: tuple[Decomposition, ...], summary: bool = False) -> str:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, FireironError, IncompleteError
-from fireiron.expr import TRUE, Const, Expr, Var, all_of
+from fireiron.expr import ONE, TRUE, Const, Expr, Var, all_of
 from fireiron.ir import Access, Exec, Hole, Stmt
 from fireiron.machine import Architecture, Block
 from fireiron.spec import Spec
@@ -160,6 +160,9 @@ class Executable:
     Subclass it (a frozen attrs class): `mismatches` compares a spec with what it performs, `cuda` is its text.
     """
 
+    handles_edges: ClassVar[bool] = False
+    """Whether its text tests each of several elements against the tensor's end by itself."""
+
     name: str = ""
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
@@ -195,7 +198,13 @@ def access_of(view: View, write: bool, origin: str | None) -> Access:
 
 
 def execution(executable: Executable, spec: Spec, context: Context) -> Exec:
-    """The statement that performs a spec on its views."""
+    """The statement that performs a spec on its views; refused where some of its elements may lie outside a tensor."""
+    for name, view in spec.operands.items():
+        if view.bounded and not executable.handles_edges and any(size != ONE for size in view.shape):
+            raise DecompositionError(
+                f"{executable.name} takes all elements of {name} ({view.tensor.name}) or none, and the last tile may overhang",
+                hint="load the operand first (a load fills what lies outside), or make the size a multiple of the tile",
+            )
     accesses = tuple(access_of(view, name in spec.outputs, context.origin) for name, view in spec.operands.items())
     accumulate = getattr(spec, "accumulate", Const(0))
     return Exec(executable, spec, accesses, accumulate, context.active, origin=context.origin)

@@ -51,7 +51,7 @@ class Local:
     def keys(self, frame: Frame, access: Access) -> Array:
         """A number for each element."""
         parts = zip(self.coordinates(frame, access), self.low, self.weights, strict=True)
-        return functools.reduce(lambda total, part: total + (part[0] - part[1]) * part[2], parts, np.zeros(1, dtype=np.int64))
+        return functools.reduce(np.add, ((part - low) * weight for part, low, weight in parts))
 
 
 def local_coordinates(scene: Scene) -> dict[str, Local]:
@@ -127,7 +127,7 @@ def _undecided(use: Use, why: str) -> Finding:
 
 
 def _compared(scene: Scene, local: Local, uses: Sequence[Use], write: Use) -> Finding | None:
-    offset = tuple(_in_blocks(scene, part) for part in local.offset)
+    offset = tuple(scene.opened(part) for part in local.offset)
     if _told_apart(scene, local, offset):
         return None
     grid = constant(scene.kernel.grid)
@@ -144,15 +144,6 @@ def _compared(scene: Scene, local: Local, uses: Sequence[Use], write: Use) -> Fi
 
 def _sizes(part: Expr) -> bool:
     return any(var.name != "block" for var in part.variables())
-
-
-def _in_blocks(scene: Scene, part: Expr) -> Expr:
-    """An offset over the block's number and sizes alone, without named values."""
-    while True:
-        named = {var: scene.lets[var.name] for var in part.variables() if var.name in scene.lets}
-        if not named:
-            return part
-        part = part.substitute(named)
 
 
 def _told_apart(scene: Scene, local: Local, offset: Sequence[Expr]) -> bool:

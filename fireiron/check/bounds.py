@@ -127,30 +127,34 @@ class _Bounds:
     def _implied(self, use: Use, value: Expr, extent: Expr) -> bool:
         """Whether the statement's condition says `value < extent`."""
         for condition in conjuncts(use.statement.active):
-            if isinstance(condition, Less) and less(value + condition.right - condition.left, extent + 1) == TRUE:
-                return True
+            if isinstance(condition, Less):
+                given = condition.right - condition.left
+                if less(value + given, extent + 1) == TRUE or less(self.scene.opened(value + given), extent + 1) == TRUE:
+                    return True
         return False
 
     # -------------------------------------------------------------------------------------- global memory
 
     def _in_global(self, use: Use) -> Iterator[Finding]:
-        shape = self.kernel.buffer(use.access.buffer).tensor.shape
-        for dim, (base, bound, extent) in enumerate(zip(use.access.base, use.access.bounds, shape, strict=True)):
-            steps = [offset[dim] for offset in use.access.elements()]
-            if bound is not None and self._below(bound, extent + 1):
-                straddle = self._straddles(use, dim, steps)
-                if straddle is not None:
-                    yield straddle
-                bottom = base.low >= 0
-                if bottom and self.trusted:
-                    continue
-            elif self.trusted and base.low >= 0:
-                last = base + max(steps)
-                if self._below(last, extent) or self._implied(use, last, extent):
-                    continue
-            found = self._enumerated(use, dim, base, steps, bound, extent)
+        for dim in range(len(use.access.base)):
+            found = self._in_dimension(use, dim)
             if found is not None:
                 yield found
+
+    def _in_dimension(self, use: Use, dim: int) -> Finding | None:
+        """What is wrong with the coordinates along a dimension, if they are not proved to stay inside."""
+        base, bound = use.access.base[dim], use.access.bounds[dim]
+        extent = self.kernel.buffer(use.access.buffer).tensor.shape[dim]
+        steps = [offset[dim] for offset in use.access.elements()]
+        safe = self.trusted and base.low >= 0
+        if bound is not None and self._below(bound, extent + 1):
+            straddle = self._straddles(use, dim, steps)
+            if straddle is not None:
+                return straddle
+        else:
+            last = base + max(steps)
+            safe = safe and (self._below(last, extent) or self._implied(use, last, extent))
+        return None if safe else self._enumerated(use, dim, base, steps, bound, extent)
 
     def _straddles(self, use: Use, dim: int, steps: Sequence[int]) -> Finding | None:
         """The predicate is tested for the first element of each vector: the others must lie inside with it."""
@@ -179,17 +183,11 @@ class _Bounds:
         buffer = self.kernel.buffer(use.access.buffer)
         total = buffer.total
         if not buffer.memory.private:
-            for dim, (base, extent) in enumerate(zip(use.access.base, buffer.tensor.shape, strict=True)):
-                steps = [offset[dim] for offset in use.access.elements()]
-                straddle = None if use.access.bounds[dim] is None else self._straddles(use, dim, steps)
-                if straddle is not None:
-                    yield straddle
+            for dim in range(len(use.access.base)):
+                found = self._in_dimension(use, dim)
+                if found is not None:
+                    yield found
                     return
-                if not (self.trusted and base.low >= 0 and self._below(base + max(steps), extent)):
-                    found = self._enumerated(use, dim, base, steps, use.access.bounds[dim], extent)
-                    if found is not None:
-                        yield found
-                        return
         elements = use.access.elements() if len(use.access.elements()) <= 8 else ()
         parts = [buffer.address(use.access, offset) for offset in elements]
         if parts and self.trusted and all(part.low >= 0 and less(part, total) == TRUE for part in parts):
@@ -227,11 +225,16 @@ class _Bounds:
             if bad.any():
                 index = tuple(int(x) for x in np.argwhere(bad)[0])
                 return self._counterexample(use, dim, frame, index, (base, steps, extent), sizes)
-        if complete and not self.kernel.symbols:
+        if complete and self._static((base, extent, *([] if bound is None else [bound])), use):
             return None
         name = use.access.buffer
         message = f"{name}: coordinate {dim}, {base + max(steps)}, could not be proved to lie in 0 .. {extent - 1}, and is not tested"
         return _finding(use, message, {"dimension": dim, "coordinate": str(base), "extent": str(extent)})
+
+    def _static(self, values: Iterable[Expr], use: Use) -> bool:
+        """Whether nothing that matters depends on a size known at run time."""
+        needed = self.scene.needs((*values, use.statement.active, *(loop.extent for loop in use.loops)))
+        return needed.isdisjoint(self.scene.symbols) and ("block" not in needed or constant(self.kernel.grid) is not None)
 
     def _sizes(self) -> Iterator[Mapping[str, int]]:
         """Small sizes that the symbols may take; one empty choice for a static kernel."""

@@ -21,7 +21,7 @@ from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, accesses_of, linear
 from fireiron.expr import Mod, Var, constant
 from fireiron.ir import Access, Barrier, Exec, For, Kernel, Stmt
-from fireiron.machine import GL, SH
+from fireiron.machine import GL, SH, Block, Level
 from fireiron.units import unit_in
 
 ALL_VALUES = 64
@@ -89,6 +89,7 @@ class _Replay:
                 self.doubts[name] = local.problem
                 self.watched.discard(name)
         self.memo: dict[Any, Footprint | None] = {}
+        self.crews: dict[Level, tuple[Array, Array, Array]] = {}
 
     def findings(self) -> list[Finding]:
         """What the replay finds."""
@@ -255,7 +256,7 @@ class _Replay:
         """The values of the thread and of the loops that the access depends on."""
         needed = self._needed(use)
         free = tuple(loop for loop in use.loops if loop.var.name not in fixed)
-        axes = self.scene.loop_axes(free, needed, MANY // max(self.kernel.threads * len(use.access.elements()), 1))
+        axes = self.scene.loop_axes(free, needed, MANY // (len(self._crew(use)[0]) * len(use.access.elements())))
         if axes is None:
             axes = self._enough(use, free, needed)
         if axes is None or not needed <= {"thread", *fixed, *(name for name, _ in axes)}:
@@ -263,7 +264,22 @@ class _Replay:
             why = f"addresses depend on {', '.join(foreign)}" if foreign else "too many loop values to enumerate"
             self.doubts.setdefault(use.access.buffer, why)
             return None
-        return self.scene.frame([("thread", self.scene.threads), *axes], fixed)
+        return self.scene.frame([("thread", self._crew(use)[0]), *axes], fixed)
+
+    def _crew(self, use: Use) -> tuple[Array, Array, Array]:
+        """The threads to look at: all, or one for each unit that acts together, with its least and greatest member."""
+        threads = self.scene.threads
+        if not use.statement.collective:
+            return threads, threads, threads
+        level = use.statement.spec.level
+        if level not in self.crews:
+            number = unit_in(level, _block_level(level), self.kernel.thread)
+            units = np.broadcast_to(np.asarray(self.scene.frame([("thread", threads)]).value(number)), threads.shape)
+            _, first = np.unique(units, return_index=True)
+            _, last = np.unique(units[::-1], return_index=True)
+            order = np.argsort(first)
+            self.crews[level] = (first[order], first[order], (len(threads) - 1 - last)[order])
+        return self.crews[level]
 
     def _enough(self, use: Use, free: tuple[For, ...], needed: frozenset[str]) -> list[tuple[str, Array]] | None:
         """Values enough for all conflicts: an address moves by a fixed step per iteration, so only near iterations can meet."""
@@ -292,13 +308,17 @@ class _Replay:
         if frame is None:
             return None
         keys, mask = self.keys(use, frame)
-        actor: Array = self.scene.threads
+        _, least, most = self._crew(use)
         if by_unit:
-            number = unit_in(use.statement.spec.level, _block_level(use.statement), self.kernel.thread)
-            actor = np.broadcast_to(np.asarray(self.scene.frame([("thread", actor)]).value(number)), actor.shape)
+            least = most = np.arange(len(least))
+        touched, low, high = self._folded(keys, mask, least)
+        if most is not least:
+            _, _, high = self._folded(keys, mask, most)
+        return Footprint(use, fixed, touched, low, high)
+
+    def _folded(self, keys: Array, mask: Array | None, actor: Array) -> tuple[Array, Array, Array]:
         actors = np.broadcast_to(actor.reshape([-1] + [1] * (keys.ndim - 1)), keys.shape)
-        picked, who = (keys.ravel(), actors.ravel()) if mask is None else (keys[mask], actors[mask])
-        return Footprint(use, fixed, *folded(picked, who))
+        return folded(keys.ravel(), actors.ravel()) if mask is None else folded(keys[mask], actors[mask])
 
     def keys(self, use: Use, frame: Frame) -> tuple[Array, Array | None]:
         """A number for each address touched, at each point of the frame, and where the statement is active (None: everywhere)."""
@@ -340,10 +360,8 @@ def _span(access: Access) -> int:
     return max((max(offset) for offset in access.elements() if offset), default=0)
 
 
-def _block_level(statement: Exec) -> Any:
-    level = statement.spec.level
-    chain = (level, *level.ancestors())
-    return next((one for one in chain if one.name == "Block"), level)
+def _block_level(level: Level) -> Level:
+    return next((one for one in (level, *level.ancestors()) if one == Block), level)
 
 
 def _nodes(expression: Any) -> Iterable[Any]:
@@ -369,7 +387,7 @@ def folded(keys: Array, actors: Array) -> tuple[Array, Array, Array]:
     first = int(keys.min())
     span = int(keys.max()) - first + 1
     if span > MANY:
-        order = np.lexsort((actors, keys))
+        order = np.argsort(keys, kind="stable")
         keys, actors = keys[order], actors[order]
         starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
         return keys[starts], np.minimum.reduceat(actors, starts), np.maximum.reduceat(actors, starts)
@@ -603,12 +621,14 @@ class _Run:
         assert frame is not None
         keys, mask = replay.keys(use, frame)
         hit = keys == key if mask is None else (keys == key) & mask
-        if not unit:
-            hit = hit & (np.arange(len(keys)) == actor).reshape([-1] + [1] * (keys.ndim - 1))
+        _, least, most = replay._crew(use)
+        rows = np.arange(len(keys)) == actor if unit else (least <= actor) & (actor <= most)
+        hit = hit & rows.reshape([-1] + [1] * (keys.ndim - 1))
         index = np.argwhere(hit)[0]
         position = int(index[-1]) // (keys.shape[-1] // len(use.access.elements()))
         values = frame.at(index[:-1])
-        thread = values.pop("thread")
+        thread = values.pop("thread") if unit else actor
+        values.pop("thread", None)
         coordinates = [int(part[tuple(index[:-1])][position]) for part in _element(replay, use, frame)]
         buffer = replay.kernel.buffer(use.access.buffer)
         address = int(key * replay.granule - buffer.offset) // buffer.dtype.bytes if buffer.memory == SH else None

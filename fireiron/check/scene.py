@@ -84,6 +84,14 @@ class Scene:
         """The roots of several expressions."""
         return frozenset().union(*(self.roots(expression) for expression in expressions))
 
+    def opened(self, expression: Expr) -> Expr:
+        """The expression over threads, blocks, loops and sizes alone, without named values."""
+        while True:
+            named = {var: self.lets[var.name] for var in expression.variables() if var.name in self.lets}
+            if not named:
+                return expression
+            expression = expression.substitute(named)
+
     def guards(self, statement: Exec, known: frozenset[str]) -> tuple[list[Expr], list[Expr]]:
         """The conditions of a statement that depend on `known` names only, and the others."""
         kept: list[Expr] = []

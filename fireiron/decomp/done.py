@@ -19,15 +19,20 @@ class Done(Decomposition):
     verb: ClassVar[str] = "done"
     executable: Executable | None = None
 
+    def __attrs_post_init__(self) -> None:
+        if self.executable is not None and not isinstance(self.executable, Executable):
+            raise ArgumentError(
+                "done: neither an executable nor a micro-kernel",
+                got=self.executable,
+                legal="an Executable, CUDA C++ text, a file.cu",
+                at=call_site(),
+            )
+
     @staticmethod
     def of(executable: Any) -> Done:
         """The end of a chain from the argument of the verb."""
         if isinstance(executable, str):
             executable = MicroKernel.of(executable)
-        if executable is not None and not isinstance(executable, Executable):
-            raise ArgumentError(
-                "done: neither an executable nor a micro-kernel", got=executable, legal="an Executable, CUDA C++ text, a file.cu", at=call_site()
-            )
         return Done(executable, origin=call_site())
 
     def label(self) -> str:

@@ -10,11 +10,17 @@ import attrs
 from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.expr import FALSE, TRUE, constant
 from fireiron.ir import Comment, Hole
-from fireiron.machine import GL, MEMORIES, RF, DType, Kernel, Memory
+from fireiron.machine import DTYPES, GL, MEMORIES, RF, DType, Kernel, Memory
 from fireiron.spec import InitSpec, MatMulSpec, MoveSpec, Spec
-from fireiron.substrategy import chain, copies_of, default_copy, steps_for
+from fireiron.substrategy import chain, copies_of, default_copy, require_steps, steps_for
 from fireiron.tensor import ColMajor, Tensor, whole_view
 from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
+
+
+def _once(name: str, by_position: Any, by_name: Any) -> Any:
+    if by_position is not None and by_name is not None:
+        raise ArgumentError(f"epilog: {name} is given twice", legal="epilog(memory, [dtype,] init, store)", at=call_site())
+    return by_name if by_position is None else by_position
 
 
 @attrs.frozen
@@ -23,24 +29,27 @@ class Epilog(Decomposition):
 
     verb: ClassVar[str] = "epilog"
     memory: Memory = RF
-    init: tuple[Decomposition, ...] = ()
-    store: tuple[Decomposition, ...] = ()
+    init: tuple[Decomposition, ...] = attrs.field(factory=default_copy)
+    store: tuple[Decomposition, ...] = attrs.field(factory=default_copy)
     dtype: DType | None = None
 
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.memory, Memory):
+            raise ArgumentError("epilog: not a memory", got=self.memory, legal=[one.name for one in MEMORIES], at=call_site())
+        if self.dtype is not None and not isinstance(self.dtype, DType):
+            raise ArgumentError("epilog: not an element type", got=self.dtype, legal=DTYPES, at=call_site())
+        require_steps(self.init, "epilog init")
+        require_steps(self.store, "epilog store")
+
     @staticmethod
-    def of(memory: object, places: tuple[Any, ...], init: Any, store: Any, dtype: DType | None) -> Epilog:
+    def of(memory: Any, places: tuple[Any, ...], init: Any, store: Any, dtype: Any) -> Epilog:
         """An epilog from the arguments of the verb."""
-        if not isinstance(memory, Memory):
-            raise ArgumentError("epilog: not a memory", got=memory, legal=[one.name for one in MEMORIES], at=call_site())
         given = list(places)
         if isinstance(given[0], DType):
-            dtype = given.pop(0)
-        init = given[0] if given[0] is not None else init
-        store = given[1] if given[1] is not None else store
+            dtype = _once("dtype", given.pop(0), dtype)
         if len(given) > 2 and given[2] is not None:
             raise ArgumentError("epilog: too many strategies", legal="epilog(memory, [dtype,] init, store)", at=call_site())
-        if dtype is not None and not isinstance(dtype, DType):
-            raise ArgumentError("epilog: not an element type", got=dtype, at=call_site())
+        init, store = _once("init", given[0], init), _once("store", given[1], store)
         return Epilog(
             memory, steps_for(init, "epilog init", ("Init", "Move")), steps_for(store, "epilog store", ("Move",)), dtype, origin=call_site()
         )
@@ -76,17 +85,24 @@ class Epilog(Decomposition):
             Child("body", body),
             Child("store", store, self.store, prefix="store_"),
         )
-        return Expansion(children, (Comment(f"{name}: {init}"), Hole("init"), Hole("body"), Comment(f"{name} to C: {store}"), Hole("store")))
+        before, after = Comment(f"{name}: {init}"), Comment(f"{name} to C: {store}")
+        return Expansion(children, (before, Hole("init"), Hole("body"), after, Hole("store")))
 
     def _checked(self, spec: Spec) -> MatMulSpec:
         if not isinstance(spec, MatMulSpec):
             raise DecompositionError(f"epilog: {spec.title} has no accumulator", legal="MatMul")
         if spec.level == Kernel:
-            raise DecompositionError("epilog at the level of the whole kernel: no group of threads owns it", hint=".tile(...).to(Block) first")
-        if self.memory == GL or spec.C.memory == self.memory:
+            raise DecompositionError(
+                "epilog at the level of the whole kernel: no group of threads owns it", hint=".tile(...).to(Block) first"
+            )
+        if self.memory == GL:
+            raise DecompositionError("epilog(GL): buffers in global memory cannot be made inside a kernel", legal="SH RF")
+        if spec.C.memory == self.memory:
             raise DecompositionError(f"epilog({self.memory}): the accumulator lies in {spec.C.memory} already", legal="SH RF")
         if spec.accumulate not in (TRUE, FALSE):
-            raise DecompositionError("epilog inside a split that adds up: it would write partial sums over each other", hint="put epilog before split")
+            raise DecompositionError(
+                "epilog inside a split that adds up: it would write partial sums over each other", hint="put epilog before split"
+            )
         return spec
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Epilog]:

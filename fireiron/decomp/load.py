@@ -15,7 +15,7 @@ from fireiron.layout import Layout, Swizzle
 from fireiron.machine import GL, MEMORIES, Kernel, Memory
 from fireiron.operand import DST, SRC, A, B, C, Operand, operand_name
 from fireiron.spec import MoveSpec, Spec
-from fireiron.substrategy import chain, copies_of, default_copy, steps_for
+from fireiron.substrategy import chain, copies_of, default_copy, require_steps, steps_for
 from fireiron.tensor import MatrixLayout, Tensor, View, whole_view
 from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
 
@@ -37,15 +37,18 @@ class Load(Decomposition):
     """The copy of `operand` to `memory`, carried out by the steps `move`; see the verb `load`."""
 
     verb: ClassVar[str] = "load"
-    operand: str = ""
-    memory: Memory = GL
-    move: tuple[Decomposition, ...] = ()
+    operand: str = attrs.field(converter=operand_name)
+    memory: Memory
+    move: tuple[Decomposition, ...] = attrs.field(factory=default_copy)
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.memory, Memory):
+            raise ArgumentError("load: not a memory", got=self.memory, legal=[one.name for one in MEMORIES], at=call_site())
+        require_steps(self.move, "load")
 
     @staticmethod
-    def of(operand: object, memory: object, move: Any) -> Load:
+    def of(operand: object, memory: Any, move: Any) -> Load:
         """A load from the arguments of the verb."""
-        if not isinstance(memory, Memory):
-            raise ArgumentError("load: not a memory", got=memory, legal=[one.name for one in MEMORIES], at=call_site())
         return Load(operand_name(operand), memory, steps_for(move, "load", ("Move",)), origin=call_site())
 
     def label(self) -> str:
@@ -83,9 +86,13 @@ class Load(Decomposition):
             raise DecompositionError(f"load({self.operand}): {spec.title} has no such operand", legal=spec.inputs)
         if self.operand in spec.outputs:
             hint = "epilog(memory, init, store) gives the output a new place" if spec.title == "MatMul" else "load(src, ...) instead"
-            raise DecompositionError(f"load({self.operand}): an output is not loaded", legal=spec.inputs, hint=hint)
+            raise DecompositionError(
+                f"load({self.operand}): an output is not loaded", legal=spec.inputs or "none: it has no inputs", hint=hint
+            )
         if spec.level == Kernel:
-            raise DecompositionError("load at the level of the whole kernel: no group of threads owns the buffer", hint=".tile(...).to(Block) first")
+            raise DecompositionError(
+                "load at the level of the whole kernel: no group of threads owns the buffer", hint=".tile(...).to(Block) first"
+            )
         view: View = getattr(spec, self.operand)
         if self.memory == GL:
             raise DecompositionError("load to GL: buffers in global memory cannot be made inside a kernel", legal="SH RF")

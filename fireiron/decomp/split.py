@@ -7,12 +7,13 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.dividing import check_extent, divide, loop_over
+from fireiron.dividing import divide, loop_over
 from fireiron.errors import DecompositionError
 from fireiron.expr import TRUE, ZERO, any_of, constant
 from fireiron.ir import For, Hole, Stmt, SyncPoint
 from fireiron.spec import Spec
 from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
+from fireiron.tunable import by_dimension, chosen, count, integral
 
 
 @attrs.frozen
@@ -23,13 +24,23 @@ class SplitPlan:
     sync: str | None = None
 
 
+def _sizes(value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, tuple):
+        raise DecompositionError("split: its sizes are integers", got=value, legal="split(8)", at=call_site())
+    return tuple(integral(size, "split") for size in value)
+
+
+def _by_dim(value: Any) -> tuple[tuple[str, Any], ...]:
+    return by_dimension(value, "split")
+
+
 @attrs.frozen
 class Split(Decomposition):
     """Steps of `sizes` elements along the reduction dimensions; see the verb `split`."""
 
     verb: ClassVar[str] = "split"
-    sizes: tuple[Any, ...] = ()
-    by_dim: tuple[tuple[str, Any], ...] = ()
+    sizes: tuple[Any, ...] = attrs.field(default=(), converter=_sizes)
+    by_dim: tuple[tuple[str, Any], ...] = attrs.field(default=(), converter=_by_dim)
 
     @staticmethod
     def of(sizes: tuple[Any, ...], by_dim: Mapping[str, Any]) -> Split:
@@ -37,7 +48,7 @@ class Split(Decomposition):
         if not sizes and not by_dim:
             raise DecompositionError("split(): no size given", hint="split(8)", at=call_site())
         for size in (*sizes, *by_dim.values()):
-            check_extent(size, "split")
+            count(size, "split")
         return Split(tuple(sizes), tuple(by_dim.items()), origin=call_site())
 
     def label(self) -> str:
@@ -51,11 +62,15 @@ class Split(Decomposition):
             raise DecompositionError(f"split: {spec.title} has no reduction dimension", hint="tile(...) divides its dimensions")
         if len(self.sizes) > len(dims):
             raise DecompositionError(f"split takes at most {len(dims)} sizes for {spec.title}: {', '.join(dims)}")
-        named: dict[str, tuple[int, int | None]] = {dim: (size, None) for dim, size in zip(dims, self.sizes, strict=False)}
+        named: dict[str, tuple[int, int | None]] = {
+            dim: (chosen(size, "split"), None) for dim, size in zip(dims, self.sizes, strict=False)
+        }
         for dim, size in self.by_dim:
             if dim not in dims or dim in named:
                 raise DecompositionError(f"split({dim}={size}): no such reduction dimension, or given twice", legal=dims)
-            named[dim] = (size, None)
+            named[dim] = (chosen(size, f"split({dim}=...)"), None)
+        if not named:
+            raise DecompositionError("split(): no size given", hint="split(8)")
         return named
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
@@ -64,9 +79,10 @@ class Split(Decomposition):
         inner: tuple[Stmt, ...] = (Hole("body"),)
         views, program, variables = loop_over(spec, views, digits, plan.unroll, context, inner)
         child = spec.with_operands(**views)
-        if getattr(spec, "accumulate", TRUE) != TRUE and variables:
-            later = any_of([spec.accumulate, *(var > ZERO for var in variables)])  # type: ignore[attr-defined]
-            child = attrs.evolve(child, accumulate=later)
+        accumulate = getattr(spec, "accumulate", TRUE)
+        if accumulate != TRUE and variables:
+            changes: dict[str, Any] = {"accumulate": any_of([accumulate, *(var > ZERO for var in variables)])}
+            child = attrs.evolve(child, **changes)
         if plan.sync is not None:
             program = _with_required_barrier(program, plan.sync, context)
         return Expansion((Child("body", child),), program)

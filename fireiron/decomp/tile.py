@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.dividing import Digit, check_extent, check_number, divide, loop_over, moved, product
+from fireiron.dividing import Digit, divide, loop_over, moved, product
 from fireiron.errors import DecompositionError
 from fireiron.expr import TRUE, Expr, Var, all_of, as_expr, constant, less, mod
 from fireiron.ir import Comment, For, Hole, Let
@@ -15,6 +15,7 @@ from fireiron.machine import Block, Level
 from fireiron.spec import Spec
 from fireiron.tensor import MatrixLayout, RowMajor, View
 from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
+from fireiron.tunable import by_dimension, chosen, count, integral
 from fireiron.units import check_below, unit_in
 
 
@@ -25,17 +26,23 @@ class Strided:
     `Strided((4, 32), (4, 16))` of a 64 x 32 warp tile gives each of 8 x 4 lanes four groups of 4 x 4 elements.
     """
 
-    dims: tuple[tuple[int, int], ...]
+    dims: tuple[tuple[Any, Any], ...]
 
-    def __init__(self, *dims: tuple[int, int]) -> None:
-        for pair in dims:
-            if not isinstance(pair, tuple) or len(pair) != 2:
-                raise DecompositionError("Strided: each dimension is a pair (chunk, repeat)", got=pair, at=call_site())
-            check_number(pair[0], "Strided chunk")
-            check_number(pair[1], "Strided repeat")
-            if pair[1] % pair[0]:
-                raise DecompositionError(f"Strided{pair}: the repeat is no multiple of the chunk", at=call_site())
-        self.__attrs_init__(dims)  # type: ignore[attr-defined]
+    def __init__(self, *dims: tuple[Any, Any]) -> None:
+        if not dims or any(not isinstance(pair, tuple) or len(pair) != 2 for pair in dims):
+            raise DecompositionError(
+                "Strided: each dimension is a pair (chunk, repeat)", got=dims, legal="Strided((4, 32), (4, 16))", at=call_site()
+            )
+        pairs = tuple((integral(chunk, "Strided chunk"), integral(repeat, "Strided repeat")) for chunk, repeat in dims)
+        for chunk, repeat in pairs:
+            if isinstance(count(chunk, "Strided chunk"), int) and isinstance(count(repeat, "Strided repeat"), int) and repeat % chunk:
+                raise DecompositionError(f"Strided{(chunk, repeat)}: the repeat is no multiple of the chunk", at=call_site())
+        self.__attrs_init__(pairs)  # type: ignore[attr-defined]
+
+    def resolved(self, resolve: Callable[[Any], Any]) -> Strided:
+        """The same with tunables replaced."""
+        dims = resolve(self.dims)
+        return self if dims is self.dims else Strided(*dims)
 
     def __repr__(self) -> str:
         return f"Strided({', '.join(map(repr, self.dims))})"
@@ -51,13 +58,23 @@ class TilePlan:
     permutation: Expr | None = None
 
 
+def _sizes(value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, tuple) or (len(value) > 1 and any(isinstance(size, Strided) for size in value)):
+        raise DecompositionError("tile: its sizes are integers, or one Strided(...)", got=value, legal="tile(64, 32)", at=call_site())
+    return tuple(size if isinstance(size, Strided) else integral(size, "tile") for size in value)
+
+
+def _by_dim(value: Any) -> tuple[tuple[str, Any], ...]:
+    return by_dimension(value, "tile")
+
+
 @attrs.frozen
 class Tile(Decomposition):
     """Tiles of `sizes` elements by dimension name; see the verb `tile`."""
 
     verb: ClassVar[str] = "tile"
-    sizes: tuple[Any, ...] = ()
-    by_dim: tuple[tuple[str, Any], ...] = ()
+    sizes: tuple[Any, ...] = attrs.field(default=(), converter=_sizes)
+    by_dim: tuple[tuple[str, Any], ...] = attrs.field(default=(), converter=_by_dim)
 
     @staticmethod
     def of(sizes: tuple[Any, ...], by_dim: Mapping[str, Any]) -> Tile:
@@ -67,7 +84,7 @@ class Tile(Decomposition):
         if not sizes and not by_dim:
             raise DecompositionError("tile(): no size given", hint="tile(rows, columns)", at=call_site())
         for size in (*sizes, *by_dim.values()):
-            check_extent(size, "tile")
+            count(size, "tile")
         return Tile(tuple(sizes), tuple(by_dim.items()), origin=call_site())
 
     def label(self) -> str:
@@ -79,9 +96,11 @@ class Tile(Decomposition):
         sizes = self.sizes
         named: dict[str, tuple[int, int | None]] = {}
         if len(sizes) == 1 and isinstance(sizes[0], Strided):
-            pairs: list[tuple[int, int | None]] = list(sizes[0].dims)
+            pairs: list[tuple[int, int | None]] = [
+                (chosen(chunk, "Strided chunk"), chosen(repeat, "Strided repeat")) for chunk, repeat in sizes[0].dims
+            ]
         else:
-            pairs = [(size, None) for size in sizes]
+            pairs = [(chosen(size, "tile"), None) for size in sizes]
         if len(pairs) > len(spec.tile_dims):
             raise DecompositionError(f"tile takes at most {len(spec.tile_dims)} sizes for {spec.title}: {', '.join(spec.tile_dims)}")
         named.update(zip(spec.tile_dims, pairs, strict=False))
@@ -90,7 +109,9 @@ class Tile(Decomposition):
                 raise DecompositionError(f"tile({dim}={size}): no such dimension, or given twice", legal=spec.dims)
             if dim not in spec.tile_dims:
                 raise DecompositionError(f"tile({dim}={size}): {dim} is a reduction dimension", hint=f"split({dim}={size})")
-            named[dim] = (size, None)
+            named[dim] = (chosen(size, f"tile({dim}=...)"), None)
+        if not named:
+            raise DecompositionError("tile(): no size given", hint="tile(rows, columns)")
         return named
 
     def threads(self, spec: Spec, context: Context) -> int | None:
@@ -296,10 +317,10 @@ def _permuted(permutation: Expr, unit: Expr, units: int, context: Context, level
                 raise DecompositionError(f"swizzle({permutation}) is no permutation of the {units} {level} units: {other}")
             seen[image] = uid
     narrow = Var(f"uid_{units}", 0, units - 1)
-    (uid,) = [var for var in permutation.variables() if var.name == "uid"] or [None]
-    if uid is None:
+    symbol = next((var for var in permutation.variables() if var.name == "uid"), None)
+    if symbol is None:
         return unit
-    result = permutation.substitute({uid: narrow})
+    result = permutation.substitute({symbol: narrow})
     return result.substitute({narrow: unit})
 
 
@@ -317,6 +338,6 @@ def _permuted_grid(permutation: Expr, unit: Expr, grid: Expr, context: Context) 
     images = numpy.broadcast_to(permutation.evaluate({"uid": numpy.arange(number)}), (number,))
     if not numpy.array_equal(numpy.sort(images), numpy.arange(number)):
         raise DecompositionError(f"swizzle({permutation}) is no permutation of the {number} blocks")
-    (uid,) = [var for var in permutation.variables() if var.name == "uid"] or [None]
-    return unit if uid is None else context.let("block_tile", permutation.substitute({uid: unit}), high=number - 1)
+    symbol = next((var for var in permutation.variables() if var.name == "uid"), None)
+    return unit if symbol is None else context.let("block_tile", permutation.substitute({symbol: unit}), high=number - 1)
 

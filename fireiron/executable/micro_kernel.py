@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -30,6 +30,8 @@ class MicroKernel(Executable):
     `threads` fixes the block's threads where nothing else does. `collective` says that all threads of the level take part
     and may touch any element of the operands (then the text contains the barriers it needs among its own accesses).
     """
+
+    handles_edges: ClassVar[bool] = True
 
     text: str = ""
     performs_spec: str | None = None

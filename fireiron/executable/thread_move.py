@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -21,6 +21,8 @@ class ThreadMove(Executable):
     Loads and stores of 2, 4, 8 or 16 bytes are used, the widest that are provably contiguous and aligned. With
     `vector_bytes` set, exactly that width is asked for, and refused where it cannot be proved.
     """
+
+    handles_edges: ClassVar[bool] = True
 
     vector_bytes: int | None = None
 

@@ -6,15 +6,27 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.tree import Refinement
+from fireiron.errors import DecompositionError
+from fireiron.machine import as_integer
+from fireiron.tree import Refinement, call_site
+
+
+def _alignment(value: Any) -> int:
+    number = as_integer(value)
+    if number is None or not 1 <= number <= 1024 or number & (number - 1):
+        raise DecompositionError("align: bytes must be a power of two up to 1024", got=value, legal="1 2 4 ... 1024", at=call_site())
+    return number
 
 
 @attrs.frozen
 class Align(Refinement):
-    """The new buffer starts at a multiple of `bytes`."""
+    """The new buffer starts at a multiple of `bytes`.
+
+    Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same, its buffer declared with __align__(bytes)
+    """
 
     applies_to: ClassVar[tuple[str, ...]] = ("load",)
-    bytes: int
+    bytes: int = attrs.field(converter=_alignment)
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, align=self.bytes)

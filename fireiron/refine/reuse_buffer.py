@@ -11,10 +11,12 @@ from fireiron.tree import Refinement
 
 @attrs.frozen
 class ReuseBuffer(Refinement):
-    """The new buffer may share storage with earlier buffers of the same memory that are dead."""
+    """The new buffer may share storage with earlier buffers of the same memory that are dead.
+
+    Legal when such a buffer exists. rewrite: two arrays --> one array, and a barrier between their uses
+    """
 
     applies_to: ClassVar[tuple[str, ...]] = ("load",)
-
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, reuse=True)

@@ -11,10 +11,12 @@ from fireiron.tree import Refinement
 
 @attrs.frozen
 class Sync(Refinement):
-    """A block barrier stands last in the body of the loop."""
+    """A block barrier stands last in the body of the loop.
+
+    Legal where all threads of the block run the loop. rewrite: for k: S --> for k: { S; barrier }
+    """
 
     applies_to: ClassVar[tuple[str, ...]] = ("split",)
-
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, sync="sync")

@@ -6,16 +6,24 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.errors import DecompositionError
 from fireiron.machine import Level
-from fireiron.tree import Refinement
+from fireiron.tree import Refinement, call_site
 
 
 @attrs.frozen
 class To(Refinement):
-    """Tiles are dealt to the units of a level, in parallel (Fireiron, section 4.2)."""
+    """Tiles are dealt to the units of a level, in parallel (Fireiron, section 4.2).
+
+    Legal when the level is below the spec's. rewrite: for m: for n: S --> unit u: S at level, tile number u
+    """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
     level: Level
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.level, Level):
+            raise DecompositionError("to: not a level", got=self.level, legal="Block Warpgroup Warp QuadPair Thread Lane", at=call_site())
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, level=self.level)

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import attrs
 
+from fireiron.errors import DecompositionError
 from fireiron.ir import Comment
-from fireiron.tree import Context, Expansion, Refinement
+from fireiron.tree import Context, Expansion, Refinement, call_site
 
 
 @attrs.frozen
 class Unchecked(Refinement):
-    """Races in this strategy are reported as warnings, and the reason is printed in the kernel's header."""
+    """Races in this strategy are reported as warnings, and the reason is printed in the kernel's header.
+
+    Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+    """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile", "load", "split", "epilog")
-    reason: str = ""
+    reason: str
 
-    def plan(self, plan: Any) -> Any:
-        return plan
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.reason, str) or not self.reason.strip():
+            raise DecompositionError("unchecked: a reason is needed", got=self.reason, at=call_site())
+        if not self.reason.isprintable() or self.reason.endswith("\\"):
+            raise DecompositionError("unchecked: the reason is printed in a comment, so it is one line of text", got=self.reason, at=call_site())
 
     def rewrite(self, expansion: Expansion, context: Context) -> Expansion:
         context.names.unchecked.append(self.reason)

@@ -11,10 +11,12 @@ from fireiron.tree import Refinement
 
 @attrs.frozen
 class Unroll(Refinement):
-    """The loops of the step are unrolled in the printed code."""
+    """The loops of the step are unrolled in the printed code.
+
+    Legal on every loop. rewrite: for i: S --> #pragma unroll for i: S
+    """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile", "split")
-
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, unroll=True)

@@ -1,0 +1,75 @@
+"""Every printed kernel goes through NVRTC, warnings as errors, for each architecture that the installed toolkits serve (O10)."""
+
+import itertools
+
+import pytest
+from generator import draw
+from problems import NAMES, library
+
+from fireiron import *
+from fireiron.toolchain import compile_cuda, toolchains
+
+pytestmark = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+
+TARGETS = ("sm_52", "sm_70", "sm_75", "sm_80", "sm_90")
+
+
+def served(target):
+    return any(chain.serves(target) for chain in toolchains())
+
+
+def compiled(strategy, spec, target):
+    """The compiler's report, and the IR it was made from."""
+    program = strategy(spec).program(target)
+    return compile_cuda(program.cuda, target).resources[program.name], program.ir
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", NAMES)
+def test_strategies(name, target):
+    if not served(target):
+        pytest.skip(f"no installed NVRTC serves {target}")
+    module = library(name)
+    for sizes in (module.SIZES, (1000, 500, 300), (sym("M", multiple_of=4), sym("N"), sym("K"))):
+        if name == "listing_1" and isinstance(sizes[0], Var):
+            continue
+        spec = module.spec(*sizes)
+        if target == "sm_52" and spec.A.dtype == float16:
+            with pytest.raises(MatchError, match="sm_53 or newer"):
+                compiled(module.strategy, spec, target)
+            continue
+        report, kernel = compiled(module.strategy, spec, target)
+        assert report.registers <= 255
+        if name != "listing_1" and target in ("sm_80", "sm_90"):
+            assert report.spill_stores == 0 and report.stack_frame == 0
+        dynamic = any("smem" in line for line in [module.strategy(spec).cuda(target)])
+        assert report.shared_bytes == (0 if dynamic else kernel.shared_bytes)
+
+
+@pytest.mark.parametrize("dtype", [float64, float16, bfloat16, int32, int8], ids=str)
+def test_types(dtype):
+    for name, target in itertools.product(("naive", "maxwell", "gemm_nt"), ("sm_80", "sm_90")):
+        compiled(library(name).strategy, library(name).spec(130, 70, 50, dtype=dtype), target)
+
+
+def test_half_on_maxwell_adds_in_float32():
+    """fp16 storage, fp32 arithmetic (T014)."""
+    if not served("sm_52"):
+        pytest.skip("no installed NVRTC serves sm_52")
+    module = library("maxwell")
+    compiled(module.strategy, module.spec(200, 100, 50, dtype=float16, accumulator=float32), "sm_52")
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_random_strategies(chunk):
+    for seed in range(chunk * 10, chunk * 10 + 10):
+        drawn, _ = draw(seed)
+        compile_cuda(drawn.program.cuda, "sm_90")
+
+
+@pytest.mark.parametrize("source", [float32, float64, float16, bfloat16, int32, int8], ids=str)
+@pytest.mark.parametrize("target", [float32, float64, float16, bfloat16, int32, int8], ids=str)
+def test_conversions(source, target):
+    spec = Move(33, 9, dtype=source, dst_dtype=target)(GL, GL)(Kernel)
+    program = spec.tile(32, 8).to(Block).tile(4, 1).to(Thread).done().program("sm_90")
+    compile_cuda(program.cuda, "sm_90")
