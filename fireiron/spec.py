@@ -133,7 +133,9 @@ class Spec(Verbs):
 def _accumulate(value: object) -> Expr:
     condition = as_expr(int(value)) if isinstance(value, bool) else as_expr(value)
     if condition.low < 0 or condition.high > 1:
-        raise ArgumentError("accumulate: neither true nor false nor a condition", got=value, legal="False True, or a condition such as k > 0")
+        raise ArgumentError(
+            "accumulate: neither true nor false nor a condition", got=value, legal="False True, or a condition such as k > 0"
+        )
     return condition
 
 
@@ -560,9 +562,7 @@ class InitStarter(Starter):
     """The name `Init`."""
 
     @_located
-    def __call__(
-        self, M: Expr | int, N: Expr | int, *, dtype: DType = float32, dst: MatrixLayout = ColMajor, value: int = 0
-    ) -> InitShape:
+    def __call__(self, M: Expr | int, N: Expr | int, *, dtype: DType = float32, dst: MatrixLayout = ColMajor, value: int = 0) -> InitShape:
         """`dst (M x N) = value`; then the memory of dst, then the level."""
         sizes = (check_size(M, "M"), check_size(N, "N"))
         element = as_dtype(dtype)

@@ -44,7 +44,7 @@ from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import ThreadInit, ThreadMove, vector
 from fireiron.expr import Const, Expr, Var, all_of, any_of, as_expr, constant, equal, minimum
 from fireiron.layout import Layout, Swizzle
-from fireiron.machine import DTYPES, GL, LEVELS, MEMORIES, DType, Kernel, Level, Memory
+from fireiron.machine import DTYPES, GL, LEVELS, MEMORIES, SH, DType, Kernel, Level, Memory
 from fireiron.refine.align import Align
 from fireiron.refine.layout import Layout as DealOrder
 from fireiron.refine.no_sync import NoSync
@@ -314,15 +314,15 @@ class _Store:
 
     def _object(self, value: Any, wanted: Any) -> Any:
         """A value of a class: by name where it has one, else an object that names its class."""
-        base = None if wanted is None else _class_of(wanted)
+        base: Any = object if wanted is None else _class_of(wanted)
         if isinstance(value, str) and base in _NAMED:
             if value not in _NAMED[base]:
                 raise StoreError(f"unknown {base.__name__} {value!r}", legal=_NAMED[base])
             return _NAMED[base][value]
         if not isinstance(value, dict):
-            raise StoreError(f"a value of {getattr(base, '__name__', 'a class')} is needed", got=value)
+            raise StoreError(f"a value of {base.__name__} is needed", got=value)
         cls = self._class(value)
-        if base is not None and not issubclass(cls, base):
+        if not issubclass(cls, base):
             raise StoreError(f"{value['type']} is no {base.__name__}")
         fields = {key: part for key, part in value.items() if key != "type"}
         made = _MAKERS[cls][1](self._fields(fields, _MAKERS[cls][0])) if cls in _MAKERS else self._reader(cls)(fields, cls)
@@ -679,8 +679,8 @@ _CHECKS: Final[Mapping[type[Any], Callable[[Any], Any]]] = {
     Fma: _check_fma,
     MicroKernel: _check_micro_kernel,
     ThreadMove: lambda value: None if value.vector_bytes is None else vector(value.vector_bytes),
-    Align: lambda value: Loaded((Load("A"),)).align(value.bytes),
-    Pad: lambda value: Loaded((Load("A"),)).pad(value.elements),
+    Align: lambda value: Loaded((Load("A", SH),)).align(value.bytes),
+    Pad: lambda value: Loaded((Load("A", SH),)).pad(value.elements),
     DealOrder: lambda value: Tiled((Tile((1,)),)).layout(value.order),
     Permute: lambda value: Tiled((Tile((1,)),)).swizzle(value.permutation),
     Unchecked: lambda value: Tiled((Tile((1,)),)).unchecked(value.reason),

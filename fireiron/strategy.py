@@ -9,7 +9,9 @@ False
 
 from __future__ import annotations
 
+import ast
 import itertools
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -21,13 +23,14 @@ from fireiron.decomp.load import Load
 from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Tile
 from fireiron.errors import ArgumentError, DecompositionError, FireironError
-from fireiron.expr import Expr, Var
+from fireiron.expr import Expr, Var, as_expr
 from fireiron.layout import Layout as ShapeStride
 from fireiron.layout import Swizzle
-from fireiron.machine import Level
+from fireiron.machine import Level, as_integer
 from fireiron.refine.align import Align
 from fireiron.refine.layout import Layout
 from fireiron.refine.no_sync import NoSync
+from fireiron.refine.pad import MOST as MOST_PAD
 from fireiron.refine.pad import Pad
 from fireiron.refine.permute import Permute
 from fireiron.refine.reuse_buffer import ReuseBuffer
@@ -39,9 +42,10 @@ from fireiron.refine.unchecked import Unchecked
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import Init, InitSpec, MatMul, MoveSpec, Spec, Starter
 from fireiron.spec import Move as MoveStart
+from fireiron.substrategy import require_steps
 from fireiron.tensor import ColMajor, MatrixLayout, RowMajor
 from fireiron.tree import Decomposition, Refinement, call_site
-from fireiron.tunable import Derived, Tunable, resolve, tunables_in
+from fireiron.tunable import Derived, Tunable, count, resolve, tunables_in
 from fireiron.verbs import Verbs
 
 if TYPE_CHECKING:
@@ -49,6 +53,9 @@ if TYPE_CHECKING:
 
 UID = Var("uid", 0, 2**31 - 1)
 """The symbol for a unit's number in the expression of a `swizzle`."""
+
+MOST_TEXT = 2000
+"""Characters of the text of a `swizzle`."""
 
 
 @attrs.frozen(repr=False, eq=False)
@@ -58,6 +65,13 @@ class Strategy(Verbs):
     steps: tuple[Decomposition, ...] = ()
     spec: Spec | None = None
     start: Starter = MatMul
+
+    def __attrs_post_init__(self) -> None:
+        require_steps(self.steps, "Strategy")
+        if self.spec is not None and not isinstance(self.spec, Spec):
+            raise _not_a_spec(self.spec)
+        if not isinstance(self.start, Starter):
+            raise ArgumentError("Strategy: starts from no name of a spec", got=self.start, legal="MatMul Move Init", at=call_site())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Strategy):
@@ -73,7 +87,7 @@ class Strategy(Verbs):
     def __call__(self, spec: Spec) -> Strategy:
         """Bind the strategy to a spec; a tunable without a value takes its first legal one."""
         if not isinstance(spec, Spec):
-            raise ArgumentError("a strategy is bound to a spec", got=spec, legal="MatMul(M,N,K)(GL,GL,GL)(Kernel)", at=call_site())
+            raise _not_a_spec(spec)
         return attrs.evolve(self, spec=spec, start=_starter_of(spec))
 
     # ------------------------------------------------------------------------------------------ looking
@@ -121,14 +135,19 @@ class Strategy(Verbs):
         """
         from fireiron.operand import operand_name
 
+        if not isinstance(kind, type) or not issubclass(kind, Decomposition):
+            raise ArgumentError("at: not a kind of step", got=kind, legal="Tile Load Split Epilog Done", at=call_site())
         found = []
         for position, step in enumerate(self.steps):
             if isinstance(step, kind) and (operand is None or getattr(step, "operand", None) == operand_name(operand)):
                 found.append(position)
-        if index >= len(found):
+        number = as_integer(index)
+        if number is None:
+            raise ArgumentError("at: the index of a step must be an integer", got=index, at=call_site())
+        if not -len(found) <= number < len(found):
             names = [step.summary() for step in self.steps]
             raise DecompositionError(f"at({kind.__name__}, {operand}, {index}): no such step", legal=names, at=call_site())
-        return Cursor(self, found[index])
+        return Cursor(self, found[number])
 
     def unrefined(self) -> Strategy:
         """The same decompositions without refinements, but for `to`: slower, and always correct (Fireiron, section 4.2)."""
@@ -137,12 +156,15 @@ class Strategy(Verbs):
     def with_(self, **values: int) -> Strategy:
         """Tunables replaced by values."""
         known = self.tunables()
+        numbers: dict[str, int] = {}
         for name, value in values.items():
             if name not in known:
                 raise ArgumentError(f"with_({name}={value}): no such tunable", legal=known or "none", at=call_site())
-            if value not in known[name].values:
-                raise ArgumentError(f"with_({name}={value}): not among its values", legal=known[name].values, at=call_site())
-        return attrs.evolve(self, steps=resolve(self.steps, values))
+            number = as_integer(value)
+            if number is None or number not in known[name].values:
+                raise ArgumentError(f"with_({name}={value!r}): not among its values", legal=known[name].values, at=call_site())
+            numbers[name] = number
+        return attrs.evolve(self, steps=resolve(self.steps, numbers))
 
     def tunables(self) -> dict[str, Tunable]:
         """The tunables without a value, by name."""
@@ -203,11 +225,15 @@ class Cursor:
 
     def unrefine(self, kind: type[Refinement]) -> Strategy:
         """The strategy with this step's refinement of a kind removed."""
+        if not isinstance(kind, type) or not issubclass(kind, Refinement):
+            raise ArgumentError("unrefine: not a kind of refinement", got=kind, legal="To Unroll Pad NoSync ...", at=call_site())
         kept = tuple(one for one in self.step.refinements if not isinstance(one, kind))
         return self.replace(attrs.evolve(self.step, refinements=kept))
 
     def replace(self, step: Decomposition) -> Strategy:
         """The strategy with another step in this place."""
+        if not isinstance(step, Decomposition):
+            raise ArgumentError("replace: not a decomposition", got=step, legal="Tile((64, 32))", at=call_site())
         steps = self.strategy.steps
         return attrs.evolve(self.strategy, steps=(*steps[: self.position], step, *steps[self.position + 1 :]))
 
@@ -220,100 +246,128 @@ class Tiled(Strategy):
 
         Legal when the level is below the spec's. rewrite: for m: for n: S --> unit u: S at level, tile number u
         """
-        if not isinstance(level, Level):
-            raise DecompositionError("to: not a level", got=level, legal="Block Warpgroup Warp QuadPair Thread Lane", at=call_site())
         return self.refine(To(level))
 
     def unroll(self) -> Self:
-        """Unroll the loops in the printed code."""
+        """Unroll the loops in the printed code. Legal on every tile. rewrite: for i: S --> #pragma unroll for i: S"""
         return self.refine(Unroll())
 
     def layout(self, order: MatrixLayout) -> Self:
-        """Deal tiles in column-major (rows first) or row-major order."""
-        if not isinstance(order, MatrixLayout) or order.leading is not None:
-            raise DecompositionError("layout: an order of tiles", got=order, legal="RowMajor ColMajor", at=call_site())
+        """Deal tiles in column-major (rows first) or row-major order.
+
+        Legal on a tile that is dealt with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
+        """
         return self.refine(Layout(order))
 
     def swizzle(self, permutation: Expr | Callable[[Expr], Any]) -> Self:
         """Unit `uid` takes tile `permutation(uid)`; refused where that is no permutation.
 
         Args: an expression over `uid`, its text, or a callable that is given the symbol.
+        Legal on a tile that is dealt with `to`. rewrite: unit u: tile u --> unit u: tile permutation(u)
         """
         return self.refine(Permute(_permutation(permutation)))
 
     def unchecked(self, reason: str) -> Self:
-        """Report races as warnings; the reason is printed in the kernel's header."""
-        return self.refine(Unchecked(_reason(reason)))
+        """Report races as warnings; the reason is printed in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+        return self.refine(Unchecked(reason))
 
 
 class Splitted(Strategy):
     """A chain that ends with `split`."""
 
     def unroll(self) -> Self:
-        """Unroll the loop in the printed code."""
+        """Unroll the loop in the printed code. Legal on every split. rewrite: for k: S --> #pragma unroll for k: S"""
         return self.refine(Unroll())
 
     def sync(self) -> Self:
-        """Require a block barrier last in the body of the loop."""
+        """Require a block barrier last in the body of the loop.
+
+        Legal where all threads of the block run the loop. rewrite: for k: S --> for k: { S; barrier }
+        """
         return self.refine(Sync())
 
     def unchecked(self, reason: str) -> Self:
-        """Report races as warnings; the reason is printed in the kernel's header."""
-        return self.refine(Unchecked(_reason(reason)))
+        """Report races as warnings; the reason is printed in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+        return self.refine(Unchecked(reason))
 
 
 class Loaded(Strategy):
     """A chain that ends with `load`."""
 
     def no_sync(self) -> Self:
-        """Forbid a barrier right behind the copy; refused where a race needs one there."""
+        """Forbid a barrier right behind the copy.
+
+        Legal where another barrier orders the copy and its readers; else a `SynchronizationError` shows the race.
+        rewrite: copy; barrier; copy --> copy; copy
+        """
         return self.refine(NoSync())
 
     def storage_layout(self, layout: MatrixLayout | ShapeStride) -> Self:
-        """Store the new buffer row- or column-major, or as a hierarchical `shape:stride` layout says."""
-        if not isinstance(layout, (MatrixLayout, ShapeStride)):
-            raise DecompositionError("storage_layout: not a layout", got=layout, legal="RowMajor ColMajor Layout(shape, stride)", at=call_site())
+        """Store the new buffer row- or column-major, or as a hierarchical `shape:stride` layout says.
+
+        Legal for a layout whose shape is the buffer's. rewrite: A_sh[k][m] --> A_sh[m][k]
+        """
         return self.refine(StorageLayout(layout))
 
     def to_row_major(self) -> Self:
-        """Store the new buffer row-major."""
+        """Store the new buffer row-major. Legal on every load. rewrite: A_sh[k][m] --> A_sh[m][k]"""
         return self.refine(StorageLayout(RowMajor))
 
     def to_col_major(self) -> Self:
-        """Store the new buffer column-major."""
+        """Store the new buffer column-major. Legal on every load. rewrite: A_sh[m][k] --> A_sh[k][m]"""
         return self.refine(StorageLayout(ColMajor))
 
     def pad(self, elements: int) -> Self:
-        """Add elements to the leading dimension of the new buffer."""
-        return self.refine(Pad(_natural(elements, "pad")))
+        """Add elements to the leading dimension of the new buffer.
+
+        Legal from 0 to 4096. rewrite: A_sh[8][128] --> A_sh[8][128 + elements]
+        """
+        return self.refine(Pad(count(elements, "pad", 0, MOST_PAD)))
 
     def align(self, number: int) -> Self:
-        """Start the new buffer at a multiple of a number of bytes, a power of two."""
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1 or number & (number - 1) or number > 1024:
-            raise DecompositionError("align: bytes must be a power of two up to 1024", got=number, at=call_site())
+        """Start the new buffer at a multiple of a number of bytes.
+
+        Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same, its buffer declared with __align__(number)
+        """
         return self.refine(Align(number))
 
     def reuse_buffer(self) -> Self:
-        """Let the new buffer share storage with earlier buffers that are dead."""
+        """Let the new buffer share storage with earlier buffers that are dead.
+
+        Legal when such a buffer exists. rewrite: two arrays --> one array, and a barrier between their uses
+        """
         return self.refine(ReuseBuffer())
 
     def swizzle(self, swizzle: Swizzle) -> Self:
-        """XOR the addresses in the new buffer."""
-        if not isinstance(swizzle, Swizzle):
-            raise DecompositionError("swizzle of a load: not a Swizzle", got=swizzle, legal="Swizzle(bits, base, shift)", at=call_site())
+        """XOR the addresses in the new buffer.
+
+        Legal for every `Swizzle`. rewrite: A_sh[i] --> A_sh[swizzle(i)]
+        """
         return self.refine(SwizzleStorage(swizzle))
 
     def unchecked(self, reason: str) -> Self:
-        """Report races as warnings; the reason is printed in the kernel's header."""
-        return self.refine(Unchecked(_reason(reason)))
+        """Report races as warnings; the reason is printed in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+        return self.refine(Unchecked(reason))
 
 
 class Epiloged(Strategy):
     """A chain that ends with `epilog`."""
 
     def unchecked(self, reason: str) -> Self:
-        """Report races as warnings; the reason is printed in the kernel's header."""
-        return self.refine(Unchecked(_reason(reason)))
+        """Report races as warnings; the reason is printed in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+        return self.refine(Unchecked(reason))
 
 
 S = TypeVar("S", bound=Strategy)
@@ -334,7 +388,9 @@ def appended(origin: Verbs, step: Decomposition | Strategy, kind: type[S] = Stra
         start = origin
     if isinstance(step, Strategy):
         if step.spec is not None:
-            raise DecompositionError("then: the strategy to append is bound to a spec", hint="build it from MatMul, not from a spec", at=call_site())
+            raise DecompositionError(
+                "then: the strategy to append is bound to a spec", hint="build it from MatMul, not from a spec", at=call_site()
+            )
         return kind((*steps, *step.steps), spec, start)
     if not isinstance(step, Decomposition):
         raise ArgumentError("then: neither a decomposition nor a strategy", got=step, at=call_site())
@@ -357,26 +413,33 @@ def _unrefined(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
     return tuple(result)
 
 
-def _permutation(value: Any) -> Expr:
+def _not_a_spec(got: object) -> ArgumentError:
+    return ArgumentError("a strategy is bound to a spec", got=got, legal="MatMul(M,N,K)(GL,GL,GL)(Kernel)", at=call_site())
+
+
+def _permutation(value: Any) -> Any:
+    """The expression over `uid` that a callable, a text, an integer or the expression itself means; checked by `Permute`."""
     if callable(value) and not isinstance(value, Expr):
-        value = value(UID)
+        value = _applied(value)
     if isinstance(value, str):
         value = parse_permutation(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = UID * 0 + value
-    if not isinstance(value, Expr):
-        raise DecompositionError("swizzle: not an expression over uid", got=value, legal="lambda uid: uid ^ 1", at=call_site())
-    foreign = [var.name for var in value.variables() if var != UID]
-    if foreign:
-        raise DecompositionError(f"swizzle({value}): {', '.join(foreign)} is unknown here", legal="uid", at=call_site())
-    return value
+    number = as_integer(value)
+    return value if number is None else as_expr(number)
+
+
+def _applied(function: Callable[[Expr], Any]) -> Any:
+    try:
+        return function(UID)
+    except FireironError as error:
+        raise error.located(at=call_site()) from None
+    except (TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
+        raise DecompositionError(
+            f"swizzle: the callable cannot be applied to the symbol uid: {error}", legal="+ - * // % & | ^ << >>", at=call_site()
+        ) from error
 
 
 def parse_permutation(text: str) -> Expr:
     """An expression over `uid` from its text: integers, `+ - * // % & | ^ << >>` and parentheses."""
-    import ast
-    import operator
-
     operators: Mapping[type, Callable[[Any, Any], Any]] = {
         ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
         ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.LShift: operator.lshift,
@@ -388,28 +451,20 @@ def parse_permutation(text: str) -> Expr:
             return operators[type(node.op)](build(node.left), build(node.right))
         if isinstance(node, ast.Name) and node.id == "uid":
             return UID
-        if isinstance(node, ast.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool):
-            return node.value
+        if isinstance(node, ast.Constant) and as_integer(node.value) is not None:
+            return as_expr(node.value)
         raise ArgumentError(f"swizzle({text!r}): cannot be read", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site())
 
+    if not isinstance(text, str) or len(text) > MOST_TEXT:
+        raise ArgumentError(f"swizzle: no text of at most {MOST_TEXT} characters", got=str(text)[:80], at=call_site())
     try:
-        return build(ast.parse(text, mode="eval").body)  # type: ignore[no-any-return]
+        return build(ast.parse(text.strip(), mode="eval").body)  # type: ignore[no-any-return]
+    except FireironError as error:
+        raise error.located(at=call_site()) from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ArgumentError(f"swizzle({text!r}): no expression", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site()) from None
-
-
-def _natural(value: Any, what: str) -> Any:
-    if hasattr(value, "tunable_values"):
-        return value
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0 or value > 4096:
-        raise DecompositionError(f"{what}: must be an integer from 0 to 4096", got=value, at=call_site())
-    return value
-
-
-def _reason(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise DecompositionError("unchecked: a reason is needed", got=value, at=call_site())
-    return value
+        raise ArgumentError(
+            f"swizzle({text!r}): no expression", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site()
+        ) from None
 
 
 __all__ = [

@@ -27,7 +27,9 @@ def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decompos
     if move is None:
         return default_copy()
     if isinstance(move, Strategy) and move.spec is not None:
-        raise DecompositionError(f"{what}: the strategy is bound to a spec", hint=f"build it from {starters[0]}, not from a spec", at=call_site())
+        raise DecompositionError(
+            f"{what}: the strategy is bound to a spec", hint=f"build it from {starters[0]}, not from a spec", at=call_site()
+        )
     if isinstance(move, Starter) and move.spec_class.title in starters:
         raise DecompositionError(f"{what}: {move!r} has no steps yet", hint=f"{move!r}.tile(...).to(...).done()", at=call_site())
     if not isinstance(move, Strategy):

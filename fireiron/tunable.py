@@ -68,7 +68,9 @@ class _Arithmetic:
 
     def _unordered(self, other: Any) -> bool:
         raise ArgumentError(
-            f"{self!r} has no value yet, so it cannot be compared", hint="with_(...) gives it one; or make one strategy per case", at=call_site()
+            f"{self!r} has no value yet, so it cannot be compared",
+            hint="with_(...) gives it one; or make one strategy per case",
+            at=call_site(),
         )
 
     __lt__ = __le__ = __gt__ = __ge__ = _unordered
@@ -93,7 +95,10 @@ class Tunable(_Arithmetic):
         numbers = [number for number in map(as_integer, values) if number is not None and 0 <= number <= LARGEST]
         if not values or len(numbers) < len(values):
             raise ArgumentError(
-                f"Tunable({name!r}): values must be integers, not negative, at least one", got=values, legal=f"0 ... {LARGEST}", at=call_site()
+                f"Tunable({name!r}): values must be integers, not negative, at least one",
+                got=values,
+                legal=f"0 ... {LARGEST}",
+                at=call_site(),
             )
         self.__attrs_init__(name, tuple(dict.fromkeys(numbers)))
 
@@ -209,7 +214,9 @@ def _collect(value: Any, found: dict[str, Tunable]) -> None:
     if isinstance(value, Tunable):
         if found.setdefault(value.name, value) != value:
             raise ArgumentError(
-                f"two tunables are called {value.name}: {found[value.name]} and {value}", hint="use one object, or two names", at=call_site()
+                f"two tunables are called {value.name}: {found[value.name]} and {value}",
+                hint="use one object, or two names",
+                at=call_site(),
             )
     elif isinstance(value, tuple):
         for part in value:

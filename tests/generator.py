@@ -12,6 +12,12 @@ from fireiron.expr import constant
 DTYPES = (float32, float32, float32, float16, float64, int32, int8, bfloat16)
 
 
+COPY = """for (int e = threadIdx.x; e < dst_size_m * dst_size_n; e += blockDim.x) {
+  const int i = e % dst_size_m, j = e / dst_size_m;
+  dst[i * dst_stride_m + j * dst_stride_n] = i < src_size_m && j < src_size_n ? src[i * src_stride_m + j * src_stride_n] : src_type(0);
+}"""
+
+
 def divisors(number, limit=None):
     return [d for d in range(1, number + 1) if number % d == 0 and (limit is None or d <= limit)]
 
@@ -117,11 +123,13 @@ class Drawn:
 
     def move(self, shape):
         """A strategy for copying a tile of a shape at the level of a block."""
-        kind = self.pick(("default", "threads", "threads", "warps", "warps and lanes"))
+        kind = self.pick(("default", "threads", "threads", "warps", "warps and lanes", "micro-kernel"))
         self.features.add(f"copy by {kind}")
         rows, columns = shape
         if kind == "default":
             return None
+        if kind == "micro-kernel":
+            return Move.done(MicroKernel("copy", COPY))
         piece = self.pick([(d, 1) for d in divisors(rows, 8)] + [(1, d) for d in divisors(columns, 8)])
         order = self.pick((RowMajor, ColMajor))
         if kind == "threads":
@@ -132,7 +140,10 @@ class Drawn:
             inner = (self.pick([d for d in divisors(warp[0]) if d % piece[0] == 0]), self.pick([d for d in divisors(warp[1]) if d % piece[1] == 0]))
             chain = chain.tile(*inner)
             chain = chain.unroll() if self.chance(0.5, "unroll") else chain
-        return chain.tile(*piece).to(Lane).layout(order).done()
+        chain = chain.tile(*piece).to(Lane).layout(order)
+        if self.chance(0.2, "copy through registers"):
+            return chain.load(SRC, RF, Move.done()).done()
+        return chain.done()
 
     def refined_load(self, chain, name, first):
         if self.chance(0.3, "pad"):
@@ -152,8 +163,9 @@ class Drawn:
         levels = self.pick((((Thread, 128),), ((Warp, 4), (Lane, 32)), ((Warp, 4), (Thread, 64)), ((Warpgroup, 2), (Warp, 4), (Lane, 32)), ((Warp, 2), (QuadPair, 4), (Thread, 8))))
         compute = self.dealt(chain, levels)
         dealing = compute.steps[len(chain.steps) :]
-        chain = self.draw_epilog(chain, dealing)
-        chain = self.draw_split(chain, "k loop") if self.chance(0.85) else chain
+        late = self.chance(0.1, "epilog of a thread")
+        chain = chain if late else self.draw_epilog(chain, dealing)
+        chain = self.draw_split(chain, "k loop") if not late and self.chance(0.85) else chain
         loads = [name for name in "AB" if self.chance(0.75, f"{name} to SH")]
         if constant(self.spec.size("k")) is None and not any(isinstance(step, Split) for step in chain.steps):
             loads = []
@@ -163,7 +175,20 @@ class Drawn:
             chain = self.refined_load(chain.load(name, SH, self.move(shape)), name, position == 0 and len(loads) == 2)
         for step in dealing:
             chain = chain.then(step)
+            chain = self.draw_load_of_warp(chain)
+        if late:
+            chain = chain.epilog(RF, Init.tile(1, 1).done(), Move.tile(1, 1).done())
         return self.draw_inner(chain)
+
+    def draw_load_of_warp(self, chain):
+        """A load by each warp for itself: the buffer has a copy for each warp."""
+        if chain.result.level != Warp or not self.chance(0.2) or constant(chain.result.size("k")) is None:
+            return chain
+        name = self.pick("AB")
+        if getattr(chain.result, name).memory == SH:
+            return chain
+        self.features.add("load of a warp")
+        return self.refined_load(chain.load(name, SH, Move.tile(1, 1).to(Lane).done()), name, False)
 
     def draw_epilog(self, chain, dealing):
         if not self.chance(0.75, "epilog"):
@@ -179,7 +204,9 @@ class Drawn:
         store = (store.unroll() if self.chance(0.5, "unroll") else store).done()
         init = path.tile(1, 1).done()
         if self.chance(0.15, "store through shared memory"):
-            store = Move.load(SRC, SH, path.tile(1, 1).done()).tile(1, 1).to(Thread).done()
+            staged = Move.load(SRC, SH, path.tile(1, 1).done())
+            staged = staged.reuse_buffer() if self.chance(0.6, "reuse_buffer") else staged
+            store = staged.tile(1, 1).to(Thread).layout(self.pick((RowMajor, ColMajor))).done()
         return chain.epilog(RF, init, store)
 
     def draw_split(self, chain, feature):

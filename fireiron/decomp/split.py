@@ -62,9 +62,7 @@ class Split(Decomposition):
             raise DecompositionError(f"split: {spec.title} has no reduction dimension", hint="tile(...) divides its dimensions")
         if len(self.sizes) > len(dims):
             raise DecompositionError(f"split takes at most {len(dims)} sizes for {spec.title}: {', '.join(dims)}")
-        named: dict[str, tuple[int, int | None]] = {
-            dim: (chosen(size, "split"), None) for dim, size in zip(dims, self.sizes, strict=False)
-        }
+        named: dict[str, tuple[int, int | None]] = {dim: (chosen(size, "split"), None) for dim, size in zip(dims, self.sizes, strict=False)}
         for dim, size in self.by_dim:
             if dim not in dims or dim in named:
                 raise DecompositionError(f"split({dim}={size}): no such reduction dimension, or given twice", legal=dims)

@@ -340,4 +340,3 @@ def _permuted_grid(permutation: Expr, unit: Expr, grid: Expr, context: Context) 
         raise DecompositionError(f"swizzle({permutation}) is no permutation of the {number} blocks")
     symbol = next((var for var in permutation.variables() if var.name == "uid"), None)
     return unit if symbol is None else context.let("block_tile", permutation.substitute({symbol: unit}), high=number - 1)
-

@@ -6,11 +6,12 @@ from typing import Any
 
 import attrs
 
-from fireiron.expr import FALSE, TRUE, constant
+from fireiron.errors import ArgumentError
+from fireiron.expr import constant
 from fireiron.ir import Exec
-from fireiron.machine import RF, Architecture, DType, bfloat16, float16, float32, float64, int8, int32
+from fireiron.machine import Architecture, DType, bfloat16, float16, float32, float64, int8, int32
 from fireiron.spec import MatMulSpec, Spec
-from fireiron.tree import Executable, Mismatch
+from fireiron.tree import Executable, Mismatch, call_site
 
 
 @attrs.frozen
@@ -26,6 +27,13 @@ class Fma(Executable):
     text: str = "fmaf({a}, {b}, {c})"
     capability: int = 50
 
+    def __attrs_post_init__(self) -> None:
+        check_fields(self)
+        try:
+            self.text.format(a="a", b="b", c="c")
+        except (AttributeError, KeyError, IndexError, ValueError):
+            raise ArgumentError(f"{self.name}: not an expression of {{a}}, {{b}}, {{c}}", got=self.text, at=call_site()) from None
+
     def performs(self) -> str:
         return f"MatMul(1,1,1)(RF,RF,RF)(Thread), C {self.result}, A and B {' or '.join(map(str, self.factors))}"
 
@@ -37,6 +45,20 @@ class Fma(Executable):
         a, b = (printer.converted(text, statement.spec.operands[name].dtype, self.result) for text, name in ((a, "A"), (b, "B")))
         old = printer.accumulator(statement, c, self.result)
         return [f"{c} = {self.text.format(a=a, b=b, c=old)};"]
+
+
+def check_fields(executable: Any) -> None:
+    """Refuse an instruction whose fields have wrong types."""
+    if not isinstance(executable.name, str) or not executable.name.isprintable() or not executable.name:
+        raise ArgumentError("an instruction's name is one line of text", got=executable.name, at=call_site())
+    types = (executable.result, *executable.factors) if isinstance(executable.factors, tuple) else (executable.factors,)
+    for dtype in types:
+        if not isinstance(dtype, DType):
+            raise ArgumentError(
+                f"{executable.name}: not an element type", got=dtype, legal="float32, or (float32, float16)", at=call_site()
+            )
+    if type(executable.capability) is not int or executable.capability < 0:
+        raise ArgumentError(f"{executable.name}: a compute capability is an integer such as 80", got=executable.capability, at=call_site())
 
 
 def fma_mismatches(
@@ -70,4 +92,4 @@ IMAD = Fma("IMAD", int32, (int8, int32), "{a} * {b} + {c}")
 
 SCALAR: tuple[Fma, ...] = (FFMA, DFMA, HFMA, BFMA, IMAD)
 
-__all__ = ["BFMA", "DFMA", "FALSE", "FFMA", "HFMA", "IMAD", "RF", "SCALAR", "TRUE", "Fma", "fma_mismatches"]
+__all__ = ["BFMA", "DFMA", "FFMA", "HFMA", "IMAD", "SCALAR", "Fma", "check_fields", "fma_mismatches"]

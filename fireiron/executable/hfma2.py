@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from fireiron.executable.fma import fma_mismatches
+from fireiron.executable.fma import check_fields, fma_mismatches
 from fireiron.ir import Exec
 from fireiron.machine import RF, Architecture, DType, bfloat16, float16
 from fireiron.spec import Spec
@@ -23,6 +23,9 @@ class Hfma2(Executable):
 
     result: DType = float16
     capability: int = 53
+
+    def __attrs_post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def factors(self) -> tuple[DType, ...]:

@@ -10,10 +10,14 @@ import attrs
 from fireiron.errors import ArgumentError
 from fireiron.expr import as_expr, constant
 from fireiron.ir import Exec, Stmt
-from fireiron.machine import SH, Architecture, int8
+from fireiron.machine import SH, Architecture, as_integer, int8
 from fireiron.spec import Spec
 from fireiron.tensor import ColMajor, Tensor
-from fireiron.tree import Context, Executable, Mismatch, execution
+from fireiron.tree import Context, Executable, Mismatch, call_site, execution
+
+MOST_THREADS = 1024
+MOST_SCRATCH = 2**20
+"""Bytes; more than the shared memory of any block."""
 
 
 @attrs.frozen
@@ -39,16 +43,36 @@ class MicroKernel(Executable):
     threads: int | None = None
     source: str | None = attrs.field(default=None, eq=False, repr=False)
 
+    def __attrs_post_init__(self) -> None:
+        for name, value in (("name", self.name), ("text", self.text)):
+            if not isinstance(value, str) or not value.strip() or "\0" in value:
+                raise ArgumentError(
+                    f"micro-kernel: its {name} must be a text, not empty",
+                    got=value,
+                    legal="CUDA C++, or the name of a .cu file",
+                    at=call_site(),
+                )
+        if not self.name.isprintable() or self.name.endswith("\\"):
+            raise ArgumentError("micro-kernel: its name is printed in a comment, so it is one line of text", got=self.name, at=call_site())
+        if self.performs_spec is not None and not isinstance(self.performs_spec, str):
+            raise ArgumentError(
+                "micro-kernel: performs_spec is a text", got=self.performs_spec, legal='"MatMul(1,1,8)(RF,RF,GL)(Thread)"', at=call_site()
+            )
+        for name, least, most in (("scratch_bytes", 0, MOST_SCRATCH), ("threads", 1, MOST_THREADS)):
+            value = getattr(self, name)
+            number = as_integer(value)
+            if (number is None and (name, value) != ("threads", None)) or (number is not None and not least <= number <= most):
+                raise ArgumentError(f"micro-kernel: {name} must be an integer", got=value, legal=f"{least} ... {most}", at=call_site())
+            object.__setattr__(self, name, number)
+
     @staticmethod
     def of(text: str, **options: Any) -> MicroKernel:
-        """A micro-kernel from CUDA C++ text, or from the name of a `.cu` file that is read now."""
-        if "\n" not in text and text.endswith((".cu", ".cuh")):
-            path = Path(text)
-            if not path.is_file():
-                raise ArgumentError(f"micro-kernel file {text} does not exist", hint="a path, or the CUDA C++ text itself")
-            return MicroKernel(path.stem, path.read_text(), source=text, **options)
-        if not text.strip():
-            raise ArgumentError("the micro-kernel is empty", hint="CUDA C++ text, or the name of a .cu file")
+        """A micro-kernel from CUDA C++ text, or from the name of a `.cu` file that is read now.
+
+        Legal for a text that is not empty, or a file that can be read; the options are the other fields of the class.
+        """
+        if isinstance(text, str) and "\n" not in text and text.endswith((".cu", ".cuh")):
+            return MicroKernel(Path(text).stem, _read(text), source=text, **options)
         return MicroKernel("micro_kernel", text, **options)
 
     def performs(self) -> str:
@@ -76,3 +100,13 @@ class MicroKernel(Executable):
 
     def __str__(self) -> str:
         return f"micro-kernel {self.name}"
+
+
+def _read(name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = "it does not exist" if isinstance(error, FileNotFoundError) else getattr(error, "strerror", None) or "it is no text"
+        raise ArgumentError(
+            f"the micro-kernel file {name!r} cannot be read: {why}", hint="a path, or the CUDA C++ text itself", at=call_site()
+        ) from None

@@ -7,11 +7,24 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.errors import ArgumentError
 from fireiron.expr import constant
 from fireiron.ir import Exec
-from fireiron.machine import MEMORIES, Architecture
+from fireiron.machine import MEMORIES, Architecture, as_integer
 from fireiron.spec import InitSpec, MoveSpec, Spec
-from fireiron.tree import Executable, Mismatch
+from fireiron.tree import Executable, Mismatch, call_site
+
+WIDTHS = (1, 2, 4, 8, 16)
+"""Bytes of a load or store of one thread (PTX ISA, ld and st)."""
+
+MOST_ELEMENTS = 16
+
+
+def _width(value: Any) -> int | None:
+    number = as_integer(value)
+    if value is not None and number not in WIDTHS:
+        raise ArgumentError("vector(bytes): no such load or store", got=value, legal=WIDTHS, at=call_site())
+    return number
 
 
 @attrs.frozen
@@ -24,10 +37,11 @@ class ThreadMove(Executable):
 
     handles_edges: ClassVar[bool] = True
 
-    vector_bytes: int | None = None
+    vector_bytes: int | None = attrs.field(default=None, converter=_width)
 
     def performs(self) -> str:
-        return "Move(1,c) or Move(r,1) (GL|SH|RF -> GL|SH|RF)(Thread), at most 16 elements"
+        asked = "" if self.vector_bytes is None else f", by accesses of {self.vector_bytes} bytes"
+        return f"Move(1,c) or Move(r,1) (GL|SH|RF -> GL|SH|RF)(Thread), at most {MOST_ELEMENTS} elements{asked}"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not isinstance(spec, MoveSpec):
@@ -39,9 +53,8 @@ class ThreadMove(Executable):
         total = None if None in sizes else math.prod(size for size in sizes if size is not None)
         if total is None or total > max(size for size in sizes if size is not None):
             found.append(Mismatch("shape", "1xc or rx1", "x".join(map(str, spec.sizes))))
-        else:
-            if total > 16:
-                found.append(Mismatch("shape", "at most 16 elements", str(total)))
+        elif total > MOST_ELEMENTS:
+            found.append(Mismatch("shape", f"at most {MOST_ELEMENTS} elements", str(total)))
         for name, view in spec.operands.items():
             if view.memory not in MEMORIES:
                 found.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
@@ -79,9 +92,7 @@ INIT = ThreadInit("Init")
 
 
 def vector(size: int) -> ThreadMove:
-    """A move that must use loads and stores of exactly `size` bytes: 2, 4, 8 or 16."""
-    from fireiron.errors import ArgumentError
-
-    if isinstance(size, bool) or size not in (1, 2, 4, 8, 16):
-        raise ArgumentError("vector(bytes): no such load or store", got=size, legal=[1, 2, 4, 8, 16])
+    """A move that must use loads and stores of exactly `size` bytes: 1, 2, 4, 8 or 16."""
+    if size is None:
+        raise ArgumentError("vector(bytes): no such load or store", got=size, legal=WIDTHS, at=call_site())
     return ThreadMove("Move", size)

@@ -23,7 +23,9 @@ class SwizzleStorage(Refinement):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.swizzle, Swizzle):
-            raise DecompositionError("swizzle of a load: not a Swizzle", got=self.swizzle, legal="Swizzle(bits, base, shift)", at=call_site())
+            raise DecompositionError(
+                "swizzle of a load: not a Swizzle", got=self.swizzle, legal="Swizzle(bits, base, shift)", at=call_site()
+            )
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, swizzle=self.swizzle)

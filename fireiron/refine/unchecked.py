@@ -25,7 +25,9 @@ class Unchecked(Refinement):
         if not isinstance(self.reason, str) or not self.reason.strip():
             raise DecompositionError("unchecked: a reason is needed", got=self.reason, at=call_site())
         if not self.reason.isprintable() or self.reason.endswith("\\"):
-            raise DecompositionError("unchecked: the reason is printed in a comment, so it is one line of text", got=self.reason, at=call_site())
+            raise DecompositionError(
+                "unchecked: the reason is printed in a comment, so it is one line of text", got=self.reason, at=call_site()
+            )
 
     def rewrite(self, expansion: Expansion, context: Context) -> Expansion:
         context.names.unchecked.append(self.reason)

@@ -1,0 +1,623 @@
+"""The static checks: silent on clean kernels, and every planted fault is found with its buffer and lines."""
+
+import itertools
+import json
+import random
+import time
+
+import attrs
+import numpy as np
+import pytest
+from problems import NAMES, library
+
+from fireiron import *
+from fireiron import ir
+from fireiron.check import Scene, check, check_banks, check_bounds, check_coalescing, check_races, check_resources, safety, table
+from fireiron.check.banks import wavefronts
+from fireiron.check.coalescing import sectors
+from fireiron.expr import ZERO, as_expr
+from fireiron.layout import Swizzle
+from fireiron.tensor import Mode
+
+SYMBOLIC = (sym("M"), sym("N"), sym("K"))
+DIVISIBLE = (sym("M", multiple_of=128), sym("N", multiple_of=128), sym("K", multiple_of=8))
+LISTING_2 = library("listing_2").strategy
+COPY = Move.tile(1, 1).to(Thread).done()
+
+
+def lowered(strategy, *sizes, **options):
+    return strategy(MatMul(*sizes, **options)(GL, GL, GL)(Kernel)).program().lowered
+
+
+def errors(findings):
+    return [finding for finding in findings if finding.severity == "error"]
+
+
+def of_kind(findings, kind):
+    return [finding for finding in findings if finding.kind == kind]
+
+
+# ---------------------------------------------------------------------------------------------- editing programs
+
+
+def rewritten(body, change, path=()):
+    """The list with `change(statement, path)` in the place of each statement; a change gives a list of statements."""
+    result = []
+    for position, statement in enumerate(body):
+        if isinstance(statement, ir.For):
+            statement = attrs.evolve(statement, body=rewritten(statement.body, change, (*path, position)))
+        result += change(statement, (*path, position))
+    return tuple(result)
+
+
+def edited(kernel, change):
+    return attrs.evolve(kernel, body=rewritten(kernel.body, change))
+
+
+def barriers(kernel):
+    """Paths of all barriers."""
+    found = []
+
+    def note(statement, path):
+        if isinstance(statement, ir.Barrier):
+            found.append((path, statement))
+        return [statement]
+
+    edited(kernel, note)
+    return found
+
+
+def at_path(target, make):
+    return lambda statement, path: make(statement) if path == target else [statement]
+
+
+def with_access(kernel, buffer, write, change):
+    """The kernel with the accesses to a buffer changed."""
+
+    def change_statement(statement, path):
+        if isinstance(statement, ir.Exec):
+            accesses = tuple(change(one) if one.buffer == buffer and one.write == write else one for one in statement.accesses)
+            statement = attrs.evolve(statement, accesses=accesses)
+        return [statement]
+
+    return edited(kernel, change_statement)
+
+
+def with_buffer(kernel, name, **fields):
+    buffers = tuple(attrs.evolve(one, **fields) if one.name == name else one for one in kernel.buffers)
+    return attrs.evolve(kernel, buffers=buffers)
+
+
+def moved_base(dim, change):
+    return lambda access: attrs.evolve(
+        access, base=tuple(change(base) if other == dim else base for other, base in enumerate(access.base))
+    )
+
+
+# ---------------------------------------------------------------------------------------------- clean kernels
+
+
+SIZES = ((1024, 1024, 1024), (1000, 500, 300), (1, 1, 1), (129, 127, 9), SYMBOLIC, DIVISIBLE, (1024, sym("N", multiple_of=4), 64))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_library_is_clean(name):
+    module = library(name)
+    for sizes in (module.SIZES, *SIZES):
+        try:
+            kernel = module.strategy(module.spec(*sizes)).program().lowered
+        except DecompositionError:
+            continue
+        assert safety(kernel) == (), (name, sizes)
+
+
+@pytest.mark.parametrize("layouts", list(itertools.product((ColMajor, RowMajor), repeat=3)))
+def test_listing_2_is_clean_in_all_layouts(layouts):
+    for sizes in SIZES:
+        assert safety(lowered(LISTING_2, *sizes, **dict(zip("ABC", layouts)))) == ()
+
+
+WARP_LOADS = (
+    MatMul.tile(64, 64)
+    .to(Block)
+    .split(8)
+    .tile(32, 32)
+    .to(Warp)
+    .load(A, SH, Move.tile(1, 1).to(Lane).done())
+    .load(B, SH, Move.tile(1, 1).to(Lane).done())
+    .tile(8, 4)
+    .to(Thread)
+    .tile(1, 1)
+    .split(1)
+    .done()
+)
+IN_SHARED = MatMul.tile(32, 32).to(Block).epilog(SH).split(6).load(A, SH).pad(1).load(B, SH).swizzle(Swizzle(2, 0, 3))
+IN_SHARED = IN_SHARED.tile(2, 4).to(Thread).split(4).tile(1, 1).split(1).done()
+MICRO = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).load(B, SH).tile(16, 16).to(Warp).done("/* text */;\n")
+
+
+@pytest.mark.parametrize("strategy", [WARP_LOADS, IN_SHARED, MICRO])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_other_shapes_are_clean(strategy, sizes):
+    assert safety(lowered(strategy, *sizes)) == ()
+
+
+# ---------------------------------------------------------------------------------------------- planted races
+
+
+@pytest.mark.parametrize("sizes", [(256, 256, 64), (1000, 500, 300), SYMBOLIC])
+@pytest.mark.parametrize("strategy", [LISTING_2, WARP_LOADS, IN_SHARED, MICRO])
+def test_dropped_barriers_are_found(strategy, sizes):
+    kernel = lowered(strategy, *sizes)
+    planted = barriers(kernel)
+    assert planted
+    for path, barrier in planted:
+        found = errors(check_races(Scene(edited(kernel, at_path(path, lambda _: [])))))
+        assert found, (path, barrier)
+        named = {name for finding in found for name in finding.details["buffers"]}
+        assert strategy is MICRO or any(name in barrier.reason for name in named), (barrier.reason, named)
+        assert all("test_check.py:" in line or "listing_2.py:" in line for one in found for line in one.details["lines"])
+
+
+@pytest.mark.parametrize("strategy", [LISTING_2, IN_SHARED])
+def test_narrowed_barriers_are_found(strategy):
+    kernel = lowered(strategy, 1000, 500, 300)
+    for path, barrier in barriers(kernel):
+        if barrier.scope == "block":
+            narrowed = edited(kernel, at_path(path, lambda one: [attrs.evolve(one, scope="warp")]))
+            found = errors(check_races(Scene(narrowed)))
+            assert found
+            assert all(len({thread // 32 for thread in one.details["threads"]}) == 2 for one in found)
+
+
+def test_moved_barriers_are_found():
+    kernel = lowered(LISTING_2, 1000, 500, 300)
+    loop = next(one for one in kernel.body if isinstance(one, ir.For) and any(isinstance(part, ir.Barrier) for part in one.body))
+    first, second = [position for position, one in enumerate(loop.body) if isinstance(one, ir.Barrier)]
+    copies = [position for position, one in enumerate(loop.body) if isinstance(one, ir.For)][:2]
+
+    def with_body(body):
+        def change(one, path):
+            return [attrs.evolve(one, body=tuple(body))] if isinstance(one, ir.For) and one.var == loop.var else [one]
+
+        return edited(kernel, change)
+
+    def moved(source, target):
+        body = list(loop.body)
+        barrier = body.pop(source)
+        body.insert(target if target < source else target - 1, barrier)
+        return errors(check_races(Scene(with_body(body))))
+
+    assert {one.buffer for one in moved(first, copies[1])} == {"b_sh"}, "between the copies: only b_sh is incomplete"
+    assert {one.buffer for one in moved(first, copies[0])} == {"a_sh", "b_sh"}, "before both writes"
+    assert {one.buffer for one in moved(first, second)} == {"a_sh", "b_sh"}, "after the reads"
+    assert {one.buffer for one in moved(second, first)} == {"a_sh", "b_sh"}, "the loop-back barrier before the reads"
+
+
+def test_counterexample_is_one():
+    """The two threads of the message really touch the address in those iterations."""
+    kernel = lowered(LISTING_2, 1000, 500, 300)
+    path, _ = barriers(kernel)[0]
+    for finding in errors(check_races(Scene(edited(kernel, at_path(path, lambda _: []))))):
+        values = ir.lets(kernel.body)
+        reached = []
+        for label, thread, loops in zip(finding.details["statements"], finding.details["threads"], finding.details["loops"]):
+            environment = {"thread": thread, "block": 0, **loops}
+            for var, value in values.items():
+                environment[var.name] = value.evaluate(environment)
+            for statement, _ in ir.execs(kernel.body):
+                for access in statement.accesses:
+                    if access.buffer == finding.buffer and label.startswith(f"{access.buffer} {'written' if access.write else 'read'}"):
+                        reached.append(kernel.buffer(access.buffer).address(access, access.elements()[0]).evaluate(environment))
+        assert reached == [finding.details["address"]] * 2
+        assert finding.details["threads"][0] != finding.details["threads"][1]
+        assert str(finding.details["element"]) in finding.message
+
+
+def test_two_lanes_on_one_address_are_found():
+    kernel = lowered(LISTING_2, 1024, 1024, 1024)
+    for buffer, dim in (("a_sh", 1), ("b_sh", 0)):
+        planted = with_access(kernel, buffer, True, moved_base(dim, lambda base: base // 2 * 2))
+        (finding,) = [one for one in errors(check_races(Scene(planted))) if one.details["statements"][0] == one.details["statements"][1]]
+        assert finding.buffer == buffer and finding.details["threads"][0] != finding.details["threads"][1]
+
+
+def test_lanes_writing_one_element_of_the_output_are_found():
+    kernel = lowered(LISTING_2, *SYMBOLIC)
+    lane = next(var for var in ir.lets(kernel.body) if var.name == "thread_m")
+    planted = with_access(kernel, "C", True, lambda access: access.substitute({lane: lane // 2 * 2}))
+    found = errors(check_races(Scene(planted)))
+    assert [one.buffer for one in found] == ["C"] and "same statement" in found[0].message
+
+
+def test_overlapping_buffers_are_found():
+    kernel = lowered(LISTING_2, 1000, 500, 300)
+    for offset in (kernel.buffer("a_sh").offset, kernel.buffer("a_sh").offset + kernel.buffer("a_sh").bytes - 16):
+        found = errors(check_races(Scene(with_buffer(kernel, "b_sh", offset=offset))))
+        assert {frozenset(one.details["buffers"]) for one in found} >= {frozenset({"a_sh", "b_sh"})}
+
+
+def test_loop_that_may_not_run_orders_nothing():
+    K = sym("K")
+    kernel = lowered(LISTING_2, 256, 256, K)
+    path, barrier = barriers(kernel)[0]
+    for extent, racy in ((K // 8, True), (K // 8 + 1, False), (as_expr(2), False), (as_expr(0), True)):
+        loop = ir.For(Var("again", 0, 1 << 20), extent, (barrier,))
+        found = check_races(Scene(edited(kernel, at_path(path, lambda _, loop=loop: [loop]))))
+        assert bool(errors(found)) == racy, extent
+
+
+def test_double_buffers_need_one_barrier():
+    """Two copies used in turns, over more iterations than are replayed: the period decides."""
+    kernel = lowered(LISTING_2, 128, 128, 8 * 1000)
+    loop = next(one for one in kernel.body if isinstance(one, ir.For) and any(isinstance(part, ir.Barrier) for part in one.body))
+    once = edited(kernel, at_path(barriers(kernel)[1][0], lambda _: []))
+    assert errors(check_races(Scene(once)))
+
+    def staged(stages):
+        result = attrs.evolve(once, shared_bytes=stages * once.shared_bytes)
+        for number, name in enumerate(("a_sh", "b_sh")):
+            buffer = result.buffer(name)
+            result = with_buffer(result, name, tensor=attrs.evolve(buffer.tensor, copies=stages), offset=number * stages * buffer.bytes)
+            for write in (True, False):
+                result = with_access(result, name, write, lambda access: attrs.evolve(access, copy=loop.var % stages))
+        return result
+
+    assert safety(staged(2)) == () and safety(staged(3)) == ()
+    off_by_one = with_access(staged(2), "a_sh", False, lambda access: attrs.evolve(access, copy=(loop.var + 1) % 2))
+    assert {one.buffer for one in errors(check_races(Scene(off_by_one)))} == {"a_sh"}
+
+
+def test_warps_with_scratch_of_one_kind_race():
+    micro = MicroKernel.of("/* text */;\n", scratch_bytes=64)
+    strategy = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).load(B, SH).tile(16, 16).to(Warp).done(micro)
+    found = errors(check_races(Scene(lowered(strategy, 64, 64, 64))))
+    assert found and all("scratch" in one.buffer and "warp" in one.message for one in found)
+
+
+def test_blocks_that_share_elements_are_found():
+    for sizes in ((512, 512, 64), (513, 500, 64), SYMBOLIC, DIVISIBLE):
+        kernel = lowered(LISTING_2, *sizes)
+        names = {var.name: var for var in ir.lets(kernel.body)}
+        planted = with_access(kernel, "C", True, lambda access, var=names["block_m"]: access.substitute({var: ZERO}))
+        found = check_races(Scene(planted))
+        assert [one.buffer for one in found] == ["C"]
+        assert found[0].severity == ("error" if isinstance(sizes[0], int) else "note"), found
+        if not isinstance(sizes[0], int):
+            assert "not decided" in found[0].message
+
+
+def test_overlapping_block_tiles_are_found():
+    kernel = lowered(LISTING_2, 512, 512, 64)
+    names = {var.name: var for var in ir.lets(kernel.body)}
+    planted = with_access(kernel, "C", True, moved_base(0, lambda base: base - names["block_m"] * 64))
+    (finding,) = check_races(Scene(planted))
+    assert finding.severity == "error" and finding.buffer == "C" and finding.details["blocks"][0] != finding.details["blocks"][1]
+
+
+def test_rasterisation_orders_are_no_races():
+    for order in (lambda uid: uid ^ 1, lambda uid: 15 - uid, lambda uid: (uid % 4) * 4 + uid // 4):
+        strategy = MatMul.tile(32, 32).to(Block).swizzle(order).tile(4, 4).to(Thread).tile(1, 1).split(1).done()
+        assert safety(lowered(strategy, 128, 128, 16)) == ()
+    strategy = MatMul.tile(Strided((4, 64), (8, 32))).to(Block).tile(4, 4).to(Thread).tile(1, 1).split(1).done()
+    assert safety(lowered(strategy, 128, 128, 16)) == ()
+
+
+def test_predicates_only_remove_accesses():
+    """A guard on a size is taken as possibly true; one that no size makes true is no race, and says so."""
+    M = sym("M")
+    kernel = lowered(LISTING_2, M, 256, 64)
+    path, _ = barriers(kernel)[0]
+
+    def guarded(condition):
+        def change(statement, where):
+            if where == path:
+                return []
+            if isinstance(statement, ir.Exec) and any(one.buffer.endswith("_sh") and one.write for one in statement.accesses):
+                statement = attrs.evolve(statement, active=condition)
+            return [statement]
+
+        return check_races(Scene(edited(kernel, change)))
+
+    assert errors(guarded(M > 100))
+    never = guarded(M * M < M)
+    assert not errors(never) and all("not decided" in one.message and one.severity == "warning" for one in never) and never
+
+
+def test_unchecked_makes_warnings():
+    kernel = lowered(LISTING_2, 256, 256, 64)
+    planted = edited(kernel, at_path(barriers(kernel)[0][0], lambda _: []))
+    assert errors(check_races(Scene(planted)))
+    found = check_races(Scene(attrs.evolve(planted, unchecked=("I know",))))
+    assert found and {one.severity for one in found} == {"warning"}
+
+
+# ---------------------------------------------------------------------------------------------- bounds
+
+
+def without_bound(dim):
+    return lambda access: attrs.evolve(access, bounds=tuple(None if d == dim else b for d, b in enumerate(access.bounds)))
+
+
+@pytest.mark.parametrize("sizes", [(1000, 500, 300), SYMBOLIC])
+def test_dropped_predicates_are_found(sizes):
+    kernel = lowered(LISTING_2, *sizes)
+    for buffer, write in (("A", False), ("B", False), ("C", True)):
+        for dim in (0, 1):
+            planted = with_access(kernel, buffer, write, without_bound(dim))
+            (finding,) = check_bounds(Scene(planted))
+            assert finding.severity == "error" and finding.buffer == buffer and finding.details["dimension"] == dim
+            assert finding.details["coordinate"] >= finding.details["extent"]
+            assert finding.at and finding.access.startswith(buffer)
+
+
+@pytest.mark.parametrize("sizes", [(1024, 512, 64), DIVISIBLE])
+def test_wrong_bases_are_found(sizes):
+    kernel = lowered(LISTING_2, *sizes)
+    for buffer, write in (("A", False), ("B", False), ("C", True), ("a_sh", True), ("a_sh", False), ("b_sh", True), ("b_sh", False)):
+        for dim, step in itertools.product((0, 1), (1, -1)):
+            found = errors(check_bounds(Scene(with_access(kernel, buffer, write, moved_base(dim, lambda base, step=step: base + step)))))
+            assert [one.buffer for one in found] == [buffer], (buffer, dim, step)
+
+
+def test_loose_predicates_and_registers_are_found():
+    kernel = lowered(LISTING_2, 1000, 500, 300)
+    loose = with_access(kernel, "A", False, lambda one: attrs.evolve(one, bounds=tuple(bound + 1 for bound in one.bounds)))
+    assert {one.buffer for one in check_bounds(Scene(loose))} == {"A"}
+    registers = with_access(kernel, "a_rf", True, moved_base(0, lambda base: base + 1))
+    assert [one.buffer for one in check_bounds(Scene(registers))] == ["a_rf"]
+    small = with_buffer(kernel, "c_rf", elements=as_expr(63))
+    assert {one.buffer for one in check_bounds(Scene(small))} == {"c_rf"}
+
+
+def test_a_range_that_does_not_hold_is_not_believed():
+    kernel = lowered(LISTING_2, 1024, 512, 64)
+    wrong = {"warp": as_expr(7), "block_m": as_expr(8)}
+
+    def change(statement, path):
+        if isinstance(statement, ir.Let) and statement.var.name in wrong:
+            statement = attrs.evolve(statement, value=statement.value + wrong[statement.var.name])
+        return [statement]
+
+    assert errors(check_bounds(Scene(edited(kernel, change))))
+
+
+def test_vectors_across_the_edge_are_found():
+    four = Move.tile(4, 1).to(Thread).layout(ColMajor).done()
+    strategy = MatMul.tile(32, 32).to(Block).split(8).load(A, SH, four).load(B, SH).tile(4, 4).to(Thread).tile(1, 1).split(1).done()
+    kernel = lowered(strategy, sym("M", multiple_of=4), 64, 64)
+    assert safety(kernel) == ()
+    bound = sym("M", multiple_of=2)
+    buffer = kernel.buffer("A")
+    tensor = attrs.evolve(buffer.tensor, shape=(bound, buffer.tensor.shape[1]))
+    wrong = with_buffer(kernel, "A", tensor=tensor)
+    planted = with_access(wrong, "A", False, lambda one: attrs.evolve(one, bounds=(bound, *one.bounds[1:])))
+    (finding,) = check_bounds(Scene(attrs.evolve(planted, symbols=(bound,))))
+    assert finding.buffer == "A" and "moved at once" in finding.message
+
+
+# ---------------------------------------------------------------------------------------------- banks
+
+
+def passes_by_hand(starts, width):
+    """Ten lines of Python: the words of each phase, by bank."""
+    lanes = 32 if width <= 4 else 16 if width == 8 else 8
+    total = 0
+    for phase in range(0, 32, lanes):
+        banks = {}
+        for start in starts[phase : phase + lanes]:
+            if start is not None:
+                for byte in range(start, start + width):
+                    banks.setdefault(byte // 4 % 32, set()).add(byte // 4)
+        total += max((len(words) for words in banks.values()), default=0)
+    return total
+
+
+def test_wavefronts_equal_the_model_by_hand():
+    generator = random.Random(7)
+    for _ in range(400):
+        width = generator.choice((1, 2, 4, 8, 16))
+        stride = generator.choice((0, 1, 2, 3, 8, 16, 31, 32, 33, generator.randint(0, 100)))
+        jitter = generator.choice((0, 0, 5))
+        starts = [width * (lane * stride + generator.randint(0, jitter)) for lane in range(32)]
+        active = [generator.random() < generator.choice((1, 0.5)) for _ in range(32)]
+        expected = passes_by_hand([start if on else None for start, on in zip(starts, active)], width)
+        assert wavefronts(np.array([starts]), width, np.array([active]))[0] == expected
+
+
+def known(starts, width):
+    return int(wavefronts(np.array([starts]), width, np.ones((1, 32), dtype=bool))[0])
+
+
+def test_known_patterns():
+    assert known([lane * 32 * 4 for lane in range(32)], 4) == 32, "a column of a 32x32 float tile"
+    assert known([lane * 33 * 4 for lane in range(32)], 4) == 1, "padded by one"
+    assert known([lane * 16 for lane in range(32)], 16) == 4, "float4, contiguous: four phases, no conflict"
+    assert known([lane * 8 for lane in range(32)], 8) == 2
+    assert known([0] * 32, 4) == 1, "broadcast"
+    assert known([lane * 2 for lane in range(32)], 2) == 1, "two halves share a word"
+    assert known([lane * 8 for lane in range(32)], 4) == 2
+
+
+def bank_findings(kernel):
+    return {(one.buffer, "written" in one.access): one for one in check_banks(Scene(kernel))}
+
+
+def transposed(**options):
+    copy = Move.tile(1, 1).to(Thread).layout(ColMajor).done()
+    load = Move.tile(32, 32).to(Block).load(SRC, SH, copy)
+    load = load.pad(options["pad"]) if "pad" in options else load
+    load = load.swizzle(options["swizzle"]) if "swizzle" in options else load
+    return load.tile(1, 1).to(Thread).done()(Move(32, 32)(GL, GL)(Kernel)).program().lowered
+
+
+def test_column_of_a_tile():
+    found = {("written" in one.access): one for one in check_banks(Scene(transposed()))}
+    assert (found[True].severity, found[True].details["wavefronts"]) == ("note", 1)
+    bad = found[False]
+    assert (bad.severity, bad.details["degree"], bad.details["wavefronts"], bad.details["ideal"]) == ("warning", 32, 32, 1)
+    assert bad.details["pad"] == 1
+    for repair in ({"pad": 1}, {"swizzle": Swizzle(*bad.details["swizzle"])}):
+        assert {one.severity for one in check_banks(Scene(transposed(**repair)))} == {"note"}
+
+
+def requests_by_hand(kernel, buffer, write):
+    """Most passes of an access, lane by lane with the printed address expression."""
+    worst = 0
+    values = ir.lets(kernel.body)
+    for statement, loops in ir.execs(kernel.body):
+        for position, access in enumerate(statement.accesses):
+            if access.buffer == buffer and access.write == write:
+                place = kernel.buffer(buffer)
+                width = statement.width(position)
+                used = [loop for loop in loops if loop.var in place.address(access, access.elements()[0]).variables()]
+                for point in itertools.product(*(range(loop.extent.value) for loop in used)):
+                    for offset in access.elements()[::width]:
+                        for warp in range(0, kernel.threads, 32):
+                            starts = []
+                            for thread in range(warp, warp + 32):
+                                environment = {"thread": thread, "block": 0, **{loop.var.name: x for loop, x in zip(used, point)}}
+                                for var, value in values.items():
+                                    environment[var.name] = value.evaluate(environment)
+                                starts.append(place.address(access, offset).evaluate(environment) * place.dtype.bytes + place.offset)
+                            worst = max(worst, passes_by_hand(starts, width * place.dtype.bytes))
+    return worst
+
+
+def test_listing_2_by_hand():
+    kernel = lowered(LISTING_2, 128, 128, 8)
+    found = bank_findings(kernel)
+    for buffer, write in itertools.product(("a_sh", "b_sh"), (True, False)):
+        assert found[buffer, write].details["wavefronts"] == requests_by_hand(kernel, buffer, write)
+    assert found["b_sh", False].details["wavefronts"] == 4 and found["b_sh", True].details["wavefronts"] == 8
+    assert found["b_sh", False].details["pad"] == 1
+
+
+def test_repairs_of_listing_2_work():
+    found = bank_findings(lowered(LISTING_2, 128, 128, 8))
+    repaired = LISTING_2.at(Load, "A").refine(SwizzleStorage(Swizzle(*found["a_sh", True].details["swizzle"])))
+    repaired = repaired.at(Load, "B").refine(Pad(found["b_sh", True].details["pad"]))
+    assert {one.severity for one in bank_findings(lowered(repaired, 128, 128, 8)).values()} == {"note"}
+
+
+def test_vectors_count_by_phases():
+    four = Move.tile(4, 1).to(Thread).layout(ColMajor).done()
+    strategy = MatMul.tile(128, 64).to(Block).split(8).load(A, SH, four).load(B, SH).tile(4, 8).to(Thread).tile(1, 1).split(1).done()
+    finding = bank_findings(lowered(strategy, 128, 128, 8))["a_sh", True]
+    assert (finding.severity, finding.details["wavefronts"], finding.details["vector_bytes"]) == ("note", 4, 16)
+
+
+# ---------------------------------------------------------------------------------------------- coalescing
+
+
+def test_known_sectors():
+    every = np.ones((1, 32), dtype=bool)
+    lanes = np.arange(32)[None]
+    assert [int(x[0]) for x in sectors(lanes * 4, 4, every)] == [4, 4]
+    assert [int(x[0]) for x in sectors(lanes * 4096, 4, every)] == [32, 4]
+    assert [int(x[0]) for x in sectors(lanes * 16, 16, every)] == [16, 16]
+    assert [int(x[0]) for x in sectors(lanes * 8, 4, every)] == [8, 4]
+    assert [int(x[0]) for x in sectors(lanes * 0, 4, every)] == [1, 1]
+    assert [int(x[0]) for x in sectors(lanes * 4 + 4, 4, every)] == [5, 4]
+
+
+def traffic(kernel):
+    return {one.buffer: one for one in check_coalescing(Scene(kernel))}
+
+
+def test_listing_2_traffic_and_its_repair():
+    found = traffic(lowered(LISTING_2, 1024, 1024, 1024))
+    assert [(found[name].details["sectors"], found[name].details["ideal"]) for name in "ABC"] == [(8, 4), (32, 4), (32, 4)]
+    assert found["A"].severity == "note" and found["B"].severity == found["C"].severity == "warning"
+    assert found["B"].details["layout"] == "ColMajor" and ".layout(ColMajor)" in found["B"].message
+    copy = Move.tile(1, 1).to(Thread).layout(ColMajor).done()
+    better = MatMul.load(B, SH, copy).steps[0]
+    repaired = traffic(lowered(LISTING_2.at(Load, "B").replace(better), 1024, 1024, 1024))
+    assert repaired["B"].details["sectors"] == 8 and repaired["B"].severity == "note"
+
+
+def test_sizes_known_at_run_time_are_assumed_and_said():
+    found = traffic(lowered(LISTING_2, *SYMBOLIC))
+    assert found["B"].details["assumed_sizes"] == {"M": 4096, "N": 4096, "K": 4096}
+    assert "K=4096" in found["B"].message and found["B"].details["sectors"] == 32
+
+
+def test_row_major_suggestion():
+    copy = Move.tile(1, 1).to(Thread).layout(ColMajor).done()
+    strategy = MatMul.tile(32, 32).to(Block).split(32).load(A, SH, copy).load(B, SH, copy).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
+    found = traffic(lowered(strategy, 64, 64, 64, A=RowMajor))
+    assert found["A"].details["layout"] == "RowMajor" and found["B"].severity == "note"
+
+
+# ---------------------------------------------------------------------------------------------- resources and the rest
+
+
+def test_resources():
+    kernel = lowered(LISTING_2, 1024, 1024, 1024)
+    notes = check_resources(Scene(kernel))
+    assert {one.severity for one in notes} == {"note"}
+    details = {key: value for one in notes for key, value in one.details.items()}
+    assert (details["threads"], details["bytes"], details["registers"]) == (256, 8192, 64 + 8 + 8 + 24)
+    assert (details["blocks"], details["limited_by"]) == (2, "registers")
+    assert details["buffers"] == {"a_sh": 4096, "b_sh": 4096}
+
+
+def test_resources_exceeded():
+    kernel = lowered(LISTING_2, 1024, 1024, 1024)
+    spilled = check_resources(Scene(with_buffer(kernel, "c_rf", elements=as_expr(300))))
+    assert any(one.severity == "warning" and one.buffer == "c_rf" and "local memory" in one.message for one in spilled)
+    many = check_resources(Scene(with_buffer(kernel, "c_rf", elements=as_expr(250))))
+    assert any(one.severity == "warning" and "spill" in one.message for one in many)
+    assert any("idle" in one.message for one in check_resources(Scene(attrs.evolve(kernel, threads=250))))
+    assert errors(check_resources(Scene(attrs.evolve(kernel, threads=1025))))
+    assert errors(check_resources(Scene(attrs.evolve(kernel, shared_bytes=1 << 20))))
+    assert errors(check_resources(Scene(attrs.evolve(kernel, shared_bytes=4096))))
+
+
+def test_findings_are_plain_sorted_and_tabled():
+    kernel = lowered(LISTING_2, *SYMBOLIC)
+    planted = edited(kernel, at_path(barriers(kernel)[0][0], lambda _: []))
+    found = check(planted)
+    assert found == check(planted)
+    assert json.loads(json.dumps([one.as_dict() for one in found]))[0]["kind"] == "race"
+    assert [one.severity for one in found] == sorted((one.severity for one in found), key=["error", "warning", "note"].index)
+    rows = table(found)
+    assert len(rows) == len(found) + 1 and all(len(row) == 5 and all(isinstance(cell, str) for cell in row) for row in rows)
+    assert str(found[0]).startswith(f"{found[0].at}: error: race: ")
+
+
+def test_collective_regions_are_enumerated_by_their_modes():
+    """A region of more elements than have expressions of their own, swizzled, equals its elements one by one."""
+    kernel = lowered(IN_SHARED, 32, 32, 6)
+    buffer = kernel.buffer("b_sh")
+    access = ir.Access("b_sh", (ZERO, kernel.thread * 0 + 1), ((Mode(6, 1),), (Mode(4, 1), Mode(5, 6))), (None, None), False)
+    scene = Scene(kernel)
+    got = scene.addresses(scene.frame([("thread", scene.threads[:1])]), access)
+    assert got.ravel().tolist() == [buffer.address(access, offset).evaluate({"thread": 0}) for offset in access.elements()]
+
+
+def test_fast_enough_to_follow_each_compilation():
+    kernel = lowered(LISTING_2, 1024, 1024, 1024)
+    safety(kernel), check(kernel)
+    quick = min(_timed(safety, kernel) for _ in range(5))
+    whole = min(_timed(check, kernel) for _ in range(5))
+    assert quick < 0.04 and whole < 0.15, (quick, whole)
+
+
+def _timed(function, *arguments):
+    start = time.perf_counter()
+    function(*arguments)
+    return time.perf_counter() - start
+
+
+def test_the_race_check_shares_no_code_with_lowering():
+    import ast
+    from pathlib import Path
+
+    import fireiron.check
+
+    allowed = {"ir", "errors", "machine", "expr", "layout", "tensor", "spec", "units", "check"}
+    for path in Path(fireiron.check.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fireiron"):
+                assert node.module.split(".")[1] in allowed, (path.name, node.module)
