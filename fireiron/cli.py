@@ -44,8 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fireiron: {_paint('error', 31, sys.stderr)}: {error}", file=sys.stderr)
         return REFUSED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains once more when it ends
+        _drop_output()
         return 128 + 13
+    except OSError as error:
+        _drop_output()
+        print(f"fireiron: {_paint('error', 31, sys.stderr)}: {error.strerror or error}", file=sys.stderr)
+        return REFUSED
     except KeyboardInterrupt:
         print("fireiron: interrupted", file=sys.stderr)
         return 128 + 2
@@ -638,6 +642,11 @@ def _compared(got: Any, want: Any, places: Sequence[Any] | None = None) -> Mappi
 
 
 # ---------------------------------------------------------------------------------------------- output
+
+
+def _drop_output() -> None:
+    """Nobody can read the rest; without this, Python complains once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _make_printable() -> None:

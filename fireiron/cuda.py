@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 
 import attrs
 
+from fireiron.errors import VerificationError
 from fireiron.expr import (
     FALSE,
     INT_MAX,
@@ -48,15 +50,15 @@ def emit(kernel: Kernel) -> str:
 def is_wide(value: Expr) -> bool:
     """Whether evaluating the expression, or a part of it, needs 64 bits."""
     if isinstance(value, Sum):
-        low = high = 0
-        for position, (atoms, coefficient) in enumerate(_printed_terms(value)):
-            part = Sum(((atoms, coefficient),), 0)
-            low, high = (part.low, part.high) if position == 0 else (low + part.low, high + part.high)
-            if max(-low, high, abs(part.low), abs(part.high)) > INT_MAX:
-                return True
-        return max(-value.low, value.high) > INT_MAX or any(is_wide(child) for child in value.children)
-    if isinstance(value, (Const, Var)):
-        return max(-value.low, value.high) > INT_MAX
+        total = abs(value.constant)
+        for atoms, coefficient in value.terms:
+            total += abs(coefficient) * math.prod(max(1, -atom.low, atom.high) for atom in atoms)
+        if total >= 1 << 63:
+            raise VerificationError(f"{value} does not fit 64 bits", hint='bound the sizes: sym("M", high=65536)')
+        if total > INT_MAX:
+            return True
+    elif max(-value.low, value.high) > INT_MAX:
+        return True
     return any(is_wide(child) for child in value.children)
 
 
@@ -100,7 +102,8 @@ def _c_node(value: Expr) -> tuple[str, int]:
         case BitOr(left=left, right=right):
             return f"{_c(left, 4)} | {_c(right, 4)}", 1
         case Min(left=left, right=right):
-            return f"min({_c(left, 0)}, {_c(right, 0)})", 9
+            cast = "(long long)" if is_wide(value) else ""
+            return f"min({', '.join(f'{cast}({_c(side, 0)})' if cast else _c(side, 0) for side in (left, right))})", 9
         case Less(left=left, right=right):
             return f"{_c(left, 5)} < {_c(right, 5)}", 4
         case Equal(left=left, right=right):
@@ -114,7 +117,7 @@ def _c_node(value: Expr) -> tuple[str, int]:
 
 def _dividend(left: Expr) -> str:
     if left.low < 0:
-        raise ValueError(f"{left} may be negative: C++ rounds toward zero")
+        raise VerificationError(f"{left} may be negative, and is divided: C++ rounds toward zero")
     return _c(left, 6)
 
 
@@ -130,7 +133,8 @@ def _c_sum(value: Sum) -> tuple[str, int]:
             factors[0] = f"(long long){first}"
         parts.append(("- " if coefficient < 0 else "+ ") + " * ".join(factors))
     if value.constant or not parts:
-        parts.append(f"{'-' if value.constant < 0 else '+'} {abs(value.constant)}")
+        number = f"{'-' if value.constant < 0 else '+'} {abs(value.constant)}{'LL' if abs(value.constant) > INT_MAX else ''}"
+        parts.insert(0 if value.constant > 0 and parts and parts[0].startswith("-") else len(parts), number)
     text = " ".join(parts)
     text = text[2:] if text.startswith("+ ") else f"-{text[2:]}"
     single = len(parts) == 1 and not text.startswith("-")
@@ -551,6 +555,7 @@ class _Printer:
         if statement.scratch is not None:
             cast = f"reinterpret_cast<unsigned char*>({statement.scratch.name})"
             declared.append(("scratch", f"unsigned char* const scratch = {cast};"))
+            declared.append(("scratch_size", f"constexpr int scratch_size = {expression(statement.scratch.shape[0])};"))
         lines = [f"// micro-kernel {statement.instruction.name}: {statement.spec}"]
         lines += [line for name, line in declared if name in used]
         return ["{", *_indented([*lines, *text.strip("\n").split("\n")]), "}"]

@@ -56,7 +56,8 @@ def names() -> tuple[str, ...]:
 def find(argument: str) -> Entry:
     """The entry of a STRATEGY argument.
 
-    Args: `NAME` of the library, `path.py`, or either with `:name` of a strategy in that file (`strategy` if none is named).
+    Args: `NAME` of the library, `path.py`, or either with `:name` of a strategy in that file (`strategy`, or the only one, if none
+        is named).
     Raises: a `FireironError` where it does not exist, or where the file raises; then with the line of the file.
     """
     place, name = _parted(argument)
@@ -175,21 +176,21 @@ def _short(filename: str) -> str:
 
 
 def _entry(argument: str, module: ModuleType, name: str, path: Path) -> Entry:
-    chosen = name or "strategy"
-    found = getattr(module, chosen, None)
-    if not isinstance(found, Strategy):
-        there = [key for key, value in vars(module).items() if isinstance(value, Strategy)]
+    there = {key: value for key, value in vars(module).items() if isinstance(value, Strategy)}
+    chosen = name or ("strategy" if "strategy" in there or len(there) != 1 else next(iter(there)))
+    if chosen not in there:
         close = difflib.get_close_matches(chosen, there, 3, 0.5)
-        what = "is not there" if found is None else f"is no strategy but {type(found).__name__}"
+        found = getattr(module, chosen, None)
+        what = "is not there" if found is None or isinstance(found, ModuleType) else f"is no strategy but {type(found).__name__}"
         hint = f"did you mean {' or '.join(close)}?" if close else f"{path}:NAME" if there else "s = MatMul.tile(...)..."
-        raise ArgumentError(f"{path}: {chosen} {what}", legal=there or "the file has no strategy", hint=hint)
+        raise ArgumentError(f"{path}: {chosen} {what}", legal=list(there) or "the file has no strategy", hint=hint)
     problem = getattr(module, "spec", None)
     sizes = getattr(module, "SIZES", DEFAULT_SIZES)
     doc = (inspect.getdoc(module) or "").partition("\n")[0]
     if not isinstance(sizes, tuple):
         raise ArgumentError(f"{path}: SIZES must be a tuple of sizes", got=sizes, legal="SIZES = (1024, 1024, 1024)")
     own_function = callable(problem) and not isinstance(problem, (ModuleType, Spec))
-    return Entry(argument, found, problem if own_function else None, sizes, doc, path)
+    return Entry(argument, there[chosen], problem if own_function else None, sizes, doc, path)
 
 
 def _with_values(entry: Entry, values: Mapping[str, int]) -> Strategy:

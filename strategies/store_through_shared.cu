@@ -5,6 +5,7 @@
 // whole columns, neighbouring threads to neighbouring addresses. A column takes 132 elements in shared memory, against
 // bank conflicts.
 constexpr int rows = 128, columns = 16, pitch = 132;
+static_assert(sizeof(src_type) * columns * pitch <= scratch_size, "the stage does not fit its scratch memory");
 src_type* const stage = reinterpret_cast<src_type*>(scratch);
 #pragma unroll
 for (int pass = 0; pass < 8; ++pass) {

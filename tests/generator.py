@@ -42,6 +42,11 @@ class Drawn:
     def pick(self, values):
         return self.random.choice(list(values))
 
+    def leading(self, name):
+        """The leading dimension of an operand, if it is not its own extent."""
+        layout = self.spec.operands[name].tensor.layout
+        return None if layout.leading is None else constant(layout.leading)
+
     # ------------------------------------------------------------------------------------------ the problem
 
     def draw_size(self, tile):

@@ -116,3 +116,33 @@ def test_large_offsets_need_64_bits():
     kernel = module(spec).compile(launch.device_arch())
     c = kernel(a, b)
     assert int(c[2].min()) == int(c[2].max()) == 3 and int(c[1, -1]) == 2
+
+
+@pytest.mark.parametrize("chunk", range(8))
+def test_random_strategies(chunk):
+    import cupy
+    from generator import draw
+    from test_random import problem, program_to_paste
+
+    for seed in range(chunk * 25, chunk * 25 + 25):
+        drawn, _ = draw(seed)
+        arrays, expected = problem(drawn, seed)
+        spec = drawn.spec
+        leading = {name: drawn.leading(name) for name in "ABC"}
+        device = {name: stored(array, spec.operands[name].tensor.layout, cupy, leading[name]) for name, array in arrays.items()}
+        out = device.pop("C", None)
+        if out is None:
+            out = stored(np.full(expected.shape, 77, expected.dtype), spec.C.tensor.layout, cupy, leading["C"])
+        drawn.strategy.compile(launch.device_arch())(device["A"], device["B"], out=out)
+        assert np.array_equal(cupy.asnumpy(out), expected), program_to_paste(drawn)
+
+
+def test_torch_arrays_and_streams():
+    torch = pytest.importorskip("torch")
+    module = library("gemm_nn")
+    kernel = module.strategy(module.spec(130, 70, 40, A=RowMajor, B=RowMajor, C=RowMajor)).compile(launch.device_arch())
+    a, b = (torch.randint(-3, 4, shape, device="cuda").float() for shape in ((130, 40), (40, 70)))
+    out = torch.full((130, 70), float("nan"), device="cuda")
+    assert kernel(a, b, out=out) is out
+    torch.cuda.synchronize()
+    assert torch.equal(out, a @ b)

@@ -7,9 +7,8 @@ a digit is wider than all that lies below it, equal coordinates mean equal digit
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -132,14 +131,17 @@ def _compared(scene: Scene, local: Local, uses: Sequence[Use], write: Use) -> Fi
         return None
     grid = constant(scene.kernel.grid)
     if all(not part.variables() for part in offset):
-        return _overlap(write, (0, 1), local.low)
-    if grid is None or any(_sizes(part) for part in offset):
-        return _undecided(write, "the offsets of the blocks could not be decoded for all sizes")
-    if grid > MANY:
+        return _overlap(write, (0, 1), local.low, {})
+    if grid is not None and grid > MANY:
         return _undecided(write, f"{grid} blocks are too many to enumerate")
-    frame = scene.frame([("block", np.arange(grid))])
-    places = np.stack([frame.full(part) for part in offset], axis=-1)
-    return _enumerated(scene, local, uses, write, places)
+    if grid is not None and not any(_sizes(part) for part in offset):
+        return _enumerated(scene, local, uses, write, offset, {})
+    for target in (300, 1000):
+        sizes = {one.name: min(max(-(-target // one.multiple_of) * one.multiple_of, one.low), one.high) for one in scene.kernel.symbols}
+        found = _enumerated(scene, local, uses, write, offset, sizes)
+        if found is not None and found.severity == "error":
+            return found
+    return _undecided(write, "the offsets of the blocks could not be decoded for all sizes")
 
 
 def _sizes(part: Expr) -> bool:
@@ -181,16 +183,25 @@ def _recovered(value: Expr | None, known: frozenset[Expr], depth: int) -> bool:
     return False
 
 
-def _enumerated(scene: Scene, local: Local, uses: Sequence[Use], write: Use, places: Array) -> Finding | None:
-    """All blocks of a static grid: first by the boxes that they touch, then element by element."""
+def _enumerated(
+    scene: Scene, local: Local, uses: Sequence[Use], write: Use, offset: Sequence[Expr], sizes: Mapping[str, int]
+) -> Finding | None:
+    """All blocks of a grid of known size: first by the boxes that they touch, then element by element."""
+    count = int(scene.frame([], sizes).value(scene.kernel.grid))
+    if count > MANY:
+        return _undecided(write, f"{count} blocks are too many to enumerate")
+    frame = scene.frame([("block", np.arange(count))], sizes)
+    places = np.stack([frame.full(part) for part in offset], axis=-1)
     steps = np.gcd.reduce(places - places[0], axis=0)
     widths = [high - low + 1 for low, high in zip(local.low, local.high, strict=True)]
     boxes, first, owner = np.unique(places, axis=0, return_index=True, return_inverse=True)
     if len(boxes) < len(places):
         owners = first[owner.ravel()]
         other = int(np.flatnonzero(owners != np.arange(len(places)))[0])
-        return _overlap(write, (int(owners[other]), other), [int(x) + y for x, y in zip(places[other], local.low, strict=True)])
-    if all(step == 0 or width <= step for step, width in zip(steps, widths, strict=True)):
+        element = places[other] + np.array(local.low)
+        if _inside(scene, write, element, sizes):
+            return _overlap(write, (int(owners[other]), other), element, sizes)
+    elif all(step == 0 or width <= step for step, width in zip(steps, widths, strict=True)):
         return None
     elements = _elements(scene, local, uses)
     if elements is None or len(elements) * len(places) > MANY:
@@ -198,17 +209,16 @@ def _enumerated(scene: Scene, local: Local, uses: Sequence[Use], write: Use, pla
     touched = (places[:, None, :] + elements[None, :, :]).reshape(-1, places.shape[1])
     blocks = np.repeat(np.arange(len(places)), len(elements))
     _, index, inverse = np.unique(touched, axis=0, return_index=True, return_inverse=True)
-    shared = np.flatnonzero(blocks[index][inverse.ravel()] != blocks)
-    inside = [int(one) for one in shared if _inside(scene, write, touched[one])]
-    if not inside:
-        return None
-    where = inside[0]
-    return _overlap(write, (int(blocks[index][inverse.ravel()[where]]), int(blocks[where])), [int(x) for x in touched[where]])
+    owners = blocks[index][inverse.ravel()]
+    for where in np.flatnonzero(owners != blocks):
+        if _inside(scene, write, touched[where], sizes):
+            return _overlap(write, (int(owners[where]), int(blocks[where])), touched[where], sizes)
+    return None
 
 
-def _inside(scene: Scene, use: Use, element: Array) -> bool:
-    sizes = [constant(size) for size in scene.kernel.buffer(use.access.buffer).tensor.shape]
-    return all(size is None or 0 <= place < size for place, size in zip(element, sizes, strict=True))
+def _inside(scene: Scene, use: Use, element: Array, sizes: Mapping[str, int]) -> bool:
+    extents = [int(size.evaluate(sizes)) for size in scene.kernel.buffer(use.access.buffer).tensor.shape]
+    return all(0 <= place < size for place, size in zip(element, extents, strict=True))
 
 
 def _elements(scene: Scene, local: Local, uses: Sequence[Use]) -> Array | None:
@@ -223,9 +233,11 @@ def _elements(scene: Scene, local: Local, uses: Sequence[Use]) -> Array | None:
     return np.unique(np.concatenate(rows), axis=0)
 
 
-def _overlap(use: Use, blocks: tuple[int, int], element: Iterable[int]) -> Finding:
+def _overlap(use: Use, blocks: tuple[int, int], element: Iterable[int], sizes: Mapping[str, int]) -> Finding:
     name = use.access.buffer
-    place = list(itertools.chain(element))
-    message = f"{name}{place}: blocks {blocks[0]} and {blocks[1]} both write it, and blocks do not wait for each other"
-    details = {"blocks": blocks, "element": place, "statements": [described(use.statement, use.access)] * 2}
+    place = [int(one) for one in element]
+    at_sizes = f" at {', '.join(f'{name}={value}' for name, value in sizes.items())}" if sizes else ""
+    message = f"{name}{place}: blocks {blocks[0]} and {blocks[1]} both touch it{at_sizes}, and blocks do not wait for each other"
+    details = {"blocks": blocks, "element": place, "sizes": dict(sizes), "statements": [described(use.statement, use.access)] * 2}
+    details |= {"buffers": [name, name], "lines": [line_of(use.statement, use.access)] * 2}
     return Finding("race", "error", name, message, line_of(use.statement, use.access), described(use.statement, use.access), details)

@@ -252,15 +252,17 @@ class _Bounds:
         needed = self.scene.needs((*values, use.statement.active))
         empty = self.scene.frame([], sizes)
         axes: list[tuple[str, Array]] = [("thread", self.scene.threads)]
-        if "block" in needed:
-            axes.append(("block", np.arange(int(empty.value(self.kernel.grid)))))
         fixed = dict(sizes)
-        for loop in use.loops:
-            if loop.var.name in needed and self.scene.roots(loop.extent) <= self.scene.symbols:
-                axes.append((loop.var.name, np.arange(max(int(empty.value(loop.extent)), 0))))
-            elif loop.var.name in needed:
-                fixed[loop.var.name] = 0
-        complete = len(fixed) == len(sizes)
+        extents = {"block": self.kernel.grid, **{loop.var.name: loop.extent for loop in use.loops}}
+        complete = True
+        for name, extent in extents.items():
+            if name in needed and self.scene.roots(extent) <= self.scene.symbols:
+                count = max(int(empty.value(extent)), 0)
+                axes.append((name, np.arange(count) if count <= MANY else np.array([0, 1, count // 2, count - 2, count - 1])))
+                complete = complete and count <= MANY
+            elif name in needed:
+                fixed[name] = 0
+                complete = False
         if "thread" not in needed:
             axes[0] = ("thread", self.scene.threads[:1])
         while math.prod(len(one) for _, one in axes) > MANY:

@@ -27,7 +27,7 @@ class Finding:
     message: str
     at: str | None = None
     access: str | None = None
-    details: Mapping[str, Any] = attrs.field(factory=dict)
+    details: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

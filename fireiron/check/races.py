@@ -288,20 +288,27 @@ class _Replay:
         for loop in free:
             if loop.var.name not in needed:
                 continue
-            count = constant(loop.extent)
-            if loop.var.name in self.scene.needs(conditions) or not self._shifts([use], loop.var):
-                return None
-            reach = None
-            for part, width in zip(self._places(use.access), use.access.shape, strict=False):
-                step = self._coefficient(part, loop.var)
-                if step:
-                    rest = part - loop.var * step
-                    near = (rest.high - rest.low + _span(use.access) + width) // abs(step) + 2
-                    reach = near if reach is None else min(reach, near)
+            reach = None if loop.var.name in self.scene.needs(conditions) else self._reach(use, loop)
             if reach is None:
                 return None
+            count = constant(loop.extent)
             axes.append((loop.var.name, np.arange(reach if count is None else min(reach, count))))
         return axes if math.prod(len(values) for _, values in axes) * self.kernel.threads <= MANY else None
+
+    def _reach(self, use: Use, loop: For) -> int | None:
+        """How many iterations hold all conflicts of an array that only this loop touches, and moves through in equal steps."""
+        space = self.space(use.access.buffer)
+        uses = [one for one in self.scene.uses if one.access.buffer in self.watched and self.space(one.access.buffer) == space]
+        if any(loop not in one.loops for one in uses) or not self._shifts(uses, loop.var):
+            return None
+        found = []
+        for dim, base in enumerate(use.access.base):
+            step = self._coefficient(base, loop.var)
+            if step:
+                rests = [self._places(one.access)[dim] - loop.var * step for one in uses]
+                width = max(offset[dim] for one in uses for offset in one.access.elements()) + 1
+                found.append((max(rest.high for rest in rests) - min(rest.low for rest in rests) + width) // abs(step) + 2)
+        return min(found, default=None)
 
     def _footprint(self, use: Use, fixed: Mapping[str, int], by_unit: bool) -> Footprint | None:
         frame = self.frame(use, fixed)
@@ -354,10 +361,6 @@ class _Replay:
         if mask is None:
             return None
         return np.broadcast_to(mask, (*frame.shape, len(use.access.elements())))
-
-
-def _span(access: Access) -> int:
-    return max((max(offset) for offset in access.elements() if offset), default=0)
 
 
 def _block_level(level: Level) -> Level:

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from fireiron.errors import VerificationError
 from fireiron.expr import Expr, Sum, Var, compiled, conjuncts, constant
 from fireiron.ir import Access, Exec, For, Kernel, Let, Stmt, scratch_access, statements
 
@@ -68,7 +69,10 @@ class Scene:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.threads = np.arange(kernel.threads)
-        self.lets = {one.var.name: one.value for one in statements(kernel.body) if isinstance(one, Let)}
+        self.lets: dict[str, Expr] = {}
+        for one in statements(kernel.body):
+            if isinstance(one, Let) and self.lets.setdefault(one.var.name, one.value) != one.value:
+                raise VerificationError(f"{one.var} has two meanings, {self.lets[one.var.name]} and {one.value}")
         self.symbols = frozenset(symbol.name for symbol in kernel.symbols)
         self.roots = functools.lru_cache(maxsize=None)(self._roots)
         self.uses = tuple(_uses(kernel.body, ()))
@@ -106,14 +110,11 @@ class Scene:
 
     def loop_axes(self, loops: Sequence[For], needed: frozenset[str], limit: int = MANY) -> list[tuple[str, Array]] | None:
         """All values of the needed loops, or None where they are not known or too many."""
-        axes = []
-        for loop in loops:
-            if loop.var.name in needed:
-                count = constant(loop.extent)
-                if count is None:
-                    return None
-                axes.append((loop.var.name, np.arange(count)))
-        return axes if math.prod(len(values) for _, values in axes) <= limit else None
+        counts = {loop.var.name: constant(loop.extent) for loop in loops if loop.var.name in needed}
+        known = {name: count for name, count in counts.items() if count is not None}
+        if len(known) < len(counts) or math.prod(known.values()) > limit:
+            return None
+        return [(name, np.arange(count)) for name, count in known.items()]
 
     def addresses(self, frame: Frame, access: Access) -> Array:
         """Addresses in elements at every point of the frame, the access's elements along a last axis."""

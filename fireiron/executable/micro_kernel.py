@@ -28,7 +28,8 @@ class MicroKernel(Executable):
     its view, or for a distributed operand as the thread's register array. For an operand `x` with dimensions `m`, `n`:
     `x_stride_m` is the step in elements, `x_size_m` the elements of the view that lie inside the tensor; and for a
     distributed operand `x_registers` and the functions `x_m(r)`, `x_n(r)`, the coordinates of register `r` in the view.
-    `accumulate` is a bool for a MatMul. `scratch` points to `scratch_bytes` of shared memory of its own.
+    `accumulate` is a bool for a MatMul. `scratch` points to `scratch_size` bytes of shared memory of its own
+    (the field `scratch_bytes`); assert in the text that it is enough.
 
     `performs_spec`, if given, is the spec in its short form that it is meant for, compared with the residual spec's text.
     `threads` fixes the block's threads where nothing else does. `collective` says that all threads of the level take part

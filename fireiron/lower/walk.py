@@ -19,7 +19,7 @@ from fireiron.units import BLOCK, THREAD
 RESERVED = {
     "block", "thread", "warp_size", "uid", "float", "double", "int", "char", "bool", "void", "const", "return", "for", "if", "else",
     "while", "do", "static", "extern", "struct", "class", "auto", "register", "signed", "unsigned", "long", "short", "smem", "scratch",
-    "accumulate", "threadIdx", "blockIdx", "blockDim", "gridDim",
+    "accumulate", "min", "max", "warpSize", "threadIdx", "blockIdx", "blockDim", "gridDim",
 }  # fmt: skip
 """Names that generated code must not bind: C++ keywords and what the printer uses itself."""
 
@@ -53,6 +53,9 @@ def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Archit
 
 def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executable, ...], threads: int | None) -> Context:
     symbols = symbols_of(spec)
+    for var in symbols:
+        if var.name in RESERVED | set(spec.operands):
+            raise ArgumentError(f"a symbol called {var.name}: generated code uses the name", hint=f'another name: sym("{var.name}_size")')
     taken = RESERVED | {var.name for var in symbols} | set(spec.operands)
     thread = THREAD if threads is None else Var(THREAD.name, 0, threads - 1)
     return Context(architecture, instructions, Names(taken), BLOCK, thread, threads)
