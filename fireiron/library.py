@@ -248,4 +248,9 @@ def _plain_problem(strategy: Strategy) -> Callable[..., Spec]:
         spec: Spec = Init(M, N, dtype=dtype)(GL)(Kernel)
         return spec
 
-    return move if strategy.start == Move else init if strategy.start == Init else matmul
+    for start, problem in ((MatMul, matmul), (Move, move), (Init, init)):
+        if strategy.start == start:
+            return problem
+    raise ArgumentError(
+        f"a strategy for {strategy.start!r} needs a problem", hint="define spec(M, N) in its file, or bind the strategy there"
+    )

@@ -364,9 +364,10 @@ def check_value(value: object, dtype: DType) -> int:
     number = as_integer(value)
     if number is None:
         raise ArgumentError("value: the initial value must be an integer", got=value)
-    limit = 2**dtype.mantissa if dtype.kind == "float" else 2 ** (dtype.bits - 1) - 1
-    if abs(number) > limit:
-        raise ArgumentError(f"value={number}: no exact {dtype}", legal=f"{-limit} ... {limit}")
+    most = 2**dtype.mantissa if dtype.kind == "float" else 2 ** (dtype.bits - 1) - 1
+    least = -most if dtype.kind == "float" else -most - 1
+    if not least <= number <= most:
+        raise ArgumentError(f"value={number}: no exact {dtype}", legal=f"{least} ... {most}")
     return number
 
 

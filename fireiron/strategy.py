@@ -453,7 +453,7 @@ def parse_permutation(text: str) -> Expr:
             return UID
         if isinstance(node, ast.Constant) and as_integer(node.value) is not None:
             return as_expr(node.value)
-        raise ArgumentError(f"swizzle({text!r}): cannot be read", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site())
+        raise ArgumentError(f"swizzle({text[:60]!r}): cannot be read", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site())
 
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise ArgumentError(f"swizzle: no text of at most {MOST_TEXT} characters", got=str(text)[:80], at=call_site())
@@ -463,7 +463,7 @@ def parse_permutation(text: str) -> Expr:
         raise error.located(at=call_site()) from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ArgumentError(
-            f"swizzle({text!r}): no expression", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site()
+            f"swizzle({text[:60]!r}): no expression", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site()
         ) from None
 
 

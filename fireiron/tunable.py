@@ -116,7 +116,7 @@ class Derived(_Arithmetic):
     depth: int = attrs.field(init=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
-        if self.op not in _OPERATORS:
+        if not isinstance(self.op, str) or self.op not in _OPERATORS:
             raise ArgumentError("arithmetic on tunables: no such operation", got=self.op, legal=_OPERATORS, at=call_site())
         for name in ("left", "right"):
             part = getattr(self, name)
@@ -178,8 +178,12 @@ def count(value: Any, what: str, least: int = 1, most: int = LARGEST) -> Any:
         return value
     number = as_integer(value)
     if number is None or not least <= number <= most:
-        raise DecompositionError(f"{what}: must be an integer", got=value, legal=f"{least} ... {most}", at=call_site())
+        raise DecompositionError(f"{what}: must be {_integer(least)}", got=value, legal=f"{least} ... {most}", at=call_site())
     return number
+
+
+def _integer(least: int) -> str:
+    return "a positive integer" if least == 1 else "an integer"
 
 
 def integral(value: Any, what: str) -> Any:
@@ -192,7 +196,7 @@ def chosen(value: Any, what: str, least: int = 1, most: int = LARGEST) -> int:
     if isinstance(value, _Arithmetic):
         raise DecompositionError(f"{what}: {value!r} has no value yet", hint="strategy.with_(...), or bind the whole strategy")
     if not least <= value <= most:
-        raise DecompositionError(f"{what}: must be an integer", got=value, legal=f"{least} ... {most}")
+        raise DecompositionError(f"{what}: must be {_integer(least)}", got=value, legal=f"{least} ... {most}")
     return int(value)
 
 

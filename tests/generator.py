@@ -258,7 +258,7 @@ def draw(seed):
         try:
             drawn = Drawn(f"{seed}/{refused}")
             drawn.program = drawn.strategy.program("sm_90")
-            _ = drawn.program.ir
+            _ = drawn.program.lowered
             return drawn, refused
         except (DecompositionError, ResourceError, MatchError, SynchronizationError):
             refused += 1

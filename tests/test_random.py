@@ -52,7 +52,7 @@ def test_random_strategies_equal_numpy(chunk):
     for seed in range(SEED + chunk * PER_CHUNK, SEED + (chunk + 1) * PER_CHUNK):
         drawn, _ = draw(seed)
         arrays, expected = problem(drawn, seed)
-        kernel = drawn.program.ir
+        kernel = drawn.program.lowered
         got = simulate(kernel, arrays, drawn.symbols).outputs["C"]
         assert np.array_equal(got, expected), program_to_paste(drawn)
         alarms = [finding for finding in safety(kernel) if finding.severity == "error"]
@@ -70,7 +70,7 @@ def test_unrefined_twins():
     for seed in itertools.count(SEED + 10_000_000):
         drawn, _ = draw(seed)
         try:
-            kernel = drawn.strategy.unrefined().program("sm_90").ir
+            kernel = drawn.strategy.unrefined().program("sm_90").lowered
         except (DecompositionError, ResourceError):
             continue  # a permutation of lanes that only the main path had
         arrays, expected = problem(drawn, seed)
@@ -104,7 +104,7 @@ def test_dropped_barriers_are_found_by_both_detectors():
     planted = collections.Counter()
     for seed in itertools.count(SEED + 20_000_000):
         drawn, _ = draw(seed)
-        kernel = drawn.program.ir
+        kernel = drawn.program.lowered
         asked = any(type(r).__name__ == "Sync" for step in drawn.strategy.steps for r in step.refinements)
         if asked or not barriers(kernel.body):
             continue

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import json
+import pkgutil
 import random
 
 import attrs
 import pytest
 
+import fireiron
 from fireiron import *
 from fireiron import library
-from fireiron.store import VERSION, dumps, expression, expression_text, load, loads, loads_spec, save, write_text
+from fireiron.explain import End
+from fireiron.store import CLASSES, VERSION, dumps, expression, expression_text, load, loads, loads_spec, save, write_text
 
 NAMES = library.names()
 
@@ -42,7 +46,9 @@ class Turbo(Refinement):
 def mixed() -> Strategy:
     """A strategy with every built-in step, refinement, executable and tunable."""
     bm = Tunable("bm", 64, 128)
-    copy_ = Move.tile(bm // 8 + 1 * bm, 1).to(Warp).unroll().tile(1, 1).to(Lane).layout(ColMajor).swizzle(lambda uid: uid ^ 1).done(vector(4))
+    copy_ = (
+        Move.tile(bm // 8 + 1 * bm, 1).to(Warp).unroll().tile(1, 1).to(Lane).layout(ColMajor).swizzle(lambda uid: uid ^ 1).done(vector(4))
+    )
     return (
         MatMul.tile(bm, n=64)
         .to(Block)
@@ -70,10 +76,13 @@ def problems() -> list[Spec]:
     M, L = sym("M", multiple_of=8), sym("L", high=4096)
     return [
         MatMul(64, 64, 64)(GL, GL, GL)(Kernel),
-        MatMul(M, M * 2 + 8, 7, dtype=(int8, int32), c_dtype=float32, accumulator=float64, A=RowMajor(ld=L), C=ColMajor(ld=M + 5))(GL, GL, GL)(Kernel),
+        MatMul(M, M * 2 + 8, 7, dtype=(int8, int32), c_dtype=float32, accumulator=float64, A=RowMajor(ld=L), C=ColMajor(ld=M + 5))(
+            GL, GL, GL
+        )(Kernel),
         MatMul(8, 8, 1, accumulate=True)(RF, SH, RF)(Warp),
         Move(M, 9, dtype=float16, dst_dtype=float32, src=RowMajor)(GL, GL)(Kernel),
         Init(4, 4, dtype=int32, value=7)(RF)(Thread),
+        BinaryPointwise("*", 8, M, dtype=float16, rhs=RowMajor)(GL, GL, GL)(Kernel),
     ]
 
 
@@ -121,6 +130,17 @@ def test_specs_survive_and_bind() -> None:
     for name in NAMES:
         residual = library.bind(library.find(name)).result
         assert loads_spec(dumps(residual)) == residual
+
+
+def test_every_class_that_extends_the_language_is_stored() -> None:
+    found: set[type] = set()
+    for module in pkgutil.walk_packages(fireiron.__path__, "fireiron."):
+        if not module.name.endswith("__main__"):
+            for value in vars(importlib.import_module(module.name)).values():
+                if isinstance(value, type) and issubclass(value, (Decomposition, Refinement, Executable, Spec)):
+                    found.add(value)
+    abstract = {Decomposition, Refinement, Executable, Spec, End}
+    assert found - abstract - set(CLASSES.values()) == set()
 
 
 def test_own_values_survive() -> None:
@@ -176,8 +196,8 @@ def test_expressions_survive() -> None:
     "text",
     ["", " ", "uid +", "f(1)", "__import__('os')", "uid.x", "uid[0]", "lambda: 0", "1.5", "True", "None", "'a'", "uid // 0", "uid % 0", "M",
      "Var('M')", "Var('M', 0, 1, 0, True)", "Var('M', 5, 1, 1, True)", "Var('1', 0, 1, 1, True)", "Var(uid, 0, 1, 1, True)",
-     "Var('M', 0, 1, True, True)", "uid ** 9", "uid < uid < 3", "uid if 1 else 2", "9" * 5000, "(" * 500 + "uid", "-" * 99999 + "uid", "all_of(uid)",
-     "equal(1)", "1_000x", "uid\n+ 1;", "uid \\d", "{}", True, None, 1.0, [], {}],
+     "Var('M', 0, 1, True, True)", "uid ** 9", "uid < uid < 3", "uid if 1 else 2", "9" * 5000, "(" * 500 + "uid",
+     "-" * 99999 + "uid", "all_of(uid)", "equal(1)", "1_000x", "uid\n+ 1;", "uid \\d", "{}", True, None, 1.0, [], {}],
 )  # fmt: skip
 def test_texts_that_are_no_expression(text: object) -> None:
     with pytest.raises(FireironError):
@@ -207,7 +227,7 @@ def refused(value: object) -> str:
         (lambda d: d["steps"][0].update(sizes=["8"]), "tile", "$.strategy.steps[0]"),
         (lambda d: d["steps"][0].update(sizes=[True]), "tile", "$.strategy.steps[0]"),
         (lambda d: d["steps"][0].update(sizes="88"), "a list is needed", "$.strategy.steps[0].sizes"),
-        (lambda d: d["steps"][0].update(sizes=[]), "", "$.strategy.steps[0]"),
+        (lambda d: d["steps"][0].update(sizes=[], by_dim=[]), "no size", "$.strategy.steps[0]"),
         (lambda d: d["steps"][0].update(by_dim=[["n", 64], ["n", 32]]), "", "$.strategy.steps[0]"),
         (lambda d: d["steps"][0].update(by_dim=[["n"]]), "2 values", "$.strategy.steps[0].by_dim[0]"),
         (lambda d: d["steps"][0].update(by_dim=[[3, 64]]), "a text", "$.strategy.steps[0].by_dim[0][0]"),
@@ -219,23 +239,31 @@ def refused(value: object) -> str:
         (lambda d: d["steps"][0].update(type="Unroll", sizes=1), "Unroll is no Decomposition", "$.strategy.steps[0]"),
         (lambda d: d["steps"][0]["refinements"].append({"type": "Pad", "elements": 1}), "Pad", "$.strategy.steps[0]"),
         (lambda d: d["steps"][0]["refinements"].append({"type": "To", "level": "Warp"}), "twice", "$.strategy.steps[0]"),
-        (lambda d: d["steps"][0]["refinements"][0].update(level="Blok"), "unknown Level 'Blok'", "$.strategy.steps[0].refinements[0].level"),
+        (
+            lambda d: d["steps"][0]["refinements"][0].update(level="Blok"),
+            "unknown Level 'Blok'",
+            "$.strategy.steps[0].refinements[0].level",
+        ),
         (lambda d: d["steps"][0]["refinements"][0].pop("level"), "missing", "$.strategy.steps[0].refinements[0].level"),
         (lambda d: d["steps"][0]["sizes"][0].update(values=[]), "Tunable", "$.strategy.steps[0].sizes[0]"),
         (lambda d: d["steps"][0]["sizes"][0].update(name=""), "Tunable", "$.strategy.steps[0].sizes[0]"),
         (lambda d: d["steps"][1].update(memory=None), "Memory", "$.strategy.steps[1].memory"),
         (lambda d: d["steps"][1].update(dtype="float17"), "unknown DType 'float17'", "$.strategy.steps[1].dtype"),
         (lambda d: d["steps"][1]["refinements"][0].update(reason=" "), "unchecked", "$.strategy.steps[1].refinements[0]"),
-        (lambda d: d["steps"][1]["store"][0]["executable"].update(scratch_bytes=-4), "scratch_bytes", "$.strategy.steps[1].store[0].executable"),
+        (
+            lambda d: d["steps"][1]["store"][0]["executable"].update(scratch_bytes=-4),
+            "scratch_bytes",
+            "$.strategy.steps[1].store[0].executable",
+        ),
         (lambda d: d["steps"][1]["store"][0]["executable"].update(scratch_bytes="4"), "integer", "store[0].executable.scratch_bytes"),
-        (lambda d: d["steps"][1]["init"].insert(0, {"type": "Done"}), "goes on after done", "$.strategy.steps[1]"),
+        (lambda d: d["steps"][1]["init"].insert(0, {"type": "Done"}), "goes on behind done", "$.strategy.steps[1]"),
         (lambda d: d["steps"][3]["refinements"][0].update(bytes=3), "align", "$.strategy.steps[3].refinements[0]"),
         (lambda d: d["steps"][3]["refinements"][2].update(elements=-1), "pad", "$.strategy.steps[3].refinements[2]"),
         (lambda d: d["steps"][3]["move"][0]["sizes"][0].update(op="**"), "", "$.strategy.steps[3].move[0].sizes[0]"),
         (lambda d: d["steps"][3].update(operand=7), "a text", "$.strategy.steps[3].operand"),
         (lambda d: d["steps"][3].update(operand="a b"), "", "$.strategy.steps[3]"),
         (lambda d: d["steps"][5]["sizes"][0].update(dims=[[4, 6]]), "Strided", "$.strategy.steps[5].sizes[0]"),
-        (lambda d: d["steps"].insert(0, {"type": "Done"}), "goes on after done", "$.strategy"),
+        (lambda d: d["steps"].insert(0, {"type": "Done"}), "goes on behind done", "$.strategy"),
         (lambda d: d.update(steps={}), "list", "$.strategy.steps"),
         (lambda d: d.update(start="Nothing"), "start", "$.strategy"),
         (lambda d: d.pop("start"), "missing", "$.strategy.start"),
@@ -258,7 +286,7 @@ def test_a_wrong_document_names_the_place(change, message: str, place: str) -> N
         (lambda s: s["A"]["tensor"].update(memory="SH"), "global memory"),
         (lambda s: s["A"]["tensor"].update(shape=[64, -1]), ""),
         (lambda s: s["A"]["tensor"].update(shape=[64]), "rank"),
-        (lambda s: s["A"]["dims"][0]["modes"][0].update(size=32), "dimension m"),
+        (lambda s: s["A"]["dims"][0]["modes"][0].update(size=32), "along m"),
         (lambda s: s["A"]["dims"][0]["modes"][0].update(size=0), ""),
         (lambda s: s["A"]["dims"].pop(), ""),
         (lambda s: s["C"]["tensor"].update(layout={"type": "MatrixLayout", "order": "diagonal"}), "row or col"),
@@ -276,7 +304,8 @@ def test_a_wrong_spec_is_refused(change, message: str) -> None:  # type: ignore[
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "null", "[]", "3", '"strategy"', "{}", '{"fireiron": "strategy"}', '{"fireiron": "strategy", "version": 1}', "\ufeff{}", "NaN",
+    ["", "{", "null", "[]", "3", '"strategy"', "{}", '{"fireiron": "strategy"}', '{"fireiron": "strategy", "version": 1}', "\ufeff{}",
+     "NaN",
      '{"fireiron": "strategy", "version": 1, "strategy": null}', '{"fireiron": "strategy", "version": 1, "strategy": {}, "x": 1}',
      '{"fireiron": "strategy", "version": 1, "version": 1, "strategy": {}}', '{"fireiron": ["a"], "version": 1, "strategy": {}}',
      '{"fireiron": "strategy", "version": 1, "strategy": NaN}', "[" * 100000, "[" + "9" * 6000 + "]",
@@ -301,8 +330,9 @@ def test_versions_and_kinds() -> None:
             dumps(wrong)  # type: ignore[arg-type]
 
 
-ODD = [None, True, False, 0, -1, 1, 2**40, 1.5, "", "x", "RF", "Warp", "uid", "Var('M', 1, 9, 1, True)", [], [0], [[]], {}, {"type": "Tile"},
-       {"type": "Done"}, {"type": "Tunable", "name": "t", "values": [2]}, {"type": "Strided", "dims": [[1, 2]]}, {"type": "To", "level": "Warp"}]  # fmt: skip
+ODD = [None, True, False, 0, -1, 1, 2**40, 1.5, "", "x", "RF", "Warp", "uid", "Var('M', 1, 9, 1, True)", [], [0], [[]], {},
+       {"type": "Tile"}, {"type": "Done"}, {"type": "Tunable", "name": "t", "values": [2]}, {"type": "Strided", "dims": [[1, 2]]},
+       {"type": "To", "level": "Warp"}]  # fmt: skip
 
 
 def places(value: object, path: tuple[object, ...] = ()) -> list[tuple[object, ...]]:

@@ -20,6 +20,7 @@ from fireiron.expr import TRUE, ZERO, Expr, FloorDiv, Less, Mod, Var, conjuncts,
 from fireiron.ir import For, Let, statements
 from fireiron.machine import GL
 from fireiron.spec import MoveSpec
+from fireiron.tensor import Storage
 
 
 def check_bounds(scene: Scene) -> tuple[Finding, ...]:
@@ -188,7 +189,9 @@ class _Bounds:
                 if found is not None:
                     yield found
                     return
-        elements = use.access.elements() if len(use.access.elements()) <= 8 else ()
+        elements = use.access.elements()
+        if len(elements) > 8:
+            elements = (elements[0], elements[-1]) if _monotone(use.access.storage or buffer.storage) else ()
         parts = [buffer.address(use.access, offset) for offset in elements]
         if parts and self.trusted and all(part.low >= 0 and less(part, total) == TRUE for part in parts):
             return
@@ -300,6 +303,11 @@ def _where(point: Mapping[str, int]) -> str:
 def _split(point: Mapping[str, int]) -> dict[str, Any]:
     loops = {name: value for name, value in point.items() if name not in ("thread", "block")}
     return {**{name: value for name, value in point.items() if name in ("thread", "block")}, "loops": loops}
+
+
+def _monotone(storage: Storage) -> bool:
+    """Whether addresses grow with each coordinate, so that the first and the last element bound all others."""
+    return storage.swizzle is None and all(len(modes) == 1 and modes[0].size is None for modes in storage.dims)
 
 
 def _finding(use: Use, message: str, details: Mapping[str, Any]) -> Finding:

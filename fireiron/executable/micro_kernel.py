@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.expr import as_expr, constant
 from fireiron.ir import Exec, Stmt
-from fireiron.machine import SH, Architecture, as_integer, int8
+from fireiron.machine import SH, Architecture, Block, as_integer, int8
 from fireiron.spec import Spec
 from fireiron.tensor import ColMajor, Tensor
 from fireiron.tree import Context, Executable, Mismatch, call_site, execution
@@ -62,7 +62,7 @@ class MicroKernel(Executable):
         for name, least, most in (("scratch_bytes", 0, MOST_SCRATCH), ("threads", 1, MOST_THREADS)):
             value = getattr(self, name)
             number = as_integer(value)
-            if (number is None and (name, value) != ("threads", None)) or (number is not None and not least <= number <= most):
+            if (number is None and not (name == "threads" and value is None)) or (number is not None and not least <= number <= most):
                 raise ArgumentError(f"micro-kernel: {name} must be an integer", got=value, legal=f"{least} ... {most}", at=call_site())
             object.__setattr__(self, name, number)
 
@@ -92,6 +92,10 @@ class MicroKernel(Executable):
         statement = execution(self, spec, context)
         if not self.scratch_bytes:
             return (statement,)
+        if spec.level != Block:
+            raise DecompositionError(
+                f"{self} asks for scratch memory at {spec.level}", legal="Block", hint="use it for a spec of a whole block"
+            )
         size = as_expr(self.scratch_bytes)
         scratch = Tensor(context.fresh("scratch"), (size,), int8, SH, ColMajor, reuse=True, must_reuse=False, origin=context.origin)
         return (attrs.evolve(statement, scratch=scratch),)

@@ -303,7 +303,8 @@ def _reason(hazards: list[Hazard], position: int, scope: str) -> str:
     parts = []
     if complete:
         parts.append(f"{', '.join(complete)} complete")
-    if free and not complete:
+    free = dict.fromkeys(name for name in free if name not in complete)
+    if free:
         parts.append(f"{', '.join(free)} free again")
     return "; ".join(parts) or "asked for by sync"
 
