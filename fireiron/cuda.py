@@ -48,14 +48,18 @@ def emit(kernel: Kernel) -> str:
 
 
 def is_wide(value: Expr) -> bool:
-    """Whether evaluating the expression, or a part of it, needs 64 bits."""
+    """Whether evaluating the expression, or a part of it (a partial sum or product too), needs 64 bits."""
     if isinstance(value, Sum):
-        total = abs(value.constant)
+        above, below = max(0, value.constant), max(0, -value.constant)
+        widest = 0
         for atoms, coefficient in value.terms:
-            total += abs(coefficient) * math.prod(max(1, -atom.low, atom.high) for atom in atoms)
-        if total >= 1 << 63:
+            part = Sum(((atoms, coefficient),), 0)
+            above, below = above + max(0, part.high), below + max(0, -part.low)
+            widest = max(widest, abs(coefficient) * math.prod(max(1, -atom.low, atom.high) for atom in atoms))
+        extreme = max(widest, above, below)
+        if extreme >= 1 << 63:
             raise VerificationError(f"{value} does not fit 64 bits", hint='bound the sizes: sym("M", high=65536)')
-        if total > INT_MAX:
+        if extreme > INT_MAX:
             return True
     elif max(-value.low, value.high) > INT_MAX:
         return True
@@ -583,7 +587,11 @@ class _Printer:
             if bound is None:
                 yield label, f"constexpr int {label} = {size};"
             else:
-                yield label, f"const int {label} = max(0, min({size}, {expression(bound - access.base[dim])}));"
+                left = expression(bound - access.base[dim])
+                if is_wide(bound - access.base[dim]):
+                    yield label, f"const int {label} = static_cast<int>(max(0LL, min({size}LL, {left})));"
+                else:
+                    yield label, f"const int {label} = max(0, min({size}, {left}));"
 
     def _stride(self, buffer: Buffer, access: Access, dim: int) -> Expr:
         modes = access.modes[dim]

@@ -58,8 +58,8 @@ def inner_chains(step: Decomposition) -> dict[str, tuple[Decomposition, ...]]:
 
 def short(step: Decomposition) -> str:
     """A step without the strategies inside it, which the tree shows as its branches."""
-    inner = inner_chains(step)
-    return (attrs.evolve(step, **dict.fromkeys(inner, default_copy())) if inner else step).summary()
+    plain: dict[str, Any] = dict.fromkeys(inner_chains(step), default_copy())
+    return (attrs.evolve(step, **plain) if plain else step).summary()
 
 
 def main_child(node: Node) -> tuple[str, Node] | None:

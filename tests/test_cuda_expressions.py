@@ -251,7 +251,7 @@ WRONG = {
     "a negative term added": ('("- " if coefficient < 0 else "+ ")', '("+ ")'),
     "a coefficient dropped": ("if abs(coefficient) != 1:", "if abs(coefficient) > 2:"),
     "negative dividends printed": ("if left.low < 0:", "if left.low < -(2**70):"),
-    "only the total examined, no partial sum": ("        if total > INT_MAX:", "        if max(-value.low, value.high) > INT_MAX:"),
+    "only the total examined, no partial sum": ("        if extreme > INT_MAX:", "        if max(-value.low, value.high) > INT_MAX:"),
 }
 """Wrong printers: a text of `cuda.py`, found once, and what stands there instead."""
 

@@ -1,0 +1,437 @@
+"""The command line: every command on every strategy of the library, its exit status, and a user's mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fireiron import *
+from fireiron import cli, launch, library
+from fireiron.cli import main
+from fireiron.explain import explain, text
+
+NAMES = library.names()
+SMALL = ["-M", "128", "-N", "128", "-K", "16"]
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests of the GPU are elsewhere."""
+    monkeypatch.setattr(launch, "gpu_available", lambda: False)
+
+
+@pytest.fixture
+def fireiron(capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    """Runs a command line: exit status, output, errors."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        try:
+            status = main([str(one) for one in arguments])
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Path:
+    """A user's file with several strategies."""
+    (tmp_path / "neighbour.py").write_text("from fireiron import *\ncopy = Move.tile(1, 1).to(Thread).done()\n")
+    path = tmp_path / "mine.py"
+    path.write_text(
+        '''"""My strategies."""
+from fireiron import *
+from neighbour import copy
+plain = MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+bound = plain(MatMul(64, 48, 20)(GL, GL, GL)(Kernel))
+partial = MatMul.tile(32, 32).to(Block).split(8).load(A, SH, copy).tile(4, 4).to(Thread)
+unmatched = partial.then(MatMul.done())
+racy = MatMul.tile(32, 32).to(Block).split(8).load(A, SH, copy).no_sync().load(B, SH, copy).no_sync().tile(4, 4).to(Thread)
+racy = racy.split(1).tile(1, 1).done()
+crowded = MatMul.tile(64, 64).to(Block).tile(1, 1).to(Thread).split(1).done()
+wrong = MatMul.tile(32, 32).to(Block).tile(5, 32).to(Warp)
+mover = Move.tile(16, 16).to(Block).tile(1, 1).to(Thread).done()
+tuned = MatMul.tile(Tunable("bm", 64, 32), 32).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+number = 3
+'''
+    )
+    return path
+
+
+# ---------------------------------------------------------------------------------------------- every command, every strategy
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_show(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
+    status, out, err = fireiron("show", name, *SMALL)
+    assert (status, err) == (0, "")
+    strategy = library.bind(library.find(name), {"M": 128, "N": 128, "K": 16})
+    for _, spec in strategy.trace()[:-1]:
+        if spec.level == strategy.trace()[-1][1].level:
+            assert str(spec) in out
+    assert "threads a block  256" in out
+    assert "\x1b" not in out
+    status, out, _ = fireiron("show", name, *SMALL, "--json")
+    value = json.loads(out)
+    assert status == 0 and value["threads"] == 256 and value["tree"]["step"].startswith("tile(")
+    assert {"A", "B", "C"} <= {row["name"] for row in value["buffers"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_emit(fireiron, name: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    status, out, err = fireiron("emit", name, *SMALL)
+    assert (status, err) == (0, "")
+    assert out == library.bind(library.find(name), {"M": 128, "N": 128, "K": 16}).cuda()
+    path = tmp_path / "kernel.cu"
+    assert fireiron("emit", name, *SMALL, "-o", path) == (0, "", "")
+    assert path.read_text() == out
+    assert fireiron("emit", name, "-o", path)[0] == 2
+    assert path.read_text() == out
+    assert fireiron("emit", name, *SMALL, "--arch", "sm_80", "-o", path, "--force")[0] == 0
+    assert path.read_text() != out
+    assert [one.name for one in tmp_path.iterdir()] == ["kernel.cu"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_check(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
+    status, out, err = fireiron("check", name, *SMALL)
+    assert (status, err) == (0, "")
+    assert "0 errors" in out
+    status, out, _ = fireiron("check", name, *SMALL, "--json")
+    value = json.loads(out)
+    assert status == 0 and value["counts"]["error"] == 0
+    assert sum(value["counts"].values()) == len(value["findings"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_run(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
+    status, out, err = fireiron("run", name, "-M", "130", "-N", "128", "-K", "16", "--seed", "7")
+    assert (status, err) == (0, "")
+    assert "PASS" in out and "seed          7\n" in out
+    assert ("only checked on a GPU" in out) == (name in ("maxwell", "hgemm_nt", "listing_1"))
+    status, out, _ = fireiron("run", name, *SMALL, "--json", "--simulate")
+    assert status == 0 and json.loads(out)["passed"] is True
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_explain(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
+    status, out, err = fireiron("explain", name, *SMALL)
+    assert (status, err) == (0, "")
+    assert "main: MatMul(" in out and "done by" in out and "closed by" not in out
+    status, out, _ = fireiron("explain", name, *SMALL, "--json")
+    assert status == 0 and all(leaf["match"] for leaf in json.loads(out)["leaves"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_diff(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
+    status, out, err = fireiron("diff", name, "maxwell", *SMALL)
+    assert (status, err) == (0, "")
+    assert "threads a block" in out
+    marks = {line[:1] for line in out.splitlines()}
+    assert marks.isdisjoint("<>|~") == (name == "maxwell")
+    status, out, _ = fireiron("diff", name, "maxwell", *SMALL, "--json")
+    assert status == 0 and json.loads(out)["figures"]["blocks"] == ["1", "1"]
+
+
+def test_list(fireiron) -> None:  # type: ignore[no-untyped-def]
+    status, out, err = fireiron("list")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()[2:]
+    assert [line.split()[0] for line in lines] == list(NAMES)
+    status, out, _ = fireiron("list", "--json", "--arch", "sm_80")
+    rows = {row["name"]: row for row in json.loads(out)}
+    assert status == 0 and rows["listing_1"]["tunables"] == ["bm", "bn"] and rows["naive"]["shared bytes"] == 0
+    status, out, _ = fireiron("list", "--arch", "sm_52")
+    assert status == 0 and "no instruction" in out  # half precision; the row says so
+
+
+# ---------------------------------------------------------------------------------------------- options
+
+
+def test_sizes_types_and_layouts(fireiron) -> None:  # type: ignore[no-untyped-def]
+    out = fireiron("show", "naive", "-M", "M:8", "-N", "Rows", "-K", "K", "--dtype", "float16", "--layouts", "TNT", "--json")[1]
+    assert json.loads(out)["spec"] == "MatMul(M,Rows,K)(GL,GL,GL)(Kernel)"
+    status, out, _ = fireiron("run", "listing_2", "-M", "M:8", "-N", "N", "-K", "9", "--let", "M=24", "--layouts", "tt", "--json")
+    value = json.loads(out)
+    assert status == 0 and value["sizes"] == {"M": 24, "N": 257} and value["passed"]
+    assert "const __half* " in fireiron("emit", "naive", *SMALL, "--dtype", "float16")[1]
+    for dtype in ("float16", "bfloat16", "int8", "float64"):
+        assert fireiron("run", "listing_2", "-M", "64", "-N", "64", "-K", "600", "--dtype", dtype)[0] == 0
+
+
+def test_tunables(fireiron, user: Path) -> None:  # type: ignore[no-untyped-def]
+    chosen = json.loads(fireiron("show", "listing_1", *SMALL, "--set", "bm=32", "--json")[1])
+    assert chosen["chosen"] == {"bn": 128} and chosen["tree"]["step"].startswith("tile(32, 128)")
+    out = fireiron("diff", f"{user}:plain", f"{user}:tuned", "--set", "bm=32", *SMALL)[1]
+    assert "tile(32, 32).to(Block)" in out and "threads a block" in out
+    status, _, err = fireiron("diff", f"{user}:plain", f"{user}:tuned", "--set", "bk=32")
+    assert status == 2 and "neither strategy has such a tunable" in err
+
+
+def test_a_users_file(fireiron, user: Path) -> None:  # type: ignore[no-untyped-def]
+    assert fireiron("run", f"{user}:plain", "-M", "40", "-N", "33", "-K", "17")[0] == 0
+    assert fireiron("run", f"{user}:bound")[0] == 0
+    assert fireiron("run", f"{user}:mover", "-M", "40", "-N", "33", "--dtype", "float16")[0] == 0
+    assert not (user.parent / "__pycache__").exists()
+    before = list(sys.path)
+    user.write_text("from fireiron import *\nonly = MatMul.tile(8, 8).to(Block)\n")
+    status, out, _ = fireiron("show", user)  # the file is read anew; its one strategy needs no name
+    assert status == 0 and "tile(8, 8).to(Block)" in out and sys.path == before
+
+
+def test_partial_trees(fireiron, user: Path) -> None:  # type: ignore[no-untyped-def]
+    status, out, _ = fireiron("show", f"{user}:partial")
+    assert status == 0 and "(open)" in out and "open             MatMul(4,4,8)(SH,GL,GL)(Thread)" in out and "a_sh" in out
+    assert json.loads(fireiron("show", f"{user}:partial", "--json")[1])["open"] == ["MatMul(4,4,8)(SH,GL,GL)(Thread)"]
+    for command in ("emit", "run", "check"):
+        status, out, err = fireiron(command, f"{user}:partial")
+        assert status == 2 and "open leaf" in err
+    status, out, _ = fireiron("diff", f"{user}:partial", "naive")
+    assert status == 0 and "open leaves" in out
+
+
+# ---------------------------------------------------------------------------------------------- check, run, explain
+
+
+def test_check_reports_errors(fireiron, user: Path) -> None:  # type: ignore[no-untyped-def]
+    status, out, err = fireiron("check", f"{user}:racy")
+    assert (status, err) == (1, "") and "1 error" in out and "mine.py:8" in out
+    status, out, _ = fireiron("check", f"{user}:racy", "--json")
+    (finding,) = json.loads(out)["findings"]
+    assert status == 1 and finding["kind"] == "race" and finding["severity"] == "error"
+    status, out, _ = fireiron("check", f"{user}:crowded")
+    assert status == 1 and "4096 threads" in out
+    assert fireiron("check", f"{user}:wrong")[0] == 1
+    status, out, _ = fireiron("diff", f"{user}:racy", f"{user}:plain", *SMALL)
+    assert status == 0 and "error" in out
+
+
+def test_run_finds_a_wrong_result(fireiron, user: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    right = MatMulSpec.reference
+
+    def wrong(self: MatMulSpec, *inputs: object) -> object:
+        result = right(self, *inputs)
+        result[3, 2] += 1
+        result[5, 7] += 1
+        return result
+
+    monkeypatch.setattr(MatMulSpec, "reference", wrong)
+    status, out, _ = fireiron("run", "naive", "-M", "64", "-N", "64", "-K", "4", "--seed", "1")
+    assert status == 1 and "FAIL" in out and "element (3, 2): got " in out and "2 of 4096 differ" in out
+    status, out, _ = fireiron("run", f"{user}:plain", "-M", "128", "-N", "128", "-K", "4", "--blocks", "3", "--json")
+    value = json.loads(out)
+    assert status == 1 and value["passed"] is False and value["wrong"]["at"] == [3, 2] and value["wrong"]["block"] == 0
+
+
+def test_run_of_a_sample(fireiron, user: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    status, out, _ = fireiron("run", f"{user}:plain", "-M", "150", "-N", "128", "-K", "9", "--blocks", "5")
+    assert status == 0 and "5 of 20 are simulated and compared; the other 15 are NOT executed" in out and "PASS" in out
+    value = json.loads(fireiron("run", "gemm_nt", "-M", "600", "-N", "500", "-K", "8", "--blocks", "6", "--json")[1])
+    assert value["passed"] and {0, value["total"] - 1} <= set(value["blocks"]) and len(value["blocks"]) == 6
+    monkeypatch.setattr(cli, "SIMULATED_SECONDS", 0.02)
+    monkeypatch.setattr(cli, "_MULTIPLY_ADDS", 1)
+    value = json.loads(fireiron("run", "listing_2", "-M", "1024", "-N", "900", "-K", "16", "--json")[1])
+    assert value["passed"] and 2 <= len(value["blocks"]) < value["total"] == 64
+
+
+def test_the_corners_are_in_the_sample() -> None:
+    program = library.bind(library.find("listing_2"), {"M": 512, "N": 384, "K": 8}).program()
+    assert {0, 2, 9, 11} <= set(cli._chosen(program, {}, 12, 5))
+
+
+def test_explain_finds_steps_that_work(fireiron, user: Path) -> None:  # type: ignore[no-untyped-def]
+    out = fireiron("explain", f"{user}:unmatched", "--json")[1]
+    (leaf,) = [leaf for leaf in json.loads(out)["leaves"] if leaf["match"] is None]
+    assert leaf["steps"] == ".tile(1, 1).split(1).done()" and "tried: the strategy is complete" in leaf["outcome"]
+    names: dict[str, object] = {}
+    exec(user.read_text().replace("from neighbour import copy", "copy = Move.tile(1, 1).to(Thread).done()"), names)
+    names["fixed"] = eval(f"partial{leaf['steps']}(MatMul(64, 64, 16)(GL, GL, GL)(Kernel))", names)
+    assert "fmaf" in names["fixed"].cuda()  # type: ignore[attr-defined]
+    assert "nothing performs it; the nearest" in fireiron("explain", f"{user}:unmatched")[1]
+    assert "open; the nearest" in fireiron("explain", f"{user}:partial")[1]
+
+
+def test_explain_where_no_step_helps() -> None:
+    """The element types fit no instruction; a wrong instruction is asked for; several leaves are open."""
+    spec = MatMul(64, 64, 16, dtype=float64, c_dtype=float16)(GL, GL, GL)(Kernel)
+    said = text(explain(spec.tile(8, 8).to(Block).done()))
+    assert "no chain of up to 4" in said and "C type" in said
+    half = MatMul(64, 64, 16, dtype=float16)(GL, GL, GL)(Kernel).tile(32, 32).to(Block).epilog(RF, Init.tile(2, 2).to(Thread).done())
+    said = text(explain(half.tile(2, 2).to(Thread).split(1).tile(2, 1).done(HFMA2)))
+    assert "load(A, RF, Move.tile(1, 1).done()).load(B, RF, Move.tile(1, 1).done()).done(HFMA2)" in said
+    assert ".tile(1, 1).done()" in said and "other leaves remain" in said
+    with pytest.raises(DecompositionError):
+        explain(spec.tile(7, 8).to(Block).tile(3, 3).done())
+
+
+# ---------------------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    "size", ["0", "-1", "1.5", "x", "", " ", "1e3", "M:0", "M:-8", "m", "8:8", "M:8:8", "9999999999", "٣", "M M", "1_000"]
+)
+@pytest.mark.parametrize("dim", ["M", "N", "K"])
+def test_wrong_sizes(fireiron, dim: str, size: str) -> None:  # type: ignore[no-untyped-def]
+    status, out, err = fireiron("show", "naive", f"-{dim}", size)
+    assert (status, out) == (2, "") and "error" in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "COMMAND"),
+        (["paint"], "invalid choice"),
+        (["show"], "STRATEGY"),
+        (["show", "maxwel"], "did you mean maxwell"),
+        (["show", "qqq"], "listing_1 listing_2"),
+        (["show", ""], "no strategy is called"),
+        (["show", "nothing.py"], "cannot be read"),
+        (["show", "."], "no strategy is called"),
+        (["show", "tests/"], "no strategy is called"),
+        (["show", "maxwell:nothing"], "nothing is not there"),
+        (["show", "os"], "no strategy is called"),
+        (["show", "_gemm"], "no strategy is called"),
+        (["show", "naive", "--arch", "sm_1"], "sm_80"),
+        (["list", "--arch", "sm_1"], "sm_80"),
+        (["show", "naive", "--set", "bm=64"], "no such tunable"),
+        (["show", "listing_1", "--set", "bn=7"], "128 64 32 16"),
+        (["show", "listing_1", "--set", "bp=64"], "did you mean b"),
+        (["show", "listing_1", "--set", "self=64"], "no such tunable"),
+        (["show", "listing_1", "--set", "bm"], "NAME=INTEGER"),
+        (["show", "listing_1", "--set", "bm=x"], "NAME=INTEGER"),
+        (["show", "naive", "--dtype", "float17"], "float16"),
+        (["show", "naive", "--layouts", "NX"], "two or three letters"),
+        (["show", "naive", "--layouts", "N"], "two or three letters"),
+        (["run", "naive", "--seed", "-1"], "seed"),
+        (["run", "naive", "--blocks", "0"], "blocks"),
+        (["run", "naive", "--let", "M=3"], "no such size"),
+        (["run", "naive", "-M", "M:8", "--let", "M=3"], "multiples of 8"),
+        (["show", "naive", "-M", "S", "-N", "S:8"], "two symbols"),
+        (["show", "listing_1", "-K", "K"], "run time"),
+        (["emit", "naive", "-o", "/nowhere/x.cu"], "cannot be written"),
+        (["emit", "naive", "-o", "/dev/null", "--force"], "no regular file"),
+        (["diff", "naive"], "required"),
+        (["diff", "naive", "naiv"], "did you mean naive"),
+    ],
+)
+def test_mistakes(fireiron, arguments: list[str], message: str) -> None:  # type: ignore[no-untyped-def]
+    status, out, err = fireiron(*arguments)
+    assert status == 2
+    assert message in err and "Traceback" not in err
+    assert out == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "place"),
+    [
+        ("from fireiron import *\n\ns = MatMul.tile(0, 1)\n", "tile", "broken.py:3"),
+        ("def f():\n    return 1 / 0\n\nf()\n", "ZeroDivisionError", "broken.py:2"),
+        ("x = (\n", "SyntaxError", "broken.py:1"),
+        ("raise SystemExit(0)\n", "SystemExit", "broken.py:1"),
+        ("import nothing_of_this_name\n", "ModuleNotFoundError", "broken.py:1"),
+        ("x = 1\n", "strategy is not there", ""),
+        ("from fireiron import *\n", "strategy is not there", ""),
+        ("from fireiron import *\nstrategy = 3\n", "no strategy but int", ""),
+        ("from fireiron import *\nstrategy = MatMul.tile(1, 1)\nSIZES = 3\n", "SIZES", ""),
+        ("from fireiron import *\nstrategy = MatMul.tile(1, 1)\nSIZES = (3,)\n", "SIZES has 1", ""),
+        ("from fireiron import *\nstrategy = MatMul.tile(1, 1)\ndef spec(M, N, K):\n    return 5\n", "returns no spec", ""),
+        ("from fireiron import *\nstrategy = MatMul.tile(1, 1)\ndef spec(M, N, K):\n    return M.x\n", "AttributeError", "broken.py:4"),
+        ("from fireiron import *\nstrategy = MatMul.tile(5, 5).to(Block).tile(3, 5).to(Warp)\n", "does not divide", ""),
+        ("from fireiron import *\nstrategy = BinaryPointwise.tile(8, 8).to(Block)\n", "needs a problem", ""),
+        ("\0", "null bytes", ""),
+        ("# coding: nothing\n", "SyntaxError", ""),
+    ],
+)
+def test_mistakes_in_a_users_file(fireiron, tmp_path: Path, source: str, message: str, place: str) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "broken.py"
+    path.write_text(source)
+    status, _, err = fireiron("show", path)
+    assert status == 2 and message in err and place in err and "Traceback" not in err
+    assert [one.name for one in tmp_path.iterdir()] == ["broken.py"]
+
+
+def test_wrong_names_in_a_users_file(fireiron, user: Path) -> None:  # type: ignore[no-untyped-def]
+    for name, message in (("plian", "did you mean plain"), ("number", "no strategy but int"), ("A", "no strategy but Operand")):
+        status, _, err = fireiron("show", f"{user}:{name}")
+        assert status == 2 and message in err
+    for options in (["-M", "8"], ["--dtype", "float16"]):
+        status, _, err = fireiron("show", f"{user}:bound", *options)
+        assert status == 2 and "is bound to" in err
+    assert "no size K" in fireiron("show", f"{user}:mover", "-K", "8")[2]
+    assert "takes no A, B" in fireiron("show", f"{user}:mover", "--layouts", "NN")[2]
+
+
+def test_defects_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> int:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(cli, "_list", broken)
+    with pytest.raises(RuntimeError):
+        main(["list"])
+
+
+def test_interrupted(fireiron, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    def broken(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_list", broken)
+    assert fireiron("list")[::2] == (130, "fireiron: interrupted\n")
+
+
+def test_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert cli._paint("x", 31, Terminal()) == "\x1b[31mx\x1b[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert cli._paint("x", 31, Terminal()) == "x"
+
+
+# ---------------------------------------------------------------------------------------------- as a process
+
+
+def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    command = [sys.executable, "-m", "fireiron", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=variables, cwd="/", timeout=60, check=False)
+
+
+def test_help_is_quick() -> None:
+    took = []
+    for _ in range(3):
+        start = time.perf_counter()
+        assert process("--help").returncode == 0
+        took.append(time.perf_counter() - start)
+    assert min(took) < 0.6, "measured 0.13 s on a quiet machine"
+    program = "import sys, fireiron.cli as c; c._parser(); print([m for m in ('numpy', 'cattrs', 'tabulate', 'cupy') if m in sys.modules])"
+    variables = os.environ | {"PYTHONPATH": str(ROOT)}
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=variables, check=True).stdout == "[]\n"
+
+
+def test_a_terminal_without_unicode() -> None:
+    done = process("show", "naive", *SMALL, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and "|- tile(128, 128)" in done.stdout and done.stderr == ""
+
+
+def test_a_reader_that_leaves() -> None:
+    variables = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = f"'{sys.executable}' -m fireiron list | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=variables, timeout=60, check=False)
+    assert done.stdout in ("141\n", "0\n") and done.stderr == ""
+
+
+def test_version() -> None:
+    done = process("--version")
+    assert done.returncode == 0 and done.stdout.startswith("fireiron ")

@@ -1,0 +1,674 @@
+"""The language as its users meet it: specs, strategies, tunables, traces, micro-kernels, barriers asked for and refused."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pytest
+from generator import draw
+from problems import NAMES, integers, library
+
+import fireiron
+from fireiron import *
+from fireiron import tensor
+from fireiron.ir import Barrier, For
+from fireiron.sim import simulate
+
+REPOSITORY = Path(__file__).parent.parent
+PUBLIC = {name: value for name, value in vars(fireiron).items() if not name.startswith("_")}
+VALUES = PUBLIC | {name: getattr(tensor, name) for name in ("Dim", "Mode", "Dealt")}
+"""What a `repr` may refer to: the public names, and the parts of a view."""
+
+M, N, K = sym("M", multiple_of=4), sym("N"), sym("K", multiple_of=2, high=4096)
+LIBRARY = pytest.mark.parametrize("name", NAMES)
+
+
+def evaluates(value):
+    """`eval(repr(x)) == x`, with equal hashes."""
+    again = eval(repr(value), dict(VALUES))
+    assert again == value
+    assert hash(again) == hash(value)
+    assert repr(again) == repr(value)
+
+
+def run(strategy, spec, generator=None, **symbols):
+    """A simulated kernel against NumPy; the output."""
+    generator = generator or np.random.default_rng(17)
+    shapes = {name: tuple(int(size.evaluate(symbols)) for size in spec.operands[name].shape) for name in spec.operands}
+    arrays = {name: integers(shapes[name], spec.operands[name].dtype, generator) for name in spec.inputs}
+    (output,) = spec.outputs
+    started = getattr(spec, "accumulate", None) == Const(1)
+    before = {output: integers(shapes[output], spec.operands[output].dtype, generator)} if started else {}
+    got = simulate(strategy(spec).program().ir, arrays | before, symbols).outputs[output]
+    expected = spec.reference(*arrays.values())
+    np.testing.assert_array_equal(got, expected + before[output] if started else expected)
+    return got
+
+
+def barriers(statements, inside=()):
+    """The loops around each barrier, by name of their variables."""
+    found = []
+    for statement in statements:
+        if isinstance(statement, Barrier):
+            found.append(inside)
+        elif isinstance(statement, For):
+            found += barriers(statement.body, (*inside, statement.var.name))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- specs
+
+SPECS = (
+    MatMul(8, 4, 2)(GL, GL, GL)(Kernel),
+    MatMul(8, 4, 2)(SH, RF, GL)(Warp),
+    MatMul(1, 1, 1)(RF, RF, RF)(Thread),
+    MatMul(8, 4, 2, dtype=float16, c_dtype=float32)(SH, SH, RF)(Block),
+    MatMul(8, 4, 2, dtype=(float16, int8), accumulator=float64)(GL, GL, GL)(Kernel),
+    MatMul(8, 4, 2, dtype=int8)(GL, GL, GL)(Kernel),
+    MatMul(8, 4, 2, dtype=int8, c_dtype=int8)(GL, GL, GL)(Kernel),
+    MatMul(8, 4, 2, A=RowMajor, B=ColMajor(ld=16), C=RowMajor(ld=sym("ldc")))(GL, GL, GL)(Kernel),
+    MatMul(8, 4, 2, accumulate=True)(GL, GL, GL)(Kernel),
+    MatMul(8, 4, 2, accumulate=sym("beta", high=1) > 0)(GL, GL, GL)(Kernel),
+    MatMul(M, N, K, dtype=bfloat16, accumulator=float32)(GL, GL, GL)(Kernel),
+    MatMul(M * 2 + 3, (M + N) % 16, K // 4 + 1)(GL, GL, GL)(Kernel),
+    MatMul(M, M, M, A=ColMajor(ld=M + 8))(GL, GL, GL)(Kernel),
+    Move(8, 4)(GL, SH)(Block),
+    Move(8, 4, dtype=float16, dst_dtype=float32, src=RowMajor, dst=RowMajor(ld=9))(RF, GL)(Lane),
+    Move(M, N)(GL, GL)(Kernel),
+    Init(8, 4)(RF)(Block),
+    Init(8, 4, dtype=int8, dst=RowMajor, value=-3)(SH)(Warp),
+    Init(M, 4, value=7)(GL)(Kernel),
+)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_spec_repr_evaluates(spec):
+    evaluates(spec)
+    assert eval(repr(spec), dict(PUBLIC)) == spec
+    assert spec in {spec}
+
+
+def test_specs_differ():
+    assert len(set(SPECS)) == len(SPECS)
+    assert len({repr(spec) for spec in SPECS}) == len(SPECS)
+
+
+def test_defaults():
+    spec = MatMul(8, 4, 2)(GL, GL, GL)(Kernel)
+    assert [view.dtype for view in spec.operands.values()] == [float32] * 3
+    assert [view.tensor.layout for view in spec.operands.values()] == [ColMajor] * 3
+    assert [tuple(map(str, view.shape)) for view in spec.operands.values()] == [("8", "2"), ("2", "4"), ("8", "4")]
+    assert MatMul(8, 4, 2, dtype=int8)(GL, GL, GL)(Kernel).C.dtype == int32
+    assert MatMul(8, 4, 2, dtype=float16)(GL, GL, GL)(Kernel).C.dtype == float16
+
+
+def test_short_form_equals_long_form():
+    views = {
+        name: tensor.whole_view(Tensor(name, tuple(map(Const, shape)), float32, GL, ColMajor))
+        for name, shape in (("A", (8, 2)), ("B", (2, 4)), ("C", (8, 4)))
+    }
+    assert MatMulSpec(Kernel, **views) == MatMul(8, 4, 2)(GL, GL, GL)(Kernel)
+    assert MatMulSpec(Kernel, **views, accumulate=True) == MatMul(8, 4, 2, accumulate=True)(GL, GL, GL)(Kernel)
+    assert MatMul(8, 4, 2, dtype=float32, c_dtype=float32, A=ColMajor, B=ColMajor, C=ColMajor)(GL, GL, GL)(Kernel) == MatMulSpec(
+        Kernel, **views
+    )
+
+
+def test_str_is_the_papers_form():
+    assert str(MatMul(1024, 512, 64)(GL, SH, RF)(Block)) == "MatMul(1024,512,64)(GL,SH,RF)(Block)"
+    assert str(MatMul(M, N, 1)(GL, GL, GL)(Kernel)) == "MatMul(M,N,1)(GL,GL,GL)(Kernel)"
+    assert str(Move(128, 8)(GL, SH)(Block)) == "Move(128,8)(GL,SH)(Block)"
+    assert str(Init(8, 8)(RF)(Thread)) == "Init(8,8)(RF)(Thread)"
+
+
+def test_specs_are_immutable():
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        SPECS[0].level = Block
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        MatMul.tile(8, 8).steps = ()
+
+
+def test_meaning_of_specs():
+    a, b = np.array([[1.5, 2.0], [3.0, 4.0]], np.float32), np.array([[1.0, 0.5], [2.0, -1.0]], np.float32)
+    np.testing.assert_array_equal(MatMul(2, 2, 2)(GL, GL, GL)(Kernel).reference(a, b), a @ b)
+    np.testing.assert_array_equal(Move(2, 2, dst_dtype=int32)(GL, GL)(Kernel).reference(a), [[1, 2], [3, 4]])
+    np.testing.assert_array_equal(Init(2, 2, value=3)(GL)(Kernel).reference(), np.full((2, 2), 3, np.float32))
+    spec = MatMul(8, 4, 2)(GL, SH, RF)(Block)
+    assert (spec.inputs, tuple(spec.operands), spec.dims) == (("A", "B"), ("A", "B", "C"), ("m", "n", "k"))
+    assert [str(spec.size(dim)) for dim in "mnk"] == ["8", "4", "2"]
+    assert spec.memories == (GL, SH, RF)
+
+
+@LIBRARY
+def test_residual_specs_evaluate(name):
+    """Every spec, step and refinement in the tree of a bound strategy, the copies of loads and epilogs too."""
+    module = library(name)
+    for spec in (module.spec(256, 192, 16), module.spec(M, N, 16)):
+        for node in module.strategy(spec).program("sm_90").tree.nodes():
+            evaluates(node.spec)
+            if node.step is not None:
+                evaluates(node.step)
+                for refinement in node.step.refinements:
+                    evaluates(refinement)
+
+
+# ---------------------------------------------------------------------------------------------- the paper's listings
+
+LISTING_1 = """
+    tile(128, 128)   MatMul(128,128,K)(GL,GL,GL)(Kernel)
+    to(Block)        MatMul(128,128,K)(GL,GL,GL)(Block)
+    load             MatMul(128,128,K)(SH,GL,GL)(Block)
+    load             MatMul(128,128,K)(SH,SH,GL)(Block)
+    tile(64, 32)     MatMul(64,32,K)(SH,SH,GL)(Block)
+    to(Warp)         MatMul(64,32,K)(SH,SH,GL)(Warp)
+    tile(8, 8)       MatMul(8,8,K)(SH,SH,GL)(Warp)
+    to(Thread)       MatMul(8,8,K)(SH,SH,GL)(Thread)
+    load             MatMul(8,8,K)(RF,SH,GL)(Thread)
+    load             MatMul(8,8,K)(RF,RF,GL)(Thread)
+    tile(1, 1)       MatMul(1,1,K)(RF,RF,GL)(Thread)
+""".replace("K", "128").replace("128ernel", "Kernel").replace("128ernel", "Kernel")
+LISTING_2 = """
+    tile(128, 128)   MatMul(128,128,K)(GL,GL,GL)(Kernel)
+    to(Block)        MatMul(128,128,K)(GL,GL,GL)(Block)
+    epilog           MatMul(128,128,K)(GL,GL,RF)(Block)
+    split(8)         MatMul(128,128,8)(GL,GL,RF)(Block)
+    load             MatMul(128,128,8)(SH,GL,RF)(Block)
+    load             MatMul(128,128,8)(SH,SH,RF)(Block)
+    tile(64, 32)     MatMul(64,32,8)(SH,SH,RF)(Block)
+    to(Warp)         MatMul(64,32,8)(SH,SH,RF)(Warp)
+    tile(8, 8)       MatMul(8,8,8)(SH,SH,RF)(Warp)
+    to(Thread)       MatMul(8,8,8)(SH,SH,RF)(Thread)
+    split(1)         MatMul(8,8,1)(SH,SH,RF)(Thread)
+    load             MatMul(8,8,1)(RF,SH,RF)(Thread)
+    load             MatMul(8,8,1)(RF,RF,RF)(Thread)
+    tile(1, 1)       MatMul(1,1,1)(RF,RF,RF)(Thread)
+"""
+LISTING_4 = """
+    tile(128, 128)   MatMul(128,128,K)(GL,GL,GL)(Kernel)
+    to(Block)        MatMul(128,128,K)(GL,GL,GL)(Block)
+    epilog           MatMul(128,128,K)(GL,GL,RF)(Block)
+    split(8).sync()  MatMul(128,128,8)(GL,GL,RF)(Block)
+    load             MatMul(128,128,8)(SH,GL,RF)(Block)
+    load             MatMul(128,128,8)(SH,SH,RF)(Block)
+    tile(64, 32)     MatMul(64,32,8)(SH,SH,RF)(Block)
+    to(Warp)         MatMul(64,32,8)(SH,SH,RF)(Warp)
+    tile(Strided((4, 32), (4, 16)))  MatMul(8,8,8)(SH,SH,RF)(Warp)
+    to(Lane)         MatMul(8,8,8)(SH,SH,RF)(Lane)
+    split(1).unroll()  MatMul(8,8,1)(SH,SH,RF)(Lane)
+    load             MatMul(8,8,1)(RF,SH,RF)(Lane)
+    load             MatMul(8,8,1)(RF,RF,RF)(Lane)
+    tile(1, 1).unroll()  MatMul(1,1,1)(RF,RF,RF)(Lane)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "listing"),
+    [("listing_1", (256, 256, 128), LISTING_1), ("listing_2", (M, N, K), LISTING_2), ("maxwell", (M, N, K), LISTING_4)],
+)
+def test_trace_equals_the_papers_comments(name, sizes, listing):
+    """Rows F085 to F094, with traps T001 (the second load is of B) and T002 (scrambled comments) resolved."""
+    module = library(name)
+    rows = module.strategy(module.spec(*sizes)).trace()
+    wanted = [tuple(re.split(r"\s{2,}", line.strip())) for line in listing.strip().splitlines()]
+    assert [(step.split("(A,")[0].split("(B,")[0].split("(RF,")[0], str(spec)) for step, spec in rows] == wanted
+
+
+@LIBRARY
+def test_trace_equals_the_docstring(name):
+    """The specs in a library file's docstring are those of its trace, in this order."""
+    module = library(name)
+    sizes = {"M": 256, "N": 256, "K": 128}
+    text = re.sub(r"\b[MNK]\b", lambda match: str(sizes[match[0]]), module.__doc__)
+    said = re.findall(r"MatMul\([\d,]+\)\([A-Z,]+\)\([A-Z][a-z]+\)", text)
+    spec = module.spec(**sizes)
+    shown = iter([str(spec), *(str(spec) for _, spec in module.strategy(spec).trace())])
+    assert said or name == "hgemm_nt"
+    assert all(one in shown for one in said), f"not in the trace, or not in this order: {said}"
+
+
+def test_trace_of_a_single_step():
+    steps = MatMul.tile(m=32).split(4)
+    assert [(step, str(spec)) for step, spec in steps(MatMul(64, 64, 8)(GL, GL, GL)(Kernel)).trace()] == [
+        ("tile(m=32)", "MatMul(32,64,8)(GL,GL,GL)(Kernel)"),
+        ("split(4)", "MatMul(32,64,4)(GL,GL,GL)(Kernel)"),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------- strategies
+
+problem = MatMul(64, 64, 16)(GL, GL, GL)(Kernel)
+block = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).load(B, SH)
+inner = MatMul.tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+
+
+def test_bound_and_unbound():
+    bound = problem.tile(32, 32).to(Block)
+    assert bound == MatMul.tile(32, 32).to(Block)(problem)
+    assert bound != MatMul.tile(32, 32).to(Block)
+    assert str(bound.result) == "MatMul(32,32,16)(GL,GL,GL)(Block)"
+    assert bound(SPECS[0]) == MatMul.tile(32, 32).to(Block)(SPECS[0])
+    with pytest.raises(ArgumentError, match="not bound"):
+        _ = MatMul.tile(32, 32).result
+    assert Strategy()(problem).result == problem
+
+
+def test_composition_is_associative():
+    parts = (MatMul.tile(32, 32).to(Block), MatMul.split(8).load(A, SH).load(B, SH), inner)
+    left, right = parts[0].then(parts[1]).then(parts[2]), parts[0].then(parts[1].then(parts[2]))
+    assert left == right == block.then(inner)
+    assert hash(left) == hash(right)
+    assert repr(left) == repr(right)
+    assert left(problem).cuda() == right(problem).cuda() == problem.then(left).cuda()
+    assert MatMul.then(left) == left == left.then(Strategy())
+    with pytest.raises(DecompositionError, match="bound"):
+        MatMul.tile(64, 64).then(block(problem))
+
+
+def test_refinements_chain_in_any_order():
+    assert MatMul.load(A, SH).no_sync().pad(4).to_row_major() == MatMul.load(A, SH).to_row_major().no_sync().pad(4)
+    assert MatMul.split(8).sync().unroll() == MatMul.split(8).unroll().sync()
+    tiles = MatMul.tile(8, 8)
+    assert tiles.to(Thread).layout(ColMajor).unroll() == tiles.unroll().layout(ColMajor).to(Thread)
+    assert hash(tiles.to(Thread).unroll()) == hash(tiles.unroll().to(Thread))
+    assert repr(tiles.to(Thread).unroll()) == repr(tiles.unroll().to(Thread)) == "MatMul.tile(8, 8).to(Thread).unroll()"
+    assert MatMul.load(A, SH).pad(4).pad(8) == MatMul.load(A, SH).pad(8)
+
+
+def test_strategies_are_values():
+    assert block == MatMul.tile(32, 32).to(Block).split(8).load("A", SH).load("B", SH)
+    assert block != block.at(Load, A).refine(Pad(4))
+    assert len({block, block.then(inner), MatMul.then(block)}) == 2
+    assert block != "block"
+    evaluates(block)
+    evaluates(block(problem))
+
+
+@LIBRARY
+def test_library_repr_evaluates(name):
+    module = library(name)
+    for strategy in (module.strategy, module.strategy(module.spec(256, 256, 16)), module.strategy.unrefined()):
+        evaluates(strategy)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_drawn_repr_evaluates(part):
+    for seed in range(part, 200, 4):
+        drawn, _ = draw(f"language {seed}")
+        evaluates(drawn.strategy)
+        evaluates(drawn.spec)
+        evaluates(Strategy(drawn.strategy.steps))
+
+
+def test_at():
+    assert block.at(Load, A).refine(Pad(4)) == MatMul.tile(32, 32).to(Block).split(8).load(A, SH).pad(4).load(B, SH)
+    assert block.at(Load, "B").replace(Load("B", RF)) == MatMul.tile(32, 32).to(Block).split(8).load(A, SH).load(B, RF)
+    assert block.at(Load, A).refine(Pad(4)).at(Load, A).unrefine(Pad) == block
+    assert block.at(Load, index=1).step.operand == block.at(Load, B).step.operand == block.at(Load, index=-1).step.operand == "B"
+    assert block.at(Tile).unrefine(To).steps[0] == Tile((32, 32))
+    full = block.then(inner)
+    assert full.at(Tile, index=1).step == Tile((4, 4), refinements=(To(Thread),))
+    assert full.at(Split, index=1).refine(Unroll()) != full
+    assert block.steps == MatMul.tile(32, 32).to(Block).split(8).load(A, SH).load(B, SH).steps, "at makes new values"
+
+
+def test_swapped_refinements_keep_the_meaning():
+    full = block.then(inner)
+    for refinement in (Pad(3), NoSync(), StorageLayout(RowMajor), SwizzleStorage(Swizzle(2, 0, 3)), Align(64)):
+        run(full.at(Load, A).refine(refinement), MatMul(40, 35, 9)(GL, GL, GL)(Kernel))
+
+
+# ---------------------------------------------------------------------------------------------- tunables
+
+
+def test_tunables():
+    bm, bk = Tunable("bm", 32, 64), Tunable("bk", 4, 8)
+    strategy = MatMul.tile(bm, bm // 2).to(Block).split(bk).load(A, SH).pad(bk % 3).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    assert strategy.tunables() == {"bm": bm, "bk": bk}
+    assert [tuple(one.values()) for one in strategy.assignments()] == [(32, 4), (32, 8), (64, 4), (64, 8)]
+    fixed = strategy.with_(bm=64, bk=8)
+    assert fixed == MatMul.tile(64, 32).to(Block).split(8).load(A, SH).pad(2).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    assert strategy.with_(bm=64).tunables() == {"bk": bk}
+    assert strategy.with_(bm=64).with_(bk=8) == fixed
+    assert fixed.tunables() == {}
+    evaluates(strategy)
+    evaluates(strategy.with_(bm=64))
+    assert str(strategy(problem).trace()[1][1]) == "MatMul(32,16,16)(GL,GL,GL)(Block)", "the first values"
+    assert strategy(problem).program().chosen == {"bm": 32, "bk": 4}
+
+
+def test_tunable_arithmetic():
+    bm = Tunable("bm", 24)
+    steps = {
+        bm + 1: 25, 1 + bm: 25, bm - 4: 20, 40 - bm: 16, bm * 2: 48, 2 * bm: 48, bm // 5: 4, 100 // bm: 4, bm % 7: 3, 50 % bm: 2,
+        (bm // 2 + 3) * 2: 30, bm // (bm // 12): 12, bm - bm % 16: 16,
+    }  # fmt: skip
+    for expression, value in steps.items():
+        assert MatMul.tile(expression, 8).with_(bm=24) == MatMul.tile(value, 8), expression
+        evaluates(expression)
+    assert bm // 2 == Tunable("bm", 24) // 2
+    assert bm // 2 != bm // 3
+
+
+def test_legal_tunables():
+    rows, columns = Tunable("rows", 3, 1, 2, 8), Tunable("columns", 1, 8, 5)
+    strategy = MatMul.tile(64, 64).to(Block).tile(rows, columns).to(Thread).split(1).tile(1, 1).done()(problem)
+    legal = [(one["rows"], one["columns"]) for one in strategy.legal()]
+    assert legal == [(1, 8), (2, 8), (8, 1), (8, 8)], "divisors of 64 with at most 1024 threads"
+    assert strategy.program().chosen == {"rows": 1, "columns": 8}
+    assert set(legal) <= {tuple(one.values()) for one in strategy.assignments()}
+
+
+def test_listing_1_takes_the_tile_that_fits():
+    module = library("listing_1")
+    assert module.strategy(module.spec(256, 256, 128)).program("sm_90").chosen == {"bm": 128, "bn": 128}
+    small = module.strategy(module.spec(256, 256, 128)).program("sm_52")
+    assert small.chosen["bm"] * small.chosen["bn"] < 128 * 128
+    assert small.ir.shared_bytes <= 48 * 1024
+
+
+# ---------------------------------------------------------------------------------------------- unrefined, partial, finished
+
+
+@LIBRARY
+def test_unrefined_gives_the_same(name):
+    """Row F065: without refinements but `to`, every strategy is correct."""
+    module = library(name)
+    spec = module.spec(130, 70, 9)
+    np.testing.assert_array_equal(run(module.strategy, spec), run(module.strategy.unrefined(), spec))
+    kept = {type(one) for step in module.strategy.unrefined().steps for one in step.refinements}
+    assert kept <= {To}
+    assert module.strategy.unrefined().unrefined() == module.strategy.unrefined()
+
+
+@LIBRARY
+def test_partial_trees(name):
+    """Rows F057, F058: every prefix can be held, shown and asked for its result; code for it is refused, with the open leaves."""
+    module = library(name)
+    spec, whole = module.spec(256, 256, 16), module.strategy
+    for count in range(len(whole.steps)):
+        partial = Strategy(whole.steps[:count])(spec)
+        tree = partial.program().tree
+        assert not tree.complete
+        assert tree.open_leaves() == (partial.result,)
+        evaluates(partial)
+        with pytest.raises(IncompleteError) as caught:
+            partial.cuda()
+        assert str(partial.result) in str(caught.value)
+    assert whole(spec).program().tree.complete
+
+
+def test_all_open_leaves_are_named():
+    partial = problem.tile(32, 32).to(Block).epilog(RF, Init.tile(4, 4).to(Thread), Move.tile(4, 4).to(Thread)).tile(4, 4).to(Thread)
+    with pytest.raises(IncompleteError) as caught:
+        partial.cuda()
+    for leaf in ("Init(4,4)(RF)(Thread)", "MatMul(4,4,16)(GL,GL,RF)(Thread)", "Move(4,4)(RF,GL)(Thread)"):
+        assert leaf in str(caught.value)
+    assert "3 open leaves" in str(caught.value)
+
+
+def test_refinements_are_methods_of_their_verbs():
+    """`MatMul.tile(8, 8).sync()` does not type-check, and does not exist."""
+    for chain, verbs in (
+        (MatMul.tile(8, 8), ("sync", "no_sync", "pad", "align", "storage_layout", "to_row_major", "reuse_buffer")),
+        (MatMul.split(8), ("to", "no_sync", "pad", "layout", "swizzle")),
+        (MatMul.load(A, SH), ("to", "sync", "unroll", "layout")),
+        (MatMul.epilog(RF), ("to", "sync", "unroll", "no_sync", "pad")),
+        (MatMul.tile(8, 8).done(), ("to", "sync", "unroll", "pad", "unchecked")),
+    ):
+        for verb in verbs:
+            with pytest.raises(AttributeError):
+                getattr(chain, verb)
+
+
+def test_finished_chains_take_no_verb():
+    for go in (
+        lambda: inner.tile(1, 1),
+        lambda: inner.split(1),
+        lambda: inner.load(A, SH),
+        lambda: inner.epilog(RF),
+        lambda: inner.done(),
+        lambda: inner.then(block),
+    ):
+        with pytest.raises(DecompositionError, match="finished") as caught:
+            go()
+        assert "test_language.py" in caught.value.at
+
+
+# ---------------------------------------------------------------------------------------------- micro-kernels
+
+
+def test_micro_kernel_from_text_and_from_a_file(tmp_path):
+    """Rows F028 to F030."""
+    text = "for (int k = 0; k < a_size_k; ++k)\n  *c = (accumulate || k > 0 ? *c : 0) + a[k * a_stride_k] * b[k * b_stride_k];"
+    path = tmp_path / "dot.cu"
+    path.write_text(text)
+    chain = MatMul.tile(16, 16).to(Block).tile(1, 1).to(Thread)
+    for kernel in (chain.done(text), chain.done(str(path)), chain.done(MicroKernel.of(str(path)))):
+        run(kernel, MatMul(20, 17, 5)(GL, GL, GL)(Kernel))
+        assert "a[k * a_stride_k] * b[k * b_stride_k]" in kernel(problem).cuda()
+        evaluates(kernel)
+    path.unlink()
+    assert "a_stride_k" in chain.done(MicroKernel("dot", text))(problem).cuda()
+    assert chain.done(text).steps[-1].summary() == "done(micro_kernel)"
+
+
+def test_micro_kernel_states_what_it_performs():
+    one = MicroKernel("dot", "*c = 0;", performs_spec="MatMul(1, 1, 16)(GL, GL, GL)(Thread)")
+    chain = MatMul.tile(16, 16).to(Block)
+    assert chain.tile(1, 1).to(Thread).done(one)(problem).program().tree.complete
+    with pytest.raises(MatchError, match=r"MatMul\(2,1,16\)\(GL,GL,GL\)\(Thread\)"):
+        _ = chain.tile(2, 1).to(Thread).done(one)(problem).result
+
+
+# ---------------------------------------------------------------------------------------------- tiles
+
+
+def test_strided():
+    """Row F044, T007: 8 x 4 lanes own four groups of 4 x 4 elements each of a 64 x 32 warp tile."""
+    chain = MatMul.tile(64, 32).to(Block).tile(64, 32).to(Warp).tile(Strided((4, 32), (4, 16))).to(Lane)
+    spec = MatMul(64, 32, 1)(GL, GL, GL)(Kernel)
+    result = chain(spec).result
+    assert str(result) == "MatMul(8,8,1)(GL,GL,GL)(Lane)"
+    assert [result.C.dims[0].at(i) - result.C.dims[0].base for i in range(8)] == [0, 1, 2, 3, 32, 33, 34, 35]
+    assert [result.C.dims[1].at(i) - result.C.dims[1].base for i in range(8)] == [0, 1, 2, 3, 16, 17, 18, 19]
+    run(chain.split(1).tile(1, 1).done(), MatMul(70, 40, 3)(GL, GL, GL)(Kernel))
+    assert Strided((4, 4), (4, 4)) != Strided((4, 8), (4, 4))
+    evaluates(Strided((4, 32), (4, 16)))
+
+
+def test_turns_and_idle_units():
+    """More tiles than units: units take turns; fewer: the rest are idle. Both are right."""
+    for tiles in ((2, 2), (1, 4), (8, 8), (16, 16), (32, 32)):
+        run(
+            MatMul.tile(32, 32).to(Block).split(4).load(A, SH, Move.tile(*tiles[:1], 1).to(Thread).tile(1, 1).done()).then(inner),
+            MatMul(33, 40, 6)(GL, GL, GL)(Kernel),
+        )
+    run(MatMul.tile(32, 32).to(Block).tile(16, 8).to(Warp).then(MatMul.tile(8, 2).to(Lane).split(1).tile(1, 1).done()), problem)
+
+
+def test_swizzle_of_a_tile():
+    by_call = MatMul.tile(4, 4).to(Thread).swizzle(lambda uid: ((uid >> 1) & 7) | (uid & 0x30) | ((uid & 1) << 3))
+    by_text = MatMul.tile(4, 4).to(Thread).swizzle("((uid >> 1) & 7) | (uid & 0x30) | ((uid & 1) << 3)")
+    assert by_call == by_text
+    evaluates(by_call)
+    with pytest.raises(DecompositionError, match="no permutation"):
+        run(MatMul.tile(32, 32).to(Block).then(MatMul.tile(4, 4).to(Thread).swizzle(lambda uid: uid // 2)).split(1).tile(1, 1).done(), problem)
+    run(MatMul.tile(32, 32).to(Block).then(by_call).split(1).tile(1, 1).done(), MatMul(33, 47, 5)(GL, GL, GL)(Kernel))
+
+
+# ---------------------------------------------------------------------------------------------- reuse
+
+warp_piece = MatMul.tile(1, 16).to(Lane).split(1).tile(1, 1).unroll().done()
+"""A warp-level GEMM of 32 x 16 tiles: each lane computes a row. Its operands may lie anywhere."""
+
+
+def test_a_stored_piece_is_reused():
+    """Row F059: the same object in two strategies, with operands in SH and in GL."""
+    first = MatMul.tile(64, 32).to(Block).split(4).load(A, SH).load(B, SH).tile(32, 16).to(Warp).then(warp_piece)
+    second = MatMul.tile(32, 64).to(Block).tile(32, 16).to(Warp).then(warp_piece)
+    assert first.steps[-len(warp_piece.steps) :] == second.steps[-len(warp_piece.steps) :] == warp_piece.steps
+    for strategy in (first, second):
+        run(strategy, MatMul(70, 50, 9)(GL, GL, GL)(Kernel))
+
+
+def test_a_stored_piece_takes_operands_in_registers():
+    """Row F060: A and C are distributed over the registers of a warp before the piece begins."""
+    rows = Move.tile(1, 4).to(Lane).tile(1, 1).unroll().done()
+    init = Init.tile(32, 16).to(Warp).tile(1, 16).to(Lane).tile(1, 1).unroll().done()
+    store = Move.tile(32, 16).to(Warp).tile(1, 16).to(Lane).tile(1, 1).unroll().done()
+    chain = MatMul.tile(64, 32).to(Block).epilog(RF, init, store).split(4).tile(32, 16).to(Warp).load(A, RF, rows)
+    assert str(chain(problem).result) == "MatMul(32,16,4)(RF,GL,RF)(Warp)"
+    run(chain.then(warp_piece), MatMul(70, 50, 9)(GL, GL, GL)(Kernel))
+
+
+# ---------------------------------------------------------------------------------------------- accumulators
+
+
+def test_accumulator_types():
+    """Rows F008, F042: the accumulator's type is the epilog's, else the spec's, else that of C."""
+    half = MatMul(64, 64, 16, dtype=float16, accumulator=float32)(GL, GL, GL)(Kernel)
+    plain = MatMul(64, 64, 16, dtype=float16)(GL, GL, GL)(Kernel)
+    chain = MatMul.tile(32, 32).to(Block)
+    assert chain.epilog(RF)(half).result.C.dtype == float32
+    assert chain.epilog(RF)(plain).result.C.dtype == float16
+    assert chain.epilog(RF, float32)(plain).result.C.dtype == float32
+    assert chain.epilog(RF, float64)(half).result.C.dtype == float64
+    assert chain.epilog(RF, dtype=float32) == chain.epilog(RF, float32) != chain.epilog(RF)
+    rest = MatMul.split(4).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    init, store = Init.tile(4, 4).to(Thread).tile(1, 1).done(), Move.tile(4, 4).to(Thread).tile(1, 1).done()
+    ones = np.ones((64, 4096), np.float16), np.ones((4096, 64), np.float16)
+    for dtype, expected in ((float16, 2048), (float32, 4096)):
+        long = MatMul(64, 64, 4096, dtype=float16)(GL, GL, GL)(Kernel)
+        kernel = chain.epilog(RF, dtype, init, store).then(rest)(long).program("sm_70").ir
+        got = simulate(kernel, {"A": ones[0], "B": ones[1]}, blocks=[0]).outputs["C"]
+        assert got[0, 0] == expected, "in half precision, 2048 + 1 is 2048"
+        evaluates(chain.epilog(RF, dtype, init, store))
+
+
+def test_epilog_forms_are_equal():
+    init, store = Init.tile(4, 4).to(Thread).tile(1, 1).done(), Move.tile(4, 4).to(Thread).tile(1, 1).done()
+    chain = MatMul.tile(32, 32).to(Block)
+    assert chain.epilog(RF, init, store) == chain.epilog(RF, init=init, store=store) == chain.epilog(RF, None, store, init=init)
+    assert chain.epilog(RF, float32, init, store) == chain.epilog(RF, init, store, dtype=float32)
+    assert chain.epilog(RF) == chain.epilog(RF, None, None)
+
+
+@pytest.mark.parametrize("accumulate", [True, 1])
+@LIBRARY
+def test_accumulate(name, accumulate):
+    module = library(name)
+    if name == "listing_1" and accumulate is True:
+        accumulate = True
+    run(module.strategy, module.spec(33, 40, 9, accumulate=accumulate))
+
+
+# ---------------------------------------------------------------------------------------------- barriers
+
+
+def test_listing_2_has_two_barriers_in_its_k_loop():
+    """T004: the paper's template misses the second; unrefined, it is inferred. None stands elsewhere."""
+    module = library("listing_2")
+    for strategy in (module.strategy, module.strategy.unrefined()):
+        kernel = strategy(module.spec(M, N, K)).program().ir
+        assert barriers(kernel.body) == [("k",), ("k",)]
+        assert strategy(module.spec(M, N, K)).cuda().count("__syncthreads()") == 2
+        assert "__syncwarp" not in strategy(module.spec(M, N, K)).cuda()
+
+
+@pytest.mark.parametrize("name", ["naive"])
+def test_no_barrier_without_shared_memory(name):
+    module = library(name)
+    program = module.strategy(module.spec(M, N, K)).program()
+    assert barriers(program.ir.body) == []
+    assert "__sync" not in program.cuda
+    assert "__shared__" not in program.cuda
+
+
+def test_drawn_kernels_without_shared_memory_have_no_barrier():
+    count = 0
+    for seed in range(120):
+        drawn, _ = draw(f"barriers {seed}")
+        kernel = drawn.program.ir
+        if not any(buffer.memory == SH for buffer in kernel.buffers):
+            assert barriers(kernel.body) == []
+            count += 1
+    assert count >= 5
+
+
+def test_no_sync_on_the_first_load():
+    """T005: the barrier behind the second load covers both."""
+    module = library("listing_2")
+    strategy = module.strategy.at(Load, A).refine(NoSync())
+    assert barriers(strategy(module.spec(M, N, K)).program().ir.body) == [("k",), ("k",)]
+    run(strategy, module.spec(130, 70, 17))
+
+
+def test_no_sync_on_both_loads():
+    """The error is a counterexample: buffer, address, both threads, both lines of the strategy."""
+    module = library("listing_2")
+    strategy = module.strategy.at(Load, A).refine(NoSync()).at(Load, B).refine(NoSync())
+    with pytest.raises(SynchronizationError) as caught:
+        strategy(module.spec(M, N, K)).cuda()
+    text = str(caught.value)
+    assert re.search(r"\b[ab]_sh\[\d+\]", text), "the buffer and the address"
+    threads = re.findall(r"thread (\d+)", text)
+    assert len(threads) == 2 and threads[0] != threads[1]
+    source = Path(module.__file__).read_text().splitlines()
+    lines = {int(number) for number in re.findall(r"listing_2\.py:(\d+)", text)}
+    said = " ".join(source[number - 1] for number in lines)
+    assert ".load(A, SH, copy)" in said and ".load(B, SH, copy)" in said
+    assert len(lines) >= 2
+    assert caught.value.hint
+
+
+def test_sync_adds_exactly_one_barrier():
+    naive = library("naive")
+    plain = naive.strategy(naive.spec(M, N, K)).program().ir
+    asked = naive.strategy.at(Split).refine(Sync())(naive.spec(M, N, K)).program().ir
+    assert barriers(plain.body) == []
+    assert len(barriers(asked.body)) == 1
+    assert barriers(asked.body)[0], "in the loop"
+    module = library("listing_2")
+    inner_sync = module.strategy.at(Split, index=1).refine(Sync())(module.spec(M, N, K)).program().ir
+    assert sorted(map(len, barriers(inner_sync.body))) == [1, 1, 2]
+    outer_sync = module.strategy.at(Split).refine(Sync())(module.spec(M, N, K)).program().ir
+    assert barriers(outer_sync.body) == [("k",), ("k",)], "the barrier that is needed anyway is the one asked for"
+    run(module.strategy.at(Split, index=1).refine(Sync()), module.spec(130, 70, 17))
+
+
+def test_unchecked_is_printed():
+    text = MatMul.tile(32, 32).to(Block).unchecked("the caller knows").tile(4, 4).to(Thread).split(1).tile(1, 1).done()(problem).cuda()
+    assert "the caller knows" in text
+
+
+# ---------------------------------------------------------------------------------------------- the same in every process
+
+_PRINT = """
+import sys
+sys.path[:0] = [{tests!r}, {root!r}]
+from generator import draw
+from problems import NAMES, library
+for name in NAMES:
+    module = library(name)
+    bound = module.strategy(module.spec(256, 192, 16))
+    print(repr(bound), hash(repr(bound)) is None, bound.cuda())
+for seed in range(12):
+    drawn, refused = draw(seed)
+    print(drawn.strategy, refused, drawn.program.cuda)
+"""
+
+
+def test_text_does_not_depend_on_the_hash_seed():
+    outputs = []
+    for seed in ("0", "12345"):
+        code = _PRINT.format(tests=str(REPOSITORY / "tests"), root=str(REPOSITORY))
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, cwd=REPOSITORY)
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stdout)
+    assert outputs[0].count("__global__") == len(NAMES) + 12
+    assert outputs[0] == outputs[1]
