@@ -108,6 +108,8 @@ def _c_node(value: Expr) -> tuple[str, int]:
         case Min(left=left, right=right):
             cast = "(long long)" if is_wide(value) else ""
             return f"min({', '.join(f'{cast}({_c(side, 0)})' if cast else _c(side, 0) for side in (left, right))})", 9
+        case Less(left=Const() as left, right=right):
+            return f"{_c(right, 5)} > {_c(left, 5)}", 4
         case Less(left=left, right=right):
             return f"{_c(left, 5)} < {_c(right, 5)}", 4
         case Equal(left=left, right=right):
@@ -437,7 +439,7 @@ class _Printer:
         if statement.accumulate == TRUE:
             return text
         zero = literal(0, dtype)
-        return zero if statement.accumulate == FALSE else f"({_c(statement.accumulate, 1)} ? {text} : {zero})"
+        return zero if statement.accumulate == FALSE else f"{_c(statement.accumulate, 1)} ? {text} : {zero}"
 
     def always_accumulates(self, statement: Exec) -> bool:
         """Whether the old value of an output always counts."""
@@ -620,10 +622,24 @@ def _wrapped(line: str, limit: int = 120) -> list[str]:
     indent = " " * (len(line) - len(line.lstrip()) + 2 * len(_INDENT))
     target, value = line.split(" = ", 1)
     condition, choice, rest = value.partition(" ? ")
-    if not choice:
-        return [f"{target} =", indent + value]
+    if not choice or condition.count("(") != condition.count(")"):
+        return [f"{target} =", *_wrapped_call(indent, value, limit)]
     first, _, second = rest.rpartition(" : ")
     return [f"{target} =", indent + condition, f"{indent}? {first}", f"{indent}: {second}"]
+
+
+def _wrapped_call(indent: str, value: str, limit: int) -> list[str]:
+    """A long call with one argument a line."""
+    if len(indent) + len(value) <= limit or not value.endswith(");"):
+        return [indent + value]
+    name, _, inside = value[:-2].partition("(")
+    arguments, depth, start = [], 0, 0
+    for position, character in enumerate(inside):
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            arguments.append(inside[start : position + 1].strip())
+            start = position + 1
+    return [f"{indent}{name}(", *(f"{indent}{_INDENT * 2}{argument}" for argument in arguments), f"{indent}{_INDENT * 2}{inside[start:].strip()});"]
 
 
 def _guarded(condition: str, body: list[str]) -> list[str]:
