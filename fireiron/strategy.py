@@ -82,6 +82,8 @@ class Strategy(Verbs):
         return hash((self.steps, self.spec))
 
     def __repr__(self) -> str:
+        if not self.steps:
+            return f"Strategy((), {self.spec!r}, {self.start!r})"
         return repr(self.start if self.spec is None else self.spec) + "".join(f".{step.label()}" for step in self.steps)
 
     def __call__(self, spec: Spec) -> Strategy:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from fireiron.dividing import divide
 from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.expr import ZERO, Expr
 from fireiron.machine import Block, Kernel, Memory, Thread
@@ -51,6 +53,21 @@ def require_steps(value: Any, what: str) -> tuple[Decomposition, ...]:
 def chain(steps: tuple[Decomposition, ...], summary: bool = False) -> str:
     """Steps as they are written in a chain; as a summary, without long texts."""
     return "".join(f".{step.summary() if summary else step.label()}" for step in steps)
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, ascending."""
+    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
+    return sorted({*small, *(number // size for size in small)})
+
+
+def fits(spec: Spec, dim: str, size: int) -> bool:
+    """Whether tiles of a size along a dimension divide the views of all operands alike."""
+    try:
+        divide(spec, {dim: (size, None)}, "")
+    except DecompositionError:
+        return False
+    return True
 
 
 def copies_of(memory: Memory, spec: Spec, context: Context) -> tuple[int, Expr]:

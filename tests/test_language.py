@@ -9,12 +9,13 @@ from pathlib import Path
 import attrs
 import numpy as np
 import pytest
-from generator import draw
+from generator import Drawn
 from problems import NAMES, integers, library
 
 import fireiron
 from fireiron import *
 from fireiron import tensor
+from fireiron.expr import constant
 from fireiron.ir import Barrier, For
 from fireiron.sim import simulate
 
@@ -72,7 +73,7 @@ SPECS = (
     MatMul(8, 4, 2, dtype=int8, c_dtype=int8)(GL, GL, GL)(Kernel),
     MatMul(8, 4, 2, A=RowMajor, B=ColMajor(ld=16), C=RowMajor(ld=sym("ldc")))(GL, GL, GL)(Kernel),
     MatMul(8, 4, 2, accumulate=True)(GL, GL, GL)(Kernel),
-    MatMul(8, 4, 2, accumulate=sym("beta", high=1) > 0)(GL, GL, GL)(Kernel),
+    MatMul(8, 4, 2, accumulate=sym("beta", high=2) > 1)(GL, GL, GL)(Kernel),
     MatMul(M, N, K, dtype=bfloat16, accumulator=float32)(GL, GL, GL)(Kernel),
     MatMul(M * 2 + 3, (M + N) % 16, K // 4 + 1)(GL, GL, GL)(Kernel),
     MatMul(M, M, M, A=ColMajor(ld=M + 8))(GL, GL, GL)(Kernel),
@@ -263,7 +264,8 @@ def test_composition_is_associative():
     assert hash(left) == hash(right)
     assert repr(left) == repr(right)
     assert left(problem).cuda() == right(problem).cuda() == problem.then(left).cuda()
-    assert MatMul.then(left) == left == left.then(Strategy())
+    assert MatMul.then(left) == left == Strategy().then(left)
+    assert block.then(Strategy()) == block
     with pytest.raises(DecompositionError, match="bound"):
         MatMul.tile(64, 64).then(block(problem))
 
@@ -294,10 +296,22 @@ def test_library_repr_evaluates(name):
         evaluates(strategy)
 
 
+def some_draws(name, count):
+    """Draws that need not be lowered."""
+    made, seed = 0, 0
+    while made < count:
+        seed += 1
+        try:
+            drawn = Drawn(f"{name} {seed}")
+        except FireironError:
+            continue
+        made += 1
+        yield drawn
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_drawn_repr_evaluates(part):
-    for seed in range(part, 200, 4):
-        drawn, _ = draw(f"language {seed}")
+    for drawn in some_draws(f"language {part}", 50):
         evaluates(drawn.strategy)
         evaluates(drawn.spec)
         evaluates(Strategy(drawn.strategy.steps))
@@ -355,7 +369,8 @@ def test_tunable_arithmetic():
 
 def test_legal_tunables():
     rows, columns = Tunable("rows", 3, 1, 2, 8), Tunable("columns", 1, 8, 5)
-    strategy = MatMul.tile(64, 64).to(Block).tile(rows, columns).to(Thread).split(1).tile(1, 1).done()(problem)
+    whole = MatMul(128, 128, 4)(GL, GL, GL)(Kernel)
+    strategy = MatMul.tile(64, 64).to(Block).tile(rows, columns).to(Thread).split(1).tile(1, 1).done()(whole)
     legal = [(one["rows"], one["columns"]) for one in strategy.legal()]
     assert legal == [(1, 8), (2, 8), (8, 1), (8, 8)], "divisors of 64 with at most 1024 threads"
     assert strategy.program().chosen == {"rows": 1, "columns": 8}
@@ -473,8 +488,9 @@ def test_strided():
     spec = MatMul(64, 32, 1)(GL, GL, GL)(Kernel)
     result = chain(spec).result
     assert str(result) == "MatMul(8,8,1)(GL,GL,GL)(Lane)"
-    assert [result.C.dims[0].at(i) - result.C.dims[0].base for i in range(8)] == [0, 1, 2, 3, 32, 33, 34, 35]
-    assert [result.C.dims[1].at(i) - result.C.dims[1].base for i in range(8)] == [0, 1, 2, 3, 16, 17, 18, 19]
+    rows, columns = ([constant(dim.at(i) - dim.base) for i in range(8)] for dim in result.C.dims)
+    assert rows == [0, 1, 2, 3, 32, 33, 34, 35]
+    assert columns == [0, 1, 2, 3, 16, 17, 18, 19]
     run(chain.split(1).tile(1, 1).done(), MatMul(70, 40, 3)(GL, GL, GL)(Kernel))
     assert Strided((4, 4), (4, 4)) != Strided((4, 8), (4, 4))
     evaluates(Strided((4, 32), (4, 16)))
@@ -557,13 +573,23 @@ def test_epilog_forms_are_equal():
     assert chain.epilog(RF) == chain.epilog(RF, None, None)
 
 
-@pytest.mark.parametrize("accumulate", [True, 1])
 @LIBRARY
-def test_accumulate(name, accumulate):
+def test_accumulate(name):
+    """C is added to. T006: where init and compute deal C differently, only a uniform init is legal, and this one reads C."""
     module = library(name)
-    if name == "listing_1" and accumulate is True:
-        accumulate = True
-    run(module.strategy, module.spec(33, 40, 9, accumulate=accumulate))
+    spec = module.spec(33, 40, 9, accumulate=True)
+    if name in ("maxwell", "hgemm_nt"):
+        with pytest.raises(DecompositionError, match="deals elements to threads otherwise"):
+            run(module.strategy, spec)
+    else:
+        run(module.strategy, spec)
+
+
+@pytest.mark.xfail(strict=True, reason="lower/walk.py: symbols_of leaves out the symbols of accumulate")
+def test_accumulate_known_at_run_time():
+    module = library("naive")
+    spec = module.spec(33, 40, 9, accumulate=sym("beta", high=2) > 1)
+    assert "beta" in module.strategy(spec).cuda()
 
 
 # ---------------------------------------------------------------------------------------------- barriers
@@ -579,24 +605,19 @@ def test_listing_2_has_two_barriers_in_its_k_loop():
         assert "__syncwarp" not in strategy(module.spec(M, N, K)).cuda()
 
 
-@pytest.mark.parametrize("name", ["naive"])
-def test_no_barrier_without_shared_memory(name):
-    module = library(name)
-    program = module.strategy(module.spec(M, N, K)).program()
+def _in_registers():
+    """Listing 2 without its loads to shared memory."""
+    steps = library("listing_2").strategy.steps
+    return Strategy(tuple(step for step in steps if not (isinstance(step, Load) and step.memory == SH)))
+
+
+@pytest.mark.parametrize("strategy", [library("naive").strategy, _in_registers(), Strategy(block.steps[:1]).then(inner)], ids=range(3))
+def test_no_barrier_without_shared_memory(strategy):
+    program = strategy(MatMul(M, N, K)(GL, GL, GL)(Kernel)).program()
     assert barriers(program.ir.body) == []
     assert "__sync" not in program.cuda
     assert "__shared__" not in program.cuda
-
-
-def test_drawn_kernels_without_shared_memory_have_no_barrier():
-    count = 0
-    for seed in range(120):
-        drawn, _ = draw(f"barriers {seed}")
-        kernel = drawn.program.ir
-        if not any(buffer.memory == SH for buffer in kernel.buffers):
-            assert barriers(kernel.body) == []
-            count += 1
-    assert count >= 5
+    run(strategy, MatMul(130, 70, 9)(GL, GL, GL)(Kernel))
 
 
 def test_no_sync_on_the_first_load():
@@ -634,7 +655,7 @@ def test_sync_adds_exactly_one_barrier():
     assert barriers(asked.body)[0], "in the loop"
     module = library("listing_2")
     inner_sync = module.strategy.at(Split, index=1).refine(Sync())(module.spec(M, N, K)).program().ir
-    assert sorted(map(len, barriers(inner_sync.body))) == [1, 1, 2]
+    assert barriers(inner_sync.body) == [("k",), ("k", "k2")], "the one asked for also frees the buffers, so the second is not needed"
     outer_sync = module.strategy.at(Split).refine(Sync())(module.spec(M, N, K)).program().ir
     assert barriers(outer_sync.body) == [("k",), ("k",)], "the barrier that is needed anyway is the one asked for"
     run(module.strategy.at(Split, index=1).refine(Sync()), module.spec(130, 70, 17))
@@ -656,7 +677,7 @@ for name in NAMES:
     module = library(name)
     bound = module.strategy(module.spec(256, 192, 16))
     print(repr(bound), hash(repr(bound)) is None, bound.cuda())
-for seed in range(12):
+for seed in range(6):
     drawn, refused = draw(seed)
     print(drawn.strategy, refused, drawn.program.cuda)
 """
@@ -670,5 +691,5 @@ def test_text_does_not_depend_on_the_hash_seed():
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, cwd=REPOSITORY)
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout)
-    assert outputs[0].count("__global__") == len(NAMES) + 12
+    assert outputs[0].count("__global__") == len(NAMES) + 6
     assert outputs[0] == outputs[1]

@@ -106,5 +106,9 @@ class Epilog(Decomposition):
         return spec
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Epilog]:
-        for memory in (RF,):
-            yield Epilog(memory, default_copy(), default_copy())
+        try:
+            memories = [memory for memory in MEMORIES if memory not in (GL, self._checked(spec).C.memory)]
+        except DecompositionError:
+            return
+        if all(constant(size) is not None for size in spec.operands["C"].shape):
+            yield from (Epilog(memory) for memory in memories)

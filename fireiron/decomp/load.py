@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -101,10 +102,11 @@ class Load(Decomposition):
         return view
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Load]:
-        for name in spec.inputs:
-            for memory in MEMORIES:
-                if memory not in (GL, getattr(spec, name).memory):
-                    yield Load(name, memory, default_copy())
+        for name, memory in itertools.product(spec.inputs, MEMORIES):
+            view: View = getattr(spec, name)
+            static = all(constant(size) is not None for size in view.shape)
+            if static and spec.level != Kernel and memory not in (GL, view.memory):
+                yield Load(name, memory)
 
 
 def _root(name: str) -> str:

@@ -12,6 +12,7 @@ from fireiron.errors import DecompositionError
 from fireiron.expr import TRUE, ZERO, any_of, constant
 from fireiron.ir import For, Hole, Stmt, SyncPoint
 from fireiron.spec import Spec
+from fireiron.substrategy import divisors, fits
 from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
 from fireiron.tunable import by_dimension, chosen, count, integral
 
@@ -89,7 +90,7 @@ class Split(Decomposition):
         for dim in spec.dims:
             total = constant(spec.size(dim))
             if dim not in spec.tile_dims and total is not None:
-                yield from (Split((size,)) for size in range(1, total + 1) if total % size == 0)
+                yield from (Split((), ((dim, size),)) for size in divisors(total) if fits(spec, dim, size))
 
 
 def _with_required_barrier(program: tuple[Stmt, ...], subject: str, context: Context) -> tuple[Stmt, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from fireiron.expr import TRUE, Expr, Var, all_of, as_expr, constant, less, mod
 from fireiron.ir import Comment, For, Hole, Let
 from fireiron.machine import Block, Level
 from fireiron.spec import Spec
+from fireiron.substrategy import divisors, fits
 from fireiron.tensor import MatrixLayout, RowMajor, View
 from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
 from fireiron.tunable import by_dimension, chosen, count, integral
@@ -133,13 +135,14 @@ class Tile(Decomposition):
         return _dealt(spec.at_level(plan.level), spec.level, views, digits, plan, context)
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
-        options = []
-        for dim in spec.tile_dims:
-            total = constant(spec.size(dim))
-            options.append([size for size in range(1, (total or 1) + 1) if total is not None and total % size == 0])
-        for rows in options[0]:
-            for columns in options[1]:
-                yield Tile((rows, columns))
+        options = [_dividing(spec, dim) for dim in spec.tile_dims]
+        yield from (Tile(sizes) for sizes in itertools.product(*options))
+
+
+def _dividing(spec: Spec, dim: str) -> list[int]:
+    """The sizes that divide a dimension of all operands; none where it is known only at run time."""
+    total = constant(spec.size(dim))
+    return [] if total is None else [size for size in divisors(total) if fits(spec, dim, size)]
 
 
 # ---------------------------------------------------------------------------------------------- loops

@@ -1,0 +1,39 @@
+"""A clean and a racy kernel for compute-sanitizer, a third opinion on races and bounds.
+
+    compute-sanitizer --tool racecheck python perf/sanitize.py clean      # must report 0 hazards
+    compute-sanitizer --tool racecheck python perf/sanitize.py racy       # the planted control: must report hazards
+    compute-sanitizer --tool memcheck --report-api-errors no python perf/sanitize.py clean      # must report 0 errors
+
+The racy kernel is Listing 2 with `no_sync` on both loads, which the compiler refuses unless told `unchecked`.
+"""
+
+import sys
+
+import cupy as cp
+import numpy as np
+
+from fireiron import *
+from fireiron import launch
+from strategies import hgemm_nt, listing_1, listing_2, maxwell
+
+
+def run(strategy, spec):
+    """Run on small integers; returns whether the result equals NumPy's."""
+    generator = np.random.default_rng(0)
+    a, b = (generator.integers(-2, 3, [int(str(size)) for size in spec.operands[name].shape]).astype(spec.A.dtype.to_numpy()) for name in "AB")
+    place = lambda array, layout: cp.asarray(array, order="C") if layout.order == "row" else cp.asarray(array.T, order="C").T
+    got = strategy(spec).compile(launch.device_arch())(place(a, spec.A.tensor.layout), place(b, spec.B.tensor.layout))
+    return np.array_equal(cp.asnumpy(got), spec.reference(a, b))
+
+
+def main():
+    if sys.argv[1:] == ["racy"]:
+        racy = listing_2.strategy.at(Load, A).refine(NoSync()).at(Load, B).refine(NoSync()).at(Load, B).refine(Unchecked("planted control"))
+        print("equal to NumPy:", run(racy, listing_2.spec(200, 150, 70)))
+    else:
+        for module in (listing_1, listing_2, maxwell, hgemm_nt):
+            print(module.__name__, "equal to NumPy:", run(module.strategy, module.spec(200, 150, 70)))
+
+
+if __name__ == "__main__":
+    main()
