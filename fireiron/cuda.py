@@ -6,8 +6,6 @@ import math
 import re
 from collections.abc import Callable, Iterable
 
-import attrs
-
 from fireiron.errors import VerificationError
 from fireiron.expr import (
     FALSE,
@@ -32,7 +30,7 @@ from fireiron.expr import (
     constant,
 )
 from fireiron.ir import Access, Barrier, Buffer, Comment, Exec, For, Kernel, Let, Stmt, execs
-from fireiron.machine import RF, SH, DType, bfloat16, float16
+from fireiron.machine import SH, DType, bfloat16, float16
 from fireiron.spec import MatMulSpec, MoveSpec
 
 _INDENT = "  "
@@ -398,7 +396,8 @@ class _Printer:
         kind = "long long" if statement.var.high > INT_MAX else "int"
         value = statement.value
         if statement in self.kernel.body:
-            value = value.substitute({var: Var(_BUILT_IN[var.name], var.low, var.high) for var in value.variables() if var.name in _BUILT_IN})
+            built_in = [var for var in value.variables() if var.name in _BUILT_IN]
+            value = value.substitute({var: Var(_BUILT_IN[var.name], var.low, var.high) for var in built_in})
         yield f"const {kind} {statement.var} = {expression(value)};"
 
     def _loop(self, statement: For) -> list[str]:
@@ -417,9 +416,9 @@ class _Printer:
         for statement, _ in execs((loop,)):
             for access in statement.accesses:
                 buffer = self.kernel.buffer(access.buffer)
-                if buffer.memory.private and (constant(buffer.elements) or 0) <= 255 and not statement.collective:
-                    if loop.var in buffer.address(access, access.elements()[0]).variables():
-                        return True
+                registers = buffer.memory.private and (constant(buffer.elements) or 0) <= 255 and not statement.collective
+                if registers and loop.var in buffer.address(access, access.elements()[0]).variables():
+                    return True
         return False
 
     # ------------------------------------------------------------------------------------------ operands
@@ -556,7 +555,8 @@ class _Printer:
         for name, access in statement.operands.items():
             declared += self._bound_operand(name, access, statement)
         if isinstance(statement.spec, MatMulSpec):
-            value = {TRUE: "true", FALSE: "false"}.get(statement.accumulate, expression(statement.accumulate))
+            truth: dict[Expr, str] = {TRUE: "true", FALSE: "false"}
+            value = truth.get(statement.accumulate, expression(statement.accumulate))
             declared.append(("accumulate", f"const bool accumulate = {value};"))
         if statement.scratch is not None:
             cast = f"reinterpret_cast<unsigned char*>({statement.scratch.name})"
@@ -575,8 +575,8 @@ class _Printer:
             yield name, f"{kind} (&{name})[{expression(buffer.elements)}] = {buffer.name};"
             yield f"{name}_registers", f"constexpr int {name}_registers = {expression(buffer.elements)};"
             register = Var("r", 0, (constant(buffer.elements) or 1) - 1)
-            for dim, coordinate in zip(dims, buffer.held(register), strict=True):
-                yield f"{name}_{dim}", f"const auto {name}_{dim} = [&](int r) {{ return {expression(coordinate)}; }};"
+            for label, coordinate in zip(dims, buffer.held(register), strict=True):
+                yield f"{name}_{label}", f"const auto {name}_{label} = [&](int r) {{ return {expression(coordinate)}; }};"
         else:
             const = "" if access.write else "const "
             yield name, f"{const}{kind}* const {name} = &{self.place(access)};"
@@ -609,9 +609,7 @@ class _Printer:
 def dynamic_shared_bytes(kernel: Kernel) -> int:
     """Bytes of dynamic shared memory that a launch must ask for; 0 where static arrays serve."""
     shared = [buffer for buffer in kernel.buffers if buffer.memory == SH]
-    overlap = any(
-        a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes for i, a in enumerate(shared) for b in shared[i + 1 :]
-    )
+    overlap = any(a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes for i, a in enumerate(shared) for b in shared[i + 1 :])
     return kernel.shared_bytes if overlap or kernel.shared_bytes > kernel.architecture.static_shared else 0
 
 
@@ -639,7 +637,8 @@ def _wrapped_call(indent: str, value: str, limit: int) -> list[str]:
         if character == "," and depth == 0:
             arguments.append(inside[start : position + 1].strip())
             start = position + 1
-    return [f"{indent}{name}(", *(f"{indent}{_INDENT * 2}{argument}" for argument in arguments), f"{indent}{_INDENT * 2}{inside[start:].strip()});"]
+    arguments.append(inside[start:].strip() + ");")
+    return [f"{indent}{name}(", *(f"{indent}{_INDENT * 2}{argument}" for argument in arguments)]
 
 
 def _guarded(condition: str, body: list[str]) -> list[str]:
@@ -673,6 +672,3 @@ def _all_variables(body: Iterable[Stmt]) -> set[Var]:
                 for access in statement.accesses:
                     found = found.union(*(value.variables() for value in access.expressions()))
     return found
-
-
-__all__ = ["RF", "attrs", "carrier", "converted", "dynamic_shared_bytes", "emit", "expression", "is_wide", "literal"]

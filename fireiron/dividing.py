@@ -38,8 +38,6 @@ class Digit:
     strides: Mapping[str, Expr]
 
 
-
-
 def divide(spec: Spec, extents: Mapping[str, tuple[int, int | None]], what: str) -> tuple[dict[str, View], list[Digit]]:
     """The operands' views of one tile (at tile 0), and the digits of the tile number, slowest first."""
     cuts: dict[str, dict[str, Cut]] = {}

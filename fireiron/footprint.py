@@ -48,13 +48,13 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var]) -> G
     values = dict(thread_values(kernel))
     used = [loop for loop in loops if loop.var in needed]
     static = [loop for loop in used if constant(loop.extent) is not None]
-    shape = tuple(constant(loop.extent) or 1 for loop in static) + (kernel.threads,)
+    shape = (*(constant(loop.extent) or 1 for loop in static), kernel.threads)
     rank = len(shape)
     for axis, loop in enumerate(static):
         values[loop.var.name] = np.arange(shape[axis]).reshape([-1 if other == axis else 1 for other in range(rank)])
     for loop in used:
         values.setdefault(loop.var.name, np.zeros(1, dtype=np.int64))
-    inner = {}
+    inner: dict[str, Array] = {}
     for var, value in lets(kernel.body).items():
         if var.name not in values and {one.name for one in value.variables()} <= {*values, *inner}:
             inner[var.name] = np.asarray(compiled(value)({**values, **inner}))
@@ -95,6 +95,3 @@ def needed_variables(kernel: Kernel, statement: Exec, access: Access) -> frozens
     """Everything that an access's coordinates and its statement's condition depend on."""
     variables: frozenset[Var] = frozenset(statement.active.variables()).union(*(value.variables() for value in (*access.base, access.copy)))
     return closure(kernel, variables)
-
-
-__all__ = ["Array", "Grid", "active_mask", "attrs", "closure", "evaluate", "grid_of", "needed_variables", "thread_values"]

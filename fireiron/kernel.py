@@ -178,7 +178,9 @@ def solve_symbols(spec: Spec, shapes: Mapping[str, tuple[int, ...]], given: Mapp
         layout = view.tensor.layout
         leading = layout.leading if isinstance(layout, MatrixLayout) else None
         if leading is not None and constant(leading) is None and leading in symbols.values() and str(leading) not in known:
-            raise ArgumentError(f"the leading dimension {leading} of {layout_name} is known only at run time", hint=f"kernel(..., {leading}=...)")
+            raise ArgumentError(
+                f"the leading dimension {leading} of {layout_name} is known only at run time", hint=f"kernel(..., {leading}=...)"
+            )
     missing = [name for name in symbols if name not in known]
     if missing:
         raise ArgumentError(f"no shape tells {', '.join(missing)}", hint=f"kernel(..., {missing[0]}=...)")

@@ -76,8 +76,9 @@ class _Placed:
 
     def __call__(self, level: Level) -> BinaryPointwiseSpec:
         rows = zip(("lhs", "rhs", "dst"), self.memories, self.shape.layouts, strict=True)
-        views = [whole_view(Tensor(name, self.shape.sizes, self.shape.dtype, memory, layout)) for name, memory, layout in rows]
-        return BinaryPointwiseSpec(check_level(level), *views, self.shape.operation)
+        sizes, dtype = self.shape.sizes, self.shape.dtype
+        left, right, target = (whole_view(Tensor(name, sizes, dtype, memory, layout)) for name, memory, layout in rows)
+        return BinaryPointwiseSpec(check_level(level), left, right, target, self.shape.operation)
 
 
 class BinaryPointwiseStarter(Starter):

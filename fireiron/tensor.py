@@ -325,4 +325,5 @@ def require_cut(result: Cut | None, size: int, dim: Dim, what: str, within: obje
         return result
     total = constant(dim.size)
     legal = [divisor for divisor in range(1, total + 1) if total % divisor == 0] if total is not None and total <= 4096 else None
-    raise DecompositionError(f"{what}: {size} does not divide the {dim.size} {'' if total is None else 'elements '}of the tile", legal=legal, within=within)
+    extent = f"{dim.size}" if total is None else f"{dim.size} elements"
+    raise DecompositionError(f"{what}: {size} does not divide the {extent} of the tile", legal=legal, within=within)

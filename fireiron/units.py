@@ -77,5 +77,3 @@ def check_below(level: Level, current: Level, within: object, at: str | None) ->
     elif detached:
         hint = f"deal tiles to {level.parent} first" + (", or use Thread" if level.threads == 1 else "")
     raise DecompositionError(f"to({level}): {level} is not below {current}, the level of this spec", within=within, at=at, hint=hint)
-
-

@@ -89,7 +89,14 @@ def measure(name, strategy, make_spec, sizes, rounds):
     per_set = a.nbytes + b.nbytes + M * N * kinds[2].itemsize
     count = int(min(64, max(2, 240e6 // per_set + 1)))
     sets = [(stored(a, layouts[0]), stored(b, layouts[1]), stored(np.full((M, N), np.nan, kinds[2]), layouts[2])) for _ in range(count)]
-    row = {"strategy": name, "M": M, "N": N, "K": K, "type": str(spec.A.dtype), "buffers": "rotated" if per_set * count > 240e6 else f"{count} sets"}
+    row = {
+        "strategy": name,
+        "M": M,
+        "N": N,
+        "K": K,
+        "type": str(spec.A.dtype),
+        "buffers": "rotated" if per_set * count > 240e6 else f"{count} sets",
+    }
     kernel, calls = contenders(strategy, spec, sets)
     row |= {"registers": kernel.resources.registers, "spills": kernel.resources.spill_stores, "shared": kernel.ir.shared_bytes}
     graphs = {}
@@ -121,7 +128,9 @@ def measure(name, strategy, make_spec, sizes, rounds):
 def environment():
     """Versions and the GPU's state."""
     query = "name,driver_version,clocks.sm,temperature.gpu,power.draw"
-    state = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], capture_output=True, text=True, check=False).stdout.strip()
+    state = subprocess.run(
+        ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], capture_output=True, text=True, check=False
+    ).stdout.strip()
     return {
         "date": datetime.date.today().isoformat(), "gpu": state, "python": platform.python_version(), "cupy": cp.__version__, "numpy": np.__version__,
         "torch": torch.__version__, "cuda": torch.version.cuda, "tf32": torch.backends.cuda.matmul.allow_tf32,
@@ -134,7 +143,22 @@ def main():
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
     rows = [measure(*case, options.rounds) for case in CASES]
-    keys = ["strategy", "type", "M", "N", "K", "fireiron us", "cublas us", "fireiron TFLOP/s", "cublas TFLOP/s", "ratio", "registers", "spills", "fireiron error", "cublas error"]
+    keys = [
+        "strategy",
+        "type",
+        "M",
+        "N",
+        "K",
+        "fireiron us",
+        "cublas us",
+        "fireiron TFLOP/s",
+        "cublas TFLOP/s",
+        "ratio",
+        "registers",
+        "spills",
+        "fireiron error",
+        "cublas error",
+    ]
     print(tabulate([[row[key] for key in keys] for row in rows], keys, floatfmt=".3g"))
     if options.output:
         with open(options.output, "w") as file:

@@ -20,7 +20,9 @@ from strategies import hgemm_nt, listing_1, listing_2, maxwell
 def run(strategy, spec):
     """Run on small integers; returns whether the result equals NumPy's."""
     generator = np.random.default_rng(0)
-    a, b = (generator.integers(-2, 3, [int(str(size)) for size in spec.operands[name].shape]).astype(spec.A.dtype.to_numpy()) for name in "AB")
+    a, b = (
+        generator.integers(-2, 3, [int(str(size)) for size in spec.operands[name].shape]).astype(spec.A.dtype.to_numpy()) for name in "AB"
+    )
     place = lambda array, layout: cp.asarray(array, order="C") if layout.order == "row" else cp.asarray(array.T, order="C").T
     got = strategy(spec).compile(launch.device_arch())(place(a, spec.A.tensor.layout), place(b, spec.B.tensor.layout))
     return np.array_equal(cp.asnumpy(got), spec.reference(a, b))

@@ -14,18 +14,7 @@ from fireiron import *
 
 SIZES = (1024, 1024, 1024)
 
-strategy = (
-    MatMul.tile(128, 128)
-    .to(Block)
-    .layout(ColMajor)
-    .tile(8, 8)
-    .to(Thread)
-    .layout(ColMajor)
-    .split(1)
-    .tile(1, 1)
-    .unroll()
-    .done()
-)
+strategy = MatMul.tile(128, 128).to(Block).layout(ColMajor).tile(8, 8).to(Thread).layout(ColMajor).split(1).tile(1, 1).unroll().done()
 
 
 def spec(M, N, K, **options):

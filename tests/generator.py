@@ -142,7 +142,10 @@ class Drawn:
         warp = (self.pick([d for d in divisors(rows) if d % piece[0] == 0]), self.pick([d for d in divisors(columns) if d % piece[1] == 0]))
         chain = Move.tile(*warp).to(Warp)
         if kind == "warps and lanes":
-            inner = (self.pick([d for d in divisors(warp[0]) if d % piece[0] == 0]), self.pick([d for d in divisors(warp[1]) if d % piece[1] == 0]))
+            inner = (
+                self.pick([d for d in divisors(warp[0]) if d % piece[0] == 0]),
+                self.pick([d for d in divisors(warp[1]) if d % piece[1] == 0]),
+            )
             chain = chain.tile(*inner)
             chain = chain.unroll() if self.chance(0.5, "unroll") else chain
         chain = chain.tile(*piece).to(Lane).layout(order)
@@ -165,7 +168,15 @@ class Drawn:
         chain = self.spec.tile(self.bm, self.bn).to(Block)
         if self.chance(0.3, "column-major blocks"):
             chain = chain.layout(ColMajor)
-        levels = self.pick((((Thread, 128),), ((Warp, 4), (Lane, 32)), ((Warp, 4), (Thread, 64)), ((Warpgroup, 2), (Warp, 4), (Lane, 32)), ((Warp, 2), (QuadPair, 4), (Thread, 8))))
+        levels = self.pick(
+            (
+                ((Thread, 128),),
+                ((Warp, 4), (Lane, 32)),
+                ((Warp, 4), (Thread, 64)),
+                ((Warpgroup, 2), (Warp, 4), (Lane, 32)),
+                ((Warp, 2), (QuadPair, 4), (Thread, 8)),
+            )
+        )
         compute = self.dealt(chain, levels)
         dealing = compute.steps[len(chain.steps) :]
         late = self.chance(0.1, "epilog of a thread")

@@ -17,7 +17,12 @@ def through(memory_steps, M, N, dtype):
 
 
 def simulated(program, spec):
-    data = {name: np.random.default_rng(1).integers(-5, 6, [int(str(s)) for s in spec.operands[name].shape]).astype(spec.operands[name].dtype.to_numpy()) for name in spec.inputs}
+    data = {
+        name: np.random.default_rng(1)
+        .integers(-5, 6, [int(str(s)) for s in spec.operands[name].shape])
+        .astype(spec.operands[name].dtype.to_numpy())
+        for name in spec.inputs
+    }
     (output,) = spec.outputs
     np.testing.assert_array_equal(simulate(program.ir, data).outputs[output], spec.reference(*data.values()))
 
@@ -54,7 +59,17 @@ def test_moves(dtype, count, first, second, load, store):
 ])  # fmt: skip
 def test_pointwise(operation, dtype, shape, text):
     spec = BinaryPointwise(operation, 64, 6, dtype=dtype)(GL, GL, GL)(Kernel)
-    chain = spec.tile(32, 6).to(Block).tile(4, 1).to(Thread).load("lhs", RF, Move.done()).load("rhs", RF, Move.done()).tile(*shape).unroll().done()
+    chain = (
+        spec.tile(32, 6)
+        .to(Block)
+        .tile(4, 1)
+        .to(Thread)
+        .load("lhs", RF, Move.done())
+        .load("rhs", RF, Move.done())
+        .tile(*shape)
+        .unroll()
+        .done()
+    )
     program = chain.program("sm_90")
     assert text in program.cuda
     compile_cuda(program.cuda, "sm_90")
@@ -78,4 +93,5 @@ def test_half_needs_its_architecture():
         _ = strategy(spec).program("sm_52").ir
     mixed = MatMul.tile(32, 32).to(Block).epilog(SH).split(4).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     wide = MatMul(32, 32, 8, dtype=float16, accumulator=float32)(GL, GL, GL)(Kernel)
-    assert "fmaf(__half2float(" in mixed(wide).cuda("sm_52")
+    text = mixed(wide).cuda("sm_52")
+    assert "fmaf(" in text and "__half2float(A[" in text

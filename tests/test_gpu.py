@@ -12,14 +12,25 @@ pytestmark = [
     pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install fireiron[cuda13])"),
 ]
 
-LAYOUTS = {"nn": {}, "nt": {"B": RowMajor}, "tn": {"A": RowMajor}, "tt": {"A": RowMajor, "B": RowMajor}, "row": {"A": RowMajor, "B": RowMajor, "C": RowMajor}}
+LAYOUTS = {
+    "nn": {},
+    "nt": {"B": RowMajor},
+    "tn": {"A": RowMajor},
+    "tt": {"A": RowMajor, "B": RowMajor},
+    "row": {"A": RowMajor, "B": RowMajor, "C": RowMajor},
+}
 
 
 def run(strategy, spec, generator, **sizes):
     """Output of a kernel on the GPU and what NumPy gives."""
     import cupy
 
-    a, b = (integers(tuple(sizes.get(str(size), None) or int(str(size)) for size in spec.operands[name].shape), spec.operands[name].dtype, generator) for name in "AB")
+    a, b = (
+        integers(
+            tuple(sizes.get(str(size), None) or int(str(size)) for size in spec.operands[name].shape), spec.operands[name].dtype, generator
+        )
+        for name in "AB"
+    )
     kernel = strategy(spec).compile(launch.device_arch())
     arrays = [stored(array, spec.operands[name].tensor.layout, cupy) for name, array in (("A", a), ("B", b))]
     shape = (a.shape[0], b.shape[1])

@@ -17,7 +17,7 @@ from fireiron.expr import FALSE, ONE, Expr, Var, as_expr, constant
 from fireiron.footprint import Array, active_mask, evaluate, grid_of, needed_variables
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs
 from fireiron.spec import InitSpec
-from fireiron.tensor import Dealt, MatrixLayout, Storage, StorageMode
+from fireiron.tensor import MatrixLayout, Storage, StorageMode
 
 Use = tuple[Exec, tuple[For, ...], Access]
 
@@ -194,9 +194,7 @@ def _covers_with_own_modes(kernel: Kernel, buffer: Buffer, use: Use, holders: Ar
     return True
 
 
-def _with_own_modes(
-    body: tuple[Stmt, ...], own: dict[tuple[int, str], Storage], loops: frozenset[Var] = frozenset()
-) -> tuple[Stmt, ...]:
+def _with_own_modes(body: tuple[Stmt, ...], own: dict[tuple[int, str], Storage], loops: frozenset[Var] = frozenset()) -> tuple[Stmt, ...]:
     result: list[Stmt] = []
     for statement in body:
         if isinstance(statement, For):
@@ -235,6 +233,3 @@ def _refused(buffer: Buffer, use: Use, problem: str) -> DecompositionError:
         at=use[2].origin,
         hint="make the number of tiles a multiple of, or divide, the number of units",
     )
-
-
-__all__ = ["Dealt", "Expr", "distribute", "holdings", "register_storage"]

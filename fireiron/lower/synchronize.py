@@ -61,9 +61,7 @@ def synchronize(kernel: Kernel) -> Kernel:
 class _Solver:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.watched = {
-            buffer.name for buffer in kernel.buffers if (buffer.memory == SH) or (buffer.memory == GL and buffer.written)
-        }
+        self.watched = {buffer.name for buffer in kernel.buffers if (buffer.memory == SH) or (buffer.memory == GL and buffer.written)}
         self.footprint = functools.lru_cache(maxsize=None)(self._footprint)
 
     # -------------------------------------------------------------------------------------- lists, inside out
@@ -125,7 +123,7 @@ class _Solver:
     # -------------------------------------------------------------------------------------- hazards
 
     def _hazards(self, summaries: list[Summary], cyclic: bool, loops: tuple[For, ...]) -> list[Hazard]:
-        hazards = []
+        hazards: list[Hazard] = []
         count = len(summaries)
         outer = tuple(loop.var for loop in loops)
         for i in range(count):
@@ -232,9 +230,7 @@ class _Solver:
 
     # -------------------------------------------------------------------------------------- stabbing
 
-    def _placed(
-        self, hazards: list[Hazard], count: int, required: set[int], forbidden: dict[int, SyncPoint]
-    ) -> dict[int, tuple[str, str]]:
+    def _placed(self, hazards: list[Hazard], count: int, required: set[int], forbidden: dict[int, SyncPoint]) -> dict[int, tuple[str, str]]:
         chosen: dict[int, str] = dict.fromkeys(required, "block")
         for scope in ("block", "warp"):
             open_hazards = [h for h in hazards if h.scope == scope and not (h.positions & set(chosen))]
@@ -307,6 +303,3 @@ def _reason(hazards: list[Hazard], position: int, scope: str) -> str:
     if free:
         parts.append(f"{', '.join(free)} free again")
     return "; ".join(parts) or "asked for by sync"
-
-
-__all__ = ["Hazard", "constant", "synchronize"]

@@ -63,12 +63,14 @@ def _check_asked(statement: Exec, buffers: list[Buffer], widths: list[int], reas
     asked = getattr(statement.instruction, "vector_bytes", None)
     if asked is None:
         return
-    judged = [i for i, buffer in enumerate(buffers) if buffer.memory == GL] or [i for i, buffer in enumerate(buffers) if buffer.memory == SH]
+    judged = [i for i, buffer in enumerate(buffers) if buffer.memory == GL]
+    judged = judged or [i for i, buffer in enumerate(buffers) if buffer.memory == SH]
     for position in judged:
         size = buffers[position].dtype.bytes
         if widths[position] * size != asked:
+            reason = reasons[position] or f"{count} elements of {size} bytes"
             raise DecompositionError(
-                f"a move of {asked} bytes was asked for, and cannot be proved legal: {reasons[position] or f'{count} elements of {size} bytes'}",
+                f"a move of {asked} bytes was asked for, and cannot be proved legal: {reason}",
                 within=statement.spec,
                 at=statement.origin,
                 hint=f'make sizes and leading dimensions multiples: sym("M", multiple_of={max(asked // size, 1)})',

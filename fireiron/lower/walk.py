@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import attrs
 
 from fireiron.errors import ArgumentError, ResourceError
-from fireiron.expr import ONE, TRUE, Expr, Var, as_expr, constant
+from fireiron.expr import ONE, Expr, Var
 from fireiron.ir import Buffer, Comment, Exec, For, Hole, Kernel, Let, Stmt, SyncPoint, execs, verify
 from fireiron.machine import Architecture
 from fireiron.machine import Kernel as KernelLevel
@@ -166,6 +166,3 @@ def _buffers(node: Node, spec: Spec) -> Iterable[Buffer]:
             if isinstance(statement, Exec) and statement.scratch is not None:
                 storage = statement.scratch.storage()
                 yield Buffer(statement.scratch, storage, storage.extent, written=True)
-
-
-__all__ = ["Grown", "TRUE", "as_expr", "constant", "grow_tree", "symbols_of", "walk"]
