@@ -504,54 +504,60 @@ def _unseen(spec: Spec, symbols: Mapping[str, int]) -> set[str]:
 def _simulated(
     program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], wanted: int | None, say: _Report
 ) -> Mapping[str, Any] | None:
-    """The first wrong element of a simulated run, or what the simulator met."""
-    from fireiron.sim import simulate
+    """The first wrong element of a simulated run, or what the simulator met.
 
-    total = int(program.ir.grid.evaluate(symbols))
-    (output,) = program.spec.outputs
-    try:
-        blocks = _sample(program, symbols, arrays, total, wanted)
-        if len(blocks) < total:
-            say(
-                "blocks",
-                f"{len(blocks)} of {total} are simulated and compared; the other {total - len(blocks)} are NOT executed",
-                total=total,
-            )
-            say.values["blocks"] = list(blocks)
-        else:
-            say("blocks", total)
-        result = simulate(program.ir, arrays, symbols, blocks=blocks if len(blocks) < total else None)
-    except SimulationError as error:
-        return {"message": str(error), "error": type(error).__name__}
-    say("ran in", f"the simulator, {result.seconds:.2f} s")
-    got = result.outputs[output]
-    if len(blocks) == total:
-        return _compared(got, program.spec.reference(*arrays.values()))
-    return _compared_blocks(program, symbols, arrays, got, blocks)
-
-
-def _sample(program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], total: int, wanted: int | None) -> tuple[int, ...]:
-    """The blocks to simulate: all, or as many as are wanted, or as many as fit the time."""
+    All blocks at once where the work is small; else, or with `wanted`, a sample of them, as many as the time allows.
+    """
     import math
 
     from fireiron.sim import simulate
 
-    number = total if wanted is None else min(wanted, total)
+    total = int(program.ir.grid.evaluate(symbols))
     work = math.prod(int(size.evaluate(symbols)) for size in program.spec.sizes)
-    if wanted is None and total > 2 and work > _MULTIPLY_ADDS:
-        one = simulate(program.ir, arrays, symbols, blocks=[0]).seconds
-        few = min(total, 5)
-        each = (
-            one
-            if one > SIMULATED_SECONDS / 10
-            else max(simulate(program.ir, arrays, symbols, blocks=range(few)).seconds - one, 1e-3) / (few - 1)
-        )
-        number = min(total, max(2, int((SIMULATED_SECONDS - one) / each)))
-    return tuple(range(total)) if number == total else _chosen(program, symbols, total, number)
+    try:
+        if _block_tile(program) is None or (wanted is None and work <= _MULTIPLY_ADDS):
+            say("blocks", total)
+            result = simulate(program.ir, arrays, symbols)
+            say("ran in", f"the simulator, {result.seconds:.2f} s")
+            (output,) = program.spec.outputs
+            return _compared(result.outputs[output], program.spec.reference(*arrays.values()))
+        return _sampled(program, symbols, arrays, _order(program, symbols, total)[: wanted or total], wanted is not None, say)
+    except SimulationError as error:
+        return {"message": str(error), "error": type(error).__name__}
 
 
-def _chosen(program: Program, symbols: Mapping[str, int], total: int, number: int) -> tuple[int, ...]:
-    """A sample of blocks: the first, the last, those in the corners of the output, and random ones."""
+def _sampled(
+    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], order: Sequence[int], all_of_them: bool, say: _Report
+) -> Mapping[str, Any] | None:
+    """Blocks in the given order, batch after batch until the time is over, each compared where it writes."""
+    from fireiron.sim import simulate
+
+    started = time.monotonic()
+    total = int(program.ir.grid.evaluate(symbols))
+    (output,) = program.spec.outputs
+    done, size, seconds = 0, len(order) if all_of_them else 1, 0.0
+    wrong: Mapping[str, Any] | None = None
+    while done < len(order) and wrong is None:
+        batch = sorted(order[done : done + size])
+        result = simulate(program.ir, arrays, symbols, blocks=batch)
+        wrong = _compared_blocks(program, symbols, arrays, result.outputs[output], batch)
+        done, seconds = done + len(batch), seconds + result.seconds
+        left = SIMULATED_SECONDS - (time.monotonic() - started)
+        each = (SIMULATED_SECONDS - left) / done
+        _progress(f"{done} of {total} blocks")
+        if each > left and not all_of_them:
+            break
+        size = max(1, min(int(left / 2 / each), 8 * size))
+    _progress("")
+    rest = total - done
+    say("blocks", f"{done} of {total} are simulated and compared; the other {rest} are NOT executed" if rest else total, total=total)
+    say.values["blocks"] = sorted(order[:done])
+    say("ran in", f"the simulator, {seconds:.2f} s")
+    return wrong
+
+
+def _order(program: Program, symbols: Mapping[str, int], total: int) -> list[int]:
+    """All blocks: the first, the last, those in the corners of the output, then the others at random."""
     import numpy
 
     blocks = dict.fromkeys((0, total - 1))
@@ -562,10 +568,8 @@ def _chosen(program: Program, symbols: Mapping[str, int], total: int, number: in
         ]
         for keys in (starts, [-start for start in starts], [starts[0], -starts[-1]], [-starts[0], starts[-1]]):
             blocks[int(numpy.lexsort(keys)[0])] = None
-    random = numpy.random.default_rng(total)
-    while len(blocks) < number:
-        blocks[int(random.integers(total))] = None
-    return tuple(sorted(list(blocks)[:number]))
+    blocks |= dict.fromkeys(numpy.random.default_rng(total).permutation(total).tolist())
+    return list(blocks)
 
 
 def _block_tile(program: Program) -> tuple[Any, ...] | None:
@@ -672,6 +676,12 @@ def _paint(text: str, colour: int, stream: Any = None) -> str:
     stream = sys.stdout if stream is None else stream
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb" or not stream.isatty()
     return text if plain else f"\x1b[{colour}m{text}\x1b[0m"
+
+
+def _progress(text: str) -> None:
+    """One line on a terminal that is overwritten; nothing elsewhere."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def _print_json(value: Any) -> int:

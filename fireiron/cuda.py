@@ -23,6 +23,7 @@ from fireiron.expr import (
     Less,
     Min,
     Mod,
+    Positive,
     Sum,
     Var,
     all_of,
@@ -103,6 +104,8 @@ def _c_node(value: Expr) -> tuple[str, int]:
             return f"{_c(left, 4)} ^ {_c(right, 4)}", 2
         case BitOr(left=left, right=right):
             return f"{_c(left, 4)} | {_c(right, 4)}", 1
+        case Positive(value=inner):
+            return _c_node(inner)
         case Min(left=left, right=right):
             cast = "(long long)" if is_wide(value) else ""
             return f"min({', '.join(f'{cast}({_c(side, 0)})' if cast else _c(side, 0) for side in (left, right))})", 9
@@ -231,9 +234,9 @@ class _Printer:
         yield f"// {kernel.spec}"
         for line in kernel.title:
             yield f"//   {line}"
-        yield f"// target {kernel.architecture}; launch <<<{expression(kernel.grid)}, {kernel.threads}>>>, {self._shared_text()}"
+        yield f"// target {kernel.architecture}; launch <<<{_readable(kernel.grid)}, {kernel.threads}>>>, {self._shared_text()}"
         for text, condition in kernel.facts:
-            yield f"// requires: {text}, {expression(condition)}"
+            yield f"// requires: {text}, {_readable(condition)}"
         for reason in kernel.unchecked:
             yield f"// UNCHECKED, races are not excluded: {reason}"
 
@@ -463,7 +466,8 @@ class _Printer:
         if len(places) == 1:
             return f"{'__half2half2' if half else '__bfloat162bfloat162'}({places[0]})"
         if self._packed(access):
-            return f"*reinterpret_cast<{self._pair_type(dtype)}*>(&{places[0]})"
+            const = "" if access.write else "const "
+            return f"*reinterpret_cast<{const}{self._pair_type(dtype)}*>(&{places[0]})"
         return f"{'__halves2half2' if half else '__halves2bfloat162'}({places[0]}, {places[1]})"
 
     def pair_updated(self, statement: Exec, name: str) -> tuple[str, str, Callable[[str, str], list[str]]]:
@@ -604,6 +608,11 @@ class _Printer:
         offset = tuple(constant(step) or 1 if other == dim else 0 for other in range(len(access.base)))
         zero = tuple(0 for _ in access.base)
         return buffer.address(access, offset) - buffer.address(access, zero)
+
+
+def _readable(value: Expr) -> str:
+    """An expression for a comment: no casts."""
+    return str(value).replace("//", "/")
 
 
 def dynamic_shared_bytes(kernel: Kernel) -> int:

@@ -101,7 +101,10 @@ def explain(strategy: Strategy, architecture: Any = None) -> Explanation:
 
 
 def with_ends(steps: Steps, end: Callable[[int, Done | None], Steps]) -> Steps:
-    """The steps with the end of every chain replaced. Chains are numbered in the order of the text, inner ones first."""
+    """The steps with the end of every chain replaced. Chains are numbered in the order of the text, inner ones first.
+
+    The default copy stays as it is: it is always right, and known by its steps.
+    """
     numbers = itertools.count()
 
     def changed(steps: Steps) -> Steps:
@@ -109,7 +112,7 @@ def with_ends(steps: Steps, end: Callable[[int, Done | None], Steps]) -> Steps:
         for step in steps:
             if isinstance(step, Done):
                 return (*kept, *end(next(numbers), step))
-            inner: dict[str, Any] = {name: changed(value) for name, value in inner_chains(step).items()}
+            inner: dict[str, Any] = {name: changed(value) for name, value in inner_chains(step).items() if value != default_copy()}
             kept.append(attrs.evolve(step, **inner) if inner else step)
         return (*kept, *end(next(numbers), None))
 
@@ -145,8 +148,9 @@ def _grow(program: Program, steps: Steps) -> Grown:
 
 
 def _leaves(node: Node, program: Program, place: str) -> Iterator[Leaf]:
-    if isinstance(node.step, End):
-        yield _leaf(node.step, node.spec, program, place)
+    if isinstance(node.step, Done):
+        end = node.step if isinstance(node.step, End) else End(node.step.executable, number=-1, origin=node.step.origin)
+        yield _leaf(end, node.spec, program, place)
     main = main_child(node)
     for pair in node.children:
         name, child = pair
@@ -231,7 +235,7 @@ def candidates(spec: Spec) -> Iterator[Decomposition]:
         yield Split((1,))
     for name in spec.inputs:
         if spec.operands[name].memory != RF:
-            yield Load(name, RF, default_copy() if spec.level.threads != 1 else (Tile((1, 1)), Done()))
+            yield Load(name, RF, default_copy())
 
 
 def _deals(spec: Spec, level: Level) -> bool:

@@ -26,7 +26,10 @@ import attrs
 from fireiron.errors import ArgumentError
 
 INT_MAX = 2**31 - 1
-"""Largest value of a 32-bit index; the default upper end of a symbol."""
+"""Largest value of a 32-bit index."""
+
+SYMBOL_MAX = 2**31 - 2**12
+"""The default upper end of a symbol: rounding it up to a tile still fits 32 bits, so tiles are counted without 64-bit divisions."""
 
 Atoms: TypeAlias = "tuple[Expr, ...]"
 Terms: TypeAlias = "tuple[tuple[Atoms, int], ...]"
@@ -316,6 +319,26 @@ class Min(_Binary):
 
 
 @_node
+class Positive(Expr):
+    """A size that is known to be at least 1, because whoever launches the kernel checks it."""
+
+    value: Expr
+    low: int = _range_fields()
+    high: int = _range_fields()
+    factor: int = _range_fields()
+
+    def __attrs_post_init__(self) -> None:
+        _set(self, max(1, self.value.low), max(1, self.value.high), self.value.factor)
+
+    @property
+    def children(self) -> Atoms:
+        return (self.value,)
+
+    def rebuilt(self, children: Atoms) -> Expr:
+        return positive(children[0])
+
+
+@_node
 class Less(_Binary):
     """The truth of `left < right`."""
 
@@ -386,7 +409,7 @@ ONE = Const(1)
 _MINUS_ONE = Const(-1)
 
 
-def sym(name: str, multiple_of: int = 1, low: int = 1, high: int = INT_MAX) -> Var:
+def sym(name: str, multiple_of: int = 1, low: int = 1, high: int = SYMBOL_MAX) -> Var:
     """A size or stride known at run time; becomes a kernel parameter `name`.
 
     Legal when the name is an identifier of Python and C++, `multiple_of >= 1` and `low <= high`.
@@ -856,6 +879,12 @@ def bit_xor(left: Expr, right: Expr) -> Expr:
     return BitXor(*_sorted(left, right))
 
 
+def positive(value: Expr | int) -> Expr:
+    """The value, taken to be at least 1; whoever uses it must check that."""
+    size = as_expr(value)
+    return size if size.low >= 1 else Positive(size)
+
+
 def minimum(left: Expr | int, right: Expr | int) -> Expr:
     """The smaller of two values."""
     first, second = as_expr(left), as_expr(right)
@@ -981,6 +1010,8 @@ def _text(value: Expr, outer: int, name: Callable[[Var], str] = _variable_name) 
             return f"Const({value.value})"
     elif isinstance(value, Var):
         return name(value)
+    elif isinstance(value, Positive):
+        return f"positive({_text(value.value, 0, name)})" if name is _variable_repr else _text(value.value, outer, name)
     else:
         text, precedence = _node_text(value, lambda part, level: _text(part, level, name))
     return f"({text})" if precedence < outer else text
@@ -1049,6 +1080,8 @@ def source(value: Expr) -> str:
             return f"({source(left)}|{source(right)})"
         case BitXor(left=left, right=right):
             return f"({source(left)}^{source(right)})"
+        case Positive(value=inner):
+            return source(inner)
         case Min(left=left, right=right):
             return f"_min({source(left)},{source(right)})"
         case Less(left=left, right=right):

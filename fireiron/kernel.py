@@ -59,8 +59,18 @@ class CompiledKernel:
         if len(arrays) != len(spec.inputs):
             raise ArgumentError(f"{len(arrays)} arrays given, {spec.title} reads {len(spec.inputs)}", legal=spec.inputs)
         given = dict(zip(spec.inputs, arrays, strict=True))
-        if all(isinstance(array, numpy.ndarray) for array in arrays):
+        passed = given if out is None else {**given, "out": out}
+        on_host = [name for name, array in passed.items() if isinstance(array, numpy.ndarray)]
+        if len(on_host) == len(passed):
             return self._simulated(given, out, sizes)
+        for name, array in passed.items():
+            if name in on_host:
+                others = ", ".join(other for other in passed if other not in on_host)
+                raise ArgumentError(f"{name} is a NumPy array, {others} not", hint="all arrays on the GPU, or all NumPy for the simulator")
+            if not hasattr(array, "__cuda_array_interface__") and not hasattr(array, "__dlpack__"):
+                raise ArgumentError(
+                    f"{name} is no array", got=type(array).__name__, legal="NumPy, or anything with __cuda_array_interface__ or __dlpack__"
+                )
         return self._launched(given, out, stream, sizes)
 
     # ------------------------------------------------------------------------------------------ the simulator
@@ -88,6 +98,8 @@ class CompiledKernel:
         shape = tuple(evaluated(size, symbols) for size in view.shape)
         if tuple(out.shape) != shape or str(out.dtype) != view.dtype.numpy:
             raise ArgumentError(f"out: {tuple(out.shape)} {out.dtype}, the kernel writes {shape} {view.dtype}")
+        if not out.flags.writeable:
+            raise ArgumentError("out: the array is read-only", hint="pass a copy")
 
     # ------------------------------------------------------------------------------------------ the GPU
 
@@ -102,8 +114,9 @@ class CompiledKernel:
         return launch.load(self.compiled.cubin, self.ir.name, dynamic_shared_bytes(self.ir))
 
     def _launched(self, given: Mapping[str, Any], out: Any, stream: Any, sizes: Mapping[str, int]) -> Any:
-        import cupy
+        from fireiron import launch
 
+        cupy = launch.require_cupy()
         spec = self.program.spec
         device = {name: cupy.asarray(array) for name, array in given.items()}
         symbols = solve_symbols(spec, {name: array.shape for name, array in device.items()}, sizes)

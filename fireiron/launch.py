@@ -42,7 +42,7 @@ def device_arch() -> str:
     Raises:
         LaunchError: CuPy or a GPU is missing.
     """
-    return f"sm_{_cupy().cuda.Device().compute_capability}"
+    return f"sm_{require_cupy().cuda.Device().compute_capability}"
 
 
 def driver_version() -> tuple[int, int]:
@@ -51,7 +51,7 @@ def driver_version() -> tuple[int, int]:
     Raises:
         LaunchError: CuPy or a GPU is missing.
     """
-    number: int = _cupy().cuda.runtime.driverGetVersion()  # 13000 is 13.0, 12080 is 12.8
+    number: int = require_cupy().cuda.runtime.driverGetVersion()  # 13000 is 13.0, 12080 is 12.8
     return number // 1000, number % 1000 // 10
 
 
@@ -67,7 +67,7 @@ def load(cubin: bytes, name: str, dynamic_shared: int = 0) -> Launcher:
         LaunchError: CuPy or a GPU is missing, the code is for another architecture, has no such kernel, or needs more
             shared memory than the GPU has.
     """
-    cupy = _cupy()
+    cupy = require_cupy()
     try:
         module = cupy.cuda.Module()
         module.load(cubin)
@@ -159,7 +159,7 @@ class Launcher:
 # --- CuPy and the driver ----------------------------------------------------------------------------------------------
 
 
-def _cupy() -> Any:
+def require_cupy() -> Any:
     """CuPy, if it sees a GPU."""
     try:
         cupy = importlib.import_module("cupy")

@@ -17,6 +17,11 @@ OPERATIONS: tuple[str, ...] = ("+", "-", "*")
 """The operations, by their symbol."""
 
 
+def _check_operation(_spec: Any, _field: Any, value: object) -> None:
+    if value not in OPERATIONS:
+        raise ArgumentError("BinaryPointwise: unknown operation", got=value, legal=OPERATIONS)
+
+
 @attrs.frozen(repr=False)
 class BinaryPointwiseSpec(Spec):
     """`dst[m, n] = lhs[m, n] op rhs[m, n]`."""
@@ -30,7 +35,7 @@ class BinaryPointwiseSpec(Spec):
     lhs: View
     rhs: View
     dst: View
-    operation: str = "+"
+    operation: str = attrs.field(default="+", validator=_check_operation)
 
     def reference(self, *inputs: Any) -> Any:
         """The operation in NumPy, in the element type."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, ParamSpec, TypeVar
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.expr import FALSE, Expr, as_expr, constant
+from fireiron.expr import FALSE, Expr, as_expr, constant, positive
 from fireiron.machine import GL, MEMORIES, DType, Kernel, Level, Memory, as_dtype, as_integer, float32, int8, int32
 from fireiron.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
 from fireiron.verbs import Verbs
@@ -341,7 +341,7 @@ def default_result(dtype: DType) -> DType:
 
 
 def check_size(value: object, what: str) -> Expr:
-    """A size as an expression: a positive integer, or an expression of symbols that is never negative."""
+    """A size as an expression: a positive integer, or an expression of symbols, never negative; a launch with 0 is refused."""
     if isinstance(value, Expr):
         if value.low < 0:
             raise ArgumentError(f"{what}={value}: may be negative ({value.low})", legal="sizes that are never negative")
@@ -349,7 +349,7 @@ def check_size(value: object, what: str) -> Expr:
         if foreign:
             raise ArgumentError(f"{what}={value}: {', '.join(foreign)} is no symbol", hint='make it with sym("M")')
         if constant(value) is None:
-            return value
+            return positive(value)
         value = constant(value)
     number = as_integer(value)
     if number is None:

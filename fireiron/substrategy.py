@@ -8,7 +8,7 @@ from typing import Any
 from fireiron.dividing import divide
 from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.expr import ZERO, Expr
-from fireiron.machine import Block, Kernel, Memory, Thread
+from fireiron.machine import Block, Kernel, Level, Memory, Thread
 from fireiron.spec import Spec, Starter
 from fireiron.tree import Context, Decomposition, call_site
 
@@ -20,6 +20,13 @@ def default_copy() -> tuple[Decomposition, ...]:
     from fireiron.refine.to import To
 
     return (Tile((1, 1), refinements=(To(Thread),)), Done())
+
+
+def steps_at(steps: tuple[Decomposition, ...], level: Level) -> tuple[Decomposition, ...]:
+    """The steps of a copy at a level: the default copy of a single thread has nobody to deal to."""
+    if level.threads == 1 and steps == default_copy():
+        return tuple(step.unrefined() for step in steps)
+    return steps
 
 
 def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decomposition, ...]:

@@ -6,6 +6,7 @@ A decomposition is one pure function, `expand(spec, context)`: the children are 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from fireiron.spec import Spec
 from fireiron.tensor import View
 from fireiron.units import count_in, unit_in
 
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parent) + os.sep
 
 
 def call_site() -> str | None:
@@ -367,10 +368,10 @@ def count_threads(spec: Spec, steps: tuple[Decomposition, ...], context: Context
     if not steps:
         return None
     step, rest = steps[0], steps[1:]
-    needed = step.threads(spec, context)
-    if needed is not None:
-        return needed
     try:
+        needed = step.threads(spec, context)
+        if needed is not None:
+            return needed
         expansion = step.expand(spec, attrs.evolve(context, origin=step.origin or context.origin))
     except FireironError as error:
         raise error.located(within=f"{spec} / {step.label()}", at=step.origin) from None

@@ -136,7 +136,11 @@ class Derived(_Arithmetic):
 
 
 def resolve(value: T, values: Mapping[str, int]) -> T:
-    """The value with tunables replaced, through tuples and attrs classes."""
+    """The value with tunables replaced, through tuples and attrs classes.
+
+    Nothing is judged here: what is illegal, a division by zero too, is refused where the step is expanded, as `chosen` does,
+    so that a sweep meets the error of each combination in one place.
+    """
     return _resolve(value, values)  # type: ignore[no-any-return]
 
 
@@ -145,9 +149,7 @@ def _resolve(value: Any, values: Mapping[str, int]) -> Any:
         return values.get(value.name, value)
     if isinstance(value, Derived):
         left, right = _resolve(value.left, values), _resolve(value.right, values)
-        if isinstance(left, int) and isinstance(right, int):
-            if value.op in ("//", "%") and right == 0:
-                raise ArgumentError(f"{value}: division by zero")
+        if isinstance(left, int) and isinstance(right, int) and not (value.op in ("//", "%") and right == 0):
             return _OPERATORS[value.op](left, right)
         if left is value.left and right is value.right:
             return value
@@ -194,7 +196,7 @@ def integral(value: Any, what: str) -> Any:
 def chosen(value: Any, what: str, least: int = 1, most: int = LARGEST) -> int:
     """The number that a step holds, when it is used: in range, and no tunable any more."""
     if isinstance(value, _Arithmetic):
-        raise DecompositionError(f"{what}: {value!r} has no value yet", hint="strategy.with_(...), or bind the whole strategy")
+        raise DecompositionError(f"{what}: {value!r} has no value", hint="strategy.with_(...), and no division by zero")
     if not least <= value <= most:
         raise DecompositionError(f"{what}: must be {_integer(least)}", got=value, legal=f"{least} ... {most}")
     return int(value)

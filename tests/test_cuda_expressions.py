@@ -151,7 +151,7 @@ def test_random_expressions_in_c(tmp_path):
 
 i, j, k = Var("i", 0, 99), Var("j", 0, 31), Var("k", 0, INT_MAX)
 far, back = Var("far", 0, 2**40), Var("back", -50, 50)
-M, N, P = sym("M"), sym("N", multiple_of=8), sym("P", high=7)
+M, N, P = sym("M", high=INT_MAX), sym("N", multiple_of=8), sym("P", high=7)
 
 NAMED = {
     "Exo's 5 * i % 2": 5 * (i % 2),

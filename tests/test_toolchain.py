@@ -407,7 +407,7 @@ class FakeDriver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = FakeDriver()
-    monkeypatch.setattr(launch, "_cupy", lambda: fake)
+    monkeypatch.setattr(launch, "require_cupy", lambda: fake)
     monkeypatch.setattr(launch, "_parameter_sizes", lambda function: (8, 4))
     return fake
 

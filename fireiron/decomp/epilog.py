@@ -12,7 +12,7 @@ from fireiron.expr import FALSE, TRUE, constant
 from fireiron.ir import Comment, Hole
 from fireiron.machine import DTYPES, GL, MEMORIES, RF, DType, Kernel, Memory
 from fireiron.spec import InitSpec, MatMulSpec, MoveSpec, Spec
-from fireiron.substrategy import chain, copies_of, default_copy, require_steps, steps_for
+from fireiron.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
 from fireiron.tensor import ColMajor, Tensor, whole_view
 from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
 
@@ -81,9 +81,9 @@ class Epilog(Decomposition):
         store = MoveSpec(spec.level, fresh, target, ("m", "n"))
         body = attrs.evolve(spec, C=fresh, accumulate=TRUE)
         children = (
-            Child("init", init, self.init, prefix="init_"),
+            Child("init", init, steps_at(self.init, spec.level), prefix="init_"),
             Child("body", body),
-            Child("store", store, self.store, prefix="store_"),
+            Child("store", store, steps_at(self.store, spec.level), prefix="store_"),
         )
         before, after = Comment(f"{name}: {init}"), Comment(f"{name} to C: {store}")
         return Expansion(children, (before, Hole("init"), Hole("body"), after, Hole("store")))
@@ -106,9 +106,11 @@ class Epilog(Decomposition):
         return spec
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Epilog]:
-        try:
-            memories = [memory for memory in MEMORIES if memory not in (GL, self._checked(spec).C.memory)]
-        except DecompositionError:
-            return
-        if all(constant(size) is not None for size in spec.operands["C"].shape):
-            yield from (Epilog(memory) for memory in memories)
+        for memory in MEMORIES:
+            step = Epilog(memory)
+            try:
+                target = step._checked(spec).C
+            except DecompositionError:
+                continue
+            if all(constant(size) is not None for size in target.shape):
+                yield step

@@ -16,7 +16,7 @@ from fireiron.layout import Layout, Swizzle
 from fireiron.machine import GL, MEMORIES, Kernel, Memory
 from fireiron.operand import DST, SRC, A, B, C, Operand, operand_name
 from fireiron.spec import MoveSpec, Spec
-from fireiron.substrategy import chain, copies_of, default_copy, require_steps, steps_for
+from fireiron.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
 from fireiron.tensor import MatrixLayout, Tensor, View, whole_view
 from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
 
@@ -75,7 +75,10 @@ class Load(Decomposition):
         )  # fmt: skip
         fresh = whole_view(tensor, copy)
         move = MoveSpec(spec.level, view, fresh, _labels(spec, self.operand))
-        children = (Child("move", move, self.move, prefix=f"{name}_"), Child("body", spec.with_operands(**{self.operand: fresh})))
+        children = (
+            Child("move", move, steps_at(self.move, spec.level), prefix=f"{name}_"),
+            Child("body", spec.with_operands(**{self.operand: fresh})),
+        )
         note = Comment(f"{self.operand} to {name}: {move}")
         program: tuple[Stmt, ...] = (note, Hole("move"), Hole("body"))
         if plan.no_sync is not None:

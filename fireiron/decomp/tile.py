@@ -44,7 +44,11 @@ class Strided:
     def resolved(self, resolve: Callable[[Any], Any]) -> Strided:
         """The same with tunables replaced."""
         dims = resolve(self.dims)
-        return self if dims is self.dims else Strided(*dims)
+        if dims is self.dims:
+            return self
+        changed = Strided.__new__(Strided)
+        changed.__attrs_init__(dims)  # type: ignore[attr-defined]  # not judged here, see `tunable.resolve`
+        return changed
 
     def __repr__(self) -> str:
         return f"Strided({', '.join(map(repr, self.dims))})"

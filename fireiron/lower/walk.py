@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import attrs
 
 from fireiron.errors import ArgumentError, ResourceError
-from fireiron.expr import ONE, Expr, Var
+from fireiron.expr import ONE, Expr, Positive, Var, less
 from fireiron.ir import Buffer, Comment, Exec, For, Hole, Kernel, Let, Stmt, SyncPoint, execs, verify
 from fireiron.machine import Architecture
 from fireiron.machine import Kernel as KernelLevel
@@ -63,10 +63,10 @@ def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executa
 
 def symbols_of(spec: Spec) -> tuple[Var, ...]:
     """The run-time sizes and strides of a spec, in order of appearance."""
+    leading = [getattr(view.tensor.layout, "leading", None) for view in spec.operands.values()]
     found: dict[str, Var] = {}
-    for view in spec.operands.values():
-        leading = getattr(view.tensor.layout, "leading", None)
-        for value in (*view.tensor.shape, *([leading] if leading is not None else [])):
+    for value in (*spec.sizes, *leading, getattr(spec, "accumulate", None)):
+        if value is not None:
             for var in sorted(value.variables(), key=lambda one: one.name):
                 if found.setdefault(var.name, var) != var:
                     raise ArgumentError(f"two symbols are called {var.name}, with different facts", hint="use one sym(...) object")
@@ -90,10 +90,17 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         symbols_of(spec),
         _used_lets(lets, body) + body,
         spec,
-        facts=tuple(fact for node in grown.node.nodes() for fact in node.facts),
+        facts=(*_positive_sizes(spec), *(fact for node in grown.node.nodes() for fact in node.facts)),
         unchecked=tuple(dict.fromkeys(grown.context.names.unchecked)),
     )
     return verify(kernel)
+
+
+def _positive_sizes(spec: Spec) -> Iterable[tuple[str, Expr]]:
+    """The sizes that an expression might make 0; the launcher refuses that."""
+    for size in dict.fromkeys(spec.sizes):
+        if isinstance(size, Positive):
+            yield f"{size} is at least 1", less(0, size.value)
 
 
 def _program(node: Node) -> tuple[Stmt, ...]:
