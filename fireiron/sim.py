@@ -750,6 +750,27 @@ class _Shadow:
 # ---------------------------------------------------------------------------------------------- a launch
 
 
+class _Repeated:
+    """One statement's touches of one shadow, with no barrier and no other statement between: how often each place was touched."""
+
+    def __init__(self, site: Any, clock: int, group: Any) -> None:
+        self.site, self.clock, self.group = site, clock, group
+        self.places: dict[int, tuple[Any, int]] = {}
+
+    def goes_on(self, site: Any, clock: int, group: Any) -> bool:
+        """Whether a touch belongs to the same run of touches."""
+        return self.site is site and self.clock == clock and self.group is group
+
+    def settled(self, operand: Any, place: Any) -> bool:
+        """Whether all operands were touched twice where they are now, so that once more changes nothing; counts the touch."""
+        former, count = self.places.get(id(operand), (None, 0))
+        if former is not place:
+            self.places = {number: (other, 0) for number, (other, _) in self.places.items()}
+            count = 0
+        self.places[id(operand)] = (place, count + 1)
+        return count >= 2 and all(times >= 2 for _, times in self.places.values())
+
+
 class _Launch:
     """One simulated launch: global memory, the blocks in chunks, shadow memory."""
 
@@ -870,6 +891,7 @@ class _Run:
             units = max(buffer.offset + buffer.bytes for part in plan.components for buffer in part) // plan.granule + 1
             self.shared_shadow = _Shadow(units * (1 if plan.uniform else self.width), plan.pitch)
         self.epoch = 0
+        self.latest: dict[int, _Repeated] = {}
         self.temporary: dict[Any, Array] = {}
         self.statements = self.barriers = self.read_bytes = self.written_bytes = 0
 
@@ -1313,12 +1335,29 @@ class _Run:
         return self.shared_shadow if operand.buffer.memory == SH else self.launch.shadows.get(operand.buffer.name)
 
     def _touch(self, site: _Site, touches: Sequence[tuple[_Operand, _Place]], env: Environment, group: _Group, span: Any = None) -> None:
-        """Check accesses against what came before, then record them; all of them at once where one statement orders them itself."""
+        """Check accesses against what came before, then record them; all of them at once where one statement orders them itself.
+
+        A statement that touches the same places over and over, with no barrier and no other statement between, changes nothing.
+        """
+        if span is None and len(touches) == 1:
+            if self._settled(site, *touches[0], group):
+                return
+        else:
+            self.latest.clear()
         with self.launch.lock:
             for operand, place in touches:
                 self._check(site, operand, place, env, group, span)
             for operand, place in touches:
                 self._record(site, operand, place, env, group, span)
+
+    def _settled(self, site: _Site, operand: _Operand, place: _Place, group: _Group) -> bool:
+        shadow = self._shadow_of(operand)
+        if shadow is None:
+            return False
+        run = self.latest.get(id(shadow))
+        if run is None or not run.goes_on(site, self._clock(group), group):
+            run = self.latest[id(shadow)] = _Repeated(site, self._clock(group), group)
+        return run.settled(operand, place)
 
     def _check(self, site: _Site, operand: _Operand, place: _Place, env: Environment, group: _Group, span: Any) -> None:
         if not operand.write and not place.memory.complete:

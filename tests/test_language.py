@@ -543,6 +543,35 @@ def test_turns_and_idle_units():
     run(MatMul.tile(32, 32).to(Block).tile(16, 8).to(Warp).then(MatMul.tile(8, 2).to(Lane).split(1).tile(1, 1).done()), problem)
 
 
+Odd = Level("Odd", Warp, (2, 4), (1, 8))
+Inner = Level("Inner", QuadPair, (2,), (1,))
+Comb = Level("Comb", Block, (4, 2), (1, 8))
+
+
+@pytest.mark.parametrize(
+    ("level", "tile", "threads"),
+    [
+        (QuadPair, (16, 32), 32),
+        (QuadPair, (16, 16), 32),
+        (QuadPair, (8, 16), 64),
+        (Odd, (16, 32), 32),
+        (Inner, (16, 16), 32),
+        (Comb, (16, 32), 16),
+        (Comb, (32, 32), 16),
+        (Warp, (16, 16), 128),
+        (Thread, (16, 16), 4),
+    ],
+    ids=str,
+)
+def test_interleaved_units_directly_under_a_block(level, tile, threads):
+    """A quad-pair is threads 0-3 and 16-19 of a warp: two of them need the whole warp, though they are 16 threads."""
+    rest = MatMul.tile(4, 4) if level.threads == 1 else MatMul.tile(4, 4).to(Thread)
+    chain = MatMul.tile(32, 32).to(Block).split(4).load(A, SH).load(B, SH).tile(*tile).to(level).then(rest).split(1).tile(1, 1).done()
+    spec = MatMul(40, 33, 9)(GL, GL, GL)(Kernel)
+    assert chain(spec).program().ir.threads == threads
+    run(chain, spec)
+
+
 def test_swizzle_of_a_tile():
     by_call = MatMul.tile(4, 4).to(Thread).swizzle(lambda uid: ((uid >> 1) & 7) | (uid & 0x30) | ((uid & 1) << 3))
     by_text = MatMul.tile(4, 4).to(Thread).swizzle("((uid >> 1) & 7) | (uid & 0x30) | ((uid & 1) << 3)")

@@ -126,7 +126,10 @@ class Tile(Decomposition):
             return None
         _, digits = divide(spec, self.extents(spec), self.label())
         total = product(digits)
-        return None if total is None else total * level.threads
+        if total is None:
+            return None
+        period = _period(level)
+        return -(-total * level.threads // period) * period
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         plan = self.planned(TilePlan())
@@ -158,6 +161,15 @@ def _looped(spec: Spec, views: dict[str, View], digits: list[Digit], plan: TileP
 
 
 # ---------------------------------------------------------------------------------------------- dealing
+
+
+def _period(level: Level) -> int:
+    """Threads with consecutive numbers that consist of whole units: quad-pairs interleave, so four of them come in a warp."""
+    period = max((stride * size for size, stride in zip(level.sizes, level.strides, strict=True)), default=1)
+    if level.parent is None or level.parent.threads is None:
+        return period
+    around = _period(level.parent)
+    return period if around == level.parent.threads else around
 
 
 def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Digit], plan: TilePlan, context: Context) -> Expansion:
