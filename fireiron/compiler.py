@@ -12,6 +12,7 @@ from fireiron import cuda as printer
 from fireiron.check import safety
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, SynchronizationError
 from fireiron.executable import INSTRUCTIONS
+from fireiron.expr import is_cuda_name
 from fireiron.ir import Kernel, verify
 from fireiron.lower.allocate import allocate
 from fireiron.lower.distribute import distribute
@@ -53,8 +54,10 @@ class Program:
         """The program of a bound strategy; tunables without a value take the first legal combination."""
         target = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
         assert strategy.spec is not None
-        if name is not None and not (isinstance(name, str) and name.isidentifier()):
-            raise ArgumentError("the name of a kernel must be an identifier", got=name)
+        if name is not None and not is_cuda_name(name):
+            raise ArgumentError("the name of a kernel must be an identifier, and no keyword of C++", got=name)
+        if not isinstance(instructions, tuple) or not all(isinstance(one, Executable) for one in instructions):
+            raise ArgumentError("instructions must be a tuple of executables", got=instructions, legal="(Mine(), *INSTRUCTIONS)")
         label = name or strategy.spec.title.lower()
         if not strategy.tunables():
             return Program(strategy, strategy.spec, target, instructions, label)
@@ -133,9 +136,8 @@ def _first_legal(strategy: Strategy, target: Architecture, instructions: tuple[E
     assert strategy.spec is not None
     first: FireironError | None = None
     for values in strategy.assignments():
-        bound = strategy.with_(**values)
-        program = Program(bound, strategy.spec, target, instructions, label, values)
         try:
+            program = Program(strategy.with_(**values), strategy.spec, target, instructions, label, values)
             _ = program.stages if program.tree.complete else None
         except FireironError as error:
             first = first or error

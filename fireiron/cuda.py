@@ -6,7 +6,9 @@ import math
 import re
 from collections.abc import Callable, Iterable
 
-from fireiron.errors import VerificationError
+import attrs
+
+from fireiron.errors import DecompositionError, VerificationError
 from fireiron.expr import (
     FALSE,
     INT_MAX,
@@ -567,6 +569,14 @@ class _Printer:
             declared.append(("scratch", f"unsigned char* const scratch = {cast};"))
             declared.append(("scratch_size", f"constexpr int scratch_size = {expression(statement.scratch.shape[0])};"))
         lines = [f"// micro-kernel {statement.instruction.name}: {statement.spec}"]
+        for name, line in declared:
+            if name in used and not line:
+                raise DecompositionError(
+                    f"micro-kernel {statement.instruction.name} uses {name}, and neighbours there are no fixed step apart",
+                    within=statement.spec,
+                    at=statement.origin,
+                    hint=f"{name.split('_')[0]}_at(...) gives an element in any storage",
+                )
         lines += [line for name, line in declared if name in used]
         return ["{", *_indented([*lines, *text.strip("\n").split("\n")]), "}"]
 
@@ -584,10 +594,14 @@ class _Printer:
         else:
             const = "" if access.write else "const "
             yield name, f"{const}{kind}* const {name} = &{self.place(access)};"
+            place = f"{access.buffer}[{expression(self._local_address(buffer, access, dims))}]"
+            arguments = ", ".join(f"int {label}" for label in dims)
+            yield f"{name}_at", f"const auto {name}_at = [&]({arguments}) -> {const}{kind}& {{ return {place}; }};"
             for dim, mode in enumerate(dims):
                 stride = self._stride(buffer, access, dim)
-                wide = "long long" if is_wide(stride) else "int"
-                yield f"{name}_stride_{mode}", f"const {wide} {name}_stride_{mode} = {expression(stride)};"
+                wide = "long long" if stride is not None and is_wide(stride) else "int"
+                text = "" if stride is None else f"const {wide} {name}_stride_{mode} = {expression(stride)};"
+                yield f"{name}_stride_{mode}", text
         for dim, (mode, bound) in enumerate(zip(dims, access.bounds, strict=True)):
             size, label = access.shape[dim], f"{name}_size_{mode}"
             if bound is None:
@@ -599,15 +613,24 @@ class _Printer:
                 else:
                     yield label, f"const int {label} = max(0, min({size}, {left}));"
 
-    def _stride(self, buffer: Buffer, access: Access, dim: int) -> Expr:
-        modes = access.modes[dim]
-        if len(modes) != 1 or constant(modes[0].size) == 1:
-            step = Const(1)
-        else:
-            step = modes[0].stride  # type: ignore[assignment]
-        offset = tuple(constant(step) or 1 if other == dim else 0 for other in range(len(access.base)))
-        zero = tuple(0 for _ in access.base)
-        return buffer.address(access, offset) - buffer.address(access, zero)
+    def _local_address(self, buffer: Buffer, access: Access, dims: tuple[str, ...]) -> Expr:
+        """The address of an element by its coordinates in the view."""
+        coordinates = []
+        for label, base, modes, size in zip(dims, access.base, access.modes, access.shape, strict=True):
+            index: Expr = Var(label, 0, size - 1)
+            for mode in modes:
+                base = base + index % mode.size * mode.stride
+                index = index // mode.size
+            coordinates.append(base)
+        return buffer.address(attrs.evolve(access, base=tuple(coordinates)), tuple(0 for _ in dims))
+
+    def _stride(self, buffer: Buffer, access: Access, dim: int) -> Expr | None:
+        """The step between neighbours of a view; None where there is no such number (swizzled or hierarchical storage)."""
+        storage = access.storage or buffer.storage
+        modes = [mode for mode in access.modes[dim] if constant(mode.size) != 1]
+        if storage.swizzle is not None or len(storage.dims[dim]) != 1 or len(modes) > 1:
+            return None
+        return storage.dims[dim][0].weight * (modes[0].stride if modes else 1)
 
 
 def _readable(value: Expr) -> str:

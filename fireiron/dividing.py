@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 
@@ -13,20 +12,7 @@ from fireiron.expr import Expr, Var, as_expr, constant
 from fireiron.ir import For, Stmt
 from fireiron.spec import Spec
 from fireiron.tensor import Cut, Dealt, Dim, Mode, View, cut, require_cut
-from fireiron.tree import Context, call_site
-
-
-def check_number(value: Any, what: str) -> None:
-    """Refuse what is no positive integer."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise DecompositionError(f"{what}: must be a positive integer", got=value, at=call_site())
-
-
-def check_extent(value: Any, what: str) -> Any:
-    """A tile size: a positive integer, or something that stands for one until it is chosen (a `Tunable`)."""
-    if not hasattr(value, "tunable_values"):
-        check_number(value, what)
-    return value
+from fireiron.tree import Context
 
 
 @attrs.frozen
@@ -47,7 +33,8 @@ def divide(spec: Spec, extents: Mapping[str, tuple[int, int | None]], what: str)
             if dim in extents:
                 size, repeat = extents[dim]
                 extent = view.tensor.shape[position]
-                cuts[name][dim] = require_cut(cut(view.dims[position], size, repeat, extent), size, view.dims[position], what, spec)
+                part = view.dims[position]
+                cuts[name][dim] = require_cut(cut(part, size, repeat, extent), size if repeat is None else repeat, part, what, spec)
     digits = [digit for dim in spec.dims if dim in extents for digit in _digits(dim, cuts)]
     views = {name: _inner(view, spec.uses[name], cuts[name]) for name, view in spec.operands.items()}
     return views, digits

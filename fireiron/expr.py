@@ -409,6 +409,13 @@ ONE = Const(1)
 _MINUS_ONE = Const(-1)
 
 
+def is_cuda_name(name: object) -> bool:
+    """Whether generated code may bind a name: an ASCII identifier that is a keyword neither of Python nor of C++."""
+    return (
+        isinstance(name, str) and name.isidentifier() and name.isascii() and not (keyword.iskeyword(name) or name in _CPP_KEYWORDS.split())
+    )
+
+
 def sym(name: str, multiple_of: int = 1, low: int = 1, high: int = SYMBOL_MAX) -> Var:
     """A size or stride known at run time; becomes a kernel parameter `name`.
 

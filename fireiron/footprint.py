@@ -37,7 +37,8 @@ def thread_values(kernel: Kernel) -> Mapping[str, Array]:
         names = {one.name for one in value.variables()}
         if names <= of_block | set(least):
             of_block.add(var.name)
-            values[var.name] = np.asarray(compiled(value)({**least, **values}))
+            with np.errstate(divide="ignore"):
+                values[var.name] = np.asarray(compiled(value)({**least, **values}))
         elif names <= set(values):
             values[var.name] = np.asarray(compiled(value)(values))
     return values

@@ -18,7 +18,7 @@ OPERATIONS: tuple[str, ...] = ("+", "-", "*")
 
 
 def _check_operation(_spec: Any, _field: Any, value: object) -> None:
-    if value not in OPERATIONS:
+    if not isinstance(value, str) or value not in OPERATIONS:
         raise ArgumentError("BinaryPointwise: unknown operation", got=value, legal=OPERATIONS)
 
 
@@ -101,7 +101,7 @@ class BinaryPointwiseStarter(Starter):
         dst: MatrixLayout = ColMajor,
     ) -> _Shape:
         """`dst (M x N) = lhs op rhs`; then the memories of lhs, rhs and dst, then the level."""
-        if operation not in OPERATIONS:
+        if not isinstance(operation, str) or operation not in OPERATIONS:
             raise ArgumentError("BinaryPointwise: unknown operation", got=operation, legal=OPERATIONS)
         sizes = (check_size(M, "M"), check_size(N, "N"))
         layouts = tuple(check_layout(layout, name, sizes) for name, layout in (("lhs", lhs), ("rhs", rhs), ("dst", dst)))

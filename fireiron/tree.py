@@ -83,6 +83,14 @@ class Expansion:
     facts: tuple[tuple[str, Expr], ...] = ()
 
 
+def _check_refinements(step: Decomposition, _field: Any, value: object) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(one, Refinement) for one in value):
+        raise DecompositionError("refinements must be a tuple of refinements", got=value, at=call_site())
+    for one in value:
+        if step.verb not in one.applies_to:
+            raise DecompositionError(f"{type(one).__name__} does not refine {step.verb}", legal=one.applies_to, at=call_site())
+
+
 def _refinement_order(refinement: Refinement) -> tuple[bool, str]:
     """`to` first, as it is written; the others by name."""
     return type(refinement).__name__ != "To", type(refinement).__name__
@@ -97,7 +105,7 @@ class Decomposition:
     """
 
     verb: ClassVar[str] = ""
-    refinements: tuple[Refinement, ...] = attrs.field(default=(), kw_only=True)
+    refinements: tuple[Refinement, ...] = attrs.field(default=(), kw_only=True, validator=_check_refinements)
     origin: str | None = attrs.field(default=None, kw_only=True, eq=False, repr=False)
 
     def refined(self, refinement: Refinement) -> Decomposition:

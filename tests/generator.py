@@ -14,7 +14,7 @@ DTYPES = (float32, float32, float32, float16, float64, int32, int8, bfloat16)
 
 COPY = """for (int e = threadIdx.x; e < dst_size_m * dst_size_n; e += blockDim.x) {
   const int i = e % dst_size_m, j = e / dst_size_m;
-  dst[i * dst_stride_m + j * dst_stride_n] = i < src_size_m && j < src_size_n ? src[i * src_stride_m + j * src_stride_n] : src_type(0);
+  dst_at(i, j) = i < src_size_m && j < src_size_n ? src_at(i, j) : src_type(0);
 }"""
 
 

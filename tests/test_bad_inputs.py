@@ -310,6 +310,10 @@ POSITIONS = [
     ("Fma(factors=x)", lambda x: Fma("F", float32, (x,)), only(*DTYPES), True),
     ("Fma(text=x)", lambda x: Fma("F", float32, (float32,), x), only(*TEXTS, "''", "'\\0'"), True),
     ("Fma(capability=x)", lambda x: Fma("F", capability=x), only("0", *SIZES), True),
+    ("ThreadPointwise(pairs=x)", lambda x: ThreadPointwise("p", x), only("True", "False"), True),
+    ("BinaryPointwise('+', x, 8)", lambda x: BinaryPointwise("+", x, 8), size(), None),
+    ("BinaryPointwise memory", lambda x: BinaryPointwise("+", 8, 8)(SH, x, SH), only("GL", "SH"), None),
+    ("BinaryPointwise level", lambda x: BinaryPointwise("+", 8, 8)(SH, SH, SH)(x), only("Block", "Lane"), None),
     ("Hfma2(result=x)", lambda x: Hfma2("H", x), only(*DTYPES), True),
 ]  # fmt: skip
 

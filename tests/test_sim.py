@@ -435,17 +435,21 @@ def test_swizzle_on_one_side_only():
     for side in (True, False):
         faulty = edited(
             kernel,
-            lambda s, side=side: evolved_access(s, "a_sh", storage=storage)
-            if isinstance(s, ir.Exec) and writes(s, "a_sh") == side and any(access.buffer == "a_sh" for access in s.accesses)
-            else s,
+            lambda s, side=side: (
+                evolved_access(s, "a_sh", storage=storage)
+                if isinstance(s, ir.Exec) and writes(s, "a_sh") == side and any(access.buffer == "a_sh" for access in s.accesses)
+                else s
+            ),
         )
         a, b = integers((64, 16)), integers((16, 64), seed=1)
         assert not np.array_equal(simulate(faulty, {"A": a, "B": b}).outputs["C"], a @ b)
     both = edited(
         kernel,
-        lambda s: evolved_access(s, "a_sh", storage=storage)
-        if isinstance(s, ir.Exec) and any(access.buffer == "a_sh" for access in s.accesses)
-        else s,
+        lambda s: (
+            evolved_access(s, "a_sh", storage=storage)
+            if isinstance(s, ir.Exec) and any(access.buffer == "a_sh" for access in s.accesses)
+            else s
+        ),
     )
     check(both, integers((64, 16)), integers((16, 64), seed=1))
 

@@ -121,7 +121,7 @@ class Tile(Decomposition):
         return named
 
     def threads(self, spec: Spec, context: Context) -> int | None:
-        level = self.planned(TilePlan()).level
+        level: Level | None = self.planned(TilePlan()).level
         if level is None or level.threads is None or spec.level != Block:
             return None
         _, digits = divide(spec, self.extents(spec), self.label())

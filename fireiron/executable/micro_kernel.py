@@ -25,9 +25,10 @@ class MicroKernel(Executable):
     """CUDA C++ text that performs a spec; its meaning is the spec's, so the simulator executes that, not the text.
 
     The text sees each operand by its name in lower case (`a`, `b`, `c`, `src`, `dst`), as a pointer to the first element of
-    its view, or for a distributed operand as the thread's register array. For an operand `x` with dimensions `m`, `n`:
-    `x_stride_m` is the step in elements, `x_size_m` the elements of the view that lie inside the tensor; and for a
-    distributed operand `x_registers` and the functions `x_m(r)`, `x_n(r)`, the coordinates of register `r` in the view.
+    its view, or for a distributed operand of a whole block as the thread's register array. For an operand `x` with
+    dimensions `m`, `n`: `x_at(i, j)` is an element, in any storage; `x_stride_m` the step in elements, where there is one;
+    `x_size_m` the elements of the view that lie inside the tensor; and for a distributed operand `x_registers` and the
+    functions `x_m(r)`, `x_n(r)`, the coordinates of register `r` in the view. `x_type` is the element type.
     `accumulate` is a bool for a MatMul. `scratch` points to `scratch_size` bytes of shared memory of its own
     (the field `scratch_bytes`); assert in the text that it is enough.
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import attrs
 
+from fireiron.errors import ArgumentError
 from fireiron.expr import constant
 from fireiron.ir import Exec
 from fireiron.machine import Architecture, bfloat16, float16
 from fireiron.pointwise import BinaryPointwiseSpec
 from fireiron.spec import Spec
-from fireiron.tree import Executable, Mismatch
+from fireiron.tree import Executable, Mismatch, call_site
 
 _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
 
@@ -21,6 +22,10 @@ class ThreadPointwise(Executable):
     """`BinaryPointwise(1,1)` of one thread; with `pairs`, `(2,1)` or `(1,2)` in half precision (`hadd2`, `hmul2`)."""
 
     pairs: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.pairs, bool):
+            raise ArgumentError("pointwise: pairs is True or False", got=self.pairs, at=call_site())
 
     def performs(self) -> str:
         return f"BinaryPointwise({'2,1) or (1,2' if self.pairs else '1,1'})(Thread)" + (", 16-bit floats" if self.pairs else "")
