@@ -26,9 +26,7 @@ def run(strategy, spec, generator, **sizes):
     import cupy
 
     a, b = (
-        integers(
-            tuple(sizes.get(str(size), None) or int(str(size)) for size in spec.operands[name].shape), spec.operands[name].dtype, generator
-        )
+        integers(tuple(sizes.get(str(size)) or int(str(size)) for size in spec.operands[name].shape), spec.operands[name].dtype, generator)
         for name in "AB"
     )
     kernel = strategy(spec).compile(launch.device_arch())

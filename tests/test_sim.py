@@ -153,7 +153,7 @@ def strided(verb):
 
 through_shared = Move.load("src", SH, dealt(Move)).reuse_buffer().tile(1, 1).to(Thread).done()
 lanes = Move.tile(1, 1).to(Lane).done()
-turns = lambda verb: verb.tile(12, 12).to(Warp).tile(3, 2).to(Thread).tile(1, 1).done()  # noqa: E731
+turns = lambda verb: verb.tile(12, 12).to(Warp).tile(3, 2).to(Thread).tile(1, 1).done()
 halves = MatMul.tile(32, 32).to(Block).epilog(RF, dealt(Init), dealt(Move, 2)).split(8).load(A, SH, one).load(B, SH, one)
 block_kernel = MicroKernel("m", "// x\n", threads=64)
 strided_start = MatMul.tile(128, 64).to(Block).epilog(RF, strided(Init).tile(1, 1).done(), strided(Move).tile(1, 1).done())
