@@ -327,7 +327,7 @@ def _print_findings(findings: Sequence[Any]) -> None:
         return
     colours = {"error": 31, "warning": 33, "note": 36}
     rows = [
-        [_paint(one.severity, colours[one.severity]), one.kind, one.access or one.buffer or "", one.message, one.at or ""]
+        [_paint(one.severity, colours[one.severity]), one.kind, one.access or one.buffer or "", one.message.removeprefix(f"{one.access}: "), one.at or ""]
         for one in findings
     ]
     heads = ["severity", "kind", "access", "message", "line"]

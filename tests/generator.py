@@ -119,7 +119,7 @@ class Drawn:
         for _ in range(10):
             dims = []
             for extent in (size["m"], size["n"]):
-                repeat = self.pick([d for d in divisors(extent)])
+                repeat = self.pick(divisors(extent))
                 chunk = self.pick(divisors(repeat, 4))
                 dims.append((chunk, repeat))
             if dims[0][1] // dims[0][0] * (dims[1][1] // dims[1][0]) <= most:
