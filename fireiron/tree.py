@@ -83,6 +83,11 @@ class Expansion:
     facts: tuple[tuple[str, Expr], ...] = ()
 
 
+def _undefined(extension: object, method: str) -> DecompositionError:
+    name = type(extension).__name__
+    return DecompositionError(f"{name} does not define {method}", hint=f"override it in the class {name}; see CONTRIBUTING")
+
+
 def _check_refinements(step: Decomposition, _field: Any, value: object) -> None:
     if not isinstance(value, tuple) or not all(isinstance(one, Refinement) for one in value):
         raise DecompositionError("refinements must be a tuple of refinements", got=value, at=call_site())
@@ -133,7 +138,7 @@ class Decomposition:
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         """The children and the program; a `DecompositionError` where it is not legal for the spec."""
-        raise NotImplementedError
+        raise _undefined(self, "expand(self, spec, context)")
 
     def threads(self, spec: Spec, context: Context) -> int | None:
         """The threads a block needs for this step, if this step fixes them."""
@@ -176,7 +181,7 @@ class Executable:
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         """All differences between a spec and what this performs; none if it matches."""
-        raise NotImplementedError
+        raise _undefined(self, "mismatches(self, spec, architecture)")
 
     def performs(self) -> str:
         """The spec it performs, as text for listings."""
@@ -188,7 +193,7 @@ class Executable:
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
         """Lines of CUDA C++ for one `Exec`."""
-        raise NotImplementedError
+        raise _undefined(self, "cuda(self, printer, statement)")
 
 
 def access_of(view: View, write: bool, origin: str | None) -> Access:

@@ -32,6 +32,7 @@ CASES = (
     ("gemm_nn", gemm_nn.strategy, gemm_nn.spec, (2048, 2048, 2048)),
     ("gemm_nn", gemm_nn.strategy, gemm_nn.spec, (4096, 4096, 4096)),
     ("gemm_nn bk=16", gemm_nn.strategy.with_(bk=16), gemm_nn.spec, (4096, 4096, 4096)),
+    ("gemm_nn", gemm_nn.strategy, gemm_nn.spec, (4000, 4000, 4096)),  # as many tiles as 4096, the last ones guarded
     ("gemm_nn", gemm_nn.strategy, gemm_nn.spec, (4000, 3999, 4001)),
     ("hgemm_nt", hgemm_nt.strategy, hgemm_nt.spec, (1536, 1024, 2048)),
 )
@@ -141,8 +142,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("-o", "--output")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--only", help="only the rows whose strategy's name contains this")
     options = parser.parse_args()
-    rows = [measure(*case, options.rounds) for case in CASES]
+    rows = [measure(*case, options.rounds) for case in CASES if options.only is None or options.only in case[0]]
     keys = [
         "strategy",
         "type",
