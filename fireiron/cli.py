@@ -327,7 +327,13 @@ def _print_findings(findings: Sequence[Any]) -> None:
         return
     colours = {"error": 31, "warning": 33, "note": 36}
     rows = [
-        [_paint(one.severity, colours[one.severity]), one.kind, one.access or one.buffer or "", one.message.removeprefix(f"{one.access}: "), one.at or ""]
+        [
+            _paint(one.severity, colours[one.severity]),
+            one.kind,
+            one.access or one.buffer or "",
+            _without(one.message, one.access),
+            one.at or "",
+        ]
         for one in findings
     ]
     heads = ["severity", "kind", "access", "message", "line"]
@@ -669,6 +675,11 @@ def _glyphs() -> tuple[str, ...]:
     except (UnicodeEncodeError, LookupError):
         return ASCII
     return UNICODE
+
+
+def _without(message: str, access: str | None) -> str:
+    """A message without the access it starts with, which has a column of its own."""
+    return message.removeprefix(f"{access}: ")
 
 
 def _paint(text: str, colour: int, stream: Any = None) -> str:

@@ -588,14 +588,14 @@ class _Printer:
         if buffer.memory.private and statement.collective:
             yield name, f"{kind} (&{name})[{expression(buffer.elements)}] = {buffer.name};"
             yield f"{name}_registers", f"constexpr int {name}_registers = {expression(buffer.elements)};"
-            register = Var("r", 0, (constant(buffer.elements) or 1) - 1)
+            register = Var("held_register", 0, (constant(buffer.elements) or 1) - 1)
             for label, coordinate in zip(dims, buffer.held(register), strict=True):
-                yield f"{name}_{label}", f"const auto {name}_{label} = [&](int r) {{ return {expression(coordinate)}; }};"
+                yield f"{name}_{label}", f"const auto {name}_{label} = [&](int held_register) {{ return {expression(coordinate)}; }};"
         else:
             const = "" if access.write else "const "
             yield name, f"{const}{kind}* const {name} = &{self.place(access)};"
-            place = f"{access.buffer}[{expression(self._local_address(buffer, access, dims))}]"
-            arguments = ", ".join(f"int {label}" for label in dims)
+            place = f"{access.buffer}[{expression(self._local_address(buffer, access))}]"
+            arguments = ", ".join(f"int index_{position}" for position in range(len(dims)))
             yield f"{name}_at", f"const auto {name}_at = [&]({arguments}) -> {const}{kind}& {{ return {place}; }};"
             for dim, mode in enumerate(dims):
                 stride = self._stride(buffer, access, dim)
@@ -613,16 +613,16 @@ class _Printer:
                 else:
                     yield label, f"const int {label} = max(0, min({size}, {left}));"
 
-    def _local_address(self, buffer: Buffer, access: Access, dims: tuple[str, ...]) -> Expr:
-        """The address of an element by its coordinates in the view."""
+    def _local_address(self, buffer: Buffer, access: Access) -> Expr:
+        """The address of an element by its coordinates in the view, `index_0`, `index_1`, ... (names that nothing else has)."""
         coordinates = []
-        for label, base, modes, size in zip(dims, access.base, access.modes, access.shape, strict=True):
-            index: Expr = Var(label, 0, size - 1)
+        for position, (base, modes, size) in enumerate(zip(access.base, access.modes, access.shape, strict=True)):
+            index: Expr = Var(f"index_{position}", 0, size - 1)
             for mode in modes:
                 base = base + index % mode.size * mode.stride
                 index = index // mode.size
             coordinates.append(base)
-        return buffer.address(attrs.evolve(access, base=tuple(coordinates)), tuple(0 for _ in dims))
+        return buffer.address(attrs.evolve(access, base=tuple(coordinates)), tuple(0 for _ in coordinates))
 
     def _stride(self, buffer: Buffer, access: Access, dim: int) -> Expr | None:
         """The step between neighbours of a view; None where there is no such number (swizzled or hierarchical storage)."""

@@ -12,7 +12,7 @@ from fireiron import toolchain
 from fireiron.compiler import Program
 from fireiron.cuda import dynamic_shared_bytes
 from fireiron.errors import ArgumentError, LaunchError
-from fireiron.expr import TRUE, Expr, constant
+from fireiron.expr import Expr, constant
 from fireiron.ir import Buffer, Kernel
 from fireiron.spec import Spec
 from fireiron.tensor import MatrixLayout
@@ -84,8 +84,9 @@ class CompiledKernel:
         if out is not None:
             self._check_out(out, symbols)
             values[output] = out
-        elif _reads_output(self.program.spec):
+        elif _reads_output(self.program.spec, symbols):
             raise ArgumentError(f"the kernel adds to {output}", hint=f"pass it: kernel(..., out={output.lower()})")
+        check_facts(self.ir, symbols)
         result = simulate(self.ir, values, symbols).outputs[output]
         if out is None:
             return result
@@ -118,14 +119,14 @@ class CompiledKernel:
 
         cupy = launch.require_cupy()
         spec = self.program.spec
-        device = {name: cupy.asarray(array) for name, array in given.items()}
+        device = {name: _on_this_gpu(cupy, name, array) for name, array in given.items()}
         symbols = solve_symbols(spec, {name: array.shape for name, array in device.items()}, sizes)
         (output,) = spec.outputs
         if out is None:
-            if _reads_output(spec):
+            if _reads_output(spec, symbols):
                 raise ArgumentError(f"the kernel adds to {output}", hint=f"pass it: kernel(..., out={output.lower()})")
             out = _allocated(cupy, self.ir.buffer(output), symbols)
-        device[output] = cupy.asarray(out)
+        device[output] = _on_this_gpu(cupy, "out", out, written=True)
         check_facts(self.ir, symbols)
         for name, array in device.items():
             check_array(self.ir, self.ir.buffer(name), array, symbols)
@@ -159,8 +160,10 @@ def _runs_on(target: str, device: str) -> bool:
     return ours // 10 == theirs // 10 and ours <= theirs
 
 
-def _reads_output(spec: Spec) -> bool:
-    return getattr(spec, "accumulate", None) == TRUE
+def _reads_output(spec: Spec, symbols: Mapping[str, int]) -> bool:
+    """Whether the kernel adds to what the output holds."""
+    accumulate = getattr(spec, "accumulate", None)
+    return accumulate is not None and bool(accumulate.evaluate(symbols))
 
 
 def evaluated(value: Expr, symbols: Mapping[str, int]) -> int:
@@ -236,6 +239,27 @@ def check_array(kernel: Kernel, buffer: Buffer, array: Any, symbols: Mapping[str
         )
     if array.data.ptr % 16:
         raise LaunchError(f"{buffer.name} starts at an address that is no multiple of 16 bytes", hint="copy it to a fresh array")
+
+
+def _on_this_gpu(cupy: Any, name: str, array: Any, written: bool = False) -> Any:
+    """The array as CuPy sees it, never a copy: what lies elsewhere is refused."""
+    if written and type(array).__module__.split(".")[0].startswith("jax"):
+        raise LaunchError("out is a JAX array, which cannot be written", hint="leave out= away, or pass a CuPy or PyTorch array")
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is None:
+        kind = array.__dlpack_device__()[0] if hasattr(array, "__dlpack_device__") else None
+        if written or kind not in (2, 13):
+            raise LaunchError(f"{name} is not in GPU memory", got=type(array).__name__, hint="copy it there, say with cupy.asarray")
+        result = cupy.from_dlpack(array)
+    else:
+        result = cupy.asarray(array)
+        if result.size and result.data.ptr != interface["data"][0]:
+            raise LaunchError(f"{name} is in the memory of another GPU", hint="run on the GPU that holds the arrays")
+    if result.device.id != cupy.cuda.Device().id:
+        raise LaunchError(
+            f"{name} is on GPU {result.device.id}, the current one is {cupy.cuda.Device().id}", hint="with cupy.cuda.Device(...):"
+        )
+    return result
 
 
 def _check_overlap(device: Mapping[str, Any], output: str) -> None:

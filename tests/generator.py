@@ -77,9 +77,11 @@ class Drawn:
         layouts = {name: self.draw_layout(name, shape) for name, shape in (("A", (M, K)), ("B", (K, N)), ("C", (M, N)))}
         if self.chance(0.2, "symbolic"):
             divides = lambda size: self.pick([d for d in (1, 1, 2, 4, 8) if size % d == 0])
-            symbols = {name: sym(name, multiple_of=divides(size)) for name, size in self.sizes.items() if self.chance(0.7)}
+            lower = self.chance(0.5)  # the names that loops and accessors like to have
+            named = {name: sym(name.lower() if lower else name, multiple_of=divides(size)) for name, size in self.sizes.items()}
+            symbols = {name: var for name, var in named.items() if self.chance(0.7)}
             M, N, K = (symbols.get(name, size) for name, size in self.sizes.items())
-            self.symbols = {name: self.sizes[name] for name in symbols}
+            self.symbols = {var.name: self.sizes[name] for name, var in symbols.items()}
         else:
             self.symbols = {}
         return MatMul(M, N, K, **options, **layouts)(GL, GL, GL)(Kernel)

@@ -406,6 +406,17 @@ def test_readers_know_the_ir_and_below_only(name):
     assert found <= BELOW_READERS | {top}
 
 
+SIMULATOR = ("plan", "memory", "places", "shadow", "chunk", "watch", "execute", "run", "warps", "launch", "__init__")
+"""The simulator's files from below to above."""
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("sim.")])
+def test_simulator_imports_downwards(name):
+    rank = SIMULATOR.index(name.removeprefix("sim."))
+    found = {module.removeprefix("sim.") for module, _, _ in imported(MODULES[name]) if module.startswith("sim.")}
+    assert found <= set(SIMULATOR[:rank])
+
+
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("lower")])
 def test_lowering_names_no_extension(name):
     assert not {module.split(".")[0] for module, _, _ in imported(MODULES[name])} & EXTENSIONS

@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 
 from fireiron import *
-from fireiron import ir, sim
+from fireiron import ir
 from fireiron.errors import ArgumentError, SimulationError, VerificationError
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.expr import all_of, as_expr
-from fireiron.sim import _EPOCH, _Shadow, simulate
+from fireiron.sim import simulate
+from fireiron.sim.launch import _Launch
+from fireiron.sim.plan import Plan
+from fireiron.sim.shadow import EPOCH, Shadow
 from fireiron.tensor import Storage
 
 one = Move.tile(1, 1).to(Thread).done()
@@ -533,7 +536,7 @@ def test_deadlock_is_named():
     faulty = attrs.evolve(kernel, body=(*kernel.body, loop))
     with pytest.raises(VerificationError, match="differs between threads"):
         run(faulty)
-    launch = sim._Launch(sim._Plan(faulty, {}), _inputs(), (0,), True, random.Random(0))
+    launch = _Launch(Plan(faulty, {}), _inputs(), (0,), True, random.Random(0))
     with pytest.raises(SimulationError, match="deadlock: warp 1 waits at the block barrier"):
         launch.run()
 
@@ -541,7 +544,7 @@ def test_deadlock_is_named():
 def test_uniform_extent_is_required_in_step():
     kernel = kernel_of()
     loop = ir.For(Var("odd", 0, 1), kernel.thread // 32, (ir.Barrier("block"),))
-    launch = sim._Launch(sim._Plan(attrs.evolve(kernel, body=(*kernel.body, loop)), {}), _inputs(), (0,), True, None)
+    launch = _Launch(Plan(attrs.evolve(kernel, body=(*kernel.body, loop)), {}), _inputs(), (0,), True, None)
     with pytest.raises(SimulationError, match="differs between threads"):
         launch.run()
 
@@ -559,7 +562,7 @@ def test_shadow_off_sees_no_race():
 
 def test_warp_barrier_orders_threads_of_one_warp_only():
     def found(first, second, then, now):
-        shadow = _Shadow(1, 64)
+        shadow = Shadow(1, 64)
         key = np.zeros(1, np.int64)
         shadow.write(key, np.array([first]), np.array([first]), then, 0)
         return len(shadow.conflicts(shadow.writer, shadow.write_clock, key, np.array([second]), np.array([second]), now)) > 0
@@ -568,8 +571,8 @@ def test_warp_barrier_orders_threads_of_one_warp_only():
     assert found(3, 4, 0, 0)
     assert not found(3, 4, 0, 1)
     assert found(3, 40, 0, 1)
-    assert not found(3, 40, 1, 1 << _EPOCH)
-    assert found(3, 70, 0, 5 << _EPOCH)
+    assert not found(3, 40, 1, 1 << EPOCH)
+    assert found(3, 70, 0, 5 << EPOCH)
 
 
 def ordered_before(old, new):
@@ -582,7 +585,7 @@ def ordered_before(old, new):
 def test_shadow_equals_brute_force(seed):
     """Random accesses and barriers: a conflict is found exactly when two accesses are not ordered."""
     draw = random.Random(seed)
-    shadow, key, history = _Shadow(1, 128), np.zeros(1, np.int64), []
+    shadow, key, history = Shadow(1, 128), np.zeros(1, np.int64), []
     block_epoch, warp_epochs = 0, [0] * 3
     for _ in range(40):
         action = draw.choice(["read"] * 8 + ["write"] + ["block"] * 2 + ["warp"] * 3)
@@ -595,7 +598,7 @@ def test_shadow_equals_brute_force(seed):
             continue
         low = warp * 32 + draw.randrange(3)
         high = low + draw.choice([0, 0, 1])
-        clock = (block_epoch << _EPOCH) + warp_epochs[warp]
+        clock = (block_epoch << EPOCH) + warp_epochs[warp]
         access = (low, high, block_epoch, warp, warp_epochs[warp])
         write = action == "write"
         expected = any(not ordered_before(old, access) for old, was_write in history if write or was_write)

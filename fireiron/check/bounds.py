@@ -161,6 +161,8 @@ class _Bounds:
         """The predicate is tested for the first element of each vector: the others must lie inside with it."""
         if use.statement.collective:
             return None
+        if getattr(use.statement.instruction, "handles_edges", False) and not isinstance(use.statement.spec, MoveSpec):
+            return None
         width = use.width if isinstance(use.statement.spec, MoveSpec) else len(steps)
         base, bound = use.access.base[dim], use.access.bounds[dim]
         assert bound is not None

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.dividing import Digit, divide, loop_over, moved, product
-from fireiron.errors import DecompositionError
-from fireiron.expr import TRUE, Expr, Var, all_of, as_expr, constant, less, mod
+from fireiron.errors import DecompositionError, ResourceError
+from fireiron.expr import FALSE, TRUE, Expr, Var, all_of, as_expr, constant, less, mod
 from fireiron.ir import Comment, For, Hole, Let
 from fireiron.machine import Block, Level
 from fireiron.spec import Spec
@@ -195,7 +195,7 @@ def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Digit
         return _dealt_in_guarded_turns(spec, views, order, total, units, unit, spare, plan, context)
     taken, rest = clean
     active = less(unit, as_expr(total)) if total < units else TRUE
-    active = active if spare is None else spare if active == TRUE else active
+    active = all_of((active,) if spare is None else (spare, active))
     if total < units or spare is not None:
         unit = context.let(context.prefix + _tile_name(plan.level), unit, high=min(total, units) - 1)
     views = _take_unit_digits(spec, views, [digit for digit, _ in taken], unit, plan.level, context)
@@ -273,7 +273,10 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Digit], pla
     context.names.grid = grid
     number = constant(grid)
     unit: Expr = Var(context.block.name, 0, context.block.high if number is None else number - 1)
-    facts: list[tuple[str, Expr]] = [("the grid has at most 2**31 - 1 blocks", less(grid, as_expr(2**31)))]
+    fits = less(grid, as_expr(2**31))
+    if fits == FALSE:
+        raise ResourceError(f"{grid} blocks: a grid has at most 2**31 - 1", hint="larger tiles for Block")
+    facts: list[tuple[str, Expr]] = [("the grid has at most 2**31 - 1 blocks", fits)]
     if plan.permutation is not None:
         unit = _permuted_grid(plan.permutation, unit, grid, context)
     views = _take_block_digits(spec, views, order, unit, context)

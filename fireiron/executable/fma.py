@@ -44,8 +44,8 @@ class Fma(Executable):
         a, b, c = (printer.element(statement, name) for name in ("A", "B", "C"))
         a, b = (printer.converted(text, statement.spec.operands[name].dtype, self.result) for text, name in ((a, "A"), (b, "B")))
         old = printer.accumulator(statement, c, self.result)
-        inside_call = "(" in self.text
-        return [f"{c} = {self.text.format(a=a, b=b, c=old if inside_call or ' ? ' not in old else f'({old})')};"]
+        argument = ", {c})" in self.text
+        return [f"{c} = {self.text.format(a=a, b=b, c=old if argument or ' ? ' not in old else f'({old})')};"]
 
 
 def check_fields(executable: Any) -> None:

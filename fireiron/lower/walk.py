@@ -7,20 +7,37 @@ from collections.abc import Iterable
 import attrs
 
 from fireiron.errors import ArgumentError, ResourceError
-from fireiron.expr import ONE, Expr, Positive, Var, less
+from fireiron.expr import ONE, TRUE, Expr, Positive, Var, less
 from fireiron.ir import Buffer, Comment, Exec, For, Hole, Kernel, Let, Stmt, SyncPoint, execs, verify
 from fireiron.machine import Architecture
 from fireiron.machine import Kernel as KernelLevel
 from fireiron.spec import Spec
-from fireiron.tensor import Storage, Tensor
+from fireiron.tensor import MatrixLayout, Storage, Tensor
 from fireiron.tree import Context, Decomposition, Executable, Names, Node, count_threads, grow, require_complete
 from fireiron.units import BLOCK, THREAD
 
-RESERVED = {
+_CONTRACT = {
+    f"{operand}{suffix}"
+    for operand in ("a", "b", "c", "src", "dst", "lhs", "rhs")
+    for suffix in (
+        "", "_type", "_at", "_registers", *(f"{kind}{dim}" for kind in ("_", "_stride_", "_size_") for dim in "mnkb"),
+    )
+}  # fmt: skip
+"""Names that a micro-kernel's text sees."""
+
+_VECTORS = {
+    f"{prefix}{kind}{lanes}"
+    for prefix in ("", "make_")
+    for kind in ("char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "longlong", "ulonglong", "float", "double")
+    for lanes in range(1, 5)
+}
+
+RESERVED = frozenset(_CONTRACT | _VECTORS | {
     "block", "thread", "warp_size", "uid", "float", "double", "int", "char", "bool", "void", "const", "return", "for", "if", "else",
     "while", "do", "static", "extern", "struct", "class", "auto", "register", "signed", "unsigned", "long", "short", "smem", "scratch",
-    "accumulate", "min", "max", "warpSize", "threadIdx", "blockIdx", "blockDim", "gridDim",
-}  # fmt: skip
+    "scratch_size", "accumulate", "min", "max", "fma", "fmaf", "half", "half2", "nv_bfloat16", "dim3", "warpSize", "threadIdx", "blockIdx",
+    "blockDim", "gridDim", "piece", "pair", "index_0", "index_1", "index_2", "index_3", "held_register", "NULL", "INFINITY", "NAN",
+})  # fmt: skip
 """Names that generated code must not bind: C++ keywords and what the printer uses itself."""
 
 
@@ -54,9 +71,9 @@ def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Archit
 def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executable, ...], threads: int | None) -> Context:
     symbols = symbols_of(spec)
     for var in symbols:
-        if var.name in RESERVED | set(spec.operands):
+        if var.name in RESERVED | set(spec.operands) or var.name.startswith("__"):
             raise ArgumentError(f"a symbol called {var.name}: generated code uses the name", hint=f'another name: sym("{var.name}_size")')
-    taken = RESERVED | {var.name for var in symbols} | set(spec.operands)
+    taken = set(RESERVED) | {var.name for var in symbols} | set(spec.operands)
     thread = THREAD if threads is None else Var(THREAD.name, 0, threads - 1)
     return Context(architecture, instructions, Names(taken), BLOCK, thread, threads)
 
@@ -90,7 +107,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         symbols_of(spec),
         _used_lets(lets, body) + body,
         spec,
-        facts=(*_positive_sizes(spec), *(fact for node in grown.node.nodes() for fact in node.facts)),
+        facts=(*_positive_sizes(spec), *_leading_dimensions(spec), *(fact for node in grown.node.nodes() for fact in node.facts)),
         unchecked=tuple(dict.fromkeys(grown.context.names.unchecked)),
     )
     return verify(kernel)
@@ -101,6 +118,17 @@ def _positive_sizes(spec: Spec) -> Iterable[tuple[str, Expr]]:
     for size in dict.fromkeys(spec.sizes):
         if isinstance(size, Positive):
             yield f"{size} is at least 1", less(0, size.value)
+
+
+def _leading_dimensions(spec: Spec) -> Iterable[tuple[str, Expr]]:
+    """A leading dimension known at run time holds a whole row or column."""
+    for name, view in spec.operands.items():
+        layout = view.tensor.layout
+        if isinstance(layout, MatrixLayout) and layout.leading is not None:
+            extent = view.tensor.shape[0 if layout.order == "col" else -1]
+            holds = extent <= layout.leading
+            if holds != TRUE:
+                yield f"the leading dimension of {name} is at least {extent}", holds
 
 
 def _program(node: Node) -> tuple[Stmt, ...]:

@@ -1,0 +1,223 @@
+"""A chunk of blocks that are simulated together: their memory, and where accesses go in it.
+
+Coordinates, masks and addresses are computed for all elements, loops that are axes, threads and blocks at once, and kept as long
+as the loops they depend on stand still. Coordinates outside a tensor and addresses outside a buffer are found here.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from fireiron.errors import SimulationError
+from fireiron.machine import GL
+from fireiron.sim.memory import Global, Memory, registers, shared_memory
+from fireiron.sim.places import Flat, Group, NotDistinct, Place, Rows, View, first_true, pick, steps_of, vector_environment
+from fireiron.sim.plan import ADDRESS, COORDINATE, Array, Environment, Operand, Plan, Site
+
+
+class Chunk:
+    """Blocks that run together, as the last axis of all arrays."""
+
+    def __init__(self, plan: Plan, parameters: Mapping[str, Global], blocks: tuple[int, ...], careful: bool) -> None:
+        self.plan, self.blocks = plan, blocks
+        self.width = len(blocks)
+        self.numbers = np.array(blocks, dtype=np.int64)[None, :]
+        self.memories: dict[str, Memory] = {name: one.memory for name, one in parameters.items()}
+        self.memories |= shared_memory(plan, self.width, careful)
+        for buffer in plan.kernel.buffers:
+            if buffer.memory.private:
+                self.memories[buffer.name] = registers(plan, buffer, self.width, careful)
+        self.read_bytes = self.written_bytes = 0
+
+    def place(self, site: Site, operand: Operand, env: Environment, group: Group) -> Place:
+        """The place of an access, from the group's cache where some loop around does not move it."""
+        if not operand.kept and operand.key:
+            return self.locate(site, operand, env, group)
+        key = (operand, *(env[name] for name in operand.key))
+        found = group.places.get(key)
+        if found is None:
+            found = group.places[key] = self.locate(site, operand, env, group)
+        return found
+
+    def locate(self, site: Site, operand: Operand, env: Environment, group: Group) -> Place:
+        """The place of an access, computed and checked."""
+        memory, private = self.memories[operand.buffer.name], operand.buffer.memory.private
+        mask, coordinates, parts = self.coordinates(site, operand, env, group, cached=True)
+        env = vector_environment(site, env)
+        numbers = self.address(site, operand, env, mask, coordinates, parts, group)
+        if private and mask is None:
+            view = self._view(site, operand, env, numbers, group)
+            if view is not None:
+                return view
+        rows = numbers * self.plan.kernel.threads + group.threads[:, None] if private else numbers + memory.first
+        if operand.write and site.loops:
+            self._check_distinct(self._full(site, env, operand, rows[..., 0], group))
+        if mask is not None:
+            rows = np.where(mask, rows, memory.zero + operand.write)
+        if operand.buffer.memory == GL:
+            self._count(site, operand, rows, mask, env, group)
+            return Flat(memory, self._full(site, env, operand, rows, group, self.width) if operand.write else rows)
+        if rows.shape[-1] == 1:
+            return Rows(memory, self._full(site, env, operand, rows[..., 0], group) if operand.write else rows[..., 0])
+        rows = rows * self.width + np.arange(self.width)
+        return Flat(memory, self._full(site, env, operand, rows, group, self.width) if operand.write else rows)
+
+    def _full(self, site: Site, env: Environment, operand: Operand, rows: Array, group: Group, *blocks: int) -> Array:
+        """Index arrays of what is written name every turn, thread and block."""
+        shape = (operand.count, *(env[name].size for name, _ in site.loops), group.threads.size, *blocks)
+        return rows if rows.shape == shape else np.ascontiguousarray(np.broadcast_to(rows, shape))
+
+    def _check_distinct(self, rows: Array) -> None:
+        """Turns of a loop that is an axis must write different elements; masks only take elements away."""
+        if np.unique(rows).size != rows.size:
+            raise NotDistinct
+
+    def _count(self, site: Site, operand: Operand, rows: Array, mask: Array | None, env: Environment, group: Group) -> None:
+        """Bytes of global memory that all threads ask for."""
+        size = operand.count * math.prod(env[name].size for name, _ in site.loops) * group.threads.size * self.width
+        if mask is not None:
+            size = size * int(np.count_nonzero(mask)) // mask.size
+        if operand.write:
+            self.written_bytes += size * operand.buffer.dtype.bytes
+        else:
+            self.read_bytes += size * operand.buffer.dtype.bytes
+
+    def _view(self, site: Site, operand: Operand, env: Environment, numbers: Array, group: Group) -> View | None:
+        """The registers as a strided window, where their numbers are the same in all threads and affine in the loops."""
+        same = numbers[..., :1, :1]
+        if group.threads[-1] - group.threads[0] + 1 != group.threads.size or (numbers != same).any():
+            return None
+        window = same[..., 0, 0]
+        if operand.write:
+            window = np.broadcast_to(window, (operand.count, *(env[name].size for name, _ in site.loops)))
+            if site.loops:
+                self._check_distinct(window)
+        return None if steps_of(window) is None else View(self.memories[operand.buffer.name], window, self.plan.kernel.threads, group)
+
+    def coordinates(
+        self, site: Site, operand: Operand, env: Environment, group: Group, cached: bool
+    ) -> tuple[Array | None, list[Array], list[tuple[Array, int, int]]]:
+        """The mask of elements that take part, coordinates, and each coordinate's part of the address with its range."""
+        vector = vector_environment(site, env)
+        rank = len(site.loops) + 3
+        mask: Array | None = None
+        for condition in operand.conditions:
+            mask = _both(mask, _aligned(np.asarray(condition(vector), dtype=bool), rank))
+        coordinates, parts, doubtful = [], [], False
+        for dim in range(len(operand.base)):
+            names = operand.keys[dim]
+            key = (operand, dim, *(env[name] for name in names)) if cached and len(names) < len(site.enclosing) else None
+            part = group.parts.get(key) if key is not None else None
+            if part is None:
+                part = self._dimension(operand, dim, vector, rank)
+                if key is not None:
+                    group.parts[key] = part
+            value, contribution, inside, ok = part
+            mask = _both(mask, inside)
+            coordinates.append(value)
+            parts.append(contribution)
+            doubtful |= not ok
+        if doubtful:
+            self._check_coordinates(site, operand, vector, mask, coordinates, group)
+        return mask, coordinates, parts
+
+    def _dimension(
+        self, operand: Operand, dim: int, env: Environment, rank: int
+    ) -> tuple[Array, tuple[Array, int, int], Array | None, bool]:
+        """Coordinates; their part of the address with its range; which lie inside; whether the tensor provably holds all that count."""
+        value = _aligned(np.asarray(operand.base[dim](env)), rank)
+        if operand.count > 1:
+            value = value + operand.offsets[dim].reshape((-1,) + (1,) * (rank - 1))
+        low, high = int(value.min()), int(value.max())
+        bound, inside = operand.bounds[dim], None
+        size = operand.sizes[dim]
+        ok = low >= 0 and high < size
+        if bound is not None:
+            limit = np.asarray(bound(env))
+            if (high >= limit).any():
+                inside = value < limit
+                ok = low >= 0 and bool((limit <= size).all())
+        digit = _aligned(np.asarray(operand.digits[dim]({**self.plan.symbols, COORDINATE.name: value})), rank)
+        return value, (digit, int(digit.min()), int(digit.max())), inside, ok
+
+    def _check_coordinates(
+        self, site: Site, operand: Operand, env: Environment, mask: Array | None, coordinates: list[Array], group: Group
+    ) -> None:
+        for dim, (value, size) in enumerate(zip(coordinates, operand.sizes, strict=True)):
+            bad = (value < 0) | (value >= size)
+            bad = bad if mask is None else bad & mask
+            if bad.any():
+                where = first_true(bad, site, env, group, self.width)
+                element = tuple(pick(one, where[0]) for one in coordinates)
+                raise SimulationError(
+                    f"{operand.buffer.name}[{', '.join(map(str, element))}] is outside the tensor: thread {where[1]} of block "
+                    f"{self.block(where[2])} {'writes' if operand.write else 'reads'} it",
+                    got=f"coordinate {dim} is {element[dim]}",
+                    legal=f"0 ... {size - 1}",
+                    within=f"{site.what}, {self.where(env, where[3])}",
+                    at=operand.origin or site.statement.origin,
+                    hint="a guard is missing or wrong",
+                )
+
+    def address(
+        self,
+        site: Site,
+        operand: Operand,
+        env: Environment,
+        mask: Array | None,
+        coordinates: list[Array],
+        parts: list[tuple[Array, int, int]],
+        group: Group,
+    ) -> Array:
+        """Addresses in elements from the start of the buffer."""
+        low, high = sum(part[1] for part in parts), sum(part[2] for part in parts)
+        ordered = sorted((part[0] for part in parts), key=lambda one: one.size)
+        address = functools.reduce(np.add, ordered) if ordered else np.zeros((1,) * (len(site.loops) + 3), np.int64)
+        proved = operand.swizzle is None
+        if operand.swizzle is not None:
+            safe = address if low >= 0 else np.maximum(address, 0)
+            address = operand.swizzle({ADDRESS.name: safe})
+        copy = np.asarray(operand.copy(env))
+        if copy.any():
+            address = address + copy * operand.elements
+            low, high = low + int(copy.min()) * operand.elements, high + int(copy.max()) * operand.elements
+        if not (proved and low >= 0 and high < operand.total):
+            bad = (address < 0) | (address >= operand.total)
+            bad = bad if mask is None else bad & mask
+            if bad.any():
+                where = first_true(bad, site, env, group, self.width)
+                element = tuple(pick(one, where[0]) for one in coordinates)
+                raise SimulationError(
+                    f"address {pick(address, where[0])} of {operand.buffer.name}[{', '.join(map(str, element))}] is outside the buffer: "
+                    f"thread {where[1]} of block {self.block(where[2])} {'writes' if operand.write else 'reads'} it",
+                    legal=f"0 ... {operand.total - 1}",
+                    within=f"{site.what}, {self.where(env, where[3])}",
+                    at=operand.origin or site.statement.origin,
+                )
+        return address
+
+    def block(self, position: int) -> int:
+        """The number of a block of the chunk, by position."""
+        return int(self.blocks[min(position, self.width - 1)])
+
+    def where(self, env: Environment, more: Mapping[str, int] | None = None) -> str:
+        """Loop values, for messages."""
+        names = {name: value for name, value in env.items() if isinstance(value, int) and name not in self.plan.symbols}
+        return ", ".join(f"{name}={value}" for name, value in {**names, **(more or {})}.items()) or "outside loops"
+
+
+def _aligned(values: Array, rank: int) -> Array:
+    """The array with axes of size 1 in front."""
+    return values.reshape((1,) * (rank - values.ndim) + values.shape)
+
+
+def _both(mask: Array | None, more: Array | None) -> Array | None:
+    if more is None or (mask is not None and more.all()):
+        return mask
+    if more.all():
+        return None
+    return more if mask is None else mask & more

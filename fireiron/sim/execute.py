@@ -1,0 +1,241 @@
+"""One statement, executed for all threads of a group and all blocks of a chunk.
+
+Operands are located, what they touch is watched, and the spec says what becomes of the values. The multiply-add and the copy,
+which are most of what a kernel does, work in place; collective statements are performed once per unit of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fireiron.errors import SimulationError
+from fireiron.expr import Var, compiled
+from fireiron.machine import Block
+from fireiron.sim.chunk import Chunk
+from fireiron.sim.memory import POISON
+from fireiron.sim.places import Group, Held, Place, Rows, View, vector_environment
+from fireiron.sim.plan import Array, Environment, Operand, Plan, Site
+from fireiron.sim.watch import Watch
+from fireiron.spec import MoveSpec
+from fireiron.units import THREAD, unit_in
+
+
+class Executor:
+    """Executes the statements of a chunk."""
+
+    def __init__(self, chunk: Chunk, watch: Watch) -> None:
+        self.chunk, self.watch, self.plan = chunk, watch, chunk.plan
+        self.temporary: dict[Any, Array] = {}
+        self.statements = 0
+
+    def execute(self, site: Site, env: Environment, group: Group) -> None:
+        """A statement that each thread performs on its own."""
+        accumulate = site.accumulate
+        if not isinstance(accumulate, bool):
+            accumulate = self._accumulate(site, env)
+        inputs = [(name, operand, self.chunk.place(site, operand, env, group)) for name, operand in site.inputs]
+        outputs = []
+        for name, write, read in site.outputs:
+            place = self.chunk.place(site, write, env, group)
+            old = None if accumulate is False else place if accumulate is True else self.chunk.place(site, read, env, group)
+            outputs.append((name, write, read, place, old))
+        self.statements += 1
+        reads = [(operand, place) for _, operand, place in inputs] + [(read, old) for _, _, read, _, old in outputs if old is not None]
+        for touch in (*reads, *((write, place) for _, write, _, place, _ in outputs)):
+            if touch[0].watched or not touch[1].memory.complete:
+                self.watch.touch(site, (touch,), env, group)
+        if site.multiply_add:
+            self._multiply_add(site, inputs[0][2], inputs[1][2], outputs[0][3], accumulate, outputs[0][4])
+        elif site.copy:
+            self._copy(site, inputs[0][2], outputs[0][3])
+        else:
+            self._perform(site, inputs, outputs, accumulate)
+
+    def _accumulate(self, site: Site, env: Environment) -> Any:
+        """Whether old values are added to: a truth value, or an array where threads, blocks or turns differ."""
+        assert callable(site.accumulate)
+        value = np.asarray(site.accumulate(vector_environment(site, env)), dtype=bool)
+        if value.all():
+            return True
+        return value if value.any() else False
+
+    def _multiply_add(self, site: Site, a: Place, b: Place, c: Place, accumulate: Any, old: Place | None) -> None:
+        left, right = a.get(), b.get()
+        dtype = c.memory.data.dtype
+        left, right = left.astype(dtype, copy=False), right.astype(dtype, copy=False)
+        if not isinstance(c, View) or accumulate is not True:
+            base: Any = dtype.type(0) if old is None else old.get()
+            c.put(np.broadcast_to(base + left * right, c.shape))
+            return
+        target = c.data
+        axis = next((axis for axis in range(target.ndim - 2) if target.shape[axis] > 1), None)
+        if axis is None or target.nbytes <= 1 << 17:
+            product = self._temporary(target.shape, dtype)
+            np.multiply(left, right, out=product)
+            np.add(target, product, out=target)
+            return
+        lead = (slice(None),) * axis
+        product = self._temporary(target[(*lead, 0)].shape, dtype)
+        for turn in range(target.shape[axis]):
+            part = target[(*lead, turn)]
+            x = left[(*lead, turn if left.shape[axis] > 1 else 0)]
+            y = right[(*lead, turn if right.shape[axis] > 1 else 0)]
+            np.multiply(x, y, out=product)
+            np.add(part, product, out=part)
+
+    def _temporary(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        found = self.temporary.get((shape, dtype))
+        if found is None:
+            found = self.temporary[shape, dtype] = np.empty(shape, dtype)
+        return found
+
+    def _copy(self, site: Site, source: Place, target: Place) -> None:
+        assert isinstance(site.statement.spec, MoveSpec)
+        values = source.get()
+        if values.dtype != target.memory.data.dtype:
+            values = site.statement.spec.perform({"src": values}, False)["dst"]
+        target.put(values if isinstance(target, View) else np.broadcast_to(values, target.shape))
+
+    def _perform(self, site: Site, inputs: list[Any], outputs: list[Any], accumulate: Any) -> None:
+        """The general case: operands with their element dimensions first, then the spec's own meaning."""
+        values = {name: _unfolded(place.get(), operand) for name, operand, place in inputs}
+        for name, write, _, place, old in outputs:
+            before = np.broadcast_to(np.zeros((), place.memory.data.dtype), place.shape) if old is None else old.get()
+            values[name] = _unfolded(before, write)
+        results = site.statement.spec.perform(values, accumulate)
+        for name, write, _, place, _ in outputs:
+            place.put(np.broadcast_to(_folded(results[name], write), place.shape))
+
+    # ------------------------------------------------------------------------------------------ collective statements
+
+    def collective(self, site: Site, env: Environment, group: Group) -> None:
+        """A statement that units of threads perform together: on the whole operands, once per unit."""
+        units = np.broadcast_to(np.asarray(compiled(unit_in(site.level, Block, _thread(self.plan)))(env)), (group.threads.size, 1))[:, 0]
+        present, leaders = np.unique(units, return_index=True)
+        unit = np.searchsorted(present, units)
+        self._check_uniform(site, env, leaders[unit])
+        small: Environment = {name: _at_threads(value, leaders, group.threads.size) for name, value in env.items()}
+        team = group.own.setdefault(site.level, Group(group.threads[leaders], small))
+        team.epoch = group.epoch
+        lasts = np.array([group.threads[units == one].max() for one in present])
+        span = (group.threads[leaders], lasts)
+        accumulate = site.accumulate if isinstance(site.accumulate, bool) else self._accumulate(site, small)
+        inputs = [(name, operand, self._shared_place(site, operand, env, small, group, team, unit)) for name, operand in site.inputs]
+        outputs = []
+        for name, write, read in site.outputs:
+            place = self._shared_place(site, write, env, small, group, team, unit)
+            old = None if accumulate is False else self._shared_place(site, read, env, small, group, team, unit)
+            outputs.append((name, write, read, place, old))
+        self.statements += 1
+        reads = [(operand, place) for _, operand, place in inputs] + [(read, old) for _, _, read, _, old in outputs if old is not None]
+        touches = [*reads, *((write, place) for _, write, _, place, _ in outputs)]
+        if site.statement.collective:
+            for number in range(len(leaders)):
+                self.watch.touch(site, touches, small, team, (*span, number))
+        else:
+            for touch in touches:
+                self.watch.touch(site, (touch,), small, team)
+        if site.scratch is not None:
+            self._scratch(site, site.scratch, small, team, group)
+        self._perform(site, inputs, outputs, accumulate)
+
+    def _check_uniform(self, site: Site, env: Environment, leader: Array) -> None:
+        """All threads of a unit must mean the same operands."""
+        values = [*site.active, *(one for operand in site.operand_list for one in (*operand.base, operand.copy))]
+        for value in values:
+            result = np.asarray(value(env))
+            if result.ndim == 2 and result.shape[0] > 1 and (result != result[leader]).any():
+                what = f"{site.what}: threads of one {site.level} disagree about its operands"
+                raise SimulationError(what, within=self.chunk.where(env), at=site.statement.origin)
+
+    def _shared_place(
+        self, site: Site, operand: Operand, env: Environment, small: Environment, group: Group, team: Group, unit: Array
+    ) -> Place:
+        if operand.buffer.memory.private and site.statement.collective:
+            return self._held(site, operand, env, small, group, unit)
+        return self.chunk.locate(site, operand, small, team)
+
+    def _held(self, site: Site, operand: Operand, env: Environment, small: Environment, group: Group, unit: Array) -> Held:
+        """The places of a distributed operand, from what its buffer says each thread holds in each register."""
+        memory, buffer, threads = self.chunk.memories[operand.buffer.name], operand.buffer, self.plan.kernel.threads
+        register = Var("#register", 0, max(operand.elements - 1, 0))
+        values = {**env, register.name: np.arange(operand.elements)[:, None, None]}
+        held: Array = np.int64(0)
+        valid: Array = np.True_
+        for coordinate, size in zip(buffer.held(register), operand.sizes, strict=True):
+            value = np.asarray(compiled(coordinate)(values))
+            held = held * size + value
+            valid = valid & (value >= 0) & (value < size)
+        shape = (operand.elements, group.threads.size, 1)
+        held, valid = (np.broadcast_to(one, (*shape[:2], max(one.shape[-1:] or (1,))))[..., 0] for one in (held, valid))
+        mask, coordinates, _ = self.chunk.coordinates(site, operand, small, group, cached=False)
+        wanted: Array = np.int64(0)
+        for value, size in zip(coordinates, operand.sizes, strict=True):
+            wanted = wanted * size + value
+        count = math.prod(operand.sizes)
+        units = int(unit.max()) + 1
+        wanted = np.broadcast_to(wanted, (operand.count, units, wanted.shape[-1]))[..., 0]
+        allowed = np.broadcast_to(np.True_ if mask is None else mask, (operand.count, units, 1 if mask is None else mask.shape[-1]))[..., 0]
+        rows = np.arange(operand.elements)[:, None] * threads + group.threads
+        where = np.broadcast_to(unit, rows.shape) * count + np.where(valid, held, 0)
+        holder = np.full(units * count, -1)
+        holder[where[valid]] = rows[valid]
+        keys = np.arange(units) * count + np.where(allowed, wanted, 0)
+        found = holder[keys]
+        if (allowed & (found < 0)).any():
+            element, number = np.argwhere(allowed & (found < 0))[0]
+            place = self._coordinate_text(operand, int(wanted[element, number]))
+            what = f"{site.what}: no thread of {site.level} {number} holds {buffer.name}{place}"
+            raise SimulationError(what, within=self.chunk.where(env), at=site.statement.origin)
+        position = np.full(units * count, -1)
+        position[keys[allowed]] = np.arange(keys.size).reshape(keys.shape)[allowed]
+        taken = valid & (position[where] >= 0)
+        return Held(memory, np.where(allowed, found, memory.zero), rows[taken], position[where[taken]])
+
+    def _coordinate_text(self, operand: Operand, number: int) -> str:
+        digits: list[int] = []
+        for size in reversed(operand.sizes):
+            number, digit = divmod(number, max(size, 1))
+            digits.append(digit)
+        return f"[{', '.join(map(str, reversed(digits)))}]"
+
+    def _scratch(self, site: Site, operand: Operand, env: Environment, team: Group, group: Group) -> None:
+        """All threads may write anywhere in the statement's own memory, and leave nothing of use there."""
+        memory = self.chunk.memories[operand.buffer.name]
+        place = Rows(memory, memory.first + np.arange(memory.rows)[:, None])
+        ends = (group.threads[:1], group.threads[-1:], 0)
+        self.watch.touch(site, ((operand, place),), env, team, ends)
+        memory.data[memory.first : memory.first + memory.rows].view(np.uint8)[:] = POISON[operand.buffer.dtype.kind]
+        if memory.defined is not None:
+            memory.defined[memory.first : memory.first + memory.rows] = False
+            memory.complete = False
+
+
+def _thread(plan: Plan) -> Var:
+    return Var(THREAD.name, 0, plan.kernel.threads - 1)
+
+
+def _at_threads(value: Any, chosen: Array, threads: int) -> Any:
+    """A named value at some threads only."""
+    if isinstance(value, np.ndarray) and value.ndim == 2 and value.shape[0] == threads and threads > 1:
+        return value[chosen]
+    return value
+
+
+def _unfolded(values: Array, operand: Operand) -> Array:
+    """The element axis as the operand's dimensions."""
+    if operand.count == 1:
+        return values.reshape((1,) * (len(operand.tile) - 1) + values.shape)
+    rank = len(operand.tile)
+    values = values.reshape((*operand.tile[::-1], *values.shape[1:]))
+    return values.transpose((*range(rank - 1, -1, -1), *range(rank, values.ndim)))
+
+
+def _folded(values: Array, operand: Operand) -> Array:
+    """The operand's dimensions as one element axis, the first dimension fastest."""
+    rank = len(operand.tile)
+    values = values.transpose((*range(rank - 1, -1, -1), *range(rank, values.ndim)))
+    return values.reshape((operand.count, *values.shape[rank:]))

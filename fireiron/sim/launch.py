@@ -1,0 +1,195 @@
+"""A simulated launch, from arguments to outputs.
+
+Arguments are checked, the grid is cut into chunks of blocks that fit a core's cache, and chunks run in Python threads. Where NaN
+comes out, a block is executed again with every value watched, which names the first bad read.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import attrs
+import numpy as np
+
+from fireiron.errors import ArgumentError
+from fireiron.expr import compiled
+from fireiron.ir import Kernel, verify
+from fireiron.sim.memory import global_memory
+from fireiron.sim.plan import MOST_ELEMENTS, Array, Plan
+from fireiron.sim.run import Run
+from fireiron.sim.shadow import History, Shadow
+from fireiron.sim.warps import Warps
+
+_CHUNK_BYTES: Final = 1 << 21
+"""Working memory of the blocks that one Python thread simulates together: what a core keeps in its cache."""
+
+
+@attrs.frozen(eq=False)
+class Simulation:
+    """What a simulated launch left behind.
+
+    `outputs` are the written parameters in logical shape; `blocks` those executed, of `threads` threads each. `statements`
+    counts executed statements and `barriers` passed barriers, both of one block; `read_bytes` and `written_bytes` count what
+    all threads asked of global memory.
+    """
+
+    outputs: dict[str, Array]
+    blocks: tuple[int, ...]
+    threads: int
+    seconds: float
+    statements: int
+    barriers: int
+    read_bytes: int
+    written_bytes: int
+
+
+def simulate(
+    kernel: Kernel,
+    arrays: Mapping[str, Array],
+    symbols: Mapping[str, int] = {},
+    *,
+    blocks: Sequence[int] | None = None,
+    shadow: bool = True,
+    order: random.Random | None = None,
+) -> Simulation:
+    """Execute a kernel; a `SimulationError` names the first race, access out of bounds or read of uninitialised data.
+
+    `arrays` are the parameters by buffer name, in logical shape; an output may be left out, and then starts as poison (NaN
+    for floats). `symbols` are the sizes known at run time. `blocks` is a sample of blocks instead of the whole grid. `shadow`
+    watches for races. With `order`, each warp runs on its own from barrier to barrier, warps in random order; without it all
+    threads of a block go in step. See the text of `fireiron.sim` for what fp32 multiply-adds round.
+    """
+    start = time.perf_counter()
+    verify(kernel, final=True)
+    plan = Plan(kernel, _checked_symbols(kernel, symbols))
+    chosen = _chosen_blocks(plan, blocks)
+    launch = _Launch(plan, arrays, chosen, shadow, order)
+    launch.run()
+    _name_poison(plan, arrays, launch)
+    return Simulation(launch.outputs(), chosen, kernel.threads, time.perf_counter() - start, *launch.counts)
+
+
+# ---------------------------------------------------------------------------------------------- arguments
+
+
+def _checked_symbols(kernel: Kernel, given: Mapping[str, int]) -> dict[str, int]:
+    known = {symbol.name for symbol in kernel.symbols}
+    for name in given:
+        if name not in known:
+            raise ArgumentError(f"{kernel.name} has no symbol {name}", legal=sorted(known) or "none")
+    values: dict[str, int] = {}
+    for symbol in kernel.symbols:
+        if symbol.name not in given:
+            raise ArgumentError(f"{kernel.name}: the symbol {symbol.name} has no value", hint=f"symbols={{{symbol.name!r}: ...}}")
+        value = given[symbol.name]
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise ArgumentError(f"symbol {symbol.name}: not an integer", got=value)
+        values[symbol.name] = int(value.__index__())
+        if not symbol.low <= values[symbol.name] <= symbol.high or values[symbol.name] % symbol.multiple_of:
+            legal = f"{symbol.low} ... {symbol.high}" + (f", multiples of {symbol.multiple_of}" if symbol.multiple_of > 1 else "")
+            raise ArgumentError(f"symbol {symbol.name}={values[symbol.name]} breaks the facts it was declared with", legal=legal)
+    for text, condition in kernel.facts:
+        if not compiled(condition)(values):
+            raise ArgumentError(f"{kernel.name} requires that {text}: {condition}", got=values)
+    return values
+
+
+def _chosen_blocks(plan: Plan, blocks: Sequence[int] | None) -> tuple[int, ...]:
+    if blocks is None:
+        return tuple(range(plan.grid))
+    for block in blocks:
+        if isinstance(block, bool) or not hasattr(block, "__index__") or not 0 <= int(block) < plan.grid:
+            raise ArgumentError("blocks: no such block in the grid", got=block, legal=f"0 ... {plan.grid - 1}")
+    return tuple(dict.fromkeys(int(block) for block in blocks))
+
+
+# ---------------------------------------------------------------------------------------------- a launch
+
+
+class _Launch:
+    """One simulated launch: global memory, the blocks in chunks, shadow memory."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        arrays: Mapping[str, Array],
+        blocks: tuple[int, ...],
+        shadow: bool,
+        order: random.Random | None,
+        careful: bool = False,
+    ) -> None:
+        self.plan, self.blocks, self.order, self.careful, self.shadow = plan, blocks, order, careful, shadow
+        self.parameters = global_memory(plan, arrays, careful)
+        written = {name: one for name, one in self.parameters.items() if shadow and one.buffer.written}
+        self.history = History({name: Shadow(one.flat.size, plan.pitch) for name, one in written.items()})
+        self.counts = [0, 0, 0, 0]
+
+    def run(self) -> None:
+        """Execute all chunks; of several errors the one in the first block counts."""
+        chunks = self._chunks()
+        seeds = [None if self.order is None else random.Random(self.order.getrandbits(64)) for _ in chunks]
+        jobs = [(number, chunk, seed) for number, (chunk, seed) in enumerate(zip(chunks, seeds, strict=True))]
+        workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(jobs))
+        if workers <= 1:
+            runs = [self._chunk(*job) for job in jobs]
+        else:
+            with ThreadPoolExecutor(workers) as pool:
+                futures = [pool.submit(self._chunk, *job) for job in jobs]
+                try:
+                    runs = [future.result() for future in futures]
+                finally:
+                    for future in futures:
+                        future.cancel()
+        for run in runs:
+            self.counts[2] += run.chunk.read_bytes
+            self.counts[3] += run.chunk.written_bytes
+        if runs:
+            self.counts[0], self.counts[1] = runs[0].executor.statements, runs[0].barriers
+        for parameter in self.parameters.values():
+            parameter.check_guards()
+
+    def _chunks(self) -> list[tuple[int, ...]]:
+        plan, blocks = self.plan, self.blocks
+        if plan.block_loops or plan.mixed:
+            return [(block,) for block in blocks]
+        size = plan.kernel.shared_bytes
+        for buffer in plan.kernel.buffers:
+            if buffer.memory.private:
+                size += plan.number(buffer.elements) * buffer.dtype.bytes * plan.kernel.threads
+        width = max(1, min(_CHUNK_BYTES // max(size, 1), MOST_ELEMENTS // plan.largest, 256, -(-len(blocks) // 2)))
+        return [blocks[start : start + width] for start in range(0, len(blocks), width)]
+
+    def _chunk(self, number: int, blocks: tuple[int, ...], order: random.Random | None) -> Run:
+        with np.errstate(all="ignore"):
+            watch = self.shadow and (number == 0 or not self.plan.uniform)
+            run = Run(self.plan, self.parameters, self.history, blocks, watch, self.careful)
+            if order is None:
+                run.in_step()
+            else:
+                Warps(run, order).run()
+        return run
+
+    def outputs(self) -> dict[str, Array]:
+        """The written parameters."""
+        return {name: one.array for name, one in self.parameters.items() if one.buffer.written}
+
+
+def _name_poison(plan: Plan, arrays: Mapping[str, Array], launch: _Launch) -> None:
+    """Where NaN reached an output, execute a block again with every value watched, which names the first bad read."""
+    for name, parameter in launch.parameters.items():
+        if not parameter.buffer.written or parameter.buffer.dtype.kind != "float":
+            continue
+        bad = parameter.places[np.isnan(parameter.array)]
+        if name in launch.history.shadows and bad.size:
+            shadow = launch.history.shadows[name]
+            bad = bad[shadow.write_clock[bad] >= 0]
+            blocks = tuple(dict.fromkeys((shadow.writer[0][bad[:1]] // plan.pitch).tolist()))
+        else:
+            blocks = launch.blocks[:1]
+        if bad.size:
+            _Launch(plan, arrays, blocks, False, launch.order, careful=True).run()

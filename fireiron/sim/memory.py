@@ -1,0 +1,167 @@
+"""Registers, shared and global memory as NumPy arrays, filled with poison.
+
+Private and shared buffers have a column per block of a chunk; global memory is one flat array a parameter, with guards around,
+that all chunks share. A mask of what was written is kept where poison cannot tell: for integers, and for floats on demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from fireiron.errors import ArgumentError, SimulationError
+from fireiron.expr import compiled
+from fireiron.ir import Buffer
+from fireiron.machine import GL
+from fireiron.sim.plan import ADDRESS, COORDINATE, Array, Plan, contribution
+from fireiron.tensor import swizzled
+
+POISON: Final = {"float": 0xFF, "int": 0x5A}
+"""The byte that fills fresh memory: floats are NaN; integers are 0x5A5A..., and reads of them are found by a mask."""
+
+
+class Memory:
+    """The rows of one buffer: `rows` of them from row `first`, each with the value of every block of a chunk.
+
+    Behind all rows of the array lie one that is zero, where masked reads go, and one that takes masked writes. `defined`
+    tells which values were written, where that is watched.
+    """
+
+    def __init__(self, data: Array, first: int, rows: int, zero: int, defined: Array | None) -> None:
+        self.data, self.first, self.rows, self.zero, self.defined = data, first, rows, zero, defined
+        self.flat = data.reshape(-1)
+        self.width = data.shape[1]
+        self.complete = defined is None
+        self.checks = 0
+
+    def settle(self) -> None:
+        """Notice, now and then, that everything was written, so that nothing needs to be watched any more."""
+        self.checks += 1
+        if self.checks & (self.checks - 1) == 0 and self.defined is not None:
+            self.complete = bool(self.defined[self.first : self.first + self.rows].all())
+
+
+def _mask_of(data: Array, zero: int, watched: bool, value: bool = False) -> Array | None:
+    if not watched:
+        return None
+    defined = np.full(data.shape, value)
+    defined[zero:] = True
+    return defined
+
+
+def registers(plan: Plan, buffer: Buffer, width: int, careful: bool) -> Memory:
+    """Registers of all threads: a row per number and thread."""
+    rows = max(plan.number(buffer.elements), 1) * plan.kernel.threads
+    data = np.empty((rows + 2, width), buffer.dtype.to_numpy())
+    data.view(np.uint8)[:] = POISON[buffer.dtype.kind]
+    data[rows] = 0
+    return Memory(data, 0, rows, rows, _mask_of(data, rows, careful or buffer.dtype.kind == "int"))
+
+
+def shared_memory(plan: Plan, width: int, careful: bool) -> dict[str, Memory]:
+    """Shared buffers by name; those that overlap are views of the same bytes."""
+    result = {}
+    for group in plan.components:
+        start = group[0].offset
+        size = max(buffer.offset + buffer.bytes for buffer in group) - start
+        size = -(-size // 16) * 16
+        raw = np.empty((size + 32) * width, np.uint8)
+        raw[:] = POISON["float" if any(buffer.dtype.kind == "float" for buffer in group) else "int"]
+        raw[size * width :] = 0
+        for buffer in group:
+            dtype = buffer.dtype.to_numpy()
+            data = raw.view(dtype).reshape(-1, width)
+            zero = size // dtype.itemsize
+            first = (buffer.offset - start) // dtype.itemsize
+            watched = careful or buffer.dtype.kind == "int"
+            result[buffer.name] = Memory(data, first, plan.number(buffer.total), zero, _mask_of(data, zero, watched))
+    return result
+
+
+class Global:
+    """A parameter in flat global memory with poisoned guard rows around, and poison between rows that are padded."""
+
+    def __init__(self, plan: Plan, buffer: Buffer, given: Array | None, careful: bool) -> None:
+        self.buffer = buffer
+        self.shape = tuple(plan.number(size) for size in buffer.tensor.shape)
+        dtype = buffer.dtype.to_numpy()
+        extent = plan.number(buffer.elements)
+        guard = min(max([64, *(extent // max(size, 1) for size in self.shape)]), 1 << 14)
+        self.flat = np.empty(2 * guard + extent + 2, dtype)
+        self.bytes = self.flat.view(np.uint8)
+        self.bytes[:] = POISON[buffer.dtype.kind]
+        zero = 2 * guard + extent
+        self.flat[zero] = 0
+        self.places = guard + self._addresses(plan)
+        if given is not None:
+            self.flat[self.places] = given
+        watched = given is None and (careful or buffer.dtype.kind == "int")
+        defined = _mask_of(self.flat.reshape(-1, 1), zero, watched)
+        self.memory = Memory(self.flat.reshape(-1, 1), guard, extent, zero, defined)
+        self.guard, self.end, self.zero = guard, guard + extent, zero
+
+    def _addresses(self, plan: Plan) -> Array:
+        storage = self.buffer.storage
+        total: Array = np.zeros((1,) * len(self.shape), np.int64)
+        for dim, (modes, size) in enumerate(zip(storage.dims, self.shape, strict=True)):
+            index = np.arange(size).reshape([-1 if other == dim else 1 for other in range(len(self.shape))])
+            total = total + contribution(modes)({**plan.symbols, COORDINATE.name: index})
+        if storage.swizzle is not None:
+            total = compiled(swizzled(ADDRESS, storage.swizzle))({ADDRESS.name: total})
+        return np.broadcast_to(total, self.shape)
+
+    @property
+    def array(self) -> Array:
+        """The tensor in logical shape."""
+        return self.flat[self.places]
+
+    def check_guards(self) -> None:
+        """Refuse a kernel that wrote outside the tensor."""
+        item = self.flat.itemsize
+        touched = self.bytes[: self.zero * item].reshape(-1, item) != POISON[self.buffer.dtype.kind]
+        rows = touched.any(axis=1)
+        rows[self.places] = False
+        if rows.any():
+            address = int(np.flatnonzero(rows)[0]) - self.guard
+            raise SimulationError(
+                f"{self.buffer.name}: address {address}, outside the tensor, was written",
+                legal=f"elements of the {' x '.join(map(str, self.shape))} tensor",
+            )
+
+
+def global_memory(plan: Plan, arrays: Mapping[str, Array], careful: bool) -> dict[str, Global]:
+    """Parameters by name, from arrays that are checked here; a missing output is poison."""
+    names = {buffer.name for buffer in plan.kernel.buffers if buffer.parameter}
+    for name in arrays:
+        if name not in names:
+            raise ArgumentError(f"{plan.kernel.name} has no parameter {name}", legal=sorted(names))
+    result = {}
+    for buffer in plan.kernel.buffers:
+        if buffer.memory != GL:
+            continue
+        given = arrays.get(buffer.name)
+        if given is not None:
+            _check_array(plan, buffer, given)
+        elif not buffer.written:
+            raise ArgumentError(f"{plan.kernel.name}: the input {buffer.name} is missing", legal=sorted(names))
+        result[buffer.name] = Global(plan, buffer, given, careful)
+    return result
+
+
+def _check_array(plan: Plan, buffer: Buffer, given: Array) -> None:
+    shape = tuple(plan.number(size) for size in buffer.tensor.shape)
+    if not isinstance(given, np.ndarray):
+        raise ArgumentError(f"{buffer.name}: not a NumPy array", got=type(given).__name__)
+    if given.shape != shape:
+        raise ArgumentError(f"{buffer.name}: wrong shape", got=given.shape, legal=f"{shape}")
+    if given.dtype != buffer.dtype.to_numpy():
+        raise ArgumentError(f"{buffer.name}: wrong element type", got=str(given.dtype), legal=buffer.dtype.name)
+    layout = buffer.tensor.layout
+    leading = getattr(layout, "leading", None)
+    if leading is not None:
+        need = shape[0] if getattr(layout, "order", "col") == "col" else shape[-1]
+        if plan.number(leading) < need:
+            what = f"{buffer.name}: the leading dimension is less than a row or column"
+            raise ArgumentError(what, got=plan.number(leading), legal=f"at least {need}")

@@ -1,0 +1,183 @@
+"""Places: where an access lies in memory, as index arrays over elements, loops, threads and blocks.
+
+A place reads (`get`), writes (`put`), and tells and notes what was written (`defined`, `define`). There are four kinds: a
+strided window of registers, rows that all blocks share, positions one by one, and the parts of a distributed array.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+
+from fireiron.sim.memory import Memory
+from fireiron.sim.plan import Array, Environment, Site
+
+
+@attrs.define(eq=False)
+class Group:
+    """Threads that run together: all of a block, or a warp."""
+
+    threads: Array
+    environment: Environment
+    epoch: int = 0
+    places: dict[Any, Any] = attrs.field(factory=dict)
+    parts: dict[Any, Any] = attrs.field(factory=dict)
+    own: dict[Any, Group] = attrs.field(factory=dict)
+
+
+class View:
+    """Registers with the same numbers in all threads: a strided window, updated in place."""
+
+    def __init__(self, memory: Memory, numbers: Array, threads: int, group: Group) -> None:
+        self.memory, self.rows = memory, numbers
+        self.start, self.steps = int(numbers.flat[0]), steps_of(numbers)
+        self.shape = (*numbers.shape, len(group.threads), memory.width)
+        self.threads, self.first = threads, int(group.threads[0])
+        self.data = self._window(memory.data)
+
+    def _window(self, data: Array) -> Array:
+        row = data.strides[0]
+        strides = (*(step * self.threads * row for step in self.steps or ()), row, data.strides[1])
+        return np.lib.stride_tricks.as_strided(data[self.start * self.threads + self.first :], self.shape, strides)
+
+    def get(self) -> Array:
+        return self.data
+
+    def put(self, values: Array) -> None:
+        self.data[...] = values
+
+    def defined(self) -> Array:
+        return self._window(self.memory.defined)
+
+    def define(self) -> None:
+        self._window(self.memory.defined)[...] = True
+
+
+def steps_of(numbers: Array) -> tuple[int, ...] | None:
+    """The step of an array along each axis, if it is affine in its indices."""
+    first = int(numbers.flat[0])
+    steps = []
+    total: Array = np.int64(first)
+    for axis, size in enumerate(numbers.shape):
+        index = tuple(1 if other == axis else 0 for other in range(numbers.ndim))
+        step = int(numbers[index]) - first if size > 1 else 0
+        steps.append(step)
+        total = total + (np.arange(size) * step).reshape([-1 if other == axis else 1 for other in range(numbers.ndim)])
+    return tuple(steps) if np.array_equal(np.broadcast_to(total, numbers.shape), numbers) else None
+
+
+class Rows:
+    """Rows that are the same in all blocks: axes elements, loops, threads; a value is a row, over blocks."""
+
+    def __init__(self, memory: Memory, rows: Array) -> None:
+        self.memory, self.rows = memory, rows
+        self.shape = (*rows.shape, memory.width)
+        self.touched: Any = None
+
+    def get(self) -> Array:
+        memory = self.memory
+        if memory.width == 1:
+            return memory.flat.take(self.rows).reshape(self.shape)
+        return memory.data.take(self.rows, axis=0)
+
+    def put(self, values: Array) -> None:
+        if self.memory.width == 1:
+            self.memory.flat[self.rows] = values[..., 0]
+        else:
+            self.memory.data[self.rows] = values
+
+    def defined(self) -> Array:
+        assert self.memory.defined is not None
+        return self.memory.defined.take(self.rows, axis=0)
+
+    def define(self) -> None:
+        assert self.memory.defined is not None
+        self.memory.defined[self.rows] = True
+
+
+class Flat:
+    """Positions in a flat array: axes elements, loops, threads, blocks."""
+
+    def __init__(self, memory: Memory, rows: Array) -> None:
+        self.memory, self.rows = memory, rows
+        self.shape = rows.shape
+        self.touched: Any = None
+
+    def get(self) -> Array:
+        return self.memory.flat.take(self.rows)
+
+    def put(self, values: Array) -> None:
+        self.memory.flat[self.rows] = values
+
+    def defined(self) -> Array:
+        assert self.memory.defined is not None
+        return self.memory.defined.reshape(-1).take(self.rows)
+
+    def define(self) -> None:
+        assert self.memory.defined is not None
+        self.memory.defined.reshape(-1)[self.rows] = True
+
+
+class Held:
+    """A part of a distributed array, whole in its unit of threads: where each element is read, and all places of each.
+
+    `rows` is where an element (by unit) is read; `targets` and `sources` are rows to write with the elements they take.
+    """
+
+    def __init__(self, memory: Memory, rows: Array, targets: Array, sources: Array) -> None:
+        self.memory, self.rows, self.targets, self.sources = memory, rows, targets, sources
+        self.shape = (*rows.shape, memory.width)
+
+    def get(self) -> Array:
+        return self.memory.data.take(self.rows, axis=0)
+
+    def put(self, values: Array) -> None:
+        self.memory.data[self.targets] = np.broadcast_to(values, self.shape).reshape(-1, self.memory.width)[self.sources]
+
+    def defined(self) -> Array:
+        assert self.memory.defined is not None
+        return self.memory.defined.take(self.rows, axis=0)
+
+    def define(self) -> None:
+        assert self.memory.defined is not None
+        self.memory.defined[self.targets] = True
+
+
+Place: TypeAlias = "View | Rows | Flat | Held"
+
+
+class NotDistinct(Exception):
+    """Turns of a loop write the same element: it cannot be an array axis."""
+
+
+def vector_environment(site: Site, env: Environment) -> Environment:
+    """The environment with loops as axes in front of threads and blocks."""
+    if not (site.loops or site.lets):
+        return env
+    result = dict(env)
+    count = len(site.loops)
+    for axis, (name, extent) in enumerate(site.loops):
+        size = int(np.asarray(extent(env)).flat[0])
+        result[name] = np.arange(size).reshape((1,) * axis + (size,) + (1,) * (count - axis + 1))
+    for name, value in site.lets:
+        result[name] = value(result)
+    return result
+
+
+def pick(values: Array, index: tuple[int, ...]) -> int:
+    """A value of an array that is broadcast to the shape of the index."""
+    values = np.asarray(values)
+    index = index[len(index) - values.ndim :]
+    return int(values[tuple(min(one, size - 1) for one, size in zip(index, values.shape, strict=True))])
+
+
+def first_true(bad: Array, site: Site, env: Environment, group: Group, width: int) -> tuple[tuple[int, ...], int, int, dict[str, int]]:
+    """The first true position: its index, thread, block in the chunk, and values of the loops that are axes."""
+    index = tuple(int(one) for one in np.argwhere(bad)[0])
+    rank = len(site.loops) + 3
+    index = index if len(index) == rank else (*index, 0)[:rank]
+    thread = int(group.threads[min(index[-2], group.threads.size - 1)])
+    loops = {name: index[1 + axis] for axis, (name, _) in enumerate(site.loops)}
+    return index, thread, index[-1], loops

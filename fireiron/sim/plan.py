@@ -1,0 +1,301 @@
+"""The plan: what a simulation knows before it sees data.
+
+Every expression of the kernel is compiled; loops around a single statement are marked as array axes, where no turn can touch
+what another turn writes, and all others as Python loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import attrs
+import numpy as np
+
+from fireiron.expr import FALSE, TRUE, Expr, Var, compiled, conjuncts
+from fireiron.ir import Access, Barrier, Buffer, Comment, Exec, For, Kernel, Let, Stmt, scratch_access
+from fireiron.machine import GL, SH, Block
+from fireiron.spec import MatMulSpec, MoveSpec
+from fireiron.tensor import swizzled
+
+Array: TypeAlias = Any
+Environment: TypeAlias = "dict[str, Any]"
+Value: TypeAlias = Callable[[Mapping[str, Any]], Any]
+
+COORDINATE = Var("#coordinate")
+"""The coordinate that a `contribution` is a function of."""
+
+ADDRESS = Var("#address")
+"""The address that a compiled swizzle is a function of."""
+
+MOST_ELEMENTS: Final = 1 << 21
+"""Most elements of one vectorised statement; more loops run in Python."""
+
+
+class Operand:
+    """One access of a statement, as functions of the environment; read and write of an output are two operands."""
+
+    def __init__(self, plan: Plan, access: Access, conditions: Iterable[Expr], write: bool, scope: _Scope) -> None:
+        buffer = plan.buffers[access.buffer]
+        self.access, self.buffer, self.write = access, buffer, write
+        elements = access.elements()
+        self.count = len(elements)
+        self.tile = access.shape
+        self.offsets = [np.array([element[dim] for element in elements]) for dim in range(len(access.base))]
+        self.sizes = tuple(plan.number(size) for size in buffer.tensor.shape)
+        self.base = tuple(map(compiled, access.base))
+        self.bounds = tuple(None if bound is None else compiled(bound) for bound in access.bounds)
+        self.conditions = tuple(compiled(condition) for condition in conditions)
+        storage = access.storage or buffer.storage
+        self.digits = tuple(contribution(modes) for modes in storage.dims)
+        self.swizzle = None if storage.swizzle is None else compiled(swizzled(ADDRESS, storage.swizzle))
+        self.copy = compiled(access.copy)
+        self.elements = plan.number(buffer.elements)
+        self.total = plan.number(buffer.total)
+        self.watched = buffer.memory == SH or (buffer.memory == GL and buffer.written)
+        self.depends = [scope.closure(dim, bound) for dim, bound in zip(access.base, access.bounds, strict=True)]
+        everything = scope.closure(*access.expressions(), *conditions)
+        loops = scope.loops
+        self.key = tuple(name for name in loops if name in everything)
+        self.keys = [tuple(name for name in loops if name in names) for names in self.depends]
+        self.kept = len(self.key) < len(loops)
+        self.by_block = "block" in everything
+
+    @property
+    def origin(self) -> str | None:
+        return self.access.origin
+
+
+def contribution(modes: Iterable[Any]) -> Value:
+    """What a coordinate adds to the address."""
+    total: Expr = FALSE
+    for mode in modes:
+        total = total + mode.offset(COORDINATE)
+    return compiled(total)
+
+
+class Site:
+    """A statement with the loops around it that become array axes, and the names bound in them."""
+
+    def __init__(self, plan: Plan, statement: Exec, nest: Sequence[For], lets: Sequence[Let], scope: _Scope) -> None:
+        self.statement = statement
+        self.enclosing = tuple(scope.loops)
+        self.loops = tuple((loop.var.name, compiled(loop.extent)) for loop in nest)
+        self.lets = tuple((let.var.name, compiled(let.value)) for let in lets)
+        self.accumulate: Value | bool = compiled(statement.accumulate)
+        if statement.accumulate in (TRUE, FALSE):
+            self.accumulate = statement.accumulate == TRUE
+        self.collective = statement.collective or statement.scratch is not None
+        self.level = Block if statement.spec.level.threads is None else statement.spec.level
+        self.inputs: list[tuple[str, Operand]] = []
+        self.outputs: list[tuple[str, Operand, Operand]] = []
+        active = conjuncts(statement.active)
+        late = () if isinstance(self.accumulate, bool) else (statement.accumulate,)
+        for name, access in statement.operands.items():
+            if name in statement.spec.outputs:
+                read = Operand(plan, access, (*active, *late), False, scope)
+                self.outputs.append((name, Operand(plan, access, active, True, scope), read))
+            else:
+                self.inputs.append((name, Operand(plan, access, active, False, scope)))
+        self.active = tuple(map(compiled, active))
+        self.scratch = None
+        if statement.scratch is not None:
+            self.scratch = Operand(plan, scratch_access(statement.scratch), active, True, scope)
+        self.multiply_add = _is_multiply_add(statement)
+        self.copy = isinstance(statement.spec, MoveSpec) and all(self.operand_count(name) == 1 for name in ("src", "dst"))
+        self.operand_list = [operand for _, operand in self.inputs] + [one for _, *pair in self.outputs for one in pair]
+
+    def operand_count(self, name: str) -> int:
+        return len(self.statement.operands[name].elements())
+
+    def place(self, env: Environment) -> Environment:
+        """Values of the loops around the statement."""
+        return {name: env[name] for name in self.enclosing}
+
+    @property
+    def what(self) -> str:
+        return f"{self.statement.instruction.name} {self.statement.spec}"
+
+
+def _is_multiply_add(statement: Exec) -> bool:
+    """A product of two elements whose meaning is one multiplication and one addition in the type of C."""
+    if not isinstance(statement.spec, MatMulSpec) or any(len(access.elements()) != 1 for access in statement.accesses):
+        return False
+    return statement.spec.C.dtype.name in ("float32", "float64", "int32")
+
+
+@attrs.define(eq=False)
+class Loop:
+    """A loop that runs in Python."""
+
+    name: str
+    extent: Value
+    body: list[Any]
+
+
+@attrs.define(eq=False)
+class Nest:
+    """Loops around one statement: `vector` has some of them as axes, `outer` the others; `plain` runs all of them."""
+
+    outer: list[tuple[str, Value]]
+    vector: Site
+    plain: list[Any]
+
+
+@attrs.define(eq=False)
+class Name:
+    """A name for a value."""
+
+    name: str
+    value: Value
+
+
+class _Scope:
+    """Loops around a position, outermost first, and what each name there is computed from."""
+
+    def __init__(self, loops: tuple[str, ...] = (), names: Mapping[str, frozenset[str]] | None = None) -> None:
+        self.loops = loops
+        self.names = dict(names or {})
+
+    def closure(self, *values: Expr | None) -> frozenset[str]:
+        found: set[str] = set()
+        for value in values:
+            for var in () if value is None else value.variables():
+                found |= self.names.get(var.name, frozenset((var.name,)))
+        return frozenset(found)
+
+    def inside(self, name: str) -> _Scope:
+        return _Scope((*self.loops, name), self.names)
+
+    def bind(self, let: Let) -> None:
+        self.names[let.var.name] = self.closure(let.value)
+
+
+class Plan:
+    """The program with every expression compiled, loops marked as array axes or Python loops."""
+
+    def __init__(self, kernel: Kernel, symbols: Mapping[str, int]) -> None:
+        self.kernel, self.symbols = kernel, dict(symbols)
+        self.buffers = {buffer.name: buffer for buffer in kernel.buffers}
+        self.grid = self.number(kernel.grid)
+        self.pitch = -(-kernel.threads // 32) * 32
+        self.block_loops = False
+        self.largest = kernel.threads
+        self.sites: list[Site] = []
+        self.components = _components([buffer for buffer in kernel.buffers if buffer.memory == SH])
+        self.mixed = any(len({buffer.dtype.bytes for buffer in part}) > 1 for part in self.components)
+        self.granule = min((buffer.dtype.bytes for buffer in kernel.buffers if buffer.memory == SH), default=1)
+        self.nodes = self._list(kernel.body, _Scope())
+        shared = [one for site in self.sites for one in site.operand_list if one.buffer.memory == SH]
+        self.uniform = not self.block_loops and not any(operand.by_block for operand in shared)
+        """Whether shared memory is touched alike in all blocks, so that one block's shadow stands for all."""
+
+    def number(self, value: Expr) -> int:
+        """The value of an expression over symbols."""
+        return int(compiled(value)(self.symbols))
+
+    def _list(self, body: Sequence[Stmt], scope: _Scope) -> list[Any]:
+        nodes: list[Any] = []
+        for statement in body:
+            match statement:
+                case Let():
+                    scope.bind(statement)
+                    nodes.append(Name(statement.var.name, compiled(statement.value)))
+                case For():
+                    nodes.append(self._for(statement, scope))
+                case Exec():
+                    nodes.append(self._site(statement, (), (), scope))
+                case Barrier():
+                    nodes.append(statement)
+        return nodes
+
+    def _site(self, statement: Exec, nest: Sequence[For], lets: Sequence[Let], scope: _Scope) -> Site:
+        self.sites.append(site := Site(self, statement, nest, lets, scope))
+        return site
+
+    def _for(self, loop: For, scope: _Scope) -> Any:
+        self.block_loops |= "block" in scope.closure(loop.extent)
+        plain_scope = scope.inside(loop.var.name)
+        nest = _perfect_nest(loop)
+        plain = self._list(loop.body, plain_scope)
+        if nest is not None:
+            loops, lets, statement = nest
+            vector = self._vector_loops(loops, lets, statement, scope)
+            if vector:
+                outer = [one for one in loops if one not in vector]
+                inner = scope
+                for one in outer:
+                    inner = inner.inside(one.var.name)
+                site = self._site(statement, vector, lets, _with_lets(inner, lets))
+                names = [(one.var.name, compiled(one.extent)) for one in outer]
+                return Nest(names, site, [Loop(loop.var.name, compiled(loop.extent), plain)])
+        return Loop(loop.var.name, compiled(loop.extent), plain)
+
+    def _vector_loops(self, loops: list[For], lets: list[Let], statement: Exec, scope: _Scope) -> list[For]:
+        """The loops on which all that is written depends; none where the statement may read what another turn writes."""
+        if statement.collective or statement.scratch is not None or self._aliases(statement):
+            return []
+        inner = _with_lets(scope, lets)
+        names = {loop.var.name for loop in loops}
+        if any(not inner.closure(loop.extent).isdisjoint(names) for loop in loops):
+            return []
+        writes = [access for name, access in statement.operands.items() if name in statement.spec.outputs]
+        used = [inner.closure(*access.base, access.copy) & names for access in writes]
+        if any(one != used[0] for one in used[1:]):
+            return []
+        known = {symbol.name for symbol in self.kernel.symbols}
+        chosen = [loop for loop in loops if loop.var.name in used[0] and {var.name for var in loop.extent.variables()} <= known]
+        size = self.kernel.threads * max(len(access.elements()) for access in statement.accesses)
+        while chosen and size * math.prod(self.number(loop.extent) for loop in chosen) > MOST_ELEMENTS:
+            chosen = chosen[1:]
+        if any(loop.var.name in used[0] for loop in loops if loop not in chosen) and chosen != loops[len(loops) - len(chosen) :]:
+            return []
+        self.largest = max(self.largest, size * math.prod(self.number(loop.extent) for loop in chosen))
+        return chosen
+
+    def _aliases(self, statement: Exec) -> bool:
+        """Whether an input may lie where an output is written."""
+        spec = statement.spec
+        writes = [access for name, access in statement.operands.items() if name in spec.outputs]
+        reads = [access for name, access in statement.operands.items() if name not in spec.outputs]
+        part = {buffer.name: number for number, group in enumerate(self.components) for buffer in group}
+        places = [part.get(access.buffer, access.buffer) for access in writes]
+        return len(set(places)) < len(places) or any(part.get(access.buffer, access.buffer) in places for access in reads)
+
+
+def _with_lets(scope: _Scope, lets: Iterable[Let]) -> _Scope:
+    inner = _Scope(scope.loops, scope.names)
+    for let in lets:
+        inner.bind(let)
+    return inner
+
+
+def _perfect_nest(loop: For) -> tuple[list[For], list[Let], Exec] | None:
+    """The loops, names and the only statement of a nest; None if it has barriers or more statements."""
+    loops, lets = [loop], []
+    body = loop.body
+    while True:
+        lets += [one for one in body if isinstance(one, Let)]
+        rest = [one for one in body if not isinstance(one, (Let, Comment))]
+        if len(rest) != 1:
+            return None
+        if isinstance(rest[0], Exec):
+            return loops, lets, rest[0]
+        if not isinstance(rest[0], For):
+            return None
+        loops.append(rest[0])
+        body = rest[0].body
+
+
+def _components(buffers: list[Buffer]) -> list[list[Buffer]]:
+    """Shared buffers grouped so that only those of one group overlap."""
+    groups: list[list[Buffer]] = []
+    end = -1
+    for buffer in sorted(buffers, key=lambda one: one.offset):
+        if buffer.offset < end:
+            groups[-1].append(buffer)
+        else:
+            groups.append([buffer])
+        end = max(end, buffer.offset + buffer.bytes)
+    return groups

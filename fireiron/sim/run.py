@@ -1,0 +1,110 @@
+"""Control: a chunk of blocks through the statements, loops and barriers of the plan.
+
+The program is a coroutine of a group of threads. It stops at barriers and at collective statements, which whoever drives it deals
+with: here, for all threads of a block in step; in `warps`, for warps in random order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fireiron.errors import SimulationError
+from fireiron.ir import Barrier
+from fireiron.sim.chunk import Chunk
+from fireiron.sim.execute import Executor
+from fireiron.sim.memory import Global
+from fireiron.sim.places import Group, NotDistinct
+from fireiron.sim.plan import Array, Environment, Loop, Name, Nest, Plan, Site
+from fireiron.sim.shadow import History
+from fireiron.sim.watch import Watch
+
+Event: TypeAlias = "tuple[Any, Environment]"
+
+
+class Run:
+    """A chunk of blocks, executed together; `watch` says whether its shared memory is watched for races."""
+
+    def __init__(
+        self, plan: Plan, parameters: Mapping[str, Global], history: History, blocks: tuple[int, ...], watch: bool, careful: bool
+    ) -> None:
+        self.plan = plan
+        self.chunk = Chunk(plan, parameters, blocks, careful)
+        self.watch = Watch(self.chunk, history, watch)
+        self.executor = Executor(self.chunk, self.watch)
+        self.barriers = 0
+
+    def in_step(self) -> None:
+        """Execute all threads of a block together."""
+        group = self.group(np.arange(self.plan.kernel.threads))
+        for event, env in self.body(self.plan.nodes, group.environment, group):
+            if isinstance(event, Barrier):
+                self.pass_barrier([group], event)
+            else:
+                self.executor.collective(event, env, group)
+
+    def group(self, threads: Array) -> Group:
+        """Threads at the start of the program."""
+        env: Environment = dict(self.plan.symbols)
+        env["thread"], env["block"] = threads[:, None], self.chunk.numbers
+        return Group(threads, env)
+
+    def pass_barrier(self, groups: Sequence[Group], barrier: Barrier) -> None:
+        """All threads of the groups have arrived."""
+        self.barriers += 1
+        if barrier.scope == "block":
+            self.watch.epoch += 1
+            for group in groups:
+                group.epoch = 0
+        else:
+            for group in groups:
+                group.epoch += 1
+
+    def body(self, nodes: list[Any], env: Environment, group: Group) -> Generator[Event, None, None]:
+        """Execute statements for a group; barriers and collective statements are handed out."""
+        for node in nodes:
+            if isinstance(node, Site):
+                if node.collective:
+                    yield node, env
+                else:
+                    self.executor.execute(node, env, group)
+            elif isinstance(node, Nest):
+                if not self._nest(node, env, group):
+                    yield from self.body(node.plain, env, group)
+            elif isinstance(node, Loop):
+                for value in range(self._extent(node, env)):
+                    env[node.name] = value
+                    yield from self.body(node.body, env, group)
+                env.pop(node.name, None)
+            elif isinstance(node, Name):
+                env[node.name] = node.value(env)
+            else:
+                yield node, env
+
+    def _extent(self, loop: Loop, env: Environment) -> int:
+        extent = np.asarray(loop.extent(env))
+        if extent.size != 1 and (extent != extent.flat[0]).any():
+            raise SimulationError(f"loop {loop.name} has an extent that differs between threads", within=self.chunk.where(env))
+        return int(extent.flat[0])
+
+    def _nest(self, nest: Nest, env: Environment, group: Group) -> bool:
+        """Execute a nest with some loops as axes; False if that is not legal, before anything has been executed."""
+        if not nest.outer:
+            try:
+                self.executor.execute(nest.vector, env, group)
+            except NotDistinct:
+                return False
+            return True
+        for values in itertools.product(*(range(int(np.asarray(extent(env)).flat[0])) for _, extent in nest.outer)):
+            for (name, _), value in zip(nest.outer, values, strict=True):
+                env[name] = value
+            try:
+                self.executor.execute(nest.vector, env, group)
+            except NotDistinct:
+                return False
+        for name, _ in nest.outer:
+            env.pop(name, None)
+        return True

@@ -1,0 +1,88 @@
+"""Shadow memory: who touched an address last, and which touches no barrier orders.
+
+A `Shadow` stands for one shared or written global memory and knows addresses, threads and clocks only. The `History` of a
+launch has the shadows of global memory, which all chunks share, and which statement each recorded touch belongs to.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import numpy as np
+
+from fireiron.sim.plan import Array, Environment, Operand, Site
+
+EPOCH: Final = 20
+"""Bits of a clock that count warp barriers; those above count block barriers."""
+
+
+class Shadow:
+    """Per address: the last writer and the readers since the last barrier, as least and greatest thread, with the clock.
+
+    Threads are numbered across blocks, each block from a multiple of `pitch`, so that 32 neighbours are a warp.
+    """
+
+    def __init__(self, size: int, pitch: int) -> None:
+        self.pitch = pitch
+        self.writer = [np.full(size, -1, np.int64) for _ in range(2)]
+        self.reader = [np.full(size, -1, np.int64) for _ in range(2)]
+        self.write_clock, self.read_clock = (np.full(size, -1, np.int64) for _ in range(2))
+        self.write_log = np.zeros(size, np.int32)
+        self.read_log = [np.zeros(size, np.int32) for _ in range(2)]
+        self.tags = np.zeros(size, np.int32)
+
+    def conflicts(self, old: list[Array], clocks: Array, keys: Array, low: Array, high: Array, clock: int) -> Array:
+        """Positions whose threads are not ordered with those recorded."""
+        then = clocks[keys]
+        recent = then >= (clock >> EPOCH << EPOCH)
+        former = old[0][keys], old[1][keys]
+        least, greatest = np.minimum(former[0], low), np.maximum(former[1], high)
+        strangers = least // self.pitch != greatest // self.pitch
+        if not recent.any() and not strangers[then >= 0].any():
+            return ()
+        same_warp = least // 32 == greatest // 32
+        unordered = strangers | np.where(same_warp, then >= clock, recent)
+        return np.flatnonzero((then >= 0) & (least != greatest) & unordered)
+
+    def read(self, keys: Array, low: Array, high: Array, clock: int, log: int) -> None:
+        """Record readers; those that a barrier has ordered before these are forgotten."""
+        former, then = [one[keys] for one in self.reader], self.read_clock[keys]
+        least, greatest = np.minimum(former[0], low), np.maximum(former[1], high)
+        same_block = least // self.pitch == greatest // self.pitch
+        old = (then < 0) | (same_block & (then < (clock >> EPOCH << EPOCH))) | ((least // 32 == greatest // 32) & (then < clock))
+        lower, higher = old | (low <= former[0]), old | (high >= former[1])
+        for side, (mine, better) in enumerate(((low, lower), (high, higher))):
+            self.reader[side][keys] = np.where(better, mine, former[side])
+            self.read_log[side][keys] = np.where(better, log, self.read_log[side][keys])
+        self.read_clock[keys] = clock
+
+    def write(self, keys: Array, low: Array, high: Array, clock: int, log: int) -> None:
+        """Record writers."""
+        self.writer[0][keys], self.writer[1][keys] = low, high
+        self.write_clock[keys], self.write_log[keys] = clock, log
+
+    def gathered(self, keys: Array, low: Array, high: Array) -> tuple[Array, Array, Array]:
+        """Distinct addresses with the least and greatest thread of each."""
+        numbers = np.arange(keys.size, dtype=np.int32)
+        self.tags[keys] = numbers
+        if (self.tags[keys] == numbers).all():
+            return keys, low, high
+        order = np.argsort(keys, kind="stable")
+        keys, low, high = keys[order], low[order], high[order]
+        starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+        return keys[starts], np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
+
+
+class History:
+    """What the chunks of a launch share: shadows of written parameters by name, a lock, and a log of recorded touches."""
+
+    def __init__(self, shadows: dict[str, Shadow]) -> None:
+        self.shadows = shadows
+        self.log: list[tuple[Site, Operand, Environment]] = []
+        self.lock = threading.RLock()
+
+    def note(self, site: Site, operand: Operand, env: Environment) -> int:
+        """A number under which the statement and its loop values are found again."""
+        self.log.append((site, operand, site.place(env)))
+        return len(self.log) - 1

@@ -1,0 +1,94 @@
+"""Warps in random order: each runs on its own from barrier to barrier.
+
+A barrier, or a statement that several warps perform together, is passed when all warps have come to it; a warp that waits elsewhere,
+or has ended, is a deadlock.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+
+from fireiron.errors import SimulationError
+from fireiron.ir import Barrier
+from fireiron.machine import Block
+from fireiron.sim.places import Group
+from fireiron.sim.plan import Array, Environment, Site
+from fireiron.sim.run import Event, Run
+
+
+class Warps:
+    """Warps as coroutines that stop at barriers and at statements which several warps perform together."""
+
+    def __init__(self, run: Run, order: random.Random) -> None:
+        self.run_, self.order = run, order
+        threads = np.arange(run.plan.kernel.threads)
+        self.warps = [run.group(threads[start : start + 32]) for start in range(0, threads.size, 32)]
+
+    def run(self) -> None:
+        """Execute all warps to their end."""
+        run = self.run_
+        tasks = [run.body(run.plan.nodes, warp.environment, warp) for warp in self.warps]
+        ready = list(range(len(tasks)))
+        waiting: dict[int, Event] = {}
+        while ready:
+            warp = ready.pop(self.order.randrange(len(ready)))
+            event = next(tasks[warp], None)
+            if event is not None and isinstance(event[0], Barrier) and event[0].scope == "warp":
+                run.pass_barrier([self.warps[warp]], event[0])
+                ready.append(warp)
+            elif event is not None and isinstance(event[0], Site) and self._inside_warp(event[0]):
+                run.executor.collective(event[0], event[1], self.warps[warp])
+                ready.append(warp)
+            elif event is not None:
+                waiting[warp] = event
+            if not ready and waiting:
+                self._meet(waiting)
+                ready = sorted(waiting)
+                waiting = {}
+
+    def _inside_warp(self, site: Site) -> bool:
+        threads = site.level.threads
+        return site.scratch is None and threads is not None and threads <= 32 and site.level != Block
+
+    def _meet(self, waiting: dict[int, Event]) -> None:
+        """All warps have stopped: at the same statement, or for ever."""
+        events = [waiting.get(warp) for warp in range(len(self.warps))]
+        first = next(event for event in events if event is not None)
+        for warp, event in enumerate(events):
+            if event is None or event[0] is not first[0]:
+                stopped = next(iter(waiting))
+                where = "has ended" if event is None else f"waits at {_named(event[0])}"
+                raise SimulationError(
+                    f"deadlock: warp {stopped} waits at {_named(first[0])}, warp {warp} {where}",
+                    within=self.run_.chunk.where(first[1]),
+                    hint="every warp must reach the same barriers",
+                )
+        if isinstance(first[0], Barrier):
+            self.run_.pass_barrier(self.warps, first[0])
+        else:
+            self._together(first[0], [waiting[warp][1] for warp in range(len(self.warps))])
+
+    def _together(self, site: Site, environments: list[Environment]) -> None:
+        threads = np.concatenate([warp.threads for warp in self.warps])
+        env: Environment = {}
+        for name, value in environments[0].items():
+            env[name] = value if not isinstance(value, np.ndarray) else self._joined([one[name] for one in environments])
+        env["block"] = environments[0]["block"]
+        group = Group(threads, env, max(warp.epoch for warp in self.warps))
+        self.run_.executor.collective(site, env, group)
+
+    def _joined(self, values: list[Array]) -> Array:
+        parts = []
+        for value, warp in zip(values, self.warps, strict=True):
+            value = np.asarray(value)
+            if value.ndim < 2:
+                return values[0]
+            parts.append(np.broadcast_to(value, (warp.threads.size, value.shape[1])))
+        return np.concatenate(parts)
+
+
+def _named(event: Any) -> str:
+    return f"the {event.scope} barrier ({event.reason})" if isinstance(event, Barrier) else str(event.what)

@@ -1,0 +1,239 @@
+"""The watch over a chunk: every touch of memory is compared with what came before, then recorded.
+
+It names races, by shadow memory and the barriers passed, and reads of what was never written. The text of both is made here, from
+the statements, loops, threads and elements that met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fireiron.errors import SimulationError
+from fireiron.machine import SH
+from fireiron.sim.chunk import Chunk
+from fireiron.sim.places import Group, Place, Rows, first_true, pick, vector_environment
+from fireiron.sim.plan import Array, Environment, Operand, Site
+from fireiron.sim.shadow import EPOCH, History, Shadow
+
+
+class _Repeated:
+    """One statement's touches of one shadow, with no barrier and no other statement between: how often each place was touched."""
+
+    def __init__(self, site: Any, clock: int, group: Any) -> None:
+        self.site, self.clock, self.group = site, clock, group
+        self.places: dict[int, tuple[Any, int]] = {}
+
+    def goes_on(self, site: Any, clock: int, group: Any) -> bool:
+        """Whether a touch belongs to the same run of touches."""
+        return self.site is site and self.clock == clock and self.group is group
+
+    def settled(self, operand: Any, place: Any) -> bool:
+        """Whether all operands were touched twice where they are now, so that once more changes nothing; counts the touch."""
+        former, count = self.places.get(id(operand), (None, 0))
+        if former is not place:
+            self.places = {number: (other, 0) for number, (other, _) in self.places.items()}
+            count = 0
+        self.places[id(operand)] = (place, count + 1)
+        return count >= 2 and all(times >= 2 for _, times in self.places.values())
+
+
+class Watch:
+    """What a chunk's shared memory and the launch's global memory went through, and the barriers passed."""
+
+    def __init__(self, chunk: Chunk, history: History, shared: bool) -> None:
+        plan = chunk.plan
+        self.chunk, self.plan, self.history = chunk, plan, history
+        self.width, self.numbers = chunk.width, chunk.numbers
+        self.shared_shadow: Shadow | None = None
+        if shared and plan.components:
+            units = max(buffer.offset + buffer.bytes for part in plan.components for buffer in part) // plan.granule + 1
+            self.shared_shadow = Shadow(units * (1 if plan.uniform else self.width), plan.pitch)
+        self.epoch = 0
+        self.latest: dict[int, _Repeated] = {}
+
+    def touch(self, site: Site, touches: Sequence[tuple[Operand, Place]], env: Environment, group: Group, span: Any = None) -> None:
+        """Check accesses against what came before, then record them; all of them at once where one statement orders them itself.
+
+        A statement that touches the same places over and over, with no barrier and no other statement between, changes nothing.
+        """
+        if span is None and len(touches) == 1:
+            if self._settled(site, *touches[0], group):
+                return
+        else:
+            self.latest.clear()
+        with self.history.lock:
+            for operand, place in touches:
+                self._check(site, operand, place, env, group, span)
+            for operand, place in touches:
+                self._record(site, operand, place, env, group, span)
+
+    def _clock(self, group: Group) -> int:
+        return (self.epoch << EPOCH) + group.epoch
+
+    def _shadow_of(self, operand: Operand) -> Shadow | None:
+        if not operand.watched:
+            return None
+        return self.shared_shadow if operand.buffer.memory == SH else self.history.shadows.get(operand.buffer.name)
+
+    def _settled(self, site: Site, operand: Operand, place: Place, group: Group) -> bool:
+        shadow = self._shadow_of(operand)
+        if shadow is None:
+            return False
+        run = self.latest.get(id(shadow))
+        if run is None or not run.goes_on(site, self._clock(group), group):
+            run = self.latest[id(shadow)] = _Repeated(site, self._clock(group), group)
+        return run.settled(operand, place)
+
+    def _check(self, site: Site, operand: Operand, place: Place, env: Environment, group: Group, span: Any) -> None:
+        if not operand.write and not place.memory.complete:
+            defined = place.defined()
+            if not defined.all():
+                self._uninitialised(site, operand, defined, env, group)
+            place.memory.settle()
+        shadow = self._shadow_of(operand)
+        if shadow is None:
+            return
+        keys, low, high = self._touched(shadow, operand, place, group, span)
+        if operand.write and span is None and (low != high).any():
+            where = int(np.flatnonzero(low != high)[0])
+            former = int(low[where]), site, operand, site.place(env)
+            self._race_text(site, operand, place, int(keys[where]), former, int(high[where]), env, group)
+        for reader in (False, True) if operand.write else (False,):
+            sides, clocks = (shadow.reader, shadow.read_clock) if reader else (shadow.writer, shadow.write_clock)
+            found = shadow.conflicts(sides, clocks, keys, low, high, self._clock(group))
+            if len(found):
+                self._race(site, operand, shadow, place, keys, low, high, int(found[0]), reader, env, group)
+
+    def _record(self, site: Site, operand: Operand, place: Place, env: Environment, group: Group, span: Any) -> None:
+        if operand.write and not place.memory.complete:
+            place.define()
+        shadow = self._shadow_of(operand)
+        if shadow is not None:
+            record = shadow.write if operand.write else shadow.read
+            record(*self._touched(shadow, operand, place, group, span), self._clock(group), self.history.note(site, operand, env))
+
+    def _touched(self, shadow: Shadow, operand: Operand, place: Any, group: Group, span: Any) -> tuple[Array, Array, Array]:
+        """Distinct keys with the least and greatest thread that touches each; `span` are those of all units, and the unit asked for."""
+        if span is None and place.touched is not None:
+            return place.touched  # type: ignore[no-any-return]
+        low, high, unit = span or (group.threads, group.threads, None)
+        keys, valid, ids = self._keys(operand, place, group, (low, high))
+        if unit is not None:
+            valid = valid & (ids[0] % self.plan.pitch == low[unit])
+        touched = shadow.gathered(keys[valid], *(one[valid] for one in ids))
+        if span is None:
+            place.touched = touched
+        return touched
+
+    def _keys(self, operand: Operand, place: Any, group: Group, span: tuple[Array, Array]) -> tuple[Array, Array, list[Array]]:
+        """Shadow keys, which of them take part, and thread numbers (least, greatest), all in one shape."""
+        memory, rows = place.memory, place.rows
+        shared = operand.buffer.memory == SH
+        if isinstance(place, Rows):
+            rows = rows[..., None]
+            if not self.plan.uniform:
+                rows = np.broadcast_to(rows, (*rows.shape[:-1], self.width))
+            row = rows
+            block: Array = np.arange(rows.shape[-1])
+        else:
+            rows = np.broadcast_to(rows, (*rows.shape[:-1], self.width))
+            row = rows // self.width if shared else rows
+            block = np.arange(self.width)
+        ids = [one[:, None] + (self.numbers[:, : block.size] * self.plan.pitch) for one in span]
+        shape = np.broadcast_shapes(rows.shape, ids[0].shape)
+        valid = np.broadcast_to(row < memory.zero, shape)
+        if not shared:
+            return np.broadcast_to(rows, shape), valid, [np.broadcast_to(one, shape) for one in ids]
+        parts = operand.buffer.dtype.bytes // self.plan.granule
+        keys = (row - memory.first) * parts + operand.buffer.offset // self.plan.granule
+        keys = np.broadcast_to(keys * block.size + block, shape)
+        if parts > 1:
+            keys = keys[..., None] + np.arange(parts) * block.size
+            shape = keys.shape
+            valid = np.broadcast_to(valid[..., None], shape)
+            ids = [np.broadcast_to(one[..., None], shape) for one in ids]
+        return keys, valid, [np.broadcast_to(one, shape) for one in ids]
+
+    def _uninitialised(self, site: Site, operand: Operand, defined: Array, env: Environment, group: Group) -> None:
+        vector = vector_environment(site, env)
+        where = first_true(~defined, site, vector, group, self.width)
+        element = self._element(site, operand, env, group, where[0])
+        raise SimulationError(
+            f"{operand.buffer.name}{element} is read before anything was written to it: "
+            f"thread {where[1]} of block {self.chunk.block(where[2])}",
+            within=f"{site.what}, {self.chunk.where(env, where[3])}",
+            at=operand.origin or site.statement.origin,
+            hint="an init or a copy is missing, or writes with other addresses than this reads",
+        )
+
+    def _element(self, site: Site, operand: Operand, env: Environment, group: Group, index: tuple[int, ...]) -> str:
+        """Coordinates, and the address, of one position of an access."""
+        mask, coordinates, parts = self.chunk.coordinates(site, operand, env, group, cached=False)
+        address = self.chunk.address(site, operand, vector_environment(site, env), mask, coordinates, parts, group)
+        element = ", ".join(str(pick(one, index)) for one in coordinates)
+        kind = "register" if operand.buffer.memory.private else "address"
+        return f"[{element}] ({kind} {pick(address, index)})"
+
+    def _race(
+        self,
+        site: Site,
+        operand: Operand,
+        shadow: Shadow,
+        place: Any,
+        keys: Array,
+        low: Array,
+        high: Array,
+        position: int,
+        reader: bool,
+        env: Environment,
+        group: Group,
+    ) -> None:
+        key = int(keys[position])
+        sides = shadow.reader if reader else shadow.writer
+        mine = int(low[position]), int(high[position])
+        pairs = [(int(sides[side][key]), me, side) for side in (0, 1) for me in mine]
+        other, me, side = max(pairs, key=lambda pair: (pair[0] // 32 != pair[1] // 32, pair[0] != pair[1]))
+        log = int(shadow.read_log[side][key] if reader else shadow.write_log[key])
+        self._race_text(site, operand, place, key, (other, *self.history.log[log]), me, env, group)
+
+    def _race_text(
+        self,
+        site: Site,
+        operand: Operand,
+        place: Any,
+        key: int,
+        former: tuple[int, Site, Operand, Environment],
+        me: int,
+        env: Environment,
+        group: Group,
+    ) -> None:
+        keys, valid, ids = self._keys(operand, place, group, (group.threads, group.threads))
+        found = np.argwhere((keys == key) & valid & (ids[0] == me))
+        if not len(found):
+            found = np.argwhere((keys == key) & valid)
+        index = tuple(int(one) for one in found[0])[: len(site.loops) + 3]
+        vector = vector_environment(site, env)
+        more = {name: pick(vector[name], (*index[1 : 1 + len(site.loops)], 0, 0)[-vector[name].ndim :]) for name, _ in site.loops}
+        other, old_site, old_operand, old_env = former
+        element = self._element(site, operand, env, group, index)
+        verbs = ["writes" if old_operand.write else "reads", "writes" if operand.write else "reads"]
+        lines = [old_operand.origin or old_site.statement.origin, operand.origin or site.statement.origin]
+        strangers = other // self.plan.pitch != me // self.plan.pitch
+        same = strangers or (old_site is site and old_env == site.place(env))
+        hint = "deal each element to one thread only" if same else "a barrier between the two"
+        names = [self._thread_name(one, strangers) for one in (other, me)]
+        then = self.chunk.where(old_env)
+        raise SimulationError(
+            f"race on {operand.buffer.name}{element}: {names[0]} {verbs[0]} it ({old_site.what} at {lines[0]}, {then}), "
+            f"{names[1]} {verbs[1]} it ({site.what} at {lines[1]}), and no barrier orders them",
+            within=f"block {me // self.plan.pitch}, {self.chunk.where(env, more)}",
+            at=operand.origin or site.statement.origin,
+            hint=hint,
+        )
+
+    def _thread_name(self, number: int, with_block: bool) -> str:
+        block, thread = divmod(number, self.plan.pitch)
+        return f"thread {thread} of block {block}" if with_block else f"thread {thread}"

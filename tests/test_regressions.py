@@ -1,0 +1,95 @@
+"""Defects that a review found, each by the shortest program that shows it."""
+
+import re
+
+import numpy as np
+import pytest
+
+from fireiron import *
+from fireiron.executable.fma import Fma
+from fireiron.sim import simulate
+from fireiron.toolchain import compile_cuda, toolchains
+
+DOT = """for (int p = 0; p < a_size_k; ++p)
+  c_at(0, 0) = (accumulate || p ? c_at(0, 0) : c_type(0)) + a_at(0, p) * b_at(p, 0);"""
+INNER = MatMul.tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+
+
+def kernel(chain, M, N, K, **options):
+    return chain(MatMul(M, N, K, **options)(GL, GL, GL)(Kernel))
+
+
+def right(program, M, N, K, **symbols):
+    generator = np.random.default_rng(2)
+    a, b = generator.integers(-3, 4, (M, K)).astype(np.float32), generator.integers(-3, 4, (K, N)).astype(np.float32)
+    np.testing.assert_array_equal(simulate(program.ir, {"A": a, "B": b}, symbols).outputs["C"], a @ b)
+    if toolchains():
+        compile_cuda(program.cuda, "sm_90")
+
+
+def test_accessors_of_micro_kernels_do_not_capture_loop_variables():
+    chain = MatMul.tile(8, 8).to(Block).split(4).tile(4, 4).to(Thread).tile(2, 2).tile(1, 1).done(MicroKernel("d", DOT))
+    program = kernel(chain, 16, 16, 12).program()
+    parameters, body = re.search(r"a_at =\s+\[&\](.*?)\{(.*?);", program.cuda, re.DOTALL).groups()
+    assert "int index_0, int index_1" in parameters
+    assert " k " in body and " m " in body and "index_0" in body and "index_1" in body
+    right(program, 16, 16, 12)
+
+
+def test_micro_kernels_of_a_thread_take_edges():
+    chain = MatMul.tile(8, 8).to(Block).split(4).tile(1, 1).to(Thread).done(MicroKernel("d", DOT))
+    right(kernel(chain, 13, 11, 9).program(), 13, 11, 9)
+
+
+@pytest.mark.parametrize("name", ["src_size_m", "a_at", "dst", "index_0", "float4", "fmaf", "thread", "A", "__x", "NULL"])
+def test_symbols_do_not_take_names_of_the_generated_code(name):
+    with pytest.raises(ArgumentError, match="symbol called"):
+        kernel(MatMul.tile(8, 8).to(Block).then(INNER), sym(name), 8, 8).cuda()
+
+
+def test_symbols_may_have_the_names_of_loops():
+    chain = MatMul.tile(8, 8).to(Block).split(4).load(A, SH).then(INNER)
+    m, n, k = (sym(name) for name in "mnk")
+    right(kernel(chain, m, n, k).program(), 13, 11, 9, m=13, n=11, k=9)
+
+
+def test_a_conditional_accumulator_keeps_its_parentheses():
+    plain = Fma("X", float32, (float32,), "({a} * {b}) + {c}")
+    text = kernel(MatMul.tile(8, 8).to(Block).split(4).tile(2, 2).to(Thread).tile(1, 1).split(1).done(plain), 16, 16, 8).cuda()
+    assert ") + (" in text.replace("\n", "") and "? C[" in text
+
+
+def test_an_accumulate_that_holds_needs_its_output():
+    strategy = MatMul.tile(8, 8).to(Block).then(INNER)
+    compiled = kernel(strategy, 16, 16, 8, accumulate=sym("flag") > 1).compile()
+    a, b, c = np.ones((16, 8), np.float32), np.ones((8, 16), np.float32), np.ones((16, 16), np.float32)
+    assert (compiled(a, b, flag=1) == 8).all()
+    assert (compiled(a, b, flag=2, out=c) == 9).all()
+    with pytest.raises(ArgumentError, match="adds to C"):
+        compiled(a, b, flag=2)
+
+
+def test_a_leading_dimension_holds_a_column():
+    compiled = kernel(MatMul.tile(8, 8).to(Block).then(INNER), 16, 16, 8, C=ColMajor(ld=sym("ld"))).compile()
+    a, b = np.ones((16, 8), np.float32), np.ones((8, 16), np.float32)
+    assert (compiled(a, b, ld=17) == 8).all()
+    with pytest.raises(LaunchError, match="leading dimension of C is at least 16"):
+        compiled(a, b, ld=3)
+
+
+def test_more_blocks_than_a_grid_has():
+    with pytest.raises(ResourceError, match="blocks"):
+        kernel(MatMul.tile(1, 1).to(Block).tile(1, 1).to(Thread).split(1).done(), 2**20, 2**20, 1).cuda()
+
+
+def test_spare_threads_stay_idle_under_a_permutation():
+    copy = Move.tile(10, 4).to(Warp).swizzle(lambda uid: (uid + 1) % 3).tile(1, 1).to(Lane).done()
+    chain = MatMul.tile(20, 20).to(Block).split(4).load(A, SH, copy).tile(2, 2).to(Thread).split(1).tile(1, 1).done()
+    right(kernel(chain, 20, 20, 8).program(), 20, 20, 8)
+
+
+def test_micro_kernels_reach_swizzled_storage_by_elements_only():
+    store = "dst[dst_stride_m] = src[0];"
+    chain = MatMul.tile(16, 16).to(Block).split(8).load(A, SH, Move.done(MicroKernel("bad", store))).swizzle(Swizzle(2, 0, 3)).then(INNER)
+    with pytest.raises(DecompositionError, match="no fixed step"):
+        kernel(chain, 16, 16, 16).cuda()
