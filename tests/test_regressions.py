@@ -32,7 +32,7 @@ def test_accessors_of_micro_kernels_do_not_capture_loop_variables():
     program = kernel(chain, 16, 16, 12).program()
     parameters, body = re.search(r"a_at =\s+\[&\](.*?)\{(.*?);", program.cuda, re.DOTALL).groups()
     assert "int index_0, int index_1" in parameters
-    assert " k " in body and " m " in body and "index_0" in body and "index_1" in body
+    assert "k * 64" in body and "m * 2 + m2" in body and "index_1 * 16" in body
     right(program, 16, 16, 12)
 
 

@@ -33,11 +33,18 @@ class Touch:
 
 @attrs.frozen(eq=False)
 class Summary:
-    """What of a statement is exposed to what stands before and behind it, and whether a block barrier always runs in it."""
+    """What of a statement is exposed to what stands before and behind it, and whether a barrier always runs in it.
+
+    `first` and `last` end at block barriers; `near_first` and `near_last` at barriers of a warp as well, which is where
+    hazards within a warp end.
+    """
 
     first: tuple[Touch, ...] = ()
     last: tuple[Touch, ...] = ()
+    near_first: tuple[Touch, ...] = ()
+    near_last: tuple[Touch, ...] = ()
     barrier: bool = False
+    near_barrier: bool = False
 
 
 @attrs.frozen(eq=False)
@@ -82,15 +89,15 @@ class _Solver:
                 inner, summary = self.solve(statement.body, statement, (*loops, statement))
                 runs = statement.extent.low >= 1
                 statement = attrs.evolve(statement, body=inner)
-                summary = attrs.evolve(summary, barrier=summary.barrier and runs)
+                summary = attrs.evolve(summary, barrier=summary.barrier and runs, near_barrier=summary.near_barrier and runs)
             elif isinstance(statement, Exec):
                 touches = self._touches(statement, loops)
-                summary = Summary(touches, touches)
+                summary = Summary(touches, touches, touches, touches)
             elif not isinstance(statement, Barrier):
                 leading.append(statement)
                 continue
             else:
-                summary = Summary(barrier=statement.scope == "block")
+                summary = Summary(barrier=statement.scope == "block", near_barrier=True)
             items.append((*leading, statement))
             summaries.append(summary)
             leading = []
@@ -114,11 +121,19 @@ class _Solver:
             if position in barriers:
                 scope, reason = barriers[position]
                 merged.append(Barrier(scope, reason))
-                parts.append(Summary(barrier=scope == "block"))
+                parts.append(Summary(barrier=scope == "block", near_barrier=True))
             if position < len(items):
                 merged += items[position]
                 parts.append(summaries[position])
-        return tuple(merged), Summary(_exposed(parts), _exposed(parts[::-1], last=True), any(part.barrier for part in parts))
+        backward = parts[::-1]
+        return tuple(merged), Summary(
+            _exposed(parts, "first", "barrier"),
+            _exposed(backward, "last", "barrier"),
+            _exposed(parts, "near_first", "near_barrier"),
+            _exposed(backward, "near_last", "near_barrier"),
+            any(part.barrier for part in parts),
+            any(part.near_barrier for part in parts),
+        )
 
     # -------------------------------------------------------------------------------------- hazards
 
@@ -128,22 +143,30 @@ class _Solver:
         outer = tuple(loop.var for loop in loops)
         for i in range(count):
             for j in range(i + 1, count):
-                if not any(summaries[k].barrier for k in range(i + 1, j)):
-                    hazards += self._between(summaries[i], summaries[j], frozenset(range(i + 1, j + 1)), outer)
+                hazards += self._between(summaries, i, j, range(i + 1, j), frozenset(range(i + 1, j + 1)), outer)
         if cyclic:
             for i in range(count):
                 for j in range(i + 1):
-                    if not any(summaries[k].barrier for k in (*range(i + 1, count), *range(j))):
-                        positions = frozenset((*range(i + 1, count + 1), *range(j + 1)))
-                        hazards += self._between(summaries[i], summaries[j], positions, outer[:-1])
+                    positions = frozenset((*range(i + 1, count + 1), *range(j + 1)))
+                    hazards += self._between(summaries, i, j, (*range(i + 1, count), *range(j)), positions, outer[:-1])
         return hazards
 
-    def _between(self, before: Summary, behind: Summary, positions: frozenset[int], outer: tuple[Var, ...]) -> Iterable[Hazard]:
+    def _between(
+        self, summaries: list[Summary], i: int, j: int, middle: Iterable[int], positions: frozenset[int], outer: tuple[Var, ...]
+    ) -> Iterable[Hazard]:
+        """The hazards between two items of a list that no barrier in the items between them meets."""
+        middle = tuple(middle)
+        if any(summaries[k].barrier for k in middle):
+            return
+        before, behind = summaries[i], summaries[j]
+        near = not any(summaries[k].near_barrier for k in middle)
         for x in before.last:
             for y in behind.first:
                 if (x.access.write or y.access.write) and self._may_overlap(x, y):
                     conflict = self._conflict(x, y, outer)
-                    if conflict is not None:
+                    if conflict is None:
+                        continue
+                    if conflict[0] == "block" or (near and x in before.near_last and y in behind.near_first):
                         yield Hazard(positions, conflict[0], x, y, conflict[1])
 
     def _may_overlap(self, x: Touch, y: Touch) -> bool:
@@ -282,11 +305,12 @@ def _granule(kernel: Kernel) -> int:
     return min(sizes, default=1)
 
 
-def _exposed(parts: Sequence[Summary], last: bool = False) -> tuple[Touch, ...]:
+def _exposed(parts: Sequence[Summary], side: str, barrier: str) -> tuple[Touch, ...]:
+    """The touches of the parts up to the first that always runs a barrier."""
     touches: list[Touch] = []
     for part in parts:
-        touches += part.last if last else part.first
-        if part.barrier:
+        touches += getattr(part, side)
+        if getattr(part, barrier):
             break
     return tuple(touches)
 
