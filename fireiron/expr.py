@@ -665,7 +665,28 @@ def _divide_symbolic(left: Expr, right: Expr) -> Expr:
             rest = add(rest, _product(atoms, coefficient))
     if isinstance(rest, Mod) and rest.right == right:
         return whole
+    if isinstance(rest, Sum) and isinstance(right, Sum):
+        factor = _factored(rest, right)
+        if factor is not None:
+            return add(whole, factor)
     return add(whole, _decided(FloorDiv(rest, right)))
+
+
+def _factored(left: Sum, right: Sum) -> Expr | None:
+    """The quotient of two polynomials where `left - quotient * right` is provably 0 or a remainder; None where it is not."""
+    leading, scale = right.terms[0]
+    quotient: Expr = ZERO
+    for atoms, coefficient in left.terms:
+        rest = list(atoms)
+        if coefficient % scale or any(rest.count(atom) < leading.count(atom) for atom in leading):
+            continue
+        for atom in leading:
+            rest.remove(atom)
+        quotient = add(quotient, _product(tuple(rest), coefficient // scale) if rest else Const(coefficient // scale))
+    if quotient == ZERO:
+        return None
+    remainder = add(left, mul(Const(-1), mul(quotient, right)))
+    return quotient if remainder.low >= 0 and remainder.high < right.low else None
 
 
 def _decided(quotient: FloorDiv) -> Expr:

@@ -93,3 +93,11 @@ def test_micro_kernels_reach_swizzled_storage_by_elements_only():
     chain = MatMul.tile(16, 16).to(Block).split(8).load(A, SH, Move.done(MicroKernel("bad", store))).swizzle(Swizzle(2, 0, 3)).then(INNER)
     with pytest.raises(DecompositionError, match="no fixed step"):
         kernel(chain, 16, 16, 16).cuda()
+
+
+def test_sizes_that_are_sums_of_symbols():
+    H = sym("H")
+    chain = MatMul.tile(16, 16).to(Block).split(8).load(A, SH, Move.tile(4, 1).to(Thread).done()).tile(4, 4).to(Thread).split(1)
+    chain = chain.load(A, RF, Move.tile(4, 1).done()).tile(1, 1).done()
+    right(kernel(chain, H * 2, H + 1, H).program(), 22, 12, 11, H=11)
+    right(kernel(chain, H, H + 1, H * 2).program(), 17, 18, 34, H=17)
