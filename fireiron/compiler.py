@@ -84,14 +84,6 @@ class Program:
         return stages
 
     @functools.cached_property
-    def unsynchronized(self) -> Kernel:
-        """The kernel IR before barriers are placed."""
-        kernel = attrs.evolve(walk(self.grown, self.spec, self.name), title=tuple(self.title()))
-        for _, function in PASSES[:-1]:
-            kernel = verify(function(kernel))
-        return kernel
-
-    @functools.cached_property
     def lowered(self) -> Kernel:
         """The final kernel IR, verified, before the independent check."""
         return verify(self.stages[PASSES[-1][0]], final=True)

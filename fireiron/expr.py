@@ -355,13 +355,12 @@ class Equal(_Binary):
 
 
 @_node
-class All(Expr):
-    """The conjunction of conditions, none of them itself a conjunction."""
-
+class _Junction(Expr):
     conditions: Atoms
     low: int = _range_fields()
     high: int = _range_fields()
     factor: int = _range_fields()
+    join: ClassVar[Callable[[Iterable[Expr]], Expr]]
 
     def __attrs_post_init__(self) -> None:
         _set(self, 0, 1)
@@ -371,27 +370,17 @@ class All(Expr):
         return self.conditions
 
     def rebuilt(self, children: Atoms) -> Expr:
-        return all_of(children)
+        return type(self).join(children)
 
 
 @_node
-class AnyOf(Expr):
+class All(_Junction):
+    """The conjunction of conditions, none of them itself a conjunction."""
+
+
+@_node
+class AnyOf(_Junction):
     """The disjunction of conditions, none of them itself a disjunction."""
-
-    conditions: Atoms
-    low: int = _range_fields()
-    high: int = _range_fields()
-    factor: int = _range_fields()
-
-    def __attrs_post_init__(self) -> None:
-        _set(self, 0, 1)
-
-    @property
-    def children(self) -> Atoms:
-        return self.conditions
-
-    def rebuilt(self, children: Atoms) -> Expr:
-        return any_of(children)
 
 
 _CPP_KEYWORDS = """
@@ -994,6 +983,8 @@ BitXor.build = staticmethod(bit_xor)
 Min.build = staticmethod(minimum)
 Less.build = staticmethod(less)
 Equal.build = staticmethod(equal)
+All.join = staticmethod(all_of)
+AnyOf.join = staticmethod(any_of)
 
 
 # ---------------------------------------------------------------------------------------------- walking

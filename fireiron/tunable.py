@@ -75,8 +75,6 @@ class _Arithmetic:
 
     __lt__ = __le__ = __gt__ = __ge__ = _unordered
 
-    tunable_values = True
-
 
 @attrs.frozen(repr=False, init=False)
 class Tunable(_Arithmetic):

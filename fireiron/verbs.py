@@ -6,17 +6,14 @@ imported when a verb is called; this is the only place that looks upward.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fireiron.expr import Expr
     from fireiron.machine import DType, Memory
     from fireiron.strategy import Epiloged, Loaded, Splitted, Strategy, Tiled
     from fireiron.tree import Decomposition, Executable
 
     Size = int | Any
-    Permutation = Expr | Callable[[Expr], Expr]
 
 
 class Verbs:

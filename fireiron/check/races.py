@@ -20,7 +20,7 @@ from fireiron.check.blocks import between_blocks, local_coordinates
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, accesses_of, linear
 from fireiron.expr import Mod, Var, constant
-from fireiron.ir import Access, Barrier, Exec, For, Kernel, Stmt
+from fireiron.ir import Access, Barrier, Exec, For, Stmt
 from fireiron.machine import GL, SH, Block, Level
 from fireiron.units import unit_in
 
@@ -676,8 +676,3 @@ def _possible(scene: Scene, conditions: Sequence[Any], points: Sequence[Mapping[
             if holds:
                 return True
     return False
-
-
-def races(kernel: Kernel) -> tuple[Finding, ...]:
-    """The race check alone."""
-    return check_races(Scene(kernel))
