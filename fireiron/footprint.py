@@ -17,11 +17,14 @@ Array = Any
 
 @attrs.frozen
 class Grid:
-    """Values of variables: loops along the first axes, threads along the last. Variables known only at run time are absent."""
+    """Values of variables: loops along the first axes, threads along the last. Sizes known only at run time are absent.
+
+    A loop whose extent is known only at run time stays at its first value: buffers in shared memory and registers have static
+    sizes, so no such loop numbers their elements, and tiles of a written array are disjoint from one value to the next.
+    """
 
     environment: Mapping[str, Array]
     shape: tuple[int, ...]
-    unknown: frozenset[Var]
 
 
 @functools.lru_cache(maxsize=512)
@@ -60,8 +63,7 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var]) -> G
         if var.name not in values and {one.name for one in value.variables()} <= {*values, *inner}:
             inner[var.name] = np.asarray(compiled(value)({**values, **inner}))
     values |= inner
-    unknown = frozenset(var for var in needed if var.name not in values)
-    return Grid(values, shape, unknown | frozenset(loop.var for loop in used if loop not in static))
+    return Grid(values, shape)
 
 
 def closure(kernel: Kernel, variables: frozenset[Var]) -> frozenset[Var]:

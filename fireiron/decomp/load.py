@@ -14,7 +14,7 @@ from fireiron.expr import Expr, constant
 from fireiron.ir import Comment, Hole, Stmt, SyncPoint
 from fireiron.layout import Layout, Swizzle
 from fireiron.machine import GL, MEMORIES, Kernel, Memory
-from fireiron.operand import DST, SRC, A, B, C, Operand, operand_name
+from fireiron.operand import Operand, operand_name
 from fireiron.spec import MoveSpec, Spec
 from fireiron.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
 from fireiron.tensor import MatrixLayout, Tensor, View, whole_view
@@ -147,6 +147,3 @@ def _checked(layout: MatrixLayout | Layout, shape: tuple[int, ...]) -> MatrixLay
 
 def _size_of(mode: Any) -> int:
     return math.prod(_size_of(part) for part in mode) if isinstance(mode, tuple) else int(mode)
-
-
-__all__ = ["DST", "SRC", "A", "B", "C", "Load", "LoadPlan", "Operand", "operand_name"]
