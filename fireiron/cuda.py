@@ -101,11 +101,11 @@ def _c_node(value: Expr) -> tuple[str, int]:
         case Mod(left=left, right=right):
             return f"{_dividend(left)} % {_c(right, 7)}", 6
         case BitAnd(left=left, right=right):
-            return f"{_c(left, 4)} & {_c(right, 4)}", 3
+            return f"{_bits(left, 4)} & {_bits(right, 4)}", 3
         case BitXor(left=left, right=right):
-            return f"{_c(left, 4)} ^ {_c(right, 4)}", 2
+            return f"{_bits(left, 4)} ^ {_bits(right, 4)}", 2
         case BitOr(left=left, right=right):
-            return f"{_c(left, 4)} | {_c(right, 4)}", 1
+            return f"{_bits(left, 4)} | {_bits(right, 4)}", 1
         case Positive(value=inner):
             return _c_node(inner)
         case Min(left=left, right=right):
@@ -122,6 +122,12 @@ def _c_node(value: Expr) -> tuple[str, int]:
         case AnyOf(conditions=conditions):
             return " || ".join(_c(condition, 4) for condition in conditions), 0
     raise TypeError(type(value))
+
+
+def _bits(value: Expr, outer: int) -> str:
+    """An operand of a bit operation: arithmetic in parentheses, as no reader remembers these precedences."""
+    text, precedence = _c_node(value)
+    return f"({text})" if precedence < outer or precedence in (5, 6) else text
 
 
 def _dividend(left: Expr) -> str:
@@ -296,13 +302,13 @@ class _Printer:
                 yield from self._registers(buffer)
 
     def _registers(self, buffer: Buffer) -> Iterable[str]:
-        size = constant(buffer.elements) or 1
+        size = constant(buffer.total) or 1
         align = f"__align__({min(16, _power_below(size * buffer.dtype.bytes))}) " if self._moved_as_vector(buffer) else ""
         note = "" if size <= 255 else "; too many for registers: lives in local memory"
         yield f"{align}{buffer.dtype.cuda} {buffer.name}[{size}];  // of {_shape(buffer)}{note}"
 
     def _moved_as_vector(self, buffer: Buffer) -> bool:
-        if buffer.dtype.bits == 16 and (constant(buffer.elements) or 1) % 2 == 0:
+        if buffer.dtype.bits < 32 and (constant(buffer.total) or 1) * buffer.dtype.bytes % 4 == 0:
             return True
         return any(
             statement.vector > 1 and any(access.buffer == buffer.name for access in statement.accesses)
@@ -448,6 +454,51 @@ class _Printer:
     def always_accumulates(self, statement: Exec) -> bool:
         """Whether the old value of an output always counts."""
         return statement.accumulate == TRUE
+
+    # ------------------------------------------------------------------------------------------ operands of inline PTX
+
+    def words(self, access: Access, statement: Exec) -> list[str]:
+        """The 32-bit (or wider) registers of a lane's values, in their order; small elements lie packed in one."""
+        buffer = self.kernel.buffer(access.buffer)
+        together = max(4 // buffer.dtype.bytes, 1)
+        offsets = access.elements()
+        if together == 1:
+            return [self.place(access, offset) for offset in offsets]
+        texts = []
+        for start in range(0, len(offsets), together):
+            first = buffer.address(access, offsets[start])
+            beside = all(buffer.address(access, offset) - first == Const(step) for step, offset in enumerate(offsets[start : start + together]))
+            if not beside or first.factor % together:
+                raise DecompositionError(
+                    f"{statement.instruction.name} wants {together} values of {access.buffer} in one register, and they are kept apart",
+                    within=statement.spec,
+                    at=access.origin,
+                    hint="another instruction decides how this buffer is kept: load it once for each",
+                )
+            const = "" if access.write else "const "
+            texts.append(f"reinterpret_cast<{const}unsigned&>({self.place(access, offsets[start])})")
+        return texts
+
+    def asm(self, template: str, outputs: Iterable[str], inputs: Iterable[str], memory: bool = False) -> list[str]:
+        """A statement of inline PTX, operands a few a line."""
+        lines = [f'asm volatile("{template}"', *_operand_lines(":", outputs), *_operand_lines(":", inputs)]
+        if memory:
+            lines.append('    : "memory"')
+        return [*lines[:-1], f"{lines[-1]});"]
+
+    def constraint(self, dtype: DType) -> str:
+        """The letter of inline PTX for a register of this element type."""
+        return {"float": "f", "double": "d", "int": "r"}.get(dtype.cuda, "r") if dtype.bits >= 32 else "r"
+
+    def cleared(self, statement: Exec, registers: list[str], kind: str) -> list[str]:
+        """Zeros in the accumulators, where the statement does not add to them."""
+        zero = {"f": "0.0f", "d": "0.0", "r": "0"}[kind]
+        lines = [f"{register} = {zero};" for register in registers]
+        return lines if statement.accumulate == FALSE else _guarded(f"!({_c(statement.accumulate, 0)})", lines)
+
+    def shared_address(self, access: Access) -> str:
+        """The address of a lane's first element in the window of shared memory."""
+        return f"static_cast<unsigned>(__cvta_generic_to_shared(&{self.place(access)}))"
 
     # ------------------------------------------------------------------------------------------ pairs of halves
 
@@ -671,6 +722,16 @@ def _wrapped_call(indent: str, value: str, limit: int) -> list[str]:
             start = position + 1
     arguments.append(inside[start:].strip() + ");")
     return [f"{indent}{name}(", *(f"{indent}{_INDENT * 2}{argument}" for argument in arguments)]
+
+
+def _operand_lines(head: str, operands: Iterable[str], limit: int = 104) -> list[str]:
+    """Operands of inline PTX, as many a line as fit."""
+    lines = [f"    {head}"]
+    for operand in operands:
+        if len(lines[-1]) + len(operand) > limit and lines[-1].strip() != head:
+            lines.append("     ")
+        lines[-1] += f" {operand},"
+    return [*lines[:-1], lines[-1].rstrip(",")]
 
 
 def _guarded(condition: str, body: list[str]) -> list[str]:

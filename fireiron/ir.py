@@ -46,7 +46,9 @@ class Access:
     `base` is the coordinate of the first element, `modes` the `(size, stride)` modes of the element tile, per dimension;
     `bounds` the extent that a coordinate must stay below, where it may not. `dealt` are the modes that the path to this
     access took out of the buffer, from which a distributed buffer gets its registers. `copy` selects the unit's own copy.
-    `storage` replaces the buffer's where a uniform write to registers numbers them in its own way.
+    `storage` replaces the buffer's where a uniform write to registers numbers them in its own way. `points` are the offsets
+    of the elements in the order in which an instruction numbers a lane's values. With `spread`, which thread of the warp
+    touches which of the warp's elements is not specified: each counts as touched by all of them.
     """
 
     buffer: str
@@ -57,6 +59,8 @@ class Access:
     copy: Expr = ZERO
     dealt: tuple[tuple[Dealt, ...], ...] = ()
     storage: Storage | None = None
+    points: tuple[tuple[int, ...], ...] = ()
+    spread: bool = False
     origin: str | None = attrs.field(default=None, eq=False)
 
     @property
@@ -65,8 +69,8 @@ class Access:
         return tuple(_extent(modes) for modes in self.modes)
 
     def elements(self) -> tuple[tuple[int, ...], ...]:
-        """Offsets from `base` of all elements, first dimension fastest."""
-        return _elements(self.modes)
+        """Offsets from `base` of all elements: as an instruction numbers them, else the first dimension fastest."""
+        return self.points or _elements(self.modes)
 
     def coordinates(self, offset: tuple[int, ...]) -> tuple[Expr, ...]:
         """Absolute coordinates of an element."""
@@ -212,12 +216,18 @@ class Let(Stmt):
 
 @attrs.frozen
 class For(Stmt):
-    """`for var in range(extent)`, the same for all threads; `unroll` asks the printer for `#pragma unroll`."""
+    """`for var in range(extent)`, the same for all threads; `unroll` asks the printer for `#pragma unroll`.
+
+    `stages` asks the pass `pipeline` to keep that many iterations' loads in flight. Behind it, `period` is the number of
+    iterations after which the addresses of shared buffers that depend on `var` repeat (0: they are all different).
+    """
 
     var: Var
     extent: Expr
     body: tuple[Stmt, ...]
     unroll: bool = False
+    stages: int = 0
+    period: int = 0
     origin: str | None = attrs.field(default=None, eq=False)
 
 
@@ -229,7 +239,8 @@ class Exec(Stmt):
     zero; one of an output is not written. `accumulate` holds where the old value of an output is added to.
     `vector` is how many elements are moved together, `vectors` how many of them one load or store takes, per operand (set
     after storage is known; one element each if empty). `scratch` is shared
-    memory of the statement's own.
+    memory of the statement's own. `lane_maps` say, for an instruction of a warp, which element of its tile each lane's
+    accesses name, per operand. An `asynchronous` copy is under way until a `Wait` of the thread that issued it.
     """
 
     instruction: Instruction
@@ -240,12 +251,14 @@ class Exec(Stmt):
     vector: int = 1
     vectors: tuple[int, ...] = ()
     scratch: Tensor | None = None
+    lane_maps: tuple[Any, ...] = ()
+    asynchronous: bool = False
     origin: str | None = attrs.field(default=None, eq=False)
 
     @property
     def collective(self) -> bool:
-        """Whether the threads of the spec's level perform it together, so that no access belongs to one thread."""
-        return self.spec.level.threads != 1
+        """Whether the threads of the spec's level perform it together, and no access belongs to one thread."""
+        return self.spec.level.threads != 1 and not self.lane_maps
 
     def width(self, position: int) -> int:
         """Elements that one load or store instruction takes at an operand."""
@@ -262,6 +275,19 @@ class Barrier(Stmt):
     """All threads of the `scope` (`"block"` or `"warp"`) arrive before any goes on; `reason` says which hazard it orders."""
 
     scope: str
+    reason: str = ""
+
+
+@attrs.frozen
+class Commit(Stmt):
+    """The asynchronous copies that a thread issued since its last commit become a group."""
+
+
+@attrs.frozen
+class Wait(Stmt):
+    """A thread goes on when at most `groups` of the groups that it committed last are still under way."""
+
+    groups: int
     reason: str = ""
 
 
@@ -396,7 +422,9 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: frozenset[Var], 
             case Barrier(scope=group):
                 if group not in ("block", "warp"):
                     raise VerificationError(f"unknown barrier scope {group}")
-            case Comment() | Hole() | SyncPoint():
+            case Wait(groups=groups) if groups < 0:
+                raise VerificationError(f"a wait for {groups} groups")
+            case Comment() | Hole() | SyncPoint() | Commit() | Wait():
                 pass
             case _:
                 raise VerificationError(f"unknown statement {type(statement).__name__}")
@@ -428,5 +456,7 @@ def _verify_exec(kernel: Kernel, statement: Exec, scope: frozenset[Var]) -> None
             raise VerificationError(f"{where}: access to {access.buffer} has not its rank {rank}")
         for value in access.expressions():
             _bound(value, scope, where)
+        if statement.lane_maps and len(statement.lane_maps) != len(statement.accesses):
+            raise VerificationError(f"{where}: {len(statement.lane_maps)} lane maps for {len(statement.accesses)} accesses")
         if access.write and table[access.buffer].parameter and not table[access.buffer].written:
             raise VerificationError(f"{where}: writes the input {access.buffer}")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError
-from fireiron.expr import ZERO, Expr, as_expr, bit_xor, constant, floordiv, less, mod
+from fireiron.expr import ZERO, Expr, Sum, as_expr, bit_xor, constant, floordiv, less, mod
 from fireiron.layout import Layout, Swizzle
 from fireiron.machine import DType, Memory
 
@@ -95,7 +95,21 @@ def swizzled(address: Expr, swizzle: Swizzle) -> Expr:
         source, target = swizzle.base, swizzle.base - swizzle.shift
     else:
         source, target = swizzle.base + swizzle.shift, swizzle.base
-    return bit_xor(address, ((address >> source) & mask) << target)
+    flip = ((address >> source) & mask) << target
+    above, below = _parted(address, 1 << (target + swizzle.bits))
+    return above + bit_xor(below, flip)
+
+
+def _parted(address: Expr, span: int) -> tuple[Expr, Expr]:
+    """An address as multiples of a power of two, which an XOR below it leaves alone, and the rest; zero and all where it does not part."""
+    above: Expr = ZERO
+    if isinstance(address, Sum):
+        for atoms, coefficient in address.terms:
+            part: Expr = Sum(((atoms, coefficient),), 0)
+            if part.factor % span == 0:
+                above = above + part
+    below = address - above
+    return (above, below) if below.low >= 0 and below.high < span else (ZERO, address)
 
 
 @attrs.frozen

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ import attrs
 
 from fireiron.errors import DecompositionError, FireironError, IncompleteError
 from fireiron.expr import ONE, TRUE, Const, Expr, Var, all_of
-from fireiron.ir import Access, Exec, Hole, Stmt
+from fireiron.ir import Access, Exec, Hole, Stmt, execs
 from fireiron.machine import Architecture, Block
 from fireiron.spec import Spec
 from fireiron.tensor import View
@@ -183,6 +183,10 @@ class Executable:
         """All differences between a spec and what this performs; none if it matches."""
         raise _undefined(self, "mismatches(self, spec, architecture)")
 
+    def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
+        """All differences, those that only the rest of the tree shows included: who holds a distributed operand."""
+        return self.mismatches(spec, context.architecture)
+
     def performs(self) -> str:
         """The spec it performs, as text for listings."""
         return ""
@@ -252,6 +256,7 @@ class Context:
 
     `threads` is None while they are still being counted. `block` and `thread` are the variables of the block's and the
     thread's number; `prefix` starts the names of variables; `active` is the condition under which a thread takes part.
+    `held` are the lane maps by which instructions of the main chain hold tensors in registers, by tensor name.
     """
 
     architecture: Architecture
@@ -264,6 +269,7 @@ class Context:
     prefix: str = ""
     active: Expr = TRUE
     origin: str | None = None
+    held: Mapping[str, Any] = attrs.field(factory=dict)
 
     def fresh(self, wanted: str) -> str:
         """A unique name that starts with the prefix of this part of the tree."""
@@ -372,8 +378,19 @@ def grow(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> Node
     grown: dict[str, Node] = {}
     for child in sorted(expansion.children, key=lambda one: one.steps is not None):
         grown[child.name] = grow(child.spec, rest if child.steps is None else child.steps, here.enter(child))
+        here = attrs.evolve(here, held={**held_by(grown[child.name]), **here.held})
     children = tuple((child.name, grown[child.name]) for child in expansion.children)
     return Node(spec, step, expansion.program, children, expansion.facts)
+
+
+def held_by(node: Node) -> dict[str, Any]:
+    """The lane maps by which the instructions of a tree hold distributed tensors; the first one counts."""
+    found: dict[str, Any] = {}
+    for inner in node.nodes():
+        for statement, _ in execs(inner.program):
+            for access, lane_map in zip(statement.accesses, statement.lane_maps, strict=False):
+                found.setdefault(access.buffer, lane_map)
+    return found
 
 
 def count_threads(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> int | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Verbs:
-    """The verbs `tile`, `split`, `load`, `epilog`, `done` and `then`."""
+    """The verbs `tile`, `split`, `load`, `epilog`, `mma_tile`, `done` and `then`."""
 
     __slots__ = ()
 
@@ -105,6 +105,24 @@ class Verbs:
         from fireiron.strategy import Epiloged, appended
 
         return appended(self, Epilog.of(memory, (first, second, third), init, store, dtype), Epiloged)
+
+    def mma_tile(self, instruction: Executable | None = None) -> Strategy:
+        """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
+
+        Args: nothing, or the instruction (`HMMA_16816_F32`, ...). The target decides otherwise: m8n8k4 by quad-pairs on Volta,
+        m16n8k8 on Turing, m16n8k16 from Ampere on, for halves; other element types have forms of their own.
+        Legal at Warp for 16 x 16 elements of C and a k that the instruction's divides.
+        rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).tile(16, 16).to(Warp)
+        >>> print(mm.mma_tile().result)
+        MatMul(16,8,16)(GL,GL,GL)(Warp)
+        """
+        from fireiron.decomp.mma_tile import MmaTile
+        from fireiron.strategy import appended
+
+        return appended(self, MmaTile.of(instruction))
 
     def done(self, executable: Executable | str | None = None) -> Strategy:
         """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.

@@ -52,7 +52,7 @@ class Done(Decomposition):
     def match(self, spec: Spec, context: Context) -> Executable:
         """The executable that performs a spec; a `MatchError` with the nearest ones if there is none."""
         if self.executable is not None:
-            mismatches = self.executable.mismatches(spec, context.architecture)
+            mismatches = self.executable.fits(spec, context)
             if mismatches:
                 raise MatchError(f"{self.executable} does not perform {spec}:\n{table([(self.executable, mismatches)])}")
             return self.executable
@@ -67,7 +67,7 @@ class Done(Decomposition):
 
 def nearest(spec: Spec, context: Context) -> tuple[Executable | None, list[tuple[Executable, tuple[Mismatch, ...]]]]:
     """The first executable that performs a spec, and all others, fewest differences first."""
-    compared = [(one, one.mismatches(spec, context.architecture)) for one in context.instructions]
+    compared = [(one, one.fits(spec, context)) for one in context.instructions]
     for one, mismatches in compared:
         if not mismatches:
             return one, compared

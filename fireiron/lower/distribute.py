@@ -46,7 +46,7 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
     if not any(mode.unit for _, _, access in owners for dim in access.dealt for mode in dim):
         storage = buffer.tensor.storage()
     else:
-        storage = register_storage(buffer, owners[0][2])
+        storage = register_storage(buffer, owners[0][2], owners[0][0])
     result = attrs.evolve(buffer, storage=storage, elements=storage.extent, holder=_first_held(owners[0]))
     uses = [use for use in uses if not use[0].collective]
     owners = [use for use in owners if not use[0].collective]
@@ -72,8 +72,11 @@ def _owns(use: Use, buffer: Buffer) -> bool:
     return not access.write
 
 
-def register_storage(buffer: Buffer, access: Access) -> Storage:
-    """Register modes of the owner: its value modes first, then the sequential modes by their place in storage."""
+def register_storage(buffer: Buffer, access: Access, statement: Exec) -> Storage:
+    """Register modes of the owner: its value modes first, then the sequential modes by their place in storage.
+
+    An instruction of several lanes says in which order it numbers its values; others go by their place in storage.
+    """
     values, loops = [], []
     for dim, (modes, dealt) in enumerate(zip(access.modes, access.dealt, strict=True)):
         for mode in modes:
@@ -82,13 +85,20 @@ def register_storage(buffer: Buffer, access: Access) -> Storage:
                 values.append((dim, stride, size))
         loops += [(dim, mode.stride, mode.size) for mode in dealt if not mode.unit and mode.size > 1]
     weights = _place_in_storage(buffer)
-    ordered = sorted(values, key=lambda one: one[1] * weights[one[0]]) + sorted(loops, key=lambda one: one[1] * weights[one[0]])
+    values = sorted(values, key=lambda one: one[1] * weights[one[0]])
+    if access.points:
+        values = sorted(values, key=lambda one: access.points.index(_along(one[0], one[1], len(access.base))))
+    ordered = values + sorted(loops, key=lambda one: one[1] * weights[one[0]])
     dims: list[list[StorageMode]] = [[] for _ in buffer.tensor.shape]
     weight = 1
     for dim, stride, size in ordered:
         dims[dim].append(StorageMode(stride, size, as_expr(weight)))
         weight *= size
     return Storage(tuple(tuple(modes) for modes in dims), as_expr(weight))
+
+
+def _along(dim: int, step: int, rank: int) -> tuple[int, ...]:
+    return tuple(step if one == dim else 0 for one in range(rank))
 
 
 def _place_in_storage(buffer: Buffer) -> tuple[int, ...]:
@@ -179,7 +189,7 @@ def _check_other(kernel: Kernel, buffer: Buffer, owners: list[Use], use: Use, ow
 def _covers_with_own_modes(kernel: Kernel, buffer: Buffer, use: Use, holders: Array, own: dict[tuple[int, str], Storage]) -> bool:
     """A uniform init may number the registers by its own modes, if each holding thread thereby sets all of them (T006)."""
     statement, _, access = use
-    storage = register_storage(buffer, access)
+    storage = register_storage(buffer, access, statement)
     if not any(mode.unit for dim in access.dealt for mode in dim):
         storage = buffer.tensor.storage()
     if storage.extent != buffer.elements:

@@ -226,7 +226,7 @@ class _Solver:
         prefix = np.broadcast_to(prefix, grid.shape)[mask]
         keys = np.concatenate([prefix * _SPAN + address[mask] for address in self._addresses(touch, grid)])
         low, high = np.tile(thread, keys.size // max(thread.size, 1)), None
-        if getattr(touch.statement.instruction, "collective", False) or touch.statement.spec.level.threads != 1:
+        if getattr(touch.statement.instruction, "collective", False) or touch.statement.collective:
             unique = np.unique(keys)
             return unique, np.zeros_like(unique), np.full_like(unique, kernel.threads - 1)
         order = np.argsort(keys, kind="stable")

@@ -21,10 +21,25 @@ def _list(kernel: Kernel, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     for statement in body:
         if isinstance(statement, For):
             statement = attrs.evolve(statement, body=_list(kernel, statement.body))
-        elif isinstance(statement, Exec) and isinstance(statement.spec, MoveSpec) and statement.spec.level.threads == 1:
-            statement = _widened(kernel, statement)
+        elif isinstance(statement, Exec) and isinstance(statement.spec, MoveSpec) and not statement.collective:
+            statement = _required(kernel, statement) if statement.vectors else _widened(kernel, statement)
         result.append(statement)
     return tuple(result)
+
+
+def _required(kernel: Kernel, statement: Exec) -> Exec:
+    """The statement itself, if what its instruction takes at once is contiguous and aligned."""
+    for position, access in enumerate(statement.accesses):
+        buffer = kernel.buffer(access.buffer)
+        problem = obstacle(buffer, access, statement.width(position))
+        if problem is not None:
+            raise DecompositionError(
+                f"{statement.instruction.name} takes {statement.width(position) * buffer.dtype.bytes} bytes at once: {problem}",
+                within=statement.spec,
+                at=access.origin,
+                hint=f"a pad or a swizzle of {access.buffer} in multiples of {statement.width(position)} elements",
+            )
+    return statement
 
 
 def _widened(kernel: Kernel, statement: Exec) -> Exec:

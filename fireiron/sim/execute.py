@@ -13,6 +13,7 @@ import numpy as np
 
 from fireiron.errors import SimulationError
 from fireiron.expr import Var, compiled
+from fireiron.lanes import LaneMap
 from fireiron.machine import Block
 from fireiron.sim.chunk import Chunk
 from fireiron.sim.memory import POISON
@@ -20,7 +21,7 @@ from fireiron.sim.places import Group, Held, Place, Rows, View, vector_environme
 from fireiron.sim.plan import Array, Environment, Operand, Plan, Site
 from fireiron.sim.watch import Watch
 from fireiron.spec import MoveSpec
-from fireiron.units import THREAD, unit_in
+from fireiron.units import THREAD, index_in, unit_in
 
 
 class Executor:
@@ -51,6 +52,8 @@ class Executor:
             self._multiply_add(site, inputs[0][2], inputs[1][2], outputs[0][3], accumulate, outputs[0][4])
         elif site.copy:
             self._copy(site, inputs[0][2], outputs[0][3])
+        elif site.lane_maps:
+            self._by_lanes(site, inputs, outputs, accumulate, group)
         else:
             self._perform(site, inputs, outputs, accumulate)
 
@@ -108,6 +111,35 @@ class Executor:
         results = site.statement.spec.perform(values, accumulate)
         for name, write, _, place, _ in outputs:
             place.put(np.broadcast_to(_folded(results[name], write), place.shape))
+
+    # ------------------------------------------------------------------------------------------ instructions of several lanes
+
+    def _by_lanes(self, site: Site, inputs: list[Any], outputs: list[Any], accumulate: Any, group: Group) -> None:
+        """Tiles gathered from the lanes, the spec's own meaning, and the results dealt back, as the lane maps say."""
+        seats = self._seats(site, group)
+        values = {name: _gathered(place.get(), site.lane_maps[name], seats) for name, _, place in inputs}
+        for name, _, _, place, old in outputs:
+            before = np.zeros((1,) * len(place.shape), place.memory.data.dtype) if old is None else old.get()
+            values[name] = _gathered(before, site.lane_maps[name], seats)
+        if isinstance(accumulate, np.ndarray):
+            accumulate = accumulate if accumulate.ndim < 2 or accumulate.shape[-2] == 1 else accumulate[..., seats[:, 0], :]
+        results = site.statement.spec.perform(values, accumulate)
+        for name, _, _, place, _ in outputs:
+            place.put(_dealt(results[name], site.lane_maps[name], seats, place.shape))
+
+    def _seats(self, site: Site, group: Group) -> Array:
+        """Positions in the group of the lanes of each unit: `(units, lanes)`."""
+        found = group.seats.get(site.level)
+        if found is None:
+            env = {"thread": group.threads}
+            thread = _thread(self.plan)
+            unit = np.asarray(compiled(unit_in(site.level, Block, thread))(env))
+            lane = np.asarray(compiled(index_in(site.level, thread))(env))
+            lanes = site.level.threads or 1
+            order = np.lexsort((lane, unit))
+            whole = np.bincount(unit[order])[unit[order]] == lanes
+            found = group.seats[site.level] = order[whole].reshape(-1, lanes)
+        return found
 
     # ------------------------------------------------------------------------------------------ collective statements
 
@@ -212,6 +244,29 @@ class Executor:
         if memory.defined is not None:
             memory.defined[memory.first : memory.first + memory.rows] = False
             memory.complete = False
+
+
+def _gathered(values: Array, lane_map: LaneMap, seats: Array) -> Array:
+    """Values `(values, loops, threads, blocks)` as tiles: dimensions of the tile, loops, units, blocks."""
+    units, lanes = seats.shape
+    values = np.broadcast_to(values, (lane_map.count, *values.shape[1:-2], max(values.shape[-2], int(seats.max()) + 1), values.shape[-1]))
+    parts = np.moveaxis(values[..., seats.T, :], -3, 1)
+    source = np.empty(math.prod(lane_map.tile), np.int64)
+    source[lane_map.numbers.T.ravel()] = np.arange(lane_map.count * lanes)
+    tiles = parts.reshape(lane_map.count * lanes, *parts.shape[2:]).take(source, axis=0)
+    return tiles.reshape(*lane_map.tile, *tiles.shape[1:])
+
+
+def _dealt(tiles: Array, lane_map: LaneMap, seats: Array, shape: tuple[int, ...]) -> Array:
+    """Tiles back as values of the lanes; threads that belong to no whole unit get zeros."""
+    units, lanes = seats.shape
+    rank = len(lane_map.tile)
+    flat = tiles.reshape(math.prod(lane_map.tile), *tiles.shape[rank:])
+    parts = flat.take(lane_map.numbers.T.ravel(), axis=0)
+    parts = np.moveaxis(parts.reshape(lane_map.count, lanes, *parts.shape[1:]), 1, -3)
+    result = np.zeros((lane_map.count, *parts.shape[1:-3], shape[-2], parts.shape[-1]), tiles.dtype)
+    result[..., seats.T, :] = parts
+    return np.broadcast_to(result, shape)
 
 
 def _thread(plan: Plan) -> Var:

@@ -25,6 +25,7 @@ class Group:
     places: dict[Any, Any] = attrs.field(factory=dict)
     parts: dict[Any, Any] = attrs.field(factory=dict)
     own: dict[Any, Group] = attrs.field(factory=dict)
+    seats: dict[Any, Any] = attrs.field(factory=dict)
 
 
 class View:

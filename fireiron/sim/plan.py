@@ -61,6 +61,7 @@ class Operand:
         self.keys = [tuple(name for name in loops if name in names) for names in self.depends]
         self.kept = len(self.key) < len(loops)
         self.by_block = "block" in everything
+        self.spread = access.spread
 
     @property
     def origin(self) -> str | None:
@@ -102,8 +103,9 @@ class Site:
         self.scratch = None
         if statement.scratch is not None:
             self.scratch = Operand(plan, scratch_access(statement.scratch), active, True, scope)
-        self.multiply_add = _is_multiply_add(statement)
-        self.copy = isinstance(statement.spec, MoveSpec) and all(self.operand_count(name) == 1 for name in ("src", "dst"))
+        self.lane_maps = dict(zip(statement.operands, statement.lane_maps, strict=False))
+        self.multiply_add = not self.lane_maps and _is_multiply_add(statement)
+        self.copy = not self.lane_maps and isinstance(statement.spec, MoveSpec) and all(self.operand_count(name) == 1 for name in ("src", "dst"))
         self.operand_list = [operand for _, operand in self.inputs] + [one for _, *pair in self.outputs for one in pair]
 
     def operand_count(self, name: str) -> int:

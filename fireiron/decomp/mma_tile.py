@@ -1,0 +1,114 @@
+"""`mma_tile`: a contiguous 16x16 tile of a warp to the tiles of the target's matrix instruction (Fireiron, section 5.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.decomp.split import Split
+from fireiron.decomp.tile import Tile
+from fireiron.errors import ArgumentError, DecompositionError
+from fireiron.executable.mma import Mma
+from fireiron.expr import constant
+from fireiron.ir import For, Hole, Stmt
+from fireiron.machine import Architecture, Warp
+from fireiron.refine.to import To
+from fireiron.refine.unroll import Unroll
+from fireiron.spec import MatMulSpec, Spec
+from fireiron.tree import Child, Context, Decomposition, Executable, Expansion, call_site
+
+SIDE = 16
+"""Rows and columns of the tile that `mma_tile` expects."""
+
+
+@attrs.frozen
+class MmaTile(Decomposition):
+    """Tiles of one matrix instruction: the target's best for the element types, or `instruction`; see the verb `mma_tile`."""
+
+    verb: ClassVar[str] = "mma_tile"
+    instruction: Executable | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.instruction is not None and not isinstance(self.instruction, Mma):
+            raise ArgumentError(
+                "mma_tile: no matrix instruction", got=self.instruction, legal="HMMA_16816_F32 ..., or nothing", at=call_site()
+            )
+
+    @staticmethod
+    def of(instruction: Any) -> MmaTile:
+        """The step from the argument of the verb."""
+        return MmaTile(instruction, origin=call_site())
+
+    def label(self) -> str:
+        return f"mma_tile({'' if self.instruction is None else self.instruction.name})"
+
+    def expand(self, spec: Spec, context: Context) -> Expansion:
+        mma = self._chosen(_checked(spec), context.architecture, context.instructions)
+        m, n, k = mma.shape
+        refinements = (Unroll(),) if mma.level == Warp else (To(mma.level),)
+        tiles = Tile((m, n), refinements=refinements).expand(spec, context)
+        (outer,) = tiles.children
+        steps = Split((k,), refinements=(Unroll(),)).expand(outer.spec, context.enter(outer))
+        (inner,) = steps.children
+        return Expansion((Child("body", inner.spec, active=outer.active),), _filled(tiles.program, steps.program))
+
+    def _chosen(self, spec: MatMulSpec, architecture: Architecture, instructions: tuple[Executable, ...]) -> Mma:
+        if isinstance(self.instruction, Mma):
+            return self.instruction
+        known = [one for one in instructions if isinstance(one, Mma)]
+        for one in known:
+            if one.last is not None and architecture.capability > one.last:
+                continue
+            if architecture.capability >= one.capability and _types_fit(one, spec) and _divides(one, spec):
+                return one
+        raise DecompositionError(
+            f"mma_tile: no matrix instruction of {architecture} for {spec} of {spec.A.dtype}, {spec.B.dtype} and {spec.C.dtype}",
+            legal=[one.name for one in known if one.capability <= architecture.capability] or "none",
+            hint="other element types, another accumulator in epilog(RF, float32, ...), or a larger split",
+        )
+
+    def choices(self, spec: Spec, context: Context) -> Iterator[MmaTile]:
+        step = MmaTile()
+        try:
+            step.expand(spec, context)
+        except DecompositionError:
+            return
+        yield step
+
+
+def _types_fit(mma: Mma, spec: MatMulSpec) -> bool:
+    return spec.A.dtype in mma.factor and spec.B.dtype in mma.factor and spec.C.dtype == mma.result
+
+
+def _divides(mma: Mma, spec: MatMulSpec) -> bool:
+    return all((constant(size) or 0) % part == 0 for size, part in zip(spec.sizes, mma.shape, strict=True))
+
+
+def _checked(spec: Spec) -> MatMulSpec:
+    if not isinstance(spec, MatMulSpec):
+        raise DecompositionError(f"mma_tile: {spec.title} is no matrix product", legal="MatMul")
+    if spec.level != Warp:
+        raise DecompositionError(f"mma_tile: a matrix instruction is a warp's, this spec is {spec.level}'s", hint="tile(...).to(Warp) first")
+    sizes = tuple(constant(size) for size in spec.C.shape)
+    if sizes != (SIDE, SIDE):
+        raise DecompositionError(
+            f"mma_tile: {SIDE}x{SIDE} elements of C are expected, got {'x'.join(map(str, spec.C.shape))}", hint="tile(16, 16).unroll() first"
+        )
+    for dim in spec.C.dims:
+        if len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1:
+            raise DecompositionError("mma_tile: the tile of C is not contiguous", hint="a plain tile(16, 16), not a strided one")
+    return spec
+
+
+def _filled(program: tuple[Stmt, ...], inner: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    result: list[Stmt] = []
+    for statement in program:
+        if isinstance(statement, Hole):
+            result += inner
+        elif isinstance(statement, For):
+            result.append(attrs.evolve(statement, body=_filled(statement.body, inner)))
+        else:
+            result.append(statement)
+    return tuple(result)

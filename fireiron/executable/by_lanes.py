@@ -1,0 +1,101 @@
+"""What instructions of a warp share: their statement from lane maps, and loops where a spec is several of their tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from fireiron.dividing import divide, loop_over
+from fireiron.errors import DecompositionError
+from fireiron.expr import Const, Expr, constant
+from fireiron.ir import Exec, For, Hole, Stmt
+from fireiron.lanes import LaneMap
+from fireiron.machine import Architecture, DType, Level, Memory
+from fireiron.spec import Spec
+from fireiron.tree import Context, Executable, Mismatch
+from fireiron.units import index_in
+
+
+def lane_number(level: Level, context: Context) -> Expr:
+    """This thread's number inside its unit of a level, by name."""
+    name = "lane" if level.label == "warp" else f"{level.label}_lane"
+    return context.let(name, index_in(level, context.thread))
+
+
+def tile_of(spec: Spec, maps: Mapping[str, LaneMap]) -> dict[str, int]:
+    """The sizes of an instruction's tile by dimension of the spec."""
+    return {dim: size for name, dims in spec.uses.items() for dim, size in zip(dims, maps[name].tile, strict=True)}
+
+
+def statements_by_lanes(
+    executable: Executable, spec: Spec, context: Context, maps: Mapping[str, LaneMap], spread: Iterable[str] = (), **options: int
+) -> tuple[Stmt, ...]:
+    """The statement of a spec that is one tile of the instruction, or loops over its tiles."""
+    extents = {dim: (size, None) for dim, size in tile_of(spec, maps).items()}
+    views, digits = divide(spec, extents, executable.name)
+    if not digits:
+        return (one_statement(executable, spec, context, maps, spread, **options),)
+    views, program, _ = loop_over(spec, views, digits, True, context, (Hole("tile"),))
+    inner = one_statement(executable, spec.with_operands(**views), context, maps, spread, **options)
+    return _filled(program, inner)
+
+
+def _filled(program: tuple[Stmt, ...], inner: Exec) -> tuple[Stmt, ...]:
+    """The loops with the statement in their innermost body."""
+    return tuple(attrs.evolve(one, body=_filled(one.body, inner)) if isinstance(one, For) else inner for one in program)
+
+
+def one_statement(
+    executable: Executable, spec: Spec, context: Context, maps: Mapping[str, LaneMap], spread: Iterable[str] = (), vector: int = 0
+) -> Exec:
+    """The statement of one tile; with `vector`, the source is read so many elements at a time."""
+    lane = lane_number(spec.level, context)
+    accesses = []
+    for name, view in spec.operands.items():
+        if view.bounded and not executable.handles_edges:
+            raise DecompositionError(
+                f"{executable.name} takes all elements of {name} ({view.tensor.name}) or none, and the last tile may overhang",
+                hint="load the operand first (a load fills what lies outside), or make the size a multiple of the tile",
+            )
+        access = maps[name].access(view, lane, name in spec.outputs, context.origin)
+        accesses.append(attrs.evolve(access, spread=True) if name in spread else access)
+    accumulate = getattr(spec, "accumulate", Const(0))
+    return Exec(
+        executable, spec, tuple(accesses), accumulate, context.active,
+        vector=vector or 1, vectors=(vector, 1) if vector else (), lane_maps=tuple(maps[name] for name in spec.operands), origin=context.origin,
+    )  # fmt: skip
+
+
+def shape_mismatch(spec: Spec, tile: Mapping[str, int], multiples: bool) -> tuple[Mismatch, ...]:
+    """Why a spec is not the instruction's tile, or no multiple of it."""
+    sizes = {dim: constant(spec.size(dim)) for dim in spec.dims}
+    fits = all(size is not None and (size % tile[dim] == 0 if multiples else size == tile[dim]) for dim, size in sizes.items())
+    if fits:
+        return ()
+    wanted = "x".join(str(tile[dim]) for dim in spec.dims)
+    return (Mismatch("shape", f"{'multiples of ' if multiples else ''}{wanted}", "x".join(map(str, spec.sizes))),)
+
+
+def level_mismatch(spec: Spec, level: Level) -> tuple[Mismatch, ...]:
+    """Why a spec's level is not the instruction's."""
+    return () if spec.level == level else (Mismatch("level", level.name, spec.level.name),)
+
+
+def type_mismatch(spec: Spec, operand: str, dtypes: tuple[DType, ...]) -> tuple[Mismatch, ...]:
+    """Why an operand's element type is not the instruction's."""
+    got = spec.operands[operand].dtype
+    return () if got in dtypes else (Mismatch(f"{operand} type", " or ".join(map(str, dtypes)), str(got)),)
+
+
+def memory_mismatch(spec: Spec, operand: str, memories: tuple[Memory, ...]) -> tuple[Mismatch, ...]:
+    """Why an operand does not lie where the instruction wants it."""
+    got = spec.operands[operand].memory
+    return () if got in memories else (Mismatch(f"{operand} memory", " or ".join(memory.name for memory in memories), got.name),)
+
+
+def target_mismatch(architecture: Architecture, first: int, last: int | None = None) -> tuple[Mismatch, ...]:
+    """Why a target does not have the instruction."""
+    if architecture.capability >= first and (last is None or architecture.capability <= last):
+        return ()
+    return (Mismatch("target", f"sm_{first}" + (" or newer" if last is None else f" to sm_{last}"), architecture.name),)
