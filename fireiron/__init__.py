@@ -30,6 +30,7 @@ from fireiron.expr import Const, Expr, Var, all_of, any_of, ceildiv, equal, mini
 from fireiron.layout import Layout, Swizzle
 from fireiron.machine import (
     ARCHITECTURES,
+    FR,
     GL,
     RF,
     SH,
@@ -104,6 +105,7 @@ __all__ = [
     "Expansion",
     "Expr",
     "FFMA",
+    "FR",
     "FireironError",
     "Fma",
     "GL",

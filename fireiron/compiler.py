@@ -15,9 +15,12 @@ from fireiron.executable import INSTRUCTIONS
 from fireiron.expr import is_cuda_name
 from fireiron.ir import Kernel, verify
 from fireiron.lower.allocate import allocate
+from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.distribute import distribute
+from fireiron.lower.pipeline import pipeline
 from fireiron.lower.synchronize import synchronize
 from fireiron.lower.vectorize import vectorize
+from fireiron.lower.wait import wait
 from fireiron.lower.walk import Grown, grow_tree, prune, walk
 from fireiron.machine import DEFAULT_ARCHITECTURE, Architecture, as_architecture
 from fireiron.spec import Spec
@@ -27,11 +30,14 @@ if TYPE_CHECKING:
     from fireiron.strategy import Strategy
 
 PASSES: tuple[tuple[str, Callable[[Kernel], Kernel]], ...] = (
+    ("pipeline", pipeline),
     ("distribute", distribute),
     ("allocate", allocate),
     ("vectorize", vectorize),
+    ("asynchronous", asynchronous),
     ("prune", prune),
     ("synchronize", synchronize),
+    ("wait", wait),
 )
 """The passes after the walk, in order; each maps IR to IR and can be printed (see docs/pipeline.md)."""
 

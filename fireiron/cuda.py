@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import attrs
 
@@ -32,12 +33,22 @@ from fireiron.expr import (
     conjuncts,
     constant,
 )
-from fireiron.ir import Access, Barrier, Buffer, Comment, Exec, For, Kernel, Let, Stmt, execs
-from fireiron.machine import SH, DType, bfloat16, float16
+from fireiron.ir import Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Stmt, Wait, execs
+from fireiron.machine import SH, DType, bfloat16, float8_e4m3, float8_e5m2, float16, float32, tf32
+from fireiron.opaque import at_tiles
 from fireiron.spec import MatMulSpec, MoveSpec
 
 _INDENT = "  "
 _BUILT_IN = {"block": "blockIdx.x", "thread": "threadIdx.x"}
+
+
+_SHARED_ADDRESS = [
+    "// the address of inline PTX for shared memory",
+    "__device__ __forceinline__ unsigned shared_address(const void* pointer)",
+    "{",
+    f"{_INDENT}return static_cast<unsigned>(__cvta_generic_to_shared(pointer));",
+    "}",
+]
 
 
 def emit(kernel: Kernel) -> str:
@@ -183,10 +194,14 @@ def literal(number: int, dtype: DType) -> str:
         return f"__float2half_rn({number}.0f)"
     if dtype == bfloat16:
         return f"__float2bfloat16_rn({number}.0f)"
+    if dtype in _EIGHT_BITS:
+        return f"{dtype.cuda}({number}.0f)"
     if dtype.kind == "float":
         return f"{number}.0" + ("f" if dtype.bits == 32 else "")
     return str(number)
 
+
+_EIGHT_BITS = (float8_e4m3, float8_e5m2)
 
 _TO_HALF = {"float": "__float2half_rn({})", "double": "__double2half({})", "int": "__int2half_rn({})", "signed char": "__int2half_rn({})"}
 _TO_BFLOAT = {
@@ -199,6 +214,10 @@ def converted(text: str, source: DType, target: DType) -> str:
     """A value converted to another element type, rounded to nearest even, floats to integers toward zero."""
     if source == target:
         return text
+    if source in _EIGHT_BITS:
+        return converted(f"static_cast<float>({text})", float32, target)
+    if target in _EIGHT_BITS:
+        return f"{target.cuda}({text if source.cuda in ('float', 'double') else converted(text, source, float32)})"
     if source == float16:
         if target == bfloat16:
             return f"__float2bfloat16_rn(__half2float({text}))"
@@ -223,18 +242,20 @@ class _Printer:
     """The text of one kernel. Executables call its public methods to print themselves."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+        self.kernel = at_tiles(kernel)
         self.dropped: frozenset[Expr] = frozenset()
 
     literal = staticmethod(literal)
+    expression = staticmethod(expression)
     converted = staticmethod(converted)
 
     # ------------------------------------------------------------------------------------------ the frame
 
     def kernel_text(self) -> str:
         kernel = self.kernel
-        lines = [*self._header(), *self._includes(), "", *self._signature(), "{"]
-        lines += _indented([*self._prologue(), *self.statements(kernel.body)])
+        body = _indented([*self._prologue(), *self.statements(kernel.body)])
+        helpers = [""] + _SHARED_ADDRESS if any("shared_address(" in line for line in body) else []
+        lines = [*self._header(), *self._includes(), *helpers, "", *self._signature(), "{", *body]
         return "\n".join([*(wrapped for line in lines for wrapped in _wrapped(line)), "}", ""])
 
     def _header(self) -> Iterable[str]:
@@ -262,6 +283,10 @@ class _Printer:
             yield "#include <cuda_fp16.h>"
         if bfloat16 in dtypes:
             yield "#include <cuda_bf16.h>"
+        instructions = [statement.instruction for statement, _ in execs(self.kernel.body)]
+        yield from dict.fromkeys(f"#include <{header}>" for one in instructions for header in getattr(one, "headers", ()))
+        if dtypes & set(_EIGHT_BITS):
+            yield "#include <cuda_fp8.h>"
 
     def _signature(self) -> Iterable[str]:
         kernel = self.kernel
@@ -302,10 +327,17 @@ class _Printer:
                 yield from self._registers(buffer)
 
     def _registers(self, buffer: Buffer) -> Iterable[str]:
+        if buffer.memory.fragment is not None:
+            yield f"{self._toucher(buffer).declaration(self.kernel, buffer)}  // of {_shape(buffer)}"
+            return
         size = constant(buffer.total) or 1
         align = f"__align__({min(16, _power_below(size * buffer.dtype.bytes))}) " if self._moved_as_vector(buffer) else ""
         note = "" if size <= 255 else "; too many for registers: lives in local memory"
         yield f"{align}{buffer.dtype.cuda} {buffer.name}[{size}];  // of {_shape(buffer)}{note}"
+
+    def _toucher(self, buffer: Buffer) -> Any:
+        """The first instruction that touches a buffer."""
+        return next(one.instruction for one, _ in execs(self.kernel.body) if any(access.buffer == buffer.name for access in one.accesses))
 
     def _moved_as_vector(self, buffer: Buffer) -> bool:
         if buffer.dtype.bits < 32 and (constant(buffer.total) or 1) * buffer.dtype.bytes % 4 == 0:
@@ -351,9 +383,13 @@ class _Printer:
         own = self._conditions(items[position])
         if not own:
             return None, position
-        stop = position
-        while stop < len(items) and own[0] in self._conditions(items[stop]):
-            stop += 1
+        stop = here = position
+        while here < len(items):
+            if own[0] in self._conditions(items[here]):
+                stop = here + 1
+            elif not isinstance(items[here], Comment):
+                break
+            here += 1
         return own[0], stop
 
     def _conditions(self, statement: Stmt) -> tuple[Expr, ...]:
@@ -364,7 +400,7 @@ class _Printer:
             inner = [one for one in statement.body if not isinstance(one, Comment)]
             bound = {statement.var} | {one.var for one in inner if isinstance(one, Let)}
             parts = [self._conditions(one) for one in inner if not isinstance(one, Let)]
-            if not parts or any(isinstance(one, Barrier) for one in inner):
+            if not parts or any(isinstance(one, (Barrier, Commit, Wait)) for one in inner):
                 return ()
             return tuple(c for c in parts[0] if all(c in part for part in parts) and c.variables().isdisjoint(bound))
         return ()
@@ -396,6 +432,10 @@ class _Printer:
             case Barrier(scope=scope, reason=reason):
                 call = "__syncthreads();" if scope == "block" else "__syncwarp();"
                 return [f"{call}  // {reason}" if reason else call]
+            case Commit():
+                return ['asm volatile("cp.async.commit_group;" ::: "memory");']
+            case Wait(groups=groups, reason=reason):
+                return [f'asm volatile("cp.async.wait_group {groups};" ::: "memory");' + (f"  // {reason}" if reason else "")]
             case For():
                 return self._loop(statement)
             case Exec():
@@ -463,7 +503,8 @@ class _Printer:
         together = max(4 // buffer.dtype.bytes, 1)
         offsets = access.elements()
         if together == 1:
-            return [self.place(access, offset) for offset in offsets]
+            places = [self.place(access, offset) for offset in offsets]
+            return [f"__float_as_uint({place})" for place in places] if buffer.dtype == tf32 else places
         texts = []
         for start in range(0, len(offsets), together):
             first = buffer.address(access, offsets[start])
@@ -488,7 +529,7 @@ class _Printer:
 
     def constraint(self, dtype: DType) -> str:
         """The letter of inline PTX for a register of this element type."""
-        return {"float": "f", "double": "d", "int": "r"}.get(dtype.cuda, "r") if dtype.bits >= 32 else "r"
+        return "r" if dtype == tf32 else {"float": "f", "double": "d", "int": "r"}.get(dtype.cuda, "r")
 
     def cleared(self, statement: Exec, registers: list[str], kind: str) -> list[str]:
         """Zeros in the accumulators, where the statement does not add to them."""
@@ -496,9 +537,15 @@ class _Printer:
         lines = [f"{register} = {zero};" for register in registers]
         return lines if statement.accumulate == FALSE else _guarded(f"!({_c(statement.accumulate, 0)})", lines)
 
+    def unless_adding(self, statement: Exec, lines: list[str]) -> list[str]:
+        """Lines for where the old value of an output does not count."""
+        if statement.accumulate in (TRUE, FALSE):
+            return lines if statement.accumulate == FALSE else []
+        return _guarded(f"!({_c(statement.accumulate, 0)})", lines)
+
     def shared_address(self, access: Access) -> str:
         """The address of a lane's first element in the window of shared memory."""
-        return f"static_cast<unsigned>(__cvta_generic_to_shared(&{self.place(access)}))"
+        return f"shared_address(&{self.place(access)})"
 
     # ------------------------------------------------------------------------------------------ pairs of halves
 
@@ -566,6 +613,9 @@ class _Printer:
             return [line] if guard == TRUE else _guarded(expression(guard), [line])
         dtype = self.kernel.buffer(target.buffer).dtype
         lines = [f"__align__({dtype.bytes * len(pairs)}) {dtype.cuda} piece[{len(pairs)}];"]
+        kind = self.kernel.buffer(source.buffer).dtype
+        if kind != dtype and read > 1:
+            raise VerificationError(f"{statement.instruction.name}: a vector of {kind} cannot be converted in one piece")
         for lane in range(0, len(pairs), read):
             fill = self._rest(source.inside(pairs[lane][0]), outer)
             slot = f"piece[{lane}]" if read == 1 else f"*reinterpret_cast<{carrier(dtype, read)}*>(&piece[{lane}])"
@@ -577,6 +627,18 @@ class _Printer:
             lines += [line] if guard == TRUE else _guarded(expression(guard), [line])
         return ["{", *_indented(lines), "}"]
 
+    def asynchronous_copy(self, statement: Exec, text: Callable[[_Printer, str, str, str | None], list[str]]) -> list[str]:
+        """A move of one thread in pieces of `vector` elements, each printed by `text(printer, target, source, fill)`."""
+        source, target = statement.accesses
+        outer = frozenset(conjuncts(statement.active)) | self.dropped
+        lines: list[str] = []
+        for start in range(0, len(source.elements()), statement.vector):
+            read, write = source.elements()[start], target.elements()[start]
+            fill = self._rest(source.inside(read), outer)
+            place = f"shared_address(&{self.place(target, write)})"
+            lines += text(self, place, f"&{self.place(source, read)}", None if fill == TRUE else _c(fill, 9))
+        return lines
+
     def _rest(self, condition: Expr, tested: frozenset[Expr]) -> Expr:
         return all_of(part for part in conjuncts(condition) if part not in tested)
 
@@ -586,6 +648,8 @@ class _Printer:
         buffer = self.kernel.buffer(access.buffer)
         if not buffer.memory.private:
             return statement.width(side)
+        if statement.spec.operands["src"].dtype != statement.spec.operands["dst"].dtype:
+            return 1
         first = buffer.address(access, offsets[0])
         beside = all(buffer.address(access, offset) - first == Const(step) for step, offset in enumerate(offsets))
         return len(offsets) if beside and first.factor % len(offsets) == 0 and (constant(buffer.elements) or 1) % len(offsets) == 0 else 1

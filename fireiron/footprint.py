@@ -47,12 +47,16 @@ def thread_values(kernel: Kernel) -> Mapping[str, Array]:
     return values
 
 
-def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var]) -> Grid:
-    """Axes for the loops that occur in `needed`, then one for the threads; loops of unknown extent stay at their first value."""
-    values = dict(thread_values(kernel))
-    used = [loop for loop in loops if loop.var in needed]
-    static = [loop for loop in used if constant(loop.extent) is not None]
-    shape = (*(constant(loop.extent) or 1 for loop in static), kernel.threads)
+def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixed: Mapping[str, int] = {}) -> Grid:
+    """Axes for the loops that occur in `needed` and are not `fixed`, then one for the threads.
+
+    Loops of unknown extent stay at their first value; those whose addresses repeat run through one period.
+    """
+    values: dict[str, Array] = {**thread_values(kernel), **fixed}
+    used = [loop for loop in loops if loop.var in needed and loop.var.name not in fixed]
+    counts = {loop.var: _values(loop) for loop in used}
+    static = [loop for loop in used if counts[loop.var] is not None]
+    shape = (*(counts[loop.var] or 1 for loop in static), kernel.threads)
     rank = len(shape)
     for axis, loop in enumerate(static):
         values[loop.var.name] = np.arange(shape[axis]).reshape([-1 if other == axis else 1 for other in range(rank)])
@@ -64,6 +68,14 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var]) -> G
             inner[var.name] = np.asarray(compiled(value)({**values, **inner}))
     values |= inner
     return Grid(values, shape)
+
+
+def _values(loop: For) -> int | None:
+    """How many values of a loop say all about the addresses in it; None where that is not known."""
+    count = constant(loop.extent)
+    if loop.period:
+        return loop.period if count is None else min(count, loop.period)
+    return count
 
 
 def closure(kernel: Kernel, variables: frozenset[Var]) -> frozenset[Var]:

@@ -226,9 +226,9 @@ class For(Stmt):
     extent: Expr
     body: tuple[Stmt, ...]
     unroll: bool = False
+    origin: str | None = attrs.field(default=None, eq=False)
     stages: int = 0
     period: int = 0
-    origin: str | None = attrs.field(default=None, eq=False)
 
 
 @attrs.frozen

@@ -43,7 +43,8 @@ class DType:
     """An element type.
 
     `bits` is its size; `kind` is `"float"` or `"int"`; `cuda` is its name in CUDA C++; `numpy` names the NumPy type
-    (bfloat16 comes from `ml_dtypes`); `mantissa` counts the bits of a float's significand, the hidden one included.
+    (bfloat16 and the 8-bit floats come from `ml_dtypes`); `mantissa` counts the bits of a float's significand, the hidden
+    one included.
     """
 
     name: str = attrs.field(validator=_text)
@@ -65,16 +66,16 @@ class DType:
         return self.bits // 8
 
     def to_numpy(self) -> Any:
-        """The NumPy dtype; bfloat16 needs the package `ml_dtypes`."""
+        """The NumPy dtype; bfloat16 and the 8-bit floats need the package `ml_dtypes`."""
         import numpy
 
-        if self.numpy != "bfloat16":
+        if self.numpy not in _ML_DTYPES:
             return numpy.dtype(self.numpy)
         try:
             import ml_dtypes
         except ImportError:
-            raise ArgumentError("bfloat16 arrays need the package ml_dtypes", hint="pip install fireiron[bf16]") from None
-        return numpy.dtype(ml_dtypes.bfloat16)
+            raise ArgumentError(f"{self.name} arrays need the package ml_dtypes", hint="pip install fireiron[bf16]") from None
+        return numpy.dtype(getattr(ml_dtypes, self.numpy))
 
     def __repr__(self) -> str:
         return self.name
@@ -82,14 +83,25 @@ class DType:
     __str__ = __repr__
 
 
+_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+
 float64 = DType("float64", 64, "float", "double", "float64", 53)
 float32 = DType("float32", 32, "float", "float", "float32", 24)
 float16 = DType("float16", 16, "float", "__half", "float16", 11)
 bfloat16 = DType("bfloat16", 16, "float", "__nv_bfloat16", "bfloat16", 8)
+tf32 = DType("tf32", 32, "float", "float", "float32", 11)
+"""A float32 of which a matrix instruction reads the upper 19 bits: it drops the last 13 of the mantissa, toward zero. Until
+then all 32 bits are kept: loads, copies and conversions of float32 to tf32 change nothing."""
+
+float8_e4m3 = DType("float8_e4m3", 8, "float", "__nv_fp8_e4m3", "float8_e4m3fn", 4)
+float8_e5m2 = DType("float8_e5m2", 8, "float", "__nv_fp8_e5m2", "float8_e5m2", 3)
 int32 = DType("int32", 32, "int", "int", "int32")
 int8 = DType("int8", 8, "int", "signed char", "int8")
 
-DTYPES: tuple[DType, ...] = (float64, float32, float16, bfloat16, int32, int8)
+DTYPES: tuple[DType, ...] = (float64, float32, float16, bfloat16, int32, int8, tf32, float8_e4m3, float8_e5m2)
+
+MATRIX_ONLY: tuple[DType, ...] = (tf32, float8_e4m3, float8_e5m2)
+"""Element types that only matrix instructions compute with; threads copy and convert them."""
 
 
 def as_dtype(value: object) -> DType:
@@ -107,13 +119,14 @@ class Memory:
     """A place for tensors.
 
     `depth` orders memories from far to near (loads go deeper). `shared_by` says who sees one copy: `"grid"`, `"block"`
-    or `"thread"`. `capacity_name` is how messages call it.
+    or `"thread"`. `capacity_name` is how messages call it. `fragment` is the (m, n, k) of a memory of WMMA fragments.
     """
 
     name: str = attrs.field(validator=_text)
     depth: int = attrs.field(validator=_count())
     shared_by: str = attrs.field(validator=_text)
     capacity_name: str = attrs.field(validator=_text)
+    fragment: tuple[int, int, int] | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.shared_by not in ("grid", "block", "thread"):
@@ -124,8 +137,13 @@ class Memory:
         """Each thread has its own part: a tensor in it is distributed."""
         return self.shared_by == "thread"
 
+    @property
+    def label(self) -> str:
+        """What variables in it are called: `sh`, `rf`, `fr`."""
+        return self.name.partition("<")[0].lower()
+
     def __repr__(self) -> str:
-        return self.name
+        return self.name if self.fragment is None else f"FR{self.fragment}"
 
     __str__ = __repr__
 
@@ -135,6 +153,26 @@ SH = Memory("SH", 1, "block", "shared memory")
 RF = Memory("RF", 3, "thread", "registers")
 
 MEMORIES: tuple[Memory, ...] = (GL, SH, RF)
+
+FRAGMENTS: tuple[Memory, ...] = tuple(
+    Memory(f"FR<{m},{n},{k}>", 2, "thread", "WMMA fragments", (m, n, k))
+    for m, n, k in ((16, 16, 16), (32, 8, 16), (8, 32, 16), (16, 16, 8), (8, 8, 4))
+)
+"""Registers of a warp that only WMMA functions touch, by the shape of the product that they serve (Fireiron, section 4.3).
+
+The shapes are those of the CUDA C++ Programming Guide, "Element Types and Matrix Sizes"."""
+
+
+def FR(m: int, n: int, k: int) -> Memory:
+    """The memory of WMMA fragments for products of m x n x k, between SH and RF; the paper's `FR<m,n,k>`.
+
+    >>> print(FR(16, 16, 16).name)
+    FR<16,16,16>
+    """
+    for memory in FRAGMENTS:
+        if memory.fragment == (as_integer(m), as_integer(n), as_integer(k)):
+            return memory
+    raise ArgumentError(f"FR({m}, {n}, {k}): WMMA has no such shape", legal=[repr(memory) for memory in FRAGMENTS])
 
 
 @attrs.frozen(repr=False)

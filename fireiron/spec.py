@@ -14,7 +14,24 @@ import attrs
 
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.expr import FALSE, Expr, as_expr, constant, positive
-from fireiron.machine import GL, MEMORIES, DType, Kernel, Level, Memory, as_dtype, as_integer, float32, int8, int32
+from fireiron.machine import (
+    FRAGMENTS,
+    GL,
+    MATRIX_ONLY,
+    MEMORIES,
+    DType,
+    Kernel,
+    Level,
+    Memory,
+    as_dtype,
+    as_integer,
+    float8_e4m3,
+    float8_e5m2,
+    float32,
+    int8,
+    int32,
+    tf32,
+)
 from fireiron.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
 from fireiron.verbs import Verbs
 
@@ -170,7 +187,8 @@ class MatMulSpec(Spec):
         if len(inputs) != 2:
             raise ArgumentError(f"reference(A, B): {len(inputs)} arrays", hint="pass A (M x K) and B (K x N)")
         wide = numpy.float64 if self.C.dtype.kind == "float" else numpy.int64
-        product = numpy.asarray(inputs[0]).astype(wide) @ numpy.asarray(inputs[1]).astype(wide)
+        left, right = (multiplied(numpy.asarray(one), self.operands[name].dtype).astype(wide) for name, one in zip("AB", inputs, strict=True))
+        product = left @ right
         with numpy.errstate(over="ignore"):
             return product.astype(self.C.dtype.to_numpy())
 
@@ -180,7 +198,7 @@ class MatMulSpec(Spec):
 
         dtype = self.C.dtype.to_numpy()
         wide = numpy.float32 if self.C.dtype.kind == "float" and self.C.dtype.bits < 32 else dtype
-        left, right = (values[name].astype(wide, copy=False) for name in ("A", "B"))
+        left, right = (multiplied(values[name], self.operands[name].dtype).astype(wide, copy=False) for name in ("A", "B"))
         result = numpy.where(accumulate, values["C"], 0).astype(wide) if accumulate is not True else values["C"].astype(wide, copy=False)
         for k in range(left.shape[1]):
             result = result + left[:, k, None] * right[None, k]
@@ -203,13 +221,13 @@ class MatMulSpec(Spec):
             keywords["accumulate"] = repr(self.accumulate)
         keywords |= {name: repr(view.tensor.layout) for name, view in views.items() if view.tensor.layout != ColMajor}
         options = "".join(f", {name}={value}" for name, value in keywords.items())
-        text = f"MatMul({M}, {N}, {K}{options})({', '.join(m.name for m in self.memories)})({self.level})"
+        text = f"MatMul({M}, {N}, {K}{options})({', '.join(map(repr, self.memories))})({self.level})"
         return text if self == _rebuild(self) else None
 
 
 def _rebuild(spec: MatMulSpec) -> MatMulSpec | None:
     views = spec.operands
-    if any(not isinstance(view.tensor.layout, MatrixLayout) or view.memory not in MEMORIES for view in views.values()):
+    if any(not isinstance(view.tensor.layout, MatrixLayout) or view.memory not in (*MEMORIES, *FRAGMENTS) for view in views.values()):
         return None
     shape = MatMulShape(
         spec.sizes,
@@ -274,7 +292,7 @@ class MoveSpec(Spec):
         keywords |= {name: repr(view.tensor.layout) for name, view in self.operands.items() if view.tensor.layout != ColMajor}
         options = "".join(f", {name}={value}" for name, value in keywords.items())
         M, N = (_size_repr(size) for size in self.sizes)
-        text = f"Move({M}, {N}{options})({', '.join(m.name for m in self.memories)})({self.level})"
+        text = f"Move({M}, {N}{options})({', '.join(map(repr, self.memories))})({self.level})"
         layouts = (self.src.tensor.layout, self.dst.tensor.layout)
         shape = MoveShape(self.sizes, (self.src.dtype, self.dst.dtype), layouts)  # type: ignore[arg-type]
         return text if self == _move(shape, self.memories, self.level) else None
@@ -319,22 +337,41 @@ class InitSpec(Spec):
         options = "".join(f", {name}={value}" for name, value in keywords.items())
         M, N = (_size_repr(size) for size in self.sizes)
         shape = InitShape(self.sizes, self.dst.dtype, self.dst.tensor.layout, self.value)
-        text = f"Init({M}, {N}{options})({self.dst.memory})({self.level})"
+        text = f"Init({M}, {N}{options})({self.dst.memory!r})({self.level})"
         return text if self == shape(self.dst.memory)(self.level) else None
 
 
 def convert(values: Any, dtype: DType) -> Any:
-    """An array in another element type, as C++ converts: floats to integers toward zero."""
+    """An array in another element type, as C++ converts: floats to integers toward zero, to 8-bit floats with saturation."""
     import numpy
 
     target = dtype.to_numpy()
     with numpy.errstate(over="ignore", invalid="ignore"):
+        if dtype in _LARGEST and values.dtype != target:
+            wide = values if values.dtype in (numpy.float32, numpy.float64) else values.astype(numpy.float32)
+            return numpy.clip(wide, -_LARGEST[dtype], _LARGEST[dtype]).astype(target)
         return values.astype(target, copy=False)
 
 
+_LARGEST: Mapping[DType, float] = {float8_e4m3: 448.0, float8_e5m2: 57344.0}
+"""The largest finite 8-bit floats; conversions of CUDA (`__NV_SATFINITE`) stop there."""
+
+_TF32_BITS = 0xFFFFE000
+"""The upper 19 bits of a float32."""
+
+
+def multiplied(values: Any, dtype: DType) -> Any:
+    """What a matrix instruction multiplies: of tf32 the upper 19 bits, of other types the elements themselves."""
+    import numpy
+
+    if dtype != tf32:
+        return values
+    return (numpy.ascontiguousarray(values, numpy.float32).view(numpy.uint32) & numpy.uint32(_TF32_BITS)).view(numpy.float32)
+
+
 def default_result(dtype: DType) -> DType:
-    """The type of C if none is named: int32 for int8, else that of A."""
-    return int32 if dtype == int8 else dtype
+    """The type of C if none is named: int32 for int8, float32 for types that only matrix instructions take, else that of A."""
+    return int32 if dtype == int8 else float32 if dtype in MATRIX_ONLY else dtype
 
 
 # ---------------------------------------------------------------------------------------------- the short form

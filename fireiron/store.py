@@ -45,7 +45,7 @@ from fireiron.executable.pointwise import ThreadPointwise
 from fireiron.executable.thread_move import ThreadInit, ThreadMove
 from fireiron.expr import Const, Expr, Var, all_of, any_of, as_expr, constant, equal, minimum
 from fireiron.layout import Layout, Swizzle
-from fireiron.machine import DTYPES, GL, LEVELS, MEMORIES, SH, DType, Level, Memory
+from fireiron.machine import DTYPES, FRAGMENTS, GL, LEVELS, MEMORIES, SH, DType, Level, Memory
 from fireiron.pointwise import OPERATIONS, BinaryPointwise, BinaryPointwiseSpec
 from fireiron.refine.align import Align
 from fireiron.refine.layout import Layout as DealOrder
@@ -193,7 +193,7 @@ class _Store:
             return value
         if isinstance(value, Expr):
             return expression_text(value)
-        for named in (DTYPES, MEMORIES, LEVELS):
+        for named in (DTYPES, MEMORIES, FRAGMENTS, LEVELS):
             if value in named:
                 return value.name
         if value in (ColMajor, RowMajor):
@@ -547,7 +547,7 @@ def _variable(arguments: list[Any]) -> Var:
 
 _NAMED: Final[Mapping[Any, Mapping[str, Any]]] = {
     DType: {one.name: one for one in DTYPES},
-    Memory: {one.name: one for one in MEMORIES},
+    Memory: {one.name: one for one in (*MEMORIES, *FRAGMENTS)},
     Level: {one.name: one for one in LEVELS},
     MatrixLayout: {repr(one): one for one in (ColMajor, RowMajor)},
 }

@@ -28,11 +28,13 @@ from fireiron.layout import Layout as ShapeStride
 from fireiron.layout import Swizzle
 from fireiron.machine import Level, as_integer
 from fireiron.refine.align import Align
+from fireiron.refine.bands import Bands
 from fireiron.refine.layout import Layout
 from fireiron.refine.no_sync import NoSync
 from fireiron.refine.pad import MOST as MOST_PAD
 from fireiron.refine.pad import Pad
 from fireiron.refine.permute import Permute
+from fireiron.refine.pipeline import Pipeline
 from fireiron.refine.reuse_buffer import ReuseBuffer
 from fireiron.refine.storage_layout import StorageLayout
 from fireiron.refine.swizzle import SwizzleStorage
@@ -269,6 +271,14 @@ class Tiled(Strategy):
         """
         return self.refine(Permute(_permutation(permutation)))
 
+    def bands(self, rows: int | Any) -> Self:
+        """Let blocks walk down `rows` tile rows before they go one tile column on: neighbours in time share the L2 cache.
+
+        Args: tile rows, or a tunable. Legal on a tile of two dimensions that is dealt to Block.
+        rewrite: block u: tile (u // columns, u % columns) --> block u: tile (band * rows + u % rows, u // rows) in each band
+        """
+        return self.refine(Bands(count(rows, "bands")))
+
     def unchecked(self, reason: str) -> Self:
         """Report races as warnings; the reason is printed in the kernel's header.
 
@@ -283,6 +293,15 @@ class Splitted(Strategy):
     def unroll(self) -> Self:
         """Unroll the loop in the printed code. Legal on every split. rewrite: for k: S --> #pragma unroll for k: S"""
         return self.refine(Unroll())
+
+    def pipeline(self, stages: int | Any) -> Self:
+        """Keep the loads directly under the split `stages - 1` iterations ahead, in `stages` buffers each.
+
+        Args: stages, 1 to 16, or a tunable. Legal where at least one load stands under the split.
+        rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
+        """
+        count(stages, "pipeline")
+        return self.refine(Pipeline(stages))
 
     def sync(self) -> Self:
         """Require a block barrier last in the body of the loop.
@@ -346,8 +365,8 @@ class Loaded(Strategy):
         """
         return self.refine(ReuseBuffer())
 
-    def swizzle(self, swizzle: Swizzle) -> Self:
-        """XOR the addresses in the new buffer.
+    def swizzle(self, swizzle: Swizzle | None = None) -> Self:
+        """XOR the addresses in the new buffer; without an argument so that 16-byte pieces of eight rows lie in all banks.
 
         Legal for every `Swizzle`. rewrite: A_sh[i] --> A_sh[swizzle(i)]
         """

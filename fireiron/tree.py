@@ -16,7 +16,7 @@ import attrs
 
 from fireiron.errors import DecompositionError, FireironError, IncompleteError
 from fireiron.expr import ONE, TRUE, Const, Expr, Var, all_of
-from fireiron.ir import Access, Exec, Hole, Stmt, execs
+from fireiron.ir import Access, Buffer, Exec, Hole, Kernel, Stmt, execs
 from fireiron.machine import Architecture, Block
 from fireiron.spec import Spec
 from fireiron.tensor import View
@@ -177,6 +177,9 @@ class Executable:
     handles_edges: ClassVar[bool] = False
     """Whether its text tests each of several elements against the tensor's end by itself."""
 
+    headers: ClassVar[tuple[str, ...]] = ()
+    """The CUDA headers that its text needs, beside those of the element types."""
+
     name: str = ""
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
@@ -194,6 +197,10 @@ class Executable:
     def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
         """The statements for a matching spec: one `Exec` on the operands' views."""
         return (execution(self, spec, context),)
+
+    def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
+        """The declaration of a buffer in fragments, which only instructions like this one touch."""
+        raise _undefined(self, "declaration(self, kernel, buffer)")
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
         """Lines of CUDA C++ for one `Exec`."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Verbs:
-    """The verbs `tile`, `split`, `load`, `epilog`, `mma_tile`, `done` and `then`."""
+    """The verbs `tile`, `split`, `load`, `epilog`, `coalesced`, `mma_tile`, `done` and `then`."""
 
     __slots__ = ()
 
@@ -105,6 +105,22 @@ class Verbs:
         from fireiron.strategy import Epiloged, appended
 
         return appended(self, Epilog.of(memory, (first, second, third), init, store, dtype), Epiloged)
+
+    def coalesced(self, elements: Size) -> Strategy:
+        """A copy by all threads of the group, each a vector of neighbours, in the storage order of the memory further away.
+
+        Args: the most elements of a vector; fewer where sizes or leading dimensions prove no more. Legal on a `Move` of a group of threads.
+        rewrite: Move(m,n)(Block) --> Move(1,elements)(Thread), or Move(elements,1)(Thread) where storage is column-major
+
+        >>> from fireiron import *
+        >>> print(Move(64, 32)(GL, SH)(Block).coalesced(4).result)
+        Move(4,1)(GL,SH)(Thread)
+        """
+        from fireiron.decomp.coalesced import Coalesced
+        from fireiron.strategy import appended
+        from fireiron.tunable import count
+
+        return appended(self, Coalesced(count(elements, "coalesced")))
 
     def mma_tile(self, instruction: Executable | None = None) -> Strategy:
         """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.

@@ -94,10 +94,9 @@ def problem(strategy, sizes, **options):
 
 
 def layout_of(spec):
-    """NN, NT, TN or TT as BLAS would say, seen from the storage order of C."""
+    """NN, NT, TN or TT: whether A and B are stored in another order than C."""
     orders = {one: spec.operands[one].tensor.layout.order for one in "ABC"}
-    letters = ["N" if orders[one] == orders["C"] else "T" for one in "AB"]
-    return "".join(letters if orders["C"] == "row" else letters[::-1])
+    return "".join("N" if orders[one] == orders["C"] else "T" for one in "AB")
 
 
 def arrays(spec, sizes):
@@ -186,7 +185,7 @@ def ours(name, module, spec, sizes, sets):
     """The fastest configuration of a strategy of the library, or None."""
     if spec is None:
         return None
-    return fastest(fireiron_candidates(name, module.strategy, spec, sizes, sets), sets)
+    return fastest(name, fireiron_candidates(name, module.strategy, spec, sizes, sets), sets)
 
 
 def triton_peer():
@@ -221,8 +220,15 @@ def sample_kernels(folder, sizes, sets):
     if tuple(described["sizes"]) != tuple(sizes):
         print(f"{path} is for {described['sizes']}, not for {sizes}: the sample is left out")
         return {}
-    addends = [cp.asarray(np.ones(c.shape, np.float32)) for _, _, c in sets]
-    return {one["name"]: sample_kernel(Path(folder), one, sizes, sets, addends) for one in described["kernels"]}
+    addend = np.random.default_rng(1).standard_normal(sets[0][2].shape, dtype=np.float32)
+    addends = [cp.array(addend) for _ in sets]
+    found = {}
+    for one in described["kernels"]:
+        try:
+            found[one["name"]] = sample_kernel(path.parent, one, sizes, sets, addends)
+        except (OSError, FireironError) as reason:
+            print(f"{one['name']}: {reason}")
+    return found
 
 
 def sample_kernel(folder, described, sizes, sets, addends):
@@ -260,14 +266,14 @@ def check(contender, sets):
     return contender.notes["error"] < (1e-3 if c.dtype == np.float16 else 1e-4)  # false for NaN
 
 
-def correct(contenders, sets):
+def correct(contenders, sets, prefix=""):
     """The contenders whose result is right; the others are named."""
     right = {}
     for name, contender in contenders.items():
         if check(contender, sets):
             right[name] = contender
         else:
-            print(f"WRONG RESULT: {name}, error {contender.notes['error']:.2g}: it is left out")
+            print(f"WRONG RESULT: {prefix}{name}, error {contender.notes['error']:.2g}: it is left out")
     return right
 
 
@@ -309,9 +315,9 @@ def busy(graphs, rounds):
     return times
 
 
-def fastest(candidates, sets):
-    """The fastest of the candidates with a right result; its notes say which it is and how many there were."""
-    right = correct(candidates, sets)
+def fastest(name, candidates, sets):
+    """The fastest of a contender's candidates with a right result; its notes say which it is and how many there were."""
+    right = correct(candidates, sets, f"{name} ")
     if not right:
         return None
     times = {}
@@ -354,9 +360,9 @@ def add_ratios(row, reference):
         return row
     row["reference"] = reference
     for one in measured.values():
-        for kind in ("us", "busy us"):
-            if kind in one:
-                one[kind.replace("us", "ratio")] = measured[reference][kind] / one[kind]
+        for prefix in ("", "busy "):
+            if f"{prefix}us" in one:
+                one[f"{prefix}ratio"] = measured[reference][f"{prefix}us"] / one[f"{prefix}us"]
     return row
 
 
@@ -379,7 +385,7 @@ def large(options):
         sets, buffering = buffers(spec, sizes, options.hot)
         contenders = {"hmma_ampere": ours("hmma_ampere", module, spec, sizes, sets), "cublas": cublas(sets)}
         if peers is not None:
-            contenders["triton mma.sync"] = named_triton(fastest(triton_candidates(peers, sets), sets))
+            contenders["triton mma.sync"] = named_triton(fastest("triton", triton_candidates(peers, sets), sets))
         row = compared(header("large", spec, sizes, buffering), contenders, sets, options, keep_busy=True)
         yield add_ratios(row, "cublas"), spec
 
@@ -422,7 +428,7 @@ def wmma(options):
     else:
         contenders |= sample_kernels(options.sample, WMMA_SIZES, sets)
     row = compared(header("wmma", spec, WMMA_SIZES, buffering), contenders, sets, options)
-    row["note"] = "the sample's kernels also read C, a fifth of the bytes that a launch must move at least once"
+    row["note"] = "the sample's kernels also read C, a third of the bytes that a launch moves at least"
     samples = [name for name in row["contenders"] if name.startswith("sample")]
     yield add_ratios(row, samples[0] if samples else "cublas"), spec
 
@@ -447,6 +453,7 @@ SECTIONS = {"large": large, "small": small, "wmma": wmma, "fp32": fp32}
 # ------------------------------------------------------------------------------------------ report
 
 NOTES = ("registers", "spills", "shared", "error", "choice")
+SUMMARY = ("mean", "minimum", "at least 1", "sizes")
 
 
 def lines(row):
@@ -468,13 +475,13 @@ def table(rows):
 
 def ratios_of_small(rows):
     """Mean, minimum and count of the ratio to cuBLAS, of all sizes and of the cubes."""
-    found = {title(row): (row["M"] == row["N"] == row["K"], row["contenders"]["small"]["ratio"]) for row in rows if "small" in row["contenders"]}
-    groups = {"all": [ratio for _, ratio in found.values()], "cubes": [ratio for cube, ratio in found.values() if cube]}
-    return {
-        name: {"mean": float(np.mean(group)), "minimum": min(group), "at least 1": sum(ratio >= 1 for ratio in group), "sizes": len(group)}
-        for name, group in groups.items()
-        if group
+    measured = [row for row in rows if "ratio" in row["contenders"].get("small", {})]
+    cubes = [row for row in measured if row["M"] == row["N"] == row["K"]]
+    groups = {name: [row["contenders"]["small"]["ratio"] for row in group] for name, group in (("all", measured), ("cubes", cubes))}
+    values = {
+        name: (float(np.mean(group)), min(group), sum(ratio >= 1 for ratio in group), len(group)) for name, group in groups.items() if group
     }
+    return {name: dict(zip(SUMMARY, numbers, strict=True)) for name, numbers in values.items()}
 
 
 def cublas_kernel(spec, sizes):
@@ -509,7 +516,7 @@ def measure_sections(options, result):
             print(f"\n{name}\n{table(rows)}\n", flush=True)
         if name == "small" and rows:
             result["small"] = ratios_of_small(rows)
-            print(tabulate([[group, *values.values()] for group, values in result["small"].items()], ["", "mean ratio", "minimum", "at least 1", "sizes"]))
+            print(tabulate([[group, *values.values()] for group, values in result["small"].items()], ["ratio", *SUMMARY], floatfmt=".3g"))
     return specs
 
 

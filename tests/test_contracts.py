@@ -309,7 +309,7 @@ LAYERS = (
     ("spec",),
     ("pointwise",),
     ("ir",),
-    ("tree", "footprint"),
+    ("tree", "footprint", "opaque"),
     ("dividing", "operand", "tunable"),
     ("substrategy",),
     ("executable",),
@@ -344,7 +344,7 @@ SIBLINGS = {
 """Extensions that import a sibling, each with its reason."""
 
 READERS = {"cuda", "sim", "check"}
-BELOW_READERS = {name for name in RANK if RANK[name] <= RANK["ir"]} | {"footprint"}
+BELOW_READERS = {name for name in RANK if RANK[name] <= RANK["ir"]} | {"footprint", "opaque"}
 EXTENSIONS = {"decomp", "refine", "executable", "strategy"}
 
 

@@ -109,7 +109,7 @@ def check_banks(scene: Scene) -> tuple[Finding, ...]:
 def request(scene: Scene, use: Use) -> Request | None:
     """The requests of an access, or None where it is collective, or its lanes are not known."""
     statement, access = use.statement, use.access
-    if statement.collective or access not in statement.accesses:
+    if statement.collective or access.spread or access not in statement.accesses:
         return None
     known = frozenset({"thread", *(loop.var.name for loop in use.loops)})
     conditions, _ = scene.guards(statement, known)

@@ -36,7 +36,7 @@ def check_coalescing(scene: Scene) -> tuple[Finding, ...]:
     findings = []
     for use in scene.uses:
         buffer = scene.kernel.buffer(use.access.buffer)
-        if buffer.memory == GL and not use.statement.collective:
+        if buffer.memory == GL and not use.statement.collective and not use.access.spread:
             traffic = _traffic(scene, use, sizes)
             if traffic is not None:
                 findings.append(_finding(scene, use, buffer, traffic, sizes))

@@ -20,7 +20,7 @@ from fireiron.check.blocks import between_blocks, local_coordinates
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, accesses_of, linear
 from fireiron.expr import Mod, Var, constant
-from fireiron.ir import Access, Barrier, Exec, For, Stmt
+from fireiron.ir import Access, Barrier, Commit, Exec, For, Stmt, Wait
 from fireiron.machine import GL, SH, Block, Level
 from fireiron.units import unit_in
 
@@ -47,6 +47,7 @@ class Step:
 
     touched: tuple[Footprint, ...]
     by_unit: tuple[Footprint, ...] | None = None
+    asynchronous: bool = False
 
 
 @attrs.frozen(eq=False)
@@ -115,7 +116,7 @@ class _Replay:
         """Steps and barriers in program order; `fixed` are the values of loops that are replayed one by one."""
         steps: list[Any] = []
         for statement in body:
-            if isinstance(statement, Barrier):
+            if isinstance(statement, (Barrier, Commit, Wait)):
                 steps.append(statement)
             elif isinstance(statement, Exec):
                 steps += self.step(statement, loops, fixed)
@@ -133,14 +134,14 @@ class _Replay:
         if not prints:
             return []
         if not statement.collective:
-            return [Step(tuple(prints))]
+            return [Step(tuple(prints), asynchronous=statement.asynchronous)]
         units = [one for use in uses if (one := self.footprint(use, fixed, True)) is not None]
         return [Step(tuple(prints), tuple(units))]
 
     def _ordered(self, loop: For) -> bool:
         """Whether the order of its iterations matters: it holds a barrier, or threads that act together on shared memory."""
         for statement in loop.body:
-            if isinstance(statement, Barrier) or (isinstance(statement, For) and self._ordered(statement)):
+            if isinstance(statement, (Barrier, Commit, Wait)) or (isinstance(statement, For) and self._ordered(statement)):
                 return True
             together = isinstance(statement, Exec) and statement.collective
             if together and any(access.buffer in self.watched for access in accesses_of(statement)):  # type: ignore[arg-type]
@@ -179,7 +180,8 @@ class _Replay:
         length = 3 + (period or 0)
         if count is None or count <= length:
             return range(length if count is None else count), ()
-        return range(length), range(max(count - 2, length), count)
+        last = length + (count - 2 - length) // (period or 1) * (period or 1)
+        return range(length), range(max(last, length), count)
 
     def _spaces(self, uses: Iterable[Use]) -> set[str]:
         return {self.space(use.access.buffer) for use in uses}
@@ -269,6 +271,9 @@ class _Replay:
     def _crew(self, use: Use) -> tuple[Array, Array, Array]:
         """The threads to look at: all, or one for each unit that acts together, with its least and greatest member."""
         threads = self.scene.threads
+        if use.access.spread:
+            first = threads // 32 * 32
+            return threads, first, np.minimum(first + 31, threads[-1])
         if not use.statement.collective:
             return threads, threads, threads
         level = use.statement.spec.level
@@ -456,7 +461,7 @@ class _State:
         if write:
             most = np.maximum(ends[1], ends[3])
             near = (most >= 0) & ((np.minimum(ends[0], ends[2]) < high) | (most > low))
-            near |= own & (low != high)
+            near |= own & ((low // 32 != high // 32) if one.use.access.spread else (low != high))
             least, most = np.minimum(ends[4], ends[6]), np.maximum(ends[5], ends[7])
         else:
             near = (ends[1] >= 0) & ((ends[0] < high) | (ends[1] > low))
@@ -471,6 +476,27 @@ class _State:
         self.log.append((one, self.folds))
 
 
+@attrs.define(eq=False)
+class _Flight:
+    """Asynchronous copies on their way: those issued since the last commit, and the groups that no wait has completed."""
+
+    issued: list[Footprint] = attrs.field(factory=list)
+    groups: list[list[Footprint]] = attrs.field(factory=list)
+
+    def commit(self) -> None:
+        self.groups.append(self.issued)
+        self.issued = []
+
+    def arrived(self, pending: int) -> list[Footprint]:
+        """The copies that a wait for all but the last `pending` groups completes."""
+        count = max(len(self.groups) - pending, 0)
+        done, self.groups = self.groups[:count], self.groups[count:]
+        return [one for group in done for one in group]
+
+    def under_way(self) -> list[Footprint]:
+        return [*self.issued, *(one for group in self.groups for one in group)]
+
+
 class _Run:
     """The sequence run over one space."""
 
@@ -481,6 +507,7 @@ class _Run:
         size = max((int(keys[-1]) for keys in parts), default=-1) - self.first + 1
         self.universe = np.unique(np.concatenate(parts)) if size > MANY else None
         self.state = _State.empty(size if self.universe is None else len(self.universe))
+        self.flight = _Flight()
         self.places: dict[int, Array] = {}
 
     def run(self) -> None:
@@ -499,6 +526,11 @@ class _Run:
                 self._step(step)
             elif isinstance(step, Barrier):
                 self.state.forget() if step.scope == "block" else self.state.fold()
+            elif isinstance(step, Commit):
+                self.flight.commit()
+            elif isinstance(step, Wait):
+                for one in self.flight.arrived(step.groups):
+                    self.state.add(self.place(one), one)
             elif isinstance(step, _Forget):
                 self.state.forget()
             elif isinstance(step, Maybe):
@@ -514,7 +546,11 @@ class _Run:
         if step.by_unit is None:
             for one in prints:
                 self._meet(one)
-                self.state.add(self.place(one), one)
+                self._meet_flight(one)
+                if step.asynchronous and one.use.access.write:
+                    self.flight.issued.append(one)
+                else:
+                    self.state.add(self.place(one), one)
             return
         for one in prints:
             self._meet(one, own=False)
@@ -544,6 +580,16 @@ class _Run:
         clash = self.state.conflicts(place, one, own)
         if clash.size:
             self._report(one, clash, own)
+
+    def _meet_flight(self, one: Footprint) -> None:
+        """Nobody may touch, the issuing thread included, where a copy is under way."""
+        for other in self.flight.under_way():
+            if _mark(one, other) in self.found or one.keys[0] > other.keys[-1] or other.keys[0] > one.keys[-1]:
+                continue
+            keys, mine, theirs = np.intersect1d(one.keys, other.keys, assume_unique=True, return_indices=True)
+            if keys.size:
+                pair = ((other, int(other.low[theirs[0]])), (one, int(one.high[mine[0]])))
+                self.found[_mark(one, other)] = self._finding(pair, int(keys[0]), under_way=True)
 
     # -------------------------------------------------------------------------------------- counterexamples
 
@@ -575,7 +621,9 @@ class _Run:
                 break
         self.found[label] = finding
 
-    def _finding(self, pair: Sequence[tuple[Footprint, int]], key: int, level: str | None = None) -> Finding:
+    def _finding(
+        self, pair: Sequence[tuple[Footprint, int]], key: int, level: str | None = None, under_way: bool = False
+    ) -> Finding:
         points = [self._point(one, actor, key, level is not None) for one, actor in pair]
         assumed = [part for one, _ in pair for part in self.replay.scene.guards(one.use.statement, self.replay._known(one.use))[1]]
         real = not assumed or _possible(self.replay.scene, assumed, points)
@@ -592,7 +640,8 @@ class _Run:
         if same and points[0]["loops"] == points[1]["loops"]:
             wheres[1] = "in the same statement"
         parts = [f"{actors[side]} {verbs[side]} it{steps[side]} {wheres[side]}" for side in (0, 1)]
-        text = f"{buffer.name}{list(place)}: {parts[0]}, {parts[1]}, and no barrier stands between"
+        missing = "while the asynchronous copy is under way" if under_way else "and no barrier stands between"
+        text = f"{buffer.name}{list(place)}: {parts[0]}, {parts[1]}, {missing}"
         if not real:
             text = f"not decided: {text}, if {' and '.join(str(part) for part in assumed)} can hold for both"
         details = {

@@ -71,7 +71,7 @@ class Epilog(Decomposition):
         target = spec.C
         if any(constant(size) is None for size in target.shape):
             raise DecompositionError("epilog: the accumulator's size is known only at run time", hint=".tile(128, 128).to(Block) first")
-        name = context.fresh(f"c_{self.memory.name.lower()}")
+        name = context.fresh(f"c_{self.memory.label}")
         copies, copy = copies_of(self.memory, spec, context)
         dtype = self.dtype or spec.accumulator or target.dtype
         tensor = Tensor(name, target.shape, dtype, self.memory, ColMajor, copies=copies, owner="accumulates", origin=context.origin)

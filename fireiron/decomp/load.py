@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import attrs
@@ -28,7 +28,7 @@ class LoadPlan:
     layout: MatrixLayout | Layout | None = None
     pad: int = 0
     align: int = 16
-    swizzle: Swizzle | None = None
+    swizzle: Swizzle | Callable[[int, int], Swizzle | None] | None = None
     reuse: bool = False
     no_sync: str | None = None
 
@@ -66,11 +66,14 @@ class Load(Decomposition):
         plan = self.planned(LoadPlan())
         view = self._operand_view(spec)
         shape = tuple(_static(size, self, spec) for size in view.shape)
-        layout = plan.layout or _order_of(view)
-        name = context.fresh(f"{_root(view.tensor.name)}_{self.memory.name.lower()}")
+        layout = plan.layout or _order_of(view, spec)
+        swizzle = plan.swizzle
+        if callable(swizzle) and not isinstance(swizzle, Swizzle):
+            swizzle = swizzle(_leading(layout, shape, plan.pad), view.dtype.bytes)
+        name = context.fresh(f"{_root(view.tensor.name)}_{self.memory.label}")
         copies, copy = copies_of(self.memory, spec, context)
         tensor = Tensor(
-            name, view.shape, view.dtype, self.memory, _checked(layout, shape), plan.pad, plan.align, plan.swizzle, copies, plan.reuse,
+            name, view.shape, view.dtype, self.memory, _checked(layout, shape), plan.pad, plan.align, swizzle, copies, plan.reuse,
             origin=context.origin,
         )  # fmt: skip
         fresh = whole_view(tensor, copy)
@@ -112,6 +115,14 @@ class Load(Decomposition):
                 yield Load(name, memory)
 
 
+def _leading(layout: MatrixLayout | Layout, shape: tuple[int, ...], pad: int) -> int:
+    """Elements from one row (column) of a buffer to the next."""
+    if not isinstance(layout, MatrixLayout):
+        raise DecompositionError("swizzle(): rows of a hierarchical layout are no fixed step apart", hint="swizzle(Swizzle(bits, base, shift))")
+    number = None if layout.leading is None else constant(layout.leading)
+    return number or shape[0 if layout.order == "col" else -1] + pad
+
+
 def _root(name: str) -> str:
     return name.split("_")[0].lower()
 
@@ -120,7 +131,10 @@ def _labels(spec: Spec, operand: str) -> tuple[str, ...]:
     return tuple(spec.labels[spec.dims.index(dim)] for dim in spec.uses[operand])
 
 
-def _order_of(view: View) -> MatrixLayout:
+def _order_of(view: View, spec: Spec) -> MatrixLayout:
+    """The order of the source; registers have none of their own, so what comes out of them takes that of where it goes."""
+    if view.memory.private and isinstance(spec, MoveSpec):
+        view = spec.dst
     layout = view.tensor.layout
     return MatrixLayout(layout.order) if isinstance(layout, MatrixLayout) else MatrixLayout("col")
 

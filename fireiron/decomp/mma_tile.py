@@ -79,7 +79,7 @@ class MmaTile(Decomposition):
 
 
 def _types_fit(mma: Mma, spec: MatMulSpec) -> bool:
-    return spec.A.dtype in mma.factor and spec.B.dtype in mma.factor and spec.C.dtype == mma.result
+    return mma.factors == {"A": spec.A.dtype, "B": spec.B.dtype} and spec.C.dtype == mma.result
 
 
 def _divides(mma: Mma, spec: MatMulSpec) -> bool:

@@ -19,10 +19,11 @@ from fireiron.tunable import by_dimension, chosen, count, integral
 
 @attrs.frozen
 class SplitPlan:
-    """How the loop is carried out: unrolled, and with a barrier required at the end of its body."""
+    """How the loop is carried out: unrolled, with a barrier required at the end of its body, its loads ahead by `stages`."""
 
     unroll: bool = False
     sync: str | None = None
+    stages: int = 0
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -82,6 +83,8 @@ class Split(Decomposition):
         if accumulate != TRUE and variables:
             changes: dict[str, Any] = {"accumulate": any_of([accumulate, *(var > ZERO for var in variables)])}
             child = attrs.evolve(child, **changes)
+        if plan.stages:
+            program = tuple(attrs.evolve(one, stages=plan.stages) if isinstance(one, For) else one for one in program)
         if plan.sync is not None:
             program = _with_required_barrier(program, plan.sync, context)
         return Expansion((Child("body", child),), program)

@@ -10,7 +10,7 @@ import attrs
 
 from fireiron.dividing import Digit, divide, loop_over, moved, product
 from fireiron.errors import DecompositionError, ResourceError
-from fireiron.expr import FALSE, TRUE, Expr, Var, all_of, as_expr, constant, less, mod
+from fireiron.expr import FALSE, TRUE, Expr, Var, all_of, as_expr, constant, less, minimum, mod, positive
 from fireiron.ir import Comment, For, Hole, Let
 from fireiron.machine import Block, Level
 from fireiron.spec import Spec
@@ -62,6 +62,7 @@ class TilePlan:
     unroll: bool = False
     order: MatrixLayout = RowMajor
     permutation: Expr | None = None
+    bands: int = 0
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -135,8 +136,8 @@ class Tile(Decomposition):
         plan = self.planned(TilePlan())
         views, digits = divide(spec, self.extents(spec), self.label())
         if plan.level is None:
-            if plan.permutation is not None or plan.order != RowMajor:
-                raise DecompositionError("layout and swizzle say how tiles are dealt to units", hint="add .to(level), or drop them")
+            if plan.permutation is not None or plan.bands or plan.order != RowMajor:
+                raise DecompositionError("layout, swizzle and bands say how tiles are dealt to units", hint="add .to(level), or drop them")
             return _looped(spec, views, digits, plan, context)
         check_below(plan.level, spec.level, spec, context.origin)
         return _dealt(spec.at_level(plan.level), spec.level, views, digits, plan, context)
@@ -178,6 +179,8 @@ def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Digit
     if plan.level == Block:
         return _dealt_to_blocks(spec, views, order, plan, context)
     assert plan.level is not None
+    if plan.bands:
+        raise DecompositionError(f"bands is an order of tiles on the grid, these go to {plan.level}", legal="tile(...).to(Block)")
     total = product(order)
     if total is None:
         raise DecompositionError(
@@ -279,8 +282,27 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Digit], pla
     facts: list[tuple[str, Expr]] = [("the grid has at most 2**31 - 1 blocks", fits)]
     if plan.permutation is not None:
         unit = _permuted_grid(plan.permutation, unit, grid, context)
+    if plan.bands:
+        unit = _banded(plan.bands, order, unit, context)
     views = _take_block_digits(spec, views, order, unit, context)
     return Expansion((Child("body", spec.with_operands(**views)),), (Hole("body"),), tuple(fact for fact in facts if fact[1] != TRUE))
+
+
+def _banded(rows: int, order: list[Digit], unit: Expr, context: Context) -> Expr:
+    """The tile of a block that walks down `rows` tile rows, then one column on; the last band may have fewer rows."""
+    if len(order) == 1:
+        return unit
+    if len(order) != 2:
+        raise DecompositionError(f"bands: the tiles have {len(order)} dimensions", legal="tiles of two dimensions")
+    columns, lines = order[0].size, order[1].size
+    band = unit // (columns * rows)
+    inside = unit % (columns * rows)
+    number = constant(lines)
+    height: Expr = as_expr(rows)
+    if number is None or number % rows:
+        height = positive(minimum(height, lines - context.let("band", band) * rows))
+    row = context.let("band", band) * rows + inside % height
+    return row * columns + inside // height
 
 
 def _take_block_digits(spec: Spec, views: dict[str, View], order: list[Digit], unit: Expr, context: Context) -> dict[str, View]:

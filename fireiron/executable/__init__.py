@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fireiron.executable.cp_async import CP_ASYNC
 from fireiron.executable.fma import SCALAR
 from fireiron.executable.hfma2 import BFMA2, HFMA2
 from fireiron.executable.lane_move import LANE_INIT, LANE_MOVE
@@ -9,10 +10,11 @@ from fireiron.executable.ldmatrix import LDMATRIX
 from fireiron.executable.mma_f16 import MMA_F16
 from fireiron.executable.pointwise import POINTWISE, POINTWISE2
 from fireiron.executable.thread_move import INIT, MOVE
+from fireiron.executable.wmma import WMMA
 from fireiron.tree import Executable
 
 INSTRUCTIONS: tuple[Executable, ...] = (
     *SCALAR, HFMA2, BFMA2, MOVE, INIT, POINTWISE, POINTWISE2,
-    *MMA_F16, *LDMATRIX, LANE_MOVE, LANE_INIT,
+    *MMA_F16, *LDMATRIX, LANE_MOVE, LANE_INIT, *WMMA,
 )  # fmt: skip
 """The built-in instructions; each knows the architectures that have it."""

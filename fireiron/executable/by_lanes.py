@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import attrs
 
 from fireiron.dividing import divide, loop_over
 from fireiron.errors import DecompositionError
-from fireiron.expr import Const, Expr, constant
+from fireiron.expr import Const, Expr, Var, constant
 from fireiron.ir import Exec, For, Hole, Stmt
 from fireiron.lanes import LaneMap
 from fireiron.machine import Architecture, DType, Level, Memory
@@ -28,8 +29,26 @@ def tile_of(spec: Spec, maps: Mapping[str, LaneMap]) -> dict[str, int]:
     return {dim: size for name, dims in spec.uses.items() for dim, size in zip(dims, maps[name].tile, strict=True)}
 
 
+def require_whole_warps(name: str, spec: Spec, context: Context) -> None:
+    """Refuse an instruction of a part of a warp where only some of a warp's units take part: PTX wants all of its lanes."""
+    definitions = {var: value for (value, _, _), var in context.names.lets.items()}
+    active = context.active
+    while not active.variables().isdisjoint(definitions):
+        active = active.substitute({var: definitions[var] for var in active.variables() & set(definitions)})
+    if (spec.level.threads or 1) >= 32 or context.thread not in active.variables():
+        return
+    warp, lane = Var("#warp", 0, max(context.thread.high // 32, 0)), Var("#lane", 0, 31)
+    if lane in active.substitute({context.thread: warp * 32 + lane}).variables():
+        raise DecompositionError(
+            f"{name} wants all lanes of a warp, and only those with {context.active} take part",
+            within=spec,
+            at=context.origin,
+            hint=f"a number of tiles that all units of {spec.level} in a warp share",
+        )
+
+
 def statements_by_lanes(
-    executable: Executable, spec: Spec, context: Context, maps: Mapping[str, LaneMap], spread: Iterable[str] = (), **options: int
+    executable: Executable, spec: Spec, context: Context, maps: Mapping[str, LaneMap], spread: Iterable[str] = (), **options: Any
 ) -> tuple[Stmt, ...]:
     """The statement of a spec that is one tile of the instruction, or loops over its tiles."""
     extents = {dim: (size, None) for dim, size in tile_of(spec, maps).items()}
@@ -47,9 +66,15 @@ def _filled(program: tuple[Stmt, ...], inner: Exec) -> tuple[Stmt, ...]:
 
 
 def one_statement(
-    executable: Executable, spec: Spec, context: Context, maps: Mapping[str, LaneMap], spread: Iterable[str] = (), vector: int = 0
+    executable: Executable,
+    spec: Spec,
+    context: Context,
+    maps: Mapping[str, LaneMap],
+    spread: Iterable[str] = (),
+    vector: int = 0,
+    vectors: tuple[int, ...] = (),
 ) -> Exec:
-    """The statement of one tile; with `vector`, the source is read so many elements at a time."""
+    """The statement of one tile; with `vector`, the source is read so many elements at a time; with `vectors`, each operand is."""
     lane = lane_number(spec.level, context)
     accesses = []
     for name, view in spec.operands.items():
@@ -63,7 +88,7 @@ def one_statement(
     accumulate = getattr(spec, "accumulate", Const(0))
     return Exec(
         executable, spec, tuple(accesses), accumulate, context.active,
-        vector=vector or 1, vectors=(vector, 1) if vector else (), lane_maps=tuple(maps[name] for name in spec.operands), origin=context.origin,
+        vector=vector or 1, vectors=vectors or ((vector, 1) if vector else ()), lane_maps=tuple(maps[name] for name in spec.operands), origin=context.origin,
     )  # fmt: skip
 
 

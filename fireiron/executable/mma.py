@@ -7,13 +7,16 @@ and from what a MatMul means; the text is one line of PTX.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
+from fireiron.errors import ArgumentError
 from fireiron.executable.by_lanes import (
     level_mismatch,
     memory_mismatch,
+    require_whole_warps,
     shape_mismatch,
     statements_by_lanes,
     target_mismatch,
@@ -24,15 +27,17 @@ from fireiron.ir import Exec, Stmt
 from fireiron.lanes import LaneMap
 from fireiron.machine import RF, Architecture, DType, Level, Warp
 from fireiron.spec import MatMulSpec, Spec
-from fireiron.tree import Context, Executable, Mismatch
+from fireiron.tensor import MatrixLayout
+from fireiron.tree import Context, Executable, Mismatch, call_site
 
 
 @attrs.frozen(repr=False)
 class Mma(Executable):
     """`MatMul(m,n,k)(RF,RF,RF)(level)`: `opcode` is the PTX instruction, `a`, `b`, `c` say who holds what.
 
-    `capability` is the first compute capability that has it, `last` the last on which it is fast (T019): newer targets run
-    it, and only where a strategy asks for it by name.
+    `factor` is the type of A and B, or a pair. `orders`, if given, are the storage orders of A and B, `"row"` or `"col"`, that
+    tell its variants apart. `capability` is the first compute capability that has it, `last` the last on which it is fast
+    (T019): newer targets run it, and only where a strategy asks for its shape or its name.
     """
 
     shape: tuple[int, int, int] = (16, 8, 16)
@@ -45,6 +50,27 @@ class Mma(Executable):
     level: Level = Warp
     capability: int = 80
     last: int | None = None
+    orders: tuple[str, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        if self.a is None or self.b is None or self.c is None or self.result is None or len(self.factor) not in (1, 2):
+            raise ArgumentError(
+                f"{self.name or 'mma'}: element types and lane maps of all operands are needed", got=(self.factor, self.result), at=call_site()
+            )
+        m, n, k = self.shape
+        for name, tile in (("A", (m, k)), ("B", (k, n)), ("C", (m, n))):
+            lane_map = self.maps()[name]
+            if lane_map.tile != tile or lane_map.threads != self.level.threads:
+                raise ArgumentError(
+                    f"{self.name}: the lane map of {name} is for {lane_map.threads} lanes and a tile {lane_map.tile}",
+                    legal=f"{self.level.threads} lanes of {self.level}, a tile {tile}",
+                    at=call_site(),
+                )
+
+    @property
+    def factors(self) -> dict[str, DType]:
+        """The types of A and B."""
+        return {"A": self.factor[0], "B": self.factor[-1]}
 
     def maps(self) -> dict[str, LaneMap]:
         """The lane maps by operand."""
@@ -56,8 +82,9 @@ class Mma(Executable):
 
     def performs(self) -> str:
         m, n, k = self.shape
-        types = " or ".join(map(str, self.factor))
-        return f"MatMul({m},{n},{k})(RF,RF,RF)({self.level}), A and B {types}, C {self.result}"
+        types = f"A and B {self.factor[0]}" if len(self.factor) == 1 else f"A {self.factor[0]}, B {self.factor[1]}"
+        orders = "".join(f", {name} {_LAYOUTS[order]}" for name, order in zip("AB", self.orders, strict=False))
+        return f"MatMul({m},{n},{k})(RF,RF,RF)({self.level}), {types}, C {self.result}{orders}"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not isinstance(spec, MatMulSpec):
@@ -66,13 +93,15 @@ class Mma(Executable):
         return (
             *level_mismatch(spec, self.level),
             *shape_mismatch(spec, dict(zip("mnk", self.shape, strict=True)), multiples=False),
-            *(one for name in "AB" for one in type_mismatch(spec, name, self.factor)),
+            *(one for name, factor in self.factors.items() for one in type_mismatch(spec, name, (factor,))),
             *type_mismatch(spec, "C", (self.result,)),
             *(one for name in "ABC" for one in memory_mismatch(spec, name, (RF,))),
+            *(one for name, order in zip("AB", self.orders, strict=False) for one in _order_mismatch(spec, name, order)),
             *target_mismatch(architecture, self.capability),
         )
 
     def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
+        require_whole_warps(self.name, spec, context)
         return statements_by_lanes(self, spec, context, self.maps())
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
@@ -85,6 +114,17 @@ class Mma(Executable):
         template = f"{self.opcode} {total}, {_operands(first, len(a))}, {_operands(second, len(b))}, {total};"
         lines = list(printer.asm(template, outputs, inputs))
         return lines if statement.accumulate == TRUE else [*printer.cleared(statement, c, kinds[2]), *lines]
+
+
+_LAYOUTS: Mapping[str, str] = {"row": "RowMajor", "col": "ColMajor"}
+
+
+def _order_mismatch(spec: Spec, operand: str, order: str) -> tuple[Mismatch, ...]:
+    """Why the storage order of an operand is not that of a variant."""
+    layout = spec.operands[operand].tensor.layout
+    if isinstance(layout, MatrixLayout) and layout.order == order:
+        return ()
+    return (Mismatch(f"{operand} layout", _LAYOUTS[order], str(layout)),)
 
 
 def _operands(first: int, count: int) -> str:

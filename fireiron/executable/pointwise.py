@@ -9,7 +9,7 @@ import attrs
 from fireiron.errors import ArgumentError
 from fireiron.expr import constant
 from fireiron.ir import Exec
-from fireiron.machine import Architecture, bfloat16, float16
+from fireiron.machine import MATRIX_ONLY, Architecture, bfloat16, float16
 from fireiron.pointwise import BinaryPointwiseSpec
 from fireiron.spec import Spec
 from fireiron.tree import Executable, Mismatch, call_site
@@ -43,6 +43,8 @@ class ThreadPointwise(Executable):
         kinds = {view.dtype for view in spec.operands.values()}
         if self.pairs and not kinds <= {float16, bfloat16}:
             found.append(Mismatch("type", "float16 or bfloat16", ", ".join(sorted(map(str, kinds)))))
+        if kinds & set(MATRIX_ONLY):
+            found.append(Mismatch("type", "a type that threads compute with", ", ".join(sorted(map(str, kinds)))))
         if self.pairs and any(view.bounded for view in spec.operands.values()):
             found.append(Mismatch("bounds", "elements that all lie inside the tensors", "the last tile may overhang"))
         needed = 80 if bfloat16 in kinds else 53

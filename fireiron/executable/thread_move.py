@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError
+from fireiron.executable.cp_async import under_way
 from fireiron.expr import constant
 from fireiron.ir import Exec
 from fireiron.machine import MEMORIES, Architecture, as_integer
@@ -59,6 +60,10 @@ class ThreadMove(Executable):
             if view.memory not in MEMORIES:
                 found.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
         return tuple(found)
+
+    def under_way(self, architecture: Architecture, size: int) -> Executable | None:
+        """The asynchronous copy of `size` bytes that may take its place under a pipeline."""
+        return under_way(architecture, size)
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
         return list(printer.copy(statement))

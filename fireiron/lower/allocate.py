@@ -5,12 +5,13 @@ from __future__ import annotations
 import attrs
 
 from fireiron.errors import DecompositionError, ResourceError
-from fireiron.ir import Buffer, Exec, For, Kernel, Stmt
+from fireiron.ir import Buffer, Exec, For, Kernel, Stmt, execs
 from fireiron.machine import SH
 
 
 def allocate(kernel: Kernel) -> Kernel:
     """The kernel with an offset for every shared buffer; refused where they do not fit the target."""
+    kernel = _aligned(kernel)
     spans = live_spans(kernel)
     placed: list[Buffer] = []
     result = []
@@ -25,6 +26,21 @@ def allocate(kernel: Kernel) -> Kernel:
     if top > kernel.architecture.shared_per_block:
         _refuse(kernel, placed, top)
     return attrs.evolve(kernel, buffers=tuple(result), shared_bytes=top)
+
+
+def _aligned(kernel: Kernel) -> Kernel:
+    """Arrays start at multiples of what an instruction takes of them at once."""
+    needed: dict[str, int] = {}
+    for statement, _ in execs(kernel.body):
+        for position, access in enumerate(statement.accesses):
+            size = statement.width(position) * kernel.buffer(access.buffer).dtype.bytes
+            needed[access.buffer] = max(needed.get(access.buffer, 1), size)
+    buffers = []
+    for buffer in kernel.buffers:
+        align = max(buffer.tensor.align, needed.get(buffer.name, 1))
+        private = buffer.memory.private or align == buffer.tensor.align
+        buffers.append(buffer if private else attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, align=align)))
+    return attrs.evolve(kernel, buffers=tuple(buffers))
 
 
 def _align(offset: int, alignment: int) -> int:

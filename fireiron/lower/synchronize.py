@@ -18,7 +18,7 @@ import numpy as np
 from fireiron.errors import SynchronizationError
 from fireiron.expr import Expr, Var, constant
 from fireiron.footprint import Array, active_mask, evaluate, grid_of, needed_variables
-from fireiron.ir import Access, Barrier, Exec, For, Kernel, Stmt, SyncPoint, scratch_access
+from fireiron.ir import Access, Barrier, Commit, Exec, For, Kernel, Stmt, SyncPoint, scratch_access
 from fireiron.machine import GL, SH
 
 
@@ -56,6 +56,7 @@ class Hazard:
     before: Touch
     behind: Touch
     witness: str
+    first: int = 0
 
 
 def synchronize(kernel: Kernel) -> Kernel:
@@ -78,6 +79,7 @@ class _Solver:
         items: list[tuple[Stmt, ...]] = []
         summaries: list[Summary] = []
         leading: list[Stmt] = []
+        commits: list[int] = []
         required: dict[int, SyncPoint] = {}
         forbidden: dict[int, SyncPoint] = {}
         for statement in body:
@@ -93,6 +95,8 @@ class _Solver:
             elif isinstance(statement, Exec):
                 touches = self._touches(statement, loops)
                 summary = Summary(touches, touches, touches, touches)
+            elif isinstance(statement, Commit):
+                commits.append(len(items))
             elif not isinstance(statement, Barrier):
                 leading.append(statement)
                 continue
@@ -104,8 +108,9 @@ class _Solver:
         if leading:
             items.append(tuple(leading))
             summaries.append(Summary())
-        hazards = self._hazards(summaries, loop is not None, loops)
-        barriers = self._placed(hazards, len(items), set(required), forbidden)
+        hazards = [_behind_commit(one, commits) for one in self._hazards(summaries, loop is not None, loops)]
+        order = _preferred(len(items), loop)
+        barriers = self._placed(hazards, order, set(required), forbidden)
         return self._merged(items, summaries, barriers)
 
     def _touches(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Touch, ...]:
@@ -167,7 +172,7 @@ class _Solver:
                     if conflict is None:
                         continue
                     if conflict[0] == "block" or (near and x in before.near_last and y in behind.near_first):
-                        yield Hazard(positions, conflict[0], x, y, conflict[1])
+                        yield Hazard(positions, conflict[0], x, y, conflict[1], i)
 
     def _may_overlap(self, x: Touch, y: Touch) -> bool:
         if x.access.buffer == y.access.buffer:
@@ -184,8 +189,10 @@ class _Solver:
         keys, at_left, at_right = np.intersect1d(left[0], right[0], assume_unique=True, return_indices=True)
         low = np.minimum(left[1][at_left], right[1][at_right])
         high = np.maximum(left[2][at_left], right[2][at_right])
-        conflicts = np.flatnonzero(low != high)
-        if not conflicts.size:
+        under_way = x.statement.asynchronous and x.access.write
+        conflicts = np.flatnonzero((low != high) | under_way)
+        alone = x.statement is y.statement and x.access is y.access
+        if not conflicts.size or (alone and (x.access.spread or under_way) and not self._repeats(x, kept)):
             return None
         scope = "warp" if (low // 32 == high // 32).all() else "block"
         crossing = np.flatnonzero(low // 32 != high // 32) if scope == "block" else conflicts
@@ -194,6 +201,17 @@ class _Solver:
         if one == other:
             one, other = int(left[2][at_left[where]]), int(right[1][at_right[where]])
         return scope, self._witness(x, y, one, other, int(keys[where]))
+
+    def _repeats(self, touch: Touch, kept: tuple[Var, ...]) -> bool:
+        """Whether a statement of a whole warp comes back to an address in another iteration."""
+        varying = [loop for loop in touch.loops if loop.var not in kept]
+        needed = needed_variables(self.kernel, touch.statement, touch.access)
+        if any(loop.var not in needed or (loop.period and loop.extent.high > loop.period) for loop in varying):
+            return True
+        grid = grid_of(self.kernel, touch.loops, needed | set(kept))
+        mask = active_mask(touch.statement, grid)
+        keys = np.concatenate([address[mask] for address in self._addresses(touch, grid)])
+        return bool(np.unique(keys).size < keys.size)
 
     def _witness(self, x: Touch, y: Touch, one: int, other: int, key: int) -> str:
         verbs = ["writes" if touch.access.write else "reads" for touch in (x, y)]
@@ -220,6 +238,7 @@ class _Solver:
         grid = grid_of(kernel, touch.loops, needed_variables(kernel, touch.statement, access) | set(kept))
         mask = active_mask(touch.statement, grid)
         thread = np.broadcast_to(np.arange(kernel.threads), grid.shape)[mask]
+        thread = thread // 32 * 32 if access.spread else thread
         prefix: Any = 0
         for var in kept:
             prefix = prefix * (var.high + 1) + evaluate(var, grid)
@@ -234,7 +253,7 @@ class _Solver:
         starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1]))) if keys.size else np.zeros(0, dtype=np.int64)
         if not keys.size:
             return keys, low, low
-        high = np.maximum.reduceat(low, starts)
+        high = np.maximum.reduceat(low, starts) + (31 if access.spread else 0)
         return keys[starts], np.minimum.reduceat(low, starts), high
 
     def _addresses(self, touch: Touch, grid: Any) -> Iterable[Array]:
@@ -253,11 +272,11 @@ class _Solver:
 
     # -------------------------------------------------------------------------------------- stabbing
 
-    def _placed(self, hazards: list[Hazard], count: int, required: set[int], forbidden: dict[int, SyncPoint]) -> dict[int, tuple[str, str]]:
+    def _placed(self, hazards: list[Hazard], order: list[int], required: set[int], forbidden: dict[int, SyncPoint]) -> dict[int, tuple[str, str]]:
         chosen: dict[int, str] = dict.fromkeys(required, "block")
         for scope in ("block", "warp"):
             open_hazards = [h for h in hazards if h.scope == scope and not (h.positions & set(chosen))]
-            allowed = [position for position in range(count, -1, -1) if position not in forbidden]
+            allowed = [position for position in order if position not in forbidden]
             for position in self._stab(open_hazards, allowed, forbidden):
                 chosen.setdefault(position, scope)
         return {position: (scope, _reason(hazards, position, scope)) for position, scope in chosen.items()}
@@ -288,6 +307,24 @@ class _Solver:
             at=wishes[-1].origin if wishes else hazard.behind.access.origin,
             hint="remove no_sync from the last load before the use; one barrier behind the last load covers all of them",
         )
+
+
+def _preferred(count: int, loop: For | None) -> list[int]:
+    """Positions of a list, the best first: late ones; but the start of a pipelined loop, which orders what precedes it too."""
+    late = list(range(count, -1, -1))
+    return [0, *late[:-1]] if loop is not None and loop.period else late
+
+
+def _behind_commit(hazard: Hazard, commits: list[int]) -> Hazard:
+    """For a copy that may be under way: only positions behind the commit of its group, where it can be waited for."""
+    if not hazard.before.statement.asynchronous:
+        return hazard
+    own = [position for position in commits if hazard.first <= position]
+    if not own:
+        return hazard
+    hidden = range(hazard.first + 1, own[0] + 1)
+    kept = frozenset(position for position in hazard.positions if position not in hidden)
+    return attrs.evolve(hazard, positions=kept or hazard.positions)
 
 
 _SPAN = 1 << 40

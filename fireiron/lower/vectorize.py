@@ -5,9 +5,10 @@ from __future__ import annotations
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.expr import Const, Expr
+from fireiron.expr import ONE, Const, Expr
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt
 from fireiron.machine import GL, SH
+from fireiron.opaque import tile_origin
 from fireiron.spec import MoveSpec
 
 
@@ -31,6 +32,9 @@ def _required(kernel: Kernel, statement: Exec) -> Exec:
     """The statement itself, if what its instruction takes at once is contiguous and aligned."""
     for position, access in enumerate(statement.accesses):
         buffer = kernel.buffer(access.buffer)
+        if access.spread:
+            _require_matrix(kernel, statement, buffer, access, statement.width(position))
+            continue
         problem = obstacle(buffer, access, statement.width(position))
         if problem is not None:
             raise DecompositionError(
@@ -42,6 +46,35 @@ def _required(kernel: Kernel, statement: Exec) -> Exec:
     return statement
 
 
+def _require_matrix(kernel: Kernel, statement: Exec, buffer: Buffer, access: Access, width: int) -> None:
+    """Refuse a tile of a matrix that does not start at a multiple of `width` elements, or whose rows do not at 16 bytes.
+
+    CUDA C++ Programming Guide, "Warp Matrix Functions": the pointer and `ldm` of load_matrix_sync.
+    """
+    leading = max(16 // buffer.dtype.bytes, 1)
+    start = buffer.address(tile_origin(kernel, access), access.elements()[0])
+    steps = [modes[0].weight for modes in buffer.storage.dims if modes[0].weight != ONE]
+    problem = None
+    if any(step.factor % leading for step in steps):
+        problem = f"the leading dimension {steps[0]} of {buffer.name} is not always a multiple of {leading} elements"
+    elif start.factor % width:
+        problem = f"the address {start} in {buffer.name} is not always a multiple of {width} elements"
+    elif buffer.tensor.copies > 1 and buffer.elements.factor % width:
+        problem = f"copies of {buffer.name} are not a multiple of {width} elements apart"
+    if problem is None:
+        return
+    hint = f'multiples: sym("M", multiple_of={width}); or load through SH first'
+    if buffer.memory == SH:
+        hint = f"pad in multiples of {leading} elements; or the other storage order, .to_row_major() or .to_col_major()"
+    raise DecompositionError(
+        f"{statement.instruction.name} wants its matrix at a multiple of {width * buffer.dtype.bytes} bytes, "
+        f"and rows (or columns) multiples of 16 bytes apart: {problem}",
+        within=statement.spec,
+        at=access.origin,
+        hint=hint,
+    )
+
+
 def _widened(kernel: Kernel, statement: Exec) -> Exec:
     buffers = [kernel.buffer(access.buffer) for access in statement.accesses]
     widths, reasons = [], []
@@ -49,12 +82,13 @@ def _widened(kernel: Kernel, statement: Exec) -> Exec:
         width, reason = _widest(buffer, access)
         widths.append(width)
         reasons.append(reason)
-    if buffers[0].dtype != buffers[1].dtype:
+    converts = buffers[0].dtype != buffers[1].dtype
+    if converts and not any(buffer.memory.private for buffer in buffers):
         widths = [1, 1]
     count = len(statement.accesses[0].elements())
     addressable = [position for position in range(2) if not buffers[position].memory.private]
     together = max((widths[position] for position in addressable), default=1)
-    widths = [together if buffer.memory.private else width for buffer, width in zip(buffers, widths, strict=True)]
+    widths = [(1 if converts else together) if buffer.memory.private else width for buffer, width in zip(buffers, widths, strict=True)]
     _check_asked(statement, buffers, widths, reasons, count)
     return attrs.evolve(statement, vector=together, vectors=tuple(widths)) if together > 1 else statement
 

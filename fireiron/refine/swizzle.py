@@ -15,20 +15,42 @@ from fireiron.tree import Refinement, call_site
 class SwizzleStorage(Refinement):
     """Addresses in the new buffer are XORed as the swizzle says, against bank conflicts: `swizzle` on a load.
 
-    Legal for every `Swizzle`; the buffer grows to a multiple of its period. rewrite: A_sh[i] --> A_sh[swizzle(i)]
+    Legal for every `Swizzle`; the buffer grows to a multiple of its period. Without one, the swizzle by which 16-byte pieces
+    of neighbouring rows (columns) lie in different banks, from the buffer's own leading dimension.
+    rewrite: A_sh[i] --> A_sh[swizzle(i)]
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("load",)
-    swizzle: Swizzle
+    swizzle: Swizzle | None = None
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.swizzle, Swizzle):
+        if self.swizzle is not None and not isinstance(self.swizzle, Swizzle):
             raise DecompositionError(
                 "swizzle of a load: not a Swizzle", got=self.swizzle, legal="Swizzle(bits, base, shift)", at=call_site()
             )
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, swizzle=self.swizzle)
+        return attrs.evolve(plan, swizzle=self.swizzle or by_rows)
 
     def __str__(self) -> str:
-        return f"swizzle({self.swizzle!r})"
+        return f"swizzle({'' if self.swizzle is None else repr(self.swizzle)})"
+
+
+PIECE = 4
+"""Bits of the 16 bytes that stay together."""
+
+LINE = 7
+"""Bits of the 128 bytes that all banks hold together."""
+
+
+def by_rows(leading: int, element: int) -> Swizzle | None:
+    """The swizzle of a buffer whose rows are `leading` elements of `element` bytes apart.
+
+    Eight rows that start in the same bank have their 16-byte pieces XORed with the row's number; rows shorter than 128 bytes
+    share a line, so fewer rows collide, and fewer bits are needed. None where pieces cannot collide, or are not whole.
+    """
+    size = leading * element
+    row = (size & -size).bit_length() - 1
+    bits, source = min(3, row - PIECE), max(row, LINE)
+    unit = element.bit_length() - 1
+    return Swizzle(bits, PIECE - unit, source - PIECE) if bits > 0 else None

@@ -48,7 +48,9 @@ class Executor:
         for touch in (*reads, *((write, place) for _, write, _, place, _ in outputs)):
             if touch[0].watched or not touch[1].memory.complete:
                 self.watch.touch(site, (touch,), env, group)
-        if site.multiply_add:
+        if site.statement.asynchronous:
+            self._issue(site, inputs, outputs, env, group)
+        elif site.multiply_add:
             self._multiply_add(site, inputs[0][2], inputs[1][2], outputs[0][3], accumulate, outputs[0][4])
         elif site.copy:
             self._copy(site, inputs[0][2], outputs[0][3])
@@ -56,6 +58,20 @@ class Executor:
             self._by_lanes(site, inputs, outputs, accumulate, group)
         else:
             self._perform(site, inputs, outputs, accumulate)
+
+    def _issue(self, site: Site, inputs: list[Any], outputs: list[Any], env: Environment, group: Group) -> None:
+        """An asynchronous copy: the values are under way, and what lies at their place until they arrive is poison."""
+        ((name, write, _, place, _),) = outputs
+        values = site.statement.spec.perform({inputs[0][0]: inputs[0][2].get()}, False)[name]
+        place.put(np.broadcast_to(_poison(place.memory.data.dtype, write.buffer.dtype.kind), place.shape))
+        group.flight.issued.append((site, write, place, np.broadcast_to(values, place.shape), dict(env)))
+        self.watch.depart(site, write, place, env, group)
+
+    def arrive(self, group: Group, pending: int) -> None:
+        """The group's copies arrive, but for those of its `pending` last commits."""
+        for site, write, place, values, env in group.flight.arrived(pending):
+            place.put(values)
+            self.watch.arrive(site, write, place, env, group)
 
     def _accumulate(self, site: Site, env: Environment) -> Any:
         """Whether old values are added to: a truth value, or an array where threads, blocks or turns differ."""
@@ -244,6 +260,10 @@ class Executor:
         if memory.defined is not None:
             memory.defined[memory.first : memory.first + memory.rows] = False
             memory.complete = False
+
+
+def _poison(dtype: Any, kind: str) -> Array:
+    return np.full(np.dtype(dtype).itemsize, POISON[kind], np.uint8).view(dtype)
 
 
 def _gathered(values: Array, lane_map: LaneMap, seats: Array) -> Array:

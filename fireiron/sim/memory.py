@@ -53,7 +53,7 @@ def _mask_of(data: Array, zero: int, watched: bool, value: bool = False) -> Arra
 
 def registers(plan: Plan, buffer: Buffer, width: int, careful: bool) -> Memory:
     """Registers of all threads: a row per number and thread."""
-    rows = max(plan.number(buffer.elements), 1) * plan.kernel.threads
+    rows = max(plan.number(buffer.total), 1) * plan.kernel.threads
     data = np.empty((rows + 2, width), buffer.dtype.to_numpy())
     data.view(np.uint8)[:] = POISON[buffer.dtype.kind]
     data[rows] = 0

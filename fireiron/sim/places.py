@@ -16,6 +16,25 @@ from fireiron.sim.plan import Array, Environment, Site
 
 
 @attrs.define(eq=False)
+class Flight:
+    """Asynchronous copies of a group of threads: those issued since the last commit, and groups not waited for yet."""
+
+    issued: list[Any] = attrs.field(factory=list)
+    groups: list[list[Any]] = attrs.field(factory=list)
+
+    def commit(self) -> None:
+        """What was issued becomes a group."""
+        self.groups.append(self.issued)
+        self.issued = []
+
+    def arrived(self, pending: int) -> list[Any]:
+        """The copies of all groups but the `pending` last ones, which are under way no more."""
+        count = max(len(self.groups) - pending, 0)
+        done, self.groups = self.groups[:count], self.groups[count:]
+        return [copy for group in done for copy in group]
+
+
+@attrs.define(eq=False)
 class Group:
     """Threads that run together: all of a block, or a warp."""
 
@@ -26,6 +45,7 @@ class Group:
     parts: dict[Any, Any] = attrs.field(factory=dict)
     own: dict[Any, Group] = attrs.field(factory=dict)
     seats: dict[Any, Any] = attrs.field(factory=dict)
+    flight: Flight = attrs.field(factory=Flight)
 
 
 class View:

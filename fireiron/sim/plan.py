@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 
 from fireiron.expr import FALSE, TRUE, Expr, Var, compiled, conjuncts
-from fireiron.ir import Access, Barrier, Buffer, Comment, Exec, For, Kernel, Let, Stmt, scratch_access
+from fireiron.ir import Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Stmt, Wait, scratch_access
 from fireiron.machine import GL, SH, Block
 from fireiron.spec import MatMulSpec, MoveSpec
 from fireiron.tensor import swizzled
@@ -208,7 +208,7 @@ class Plan:
                     nodes.append(self._for(statement, scope))
                 case Exec():
                     nodes.append(self._site(statement, (), (), scope))
-                case Barrier():
+                case Barrier() | Commit() | Wait():
                     nodes.append(statement)
         return nodes
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Barrier
+from fireiron.ir import Barrier, Commit, Wait
 from fireiron.sim.chunk import Chunk
 from fireiron.sim.execute import Executor
 from fireiron.sim.memory import Global
@@ -81,6 +81,10 @@ class Run:
                 env.pop(node.name, None)
             elif isinstance(node, Name):
                 env[node.name] = node.value(env)
+            elif isinstance(node, Commit):
+                group.flight.commit()
+            elif isinstance(node, Wait):
+                self.executor.arrive(group, node.groups)
             else:
                 yield node, env
 

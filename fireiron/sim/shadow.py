@@ -31,6 +31,7 @@ class Shadow:
         self.write_log = np.zeros(size, np.int32)
         self.read_log = [np.zeros(size, np.int32) for _ in range(2)]
         self.tags = np.zeros(size, np.int32)
+        self.flight: Array | None = None
 
     def conflicts(self, old: list[Array], clocks: Array, keys: Array, low: Array, high: Array, clock: int) -> Array:
         """Positions whose threads are not ordered with those recorded."""
@@ -61,6 +62,21 @@ class Shadow:
         """Record writers."""
         self.writer[0][keys], self.writer[1][keys] = low, high
         self.write_clock[keys], self.write_log[keys] = clock, log
+
+    def depart(self, keys: Array, log: int) -> None:
+        """Record that an asynchronous copy to these addresses is under way."""
+        if self.flight is None:
+            self.flight = np.full(self.tags.size, -1, np.int64)
+        self.flight[keys] = log
+
+    def arrive(self, keys: Array) -> None:
+        """Record that the copy is complete."""
+        if self.flight is not None:
+            self.flight[keys] = -1
+
+    def under_way(self, keys: Array) -> Array:
+        """Positions of addresses to which a copy is under way."""
+        return () if self.flight is None else np.flatnonzero(self.flight[keys] >= 0)
 
     def gathered(self, keys: Array, low: Array, high: Array) -> tuple[Array, Array, Array]:
         """Distinct addresses with the least and greatest thread of each."""

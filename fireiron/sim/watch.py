@@ -70,6 +70,25 @@ class Watch:
             for operand, place in touches:
                 self._record(site, operand, place, env, group, span)
 
+    def depart(self, site: Site, operand: Operand, place: Place, env: Environment, group: Group) -> None:
+        """An asynchronous copy is under way from now on: nobody may touch where it writes."""
+        shadow = self._shadow_of(operand)
+        self.latest.clear()
+        if shadow is not None:
+            with self.history.lock:
+                keys, _, _ = self._touched(shadow, operand, place, group, None)
+                shadow.depart(keys, self.history.note(site, operand, env))
+
+    def arrive(self, site: Site, operand: Operand, place: Place, env: Environment, group: Group) -> None:
+        """The threads that issued a copy have waited for it: as if they had written now."""
+        shadow = self._shadow_of(operand)
+        self.latest.clear()
+        if shadow is not None:
+            with self.history.lock:
+                keys, low, high = self._touched(shadow, operand, place, group, None)
+                shadow.arrive(keys)
+                shadow.write(keys, low, high, self._clock(group), self.history.note(site, operand, env))
+
     def _clock(self, group: Group) -> int:
         return (self.epoch << EPOCH) + group.epoch
 
@@ -97,8 +116,12 @@ class Watch:
         if shadow is None:
             return
         keys, low, high = self._touched(shadow, operand, place, group, span)
-        if operand.write and span is None and (low != high).any():
-            where = int(np.flatnonzero(low != high)[0])
+        waiting = shadow.under_way(keys)
+        if len(waiting):
+            self._under_way(site, operand, shadow, int(keys[waiting[0]]), env, group)
+        strangers = low // 32 != high // 32 if operand.spread else low != high
+        if operand.write and span is None and strangers.any():
+            where = int(np.flatnonzero(strangers)[0])
             former = int(low[where]), site, operand, site.place(env)
             self._race_text(site, operand, place, int(keys[where]), former, int(high[where]), env, group)
         for reader in (False, True) if operand.write else (False,):
@@ -119,7 +142,7 @@ class Watch:
         """Distinct keys with the least and greatest thread that touches each; `span` are those of all units, and the unit asked for."""
         if span is None and place.touched is not None:
             return place.touched  # type: ignore[no-any-return]
-        low, high, unit = span or (group.threads, group.threads, None)
+        low, high, unit = span or (*self._actors(operand, group), None)
         keys, valid, ids = self._keys(operand, place, group, (low, high))
         if unit is not None:
             valid = valid & (ids[0] % self.plan.pitch == low[unit])
@@ -127,6 +150,13 @@ class Watch:
         if span is None:
             place.touched = touched
         return touched
+
+    def _actors(self, operand: Operand, group: Group) -> tuple[Array, Array]:
+        """The least and the greatest thread that may have touched what each thread's access names."""
+        if not operand.spread:
+            return group.threads, group.threads
+        first = group.threads // 32 * 32
+        return first, np.minimum(first + 31, self.plan.kernel.threads - 1)
 
     def _keys(self, operand: Operand, place: Any, group: Group, span: tuple[Array, Array]) -> tuple[Array, Array, list[Array]]:
         """Shadow keys, which of them take part, and thread numbers (least, greatest), all in one shape."""
@@ -176,6 +206,18 @@ class Watch:
         element = ", ".join(str(pick(one, index)) for one in coordinates)
         kind = "register" if operand.buffer.memory.private else "address"
         return f"[{element}] ({kind} {pick(address, index)})"
+
+    def _under_way(self, site: Site, operand: Operand, shadow: Shadow, key: int, env: Environment, group: Group) -> None:
+        assert shadow.flight is not None
+        old_site, old_operand, old_env = self.history.log[int(shadow.flight[key])]
+        lines = [old_operand.origin or old_site.statement.origin, operand.origin or site.statement.origin]
+        raise SimulationError(
+            f"{operand.buffer.name} is {'written' if operand.write else 'read'} while an asynchronous copy to it is under way: "
+            f"{old_site.what} at {lines[0]}, {self.chunk.where(old_env)}, which nobody has waited for",
+            within=f"{site.what}, {self.chunk.where(env)}",
+            at=lines[1],
+            hint="a wait for its group, and a barrier, between the two",
+        )
 
     def _race(
         self,

@@ -1,0 +1,77 @@
+"""`coalesced`: a cooperative copy that touches far memory in its own order, neighbouring threads neighbouring vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.decomp.tile import Tile
+from fireiron.errors import DecompositionError
+from fireiron.expr import constant
+from fireiron.machine import Lane, Thread, Warp
+from fireiron.refine.layout import Layout
+from fireiron.refine.to import To
+from fireiron.refine.unroll import Unroll
+from fireiron.spec import MoveSpec, Spec
+from fireiron.tensor import ColMajor, MatrixLayout, RowMajor, View
+from fireiron.tree import Context, Decomposition, Expansion
+from fireiron.tunable import chosen, integral
+
+
+def _elements(value: Any) -> Any:
+    return integral(value, "coalesced")
+
+
+@attrs.frozen
+class Coalesced(Decomposition):
+    """Vectors of `elements` neighbours, dealt to threads in storage order; see the verb `coalesced`."""
+
+    verb: ClassVar[str] = "coalesced"
+    elements: Any = attrs.field(converter=_elements)
+
+    def label(self) -> str:
+        return f"coalesced({self.elements})"
+
+    def expand(self, spec: Spec, context: Context) -> Expansion:
+        return self._tile(spec).expand(spec, context)
+
+    def threads(self, spec: Spec, context: Context) -> int | None:
+        return self._tile(spec).threads(spec, context)
+
+    def _tile(self, spec: Spec) -> Tile:
+        if not isinstance(spec, MoveSpec):
+            raise DecompositionError(f"coalesced: {spec.title} is no copy", legal="Move")
+        if spec.level.threads == 1:
+            raise DecompositionError("coalesced: a single thread has nobody to share the copy with", hint=".tile(1, 4).unroll()")
+        order = _order(_far(spec))
+        along = 0 if order == ColMajor else 1
+        width = chosen(self.elements, "coalesced")
+        width = math.gcd(width, constant(spec.sizes[along]) or 1, _alignment(_far(spec), along))
+        level = Lane if spec.level == Warp else Thread
+        sizes = (width, 1) if along == 0 else (1, width)
+        return Tile(sizes, refinements=(To(level), Layout(order), Unroll()))
+
+    def choices(self, spec: Spec, context: Context) -> Iterator[Coalesced]:
+        if isinstance(spec, MoveSpec) and spec.level.threads != 1:
+            yield from (Coalesced(width) for width in (1, 2, 4, 8))
+
+
+def _far(spec: MoveSpec) -> View:
+    """The side whose accesses cost most: the one further from the threads; of two alike, the source."""
+    return spec.dst if spec.dst.memory.depth < spec.src.memory.depth else spec.src
+
+
+def _alignment(view: View, along: int) -> int:
+    """A number of elements of which every row's start in the view, and its end, is a multiple."""
+    parts = [view.dims[along].base.factor, view.tensor.shape[along].factor]
+    for dim, modes in enumerate(view.tensor.storage().dims):
+        parts += [mode.weight.factor for mode in modes] if dim != along else []
+    return math.gcd(*parts)
+
+
+def _order(view: View) -> MatrixLayout:
+    layout = view.tensor.layout
+    return ColMajor if isinstance(layout, MatrixLayout) and layout.order == "col" else RowMajor

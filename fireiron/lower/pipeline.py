@@ -1,0 +1,245 @@
+"""`pipeline`: the loads of a marked loop run iterations ahead of what uses them, in as many buffers as stages.
+
+    for k: load(k); S(k)   -->   for j in stages-1: load(j); commit
+                                 for k: load(k + stages-1); commit; S(k)
+
+Buffers get a copy for each stage, and accesses the stage of their iteration. Loads from global to shared memory may then
+be asynchronous: they are marked, and their groups committed; which instruction copies them is decided once their width is
+known. A marked loop under a pipelined one (registers) is prefetched across the outer iterations where the outer loop keeps
+three stages or more, because then the next iteration's data is complete while this one computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from fireiron.errors import DecompositionError
+from fireiron.expr import TRUE, Expr, Var, all_of, as_expr, constant, less, mod
+from fireiron.ir import Access, Comment, Commit, Exec, For, Kernel, Let, Stmt, SyncPoint, execs, statements
+from fireiron.machine import GL, SH
+from fireiron.spec import MoveSpec
+
+
+def pipeline(kernel: Kernel) -> Kernel:
+    """The kernel with its marked loops pipelined, outer ones first."""
+    if not any(isinstance(one, For) and one.stages for one in statements(kernel.body)):
+        return kernel
+    pass_ = _Pipeline(kernel)
+    body = pass_.body(kernel.body, None)
+    buffers = tuple(
+        attrs.evolve(one, tensor=attrs.evolve(one.tensor, copies=one.tensor.copies * pass_.stages.get(one.name, 1))) for one in kernel.buffers
+    )
+    return attrs.evolve(kernel, body=body, buffers=buffers)
+
+
+@attrs.frozen
+class _Clock:
+    """Iteration `number` of `count`, as an expression; `values` are the loop variables at that iteration."""
+
+    number: Expr
+    count: Expr
+    values: Mapping[Var, Expr]
+
+
+class _Pipeline:
+    def __init__(self, kernel: Kernel) -> None:
+        self.memories = {buffer.name: buffer.memory for buffer in kernel.buffers}
+        self.stages: dict[str, int] = {}
+        self.taken = {one.var.name for one in statements(kernel.body) if isinstance(one, (For, Let))} | set(self.memories)
+
+    def body(self, body: Sequence[Stmt], outer: For | None = None) -> tuple[Stmt, ...]:
+        """A statement list; a loop that is pipelined brings its prologue along."""
+        result: list[Stmt] = []
+        for statement in body:
+            if isinstance(statement, For) and statement.stages:
+                prologue, loop = self._loop(statement)
+                inner, early = self._inside(loop)
+                result += [*prologue, *early, inner]
+            elif isinstance(statement, For):
+                result.append(attrs.evolve(statement, body=self.body(statement.body, statement)))
+            else:
+                result.append(statement)
+        return tuple(result)
+
+    # ------------------------------------------------------------------------------------------ one loop
+
+    def _loop(self, loop: For) -> tuple[list[Stmt], For]:
+        """The prologue and the steady state of a loop whose loads run ahead of its own iterations."""
+        loads, rest = self._parts(loop)
+        ahead = loop.stages - 1
+        names = self._staged(loads, loop)
+        shared = any(self.memories[name] == SH for name in names)
+        period = loop.stages if shared else 0
+        stage = mod(loop.var, as_expr(loop.stages))
+        consumers = tuple(_staged(one, names, loop.stages, stage) for one in rest)
+        early = mod(loop.var + ahead, as_expr(loop.stages))
+        producers = [_staged(one, names, loop.stages, early) for one in _ahead(loads, {loop.var: loop.var + ahead}, loop, ahead)]
+        commit: list[Stmt] = [Commit()] if shared else []
+        steady = attrs.evolve(loop, body=(*producers, *commit, *consumers), stages=0, period=period)
+        return self._prologue(loads, names, loop, commit), steady
+
+    def _prologue(self, loads: Sequence[Stmt], names: Iterable[str], loop: For, commit: list[Stmt]) -> list[Stmt]:
+        """The loads of the first iterations."""
+        ahead = loop.stages - 1
+        if ahead == 0:
+            return []
+        number = Var(self._fresh(f"{loop.var.name}_ahead"), 0, ahead - 1)
+        items = [_staged(one, names, loop.stages, number) for one in _substituted(loads, {loop.var: number})]
+        guard = less(number, loop.extent)
+        items = [_guarded(one, guard) for one in items]
+        note = Comment(f"{'the first iteration' if ahead == 1 else f'the first {ahead} iterations'} of {loop.var.name}, ahead")
+        return [note, For(number, as_expr(ahead), (*items, *commit), True, loop.origin)]
+
+    def _parts(self, loop: For) -> tuple[list[Stmt], list[Stmt]]:
+        """The loads of a loop, and what uses them."""
+        written = [_written(one) for one in loop.body]
+        loads: list[Stmt] = []
+        rest: list[Stmt] = []
+        waiting: list[Stmt] = []
+        for position, one in enumerate(loop.body):
+            others = set().union(*(names for other, names in enumerate(written) if other != position))
+            if isinstance(one, Comment):
+                waiting.append(one)
+            elif self._is_load(one, others):
+                loads += [*waiting, one]
+                waiting = []
+            elif isinstance(one, SyncPoint) and not one.require and loads and not rest:
+                waiting = []
+            else:
+                rest += [*waiting, one]
+                waiting = []
+        if not any(not isinstance(one, Comment) for one in loads):
+            raise DecompositionError(
+                "pipeline: no load stands directly under this split", at=loop.origin, hint=".split(...).pipeline(3).load(A, SH, ...)"
+            )
+        return loads, [*rest, *waiting]
+
+    def _is_load(self, item: Stmt, others: set[str]) -> bool:
+        found = [statement for statement, _ in execs((item,))]
+        if not found or any(not isinstance(one.spec, MoveSpec) for one in found):
+            return False
+        reads = {access.buffer for one in found for access in one.accesses if not access.write}
+        return all(self.memories[name] != GL for name in _written(item)) and reads.isdisjoint(others)
+
+    def _staged(self, loads: Sequence[Stmt], loop: For) -> set[str]:
+        """The buffers that the loads fill for others, noted with their stages."""
+        filled = set().union(*(_written(one) for one in loads))
+        local = {name for one in loads for name in _read(one) if name in _written(one)}
+        names = filled - local
+        for name in names:
+            self.stages[name] = self.stages.get(name, 1) * loop.stages
+        return names
+
+    def _fresh(self, wanted: str) -> str:
+        name, number = wanted, 1
+        while name in self.taken:
+            number += 1
+            name = f"{wanted}{number}"
+        self.taken.add(name)
+        return name
+
+    # ------------------------------------------------------------------------------------------ loops inside
+
+    def _inside(self, loop: For) -> tuple[For, list[Stmt]]:
+        """Marked loops directly inside: prefetched across the iterations of this loop, or within each."""
+        body: list[Stmt] = []
+        early: list[Stmt] = []
+        for statement in loop.body:
+            if not isinstance(statement, For):
+                body.append(statement)
+            elif statement.stages > 1 and loop.period >= 3:
+                first, inner = self._across(loop, statement)
+                early += first
+                body.append(inner)
+            elif statement.stages:
+                body += self.body((statement,), loop)
+            else:
+                body.append(attrs.evolve(statement, body=self.body(statement.body, statement)))
+        return attrs.evolve(loop, body=tuple(body)), early
+
+    def _across(self, outer: For, loop: For) -> tuple[list[Stmt], For]:
+        """Loads to registers, ahead over the iterations of both loops together."""
+        loads, rest = self._parts(loop)
+        ahead, count = loop.stages - 1, constant(loop.extent)
+        if count is None or count % loop.stages:
+            raise DecompositionError(
+                f"pipeline({loop.stages}): the loop {loop.var} runs {loop.extent} times, and registers cannot be chosen at run time",
+                at=loop.origin,
+                legal=f"a number of steps that is a multiple of {loop.stages}",
+                hint="another size of this split or of the one around it",
+            )
+        names = self._staged(loads, loop)
+        total = outer.var * count + loop.var
+        values = {loop.var: mod(loop.var + ahead, as_expr(count)), outer.var: outer.var + (loop.var + ahead) // count}
+        guard = less(values[outer.var], outer.extent)
+        producers = [_guarded(one, guard) for one in _substituted(loads, values)]
+        producers = [_staged(one, names, loop.stages, mod(total + ahead, as_expr(loop.stages))) for one in producers]
+        consumers = [_staged(one, names, loop.stages, mod(total, as_expr(loop.stages))) for one in rest]
+        first: list[Stmt] = []
+        for step in range(ahead):
+            at = {loop.var: as_expr(step % count), outer.var: as_expr(step // count)}
+            first += [_staged(one, names, loop.stages, as_expr(step % loop.stages)) for one in _substituted(loads, at)]
+        return first, attrs.evolve(loop, body=(*producers, *consumers), stages=0)
+
+
+def _ahead(loads: Sequence[Stmt], values: Mapping[Var, Expr], loop: For, ahead: int) -> list[Stmt]:
+    items = _substituted(loads, values)
+    return items if ahead == 0 else [_guarded(one, less(loop.var + ahead, loop.extent)) for one in items]
+
+
+def _substituted(items: Sequence[Stmt], values: Mapping[Var, Expr]) -> list[Stmt]:
+    return [_with(one, values) for one in items]
+
+
+def _with(statement: Stmt, values: Mapping[Var, Expr]) -> Stmt:
+    match statement:
+        case For():
+            extent = statement.extent.substitute(values)
+            return attrs.evolve(statement, extent=extent, body=tuple(_with(one, values) for one in statement.body))
+        case Let():
+            return attrs.evolve(statement, value=statement.value.substitute(values))
+        case Exec():
+            return attrs.evolve(
+                statement,
+                accesses=tuple(access.substitute(values) for access in statement.accesses),
+                active=statement.active.substitute(values),
+                accumulate=statement.accumulate.substitute(values),
+            )
+    return statement
+
+
+def _guarded(statement: Stmt, condition: Expr) -> Stmt:
+    """The statement under one more condition."""
+    if condition == TRUE:
+        return statement
+    if isinstance(statement, For):
+        return attrs.evolve(statement, body=tuple(_guarded(one, condition) for one in statement.body))
+    if isinstance(statement, Exec):
+        return attrs.evolve(statement, active=all_of((condition, statement.active)))
+    return statement
+
+
+def _staged(statement: Stmt, names: Iterable[str], stages: int, stage: Expr) -> Stmt:
+    """The statement with the copies of one stage; copies from global to shared memory may be asynchronous."""
+    if isinstance(statement, For):
+        return attrs.evolve(statement, body=tuple(_staged(one, names, stages, stage) for one in statement.body))
+    if not isinstance(statement, Exec):
+        return statement
+    accesses = tuple(_at_stage(access, stages, stage) if access.buffer in names else access for access in statement.accesses)
+    fills = isinstance(statement.spec, MoveSpec) and statement.accesses[1].buffer in names
+    between = fills and statement.spec.memories == (GL, SH)
+    return attrs.evolve(statement, accesses=accesses, asynchronous=statement.asynchronous or between)
+
+
+def _at_stage(access: Access, stages: int, stage: Expr) -> Access:
+    return attrs.evolve(access, copy=access.copy * stages + stage)
+
+
+def _written(item: Stmt) -> set[str]:
+    return {access.buffer for one, _ in execs((item,)) for access in one.accesses if access.write}
+
+
+def _read(item: Stmt) -> set[str]:
+    return {access.buffer for one, _ in execs((item,)) for access in one.accesses if not access.write}

@@ -1,0 +1,37 @@
+"""Loads of later iterations are under way while an iteration computes: `pipeline` on a split."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.tree import Refinement
+from fireiron.tunable import chosen, integral
+
+MOST = 16
+"""The most stages; a stage is a whole set of buffers."""
+
+
+def _stages(value: Any) -> Any:
+    return integral(value, "pipeline")
+
+
+@attrs.frozen
+class Pipeline(Refinement):
+    """The loads directly under the split are multi-buffered, `stages` buffers each, and run `stages - 1` iterations ahead.
+
+    Legal from 1 to 16 stages where at least one load stands under the split; a tunable may stand for the number. Loads to
+    shared memory become asynchronous copies where the target has them and the width allows it. Loads to registers are
+    prefetched; under a pipelined split of three or more stages across its iterations.
+    rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
+    """
+
+    applies_to: ClassVar[tuple[str, ...]] = ("split",)
+    stages: Any = attrs.field(converter=_stages)
+
+    def plan(self, plan: Any) -> Any:
+        return attrs.evolve(plan, stages=chosen(self.stages, "pipeline", 1, MOST))
+
+    def __str__(self) -> str:
+        return f"pipeline({self.stages})"

@@ -1,0 +1,59 @@
+"""Tensor cores from Ampere on: mma.sync m16n8k16, ldmatrix, swizzled shared memory, a pipeline of asynchronous copies.
+
+    MatMul(M,N,K)(GL,GL,GL)(Kernel)
+      tile(bm,bn).to(Block).bands(8)   MatMul(128,256,K)(GL,GL,GL)(Block)
+      epilog(RF, float32, ...)         MatMul(128,256,K)(GL,GL,RF)(Block)
+      split(bk).pipeline(stages)       MatMul(128,256,32)(GL,GL,RF)(Block)      copies of 16 bytes, under way
+      load(A, SH).swizzle()            MatMul(128,256,32)(SH,GL,RF)(Block)
+      load(B, SH).swizzle()            MatMul(128,256,32)(SH,SH,RF)(Block)
+      tile(wm,wn).to(Warp)             MatMul(64,64,32)(SH,SH,RF)(Warp)
+      split(16).pipeline(2)            MatMul(64,64,16)(SH,SH,RF)(Warp)         fragments a step ahead
+      load(A, RF), load(B, RF)         MatMul(64,64,16)(RF,RF,RF)(Warp)         ldmatrix.x4, .trans where storage asks for it
+      tile(16,16).unroll()             MatMul(16,16,16)(RF,RF,RF)(Warp)
+      mma_tile()                       MatMul(16,8,16)(RF,RF,RF)(Warp)
+      done()                           HMMA
+
+One strategy for all storage orders and all sizes: copies follow the order of their source, and are as wide as sizes and
+leading dimensions prove legal.
+"""
+
+from fireiron import *
+
+SIZES = (4096, 4096, 4096)
+
+bm = Tunable("bm", 128, 64, 256)
+bn = Tunable("bn", 256, 64, 128)
+bk = Tunable("bk", 32, 64)
+wm = Tunable("wm", 64, 32)
+wn = Tunable("wn", 64, 32)
+stages = Tunable("stages", 4, 3, 5)
+
+strategy = (
+    MatMul.tile(bm, bn)
+    .to(Block)
+    .bands(8)
+    .epilog(RF, float32, Init.tile(wm, wn).to(Warp).done(), Move.tile(wm, wn).to(Warp).done())
+    .split(bk)
+    .pipeline(stages)
+    .load(A, SH, Move.coalesced(8).done())
+    .swizzle()
+    .load(B, SH, Move.coalesced(8).done())
+    .swizzle()
+    .tile(wm, wn)
+    .to(Warp)
+    .split(16)
+    .unroll()
+    .pipeline(2)
+    .load(A, RF, Move.done())
+    .load(B, RF, Move.done())
+    .tile(16, 16)
+    .unroll()
+    .mma_tile()
+    .done()
+)
+
+
+def spec(M, N, K, **options):
+    """Row-major halves, float32 inside, unless said otherwise."""
+    options = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
+    return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)
