@@ -4,6 +4,7 @@ from fireiron._version import VERSION as __version__
 from fireiron.decomp.done import Done
 from fireiron.decomp.epilog import Epilog
 from fireiron.decomp.load import Load
+from fireiron.decomp.mma_tile import MmaTile
 from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Strided, Tile
 from fireiron.errors import (
@@ -23,10 +24,63 @@ from fireiron.errors import (
 from fireiron.executable import INSTRUCTIONS
 from fireiron.executable.fma import BFMA, DFMA, FFMA, HFMA, IMAD, Fma
 from fireiron.executable.hfma2 import BFMA2, HFMA2, Hfma2
+from fireiron.executable.lane_move import LaneInit, LaneMove
+from fireiron.executable.ldmatrix import LDMATRIX, LdMatrix
 from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.executable.mma import Mma
+from fireiron.executable.mma_f16 import (
+    HMMA_1688_F16,
+    HMMA_1688_F32,
+    HMMA_1688_F32_BF16,
+    HMMA_16816_F16,
+    HMMA_16816_F32,
+    HMMA_16816_F32_BF16,
+)
+from fireiron.executable.mma_f64 import DMMA_884, DMMA_1684, DMMA_1688, DMMA_16816
+from fireiron.executable.mma_fp8 import (
+    QMMA_16816_F16_E4M3,
+    QMMA_16816_F16_E4M3_E5M2,
+    QMMA_16816_F16_E5M2,
+    QMMA_16816_F16_E5M2_E4M3,
+    QMMA_16816_F32_E4M3,
+    QMMA_16816_F32_E4M3_E5M2,
+    QMMA_16816_F32_E5M2,
+    QMMA_16816_F32_E5M2_E4M3,
+    QMMA_16832_F16_E4M3,
+    QMMA_16832_F16_E4M3_E5M2,
+    QMMA_16832_F16_E5M2,
+    QMMA_16832_F16_E5M2_E4M3,
+    QMMA_16832_F32_E4M3,
+    QMMA_16832_F32_E4M3_E5M2,
+    QMMA_16832_F32_E5M2,
+    QMMA_16832_F32_E5M2_E4M3,
+)
+from fireiron.executable.mma_int8 import IMMA_8816_S8, IMMA_16816_S8, IMMA_16832_S8
+from fireiron.executable.mma_tf32 import HMMA_1684_F32_TF32, HMMA_1688_F32_TF32
+from fireiron.executable.mma_volta import (
+    HMMA_884_F16_NN,
+    HMMA_884_F16_NT,
+    HMMA_884_F16_TN,
+    HMMA_884_F16_TT,
+    HMMA_884_F32_NN,
+    HMMA_884_F32_NT,
+    HMMA_884_F32_TN,
+    HMMA_884_F32_TT,
+    HMMA_884X4_F16_NN,
+    HMMA_884X4_F16_NT,
+    HMMA_884X4_F16_TN,
+    HMMA_884X4_F16_TT,
+    HMMA_884X4_F32_NN,
+    HMMA_884X4_F32_NT,
+    HMMA_884X4_F32_TN,
+    HMMA_884X4_F32_TT,
+)
+from fireiron.executable.movmatrix import MOVMATRIX_COL, MOVMATRIX_ROW, MovMatrix
 from fireiron.executable.pointwise import ThreadPointwise
+from fireiron.executable.stmatrix import STMATRIX, StMatrix
 from fireiron.executable.thread_move import ThreadInit, ThreadMove, vector
 from fireiron.expr import Const, Expr, Var, all_of, any_of, ceildiv, equal, minimum, positive, sym
+from fireiron.lanes import LaneMap
 from fireiron.layout import Layout, Swizzle
 from fireiron.machine import (
     ARCHITECTURES,
@@ -46,11 +100,14 @@ from fireiron.machine import (
     Warp,
     Warpgroup,
     bfloat16,
+    float8_e4m3,
+    float8_e5m2,
     float16,
     float32,
     float64,
     int8,
     int32,
+    tf32,
 )
 from fireiron.operand import DST, SRC, A, B, C, Operand
 from fireiron.pointwise import BinaryPointwise, BinaryPointwiseSpec
@@ -91,6 +148,10 @@ __all__ = [
     "Context",
     "Cut",
     "DFMA",
+    "DMMA_16816",
+    "DMMA_1684",
+    "DMMA_1688",
+    "DMMA_884",
     "DST",
     "DType",
     "DealOrder",
@@ -111,19 +172,53 @@ __all__ = [
     "GL",
     "HFMA",
     "HFMA2",
+    "HMMA_16816_F16",
+    "HMMA_16816_F32",
+    "HMMA_16816_F32_BF16",
+    "HMMA_1684_F32_TF32",
+    "HMMA_1688_F16",
+    "HMMA_1688_F32",
+    "HMMA_1688_F32_BF16",
+    "HMMA_1688_F32_TF32",
+    "HMMA_884X4_F16_NN",
+    "HMMA_884X4_F16_NT",
+    "HMMA_884X4_F16_TN",
+    "HMMA_884X4_F16_TT",
+    "HMMA_884X4_F32_NN",
+    "HMMA_884X4_F32_NT",
+    "HMMA_884X4_F32_TN",
+    "HMMA_884X4_F32_TT",
+    "HMMA_884_F16_NN",
+    "HMMA_884_F16_NT",
+    "HMMA_884_F16_TN",
+    "HMMA_884_F16_TT",
+    "HMMA_884_F32_NN",
+    "HMMA_884_F32_NT",
+    "HMMA_884_F32_TN",
+    "HMMA_884_F32_TT",
     "Hfma2",
     "IMAD",
+    "IMMA_16816_S8",
+    "IMMA_16832_S8",
+    "IMMA_8816_S8",
     "INSTRUCTIONS",
     "IncompleteError",
     "Init",
     "InitSpec",
     "Kernel",
+    "LDMATRIX",
     "Lane",
+    "LaneInit",
+    "LaneMap",
+    "LaneMove",
     "LaunchError",
     "Layout",
     "LayoutError",
+    "LdMatrix",
     "Level",
     "Load",
+    "MOVMATRIX_COL",
+    "MOVMATRIX_ROW",
     "MatMul",
     "MatMulSpec",
     "MatchError",
@@ -131,13 +226,32 @@ __all__ = [
     "Memory",
     "MicroKernel",
     "Mismatch",
+    "Mma",
+    "MmaTile",
     "Mode",
+    "MovMatrix",
     "Move",
     "MoveSpec",
     "NoSync",
     "Operand",
     "Pad",
     "Permute",
+    "QMMA_16816_F16_E4M3",
+    "QMMA_16816_F16_E4M3_E5M2",
+    "QMMA_16816_F16_E5M2",
+    "QMMA_16816_F16_E5M2_E4M3",
+    "QMMA_16816_F32_E4M3",
+    "QMMA_16816_F32_E4M3_E5M2",
+    "QMMA_16816_F32_E5M2",
+    "QMMA_16816_F32_E5M2_E4M3",
+    "QMMA_16832_F16_E4M3",
+    "QMMA_16832_F16_E4M3_E5M2",
+    "QMMA_16832_F16_E5M2",
+    "QMMA_16832_F16_E5M2_E4M3",
+    "QMMA_16832_F32_E4M3",
+    "QMMA_16832_F32_E4M3_E5M2",
+    "QMMA_16832_F32_E5M2",
+    "QMMA_16832_F32_E5M2_E4M3",
     "QuadPair",
     "RF",
     "Refinement",
@@ -146,9 +260,11 @@ __all__ = [
     "RowMajor",
     "SH",
     "SRC",
+    "STMATRIX",
     "SimulationError",
     "Spec",
     "Split",
+    "StMatrix",
     "StorageLayout",
     "StoreError",
     "Strategy",
@@ -180,10 +296,13 @@ __all__ = [
     "float16",
     "float32",
     "float64",
+    "float8_e4m3",
+    "float8_e5m2",
     "int32",
     "int8",
     "minimum",
     "positive",
     "sym",
+    "tf32",
     "vector",
 ]

@@ -39,6 +39,7 @@ from fireiron.opaque import at_tiles
 from fireiron.spec import MatMulSpec, MoveSpec
 
 _INDENT = "  "
+_CALL = re.compile(r"\s*[A-Za-z_][\w:]*\(.*\);$")
 _BUILT_IN = {"block": "blockIdx.x", "thread": "threadIdx.x"}
 
 
@@ -296,7 +297,8 @@ class _Printer:
                 const = "" if buffer.written else "const "
                 parameters.append(f"{const}{buffer.dtype.cuda}* __restrict__ {buffer.name}")
         parameters += [f"const int {symbol}" for symbol in kernel.symbols]
-        yield f'extern "C" __global__ void __launch_bounds__({kernel.threads})'
+        bounds = f"{kernel.threads}, {kernel.resident}" if kernel.resident else str(kernel.threads)
+        yield f'extern "C" __global__ void __launch_bounds__({bounds})'
         one_line = f"{kernel.name}({', '.join(parameters)})"
         if len(one_line) <= 110:
             yield one_line
@@ -762,8 +764,10 @@ def dynamic_shared_bytes(kernel: Kernel) -> int:
 
 def _wrapped(line: str, limit: int = 120) -> list[str]:
     """A long assignment broken before its value, and before the branches of its choice."""
-    if len(line) <= limit or line.lstrip().startswith(("//", "#", "for")) or " = " not in line:
+    if len(line) <= limit or line.lstrip().startswith(("//", "#", "for")):
         return [line]
+    if " = " not in line:
+        return _wrapped_call(line[: len(line) - len(line.lstrip())], line.strip(), limit) if _CALL.match(line) else [line]
     indent = " " * (len(line) - len(line.lstrip()) + 2 * len(_INDENT))
     target, value = line.split(" = ", 1)
     condition, choice, rest = value.partition(" ? ")

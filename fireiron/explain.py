@@ -90,11 +90,21 @@ class Explanation:
 
 def explain(strategy: Strategy, architecture: Any = None) -> Explanation:
     """All leaves of a bound strategy, explained; an error where a step before them is not legal."""
+    if strategy.others:
+        strategy = _chosen(strategy, architecture)
     program, grown = _grown(strategy, architecture)
     leaves = tuple(_leaves(grown.node, program, "main"))
     failing = {leaf.number for leaf in leaves if leaf.match is None}
     closed = tuple(leaf if leaf.match is not None else _closed(leaf, program, grown, failing) for leaf in leaves)
     return Explanation(program, grown, closed)
+
+
+def _chosen(strategy: Strategy, architecture: Any) -> Strategy:
+    """The first legal alternative; the first one where none is."""
+    try:
+        return strategy.program(architecture).strategy
+    except FireironError:
+        return strategy.alternatives[0]
 
 
 # ---------------------------------------------------------------------------------------------- the leaves
@@ -289,6 +299,7 @@ def text(explanation: Explanation) -> str:
     program = explanation.program
     values = "".join(f", {name}={value}" for name, value in program.chosen.items())
     head = f"{program.spec} on {program.architecture}{values}"
+    head += "".join(f"\nrefused before it: {reason}" for reason in program.strategy.refused)
     return "\n\n".join([head, *(_leaf_text(leaf) for leaf in explanation.leaves)])
 
 

@@ -218,7 +218,8 @@ class Let(Stmt):
 class For(Stmt):
     """`for var in range(extent)`, the same for all threads; `unroll` asks the printer for `#pragma unroll`.
 
-    `stages` asks the pass `pipeline` to keep that many iterations' loads in flight. Behind it, `period` is the number of
+    `stages` asks the pass `pipeline` to keep that many iterations' loads in flight, with `spread` issued step by step in the
+    loop inside. Behind it, `period` is the number of
     iterations after which the addresses of shared buffers that depend on `var` repeat (0: they are all different).
     """
 
@@ -228,6 +229,7 @@ class For(Stmt):
     unroll: bool = False
     origin: str | None = attrs.field(default=None, eq=False)
     stages: int = 0
+    spread: bool = False
     period: int = 0
 
 
@@ -321,6 +323,7 @@ class Kernel:
     facts: tuple[tuple[str, Expr], ...] = ()
     unchecked: tuple[str, ...] = ()
     shared_bytes: int = 0
+    resident: int = 0
 
     @property
     def thread(self) -> Var:

@@ -107,7 +107,7 @@ def _chain(node: Node, glyphs: tuple[str, ...], prefix: str, depth: int) -> Iter
 class Figures:
     """A kernel in numbers. Sizes known only at run time are text.
 
-    `buffers` are `(name, memory, element type, bytes, note)` (bytes a thread for registers), `registers` the 32-bit registers that
+    `refused` says why the strategies before an `otherwise` are not legal here. `buffers` are `(name, memory, element type, bytes, note)` (bytes a thread for registers), `registers` the 32-bit registers that
     arrays take in each thread, `barriers` the `(scope, where)` of each barrier in the program, `shared` bytes a block.
     """
 
@@ -124,6 +124,7 @@ class Figures:
     facts: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     micro_kernels: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -155,6 +156,7 @@ def figures(program: Program) -> Figures:
         tuple(f"{text}: {condition}" for text, condition in kernel.facts),
         kernel.unchecked,
         micro_kernels(kernel),
+        program.strategy.refused,
     )
 
 
@@ -197,6 +199,7 @@ def report(figures: Figures) -> list[tuple[str, str]]:
     lines += [("micro-kernel", name) for name in figures.micro_kernels]
     lines += [("requires", text) for text in figures.facts]
     lines += [("unchecked", reason) for reason in figures.unchecked]
+    lines += [("refused first", reason) for reason in figures.refused]
     return lines
 
 

@@ -35,15 +35,22 @@ from cattrs.gen import make_dict_structure_fn, override
 from fireiron.decomp.done import Done
 from fireiron.decomp.epilog import Epilog
 from fireiron.decomp.load import Load
+from fireiron.decomp.mma_tile import MmaTile
 from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Strided, Tile
 from fireiron.errors import ArgumentError, FireironError, StoreError
 from fireiron.executable.fma import Fma
 from fireiron.executable.hfma2 import Hfma2
+from fireiron.executable.lane_move import LaneInit, LaneMove
+from fireiron.executable.ldmatrix import LdMatrix
 from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.executable.mma import Mma
+from fireiron.executable.movmatrix import MovMatrix
 from fireiron.executable.pointwise import ThreadPointwise
+from fireiron.executable.stmatrix import StMatrix
 from fireiron.executable.thread_move import ThreadInit, ThreadMove
 from fireiron.expr import Const, Expr, Var, all_of, any_of, as_expr, constant, equal, minimum
+from fireiron.lanes import LaneMap
 from fireiron.layout import Layout, Swizzle
 from fireiron.machine import DTYPES, FRAGMENTS, GL, LEVELS, MEMORIES, SH, DType, Level, Memory
 from fireiron.pointwise import OPERATIONS, BinaryPointwise, BinaryPointwiseSpec
@@ -75,6 +82,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
             Tile, Split, Load, Epilog, Done, Strided, Tunable, Derived,
             Align, NoSync, Pad, Permute, ReuseBuffer, StorageLayout, SwizzleStorage, Sync, To, Unchecked, Unroll,
             Fma, Hfma2, MicroKernel, ThreadMove, ThreadInit, ThreadPointwise,
+            MmaTile, Mma, LaneMap, LdMatrix, StMatrix, MovMatrix, LaneMove, LaneInit,
             MatMulSpec, MoveSpec, InitSpec, BinaryPointwiseSpec, View, Dim, Mode, Dealt, Tensor,
             MatrixLayout, Layout, Swizzle, DType, Memory, Level,
         )
@@ -188,7 +196,8 @@ class _Store:
         """What JSON can hold."""
         if isinstance(value, Strategy):
             spec = None if value.spec is None else self.plain(value.spec)
-            return {"start": self._starter(value.start), "spec": spec, "steps": [self.plain(step) for step in value.steps]}
+            plain = {"start": self._starter(value.start), "spec": spec, "steps": [self.plain(step) for step in value.steps]}
+            return plain | ({"otherwise": [self.plain(one) for one in value.others]} if value.others else {})
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
         if isinstance(value, Expr):
@@ -251,13 +260,18 @@ class _Store:
         register(lambda wanted: wanted is Strategy, self._strategy)
 
     def _strategy(self, value: Any, _: Any) -> Strategy:
-        kinds = {"start": str, "spec": Spec | None, "steps": tuple[Decomposition, ...]}
+        kinds: dict[str, Any] = {"start": str, "spec": Spec | None, "steps": tuple[Decomposition, ...]}
+        if isinstance(value, dict) and "otherwise" in value:
+            kinds["otherwise"] = tuple[Strategy, ...]
         fields = self._fields(value, kinds)
         steps, start = fields["steps"], _STARTERS.get(fields["start"])
         if start is None:
             raise StoreError(f"a chain cannot start from {fields['start']!r}", legal=_STARTERS)
         chain = _CHAINS.get(type(steps[-1]), Strategy) if steps else Strategy
-        return chain(steps, fields["spec"], start)
+        made = chain(steps, fields["spec"], start)
+        for other in fields.get("otherwise", ()):
+            made = made.otherwise(other)  # type: ignore[assignment]
+        return made
 
     def _fields(self, value: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
         """An object with exactly these fields."""

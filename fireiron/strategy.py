@@ -35,6 +35,7 @@ from fireiron.refine.pad import MOST as MOST_PAD
 from fireiron.refine.pad import Pad
 from fireiron.refine.permute import Permute
 from fireiron.refine.pipeline import Pipeline
+from fireiron.refine.resident import Resident
 from fireiron.refine.reuse_buffer import ReuseBuffer
 from fireiron.refine.storage_layout import StorageLayout
 from fireiron.refine.swizzle import SwizzleStorage
@@ -62,11 +63,16 @@ MOST_TEXT = 2000
 
 @attrs.frozen(repr=False, eq=False)
 class Strategy(Verbs):
-    """A chain of `steps`; bound if `spec` is given. Equal if steps and spec are equal."""
+    """A chain of `steps`; bound if `spec` is given. Equal if steps, spec and the `others` are equal.
+
+    `others` are the strategies that `otherwise` added; `refused` says, for one that was chosen, why those before it were not.
+    """
 
     steps: tuple[Decomposition, ...] = ()
     spec: Spec | None = None
     start: Starter = MatMul
+    others: tuple[Strategy, ...] = attrs.field(default=(), kw_only=True)
+    refused: tuple[str, ...] = attrs.field(default=(), kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         require_steps(self.steps, "Strategy")
@@ -78,15 +84,16 @@ class Strategy(Verbs):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Strategy):
             return NotImplemented
-        return self.steps == other.steps and self.spec == other.spec
+        return self.steps == other.steps and self.spec == other.spec and self.others == other.others
 
     def __hash__(self) -> int:
-        return hash((self.steps, self.spec))
+        return hash((self.steps, self.spec, self.others))
 
     def __repr__(self) -> str:
         if not self.steps:
             return f"Strategy((), {self.spec!r}, {self.start!r})"
-        return repr(self.start if self.spec is None else self.spec) + "".join(f".{step.label()}" for step in self.steps)
+        chain = repr(self.start if self.spec is None else self.spec) + "".join(f".{step.label()}" for step in self.steps)
+        return chain + "".join(f".otherwise({other!r})" for other in self.others)
 
     def __call__(self, spec: Spec) -> Strategy:
         """Bind the strategy to a spec; a tunable without a value takes its first legal one."""
@@ -116,6 +123,8 @@ class Strategy(Verbs):
 
         if self.spec is None:
             raise ArgumentError("the strategy is not bound to a spec", hint="strategy(MatMul(M,N,K)(GL,GL,GL)(Kernel))", at=call_site())
+        if self.others:
+            return _first_legal(self, lambda one: Program.of(one, architecture, **options))
         return Program.of(self, architecture, **options)
 
     def cuda(self, architecture: Any = None) -> str:
@@ -129,6 +138,33 @@ class Strategy(Verbs):
         return CompiledKernel(self.program(architecture))
 
     # ------------------------------------------------------------------------------------------ changing
+
+    def otherwise(self, other: Strategy) -> Strategy:
+        """This strategy, and the other one where this one is not legal for the spec and the target.
+
+        Legal when both are finished by `done` and the other is not bound to a spec. `at` and `refine` change this strategy only.
+        rewrite: S --> S; T where S is refused
+
+        >>> from fireiron import *
+        >>> fast = MatMul.tile(3, 3).to(Block).tile(1, 1).to(Thread).split(2).tile(1, 1).done()
+        >>> slow = MatMul.tile(3, 3).to(Block).done("dot.cu text")
+        >>> fast.otherwise(slow).otherwise(fast).others == (slow, fast)
+        True
+        """
+        if not isinstance(other, Strategy):
+            raise ArgumentError("otherwise: not a strategy", got=other, legal="MatMul.tile(...).to(Block) ... .done()", at=call_site())
+        if not self.finished or not other.finished:
+            raise DecompositionError("otherwise: both strategies must end with done()", at=call_site())
+        if other.spec is not None:
+            raise DecompositionError("otherwise: the other strategy is bound to a spec", hint="bind the whole", at=call_site())
+        alone = Strategy(other.steps, None, other.start)
+        return attrs.evolve(self, others=(*self.others, alone, *other.others))
+
+    @property
+    def alternatives(self) -> tuple[Strategy, ...]:
+        """This strategy and those that `otherwise` added, each alone, bound alike."""
+        bound = self.start if self.spec is None else _starter_of(self.spec)
+        return (attrs.evolve(self, others=()), *(attrs.evolve(one, spec=self.spec, start=bound) for one in self.others))
 
     def at(self, kind: type[Decomposition], operand: object = None, index: int = 0) -> Cursor:
         """The `index`-th step of a kind (for loads: of an operand), to refine or replace it.
@@ -155,7 +191,8 @@ class Strategy(Verbs):
 
     def unrefined(self) -> Strategy:
         """The same decompositions without refinements, but for `to`: slower, and always correct (Fireiron, section 4.2)."""
-        return attrs.evolve(self, steps=_unrefined(self.steps))
+        others = tuple(attrs.evolve(one, steps=_unrefined(one.steps)) for one in self.others)
+        return attrs.evolve(self, steps=_unrefined(self.steps), others=others)
 
     def with_(self, **values: int) -> Strategy:
         """Tunables replaced by values."""
@@ -168,11 +205,12 @@ class Strategy(Verbs):
             if number is None or number not in known[name].values:
                 raise ArgumentError(f"with_({name}={value!r}): not among its values", legal=known[name].values, at=call_site())
             numbers[name] = number
-        return attrs.evolve(self, steps=resolve(self.steps, numbers))
+        others = tuple(attrs.evolve(one, steps=resolve(one.steps, numbers)) for one in self.others)
+        return attrs.evolve(self, steps=resolve(self.steps, numbers), others=others)
 
     def tunables(self) -> dict[str, Tunable]:
         """The tunables without a value, by name."""
-        return tunables_in(self.steps)
+        return tunables_in((self.steps, *(one.steps for one in self.others)))
 
     def assignments(self) -> Iterator[dict[str, int]]:
         """All combinations of the tunables' values, the first values first."""
@@ -279,6 +317,14 @@ class Tiled(Strategy):
         """
         return self.refine(Bands(count(rows, "bands")))
 
+    def resident(self, blocks: int | Any) -> Self:
+        """Keep to registers that let a multiprocessor hold so many blocks at once.
+
+        Args: blocks, 1 to 32, or a tunable. Legal on a tile that is dealt to Block.
+        rewrite: __launch_bounds__(threads) --> __launch_bounds__(threads, blocks)
+        """
+        return self.refine(Resident(count(blocks, "resident")))
+
     def unchecked(self, reason: str) -> Self:
         """Report races as warnings; the reason is printed in the kernel's header.
 
@@ -294,14 +340,15 @@ class Splitted(Strategy):
         """Unroll the loop in the printed code. Legal on every split. rewrite: for k: S --> #pragma unroll for k: S"""
         return self.refine(Unroll())
 
-    def pipeline(self, stages: int | Any) -> Self:
+    def pipeline(self, stages: int | Any, spread: bool = False) -> Self:
         """Keep the loads directly under the split `stages - 1` iterations ahead, in `stages` buffers each.
 
-        Args: stages, 1 to 16, or a tunable. Legal where at least one load stands under the split.
+        Args: stages, 1 to 16, or a tunable; `spread` issues the copies step by step in the split inside instead of all at
+        once. Legal where at least one load stands under the split.
         rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
         """
         count(stages, "pipeline")
-        return self.refine(Pipeline(stages))
+        return self.refine(Pipeline(stages, spread))
 
     def sync(self) -> Self:
         """Require a block barrier last in the body of the loop.
@@ -412,10 +459,30 @@ def appended(origin: Verbs, step: Decomposition | Strategy, kind: type[S] = Stra
             raise DecompositionError(
                 "then: the strategy to append is bound to a spec", hint="build it from MatMul, not from a spec", at=call_site()
             )
-        return kind((*steps, *step.steps), spec, start)
+        others = tuple(attrs.evolve(one, steps=(*steps, *one.steps), start=start) for one in step.others)
+        return kind((*steps, *step.steps), spec, start, others=others)
     if not isinstance(step, Decomposition):
         raise ArgumentError("then: neither a decomposition nor a strategy", got=step, at=call_site())
     return kind((*steps, step if step.origin else attrs.evolve(step, origin=call_site())), spec, start)
+
+
+def _first_legal(strategy: Strategy, program_of: Callable[[Strategy], Program]) -> Program:
+    """The program of the first alternative for which code can be generated; it remembers why those before it were refused."""
+    first: FireironError | None = None
+    refused: list[str] = []
+    for one in strategy.alternatives:
+        try:
+            program = program_of(attrs.evolve(one, refused=tuple(refused)))
+            _ = program.stages if program.tree.complete else None
+        except FireironError as error:
+            first = first or error
+            refused.append(error.asked)
+            continue
+        return program
+    assert first is not None
+    rest = "; ".join(refused[1:])
+    first.hint = (f"{first.hint}; " if first.hint else "") + f"the alternatives are not legal either: {rest}"
+    raise first
 
 
 def _starter_of(spec: Spec) -> Starter:

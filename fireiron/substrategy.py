@@ -45,6 +45,8 @@ def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decompos
         raise ArgumentError(
             f"{what}: not a strategy", got=move, legal=f"{starters[0]}.tile(...).to(...).done(), or nothing", at=call_site()
         )
+    if move.others:
+        raise DecompositionError(f"{what}: otherwise() chooses between whole strategies", hint="call it on the outermost one", at=call_site())
     return move.steps
 
 

@@ -246,6 +246,7 @@ class Names:
         self.lets: dict[tuple[Expr, int, str], Var] = {}
         self.grid: Expr | None = None
         self.unchecked: list[str] = []
+        self.resident = 0
 
     def fresh(self, wanted: str) -> str:
         """The wanted name, with a number if it is taken."""

@@ -24,6 +24,7 @@ class SplitPlan:
     unroll: bool = False
     sync: str | None = None
     stages: int = 0
+    spread: bool = False
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -84,7 +85,7 @@ class Split(Decomposition):
             changes: dict[str, Any] = {"accumulate": any_of([accumulate, *(var > ZERO for var in variables)])}
             child = attrs.evolve(child, **changes)
         if plan.stages:
-            program = tuple(attrs.evolve(one, stages=plan.stages) if isinstance(one, For) else one for one in program)
+            program = tuple(attrs.evolve(one, stages=plan.stages, spread=plan.spread) if isinstance(one, For) else one for one in program)
         if plan.sync is not None:
             program = _with_required_barrier(program, plan.sync, context)
         return Expansion((Child("body", child),), program)

@@ -63,6 +63,7 @@ class TilePlan:
     order: MatrixLayout = RowMajor
     permutation: Expr | None = None
     bands: int = 0
+    resident: int = 0
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -136,7 +137,7 @@ class Tile(Decomposition):
         plan = self.planned(TilePlan())
         views, digits = divide(spec, self.extents(spec), self.label())
         if plan.level is None:
-            if plan.permutation is not None or plan.bands or plan.order != RowMajor:
+            if plan.permutation is not None or plan.bands or plan.resident or plan.order != RowMajor:
                 raise DecompositionError("layout, swizzle and bands say how tiles are dealt to units", hint="add .to(level), or drop them")
             return _looped(spec, views, digits, plan, context)
         check_below(plan.level, spec.level, spec, context.origin)
@@ -179,8 +180,8 @@ def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Digit
     if plan.level == Block:
         return _dealt_to_blocks(spec, views, order, plan, context)
     assert plan.level is not None
-    if plan.bands:
-        raise DecompositionError(f"bands is an order of tiles on the grid, these go to {plan.level}", legal="tile(...).to(Block)")
+    if plan.bands or plan.resident:
+        raise DecompositionError(f"bands and resident are about blocks, these tiles go to {plan.level}", legal="tile(...).to(Block)")
     total = product(order)
     if total is None:
         raise DecompositionError(
@@ -274,6 +275,7 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Digit], pla
     for digit in order:
         grid = grid * digit.size
     context.names.grid = grid
+    context.names.resident = plan.resident
     number = constant(grid)
     unit: Expr = Var(context.block.name, 0, context.block.high if number is None else number - 1)
     fits = less(grid, as_expr(2**31))

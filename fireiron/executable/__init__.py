@@ -8,13 +8,20 @@ from fireiron.executable.hfma2 import BFMA2, HFMA2
 from fireiron.executable.lane_move import LANE_INIT, LANE_MOVE
 from fireiron.executable.ldmatrix import LDMATRIX
 from fireiron.executable.mma_f16 import MMA_F16
+from fireiron.executable.mma_f64 import MMA_F64
+from fireiron.executable.mma_fp8 import MMA_FP8
+from fireiron.executable.mma_int8 import MMA_INT8
+from fireiron.executable.mma_tf32 import MMA_TF32
+from fireiron.executable.mma_volta import MMA_VOLTA
+from fireiron.executable.movmatrix import MOVMATRIX
 from fireiron.executable.pointwise import POINTWISE, POINTWISE2
+from fireiron.executable.stmatrix import STMATRIX
 from fireiron.executable.thread_move import INIT, MOVE
 from fireiron.executable.wmma import WMMA
 from fireiron.tree import Executable
 
 INSTRUCTIONS: tuple[Executable, ...] = (
     *SCALAR, HFMA2, BFMA2, MOVE, INIT, POINTWISE, POINTWISE2,
-    *MMA_F16, *LDMATRIX, LANE_MOVE, LANE_INIT, *WMMA,
+    *MMA_F16, *MMA_FP8, *MMA_INT8, *MMA_TF32, *MMA_F64, *MMA_VOLTA, *LDMATRIX, *STMATRIX, *MOVMATRIX, LANE_MOVE, LANE_INIT, *WMMA,
 )  # fmt: skip
 """The built-in instructions; each knows the architectures that have it."""

@@ -8,6 +8,7 @@ are named by the elements they hold, so the order below only decides which lanes
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -55,26 +56,19 @@ class LdMatrix(Executable):
     @property
     def source(self) -> LaneMap:
         """Lane to the row of eight elements that it addresses; lanes beyond the last matrix repeat."""
-        lanes = ((8, 1 - self.along, 1), *self._grid(), *(((4 // self.count, 0, 0),) if self.count < 4 else ()))
-        return LaneMap(self._tile(), lanes, ((8, self.along, 1),))
+        return addressed(self.matrices, self.along)
 
     @property
     def target(self) -> LaneMap:
         """Lane and register half to the element received."""
-        return LaneMap(self._tile(), ((4, self.pairs, 2), (8, 1 - self.pairs, 1)), ((2, self.pairs, 1), *self._grid()))
-
-    def _tile(self) -> tuple[int, int]:
-        return 8 * self.matrices[0], 8 * self.matrices[1]
-
-    def _grid(self) -> tuple[Part, ...]:
-        return tuple((count, dim, 8) for dim, count in enumerate(self.matrices) if count > 1)
+        return received(self.matrices, self.pairs)
 
     def maps(self) -> dict[str, LaneMap]:
         """The lane maps by operand."""
         return {"src": self.source, "dst": self.target}
 
     def performs(self) -> str:
-        rows, columns = self._tile()
+        rows, columns = self.source.tile
         return f"Move({rows},{columns})(SH,RF)(Warp), 16-bit, {'row' if self.along else 'column'}-major in SH, pairs along dimension {self.pairs}"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
@@ -105,8 +99,7 @@ class LdMatrix(Executable):
         wanted: LaneMap | None = context.held.get(spec.dst.tensor.name)
         if wanted is None:
             return (Mismatch("registers", "a reader that is an instruction of the warp", "none"),)
-        difference = first_difference(self.target, wanted)
-        return () if difference is None else (Mismatch("registers", *difference),)
+        return registers_mismatch(self.target, wanted)
 
     def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
         return statements_by_lanes(self, spec, context, self.maps(), vector=8)
@@ -121,19 +114,64 @@ class LdMatrix(Executable):
         return list(printer.asm(template, outputs, [f'"r"({printer.shared_address(source)})'], memory=True))
 
 
-def first_difference(given: LaneMap, wanted: LaneMap) -> tuple[str, str] | None:
-    """The first coordinate, modulo the common tile, that a lane receives and should not hold; None if there is none."""
+def _grid(matrices: tuple[int, int]) -> tuple[Part, ...]:
+    return tuple((count, dim, 8) for dim, count in enumerate(matrices) if count > 1)
+
+
+def addressed(matrices: tuple[int, int], along: int) -> LaneMap:
+    """Lane to the row of eight elements that it addresses; lanes beyond the last matrix repeat."""
+    count = matrices[0] * matrices[1]
+    lanes = ((8, 1 - along, 1), *_grid(matrices), *(((4 // count, 0, 0),) if count < 4 else ()))
+    return LaneMap((8 * matrices[0], 8 * matrices[1]), lanes, ((8, along, 1),))
+
+
+def received(matrices: tuple[int, int], pairs: int) -> LaneMap:
+    """Lane and register half to the element that it has in registers."""
+    return LaneMap((8 * matrices[0], 8 * matrices[1]), ((4, pairs, 2), (8, 1 - pairs, 1)), ((2, pairs, 1), *_grid(matrices)))
+
+
+def registers_mismatch(given: LaneMap, wanted: LaneMap) -> tuple[Mismatch, ...]:
+    """Why lanes that have what `given` says do not hold what `wanted` says; both layouts, and where they first differ."""
     if given.threads != wanted.threads:
-        return f"{wanted.threads} lanes", f"{given.threads} lanes"
-    tile = [min(one, other) for one, other in zip(given.tile, wanted.tile, strict=True)]
+        return (Mismatch("registers", f"those of {given.threads} lanes", f"those of {wanted.threads}"),)
+    difference = first_difference(given, wanted)
+    if difference is None:
+        return ()
+    lane, value, point = difference
+    tile = _common_tile(given, wanted)
+    return (
+        Mismatch("registers", f"{_first_lanes(given)}", f"{_first_lanes(wanted)} in the instruction of the main chain"),
+        Mismatch(f"lane {lane}", f"{point} as its value {value}", f"{_listed(_wrapped(wanted, lane, tile))} of each {tile[0]}x{tile[1]}"),
+    )
+
+
+def first_difference(given: LaneMap, wanted: LaneMap) -> tuple[int, int, tuple[int, ...]] | None:
+    """The first lane, value and coordinate, modulo the common tile, that a lane has and should not hold; None if there is none."""
+    tile = _common_tile(given, wanted)
     for lane in range(given.threads):
-        held = [tuple(int(part) % size for part, size in zip(point, tile, strict=True)) for point in wanted.table[lane]]
-        for value, point in enumerate(given.table[lane]):
-            got = tuple(int(part) % size for part, size in zip(point, tile, strict=True))
-            if got not in held:
-                first = ", ".join(map(str, dict.fromkeys(held)))
-                return f"lane {lane} to hold {first} of each {tile[0]}x{tile[1]}", f"element {got} as its value {value}"
+        held = _wrapped(wanted, lane, tile)
+        for value, point in enumerate(_wrapped(given, lane, tile)):
+            if point not in held:
+                return lane, value, point
     return None
+
+
+def _common_tile(one: LaneMap, other: LaneMap) -> tuple[int, ...]:
+    return tuple(min(sizes) for sizes in zip(one.tile, other.tile, strict=True))
+
+
+def _wrapped(lane_map: LaneMap, lane: int, tile: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return [tuple(int(part) % size for part, size in zip(point, tile, strict=True)) for point in lane_map.table[lane]]
+
+
+def _listed(points: Iterable[tuple[int, ...]]) -> str:
+    return " ".join(f"({', '.join(map(str, point))})" for point in dict.fromkeys(points))
+
+
+def _first_lanes(lane_map: LaneMap) -> str:
+    """What the first two lanes hold, in the order of their values."""
+    lanes = "; ".join(f"lane {lane} {_listed(lane_map.table[lane])}" for lane in range(2))
+    return f"{lanes} of {lane_map.tile[0]}x{lane_map.tile[1]}"
 
 
 def _family() -> tuple[LdMatrix, ...]:
@@ -149,4 +187,4 @@ def _family() -> tuple[LdMatrix, ...]:
 LDMATRIX: tuple[LdMatrix, ...] = _family()
 """All forms, those with most matrices first."""
 
-__all__ = ["LDMATRIX", "LdMatrix", "first_difference"]
+__all__ = ["LDMATRIX", "LdMatrix", "addressed", "first_difference", "received", "registers_mismatch"]

@@ -149,23 +149,25 @@ def _fragment_operand(spec: Spec) -> View | None:
 
 
 def _map_of(view: View, context: Context) -> LaneMap:
-    """The map of a fragment: that of the product which uses it, or that of an accumulator."""
+    """The map of a fragment: that of the product which uses it; with none, one that divides it, the accumulator's first."""
     found: LaneMap | None = context.held.get(view.tensor.name)
-    return found or maps_of(view.memory)["C"]
+    maps = maps_of(view.memory)
+    sizes = [constant(size) or 1 for size in view.shape]
+    fitting = [maps[name] for name in "CAB" if all(size % part == 0 for size, part in zip(sizes, maps[name].tile, strict=True))]
+    return found or (*fitting, maps["C"])[0]
 
 
-def _common_mismatch(spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-    """What loads, stores and fills share: the shape, the element type, the target."""
+def _common_mismatch(spec: Spec, context: Context, factors: bool = False) -> tuple[Mismatch, ...]:
+    """What loads, stores and fills share: the shape, the element type (that of `factors` too), the target."""
     view = _fragment_operand(spec)
     assert view is not None
-    held = view.tensor.name in context.held
-    forms = [one for one in forms_of(view.memory) if view.dtype in one.results or (held and view.dtype == one.factor)]
-    lane_map = _map_of(view, context)
-    found = shape_mismatch(spec, tile_of(spec, dict.fromkeys(spec.operands, lane_map)), multiples=True)
-    if not forms:
-        legal = {dtype for one in forms_of(view.memory) for dtype in ((one.factor, *one.results) if held else one.results)}
-        return (*found, Mismatch("type", " or ".join(sorted(map(str, legal))), str(view.dtype)))
-    return (*found, *target_mismatch(context.architecture, min(one.capability for one in forms)))
+    legal = {form: {*form.results, *([form.factor] if factors else [])} for form in forms_of(view.memory)}
+    found = shape_mismatch(spec, tile_of(spec, dict.fromkeys(spec.operands, _map_of(view, context))), multiples=True)
+    if not any(view.dtype in dtypes for dtypes in legal.values()):
+        names = sorted({str(dtype) for dtypes in legal.values() for dtype in dtypes})
+        return (*found, Mismatch("type", " or ".join(names), str(view.dtype)))
+    first = min(form.capability for form, dtypes in legal.items() if view.dtype in dtypes)
+    return (*found, *target_mismatch(context.architecture, first))
 
 
 @attrs.frozen
@@ -190,7 +192,7 @@ class MatrixSync(OnFragments):
         return tuple(found)
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        return self.mismatches(spec, context.architecture) or _common_mismatch(spec, context)
+        return self.mismatches(spec, context.architecture) or _common_mismatch(spec, context, factors=self.inner == "dst")
 
     def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
         outer, inner = spec.operands[self.outer], spec.operands[self.inner]

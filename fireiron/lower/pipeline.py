@@ -11,6 +11,7 @@ three stages or more, because then the next iteration's data is complete while t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
@@ -20,6 +21,10 @@ from fireiron.expr import TRUE, Expr, Var, all_of, as_expr, constant, less, mod
 from fireiron.ir import Access, Comment, Commit, Exec, For, Kernel, Let, Stmt, SyncPoint, execs, statements
 from fireiron.machine import GL, SH
 from fireiron.spec import MoveSpec
+
+
+MOST_UNROLLED = 64
+"""Steps of a loop whose loads go to registers."""
 
 
 def pipeline(kernel: Kernel) -> Kernel:
@@ -32,15 +37,6 @@ def pipeline(kernel: Kernel) -> Kernel:
         attrs.evolve(one, tensor=attrs.evolve(one.tensor, copies=one.tensor.copies * pass_.stages.get(one.name, 1))) for one in kernel.buffers
     )
     return attrs.evolve(kernel, body=body, buffers=buffers)
-
-
-@attrs.frozen
-class _Clock:
-    """Iteration `number` of `count`, as an expression; `values` are the loop variables at that iteration."""
-
-    number: Expr
-    count: Expr
-    values: Mapping[Var, Expr]
 
 
 class _Pipeline:
@@ -56,7 +52,7 @@ class _Pipeline:
             if isinstance(statement, For) and statement.stages:
                 prologue, loop = self._loop(statement)
                 inner, early = self._inside(loop)
-                result += [*prologue, *early, inner]
+                result += [*prologue, *early, _spread(inner) if inner.spread else inner]
             elif isinstance(statement, For):
                 result.append(attrs.evolve(statement, body=self.body(statement.body, statement)))
             else:
@@ -71,6 +67,7 @@ class _Pipeline:
         ahead = loop.stages - 1
         names = self._staged(loads, loop)
         shared = any(self.memories[name] == SH for name in names)
+        self._check_registers(loop, names)
         period = loop.stages if shared else 0
         stage = mod(loop.var, as_expr(loop.stages))
         consumers = tuple(_staged(one, names, loop.stages, stage) for one in rest)
@@ -79,6 +76,19 @@ class _Pipeline:
         commit: list[Stmt] = [Commit()] if shared else []
         steady = attrs.evolve(loop, body=(*producers, *commit, *consumers), stages=0, period=period)
         return self._prologue(loads, names, loop, commit), steady
+
+    def _check_registers(self, loop: For, names: Iterable[str]) -> None:
+        """Registers have no run-time index: stages of private buffers need a loop that can be unrolled."""
+        count = constant(loop.extent)
+        private = sorted(name for name in names if self.memories[name].private)
+        if private and loop.stages > 1 and (count is None or count > MOST_UNROLLED):
+            raise DecompositionError(
+                f"pipeline({loop.stages}): {', '.join(private)} lie in registers, which cannot be chosen at run time, and the loop "
+                f"{loop.var} runs {loop.extent} times",
+                at=loop.origin,
+                legal=f"at most {MOST_UNROLLED} steps, a number known before the kernel runs",
+                hint="pipeline the split above the loads to SH, and this one for the loads to RF",
+            )
 
     def _prologue(self, loads: Sequence[Stmt], names: Iterable[str], loop: For, commit: list[Stmt]) -> list[Stmt]:
         """The loads of the first iterations."""
@@ -182,6 +192,53 @@ class _Pipeline:
             at = {loop.var: as_expr(step % count), outer.var: as_expr(step // count)}
             first += [_staged(one, names, loop.stages, as_expr(step % loop.stages)) for one in _substituted(loads, at)]
         return first, attrs.evolve(loop, body=(*producers, *consumers), stages=0)
+
+
+def _spread(loop: For) -> For:
+    """The loop with its copies moved into the loop inside, a share of them in each step, and their commit behind it."""
+    commit = next((position for position, one in enumerate(loop.body) if isinstance(one, Commit)), None)
+    steps = next((position for position, one in enumerate(loop.body) if isinstance(one, For) and not _is_copy(one)), None)
+    if commit is None or steps is None or commit > steps:
+        raise DecompositionError(
+            "pipeline(spread=True): no loop of steps inside to spread the copies over", at=loop.origin, hint=".split(...) below the loads"
+        )
+    copies, between, inner, rest = loop.body[:commit], loop.body[commit + 1 : steps], loop.body[steps], loop.body[steps + 1 :]
+    assert isinstance(inner, For)
+    shares = tuple(_share(one, inner) for one in copies)
+    inner = attrs.evolve(inner, body=(*shares, *inner.body))
+    return attrs.evolve(loop, body=(*between, inner, Commit(), *rest), spread=False)
+
+
+def _is_copy(item: Stmt) -> bool:
+    return all(isinstance(one.spec, MoveSpec) for one, _ in execs((item,)))
+
+
+def _share(copy: Stmt, steps: For) -> Stmt:
+    """What of a copy is issued in one of the steps: as many of its turns as bring all of it into the steps."""
+    number = constant(steps.extent)
+    if isinstance(copy, Comment) or number is None:
+        return copy
+    loops, inner = _nest(copy)
+    total = math.prod(constant(loop.extent) or 0 for loop in loops)
+    each = max(-(-total // number), 1)
+    turn = Var(loops[0].var.name, 0, each - 1) if each > 1 else None
+    left: Expr = steps.var if turn is None else steps.var * each + turn
+    guard = less(left, as_expr(total))
+    values: dict[Var, Expr] = {}
+    for position, loop in enumerate(reversed(loops)):
+        values[loop.var] = left if position == len(loops) - 1 else mod(left, loop.extent)
+        left = left // loop.extent
+    shared = _guarded(_with(inner, values), guard)
+    return shared if turn is None else attrs.evolve(loops[0], var=turn, extent=as_expr(each), body=(shared,))
+
+
+def _nest(copy: Stmt) -> tuple[list[For], Stmt]:
+    """The loops of known extent around the only statement of a copy, outermost first."""
+    loops: list[For] = []
+    while isinstance(copy, For) and len(copy.body) == 1 and constant(copy.extent) is not None:
+        loops.append(copy)
+        copy = copy.body[0]
+    return loops, copy
 
 
 def _ahead(loads: Sequence[Stmt], values: Mapping[Var, Expr], loop: For, ahead: int) -> list[Stmt]:

@@ -109,6 +109,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         spec,
         facts=(*_positive_sizes(spec), *_leading_dimensions(spec), *(fact for node in grown.node.nodes() for fact in node.facts)),
         unchecked=tuple(dict.fromkeys(grown.context.names.unchecked)),
+        resident=grown.context.names.resident,
     )
     return verify(kernel)
 

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.tree import Refinement
+from fireiron.errors import DecompositionError
+from fireiron.tree import Refinement, call_site
 from fireiron.tunable import chosen, integral
 
 MOST = 16
@@ -23,15 +24,21 @@ class Pipeline(Refinement):
 
     Legal from 1 to 16 stages where at least one load stands under the split; a tunable may stand for the number. Loads to
     shared memory become asynchronous copies where the target has them and the width allows it. Loads to registers are
-    prefetched; under a pipelined split of three or more stages across its iterations.
+    prefetched; under a pipelined split of three or more stages across its iterations. With `spread` the copies are issued
+    step by step in the split inside, so that they share its issue slots with the arithmetic.
     rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("split",)
     stages: Any = attrs.field(converter=_stages)
+    spread: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.spread, bool):
+            raise DecompositionError("pipeline: spread is True or False", got=self.spread, at=call_site())
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, stages=chosen(self.stages, "pipeline", 1, MOST))
+        return attrs.evolve(plan, stages=chosen(self.stages, "pipeline", 1, MOST), spread=self.spread)
 
     def __str__(self) -> str:
-        return f"pipeline({self.stages})"
+        return f"pipeline({self.stages}{', spread=True' if self.spread else ''})"

@@ -1,0 +1,78 @@
+"""movmatrix: an 8x8 matrix of 16-bit elements, from one way of holding it in the registers of a warp to the other (Turing).
+
+PTX ISA, "Warp-level matrix transpose instruction: movmatrix". As a copy nothing is transposed but who holds what: lane `l`
+gives elements `2*(l%4)` and `2*(l%4)+1` of row `l/4`, and receives those of column `l/4`; or the other way round.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from fireiron.executable.by_lanes import (
+    level_mismatch,
+    memory_mismatch,
+    shape_mismatch,
+    statements_by_lanes,
+    target_mismatch,
+    tile_of,
+    type_mismatch,
+)
+from fireiron.executable.ldmatrix import received, registers_mismatch
+from fireiron.ir import Exec, Stmt
+from fireiron.lanes import LaneMap
+from fireiron.machine import RF, Architecture, Warp, bfloat16, float16
+from fireiron.spec import MoveSpec, Spec
+from fireiron.tree import Context, Executable, Mismatch
+
+
+@attrs.frozen
+class MovMatrix(Executable):
+    """`Move(8,8)(RF -> RF)(Warp)` of 16-bit elements; a lane gives neighbours along `pairs` and receives them along the other."""
+
+    pairs: int = 1
+    capability: int = 75
+
+    def maps(self) -> dict[str, LaneMap]:
+        """The lane maps by operand."""
+        return {"src": received((1, 1), self.pairs), "dst": received((1, 1), 1 - self.pairs)}
+
+    def performs(self) -> str:
+        return f"Move(8,8)(RF,RF)(Warp), 16-bit, pairs along dimension {self.pairs} to pairs along dimension {1 - self.pairs}"
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        if not isinstance(spec, MoveSpec):
+            return (Mismatch("spec", "Move", spec.title),)
+        return (
+            *level_mismatch(spec, Warp),
+            *shape_mismatch(spec, tile_of(spec, self.maps()), multiples=True),
+            *type_mismatch(spec, "src", (float16, bfloat16)),
+            *type_mismatch(spec, "dst", (spec.src.dtype,)),
+            *(one for name in ("src", "dst") for one in memory_mismatch(spec, name, (RF,))),
+            *target_mismatch(architecture, self.capability),
+        )
+
+    def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
+        return self.mismatches(spec, context.architecture) or self._held_mismatches(spec, context)
+
+    def _held_mismatches(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
+        """Whether the lanes hold what they give, and receive what they have to hold; who is not known yet follows this copy."""
+        found: list[Mismatch] = []
+        for name, lane_map in self.maps().items():
+            held = context.held.get(spec.operands[name].tensor.name)
+            found += () if held is None else registers_mismatch(lane_map, held)
+        return tuple(found)
+
+    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, context, self.maps())
+
+    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+        (source,), (target,) = (printer.words(access, statement) for access in statement.accesses)
+        return list(printer.asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;", [f'"=r"({target})'], [f'"r"({source})']))
+
+
+MOVMATRIX_ROW = MovMatrix("MOVMATRIX_ROW", 1)
+MOVMATRIX_COL = MovMatrix("MOVMATRIX_COL", 0)
+MOVMATRIX: tuple[MovMatrix, ...] = (MOVMATRIX_ROW, MOVMATRIX_COL)
+"""Named by what a lane gives: a part of a row, or of a column."""

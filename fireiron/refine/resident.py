@@ -1,0 +1,35 @@
+"""How many blocks a multiprocessor shall hold at once: `resident` on a tile dealt to Block."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.tree import Refinement
+from fireiron.tunable import chosen, integral
+
+MOST = 32
+"""The most blocks that any multiprocessor holds."""
+
+
+def _blocks(value: Any) -> Any:
+    return integral(value, "resident")
+
+
+@attrs.frozen
+class Resident(Refinement):
+    """The compiler keeps to registers that let a multiprocessor hold `blocks` blocks at once (`__launch_bounds__`).
+
+    Legal on a tile that is dealt to Block, from 1 to 32; a tunable may stand for the number. Too many make it spill.
+    rewrite: __launch_bounds__(threads) --> __launch_bounds__(threads, blocks)
+    """
+
+    applies_to: ClassVar[tuple[str, ...]] = ("tile",)
+    blocks: Any = attrs.field(converter=_blocks)
+
+    def plan(self, plan: Any) -> Any:
+        return attrs.evolve(plan, resident=chosen(self.blocks, "resident", 1, MOST))
+
+    def __str__(self) -> str:
+        return f"resident({self.blocks})"
