@@ -79,6 +79,7 @@ from fireiron.executable.movmatrix import MOVMATRIX_COL, MOVMATRIX_ROW, MovMatri
 from fireiron.executable.pointwise import ThreadPointwise
 from fireiron.executable.stmatrix import STMATRIX, StMatrix
 from fireiron.executable.thread_move import ThreadInit, ThreadMove, vector
+from fireiron.executable.wmma import FILL_FRAGMENT, LOAD_MATRIX_SYNC, MMA_SYNC, STORE_MATRIX_SYNC, FillFragment, MatrixSync, MmaSync
 from fireiron.expr import Const, Expr, Var, all_of, any_of, ceildiv, equal, minimum, positive, sym
 from fireiron.lanes import LaneMap
 from fireiron.layout import Layout, Swizzle
@@ -166,7 +167,9 @@ __all__ = [
     "Expansion",
     "Expr",
     "FFMA",
+    "FILL_FRAGMENT",
     "FR",
+    "FillFragment",
     "FireironError",
     "Fma",
     "GL",
@@ -207,6 +210,7 @@ __all__ = [
     "InitSpec",
     "Kernel",
     "LDMATRIX",
+    "LOAD_MATRIX_SYNC",
     "Lane",
     "LaneInit",
     "LaneMap",
@@ -219,15 +223,18 @@ __all__ = [
     "Load",
     "MOVMATRIX_COL",
     "MOVMATRIX_ROW",
+    "MMA_SYNC",
     "MatMul",
     "MatMulSpec",
     "MatchError",
+    "MatrixSync",
     "MatrixLayout",
     "Memory",
     "MicroKernel",
     "Mismatch",
     "Mma",
     "MmaTile",
+    "MmaSync",
     "Mode",
     "MovMatrix",
     "Move",
@@ -261,6 +268,7 @@ __all__ = [
     "SH",
     "SRC",
     "STMATRIX",
+    "STORE_MATRIX_SYNC",
     "SimulationError",
     "Spec",
     "Split",

@@ -767,7 +767,7 @@ def _wrapped(line: str, limit: int = 120) -> list[str]:
     if len(line) <= limit or line.lstrip().startswith(("//", "#", "for")):
         return [line]
     if " = " not in line:
-        return _wrapped_call(line[: len(line) - len(line.lstrip())], line.strip(), limit) if _CALL.match(line) else [line]
+        return _broken_call(line, limit) if _CALL.match(line) else [line]
     indent = " " * (len(line) - len(line.lstrip()) + 2 * len(_INDENT))
     target, value = line.split(" = ", 1)
     condition, choice, rest = value.partition(" ? ")
@@ -790,6 +790,14 @@ def _wrapped_call(indent: str, value: str, limit: int) -> list[str]:
             start = position + 1
     arguments.append(inside[start:].strip() + ");")
     return [f"{indent}{name}(", *(f"{indent}{_INDENT * 2}{argument}" for argument in arguments)]
+
+
+def _broken_call(line: str, limit: int) -> list[str]:
+    """A long call with its arguments on the next line, or one a line."""
+    indent = " " * (len(line) - len(line.lstrip()))
+    name, _, arguments = line.partition("(")
+    inside = f"{indent}{_INDENT * 2}{arguments}"
+    return [f"{name}(", inside] if len(inside) <= limit else _wrapped_call(indent, line.strip(), limit)
 
 
 def _operand_lines(head: str, operands: Iterable[str], limit: int = 104) -> list[str]:

@@ -39,7 +39,7 @@ class Instruction(Protocol):
         ...
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Access:
     """Which elements of a buffer a statement touches, per executing thread.
 
@@ -117,7 +117,7 @@ def _elements(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...
     return tuple(tuple(reversed(point)) for point in itertools.product(*reversed(axes)))
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Buffer:
     """A tensor with its place.
 
@@ -214,7 +214,7 @@ class Let(Stmt):
     value: Expr
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class For(Stmt):
     """`for var in range(extent)`, the same for all threads; `unroll` asks the printer for `#pragma unroll`.
 
@@ -233,7 +233,7 @@ class For(Stmt):
     period: int = 0
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Exec(Stmt):
     """Each thread for which `active` holds performs `spec` on the elements that `accesses` name.
 
@@ -295,14 +295,17 @@ class Wait(Stmt):
 
 @attrs.frozen
 class SyncPoint(Stmt):
-    """A user's wish for this position: `require` a block barrier here, or forbid one. Removed by `synchronize`."""
+    """A wish for this position: `require` a block barrier here, or forbid one; None: the best place, if one is needed.
 
-    require: bool
+    Removed by `synchronize`.
+    """
+
+    require: bool | None
     subject: str
     origin: str | None = attrs.field(default=None, eq=False)
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Kernel:
     """A whole kernel.
 

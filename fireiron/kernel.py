@@ -238,7 +238,9 @@ def check_array(kernel: Kernel, buffer: Buffer, array: Any, symbols: Mapping[str
             hint="pass an array of this layout, or make the spec with RowMajor / ColMajor(ld=...)",
         )
     if array.data.ptr % buffer.tensor.align:
-        raise LaunchError(f"{buffer.name} starts at an address that is no multiple of {buffer.tensor.align} bytes", hint="copy it to a fresh array")
+        raise LaunchError(
+            f"{buffer.name} starts at an address that is no multiple of {buffer.tensor.align} bytes", hint="copy it to a fresh array"
+        )
 
 
 def _on_this_gpu(cupy: Any, name: str, array: Any, written: bool = False) -> Any:

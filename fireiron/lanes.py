@@ -39,6 +39,13 @@ class LaneMap:
     lanes: tuple[Part, ...]
     values: tuple[Part, ...]
 
+    def __attrs_post_init__(self) -> None:
+        if not _integers(self.tile, 1) or not all(isinstance(parts, tuple) for parts in (self.lanes, self.values)):
+            raise ArgumentError("a lane map has a tile, and tuples of parts for lanes and values", got=(self.tile, self.lanes, self.values))
+        for part in (*self.lanes, *self.values):
+            if not _integers(part, 0) or len(part) != 3 or part[0] < 1 or part[1] >= len(self.tile):
+                raise ArgumentError("a part of a lane map is (size, dimension, stride)", got=part)
+
     @property
     def threads(self) -> int:
         """How many lanes take part."""
@@ -56,9 +63,6 @@ class LaneMap:
     @functools.cached_property
     def table(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """Coordinates of all values of all lanes; refused unless they are all elements of the tile."""
-        for size, dim, stride in (*self.lanes, *self.values):
-            if size < 1 or not 0 <= dim < len(self.tile) or stride < 0:
-                raise ArgumentError("a part of a lane map is (size, dimension, stride)", got=(size, dim, stride))
         values = _points(self.values, len(self.tile))
         table = tuple(tuple(_sum(lane, value) for value in values) for lane in _points(self.lanes, len(self.tile)))
         reached = {point for row in table for point in row}
@@ -101,6 +105,10 @@ class LaneMap:
             origin=origin,
             points=tuple(points),
         )
+
+
+def _integers(values: object, least: int) -> bool:
+    return isinstance(values, tuple) and all(type(value) is int and value >= least for value in values)
 
 
 def _moved(point: tuple[int, ...], dim: int, step: int) -> tuple[int, ...]:

@@ -107,8 +107,9 @@ def _chain(node: Node, glyphs: tuple[str, ...], prefix: str, depth: int) -> Iter
 class Figures:
     """A kernel in numbers. Sizes known only at run time are text.
 
-    `refused` says why the strategies before an `otherwise` are not legal here. `buffers` are `(name, memory, element type, bytes, note)` (bytes a thread for registers), `registers` the 32-bit registers that
-    arrays take in each thread, `barriers` the `(scope, where)` of each barrier in the program, `shared` bytes a block.
+    `buffers` are `(name, memory, element type, bytes, note)` (bytes a thread for registers), `registers` the 32-bit registers that
+    arrays take in each thread, `barriers` the `(scope, where)` of each barrier in the program, `shared` bytes a block, `refused`
+    why the strategies before an `otherwise` are not legal here.
     """
 
     threads: int

@@ -49,6 +49,7 @@ from fireiron.executable.movmatrix import MovMatrix
 from fireiron.executable.pointwise import ThreadPointwise
 from fireiron.executable.stmatrix import StMatrix
 from fireiron.executable.thread_move import ThreadInit, ThreadMove
+from fireiron.executable.wmma import FillFragment, MatrixSync, MmaSync
 from fireiron.expr import Const, Expr, Var, all_of, any_of, as_expr, constant, equal, minimum
 from fireiron.lanes import LaneMap
 from fireiron.layout import Layout, Swizzle
@@ -82,7 +83,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
             Tile, Split, Load, Epilog, Done, Strided, Tunable, Derived,
             Align, NoSync, Pad, Permute, ReuseBuffer, StorageLayout, SwizzleStorage, Sync, To, Unchecked, Unroll,
             Fma, Hfma2, MicroKernel, ThreadMove, ThreadInit, ThreadPointwise,
-            MmaTile, Mma, LaneMap, LdMatrix, StMatrix, MovMatrix, LaneMove, LaneInit,
+            MmaTile, Mma, LaneMap, LdMatrix, StMatrix, MovMatrix, LaneMove, LaneInit, MmaSync, MatrixSync, FillFragment,
             MatMulSpec, MoveSpec, InitSpec, BinaryPointwiseSpec, View, Dim, Mode, Dealt, Tensor,
             MatrixLayout, Layout, Swizzle, DType, Memory, Level,
         )
@@ -270,7 +271,7 @@ class _Store:
         chain = _CHAINS.get(type(steps[-1]), Strategy) if steps else Strategy
         made = chain(steps, fields["spec"], start)
         for other in fields.get("otherwise", ()):
-            made = made.otherwise(other)  # type: ignore[assignment]
+            made = made.otherwise(other)
         return made
 
     def _fields(self, value: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from fireiron.layout import Swizzle
 from fireiron.machine import Level, as_integer
 from fireiron.refine.align import Align
 from fireiron.refine.bands import Bands
+from fireiron.refine.converted import Converted
 from fireiron.refine.layout import Layout
 from fireiron.refine.no_sync import NoSync
 from fireiron.refine.pad import MOST as MOST_PAD
@@ -411,6 +412,14 @@ class Loaded(Strategy):
         Legal when such a buffer exists. rewrite: two arrays --> one array, and a barrier between their uses
         """
         return self.refine(ReuseBuffer())
+
+    def converted(self) -> Self:
+        """Give the new buffer the element type of the copy's destination.
+
+        Legal on the load of a Move's source.
+        rewrite: Move(float32); Move(float32 -> float16) --> Move(float32 -> float16); Move(float16)
+        """
+        return self.refine(Converted())
 
     def swizzle(self, swizzle: Swizzle | None = None) -> Self:
         """XOR the addresses in the new buffer; without an argument so that 16-byte pieces of eight rows lie in all banks.

@@ -46,7 +46,9 @@ def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decompos
             f"{what}: not a strategy", got=move, legal=f"{starters[0]}.tile(...).to(...).done(), or nothing", at=call_site()
         )
     if move.others:
-        raise DecompositionError(f"{what}: otherwise() chooses between whole strategies", hint="call it on the outermost one", at=call_site())
+        raise DecompositionError(
+            f"{what}: otherwise() chooses between whole strategies", hint="call it on the outermost one", at=call_site()
+        )
     return move.steps
 
 

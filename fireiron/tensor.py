@@ -66,7 +66,7 @@ class StorageMode:
         return digit * self.weight
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Storage:
     """Coordinates to an address in elements, of one copy; then an optional XOR swizzle.
 
@@ -112,7 +112,7 @@ def _parted(address: Expr, span: int) -> tuple[Expr, Expr]:
     return (above, below) if below.low >= 0 and below.high < span else (ZERO, address)
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Tensor:
     """A named array: logical shape, element type, memory and storage layout.
 
@@ -239,7 +239,7 @@ class Dim:
         return self.base == ZERO and len(self.modes) == 1 and not self.dealt and self.bound is None
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class View:
     """A part of a tensor; `copy` selects among the copies that units own."""
 

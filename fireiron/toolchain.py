@@ -37,6 +37,7 @@ _FILE = "kernel.cu"  # the name that the compiler knows the source by
 _PIP = "pip install fireiron[check]"
 _COMPILER_WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12")
 _HEADER_WHEELS = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12")
+_MATRIX_WHEELS = ("nvidia-cuda-crt", "nvidia-cuda-nvcc-cu12")  # crt/mma.h, which mma.h of the runtime wheels includes
 _SYSTEM_LIBRARIES = ("libnvrtc.so.13", "libnvrtc.so.12")
 _TOOLKITS = Path("/usr/local")  # NVIDIA's installers put each toolkit into `cuda-13.0` here, and link `cuda` to one of them
 _SHOWN = 8  # places that an error shows
@@ -214,7 +215,28 @@ def _include_folders(chain: Toolchain) -> tuple[str, ...]:
     """Where `cuda_fp16.h` and its like are, of the compiler's own major version; empty if nowhere."""
     major = chain.version[0]
     folder = _bundled_headers(chain) or next((path for path in _header_folders(chain) if _header_major(path) == major), None)
-    return tuple(os.fspath(path) for path in (folder, folder / "cccl") if path.is_dir()) if folder else ()
+    if folder is None:
+        return ()
+    matrix = None if (folder / "crt" / "mma.h").exists() else _matrix_headers(chain)
+    return tuple(os.fspath(path) for path in (folder, folder / "cccl", matrix) if path is not None and path.is_dir())
+
+
+def _matrix_headers(chain: Toolchain) -> Path | None:
+    """The folder that holds `crt/mma.h` of the compiler's major version, for header wheels that have only `mma.h`."""
+    major, minor = chain.version
+    for wheel in _MATRIX_WHEELS:
+        if _wheel_major(wheel) == major:
+            return next((path.parent.parent for path in _wheel_files(wheel) if path.parts[-2:] == ("crt", "mma.h")), None)
+    folders = (_TOOLKITS / name / "include" for name in (f"cuda-{major}.{minor}", f"cuda-{major}", "cuda"))
+    return next((path for path in folders if (path / "crt" / "mma.h").exists() and _header_major(path) == major), None)
+
+
+def _wheel_major(wheel: str) -> int | None:
+    """The CUDA major version of an installed wheel; None if it is not installed."""
+    try:
+        return int(importlib.metadata.version(wheel).partition(".")[0])
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
 
 
 def _header_folders(chain: Toolchain) -> Iterator[Path]:
@@ -440,7 +462,8 @@ def _refusal(chain: Toolchain, source: str, arch: str, flags: tuple[str, ...], o
         found = _placed(chain, source, flags) or found
     counts = [(kind, sum(diagnostic.kind == kind for diagnostic in found)) for kind in ("error", "warning")]
     summary = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts if count)
-    hint = _PIP if 'open source file "cuda' in output.log else None
+    missing = any(f'open source file "{name}' in output.log for name in ("cuda", "mma", "crt/mma"))
+    hint = f"{_PIP}, or a CUDA toolkit, for the header" if missing else None
     text = _shown(found, source) if found else output.log.strip()
     return LaunchError(f"{chain} refuses the source for {arch}: {summary or 'it failed'}\n{text}", hint=hint)
 

@@ -317,9 +317,8 @@ class Context:
 
     def enter(self, child: Child) -> Context:
         """The context of a child."""
-        return attrs.evolve(
-            self, path=(*self.path, child.name), prefix=self.prefix + child.prefix, active=all_of((self.active, child.active))
-        )
+        prefix = child.prefix if child.prefix.startswith(self.prefix) else self.prefix + child.prefix
+        return attrs.evolve(self, path=(*self.path, child.name), prefix=prefix or self.prefix, active=all_of((self.active, child.active)))
 
 
 # ---------------------------------------------------------------------------------------------- nodes

@@ -2,11 +2,11 @@
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block).bands(8)   MatMul(128,256,K)(GL,GL,GL)(Block)
-      epilog(RF, float32, ...)         MatMul(128,256,K)(GL,GL,RF)(Block)
-      split(bk).pipeline(stages)       MatMul(128,256,32)(GL,GL,RF)(Block)      copies of 16 bytes, under way
-      load(A, SH).swizzle()            MatMul(128,256,32)(SH,GL,RF)(Block)
-      load(B, SH).swizzle()            MatMul(128,256,32)(SH,SH,RF)(Block)
-      tile(wm,wn).to(Warp)             MatMul(64,64,32)(SH,SH,RF)(Warp)
+      epilog(RF, float32, ...)         MatMul(128,256,K)(GL,GL,RF)(Block)       stored through shared memory
+      split(bk).pipeline(stages)       MatMul(128,256,64)(GL,GL,RF)(Block)      copies of 16 bytes, under way
+      load(A, SH).swizzle()            MatMul(128,256,64)(SH,GL,RF)(Block)
+      load(B, SH).swizzle()            MatMul(128,256,64)(SH,SH,RF)(Block)
+      tile(wm,wn).to(Warp)             MatMul(64,64,64)(SH,SH,RF)(Warp)
       split(16).pipeline(2)            MatMul(64,64,16)(SH,SH,RF)(Warp)         fragments a step ahead
       load(A, RF), load(B, RF)         MatMul(64,64,16)(RF,RF,RF)(Warp)         ldmatrix.x4, .trans where storage asks for it
       tile(16,16).unroll()             MatMul(16,16,16)(RF,RF,RF)(Warp)
@@ -23,18 +23,22 @@ SIZES = (4096, 4096, 4096)
 
 bm = Tunable("bm", 128, 64, 256)
 bn = Tunable("bn", 256, 64, 128)
-bk = Tunable("bk", 32, 64)
+bk = Tunable("bk", 64, 32)
 wm = Tunable("wm", 64, 32)
 wn = Tunable("wn", 64, 32)
 stages = Tunable("stages", 4, 3, 5)
+
+init = Init.tile(wm, wn).to(Warp).done()
+stage = Move.tile(wm, wn).to(Warp).done()
+store = Move.load(SRC, SH, stage).converted().pad(8).reuse_buffer().coalesced(8).done()
 
 strategy = (
     MatMul.tile(bm, bn)
     .to(Block)
     .bands(8)
-    .epilog(RF, float32, Init.tile(wm, wn).to(Warp).done(), Move.tile(wm, wn).to(Warp).done())
+    .epilog(RF, float32, init, store)
     .split(bk)
-    .pipeline(stages)
+    .pipeline(stages, spread=True)
     .load(A, SH, Move.coalesced(8).done())
     .swizzle()
     .load(B, SH, Move.coalesced(8).done())

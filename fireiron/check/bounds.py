@@ -12,11 +12,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
-from fireiron.expr import TRUE, ZERO, Expr, FloorDiv, Less, Mod, Var, conjuncts, constant, floordiv, less
+from fireiron.expr import TRUE, ZERO, Expr, FloorDiv, Less, Min, Mod, Var, conjuncts, constant, floordiv, less
 from fireiron.ir import For, Let, statements
 from fireiron.machine import GL
 from fireiron.spec import MoveSpec
@@ -93,6 +94,9 @@ class _Bounds:
         """The largest value of a digit of the block's number, over the sizes: what a range does not know."""
         if isinstance(value, Mod):
             return value.right - 1
+        if isinstance(value, Min):
+            known = [side for side in (value.left, value.right) if side.variables() and self.scene.roots(side) <= self.scene.symbols]
+            return known[0] if known else None
         if isinstance(value, Var) and value.name == "block":
             return self.kernel.grid - 1
         if isinstance(value, FloorDiv) and isinstance(value.left, Var) and value.left.name == "block":
@@ -127,11 +131,13 @@ class _Bounds:
 
     def _implied(self, use: Use, value: Expr, extent: Expr) -> bool:
         """Whether the statement's condition says `value < extent`."""
-        for condition in conjuncts(use.statement.active):
-            if isinstance(condition, Less):
-                given = condition.right - condition.left
-                if less(value + given, extent + 1) == TRUE or less(self.scene.opened(value + given), extent + 1) == TRUE:
-                    return True
+        spares = [one.right - one.left - 1 for one in conjuncts(use.statement.active) if isinstance(one, Less)]
+        for times in itertools.islice(itertools.product(*(_multiples(value, spare) for spare in spares)), MOST_COMBINATIONS):
+            most = value
+            for spare, number in zip(spares, times, strict=True):
+                most = most + spare * number
+            if self._below(most, extent) or less(self.scene.opened(most), extent) == TRUE:
+                return True
         return False
 
     # -------------------------------------------------------------------------------------- global memory
@@ -191,13 +197,17 @@ class _Bounds:
                 if found is not None:
                     yield found
                     return
+        if 0 <= use.access.copy.low and use.access.copy.high < buffer.tensor.copies:
+            use = attrs.evolve(use, access=attrs.evolve(use.access, copy=ZERO))
+            total = buffer.elements
         elements = use.access.elements()
         if len(elements) > 8:
             elements = (elements[0], elements[-1]) if _monotone(use.access.storage or buffer.storage) else ()
         parts = [buffer.address(use.access, offset) for offset in elements]
-        if parts and self.trusted and all(part.low >= 0 and less(part, total) == TRUE for part in parts):
+        if parts and self.trusted and all(part.low >= 0 and (less(part, total) == TRUE or self._implied(use, part, total)) for part in parts):
             return
-        known = frozenset({"thread", *(loop.var.name for loop in use.loops)})
+        static = tuple(loop for loop in use.loops if constant(loop.extent) is not None)
+        known = frozenset({"thread", *(loop.var.name for loop in static)})
         conditions, _ = self.scene.guards(use.statement, known)
         needed = self.scene.needs((*use.access.base, use.access.copy, *conditions))
         axes = self.scene.loop_axes(use.loops, needed, MANY // (self.kernel.threads * len(use.access.elements())))
@@ -224,6 +234,8 @@ class _Bounds:
     def _enumerated(self, use: Use, dim: int, base: Expr, steps: Sequence[int], bound: Expr | None, extent: Expr) -> Finding | None:
         """A coordinate at all threads, blocks and loop values: None if it stays inside, else the first that does not."""
         complete = False
+        if self._stays_inside(use, base, steps, extent):
+            return None
         for sizes in self._sizes():
             frame, complete = self._frame(use, sizes, (base, extent, *([] if bound is None else [bound])))
             bad = self._outside(use, frame, base, steps, bound, extent)
@@ -235,6 +247,25 @@ class _Bounds:
         name = use.access.buffer
         message = f"{name}: coordinate {dim}, {base + max(steps)}, could not be proved to lie in 0 .. {extent - 1}, and is not tested"
         return _finding(use, message, {"dimension": dim, "coordinate": str(base), "extent": str(extent)})
+
+    def _stays_inside(self, use: Use, base: Expr, steps: Sequence[int], extent: Expr) -> bool:
+        """Whether a coordinate that no size enters stays inside at all threads and loop values; conditions on sizes only take some away."""
+        needed = self.scene.needs((base,))
+        static = {loop.var.name: loop for loop in use.loops if constant(loop.extent) is not None}
+        limit = constant(extent)
+        if limit is None or not needed <= {"thread", *static}:
+            return False
+        kept, _ = self.scene.guards(use.statement, frozenset({"thread", *static}))
+        needed = self.scene.needs((base, *kept))
+        axes = self.scene.loop_axes(tuple(static.values()), needed, MANY // self.kernel.threads)
+        if axes is None:
+            return False
+        frame = self.scene.frame([("thread", self.scene.threads), *axes])
+        value = frame.full(base)[..., None] + np.array(steps)
+        bad = (value < 0) | (value >= limit)
+        for condition in kept:
+            bad = bad & np.asarray(frame.full(condition), dtype=bool)[..., None]
+        return not bad.any()
 
     def _static(self, values: Iterable[Expr], use: Use) -> bool:
         """Whether nothing that matters depends on a size known at run time."""
@@ -296,6 +327,17 @@ class _Bounds:
         message = f"{use.access.buffer}: {_where(point)} {verb} coordinate {coordinate} of dimension {dim}, which has {limit}{at_sizes}"
         details = {**_split(point), "dimension": dim, "coordinate": coordinate, "extent": limit, "sizes": dict(sizes)}
         return _finding(use, message, details)
+
+
+MOST_COMBINATIONS = 64
+"""Ways to add what a statement's conditions leave over that are tried for one proof."""
+
+
+def _multiples(value: Expr, spare: Expr) -> list[int]:
+    """How often a number that is not negative may be added to a value so that a variable of both drops out; or once, or never."""
+    own = {atoms: coefficient for atoms, coefficient in linear(value)[0]}
+    ratios = {-own[atoms] // coefficient for atoms, coefficient in linear(spare)[0] if atoms in own and own[atoms] % coefficient == 0}
+    return [*sorted((ratio for ratio in ratios if ratio > 1), reverse=True), 1, 0]
 
 
 def _where(point: Mapping[str, int]) -> str:

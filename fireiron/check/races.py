@@ -195,7 +195,7 @@ class _Replay:
         expressions = [part for use in uses for part in (*use.access.base, use.access.copy, use.statement.active)]
         sizes = {1}
         for expression in expressions:
-            sizes |= {node.right.high for node in _nodes(expression) if isinstance(node, Mod)}
+            sizes |= {node.right.high for node in _nodes(expression) if isinstance(node, Mod) and var in node.variables()}
         period = math.lcm(*(size for size in sizes if size <= ALL_VALUES))
         free = Var(var.name, var.low, var.high + period)
         if any(name.name in self.scene.lets for part in expressions for name in part.variables() if var.name in self.scene.roots(name)):

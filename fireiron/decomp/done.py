@@ -71,7 +71,12 @@ def nearest(spec: Spec, context: Context) -> tuple[Executable | None, list[tuple
     for one, mismatches in compared:
         if not mismatches:
             return one, compared
-    return None, sorted(compared, key=lambda pair: (any(m.field == "spec" for m in pair[1]), len(pair[1])))
+    return None, sorted(compared, key=lambda pair: (*(_differs(pair[1], what) for what in ("spec", "memory")), len(pair[1])))
+
+
+def _differs(mismatches: tuple[Mismatch, ...], what: str) -> bool:
+    """Whether it is for another kind of spec, or for operands that lie elsewhere: farther than by any other field."""
+    return any(one.field.endswith(what) for one in mismatches)
 
 
 def table(compared: list[tuple[Executable, tuple[Mismatch, ...]]]) -> str:

@@ -13,7 +13,7 @@ from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.expr import Expr, constant
 from fireiron.ir import Comment, Hole, Stmt, SyncPoint
 from fireiron.layout import Layout, Swizzle
-from fireiron.machine import GL, MEMORIES, Kernel, Memory
+from fireiron.machine import GL, MEMORIES, DType, Kernel, Memory
 from fireiron.operand import Operand, operand_name
 from fireiron.spec import MoveSpec, Spec
 from fireiron.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
@@ -31,6 +31,7 @@ class LoadPlan:
     swizzle: Swizzle | Callable[[int, int], Swizzle | None] | None = None
     reuse: bool = False
     no_sync: str | None = None
+    converted: bool = False
 
 
 @attrs.frozen
@@ -67,13 +68,14 @@ class Load(Decomposition):
         view = self._operand_view(spec)
         shape = tuple(_static(size, self, spec) for size in view.shape)
         layout = plan.layout or _order_of(view, spec)
+        dtype = self._dtype(spec, view, plan)
         swizzle = plan.swizzle
         if callable(swizzle) and not isinstance(swizzle, Swizzle):
-            swizzle = swizzle(_leading(layout, shape, plan.pad), view.dtype.bytes)
+            swizzle = swizzle(_leading(layout, shape, plan.pad), dtype.bytes)
         name = context.fresh(f"{_root(view.tensor.name)}_{self.memory.label}")
         copies, copy = copies_of(self.memory, spec, context)
         tensor = Tensor(
-            name, view.shape, view.dtype, self.memory, _checked(layout, shape), plan.pad, plan.align, swizzle, copies, plan.reuse,
+            name, view.shape, dtype, self.memory, _checked(layout, shape), plan.pad, plan.align, swizzle, copies, plan.reuse,
             origin=context.origin,
         )  # fmt: skip
         fresh = whole_view(tensor, copy)
@@ -87,6 +89,13 @@ class Load(Decomposition):
         if plan.no_sync is not None:
             program = (note, Hole("move"), SyncPoint(False, name, context.origin), Hole("body"))
         return Expansion(children, program)
+
+    def _dtype(self, spec: Spec, view: View, plan: LoadPlan) -> DType:
+        if not plan.converted:
+            return view.dtype
+        if not isinstance(spec, MoveSpec):
+            raise DecompositionError(f"converted: {spec.title} has no single destination", legal="the load of a Move's source")
+        return spec.dst.dtype
 
     def _operand_view(self, spec: Spec) -> View:
         if self.operand not in spec.uses:

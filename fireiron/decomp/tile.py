@@ -284,30 +284,34 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Digit], pla
     facts: list[tuple[str, Expr]] = [("the grid has at most 2**31 - 1 blocks", fits)]
     if plan.permutation is not None:
         unit = _permuted_grid(plan.permutation, unit, grid, context)
-    if plan.bands:
-        unit = _banded(plan.bands, order, unit, context)
-    views = _take_block_digits(spec, views, order, unit, context)
+    take = _take_bands if plan.bands else _take_block_digits
+    views = take(spec, views, order, unit, context, plan.bands)
     return Expansion((Child("body", spec.with_operands(**views)),), (Hole("body"),), tuple(fact for fact in facts if fact[1] != TRUE))
 
 
-def _banded(rows: int, order: list[Digit], unit: Expr, context: Context) -> Expr:
+def _take_bands(spec: Spec, views: dict[str, View], order: list[Digit], unit: Expr, context: Context, rows: int) -> dict[str, View]:
     """The tile of a block that walks down `rows` tile rows, then one column on; the last band may have fewer rows."""
-    if len(order) == 1:
-        return unit
     if len(order) != 2:
-        raise DecompositionError(f"bands: the tiles have {len(order)} dimensions", legal="tiles of two dimensions")
+        return _take_block_digits(spec, views, order, unit, context)
     columns, lines = order[0].size, order[1].size
-    band = unit // (columns * rows)
-    inside = unit % (columns * rows)
+    band, inside = unit // (columns * rows), unit % (columns * rows)
     number = constant(lines)
     height: Expr = as_expr(rows)
     if number is None or number % rows:
-        height = positive(minimum(height, lines - context.let("band", band) * rows))
-    row = context.let("band", band) * rows + inside % height
-    return row * columns + inside // height
+        band = context.let("band", band)
+        height = positive(minimum(height, lines - band * rows))
+    line, column = band * rows + inside % height, inside // height
+    if number is None or constant(columns) is None:
+        line, column = minimum(line, lines - 1), minimum(column, columns - 1)
+    for digit, index in zip(order, (column, line), strict=True):
+        label = spec.labels[spec.dims.index(digit.dim)]
+        views = moved(views, spec, digit, _let_grid(f"block_{label}", index, digit.size, context), unit=True)
+    return views
 
 
-def _take_block_digits(spec: Spec, views: dict[str, View], order: list[Digit], unit: Expr, context: Context) -> dict[str, View]:
+def _take_block_digits(
+    spec: Spec, views: dict[str, View], order: list[Digit], unit: Expr, context: Context, _rows: int = 0
+) -> dict[str, View]:
     left = unit
     for position, digit in enumerate(order):
         index = left if position == len(order) - 1 else mod(left, digit.size)

@@ -44,7 +44,7 @@ class LaneMove(Executable):
     handles_edges: ClassVar[bool] = True
 
     def performs(self) -> str:
-        return "Move(r,c) (GL|SH -> RF) or (RF -> GL|SH), whole tiles of an instruction, each lane what it holds"
+        return "Move(r,c)(GL|SH -> RF)(Warp|QuadPair) or (RF -> GL|SH), whole tiles of an instruction, each lane what it holds"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not isinstance(spec, MoveSpec):
@@ -71,7 +71,7 @@ class LaneInit(Executable):
     """`Init(r,c)(RF)` by a group of lanes, of which each sets what it holds."""
 
     def performs(self) -> str:
-        return "Init(r,c)(RF), whole tiles of an instruction, each lane what it holds"
+        return "Init(r,c)(RF)(Warp|QuadPair), whole tiles of an instruction, each lane what it holds"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not isinstance(spec, InitSpec):

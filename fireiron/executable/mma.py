@@ -53,10 +53,7 @@ class Mma(Executable):
     orders: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
-        if self.a is None or self.b is None or self.c is None or self.result is None or len(self.factor) not in (1, 2):
-            raise ArgumentError(
-                f"{self.name or 'mma'}: element types and lane maps of all operands are needed", got=(self.factor, self.result), at=call_site()
-            )
+        self._check_fields()
         m, n, k = self.shape
         for name, tile in (("A", (m, k)), ("B", (k, n)), ("C", (m, n))):
             lane_map = self.maps()[name]
@@ -66,6 +63,22 @@ class Mma(Executable):
                     legal=f"{self.level.threads} lanes of {self.level}, a tile {tile}",
                     at=call_site(),
                 )
+
+    def _check_fields(self) -> None:
+        """Refuse fields of wrong types."""
+        types = (*self.factor, self.result) if isinstance(self.factor, tuple) and len(self.factor) in (1, 2) else ()
+        wanted = (
+            (types and all(isinstance(one, DType) for one in types), "element types", (self.factor, self.result)),
+            (all(isinstance(one, LaneMap) for one in (self.a, self.b, self.c)), "lane maps", (self.a, self.b, self.c)),
+            (isinstance(self.shape, tuple) and len(self.shape) == 3, "a shape (m, n, k)", self.shape),
+            (isinstance(self.level, Level) and self.level.threads is not None, "a level with a number of threads", self.level),
+            (isinstance(self.opcode, str) and isinstance(self.name, str), "a name and an opcode", (self.name, self.opcode)),
+            (self.orders == () or (len(self.orders) == 2 and set(self.orders) <= set(_LAYOUTS)), "orders of A and B", self.orders),
+            (type(self.capability) is int and type(self.last) in (int, type(None)), "compute capabilities", (self.capability, self.last)),
+        )
+        for holds, what, got in wanted:
+            if not holds:
+                raise ArgumentError(f"{self.name or 'mma'}: {what} are needed", got=got, at=call_site())
 
     @property
     def factors(self) -> dict[str, DType]:

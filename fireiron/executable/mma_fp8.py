@@ -12,7 +12,6 @@ m16n8k16, and sums in f16, came with PTX ISA 8.7 (CUDA 12.8); older compilers re
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 
 from fireiron.executable.mma import Mma
@@ -36,7 +35,7 @@ def _form(k: int, factor: tuple[DType, DType], result: DType) -> Mma:
     return Mma(f"QMMA_168{k}_{wide.upper()}_{types}", (16, 8, k), factor, result, opcode, a, b, _C, capability=89)
 
 
-_PAIRS = tuple(itertools.product((float8_e4m3, float8_e5m2), repeat=2))
+_PAIRS = tuple((left, right) for left in (float8_e4m3, float8_e5m2) for right in (float8_e4m3, float8_e5m2))
 
 MMA_FP8: tuple[Mma, ...] = tuple(_form(k, pair, result) for k in (32, 16) for result in (float32, float16) for pair in _PAIRS)
 """The widest forms first."""

@@ -91,7 +91,7 @@ class StMatrix(Executable):
         return registers_mismatch(self.maps()["src"], held)
 
     def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        spread = ("dst",) if self.count < 4 else ()
+        spread = ("dst",) if self.count < 4 else ()  # lanes beyond the last matrix repeat addresses, which are not used
         return statements_by_lanes(self, spec, context, self.maps(), spread, vector=8, vectors=(1, 8))
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:

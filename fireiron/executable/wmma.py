@@ -5,14 +5,12 @@
     mma_sync           MatMul(m,n,k)(FR,FR,FR)(Warp)
     store_matrix_sync  Move (FR -> GL|SH)(Warp)
 
-CUDA leaves open which lane holds which element of a fragment, and which touches which element of a matrix in memory. So the
-lane map below is an internal one, which gives each lane its share in some order; nothing but these four instructions may touch
-a fragment, and their side in GL or SH is `spread` over the warp.
+Nothing but these may touch a fragment. Which thread touches which element of a matrix in GL or SH is left open, so that side is
+`spread` over the warp.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar
 
 import attrs
@@ -28,80 +26,28 @@ from fireiron.executable.by_lanes import (
     type_mismatch,
 )
 from fireiron.expr import Expr, constant
-from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt, execs
+from fireiron.fragments import forms_of, fragment_type, maps_of, order_of, role
+from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt
 from fireiron.lanes import LaneMap
-from fireiron.machine import FRAGMENTS, GL, SH, Architecture, DType, Memory, Warp, bfloat16, float16, float32, float64, int8, int32, tf32
+from fireiron.machine import GL, SH, Architecture, Memory, Warp, tf32
 from fireiron.spec import InitSpec, MatMulSpec, MoveSpec, Spec
 from fireiron.tensor import MatrixLayout, View
 from fireiron.tree import Context, Executable, Mismatch
 
 POINTER_BYTES = 32
-"""A matrix starts at a multiple of 256 bits (Programming Guide); of 128 for 8-bit elements, of which a tile's row has 16 bytes."""
+"""A matrix starts at a multiple of 256 bits; of 128 for 8-bit elements, of which a row or column of a fragment has no more."""
 
-LEADING_BYTES = 16
-"""The leading dimension is a multiple of 16 bytes."""
-
-
-@attrs.frozen
-class Form:
-    """A row of the table "Element Types and Matrix Sizes": `cuda` is the factors' type in a fragment, if not that in memory."""
-
-    shapes: tuple[tuple[int, int, int], ...]
-    factor: DType
-    results: tuple[DType, ...]
-    capability: int
-    cuda: str = ""
-
-
-_SQUARE_AND_LONG = ((16, 16, 16), (32, 8, 16), (8, 32, 16))
-
-FORMS: tuple[Form, ...] = (
-    Form(_SQUARE_AND_LONG, float16, (float32, float16), 70),
-    Form(_SQUARE_AND_LONG, int8, (int32,), 72),
-    Form(_SQUARE_AND_LONG, bfloat16, (float32,), 80),
-    Form(((16, 16, 8),), tf32, (float32,), 80, "nvcuda::wmma::precision::tf32"),
-    Form(((8, 8, 4),), float64, (float64,), 80),
-)
-
-
-def forms_of(memory: Memory) -> tuple[Form, ...]:
-    """The products that fragments of a memory serve."""
-    return tuple(form for form in FORMS if memory.fragment in form.shapes)
-
-
-def fragment_map(rows: int, columns: int) -> LaneMap:
-    """The internal map of a fragment: column by column, element `e` is value `e // 32` of lane `e % 32`."""
-    across, count = 32 // rows, rows * columns // 32
-    lanes = ((rows, 0, 1), (across, 1, 1)) if across > 1 else ((rows, 0, 1),)
-    return LaneMap((rows, columns), lanes, ((count, 1, across),) if count > 1 else ())
-
-
-def maps_of(memory: Memory) -> dict[str, LaneMap]:
-    """The maps of a product's fragments by operand."""
-    assert memory.fragment is not None
-    m, n, k = memory.fragment
-    return {"A": fragment_map(m, k), "B": fragment_map(k, n), "C": fragment_map(m, n)}
+HEADERS = ("mma.h",)
 
 
 @attrs.frozen
-class OnFragments(Executable):
-    """An instruction that touches fragments."""
-
-    headers: ClassVar[tuple[str, ...]] = ("mma.h",)
-
-    def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
-        return fragment_type(kernel, buffer)
-
-
-# ---------------------------------------------------------------------------------------------- the product
-
-
-@attrs.frozen
-class MmaSync(OnFragments):
+class MmaSync(Executable):
     """`MatMul(m,n,k)(FR,FR,FR)(Warp)`: the fragments' memory says m, n and k."""
 
+    headers: ClassVar[tuple[str, ...]] = HEADERS
+
     def performs(self) -> str:
-        return "MatMul(m,n,k)(FR<m,n,k>,FR<m,n,k>,FR<m,n,k>)(Warp)"
+        return "MatMul(m,n,k)(FR,FR,FR)(Warp), m, n and k those of the fragments"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not isinstance(spec, MatMulSpec):
@@ -119,8 +65,11 @@ class MmaSync(OnFragments):
     def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
         return statements_by_lanes(self, spec, context, maps_of(spec.memories[0]))
 
+    def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
+        return fragment_type(kernel, buffer)
+
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        a, b, c = (fragment(printer, statement, position) for position in range(3))
+        a, b, c = (_fragment(printer, statement, position) for position in range(3))
         zero = printer.literal(0, statement.spec.operands["C"].dtype)
         return [
             *printer.unless_adding(statement, [f"nvcuda::wmma::fill_fragment({c}, {zero});"]),
@@ -144,8 +93,121 @@ def _product_mismatch(spec: MatMulSpec, memory: Memory, architecture: Architectu
 # ---------------------------------------------------------------------------------------------- memory to fragment and back
 
 
-def _fragment_operand(spec: Spec) -> View | None:
-    return next((view for view in spec.operands.values() if view.memory.fragment is not None), None)
+@attrs.frozen
+class MatrixSync(Executable):
+    """`Move(r,c) (GL|SH -> FR)(Warp)` of whole fragments, or with `store` `Move(r,c) (FR -> GL|SH)(Warp)` of whole accumulators."""
+
+    headers: ClassVar[tuple[str, ...]] = HEADERS
+
+    store: bool = False
+
+    @property
+    def inner(self) -> str:
+        """The operand in fragments."""
+        return "src" if self.store else "dst"
+
+    @property
+    def outer(self) -> str:
+        """The matrix in memory."""
+        return "dst" if self.store else "src"
+
+    def performs(self) -> str:
+        way, what = ("FR -> GL|SH", "accumulators") if self.store else ("GL|SH -> FR", "fragments")
+        return f"Move(r,c)({way})(Warp), whole {what}, the matrix and its rows provably aligned"
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        if not isinstance(spec, MoveSpec):
+            return (Mismatch("spec", "Move", spec.title),)
+        found = [*level_mismatch(spec, Warp), *memory_mismatch(spec, self.outer, (GL, SH))]
+        inner, matrix = spec.operands[self.inner], spec.operands[self.outer].tensor
+        if inner.memory.fragment is None:
+            return (*found, Mismatch(f"{self.inner} memory", "FR", inner.memory.name))
+        found += type_mismatch(spec, self.outer, (inner.dtype,))
+        if not isinstance(matrix.layout, MatrixLayout):
+            found.append(Mismatch(f"{self.outer} layout", "RowMajor or ColMajor", str(matrix.layout)))
+        if matrix.swizzle is not None:
+            found.append(Mismatch(f"{self.outer} layout", "one with a leading dimension, so no swizzle", str(matrix.swizzle)))
+        return (*found, *_type_mismatch(inner, architecture, factors=not self.store))
+
+    def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
+        return self.mismatches(spec, context.architecture) or _fragments_mismatch(spec, spec.operands[self.inner], context)
+
+    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
+        matrix = spec.operands[self.outer]
+        _require_whole(spec, self, matrix)
+        width = max(POINTER_BYTES // (2 if matrix.dtype.bits == 8 else 1) // matrix.dtype.bytes, 1)
+        maps = dict.fromkeys(spec.operands, _map_of(spec.operands[self.inner], context))
+        return statements_by_lanes(self, spec, context, maps, (self.outer,), vectors=(1, width) if self.store else (width, 1))
+
+    def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
+        return fragment_type(kernel, buffer)
+
+    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+        access = statement.operands[self.outer]
+        matrix: Buffer = printer.kernel.buffer(access.buffer)
+        buffer: Buffer = printer.kernel.buffer(statement.operands[self.inner].buffer)
+        inner = _fragment(printer, statement, 0 if self.store else 1)
+        pointer, leading = f"&{printer.place(access)}", printer.expression(_leading_dimension(matrix))
+        order = f"nvcuda::wmma::mem_{order_of(matrix)}_major"
+        if self.store:
+            return [f"nvcuda::wmma::store_matrix_sync({pointer}, {inner}, {leading}, {order});"]
+        layout = f", {order}" if role(printer.kernel, buffer) == "accumulator" else ""
+        return [f"nvcuda::wmma::load_matrix_sync({inner}, {pointer}, {leading}{layout});", *_truncated(inner, buffer)]
+
+
+def _truncated(target: str, buffer: Buffer) -> list[str]:
+    """WMMA leaves undefined what it makes of float32 that are no tf32, so the last 13 bits go, as `mma.sync` drops them."""
+    if buffer.dtype != tf32:
+        return []
+    return [f"for (float& element : {target}.x)", "  element = __uint_as_float(__float_as_uint(element) & 0xffffe000u);"]
+
+
+@attrs.frozen
+class FillFragment(Executable):
+    """`Init(r,c)(FR)(Warp)`, whole accumulators."""
+
+    headers: ClassVar[tuple[str, ...]] = HEADERS
+
+    def performs(self) -> str:
+        return "Init(r,c)(FR)(Warp), whole accumulators"
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        if not isinstance(spec, InitSpec):
+            return (Mismatch("spec", "Init", spec.title),)
+        if spec.dst.memory.fragment is None:
+            return (*level_mismatch(spec, Warp), Mismatch("dst memory", "FR", spec.dst.memory.name))
+        return (*level_mismatch(spec, Warp), *_type_mismatch(spec.dst, architecture, factors=False))
+
+    def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
+        return self.mismatches(spec, context.architecture) or _fragments_mismatch(spec, spec.operands["dst"], context)
+
+    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, context, {"dst": _map_of(spec.operands["dst"], context)})
+
+    def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
+        return fragment_type(kernel, buffer)
+
+    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+        assert isinstance(statement.spec, InitSpec)
+        value = printer.literal(statement.spec.value, statement.spec.dst.dtype)
+        return [f"nvcuda::wmma::fill_fragment({_fragment(printer, statement, 0)}, {value});"]
+
+
+# ---------------------------------------------------------------------------------------------- what they share
+
+
+def _type_mismatch(view: View, architecture: Architecture, factors: bool) -> tuple[Mismatch, ...]:
+    """Why fragments hold no such elements, or not on this target; `factors` says whether those of A and B will do."""
+    legal = {form: {*form.results, *([form.factor] if factors else [])} for form in forms_of(view.memory)}
+    serving = [form.capability for form, dtypes in legal.items() if view.dtype in dtypes]
+    if not serving:
+        names = sorted({str(dtype) for dtypes in legal.values() for dtype in dtypes})
+        return (Mismatch("type", " or ".join(names), str(view.dtype)),)
+    return target_mismatch(architecture, min(serving))
+
+
+def _fragments_mismatch(spec: Spec, view: View, context: Context) -> tuple[Mismatch, ...]:
+    return shape_mismatch(spec, tile_of(spec, dict.fromkeys(spec.operands, _map_of(view, context))), multiples=True)
 
 
 def _map_of(view: View, context: Context) -> LaneMap:
@@ -157,126 +219,11 @@ def _map_of(view: View, context: Context) -> LaneMap:
     return found or (*fitting, maps["C"])[0]
 
 
-def _common_mismatch(spec: Spec, context: Context, factors: bool = False) -> tuple[Mismatch, ...]:
-    """What loads, stores and fills share: the shape, the element type (that of `factors` too), the target."""
-    view = _fragment_operand(spec)
-    assert view is not None
-    legal = {form: {*form.results, *([form.factor] if factors else [])} for form in forms_of(view.memory)}
-    found = shape_mismatch(spec, tile_of(spec, dict.fromkeys(spec.operands, _map_of(view, context))), multiples=True)
-    if not any(view.dtype in dtypes for dtypes in legal.values()):
-        names = sorted({str(dtype) for dtypes in legal.values() for dtype in dtypes})
-        return (*found, Mismatch("type", " or ".join(names), str(view.dtype)))
-    first = min(form.capability for form, dtypes in legal.items() if view.dtype in dtypes)
-    return (*found, *target_mismatch(context.architecture, first))
-
-
-@attrs.frozen
-class MatrixSync(OnFragments):
-    """What `load_matrix_sync` and `store_matrix_sync` share; `inner` is the operand in fragments, `outer` the matrix in memory."""
-
-    inner: ClassVar[str] = "dst"
-    outer: ClassVar[str] = "src"
-
-    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, MoveSpec):
-            return (Mismatch("spec", "Move", spec.title),)
-        found = [*level_mismatch(spec, Warp), *memory_mismatch(spec, self.outer, (GL, SH))]
-        if spec.operands[self.inner].memory.fragment is None:
-            found.append(Mismatch(f"{self.inner} memory", "FR", spec.operands[self.inner].memory.name))
-        found += type_mismatch(spec, self.outer, (spec.operands[self.inner].dtype,))
-        tensor = spec.operands[self.outer].tensor
-        if not isinstance(tensor.layout, MatrixLayout):
-            found.append(Mismatch(f"{self.outer} layout", "RowMajor or ColMajor", str(tensor.layout)))
-        if tensor.swizzle is not None:
-            found.append(Mismatch(f"{self.outer} layout", "one with a leading dimension, so no swizzle", str(tensor.swizzle)))
-        return tuple(found)
-
-    def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        return self.mismatches(spec, context.architecture) or _common_mismatch(spec, context, factors=self.inner == "dst")
-
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        outer, inner = spec.operands[self.outer], spec.operands[self.inner]
-        _require_whole(spec, self, outer)
-        lane_map = _map_of(inner, context)
-        width = (16 if outer.dtype.bits == 8 else POINTER_BYTES) // outer.dtype.bytes
-        vectors = (width, 1) if self.outer == "src" else (1, width)
-        maps = dict.fromkeys(spec.operands, lane_map)
-        return statements_by_lanes(self, spec, context, maps, (self.outer,), vectors=vectors)
-
-    def matrix(self, printer: Any, statement: Exec) -> tuple[str, str, str]:
-        """The pointer to the matrix, its leading dimension, and its order as `row` or `col`."""
-        access = statement.operands[self.outer]
-        buffer = printer.kernel.buffer(access.buffer)
-        return f"&{printer.place(access)}", printer.expression(leading_dimension(buffer)), _order(buffer)
-
-
-@attrs.frozen
-class LoadMatrixSync(MatrixSync):
-    """`Move(r,c) (GL|SH -> FR)(Warp)`, whole fragments."""
-
-    def performs(self) -> str:
-        return "Move(r,c)(GL|SH -> FR)(Warp), whole fragments, start and leading dimension provably aligned"
-
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        pointer, leading, order = self.matrix(printer, statement)
-        target = fragment(printer, statement, 1)
-        buffer = printer.kernel.buffer(statement.operands["dst"].buffer)
-        layout = f", nvcuda::wmma::mem_{order}_major" if role(printer.kernel, buffer) == "accumulator" else ""
-        return [f"nvcuda::wmma::load_matrix_sync({target}, {pointer}, {leading}{layout});", *_truncated(target, buffer)]
-
-
-def _truncated(target: str, buffer: Buffer) -> list[str]:
-    """WMMA leaves undefined what it makes of float32 that are no tf32, so the last 13 bits go, as `mma.sync` drops them."""
-    if buffer.dtype != tf32:
-        return []
-    return [f"for (float& element : {target}.x)", "  element = __uint_as_float(__float_as_uint(element) & 0xffffe000u);"]
-
-
-@attrs.frozen
-class StoreMatrixSync(MatrixSync):
-    """`Move(r,c) (FR -> GL|SH)(Warp)`, whole accumulators."""
-
-    inner: ClassVar[str] = "src"
-    outer: ClassVar[str] = "dst"
-
-    def performs(self) -> str:
-        return "Move(r,c)(FR -> GL|SH)(Warp), whole accumulators, start and leading dimension provably aligned"
-
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        pointer, leading, order = self.matrix(printer, statement)
-        return [f"nvcuda::wmma::store_matrix_sync({pointer}, {fragment(printer, statement, 0)}, {leading}, nvcuda::wmma::mem_{order}_major);"]
-
-
-@attrs.frozen
-class FillFragment(OnFragments):
-    """`Init(r,c)(FR)(Warp)`, whole fragments."""
-
-    def performs(self) -> str:
-        return "Init(r,c)(FR)(Warp), whole fragments"
-
-    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, InitSpec):
-            return (Mismatch("spec", "Init", spec.title),)
-        found = level_mismatch(spec, Warp)
-        return found if spec.dst.memory.fragment is not None else (*found, Mismatch("dst memory", "FR", spec.dst.memory.name))
-
-    def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        return self.mismatches(spec, context.architecture) or _common_mismatch(spec, context)
-
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        assert isinstance(spec, InitSpec)
-        return statements_by_lanes(self, spec, context, {"dst": _map_of(spec.dst, context)})
-
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        assert isinstance(statement.spec, InitSpec)
-        value = printer.literal(statement.spec.value, statement.spec.dst.dtype)
-        return [f"nvcuda::wmma::fill_fragment({fragment(printer, statement, 0)}, {value});"]
-
-
 def _require_whole(spec: Spec, executable: Executable, matrix: View) -> None:
     """Refuse a tile that may overhang its matrix, or whose rows and columns are not neighbours there."""
     if matrix.bounded:
-        through = "load the operand into SH first" if matrix.tensor.name in spec_inputs(spec) else "store through SH: Move.load(SRC, SH, ...)"
+        stored = matrix in (spec.operands[name] for name in spec.outputs)
+        through = "store through SH: Move.load(SRC, SH, ...)" if stored else "load the operand into SH first"
         raise DecompositionError(
             f"{executable.name} takes whole fragments, and the last tile of {matrix.tensor.name} may overhang",
             within=spec,
@@ -288,80 +235,22 @@ def _require_whole(spec: Spec, executable: Executable, matrix: View) -> None:
         )
 
 
-def spec_inputs(spec: Spec) -> set[str]:
-    """The tensors that a spec reads."""
-    return {spec.operands[name].tensor.name for name in spec.inputs}
-
-
-# ---------------------------------------------------------------------------------------------- text
-
-
-def leading_dimension(buffer: Buffer) -> Expr:
+def _leading_dimension(buffer: Buffer) -> Expr:
     """Elements from one row (or column) of a matrix to the next."""
-    return buffer.storage.dims[0 if _order(buffer) == "row" else 1][0].weight
+    return buffer.storage.dims[0 if order_of(buffer) == "row" else 1][0].weight
 
 
-def _order(buffer: Buffer) -> str:
-    layout = buffer.tensor.layout
-    return layout.order if isinstance(layout, MatrixLayout) else "col"
-
-
-def fragment(printer: Any, statement: Exec, position: int) -> str:
+def _fragment(printer: Any, statement: Exec, position: int) -> str:
     """The fragment that an operand of a statement is: its first register, counted in fragments."""
     access: Access = statement.accesses[position]
     buffer: Buffer = printer.kernel.buffer(access.buffer)
     return f"{buffer.name}[{printer.expression(buffer.address(access, access.elements()[0]) // statement.lane_maps[position].count)}]"
 
 
-def role(kernel: Kernel, buffer: Buffer) -> str:
-    """Which operand of products a fragment is: `matrix_a`, `matrix_b`, or `accumulator`."""
-    found = _roles(kernel, buffer)
-    if len(found) > 1:
-        raise DecompositionError(f"{buffer.name} is {' and '.join(sorted(found))} of products, and a fragment is one of them only")
-    return found.pop() if found else "accumulator"
-
-
-def _roles(kernel: Kernel, buffer: Buffer) -> set[str]:
-    kinds = {"A": "matrix_a", "B": "matrix_b", "C": "accumulator"}
-    return {
-        kinds[name]
-        for statement, _ in execs(kernel.body)
-        if isinstance(statement.instruction, MmaSync)
-        for name, access in statement.operands.items()
-        if access.buffer == buffer.name
-    }
-
-
-def fragment_type(kernel: Kernel, buffer: Buffer) -> str:
-    """The type of a buffer's fragments, and how many there are: `wmma::fragment<...> name[count]`."""
-    kind = role(kernel, buffer)
-    memory = buffer.memory
-    assert memory.fragment is not None
-    shape = ", ".join(map(str, memory.fragment))
-    element = next((one.cuda for one in forms_of(memory) if kind != "accumulator" and one.factor == buffer.dtype and one.cuda), buffer.dtype.cuda)
-    layout = "" if kind == "accumulator" else f", nvcuda::wmma::{_loaded_order(kernel, buffer)}_major"
-    name = {"matrix_a": "A", "matrix_b": "B", "accumulator": "C"}[kind]
-    number = math.ceil((constant(buffer.elements) or 1) / maps_of(memory)[name].count)
-    return f"nvcuda::wmma::fragment<nvcuda::wmma::{kind}, {shape}, {element}{layout}> {buffer.name}[{number}];"
-
-
-def _loaded_order(kernel: Kernel, buffer: Buffer) -> str:
-    """The order of the matrices that a fragment is loaded from; all the same, as a fragment has it in its type."""
-    orders = {
-        _order(kernel.buffer(statement.operands["src"].buffer))
-        for statement, _ in execs(kernel.body)
-        if isinstance(statement.instruction, LoadMatrixSync) and statement.operands["dst"].buffer == buffer.name
-    }
-    if len(orders) > 1:
-        raise DecompositionError(f"{buffer.name} is loaded from row-major and column-major matrices", hint="two loads into two buffers")
-    return orders.pop() if orders else "row"
-
-
 MMA_SYNC = MmaSync("mma_sync")
-LOAD_MATRIX_SYNC = LoadMatrixSync("load_matrix_sync")
+LOAD_MATRIX_SYNC = MatrixSync("load_matrix_sync")
 FILL_FRAGMENT = FillFragment("fill_fragment")
-STORE_MATRIX_SYNC = StoreMatrixSync("store_matrix_sync")
+STORE_MATRIX_SYNC = MatrixSync("store_matrix_sync", store=True)
 
 WMMA: tuple[Executable, ...] = (MMA_SYNC, LOAD_MATRIX_SYNC, FILL_FRAGMENT, STORE_MATRIX_SYNC)
-
-__all__ = ["FILL_FRAGMENT", "FORMS", "FRAGMENTS", "LOAD_MATRIX_SYNC", "MMA_SYNC", "STORE_MATRIX_SYNC", "WMMA"]
+"""The four WMMA functions."""

@@ -5,8 +5,8 @@
 
 Buffers get a copy for each stage, and accesses the stage of their iteration. Loads from global to shared memory may then
 be asynchronous: they are marked, and their groups committed; which instruction copies them is decided once their width is
-known. A marked loop under a pipelined one (registers) is prefetched across the outer iterations where the outer loop keeps
-three stages or more, because then the next iteration's data is complete while this one computes.
+known. A marked loop under a pipelined one (registers) is prefetched across the outer iterations: its last steps, which
+load the next iteration's first data, stand apart, so that the wait for that data comes as late as it can.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class _Pipeline:
         early = mod(loop.var + ahead, as_expr(loop.stages))
         producers = [_staged(one, names, loop.stages, early) for one in _ahead(loads, {loop.var: loop.var + ahead}, loop, ahead)]
         commit: list[Stmt] = [Commit()] if shared else []
-        steady = attrs.evolve(loop, body=(*producers, *commit, *consumers), stages=0, period=period)
+        best = [SyncPoint(None, loop.var.name)] if shared else []
+        steady = attrs.evolve(loop, body=(*best, *producers, *commit, *consumers), stages=0, period=period)
         return self._prologue(loads, names, loop, commit), steady
 
     def _check_registers(self, loop: For, names: Iterable[str]) -> None:
@@ -159,18 +160,23 @@ class _Pipeline:
         for statement in loop.body:
             if not isinstance(statement, For):
                 body.append(statement)
-            elif statement.stages > 1 and loop.period >= 3:
-                first, inner = self._across(loop, statement)
+            elif statement.stages > 1 and loop.period > 1:
+                first, steps, last = self._across(loop, statement)
                 early += first
-                body.append(inner)
+                body = [one for one in body if not (isinstance(one, SyncPoint) and one.require is None)]
+                body += [*steps, SyncPoint(None, loop.var.name), *last]
             elif statement.stages:
                 body += self.body((statement,), loop)
             else:
                 body.append(attrs.evolve(statement, body=self.body(statement.body, statement)))
         return attrs.evolve(loop, body=tuple(body)), early
 
-    def _across(self, outer: For, loop: For) -> tuple[list[Stmt], For]:
-        """Loads to registers, ahead over the iterations of both loops together."""
+    def _across(self, outer: For, loop: For) -> tuple[list[Stmt], list[Stmt], list[Stmt]]:
+        """Loads to registers, ahead over the iterations of both loops together.
+
+        What comes before the loops; the steps that need this iteration's data only; and the last steps, whose loads are the
+        next iteration's: in between is the latest place to wait for it.
+        """
         loads, rest = self._parts(loop)
         ahead, count = loop.stages - 1, constant(loop.extent)
         if count is None or count % loop.stages:
@@ -181,17 +187,28 @@ class _Pipeline:
                 hint="another size of this split or of the one around it",
             )
         names = self._staged(loads, loop)
-        total = outer.var * count + loop.var
-        values = {loop.var: mod(loop.var + ahead, as_expr(count)), outer.var: outer.var + (loop.var + ahead) // count}
-        guard = less(values[outer.var], outer.extent)
-        producers = [_guarded(one, guard) for one in _substituted(loads, values)]
-        producers = [_staged(one, names, loop.stages, mod(total + ahead, as_expr(loop.stages))) for one in producers]
-        consumers = [_staged(one, names, loop.stages, mod(total, as_expr(loop.stages))) for one in rest]
+        stage = mod(loop.var + ahead, as_expr(loop.stages))
+        producers = [_staged(one, names, loop.stages, stage) for one in _substituted(loads, {loop.var: loop.var + ahead})]
+        consumers = [_staged(one, names, loop.stages, mod(loop.var, as_expr(loop.stages))) for one in rest]
+        steps = _narrowed(attrs.evolve(loop, body=(*producers, *consumers), extent=as_expr(count - ahead), stages=0))
+        last: list[Stmt] = []
+        for step in range(count - ahead, count):
+            values = {loop.var: as_expr(step + ahead - count), outer.var: outer.var + 1}
+            guard = less(outer.var + 1, outer.extent)
+            next_loads = [_guarded(one, guard) for one in _substituted(loads, values)]
+            last += [_staged(one, names, loop.stages, as_expr((step + ahead) % loop.stages)) for one in next_loads]
+            last += [_staged(one, names, loop.stages, as_expr(step % loop.stages)) for one in _substituted(rest, {loop.var: as_expr(step)})]
         first: list[Stmt] = []
         for step in range(ahead):
-            at = {loop.var: as_expr(step % count), outer.var: as_expr(step // count)}
-            first += [_staged(one, names, loop.stages, as_expr(step % loop.stages)) for one in _substituted(loads, at)]
-        return first, attrs.evolve(loop, body=(*producers, *consumers), stages=0)
+            at = {loop.var: as_expr(step), outer.var: as_expr(0)}
+            first += [_staged(one, names, loop.stages, as_expr(step)) for one in _substituted(loads, at)]
+        return first, [steps], last
+
+
+def _narrowed(loop: For) -> For:
+    """The loop with a variable whose range is that of its iterations."""
+    var = attrs.evolve(loop.var, high=loop.extent.high - 1)
+    return attrs.evolve(loop, var=var, body=tuple(_substituted(loop.body, {loop.var: var})))
 
 
 def _spread(loop: For) -> For:
@@ -202,11 +219,13 @@ def _spread(loop: For) -> For:
         raise DecompositionError(
             "pipeline(spread=True): no loop of steps inside to spread the copies over", at=loop.origin, hint=".split(...) below the loads"
         )
-    copies, between, inner, rest = loop.body[:commit], loop.body[commit + 1 : steps], loop.body[steps], loop.body[steps + 1 :]
+    before = tuple(one for one in loop.body[:commit] if isinstance(one, SyncPoint))
+    copies = tuple(one for one in loop.body[:commit] if not isinstance(one, SyncPoint))
+    between, inner, rest = loop.body[commit + 1 : steps], loop.body[steps], loop.body[steps + 1 :]
     assert isinstance(inner, For)
     shares = tuple(_share(one, inner) for one in copies)
     inner = attrs.evolve(inner, body=(*shares, *inner.body))
-    return attrs.evolve(loop, body=(*between, inner, Commit(), *rest), spread=False)
+    return attrs.evolve(loop, body=(*before, *between, inner, Commit(), *rest), spread=False)
 
 
 def _is_copy(item: Stmt) -> bool:

@@ -80,9 +80,13 @@ class _Solver:
         summaries: list[Summary] = []
         leading: list[Stmt] = []
         commits: list[int] = []
+        best: list[int] = []
         required: dict[int, SyncPoint] = {}
         forbidden: dict[int, SyncPoint] = {}
         for statement in body:
+            if isinstance(statement, SyncPoint) and statement.require is None:
+                best.append(len(items))
+                continue
             if isinstance(statement, SyncPoint):
                 (required if statement.require else forbidden)[len(items)] = statement
                 continue
@@ -90,6 +94,8 @@ class _Solver:
             if isinstance(statement, For):
                 inner, summary = self.solve(statement.body, statement, (*loops, statement))
                 runs = statement.extent.low >= 1
+                if statement.period:
+                    summary = _at_the_ends(summary, statement)
                 statement = attrs.evolve(statement, body=inner)
                 summary = attrs.evolve(summary, barrier=summary.barrier and runs, near_barrier=summary.near_barrier and runs)
             elif isinstance(statement, Exec):
@@ -109,7 +115,7 @@ class _Solver:
             items.append(tuple(leading))
             summaries.append(Summary())
         hazards = [_behind_commit(one, commits) for one in self._hazards(summaries, loop is not None, loops)]
-        order = _preferred(len(items), loop)
+        order = [*best, *(position for position in range(len(items), -1, -1) if position not in best)]
         barriers = self._placed(hazards, order, set(required), forbidden)
         return self._merged(items, summaries, barriers)
 
@@ -151,13 +157,21 @@ class _Solver:
                 hazards += self._between(summaries, i, j, range(i + 1, j), frozenset(range(i + 1, j + 1)), outer)
         if cyclic:
             for i in range(count):
-                for j in range(i + 1):
-                    positions = frozenset((*range(i + 1, count + 1), *range(j + 1)))
-                    hazards += self._between(summaries, i, j, (*range(i + 1, count), *range(j)), positions, outer[:-1])
+                for j in range(count):
+                    positions = frozenset((*range(i + 1, count + 1), *range(j + 1))) if j <= i else frozenset(range(count + 1))
+                    middle = (*range(i + 1, count), *range(j)) if j <= i else ()
+                    hazards += self._between(summaries, i, j, middle, positions, outer[:-1], loops[-1])
         return hazards
 
     def _between(
-        self, summaries: list[Summary], i: int, j: int, middle: Iterable[int], positions: frozenset[int], outer: tuple[Var, ...]
+        self,
+        summaries: list[Summary],
+        i: int,
+        j: int,
+        middle: Iterable[int],
+        positions: frozenset[int],
+        outer: tuple[Var, ...],
+        carried: For | None = None,
     ) -> Iterable[Hazard]:
         """The hazards between two items of a list that no barrier in the items between them meets."""
         middle = tuple(middle)
@@ -171,8 +185,10 @@ class _Solver:
                     conflict = self._conflict(x, y, outer)
                     if conflict is None:
                         continue
+                    later = carried is not None and carried.period and not self._meets_next(x, y, outer, carried)
+                    where = frozenset(range(len(summaries) + 1)) if later else positions
                     if conflict[0] == "block" or (near and x in before.near_last and y in behind.near_first):
-                        yield Hazard(positions, conflict[0], x, y, conflict[1], i)
+                        yield Hazard(where, conflict[0], x, y, conflict[1], i)
 
     def _may_overlap(self, x: Touch, y: Touch) -> bool:
         if x.access.buffer == y.access.buffer:
@@ -180,12 +196,18 @@ class _Solver:
         a, b = self.kernel.buffer(x.access.buffer), self.kernel.buffer(y.access.buffer)
         return a.memory == b.memory == SH and a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
 
-    def _conflict(self, x: Touch, y: Touch, outer: tuple[Var, ...]) -> tuple[str, str] | None:
+    def _meets_next(self, x: Touch, y: Touch, outer: tuple[Var, ...], loop: For) -> bool:
+        """Whether two accesses meet from an iteration to the next; if only later, any position in the loop lies between."""
+        if any(loop.var not in needed_variables(self.kernel, one.statement, one.access) for one in (x, y)):
+            return True
+        return self._conflict(x, y, (*outer, loop.var), loop) is not None
+
+    def _conflict(self, x: Touch, y: Touch, outer: tuple[Var, ...], later: For | None = None) -> tuple[str, str] | None:
         """The scope of the barrier that orders two accesses, and a witness; None if each address has one thread."""
         left_needs = needed_variables(self.kernel, x.statement, x.access)
         right_needs = needed_variables(self.kernel, y.statement, y.access)
         kept = tuple(var for var in outer if var in left_needs and var in right_needs)
-        left, right = self.footprint(x, kept), self.footprint(y, kept)
+        left, right = self.footprint(x, kept), self.footprint(y, kept, None if later is None else later.var)
         keys, at_left, at_right = np.intersect1d(left[0], right[0], assume_unique=True, return_indices=True)
         low = np.minimum(left[1][at_left], right[1][at_right])
         high = np.maximum(left[2][at_left], right[2][at_right])
@@ -232,8 +254,11 @@ class _Solver:
 
     # -------------------------------------------------------------------------------------- who touches what
 
-    def _footprint(self, touch: Touch, kept: tuple[Var, ...]) -> tuple[Array, Array, Array]:
-        """Addresses (with the values of the kept loops), least and greatest thread of each."""
+    def _footprint(self, touch: Touch, kept: tuple[Var, ...], later: Var | None = None) -> tuple[Array, Array, Array]:
+        """Addresses (with the values of the kept loops), least and greatest thread of each.
+
+        With `later`, iterations of that loop count as the one before, in its period: what the next iteration touches.
+        """
         kernel, access = self.kernel, touch.access
         grid = grid_of(kernel, touch.loops, needed_variables(kernel, touch.statement, access) | set(kept))
         mask = active_mask(touch.statement, grid)
@@ -241,7 +266,11 @@ class _Solver:
         thread = thread // 32 * 32 if access.spread else thread
         prefix: Any = 0
         for var in kept:
-            prefix = prefix * (var.high + 1) + evaluate(var, grid)
+            value = evaluate(var, grid)
+            if var == later:
+                period = next(loop.period for loop in touch.loops if loop.var == var)
+                value = (value - 1) % period
+            prefix = prefix * (var.high + 1) + value
         prefix = np.broadcast_to(prefix, grid.shape)[mask]
         keys = np.concatenate([prefix * _SPAN + address[mask] for address in self._addresses(touch, grid)])
         low, high = np.tile(thread, keys.size // max(thread.size, 1)), None
@@ -309,10 +338,18 @@ class _Solver:
         )
 
 
-def _preferred(count: int, loop: For | None) -> list[int]:
-    """Positions of a list, the best first: late ones; but the start of a pipelined loop, which orders what precedes it too."""
-    late = list(range(count, -1, -1))
-    return [0, *late[:-1]] if loop is not None and loop.period else late
+def _at_the_ends(summary: Summary, loop: For) -> Summary:
+    """What of a pipelined loop is exposed: before its first barrier the first iteration, behind its last one the last."""
+    if not summary.barrier:
+        return summary
+    end = constant(loop.extent)
+    last = summary.last if end is None else tuple(_at(touch, loop.var, end - 1) for touch in summary.last)
+    return attrs.evolve(summary, first=tuple(_at(touch, loop.var, 0) for touch in summary.first), last=last)
+
+
+def _at(touch: Touch, var: Var, value: int) -> Touch:
+    statement = attrs.evolve(touch.statement, active=touch.statement.active.substitute({var: value}))
+    return attrs.evolve(touch, statement=statement, access=touch.access.substitute({var: value}))
 
 
 def _behind_commit(hazard: Hazard, commits: list[int]) -> Hazard:

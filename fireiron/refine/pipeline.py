@@ -24,7 +24,7 @@ class Pipeline(Refinement):
 
     Legal from 1 to 16 stages where at least one load stands under the split; a tunable may stand for the number. Loads to
     shared memory become asynchronous copies where the target has them and the width allows it. Loads to registers are
-    prefetched; under a pipelined split of three or more stages across its iterations. With `spread` the copies are issued
+    prefetched; under a pipelined split across its iterations. With `spread` the copies are issued
     step by step in the split inside, so that they share its issue slots with the arithmetic.
     rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
     """

@@ -149,8 +149,10 @@ class Executor:
         if found is None:
             env = {"thread": group.threads}
             thread = _thread(self.plan)
-            unit = np.asarray(compiled(unit_in(site.level, Block, thread))(env))
-            lane = np.asarray(compiled(index_in(site.level, thread))(env))
+            unit, lane = (
+                np.broadcast_to(compiled(number)(env), group.threads.shape)
+                for number in (unit_in(site.level, Block, thread), index_in(site.level, thread))
+            )
             lanes = site.level.threads or 1
             order = np.lexsort((lane, unit))
             whole = np.bincount(unit[order])[unit[order]] == lanes

@@ -61,7 +61,8 @@ class View:
     def _window(self, data: Array) -> Array:
         row = data.strides[0]
         strides = (*(step * self.threads * row for step in self.steps or ()), row, data.strides[1])
-        return np.lib.stride_tricks.as_strided(data[self.start * self.threads + self.first :], self.shape, strides)
+        raw = data.view(f"u{data.itemsize}")  # as_strided knows NumPy's own types only
+        return np.lib.stride_tricks.as_strided(raw[self.start * self.threads + self.first :], self.shape, strides).view(data.dtype)
 
     def get(self) -> Array:
         return self.data
