@@ -1,6 +1,7 @@
 """Fireiron: a scheduling language for GPU kernels, embedded in Python."""
 
 from fireiron._version import VERSION as __version__
+from fireiron.decomp.coalesced import Coalesced
 from fireiron.decomp.done import Done
 from fireiron.decomp.epilog import Epilog
 from fireiron.decomp.load import Load
@@ -22,6 +23,7 @@ from fireiron.errors import (
     VerificationError,
 )
 from fireiron.executable import INSTRUCTIONS
+from fireiron.executable.cp_async import CP_ASYNC, CpAsync
 from fireiron.executable.fma import BFMA, DFMA, FFMA, HFMA, IMAD, Fma
 from fireiron.executable.hfma2 import BFMA2, HFMA2, Hfma2
 from fireiron.executable.lane_move import LaneInit, LaneMove
@@ -113,10 +115,14 @@ from fireiron.machine import (
 from fireiron.operand import DST, SRC, A, B, C, Operand
 from fireiron.pointwise import BinaryPointwise, BinaryPointwiseSpec
 from fireiron.refine.align import Align
+from fireiron.refine.bands import Bands
+from fireiron.refine.converted import Converted
 from fireiron.refine.layout import Layout as DealOrder
 from fireiron.refine.no_sync import NoSync
 from fireiron.refine.pad import Pad
 from fireiron.refine.permute import Permute
+from fireiron.refine.pipeline import Pipeline
+from fireiron.refine.resident import Resident
 from fireiron.refine.reuse_buffer import ReuseBuffer
 from fireiron.refine.storage_layout import StorageLayout
 from fireiron.refine.swizzle import SwizzleStorage
@@ -131,6 +137,13 @@ from fireiron.tree import Child, Context, Decomposition, Executable, Expansion, 
 from fireiron.tunable import Derived, Tunable
 
 __all__ = [
+    "Resident",
+    "Pipeline",
+    "CP_ASYNC",
+    "CpAsync",
+    "Converted",
+    "Coalesced",
+    "Bands",
     "A",
     "ARCHITECTURES",
     "Align",

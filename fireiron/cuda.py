@@ -30,6 +30,7 @@ from fireiron.expr import (
     Sum,
     Var,
     all_of,
+    bit_xor,
     conjuncts,
     constant,
 )
@@ -134,6 +135,22 @@ def _c_node(value: Expr) -> tuple[str, int]:
         case AnyOf(conditions=conditions):
             return " || ".join(_c(condition, 4) for condition in conditions), 0
     raise TypeError(type(value))
+
+
+def scaled(value: Expr, size: int) -> Expr:
+    """An address in elements as one in bytes; a power of two goes into an XOR, so that only sums are left outside."""
+    if isinstance(value, Sum):
+        total: Expr = Const(value.constant * size)
+        for atoms, coefficient in value.terms:
+            flips = [atom for atom in atoms if isinstance(atom, BitXor)]
+            if len(atoms) == 1 and flips:
+                total = total + scaled(flips[0], size) * coefficient
+            else:
+                total = total + Sum(((atoms, coefficient * size),), 0)
+        return total
+    if isinstance(value, BitXor):
+        return bit_xor(scaled(value.left, size), scaled(value.right, size))
+    return value * size
 
 
 def _bits(value: Expr, outer: int) -> str:
@@ -245,6 +262,7 @@ class _Printer:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = at_tiles(kernel)
         self.dropped: frozenset[Expr] = frozenset()
+        self.addressed: set[str] = set()
 
     literal = staticmethod(literal)
     expression = staticmethod(expression)
@@ -254,8 +272,9 @@ class _Printer:
 
     def kernel_text(self) -> str:
         kernel = self.kernel
-        body = _indented([*self._prologue(), *self.statements(kernel.body)])
-        helpers = [""] + _SHARED_ADDRESS if any("shared_address(" in line for line in body) else []
+        statements = self.statements(kernel.body)
+        body = _indented([*self._prologue(), *self._addresses(), *statements])
+        helpers = [""] + _SHARED_ADDRESS if self.addressed else []
         lines = [*self._header(), *self._includes(), *helpers, "", *self._signature(), "{", *body]
         return "\n".join([*(wrapped for line in lines for wrapped in _wrapped(line)), "}", ""])
 
@@ -327,6 +346,12 @@ class _Printer:
         for buffer in self.kernel.buffers:
             if buffer.memory.private:
                 yield from self._registers(buffer)
+
+    def _addresses(self) -> Iterable[str]:
+        """Where shared buffers lie, for inline PTX."""
+        for buffer in self.kernel.buffers:
+            if buffer.name in self.addressed:
+                yield f"const unsigned {buffer.name}_address = shared_address({buffer.name});"
 
     def _registers(self, buffer: Buffer) -> Iterable[str]:
         if buffer.memory.fragment is not None:
@@ -545,9 +570,12 @@ class _Printer:
             return lines if statement.accumulate == FALSE else []
         return _guarded(f"!({_c(statement.accumulate, 0)})", lines)
 
-    def shared_address(self, access: Access) -> str:
-        """The address of a lane's first element in the window of shared memory."""
-        return f"shared_address(&{self.place(access)})"
+    def shared_address(self, access: Access, offset: tuple[int, ...] | None = None) -> str:
+        """The address of a thread's element (the first one) in the window of shared memory, in bytes."""
+        buffer = self.kernel.buffer(access.buffer)
+        index = buffer.address(access, offset if offset is not None else access.elements()[0])
+        self.addressed.add(buffer.name)
+        return f"{buffer.name}_address + {_c(scaled(index, buffer.dtype.bytes), 5)}"
 
     # ------------------------------------------------------------------------------------------ pairs of halves
 
@@ -637,7 +665,7 @@ class _Printer:
         for start in range(0, len(source.elements()), statement.vector):
             read, write = source.elements()[start], target.elements()[start]
             fill = self._rest(source.inside(read), outer)
-            place = f"shared_address(&{self.place(target, write)})"
+            place = self.shared_address(target, write)
             lines += text(self, place, f"&{self.place(source, read)}", None if fill == TRUE else _c(fill, 9))
         return lines
 

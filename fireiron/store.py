@@ -32,6 +32,7 @@ from cattrs.errors import (
 )
 from cattrs.gen import make_dict_structure_fn, override
 
+from fireiron.decomp.coalesced import Coalesced
 from fireiron.decomp.done import Done
 from fireiron.decomp.epilog import Epilog
 from fireiron.decomp.load import Load
@@ -39,6 +40,7 @@ from fireiron.decomp.mma_tile import MmaTile
 from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Strided, Tile
 from fireiron.errors import ArgumentError, FireironError, StoreError
+from fireiron.executable.cp_async import CpAsync
 from fireiron.executable.fma import Fma
 from fireiron.executable.hfma2 import Hfma2
 from fireiron.executable.lane_move import LaneInit, LaneMove
@@ -56,10 +58,14 @@ from fireiron.layout import Layout, Swizzle
 from fireiron.machine import DTYPES, FRAGMENTS, GL, LEVELS, MEMORIES, SH, DType, Level, Memory
 from fireiron.pointwise import OPERATIONS, BinaryPointwise, BinaryPointwiseSpec
 from fireiron.refine.align import Align
+from fireiron.refine.bands import Bands
+from fireiron.refine.converted import Converted
 from fireiron.refine.layout import Layout as DealOrder
 from fireiron.refine.no_sync import NoSync
 from fireiron.refine.pad import Pad
 from fireiron.refine.permute import Permute
+from fireiron.refine.pipeline import Pipeline
+from fireiron.refine.resident import Resident
 from fireiron.refine.reuse_buffer import ReuseBuffer
 from fireiron.refine.storage_layout import StorageLayout
 from fireiron.refine.swizzle import SwizzleStorage
@@ -80,8 +86,9 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
     **{
         one.__name__: one
         for one in (
-            Tile, Split, Load, Epilog, Done, Strided, Tunable, Derived,
+            Tile, Split, Load, Epilog, Done, Coalesced, Strided, Tunable, Derived,
             Align, NoSync, Pad, Permute, ReuseBuffer, StorageLayout, SwizzleStorage, Sync, To, Unchecked, Unroll,
+            Bands, Converted, Pipeline, Resident, CpAsync,
             Fma, Hfma2, MicroKernel, ThreadMove, ThreadInit, ThreadPointwise,
             MmaTile, Mma, LaneMap, LdMatrix, StMatrix, MovMatrix, LaneMove, LaneInit, MmaSync, MatrixSync, FillFragment,
             MatMulSpec, MoveSpec, InitSpec, BinaryPointwiseSpec, View, Dim, Mode, Dealt, Tensor,

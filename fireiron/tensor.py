@@ -103,12 +103,16 @@ def swizzled(address: Expr, swizzle: Swizzle) -> Expr:
 def _parted(address: Expr, span: int) -> tuple[Expr, Expr]:
     """An address as multiples of a power of two, which an XOR below it leaves alone, and the rest; zero and all where it does not part."""
     above: Expr = ZERO
-    if isinstance(address, Sum):
-        for atoms, coefficient in address.terms:
-            part: Expr = Sum(((atoms, coefficient),), 0)
-            if part.factor % span == 0:
-                above = above + part
-    below = address - above
+    below: Expr = as_expr(address.constant) if isinstance(address, Sum) else address
+    for atoms, coefficient in address.terms if isinstance(address, Sum) else ():
+        part: Expr = Sum(((atoms, coefficient),), 0)
+        if part.factor % span == 0:
+            above = above + part
+        elif len(atoms) == 1 and coefficient > 0 and span % coefficient == 0 and part.high >= span:
+            count = as_expr(span // coefficient)
+            above, below = above + floordiv(atoms[0], count) * span, below + mod(atoms[0], count) * coefficient
+        else:
+            below = below + part
     return (above, below) if below.low >= 0 and below.high < span else (ZERO, address)
 
 

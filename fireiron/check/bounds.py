@@ -197,14 +197,18 @@ class _Bounds:
                 if found is not None:
                     yield found
                     return
-        if 0 <= use.access.copy.low and use.access.copy.high < buffer.tensor.copies:
+        if use.access.copy.low >= 0 and use.access.copy.high < buffer.tensor.copies:
             use = attrs.evolve(use, access=attrs.evolve(use.access, copy=ZERO))
             total = buffer.elements
         elements = use.access.elements()
         if len(elements) > 8:
             elements = (elements[0], elements[-1]) if _monotone(use.access.storage or buffer.storage) else ()
         parts = [buffer.address(use.access, offset) for offset in elements]
-        if parts and self.trusted and all(part.low >= 0 and (less(part, total) == TRUE or self._implied(use, part, total)) for part in parts):
+        if (
+            parts
+            and self.trusted
+            and all(part.low >= 0 and (less(part, total) == TRUE or self._implied(use, part, total)) for part in parts)
+        ):
             return
         static = tuple(loop for loop in use.loops if constant(loop.extent) is not None)
         known = frozenset({"thread", *(loop.var.name for loop in static)})

@@ -19,8 +19,8 @@ import numpy as np
 from fireiron.check.blocks import between_blocks, local_coordinates
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, accesses_of, linear
-from fireiron.expr import Mod, Var, constant
-from fireiron.ir import Access, Barrier, Commit, Exec, For, Stmt, Wait
+from fireiron.expr import Less, Mod, Var, conjuncts, constant
+from fireiron.ir import Access, Barrier, Commit, Exec, For, Stmt, Wait, statements
 from fireiron.machine import GL, SH, Block, Level
 from fireiron.units import unit_in
 
@@ -89,18 +89,38 @@ class _Replay:
             if local.problem is not None:
                 self.doubts[name] = local.problem
                 self.watched.discard(name)
+        self.assumed: dict[Any, int] = {}
         self.memo: dict[Any, Footprint | None] = {}
         self.crews: dict[Level, tuple[Array, Array, Array]] = {}
 
     def findings(self) -> list[Finding]:
         """What the replay finds."""
-        steps = self.sequence(self.kernel.body, (), {})
         spaces = dict.fromkeys(self.space(access.buffer) for access in self.accesses())
         found: dict[Any, Finding] = {}
-        for space in spaces:
-            _Run(self, space, steps, found).run()
+        for self.assumed in self._lengths():
+            steps = self.sequence(self.kernel.body, (), {})
+            for space in spaces:
+                _Run(self, space, steps, found).run()
         notes = [Finding("race", "note", name, f"not decided for {name}: {why}") for name, why in self.doubts.items()]
         return [*found.values(), *notes]
+
+    def _lengths(self) -> list[dict[Any, int]]:
+        """Numbers of iterations for the pipelined loops whose length is known only at run time: short ones, and a whole period."""
+        loops = [one for one in statements(self.kernel.body) if isinstance(one, For) and one.period and constant(one.extent) is None]
+        choices: list[dict[Any, int]] = [{}]
+        for loop in {one.extent: one for one in loops}.values():
+            lengths = (*range(1, loop.period + 2), *range(loop.period + 3, 2 * loop.period + 3))
+            choices = [{**choice, loop.extent: length} for choice in choices for length in lengths]
+        return choices
+
+    def _refused(self, statement: Exec, fixed: Mapping[str, int]) -> bool:
+        """Whether the assumed lengths say that a statement does not run in an iteration."""
+        for condition in conjuncts(statement.active) if self.assumed else ():
+            if isinstance(condition, Less) and condition.right in self.assumed and condition.left.variables() <= _named(fixed, condition):
+                values = {var: fixed[var.name] for var in condition.left.variables()}
+                if condition.left.substitute(values).low >= self.assumed[condition.right]:
+                    return True
+        return False
 
     def accesses(self) -> Iterable[Access]:
         """Accesses to memory that threads share."""
@@ -119,7 +139,7 @@ class _Replay:
             if isinstance(statement, (Barrier, Commit, Wait)):
                 steps.append(statement)
             elif isinstance(statement, Exec):
-                steps += self.step(statement, loops, fixed)
+                steps += [] if self._refused(statement, fixed) else self.step(statement, loops, fixed)
             elif isinstance(statement, For):
                 if self._ordered(statement):
                     steps += self._replayed(statement, loops, fixed)
@@ -152,6 +172,9 @@ class _Replay:
         name = loop.var.name
         if constant(loop.extent) == 0:
             return []
+        if loop.extent in self.assumed:
+            inner = (*loops, loop)
+            return [step for value in range(self.assumed[loop.extent]) for step in self.sequence(loop.body, inner, {**fixed, name: value})]
         before, behind = self._values(loop)
         inner = (*loops, loop)
         steps: list[Any] = [step for value in before for step in self.sequence(loop.body, inner, {**fixed, name: value})]
@@ -180,8 +203,19 @@ class _Replay:
         length = 3 + (period or 0)
         if count is None or count <= length:
             return range(length if count is None else count), ()
-        last = length + (count - 2 - length) // (period or 1) * (period or 1)
-        return range(length), range(max(last, length), count)
+        end = min(count - 2, self._first_refused(moving, loop.var, length, count))
+        last = length + max(end - length, 0) // (period or 1) * (period or 1)
+        return range(length), range(last, count)
+
+    def _first_refused(self, uses: Sequence[Use], var: Var, start: int, count: int) -> int:
+        """The first iteration behind the start in which a condition on the iteration alone no longer holds."""
+        conditions = {part for use in uses for part in conjuncts(use.statement.active) if part.variables() == {var}}
+        first = count
+        for condition in conditions:
+            held = np.asarray(self.scene.frame([(var.name, np.arange(count))]).full(condition), dtype=bool)
+            refused = np.flatnonzero(~held[start:])
+            first = min(first, start + int(refused[0])) if refused.size else first
+        return first
 
     def _spaces(self, uses: Iterable[Use]) -> set[str]:
         return {self.space(use.access.buffer) for use in uses}
@@ -192,7 +226,9 @@ class _Replay:
 
     def _period(self, uses: Sequence[Use], var: Var) -> int | None:
         """After how many iterations all addresses repeat, if they do soon."""
-        expressions = [part for use in uses for part in (*use.access.base, use.access.copy, use.statement.active)]
+        expressions = [part for use in uses for part in (*use.access.base, use.access.copy)]
+        if not all(self._ends(part, var) for use in uses for part in conjuncts(use.statement.active)):
+            return None
         sizes = {1}
         for expression in expressions:
             sizes |= {node.right.high for node in _nodes(expression) if isinstance(node, Mod) and var in node.variables()}
@@ -202,6 +238,15 @@ class _Replay:
             return None
         same = all(part.substitute({var: free + period}) == part.substitute({var: free}) for part in expressions)
         return period if same and period <= ALL_VALUES else None
+
+    def _ends(self, condition: Any, var: Var) -> bool:
+        """Whether a condition does not depend on an iteration, or holds up to one and not behind it."""
+        if var.name not in self.scene.roots(condition):
+            return True
+        if not isinstance(condition, Less) or var not in condition.variables():
+            return False
+        step = self._coefficient(condition.left - condition.right, var)
+        return step is not None and step > 0
 
     def _shifts(self, uses: Sequence[Use], var: Var) -> bool:
         """Whether each iteration moves all coordinates of a space by the same amount, whatever the guards."""
@@ -366,6 +411,10 @@ class _Replay:
         if mask is None:
             return None
         return np.broadcast_to(mask, (*frame.shape, len(use.access.elements())))
+
+
+def _named(fixed: Mapping[str, int], condition: Any) -> set[Any]:
+    return {var for var in condition.variables() if var.name in fixed}
 
 
 def _block_level(level: Level) -> Level:
@@ -621,9 +670,7 @@ class _Run:
                 break
         self.found[label] = finding
 
-    def _finding(
-        self, pair: Sequence[tuple[Footprint, int]], key: int, level: str | None = None, under_way: bool = False
-    ) -> Finding:
+    def _finding(self, pair: Sequence[tuple[Footprint, int]], key: int, level: str | None = None, under_way: bool = False) -> Finding:
         points = [self._point(one, actor, key, level is not None) for one, actor in pair]
         assumed = [part for one, _ in pair for part in self.replay.scene.guards(one.use.statement, self.replay._known(one.use))[1]]
         real = not assumed or _possible(self.replay.scene, assumed, points)

@@ -90,11 +90,14 @@ def _checked(spec: Spec) -> MatMulSpec:
     if not isinstance(spec, MatMulSpec):
         raise DecompositionError(f"mma_tile: {spec.title} is no matrix product", legal="MatMul")
     if spec.level != Warp:
-        raise DecompositionError(f"mma_tile: a matrix instruction is a warp's, this spec is {spec.level}'s", hint="tile(...).to(Warp) first")
+        raise DecompositionError(
+            f"mma_tile: a matrix instruction is a warp's, this spec is {spec.level}'s", hint="tile(...).to(Warp) first"
+        )
     sizes = tuple(constant(size) for size in spec.C.shape)
     if sizes != (SIDE, SIDE):
         raise DecompositionError(
-            f"mma_tile: {SIDE}x{SIDE} elements of C are expected, got {'x'.join(map(str, spec.C.shape))}", hint="tile(16, 16).unroll() first"
+            f"mma_tile: {SIDE}x{SIDE} elements of C are expected, got {'x'.join(map(str, spec.C.shape))}",
+            hint="tile(16, 16).unroll() first",
         )
     for dim in spec.C.dims:
         if len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1:

@@ -69,7 +69,8 @@ class LdMatrix(Executable):
 
     def performs(self) -> str:
         rows, columns = self.source.tile
-        return f"Move({rows},{columns})(SH,RF)(Warp), 16-bit, {'row' if self.along else 'column'}-major in SH, pairs along dimension {self.pairs}"
+        order = "row" if self.along else "column"
+        return f"Move({rows},{columns})(SH,RF)(Warp), 16-bit, {order}-major in SH, pairs along dimension {self.pairs}"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not isinstance(spec, MoveSpec):

@@ -59,7 +59,8 @@ class StMatrix(Executable):
 
     def performs(self) -> str:
         rows, columns = (8 * count for count in self.matrices)
-        return f"Move({rows},{columns})(RF,SH)(Warp), 16-bit, {'row' if self.along else 'column'}-major in SH, pairs along dimension {self.pairs}"
+        order = "row" if self.along else "column"
+        return f"Move({rows},{columns})(RF,SH)(Warp), 16-bit, {order}-major in SH, pairs along dimension {self.pairs}"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not isinstance(spec, MoveSpec):

@@ -22,7 +22,6 @@ from fireiron.ir import Access, Comment, Commit, Exec, For, Kernel, Let, Stmt, S
 from fireiron.machine import GL, SH
 from fireiron.spec import MoveSpec
 
-
 MOST_UNROLLED = 64
 """Steps of a loop whose loads go to registers."""
 
@@ -34,7 +33,8 @@ def pipeline(kernel: Kernel) -> Kernel:
     pass_ = _Pipeline(kernel)
     body = pass_.body(kernel.body, None)
     buffers = tuple(
-        attrs.evolve(one, tensor=attrs.evolve(one.tensor, copies=one.tensor.copies * pass_.stages.get(one.name, 1))) for one in kernel.buffers
+        attrs.evolve(one, tensor=attrs.evolve(one.tensor, copies=one.tensor.copies * pass_.stages.get(one.name, 1)))
+        for one in kernel.buffers
     )
     return attrs.evolve(kernel, body=body, buffers=buffers)
 

@@ -301,7 +301,9 @@ class _Solver:
 
     # -------------------------------------------------------------------------------------- stabbing
 
-    def _placed(self, hazards: list[Hazard], order: list[int], required: set[int], forbidden: dict[int, SyncPoint]) -> dict[int, tuple[str, str]]:
+    def _placed(
+        self, hazards: list[Hazard], order: list[int], required: set[int], forbidden: dict[int, SyncPoint]
+    ) -> dict[int, tuple[str, str]]:
         chosen: dict[int, str] = dict.fromkeys(required, "block")
         for scope in ("block", "warp"):
             open_hazards = [h for h in hazards if h.scope == scope and not (h.positions & set(chosen))]

@@ -102,7 +102,9 @@ class _Replay:
         if not behind:
             if self.kernel.unchecked:
                 return
-            raise SynchronizationError(f"{access.buffer} is touched while copies to it are under way, and no barrier stands between", at=access.origin)
+            raise SynchronizationError(
+                f"{access.buffer} is touched while copies to it are under way, and no barrier stands between", at=access.origin
+            )
         barrier, count = behind[-1]
         groups = count - 1 - number
         known = self.needed.get(id(barrier), (groups, access.buffer))

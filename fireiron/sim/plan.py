@@ -105,7 +105,9 @@ class Site:
             self.scratch = Operand(plan, scratch_access(statement.scratch), active, True, scope)
         self.lane_maps = dict(zip(statement.operands, statement.lane_maps, strict=False))
         self.multiply_add = not self.lane_maps and _is_multiply_add(statement)
-        self.copy = not self.lane_maps and isinstance(statement.spec, MoveSpec) and all(self.operand_count(name) == 1 for name in ("src", "dst"))
+        self.copy = (
+            not self.lane_maps and isinstance(statement.spec, MoveSpec) and all(self.operand_count(name) == 1 for name in ("src", "dst"))
+        )
         self.operand_list = [operand for _, operand in self.inputs] + [one for _, *pair in self.outputs for one in pair]
 
     def operand_count(self, name: str) -> int:
