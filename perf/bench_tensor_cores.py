@@ -47,12 +47,21 @@ REPLAY = 4000  # microseconds of one replay; with 20 rounds a burst is 1 + 5 rep
 HEATING = 1.0  # seconds of work before the busy measurement
 
 # Values of the tunables to try, by strategy and then by sizes; None: all other sizes. {}: the first value of each tunable.
+SMALL_TILES = [
+    {"bm": 16, "bn": 16, "bk": 64, "wm": 16, "wn": 16, "stages": 2, "ahead": 1},
+    {"bm": 16, "bn": 32, "bk": 64, "wm": 16, "wn": 16, "stages": 2, "ahead": 1},
+    {"bm": 32, "bn": 32, "bk": 128, "wm": 16, "wn": 32, "stages": 2, "ahead": 1},
+    {"bm": 32, "bn": 32, "bk": 64, "wm": 16, "wn": 32, "stages": 5, "ahead": 2},
+    {"bm": 64, "bn": 64, "bk": 64, "wm": 32, "wn": 32, "stages": 6, "ahead": 2},
+    {"bm": 128, "bn": 64, "bk": 64, "wm": 64, "wn": 32, "stages": 6, "ahead": 2},
+]
 CONFIGS = {
-    "hmma_ampere": {None: [{}]},
-    "small": {None: [{}]},
+    "hmma_ampere": {None: [{}, {"bm": 256, "bn": 128}]},
+    "small": {None: SMALL_TILES},
     "wmma_simple": {None: [{}]},
     "wmma_optimized": {None: [{}]},
     "gemm_nn": {None: [{}, {"bk": 16}]},
+    "sgemm": {None: [{}, {"bk": 8}]},
 }
 
 LAYOUTS = {"N": RowMajor, "T": ColMajor}

@@ -1,9 +1,9 @@
-"""fp32 without tensor cores at library speed: a pipeline of asynchronous copies spread over the steps, fragments ahead.
+"""fp32 without tensor cores at library speed: a pipeline of asynchronous copies, fragments a step ahead.
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
       tile(128,128).to(Block).bands(16).resident(2)
       epilog(RF, init, store)          MatMul(128,128,K)(GL,GL,RF)(Block)      128 registers a thread
-      split(16).pipeline(4, spread)    MatMul(128,128,16)(GL,GL,RF)(Block)
+      split(16).pipeline(4)            MatMul(128,128,16)(GL,GL,RF)(Block)
       load(A, SH), load(B, SH)         MatMul(128,128,16)(SH,SH,RF)(Block)     m and n contiguous, whatever the source
       tile(64,64).to(Warp)             MatMul(64,64,16)(SH,SH,RF)(Warp)
       tile(Strided((4,16),(4,32)))     MatMul(16,8,16)(SH,SH,RF)(Lane)         lanes interleaved
@@ -37,7 +37,7 @@ strategy = (
     .resident(2)
     .epilog(RF, init, store)
     .split(bk)
-    .pipeline(stages, spread=True)
+    .pipeline(stages)
     .load(A, SH, Move.coalesced(4).done())
     .to_col_major()
     .load(B, SH, Move.tile(8, 16).unroll().tile(1, 1).to(Thread).layout(ColMajor).done())
