@@ -747,7 +747,7 @@ class _Printer:
                 wide = "long long" if stride is not None and is_wide(stride) else "int"
                 text = "" if stride is None else f"const {wide} {name}_stride_{mode} = {expression(stride)};"
                 yield f"{name}_stride_{mode}", text
-        for dim, (mode, bound) in enumerate(zip(dims, access.bounds, strict=True)):
+        for dim, (mode, bound) in enumerate(zip(dims, access.bounds, strict=False)):
             size, label = access.shape[dim], f"{name}_size_{mode}"
             if bound is None:
                 yield label, f"constexpr int {label} = {size};"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -25,7 +25,7 @@ from fireiron.show import inner_chains, main_child, short
 from fireiron.spec import Spec
 from fireiron.strategy import Strategy
 from fireiron.substrategy import chain, default_copy
-from fireiron.tree import Context, Decomposition, Executable, Expansion, Mismatch, Names, Node
+from fireiron.tree import Context, Decomposition, Executable, Expansion, Mismatch, Names, Node, held_by
 from fireiron.units import BLOCK, THREAD
 
 Steps = tuple[Decomposition, ...]
@@ -35,6 +35,7 @@ MOST_STEPS: Final = 4
 """The longest chain of steps that is tried."""
 
 _MOST_TRIALS: Final = 24
+_MOST_SHOWN: Final = 6
 _MOST_SECONDS: Final = 10.0
 
 
@@ -46,7 +47,10 @@ class End(Done):
     written: bool = True
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        return Expansion((), (Hole("open"),))
+        try:
+            return super().expand(spec, context)
+        except FireironError:
+            return Expansion((), (Hole("open"),))
 
 
 @attrs.frozen(eq=False)
@@ -54,7 +58,7 @@ class Leaf:
     """A leaf: the end of the `number`-th chain of a strategy.
 
     `match` performs it (None: nothing does), `others` do not and say why, nearest first. `steps` close the gap; `outcome` says
-    how far that was checked.
+    how far that was checked. `held` is what the instructions before it make lanes hold, see `Context`.
     """
 
     number: int
@@ -65,6 +69,7 @@ class Leaf:
     at: str | None
     match: Executable | None
     others: tuple[Compared, ...]
+    held: Mapping[str, Any]
     steps: Steps | None = None
     outcome: str = ""
 
@@ -93,7 +98,7 @@ def explain(strategy: Strategy, architecture: Any = None) -> Explanation:
     if strategy.others:
         strategy = _chosen(strategy, architecture)
     program, grown = _grown(strategy, architecture)
-    leaves = tuple(_leaves(grown.node, program, "main"))
+    leaves = tuple(_leaves(grown.node, program, "main", {}))
     failing = {leaf.number for leaf in leaves if leaf.match is None}
     closed = tuple(leaf if leaf.match is not None else _closed(leaf, program, grown, failing) for leaf in leaves)
     return Explanation(program, grown, closed)
@@ -157,33 +162,33 @@ def _grow(program: Program, steps: Steps) -> Grown:
     return grow_tree(program.spec, steps, program.architecture, program.instructions)
 
 
-def _leaves(node: Node, program: Program, place: str) -> Iterator[Leaf]:
+def _leaves(node: Node, program: Program, place: str, held: Mapping[str, Any]) -> Iterator[Leaf]:
     if isinstance(node.step, Done):
         end = node.step if isinstance(node.step, End) else End(node.step.executable, number=-1, origin=node.step.origin)
-        yield _leaf(end, node.spec, program, place)
+        yield _leaf(end, node.spec, program, place, held)
     main = main_child(node)
+    beside = held if main is None else {**held_by(main[1]), **held}
     for pair in node.children:
         name, child = pair
         inside = place if pair is main else f"{short(node.step)} {name}" if node.step is not None else name
-        yield from _leaves(child, program, inside)
+        yield from _leaves(child, program, inside, held if pair is main else beside)
 
 
-def _leaf(end: End, spec: Spec, program: Program, place: str) -> Leaf:
-    found, others = _compared(end.executable, spec, program)
-    return Leaf(end.number, place, spec, end.executable, end.written, end.origin, found if end.written else None, others)
+def _leaf(end: End, spec: Spec, program: Program, place: str, held: Mapping[str, Any]) -> Leaf:
+    found, others = _compared(end.executable, spec, program, held)
+    return Leaf(end.number, place, spec, end.executable, end.written, end.origin, found if end.written else None, others, held)
 
 
-def _compared(asked: Executable | None, spec: Spec, program: Program) -> tuple[Executable | None, tuple[Compared, ...]]:
+def _compared(
+    asked: Executable | None, spec: Spec, program: Program, held: Mapping[str, Any]
+) -> tuple[Executable | None, tuple[Compared, ...]]:
+    context = Context(program.architecture, program.instructions, Names(set()), BLOCK, THREAD, held=held)
     if asked is not None:
-        mismatches = asked.mismatches(spec, program.architecture)
+        mismatches = asked.fits(spec, context)
         return (asked, ()) if not mismatches else (None, ((asked, mismatches),))
-    found, compared = nearest(spec, _anywhere(program))
+    found, compared = nearest(spec, context)
     others = sorted((pair for pair in compared if pair[0] is not found), key=lambda pair: (_another_kind(pair), len(pair[1])))
     return found, tuple(others)
-
-
-def _anywhere(program: Program) -> Context:
-    return Context(program.architecture, program.instructions, Names(set()), BLOCK, THREAD)
 
 
 def _another_kind(compared: Compared) -> bool:
@@ -217,7 +222,7 @@ def closing(leaf: Leaf, program: Program, grown: Grown) -> Iterator[Steps]:
     seen = {_state(leaf.spec)}
     while queue:
         spec, steps = queue.popleft()
-        if _compared(leaf.asked, spec, program)[0] is not None:
+        if _compared(leaf.asked, spec, program, leaf.held)[0] is not None:
             yield steps
             continue
         if len(steps) == MOST_STEPS:
@@ -225,7 +230,7 @@ def closing(leaf: Leaf, program: Program, grown: Grown) -> Iterator[Steps]:
         for step in candidates(spec):
             after = _after(step, spec, context)
             if after is not None and _state(after) not in seen:
-                if _compared(leaf.asked, after, program)[0] is None:
+                if _compared(leaf.asked, after, program, leaf.held)[0] is None:
                     seen.add(_state(after))
                 queue.append((after, (*steps, step)))
 
@@ -307,7 +312,9 @@ def _leaf_text(leaf: Leaf) -> str:
     lines = [f"{leaf.place}: {leaf.spec}" + (f"   ({leaf.at})" if leaf.at else "")]
     if leaf.match is not None:
         lines.append(f"  done by {leaf.match.name}: {leaf.match.performs()}")
-        lines += [f"  not {one.name:<6} {_reasons(mismatches)}" for one, mismatches in leaf.others if not _another_kind((one, mismatches))]
+        similar = [pair for pair in leaf.others if not _another_kind(pair)]
+        lines += [f"  not {one.name:<6} {_reasons(mismatches)}" for one, mismatches in similar[:_MOST_SHOWN]]
+        lines += [f"  not {len(similar) - _MOST_SHOWN} more"] if len(similar) > _MOST_SHOWN else []
         return "\n".join(lines)
     near = [pair for pair in leaf.others if not _another_kind(pair)] or list(leaf.others)
     if not any(mismatches for _, mismatches in leaf.others) and not leaf.written:

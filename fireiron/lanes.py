@@ -94,7 +94,7 @@ class LaneMap:
         for dim, part, step in value_parts(self, view):
             modes[dim].append(Mode(as_expr(part), as_expr(step)))
             points = [_moved(point, dim, index * step) for index in range(part) for point in points]
-        return Access(
+        access = Access(
             view.tensor.name,
             tuple(base),
             tuple(tuple(one) or (Mode(as_expr(1), as_expr(1)),) for one in modes),
@@ -105,6 +105,7 @@ class LaneMap:
             origin=origin,
             points=tuple(points),
         )
+        return access.placed(view.at)
 
 
 def _integers(values: object, least: int) -> bool:

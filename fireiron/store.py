@@ -633,7 +633,7 @@ def _check_mode(value: Mode) -> None:
 
 
 def _check_view(value: View) -> None:
-    _need(len(value.dims) == len(value.tensor.shape), "a view has the rank of its tensor", len(value.dims))
+    _need(len(value.dims) + len(value.at) == len(value.tensor.shape), "a view has the rank of its tensor", len(value.dims))
 
 
 def _need(holds: bool, message: str, got: object) -> None:

@@ -245,11 +245,15 @@ class Dim:
 
 @attrs.frozen(cache_hash=True)
 class View:
-    """A part of a tensor; `copy` selects among the copies that units own."""
+    """A part of a tensor; `copy` selects among the copies that units own.
+
+    `at` are coordinates in the tensor's last dimensions, which the view itself does not have: a matrix of a stack of them.
+    """
 
     tensor: Tensor
     dims: tuple[Dim, ...]
     copy: Expr = ZERO
+    at: tuple[Expr, ...] = ()
 
     @property
     def shape(self) -> tuple[Expr, ...]:

@@ -210,7 +210,7 @@ class Executable:
 def access_of(view: View, write: bool, origin: str | None) -> Access:
     """The access to all elements of a view."""
     dims = view.dims
-    return Access(
+    access = Access(
         view.tensor.name,
         tuple(dim.base for dim in dims),
         tuple(dim.modes for dim in dims),
@@ -220,6 +220,7 @@ def access_of(view: View, write: bool, origin: str | None) -> Access:
         tuple(dim.dealt for dim in dims),
         origin=origin,
     )
+    return access.placed(view.at)
 
 
 def execution(executable: Executable, spec: Spec, context: Context) -> Exec:
@@ -264,7 +265,8 @@ class Context:
 
     `threads` is None while they are still being counted. `block` and `thread` are the variables of the block's and the
     thread's number; `prefix` starts the names of variables; `active` is the condition under which a thread takes part.
-    `held` are the lane maps by which instructions of the main chain hold tensors in registers, by tensor name.
+    `held` are the lane maps by which instructions of the main chain hold tensors in registers, by tensor name; `unfinished`
+    says that the main chain has open leaves, so that more may come.
     """
 
     architecture: Architecture
@@ -278,6 +280,7 @@ class Context:
     active: Expr = TRUE
     origin: str | None = None
     held: Mapping[str, Any] = attrs.field(factory=dict)
+    unfinished: bool = False
 
     def fresh(self, wanted: str) -> str:
         """A unique name that starts with the prefix of this part of the tree."""
@@ -385,7 +388,8 @@ def grow(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> Node
     grown: dict[str, Node] = {}
     for child in sorted(expansion.children, key=lambda one: one.steps is not None):
         grown[child.name] = grow(child.spec, rest if child.steps is None else child.steps, here.enter(child))
-        here = attrs.evolve(here, held={**held_by(grown[child.name]), **here.held})
+        unfinished = here.unfinished or (child.steps is None and not grown[child.name].complete)
+        here = attrs.evolve(here, held={**held_by(grown[child.name]), **here.held}, unfinished=unfinished)
     children = tuple((child.name, grown[child.name]) for child in expansion.children)
     return Node(spec, step, expansion.program, children, expansion.facts)
 

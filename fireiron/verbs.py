@@ -118,9 +118,8 @@ class Verbs:
         """
         from fireiron.decomp.coalesced import Coalesced
         from fireiron.strategy import appended
-        from fireiron.tunable import count
 
-        return appended(self, Coalesced(count(elements, "coalesced")))
+        return appended(self, Coalesced.of(elements))
 
     def mma_tile(self, instruction: Executable | None = None) -> Strategy:
         """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.

@@ -244,7 +244,7 @@ POSITIONS = [
     ("storage_layout(x)", lambda x: loaded.storage_layout(x), only("RowMajor", "ColMajor(ld)", "Layout"), True),
     ("pad(x)", lambda x: loaded.pad(x), only("0", "tunable", "derived"), True),
     ("align(x)", lambda x: loaded.align(x), only(), True),
-    ("swizzle(x) of a load", lambda x: loaded.swizzle(x), only("Swizzle"), True),
+    ("swizzle(x) of a load", lambda x: loaded.swizzle(x), only("Swizzle", "None"), True),
     # ---------------------------------------------------------------- strategies
     ("bind(x)", lambda x: block(x), only("spec"), True),
     ("program(x)", lambda x: done(mm).program(x).ir, only("None", "architecture"), None),
@@ -294,7 +294,7 @@ POSITIONS = [
     ("Pad(x)", lambda x: finish(loaded.refine(Pad(x))), only("0", "tunable", "derived"), None),
     ("Align(x)", lambda x: Align(x), only(), True),
     ("StorageLayout(x)", lambda x: StorageLayout(x), only("RowMajor", "ColMajor(ld)", "Layout"), True),
-    ("SwizzleStorage(x)", lambda x: SwizzleStorage(x), only("Swizzle"), True),
+    ("SwizzleStorage(x)", lambda x: SwizzleStorage(x), only("Swizzle", "None"), True),
     ("Unchecked(x)", lambda x: Unchecked(x), only(*TEXTS), True),
     # ---------------------------------------------------------------- executables
     ("MicroKernel.of(x)", lambda x: MicroKernel.of(x), only(*TEXTS), True),

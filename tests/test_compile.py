@@ -35,13 +35,15 @@ def test_strategies(name, target):
             continue
         spec = module.spec(*sizes)
         if target == "sm_52" and spec.A.dtype == float16:
-            with pytest.raises(MatchError, match="sm_53 or newer"):
+            with pytest.raises((MatchError, DecompositionError), match=r"sm_53 or newer|no matrix instruction of sm_52"):
                 compiled(module.strategy, spec, target)
             continue
         report, kernel = compiled(module.strategy, spec, target)
         assert report.registers <= 255
         # Listing 1 keeps all of K in a thread's arrays; the naive kernel indexes global memory with 64-bit numbers everywhere
-        if name not in ("listing_1", "naive") and target in ("sm_80", "sm_90"):
+        # of sizes that allow no vectors, copies of one element each, unrolled, are many
+        narrow = name in ("hmma_ampere", "small") and isinstance(sizes[1], Var)
+        if name not in ("listing_1", "naive") and not narrow and target in ("sm_80", "sm_90"):
             assert report.spill_stores == 0 and report.stack_frame == 0
         dynamic = any("smem" in line for line in [module.strategy(spec).cuda(target)])
         assert report.shared_bytes == (0 if dynamic else kernel.shared_bytes)

@@ -11,14 +11,14 @@ import attrs
 from fireiron.decomp.tile import Tile
 from fireiron.errors import DecompositionError
 from fireiron.expr import constant
-from fireiron.machine import Lane, Thread, Warp
+from fireiron.machine import Kernel, Lane, Thread, Warp
 from fireiron.refine.layout import Layout
 from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import MoveSpec, Spec
 from fireiron.tensor import ColMajor, MatrixLayout, RowMajor, View
-from fireiron.tree import Context, Decomposition, Expansion
-from fireiron.tunable import chosen, integral
+from fireiron.tree import Context, Decomposition, Expansion, call_site
+from fireiron.tunable import chosen, count, integral
 
 
 def _elements(value: Any) -> Any:
@@ -31,6 +31,11 @@ class Coalesced(Decomposition):
 
     verb: ClassVar[str] = "coalesced"
     elements: Any = attrs.field(converter=_elements)
+
+    @staticmethod
+    def of(elements: Any) -> Coalesced:
+        """The step from the argument of the verb."""
+        return Coalesced(count(elements, "coalesced"), origin=call_site())
 
     def label(self) -> str:
         return f"coalesced({self.elements})"
@@ -55,7 +60,8 @@ class Coalesced(Decomposition):
         return Tile(sizes, refinements=(To(level), Layout(order), Unroll()))
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Coalesced]:
-        if isinstance(spec, MoveSpec) and spec.level.threads != 1:
+        whole = all(constant(size) is not None for size in spec.sizes)
+        if isinstance(spec, MoveSpec) and spec.level != Kernel and spec.level.threads != 1 and whole:
             yield from (Coalesced(width) for width in (1, 2, 4, 8))
 
 

@@ -8,6 +8,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, MatchError
 from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.ir import Hole
 from fireiron.spec import Spec
 from fireiron.tree import Context, Decomposition, Executable, Expansion, Mismatch, call_site
 
@@ -47,7 +48,15 @@ class Done(Decomposition):
     def expand(self, spec: Spec, context: Context) -> Expansion:
         if context.threads is None:
             return Expansion((), ())
+        if context.unfinished and self._waits(spec, context):
+            return Expansion((), (Hole("open"),))
         return Expansion((), self.match(spec, context).emit(spec, context))
+
+    def _waits(self, spec: Spec, context: Context) -> bool:
+        """Whether what performs a spec must follow an instruction of the main chain, which is not there yet."""
+        asked = context.instructions if self.executable is None else (self.executable,)
+        alone = [one for one in asked if not one.mismatches(spec, context.architecture)]
+        return bool(alone) and all(one.fits(spec, context) for one in alone)
 
     def match(self, spec: Spec, context: Context) -> Executable:
         """The executable that performs a spec; a `MatchError` with the nearest ones if there is none."""

@@ -1,0 +1,61 @@
+"""Tensor cores of Turing: mma.sync m16n8k8 and ldmatrix; a target without asynchronous copies prefetches with plain ones.
+
+    MatMul(M,N,K)(GL,GL,GL)(Kernel)
+      tile(bm,bn).to(Block).bands(8)   MatMul(128,128,K)(GL,GL,GL)(Block)
+      epilog(RF, float32, ...)         MatMul(128,128,K)(GL,GL,RF)(Block)       stored through shared memory
+      split(bk).pipeline(2)            MatMul(128,128,32)(GL,GL,RF)(Block)      two buffers
+      load(A, SH).swizzle()            MatMul(128,128,32)(SH,GL,RF)(Block)
+      load(B, SH).swizzle()            MatMul(128,128,32)(SH,SH,RF)(Block)
+      tile(wm,wn).to(Warp)             MatMul(64,64,32)(SH,SH,RF)(Warp)
+      split(16).pipeline(2)            MatMul(64,64,16)(SH,SH,RF)(Warp)         fragments a step ahead
+      load(A, RF), load(B, RF)         MatMul(64,64,16)(RF,RF,RF)(Warp)         ldmatrix.x4
+      tile(16,16).unroll()             MatMul(16,16,16)(RF,RF,RF)(Warp)
+      mma_tile(HMMA_1688_F32)          MatMul(16,8,8)(RF,RF,RF)(Warp)
+      done()                           HMMA
+
+The instruction is named, so that newer targets run the same program. Shared memory of sm_75 holds it: at most 64 KiB a block.
+"""
+
+from fireiron import *
+
+SIZES = (4096, 4096, 4096)
+
+bm = Tunable("bm", 128, 64)
+bn = Tunable("bn", 128, 64)
+bk = Tunable("bk", 32, 64)
+wm = Tunable("wm", 64, 32)
+wn = Tunable("wn", 64, 32)
+
+init = Init.tile(wm, wn).to(Warp).done()
+stage = Move.tile(wm, wn).to(Warp).done()
+store = Move.load(SRC, SH, stage).converted().pad(8).reuse_buffer().coalesced(8).done()
+
+strategy = (
+    MatMul.tile(bm, bn)
+    .to(Block)
+    .bands(8)
+    .epilog(RF, float32, init, store)
+    .split(bk)
+    .pipeline(2)
+    .load(A, SH, Move.coalesced(8).done())
+    .swizzle()
+    .load(B, SH, Move.coalesced(8).done())
+    .swizzle()
+    .tile(wm, wn)
+    .to(Warp)
+    .split(16)
+    .unroll()
+    .pipeline(2)
+    .load(A, RF, Move.done())
+    .load(B, RF, Move.done())
+    .tile(16, 16)
+    .unroll()
+    .mma_tile(HMMA_1688_F32)
+    .done()
+)
+
+
+def spec(M, N, K, **options):
+    """Row-major halves, float32 inside, unless said otherwise."""
+    options = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
+    return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)
