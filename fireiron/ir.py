@@ -220,7 +220,7 @@ class Comment(Stmt):
     text: str
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Let(Stmt):
     """A name for an expression, valid until the end of the list."""
 
@@ -394,7 +394,8 @@ def scratch_access(tensor: Tensor) -> Access:
     return Access(tensor.name, (ZERO,), ((Mode(tensor.shape[0], 1),),), (None,), True, dealt=((),))
 
 
-def lets(body: tuple[Stmt, ...]) -> dict[Var, Expr]:
+@functools.lru_cache(maxsize=256)
+def lets(body: tuple[Stmt, ...]) -> Mapping[Var, Expr]:
     """All names with their definitions, in program order."""
     return {statement.var: statement.value for statement in statements(body) if isinstance(statement, Let)}
 

@@ -147,7 +147,8 @@ class Spec(Verbs):
         return None
 
 
-def _accumulate(value: object) -> Expr:
+def as_condition(value: object) -> Expr:
+    """A truth value or a condition as an expression: when a spec adds to what its output holds."""
     condition = as_expr(int(value)) if isinstance(value, bool) else as_expr(value)
     if condition.low < 0 or condition.high > 1:
         raise ArgumentError(
@@ -172,7 +173,7 @@ class MatMulSpec(Spec):
     A: View
     B: View
     C: View
-    accumulate: Expr = attrs.field(default=FALSE, converter=_accumulate)
+    accumulate: Expr = attrs.field(default=FALSE, converter=as_condition)
     accumulator: DType | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -572,7 +573,7 @@ class MatMulStarter(Starter):
         extents = {"A": (sizes[0], sizes[2]), "B": (sizes[2], sizes[1]), "C": (sizes[0], sizes[1])}
         layouts = tuple(check_layout(layout, name, extents[name]) for name, layout in (("A", A), ("B", B), ("C", C)))
         inner = None if accumulator is None else as_dtype(accumulator)
-        return MatMulShape(sizes, types, layouts, inner, _accumulate(accumulate))
+        return MatMulShape(sizes, types, layouts, inner, as_condition(accumulate))
 
 
 class MoveStarter(Starter):

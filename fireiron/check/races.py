@@ -281,11 +281,18 @@ class _Replay:
         """Addresses with their least and greatest thread (or unit of the statement's level)."""
         needed = self._needed(use)
         kept = {name: value for name, value in fixed.items() if name in needed}
-        memo = (id(use.statement), use.access, tuple(kept.items()), by_unit)
+        memo = (id(use.statement), id(use.access), self._meaning(use, kept), by_unit)
         if memo not in self.memo:
             self.memo[memo] = self._footprint(use, kept, by_unit)
         found = self.memo[memo]
         return None if found is None else attrs.evolve(found, fixed=fixed)
+
+    def _meaning(self, use: Use, fixed: Mapping[str, int]) -> tuple[Any, ...]:
+        """What an access and its conditions mean in an iteration: the same in others means the same addresses."""
+        parts = (*self._places(use.access), *self.scene.guards(use.statement, self._known(use))[0])
+        if any(var.name in self.scene.lets and not self.scene.roots(var).isdisjoint(fixed) for part in parts for var in part.variables()):
+            return tuple(fixed.items())
+        return tuple(part.substitute({var: fixed[var.name] for var in part.variables() if var.name in fixed}) for part in parts)
 
     def _needed(self, use: Use) -> frozenset[str]:
         conditions, _ = self.scene.guards(use.statement, self._known(use))

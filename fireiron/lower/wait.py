@@ -76,7 +76,7 @@ class _Replay:
                 self.passed.append((statement, len(self.groups)))
             elif isinstance(statement, For) and _is_followed(statement):
                 for value in _followed_values(statement):
-                    self.run(statement.body, (*loops, statement), {**fixed, statement.var.name: _typical(statement, value)})
+                    self.run(statement.body, (*loops, statement), {**fixed, statement.var.name: value})
             elif isinstance(statement, For):
                 self.run(statement.body, (*loops, statement), fixed)
 
@@ -116,7 +116,8 @@ class _Replay:
         needed = needed_variables(self.kernel, statement, access)
         near = {var.name for var in needed}
         fixed = {name: value for name, value in fixed.items() if name in near}
-        memo = (id(statement), id(access), tuple(fixed.items()))
+        values = {var: fixed[var.name] for var in needed if var.name in fixed}
+        memo = (id(statement), id(access), *(part.substitute(values) for part in (*access.base, access.copy, statement.active)))
         if memo not in self.memo:
             grid = grid_of(self.kernel, loops, needed, fixed)
             mask = active_mask(statement, grid)
@@ -146,10 +147,3 @@ def _followed_values(loop: For) -> list[int]:
         return list(range(length if count is None else count))
     skipped = (count - length - period) // period * period
     return [*range(length), *range(length + skipped, count)]
-
-
-def _typical(loop: For, value: int) -> int:
-    """An early iteration that touches what this one does: addresses repeat, and conditions only differ near both ends."""
-    count, period = constant(loop.extent), loop.period
-    middle = period and value >= period and (count is None or value < count - period)
-    return period + value % period if middle else value

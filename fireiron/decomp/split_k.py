@@ -1,0 +1,235 @@
+"""`split_k`: the reduction dimension dealt to units that work side by side, and their partial results added up.
+
+In a block, each part has its own accumulators; they meet in shared memory (Fireiron, section 5.3: the warps of cuBLAS for
+small sizes, arranged in three dimensions). Across blocks there is no memory to meet in but C itself: each adds to it, atomically.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.decomp.done import Done
+from fireiron.decomp.tile import Tile
+from fireiron.errors import ArgumentError, DecompositionError
+from fireiron.expr import FALSE, TRUE, ZERO, Expr, Var, constant, less
+from fireiron.ir import Comment, Hole
+from fireiron.layout import Layout
+from fireiron.machine import SH, Architecture, Block, DType, Kernel, Level, Thread, Warp, Warpgroup, float32, float64, int32
+from fireiron.reduction import ReductionSpec
+from fireiron.refine.layout import Layout as DealOrder
+from fireiron.refine.to import To
+from fireiron.spec import MatMulSpec, Spec
+from fireiron.substrategy import chain, copies_of, divisors, require_steps, steps_for
+from fireiron.tensor import ColMajor, Dealt, Dim, MatrixLayout, Mode, Tensor, View, cut, require_cut, whole_view
+from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
+from fireiron.tunable import chosen, integral
+from fireiron.units import check_below
+
+MOST_PARTS = 64
+"""The most parts: so many partial results are added for each element."""
+
+_ATOMIC = {float32: 50, int32: 50, float64: 60}
+"""Types with an atomic addition of full precision, and the first compute capability that has it (CUDA C++ Programming Guide, atomicAdd)."""
+
+
+def _parts(value: Any) -> Any:
+    return integral(value, "split_k")
+
+
+def _combine(value: Any) -> Any:
+    return None if value is None else require_steps(value, "split_k combine")
+
+
+@attrs.frozen
+class SplitK(Decomposition):
+    """Chunks of `step` elements of k dealt in turn to `parts` units of `level`; `combine` are the steps of the sum; see the verb `split_k`."""
+
+    verb: ClassVar[str] = "split_k"
+    parts: Any = attrs.field(converter=_parts)
+    level: Level
+    step: Any = attrs.field(converter=_parts)
+    combine: tuple[Decomposition, ...] | None = attrs.field(default=None, converter=_combine)
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.level, Level):
+            raise ArgumentError("split_k: not a level", got=self.level, legal="Block Warpgroup Warp", at=call_site())
+
+    @staticmethod
+    def of(parts: Any, level: Any, step: Any, combine: Any) -> SplitK:
+        """The step from the arguments of the verb."""
+        steps = None if combine is None else steps_for(combine, "split_k combine", ("Reduction",))
+        return SplitK(parts, level, step, steps, origin=call_site())
+
+    def label(self) -> str:
+        return self._text("" if self.combine is None else chain(self.combine))
+
+    def summary(self) -> str:
+        return self._text("" if self.combine is None else chain(self.combine, summary=True))
+
+    def _text(self, steps: str) -> str:
+        combine = f", Reduction{steps}" if steps else ""
+        return f"split_k({self.parts}, {self.level}, {self.step}{combine})" + "".join(f".{one}" for one in self.refinements)
+
+    def threads(self, spec: Spec, context: Context) -> int | None:
+        if spec.level != Block or self.level.threads is None:
+            return None
+        return chosen(self.parts, "split_k", 1, MOST_PARTS) * self.level.threads
+
+    def expand(self, spec: Spec, context: Context) -> Expansion:
+        parts = chosen(self.parts, "split_k", 1, MOST_PARTS)
+        spec = _checked(spec)
+        check_below(self.level, spec.level, spec, context.origin)
+        if spec.level == Kernel:
+            return self._across_blocks(spec, parts, context)
+        if constant(spec.size("m")) is None or constant(spec.size("n")) is None:
+            raise DecompositionError("split_k: the size of the partial results is known only at run time", hint=".tile(64, 64).to(Block) first")
+        units = context.units(self.level, spec.level) if context.threads is not None or spec.level.threads is not None else parts
+        if parts > units:
+            raise DecompositionError(f"split_k({parts}, {self.level}): a {spec.level} has {units} units of {self.level}", legal=f"at most {units}")
+        unit = context.unit(self.level, spec.level)
+        active = TRUE
+        if parts < units:
+            active = less(unit, ZERO + parts)
+            unit = context.let(f"{context.prefix}{self.level.label}_part", unit, high=parts - 1)
+        partial = self._partial(spec, parts, context)
+        own = attrs.evolve(partial, dims=partial.dims[:2], at=(unit,))
+        views = self._parts_of(spec, parts, unit)
+        body = attrs.evolve(spec, level=self.level, C=own, accumulate=FALSE, **views)
+        total = ReductionSpec(spec.level, partial, spec.C, spec.accumulate)
+        name = partial.tensor.name
+        steps = _default_combine(spec.C) if self.combine is None else self.combine
+        children = (Child("body", body, active=active), Child("combine", total, steps, prefix="combine_"))
+        before = Comment(f"each {self.level} its part of k, into {name}: {body}")
+        after = Comment(f"{name} to C: {total}")
+        return Expansion(children, (before, Hole("body"), after, Hole("combine")))
+
+    def _partial(self, spec: MatMulSpec, parts: int, context: Context) -> View:
+        """The stack of partial results: in the storage order of C, padded so that accumulators of matrix instructions meet no conflict."""
+        m, n = (constant(size) or 1 for size in spec.C.shape)
+        dtype: DType = spec.accumulator or spec.C.dtype
+        if _order(spec.C) == "col":
+            row, column, plane = 1, m + _pad(4, m), n * (m + _pad(4, m))
+        else:
+            row, column, plane = n + _pad(8, n), 1, m * (n + _pad(8, n))
+        copies, copy = copies_of(SH, spec, context)
+        shape = (*spec.C.shape, ZERO + parts)
+        layout = Layout((m, n, parts), (row, column, plane))
+        tensor = Tensor(context.fresh("p_sh"), shape, dtype, SH, layout, copies=copies, owner="accumulates", origin=context.origin)
+        return whole_view(tensor, copy)
+
+    def _parts_of(self, spec: MatMulSpec, parts: int, unit: Expr) -> dict[str, View]:
+        """A and B with the chunks of one part only."""
+        step = chosen(self.step, "split_k step")
+        found = {}
+        for name in ("A", "B"):
+            view = spec.operands[name]
+            position = spec.uses[name].index("k")
+            part = _interleaved(view.dims[position], parts, step, view.tensor.shape[position], unit, self.label(), spec)
+            found[name] = attrs.evolve(view, dims=(*view.dims[:position], part, *view.dims[position + 1 :]))
+        return found
+
+    def _across_blocks(self, spec: MatMulSpec, parts: int, context: Context) -> Expansion:
+        """Blocks that add to C; which of them a block is, the tile for Block decides, as it knows the grid."""
+        _check_atomic(spec, context.architecture)
+        if self.combine is not None:
+            raise DecompositionError("split_k(.., Block): blocks add to C, there is no sum to decompose", hint="leave combine out")
+        if context.names.grid is not None or context.names.part is not None:
+            raise DecompositionError("split_k(.., Block): tiles are dealt to Block already", hint="split_k before tile(...).to(Block)")
+        unit = Var(context.fresh("block_k"), 0, parts - 1)
+        context.names.part = unit
+        if spec.accumulate == FALSE:
+            context.names.zeroed.append(spec.C.tensor.name)
+        body = attrs.evolve(spec, partial=True, accumulate=FALSE, **self._parts_of(spec, parts, unit))
+        return Expansion((Child("body", body),), (Hole("body"),))
+
+    def choices(self, spec: Spec, context: Context) -> Iterator[SplitK]:
+        try:
+            spec = _checked(spec)
+        except DecompositionError:
+            return
+        total = constant(spec.size("k"))
+        below = [one for one in (Block, Warpgroup, Warp) if (one == Block) == (spec.level == Kernel) and one.is_below(spec.level)]
+        for level in below if total is not None else ():
+            for parts in (1, 2, 3, 4):
+                for size in divisors(total or 1):
+                    step = SplitK(parts, level, size)
+                    if _legal(step, spec, context):
+                        yield step
+
+
+def _legal(step: SplitK, spec: Spec, context: Context) -> bool:
+    names = context.names
+    before = names.part, list(names.zeroed), set(names.taken), dict(names.lets)
+    try:
+        step.expand(spec, context)
+    except DecompositionError:
+        return False
+    finally:
+        names.part, names.zeroed, names.taken, names.lets = before
+    return True
+
+
+def _checked(spec: Spec) -> MatMulSpec:
+    if not isinstance(spec, MatMulSpec):
+        raise DecompositionError(f"split_k: {spec.title} is no matrix product", legal="MatMul")
+    if spec.partial:
+        raise DecompositionError("split_k inside split_k(.., Block): blocks add their tiles to C as they are", hint="one of the two")
+    if spec.C.memory.fragment is not None:
+        raise DecompositionError(f"split_k: C lies in {spec.C.memory}, which threads cannot add to", hint="split_k before epilog")
+    return spec
+
+
+def _check_atomic(spec: MatMulSpec, architecture: Architecture) -> None:
+    """Blocks add in C's own type, so it must be one in which nothing is lost."""
+    if spec.accumulate not in (TRUE, FALSE):
+        raise DecompositionError(f"split_k(.., Block): blocks cannot agree on {spec.accumulate}", legal="accumulate=True or False")
+    first = _ATOMIC.get(spec.C.dtype)
+    if first is None:
+        raise DecompositionError(
+            f"split_k(.., Block): C has elements of {spec.C.dtype}, and each block would round the sum to them once more",
+            legal=[str(dtype) for dtype in _ATOMIC],
+            hint="c_dtype=float32, and a conversion behind it; or split_k to Warp, inside a block",
+        )
+    if architecture.capability < first:
+        raise DecompositionError(f"split_k(.., Block): {architecture} has no atomic addition of {spec.C.dtype}", legal=f"sm_{first} or newer")
+
+
+def _interleaved(dim: Dim, parts: int, step: int, extent: Expr, unit: Expr, what: str, spec: Spec) -> Dim:
+    """The chunks `unit`, `unit + parts`, ... of a dimension; those behind its end lie outside the tensor, and count as zero."""
+    pieces = require_cut(cut(dim, step, None, extent), step, dim, what, spec)
+    first, rest = (pieces.outer[0], pieces.outer[1:]) if pieces.outer else (Mode(1, step), ())
+    bound = pieces.bound
+    if first.size.factor % parts == 0:
+        count = first.size // parts
+    elif dim.whole:
+        count, bound = (first.size + (parts - 1)) // parts, extent
+    else:
+        number = constant(first.size) or first.size
+        raise DecompositionError(
+            f"{what}: {parts} parts do not divide the {number} chunks of {step} elements", within=spec, hint="fewer parts, or a smaller step"
+        )
+    outer = tuple(mode for mode in (Mode(count, first.stride * parts), *rest) if constant(mode.size) != 1)
+    stride = constant(first.stride)
+    assert stride is not None
+    return attrs.evolve(
+        dim, base=dim.base + unit * stride, modes=(*pieces.inner, *outer), bound=bound, dealt=(*dim.dealt, Dealt(parts, stride, True))
+    )
+
+
+def _order(view: View) -> str:
+    layout = view.tensor.layout
+    return layout.order if isinstance(layout, MatrixLayout) else "col"
+
+
+def _pad(elements: int, leading: int) -> int:
+    """Elements behind each row or column, so that neighbours start in different banks."""
+    return elements if leading % 8 == 0 else 0
+
+
+def _default_combine(target: View) -> tuple[Decomposition, ...]:
+    """One element a thread, neighbouring threads neighbours in the storage of C."""
+    order = (DealOrder(ColMajor),) if _order(target) == "col" else ()
+    return (Tile((1, 1), refinements=(To(Thread), *order)), Done())
