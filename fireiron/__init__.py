@@ -1,12 +1,14 @@
 """Fireiron: a scheduling language for GPU kernels, embedded in Python."""
 
 from fireiron._version import VERSION as __version__
+from fireiron.atomic_add import AtomicAdd, AtomicAddSpec
 from fireiron.decomp.coalesced import Coalesced
 from fireiron.decomp.done import Done
 from fireiron.decomp.epilog import Epilog
 from fireiron.decomp.load import Load
 from fireiron.decomp.mma_tile import MmaTile
 from fireiron.decomp.split import Split
+from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Strided, Tile
 from fireiron.errors import (
     ArgumentError,
@@ -23,6 +25,7 @@ from fireiron.errors import (
     VerificationError,
 )
 from fireiron.executable import INSTRUCTIONS
+from fireiron.executable.atomic_add import LaneAtomicAdd, ThreadAtomicAdd
 from fireiron.executable.cp_async import CP_ASYNC, CpAsync
 from fireiron.executable.fma import BFMA, DFMA, FFMA, HFMA, IMAD, Fma
 from fireiron.executable.hfma2 import BFMA2, HFMA2, Hfma2
@@ -79,6 +82,7 @@ from fireiron.executable.mma_volta import (
 )
 from fireiron.executable.movmatrix import MOVMATRIX_COL, MOVMATRIX_ROW, MovMatrix
 from fireiron.executable.pointwise import ThreadPointwise
+from fireiron.executable.reduce import ThreadReduce
 from fireiron.executable.stmatrix import STMATRIX, StMatrix
 from fireiron.executable.thread_move import ThreadInit, ThreadMove, vector
 from fireiron.executable.wmma import FILL_FRAGMENT, LOAD_MATRIX_SYNC, MMA_SYNC, STORE_MATRIX_SYNC, FillFragment, MatrixSync, MmaSync
@@ -114,6 +118,7 @@ from fireiron.machine import (
 )
 from fireiron.operand import DST, SRC, A, B, C, Operand
 from fireiron.pointwise import BinaryPointwise, BinaryPointwiseSpec
+from fireiron.reduction import Reduction, ReductionSpec
 from fireiron.refine.align import Align
 from fireiron.refine.bands import Bands
 from fireiron.refine.converted import Converted

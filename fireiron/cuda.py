@@ -286,6 +286,8 @@ class _Printer:
         yield f"// target {kernel.architecture}; launch <<<{_readable(kernel.grid)}, {kernel.threads}>>>, {self._shared_text()}"
         for text, condition in kernel.facts:
             yield f"// requires: {text}, {_readable(condition)}"
+        for name in kernel.zeroed:
+            yield f"// requires: {name} is zero before the launch, blocks add to it"
         for reason in kernel.unchecked:
             yield f"// UNCHECKED, races are not excluded: {reason}"
 
@@ -667,6 +669,17 @@ class _Printer:
             fill = self._rest(source.inside(read), outer)
             place = self.shared_address(target, write)
             lines += text(self, place, f"&{self.place(source, read)}", None if fill == TRUE else _c(fill, 9))
+        return lines
+
+    def each(self, statement: Exec, text: Callable[[str, str], str]) -> list[str]:
+        """A line `text(source, target)` for each element of a statement from one operand to another, where the target has it."""
+        source, target = statement.accesses
+        outer = frozenset(conjuncts(statement.active)) | self.dropped
+        lines: list[str] = []
+        for read, write in zip(source.elements(), target.elements(), strict=True):
+            guard = self._rest(target.inside(write), outer)
+            line = text(self.place(source, read), self.place(target, write))
+            lines += [line] if guard == TRUE else _guarded(expression(guard), [line])
         return lines
 
     def _rest(self, condition: Expr, tested: frozenset[Expr]) -> Expr:

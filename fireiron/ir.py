@@ -276,6 +276,11 @@ class Exec(Stmt):
         """Whether the threads of the spec's level perform it together, and no access belongs to one thread."""
         return self.spec.level.threads != 1 and not self.lane_maps
 
+    @property
+    def atomic(self) -> bool:
+        """Whether it adds to its output in one step that no other thread, of any block, sees half of."""
+        return self.spec.atomic
+
     def width(self, position: int) -> int:
         """Elements that one load or store instruction takes at an operand."""
         return self.vectors[position] if self.vectors else 1
@@ -325,7 +330,8 @@ class Kernel:
 
     `grid` blocks of `threads` threads; `buffers` by name, parameters first; `symbols` are the run-time sizes, parameters
     too. `body` is the program. `facts` are conditions on sizes that the launcher checks. `unchecked` are the reasons by
-    which a user took a check upon himself. `title` and `notes` go into the header of the printed kernel.
+    which a user took a check upon himself. `title` and `notes` go into the header of the printed kernel. `zeroed` names the
+    outputs that blocks add to: whoever launches sets them to zero before.
     """
 
     name: str
@@ -341,6 +347,7 @@ class Kernel:
     unchecked: tuple[str, ...] = ()
     shared_bytes: int = 0
     resident: int = 0
+    zeroed: tuple[str, ...] = ()
 
     @property
     def thread(self) -> Var:

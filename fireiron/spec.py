@@ -60,7 +60,7 @@ class Spec(Verbs):
 
     Legal when the operands agree on the sizes of the dimensions that they share; at the level Kernel, when all lie in GL.
     Class variables: `dims` names the iteration dimensions, `uses` the dimensions of each operand, `tile_dims` those that
-    `tile` takes by position, `outputs` the operands written.
+    `tile` takes by position, `outputs` the operands written, `atomic` whether it adds to them in a step that nobody sees half of.
     """
 
     level: Level
@@ -69,6 +69,7 @@ class Spec(Verbs):
     uses: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     tile_dims: ClassVar[tuple[str, ...]] = ()
     outputs: ClassVar[tuple[str, ...]] = ()
+    atomic: ClassVar[bool] = False
 
     def __attrs_post_init__(self) -> None:
         check_level(self.level)
@@ -161,7 +162,8 @@ def as_condition(value: object) -> Expr:
 class MatMulSpec(Spec):
     """`C[m, n] = sum over k of A[m, k] * B[k, n]`, added to C where `accumulate` holds.
 
-    `accumulator` is the type in which unrefined code should add up; C's own type if None.
+    `accumulator` is the type in which unrefined code should add up; C's own type if None. `partial` says that this is one part
+    of C's sum, to which other blocks add at the same time (`split_k`): it must be added atomically.
     """
 
     title: ClassVar[str] = "MatMul"
@@ -175,9 +177,12 @@ class MatMulSpec(Spec):
     C: View
     accumulate: Expr = attrs.field(default=FALSE, converter=as_condition)
     accumulator: DType | None = None
+    partial: bool = False
 
     def __attrs_post_init__(self) -> None:
         Spec.__attrs_post_init__(self)
+        if not isinstance(self.partial, bool):
+            raise ArgumentError("partial: neither true nor false", got=self.partial)
         if self.accumulator is not None and not isinstance(self.accumulator, DType):
             raise ArgumentError("accumulator: not an element type", got=self.accumulator, legal="float32 float16 ..., or None")
 

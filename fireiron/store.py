@@ -32,14 +32,17 @@ from cattrs.errors import (
 )
 from cattrs.gen import make_dict_structure_fn, override
 
+from fireiron.atomic_add import AtomicAdd, AtomicAddSpec
 from fireiron.decomp.coalesced import Coalesced
 from fireiron.decomp.done import Done
 from fireiron.decomp.epilog import Epilog
 from fireiron.decomp.load import Load
 from fireiron.decomp.mma_tile import MmaTile
 from fireiron.decomp.split import Split
+from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Strided, Tile
 from fireiron.errors import ArgumentError, FireironError, StoreError
+from fireiron.executable.atomic_add import LaneAtomicAdd, ThreadAtomicAdd
 from fireiron.executable.cp_async import CpAsync
 from fireiron.executable.fma import Fma
 from fireiron.executable.hfma2 import Hfma2
@@ -49,6 +52,7 @@ from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.mma import Mma
 from fireiron.executable.movmatrix import MovMatrix
 from fireiron.executable.pointwise import ThreadPointwise
+from fireiron.executable.reduce import ThreadReduce
 from fireiron.executable.stmatrix import StMatrix
 from fireiron.executable.thread_move import ThreadInit, ThreadMove
 from fireiron.executable.wmma import FillFragment, MatrixSync, MmaSync
@@ -57,6 +61,7 @@ from fireiron.lanes import LaneMap
 from fireiron.layout import Layout, Swizzle
 from fireiron.machine import DTYPES, FRAGMENTS, GL, LEVELS, MEMORIES, SH, DType, Level, Memory
 from fireiron.pointwise import OPERATIONS, BinaryPointwise, BinaryPointwiseSpec
+from fireiron.reduction import Reduction, ReductionSpec
 from fireiron.refine.align import Align
 from fireiron.refine.bands import Bands
 from fireiron.refine.converted import Converted
@@ -86,12 +91,12 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
     **{
         one.__name__: one
         for one in (
-            Tile, Split, Load, Epilog, Done, Coalesced, Strided, Tunable, Derived,
+            Tile, Split, SplitK, Load, Epilog, Done, Coalesced, Strided, Tunable, Derived,
             Align, NoSync, Pad, Permute, ReuseBuffer, StorageLayout, SwizzleStorage, Sync, To, Unchecked, Unroll,
             Bands, Converted, Pipeline, Resident, CpAsync,
-            Fma, Hfma2, MicroKernel, ThreadMove, ThreadInit, ThreadPointwise,
+            Fma, Hfma2, MicroKernel, ThreadMove, ThreadInit, ThreadPointwise, ThreadReduce, ThreadAtomicAdd, LaneAtomicAdd,
             MmaTile, Mma, LaneMap, LdMatrix, StMatrix, MovMatrix, LaneMove, LaneInit, MmaSync, MatrixSync, FillFragment,
-            MatMulSpec, MoveSpec, InitSpec, BinaryPointwiseSpec, View, Dim, Mode, Dealt, Tensor,
+            MatMulSpec, MoveSpec, InitSpec, BinaryPointwiseSpec, ReductionSpec, AtomicAddSpec, View, Dim, Mode, Dealt, Tensor,
             MatrixLayout, Layout, Swizzle, DType, Memory, Level,
         )
     },
@@ -99,7 +104,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
 }  # fmt: skip
 """The built-in classes by the name under which they are stored."""
 
-_STARTERS: Final[Mapping[str, Starter]] = {repr(one): one for one in (MatMul, Move, Init, BinaryPointwise)}
+_STARTERS: Final[Mapping[str, Starter]] = {repr(one): one for one in (MatMul, Move, Init, BinaryPointwise, Reduction, AtomicAdd)}
 _CHAINS: Final[Mapping[type[Decomposition], type[Strategy]]] = {Tile: Tiled, Split: Splitted, Load: Loaded, Epilog: Epiloged}
 _WIDTH: Final = 120
 

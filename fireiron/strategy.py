@@ -21,6 +21,7 @@ from fireiron.decomp.done import Done
 from fireiron.decomp.epilog import Epilog
 from fireiron.decomp.load import Load
 from fireiron.decomp.split import Split
+from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Tile
 from fireiron.errors import ArgumentError, DecompositionError, FireironError
 from fireiron.expr import Expr, Var, as_expr
@@ -506,6 +507,8 @@ def _unrefined(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
             step = attrs.evolve(step, move=_unrefined(step.move))
         elif isinstance(step, Epilog):
             step = attrs.evolve(step, init=_unrefined(step.init), store=_unrefined(step.store))
+        elif isinstance(step, SplitK) and step.combine is not None:
+            step = attrs.evolve(step, combine=_unrefined(step.combine))
         result.append(step)
     return tuple(result)
 

@@ -247,6 +247,8 @@ class Names:
         self.lets: dict[tuple[Expr, int, str], Var] = {}
         self.grid: Expr | None = None
         self.unchecked: list[str] = []
+        self.part: Var | None = None
+        self.zeroed: list[str] = []
         self.resident = 0
 
     def fresh(self, wanted: str) -> str:

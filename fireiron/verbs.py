@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fireiron.machine import DType, Memory
+    from fireiron.machine import DType, Level, Memory
     from fireiron.strategy import Epiloged, Loaded, Splitted, Strategy, Tiled
     from fireiron.tree import Decomposition, Executable
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Verbs:
-    """The verbs `tile`, `split`, `load`, `epilog`, `coalesced`, `mma_tile`, `done` and `then`."""
+    """The verbs `tile`, `split`, `split_k`, `load`, `epilog`, `coalesced`, `mma_tile`, `done` and `then`."""
 
     __slots__ = ()
 
@@ -61,6 +61,29 @@ class Verbs:
         from fireiron.strategy import Splitted, appended
 
         return appended(self, Split.of(sizes, by_dim), Splitted)
+
+    def split_k(self, parts: Size, level: Level, step: Size, combine: Strategy | None = None) -> Strategy:
+        """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
+
+        Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
+        `Reduction` that adds the partial results (none: one element a thread).
+        In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
+        level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
+        Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).tile(16, 16).to(Block)
+        >>> print(mm.split_k(2, Warp, 64).result)
+        MatMul(16,16,128)(GL,GL,SH)(Warp)
+        """
+        from fireiron.decomp.split_k import SplitK
+        from fireiron.strategy import appended
+        from fireiron.tunable import count
+
+        count(parts, "split_k")
+        count(step, "split_k step")
+        return appended(self, SplitK.of(parts, level, step, combine))
 
     def load(self, operand: object, memory: Memory, move: Strategy | None = None) -> Loaded:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.atomic_add import AtomicAddSpec
 from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.expr import FALSE, TRUE, constant
 from fireiron.ir import Comment, Hole
@@ -76,10 +77,10 @@ class Epilog(Decomposition):
         dtype = self.dtype or spec.accumulator or target.dtype
         tensor = Tensor(name, target.shape, dtype, self.memory, ColMajor, copies=copies, owner="accumulates", origin=context.origin)
         fresh = whole_view(tensor, copy)
-        loads = spec.accumulate == TRUE
+        loads = spec.accumulate == TRUE and not spec.partial
         init: Spec = MoveSpec(spec.level, target, fresh, ("m", "n")) if loads else InitSpec(spec.level, fresh)
-        store = MoveSpec(spec.level, fresh, target, ("m", "n"))
-        body = attrs.evolve(spec, C=fresh, accumulate=TRUE)
+        store: Spec = AtomicAddSpec(spec.level, fresh, target) if spec.partial else MoveSpec(spec.level, fresh, target, ("m", "n"))
+        body = attrs.evolve(spec, C=fresh, accumulate=TRUE, partial=False)
         children = (
             Child("init", init, steps_at(self.init, spec.level), prefix="init_"),
             Child("body", body),

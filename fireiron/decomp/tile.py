@@ -274,13 +274,18 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Digit], pla
     grid: Expr = as_expr(1)
     for digit in order:
         grid = grid * digit.size
-    context.names.grid = grid
+    part = context.names.part
+    blocks = grid if part is None else grid * (part.high + 1)
+    context.names.grid = blocks
     context.names.resident = plan.resident
-    number = constant(grid)
+    number = constant(blocks)
     unit: Expr = Var(context.block.name, 0, context.block.high if number is None else number - 1)
-    fits = less(grid, as_expr(2**31))
+    if part is not None:
+        context.names.lets[(mod(unit, as_expr(part.high + 1)), part.high, "")] = part
+        unit = unit // (part.high + 1)
+    fits = less(blocks, as_expr(2**31))
     if fits == FALSE:
-        raise ResourceError(f"{grid} blocks: a grid has at most 2**31 - 1", hint="larger tiles for Block")
+        raise ResourceError(f"{blocks} blocks: a grid has at most 2**31 - 1", hint="larger tiles for Block")
     facts: list[tuple[str, Expr]] = [("the grid has at most 2**31 - 1 blocks", fits)]
     if plan.permutation is not None:
         unit = _permuted_grid(plan.permutation, unit, grid, context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fireiron.executable.atomic_add import ATOMIC_ADD, LANE_ATOMIC_ADD
 from fireiron.executable.cp_async import CP_ASYNC
 from fireiron.executable.fma import SCALAR
 from fireiron.executable.hfma2 import BFMA2, HFMA2
@@ -15,13 +16,14 @@ from fireiron.executable.mma_tf32 import MMA_TF32
 from fireiron.executable.mma_volta import MMA_VOLTA
 from fireiron.executable.movmatrix import MOVMATRIX
 from fireiron.executable.pointwise import POINTWISE, POINTWISE2
+from fireiron.executable.reduce import REDUCE
 from fireiron.executable.stmatrix import STMATRIX
 from fireiron.executable.thread_move import INIT, MOVE
 from fireiron.executable.wmma import WMMA
 from fireiron.tree import Executable
 
 INSTRUCTIONS: tuple[Executable, ...] = (
-    *SCALAR, HFMA2, BFMA2, MOVE, INIT, POINTWISE, POINTWISE2,
+    *SCALAR, HFMA2, BFMA2, MOVE, INIT, POINTWISE, POINTWISE2, REDUCE, ATOMIC_ADD, LANE_ATOMIC_ADD,
     *MMA_F16, *MMA_FP8, *MMA_INT8, *MMA_TF32, *MMA_F64, *MMA_VOLTA, *LDMATRIX, *STMATRIX, *MOVMATRIX, LANE_MOVE, LANE_INIT, *WMMA,
 )  # fmt: skip
 """The built-in instructions; each knows the architectures that have it."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from fireiron.errors import ArgumentError, ResourceError
+from fireiron.errors import ArgumentError, DecompositionError, ResourceError
 from fireiron.expr import ONE, TRUE, Expr, Positive, Var, less
 from fireiron.ir import Buffer, Comment, Exec, For, Hole, Kernel, Let, Stmt, SyncPoint, execs, verify
 from fireiron.machine import Architecture
@@ -95,6 +95,9 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
     if spec.level != KernelLevel:
         raise ArgumentError(f"code is generated for whole kernels, {spec} is at {spec.level}", hint="MatMul(M,N,K)(GL,GL,GL)(Kernel)")
     require_complete(grown.node)
+    names = grown.context.names
+    if names.part is not None and names.grid is None:
+        raise DecompositionError("split_k(.., Block): no tiles are dealt to Block behind it", hint=".tile(64, 64).to(Block)")
     assert grown.threads is not None
     body = _program(grown.node)
     lets = tuple(Let(var, value) for (value, _, _), var in grown.context.names.lets.items())
@@ -110,6 +113,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         facts=(*_positive_sizes(spec), *_leading_dimensions(spec), *(fact for node in grown.node.nodes() for fact in node.facts)),
         unchecked=tuple(dict.fromkeys(grown.context.names.unchecked)),
         resident=grown.context.names.resident,
+        zeroed=tuple(grown.context.names.zeroed),
     )
     return verify(kernel)
 

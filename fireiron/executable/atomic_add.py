@@ -1,0 +1,109 @@
+"""Atomic additions to global memory: RED, whose result nobody reads (CUDA C++ Programming Guide, "atomicAdd()")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.atomic_add import AtomicAddSpec
+from fireiron.executable.by_lanes import shape_mismatch, statements_by_lanes, tile_of
+from fireiron.executable.lane_move import followed
+from fireiron.expr import constant
+from fireiron.ir import Exec, Stmt
+from fireiron.machine import GL, RF, Architecture, DType, float32, float64, int32
+from fireiron.spec import Spec
+from fireiron.tree import Context, Executable, Mismatch
+
+TYPES: Mapping[DType, int] = {float32: 50, int32: 50, float64: 60}
+"""Element types that are added without loss, and the first compute capability that adds them atomically."""
+
+
+def _mismatches(spec: Spec, architecture: Architecture) -> list[Mismatch]:
+    """What is wrong with memory, type and target, whoever adds."""
+    assert isinstance(spec, AtomicAddSpec)
+    found = []
+    if spec.dst.memory != GL:
+        found.append(Mismatch("dst memory", "GL", spec.dst.memory.name))
+    first = TYPES.get(spec.dst.dtype)
+    if first is None:
+        found.append(Mismatch("dst type", " or ".join(map(str, TYPES)), str(spec.dst.dtype)))
+    elif architecture.capability < first:
+        found.append(Mismatch("target", f"sm_{first} or newer", architecture.name))
+    return found
+
+
+def _text(printer: Any, statement: Exec) -> list[str]:
+    kinds = [view.dtype for view in statement.spec.operands.values()]
+
+    def line(source: str, target: str) -> str:
+        return f"atomicAdd(&{target}, {printer.converted(source, *kinds)});"
+
+    return list(printer.each(statement, line))
+
+
+@attrs.frozen
+class ThreadAtomicAdd(Executable):
+    """`AtomicAdd(1,1)` of one thread."""
+
+    def performs(self) -> str:
+        return f"AtomicAdd(1,1)(GL|SH|RF -> GL)(Thread), {' or '.join(map(str, TYPES))}"
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        if not isinstance(spec, AtomicAddSpec):
+            return (Mismatch("spec", "AtomicAdd", spec.title),)
+        found = _mismatches(spec, architecture)
+        if spec.level.threads != 1:
+            found.append(Mismatch("level", "Thread", spec.level.name))
+        if any(constant(size) != 1 for size in spec.sizes):
+            found.append(Mismatch("shape", "1x1", "x".join(map(str, spec.sizes))))
+        if spec.src.memory.fragment is not None:
+            found.append(Mismatch("src memory", "GL SH RF", spec.src.memory.name))
+        return tuple(found)
+
+    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+        return _text(printer, statement)
+
+
+@attrs.frozen
+class LaneAtomicAdd(Executable):
+    """`AtomicAdd(r,c)(RF -> GL)` by a group of lanes, of which each adds what an instruction of the main chain makes it hold."""
+
+    handles_edges: ClassVar[bool] = True
+
+    def performs(self) -> str:
+        return f"AtomicAdd(r,c)(RF -> GL)(Warp|QuadPair), {' or '.join(map(str, TYPES))}, each lane what it holds"
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        if not isinstance(spec, AtomicAddSpec):
+            return (Mismatch("spec", "AtomicAdd", spec.title),)
+        found = _mismatches(spec, architecture)
+        if spec.level.threads in (1, None):
+            found.append(Mismatch("level", "Warp or QuadPair", spec.level.name))
+        if spec.src.memory != RF:
+            found.append(Mismatch("src memory", "RF", spec.src.memory.name))
+        return tuple(found)
+
+    def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
+        found = self.mismatches(spec, context.architecture)
+        if found:
+            return found
+        lane_map = followed(spec, context)
+        if lane_map is None:
+            return (Mismatch("registers", "an operand that an instruction of several lanes holds", "none"),)
+        if lane_map.threads != spec.level.threads:
+            return (Mismatch("level", f"a group of {lane_map.threads} threads", spec.level.name),)
+        return shape_mismatch(spec, tile_of(spec, dict.fromkeys(spec.operands, lane_map)), multiples=True)
+
+    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
+        lane_map = followed(spec, context)
+        assert lane_map is not None
+        return statements_by_lanes(self, spec, context, dict.fromkeys(spec.operands, lane_map))
+
+    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+        return _text(printer, statement)
+
+
+ATOMIC_ADD = ThreadAtomicAdd("AtomicAdd")
+LANE_ATOMIC_ADD = LaneAtomicAdd("LaneAtomicAdd")
