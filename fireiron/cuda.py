@@ -274,7 +274,7 @@ class _Printer:
         kernel = self.kernel
         statements = self.statements(kernel.body)
         body = _indented([*self._prologue(), *self._addresses(), *statements])
-        helpers = [""] + _SHARED_ADDRESS if self.addressed else []
+        helpers = ["", *_SHARED_ADDRESS] if self.addressed else []
         lines = [*self._header(), *self._includes(), *helpers, "", *self._signature(), "{", *body]
         return "\n".join([*(wrapped for line in lines for wrapped in _wrapped(line)), "}", ""])
 
@@ -537,7 +537,8 @@ class _Printer:
         texts = []
         for start in range(0, len(offsets), together):
             first = buffer.address(access, offsets[start])
-            beside = all(buffer.address(access, offset) - first == Const(step) for step, offset in enumerate(offsets[start : start + together]))
+            group = offsets[start : start + together]
+            beside = all(buffer.address(access, offset) - first == Const(step) for step, offset in enumerate(group))
             if not beside or first.factor % together:
                 raise DecompositionError(
                     f"{statement.instruction.name} wants {together} values of {access.buffer} in one register, and they are kept apart",

@@ -82,7 +82,7 @@ def closure(kernel: Kernel, variables: frozenset[Var]) -> frozenset[Var]:
     """The variables, and those that the named ones among them are computed from."""
     table = lets(kernel.body)
     found = set(variables)
-    for var in reversed(table):
+    for var in reversed(tuple(table)):
         if var in found:
             found |= table[var].variables()
     return frozenset(found)

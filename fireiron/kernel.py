@@ -134,6 +134,8 @@ class CompiledKernel:
         pointers = [device[buffer.name] for buffer in self.ir.buffers if buffer.parameter]
         values = [symbols[var.name] for var in self.ir.symbols]
         grid = evaluated(self.ir.grid, symbols)
+        for name in self.ir.zeroed:
+            launch.zero(device[name], stream)
         self.launcher(grid, self.ir.threads, (*pointers, *values), stream)
         return out
 

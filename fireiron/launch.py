@@ -156,6 +156,20 @@ class Launcher:
         return LaunchError(f"argument {position} of {self.name!r}: {why}", got=got)
 
 
+def zero(array: Any, stream: object = None) -> None:
+    """Set an array to zero, on the stream on which a kernel will add to it; a memset or a kernel, so a graph may capture it.
+
+    Only the array's own elements are touched, not what lies between rows that are further apart than they are long.
+
+    Raises:
+        LaunchError: `stream` is no stream.
+    """
+    cupy = require_cupy()
+    chosen = _stream(stream)
+    with cupy.cuda.get_current_stream() if chosen is None else cupy.cuda.ExternalStream(chosen.ptr):  # type: ignore[attr-defined]
+        array.fill(0)
+
+
 # --- CuPy and the driver ----------------------------------------------------------------------------------------------
 
 

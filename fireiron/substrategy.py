@@ -10,16 +10,19 @@ from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.expr import ZERO, Expr
 from fireiron.machine import Block, Kernel, Level, Memory, Thread
 from fireiron.spec import Spec, Starter
+from fireiron.tensor import MatrixLayout, RowMajor
 from fireiron.tree import Context, Decomposition, call_site
 
 
-def default_copy() -> tuple[Decomposition, ...]:
-    """The copy that is always right: one element a thread, threads in turns."""
+def default_copy(order: MatrixLayout = RowMajor) -> tuple[Decomposition, ...]:
+    """The copy, or other work on elements, that is always right: one element a thread, neighbours along `order`, threads in turns."""
     from fireiron.decomp.done import Done
     from fireiron.decomp.tile import Tile
+    from fireiron.refine.layout import Layout
     from fireiron.refine.to import To
 
-    return (Tile((1, 1), refinements=(To(Thread),)), Done())
+    refinements = (To(Thread),) if order == RowMajor else (To(Thread), Layout(order))
+    return (Tile((1, 1), refinements=refinements), Done())
 
 
 def steps_at(steps: tuple[Decomposition, ...], level: Level) -> tuple[Decomposition, ...]:

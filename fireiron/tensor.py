@@ -102,8 +102,8 @@ def swizzled(address: Expr, swizzle: Swizzle) -> Expr:
 
 def _parted(address: Expr, span: int) -> tuple[Expr, Expr]:
     """An address as multiples of a power of two, which an XOR below it leaves alone, and the rest; zero and all where it does not part."""
-    above: Expr = ZERO
-    below: Expr = as_expr(address.constant) if isinstance(address, Sum) else address
+    above: Expr = as_expr(address.constant // span * span if isinstance(address, Sum) else 0)
+    below: Expr = as_expr(address.constant % span) if isinstance(address, Sum) else address
     for atoms, coefficient in address.terms if isinstance(address, Sum) else ():
         part: Expr = Sum(((atoms, coefficient),), 0)
         if part.factor % span == 0:

@@ -79,10 +79,7 @@ class Verbs:
         """
         from fireiron.decomp.split_k import SplitK
         from fireiron.strategy import appended
-        from fireiron.tunable import count
 
-        count(parts, "split_k")
-        count(step, "split_k step")
         return appended(self, SplitK.of(parts, level, step, combine))
 
     def load(self, operand: object, memory: Memory, move: Strategy | None = None) -> Loaded:

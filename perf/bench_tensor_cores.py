@@ -24,7 +24,6 @@ with A row-major and B column-major in float16, C and D row-major in float32, D 
 import argparse
 import functools
 import importlib
-import itertools
 import json
 import shlex
 import sys
@@ -67,7 +66,7 @@ CONFIGS = {
 LAYOUTS = {"N": RowMajor, "T": ColMajor}
 LARGE_SIZES = ((4096, 4096, 4096), (2048, 2048, 2048), (8192, 8192, 8192), (4000, 4000, 4096))
 SMALL_CUBES = tuple((size, size, size) for size in (64, 128, 256, 512, 1024))
-SMALL_OTHERS = tuple(sizes for sizes in itertools.product((64, 256, 1024), repeat=3) if len(set(sizes)) > 1)
+SMALL_OTHERS = ((64, 64, 1024), (64, 1024, 64), (1024, 64, 256), (256, 256, 1024), (256, 1024, 256), (1024, 1024, 64))
 WMMA_SIZES = (4096, 4096, 4096)
 FP32_SIZES = (4096, 4096, 4096)
 FP32_NAMES = ("gemm_nn", "gemm_nt", "gemm_tn", "gemm_tt", "sgemm")

@@ -78,7 +78,7 @@ def test_show(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
     for _, spec in strategy.trace()[:-1]:
         if spec.level == strategy.trace()[-1][1].level:
             assert str(spec) in out
-    threads = {"wmma_simple": 512, "sgemm": 128, "small": 64}.get(name, 256)
+    threads = {"wmma_simple": 512, "sgemm": 128, "hmma_turing": 128, "hmma_volta": 128, "small": 64}.get(name, 256)
     assert f"threads a block  {threads}" in out
     assert "\x1b" not in out
     status, out, _ = fireiron("show", name, *SMALL, "--json")

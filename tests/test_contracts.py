@@ -157,7 +157,7 @@ def context_of(spec):
     return grow_tree(spec, (), fireiron.ARCHITECTURES[-1], INSTRUCTIONS).context
 
 
-ANY_OF = {Load: lambda: Load("A", SH), Coalesced: lambda: Coalesced(4)}
+ANY_OF = {Load: lambda: Load("A", SH), Coalesced: lambda: Coalesced(4), SplitK: lambda: SplitK(2, Warp, 8)}
 """Steps that cannot be made without an argument."""
 
 
@@ -174,7 +174,7 @@ def test_choices_are_legal(step, spec):
         assert isinstance(choice, step)
         node = grow(spec, (choice,), attrs.evolve(context_of(spec), threads=32))
         assert node.children
-        assert count_threads(spec, (choice,), context_of(spec)) is None or step is Coalesced, "which deals to threads by itself"
+        assert count_threads(spec, (choice,), context_of(spec)) is None or step in (Coalesced, SplitK), "which deal to threads by themselves"
         assert eval(f"start.{choice.label()}", dict(vars(fireiron)) | {"start": MatMul}).steps == (choice,)
 
 
@@ -207,6 +207,8 @@ def candidates():
         yield Init(*sizes, dtype=dtype)(RF)(Thread)
         if hasattr(fireiron, "BinaryPointwise"):
             yield fireiron.BinaryPointwise("+", *sizes, dtype=dtype)(RF, RF, RF)(Thread)
+        yield Reduction(*sizes, 3, dtype=dtype)(RF, RF)(Thread)
+        yield AtomicAdd(*sizes, dtype=dtype)(RF, GL)(Thread)
 
 
 def products_of_lanes():
@@ -229,6 +231,7 @@ def copies_of_lanes():
         for memories in ((SH, RF), (RF, SH), (RF, RF), (GL, RF)):
             yield Move(*sizes, dtype=float16, src=src, dst=dst)(*memories)(Warp)
     yield Init(16, 8)(RF)(Warp)
+    yield AtomicAdd(16, 8)(RF, GL)(Warp)
     for memory in FRAGMENTS:
         m, n, _ = memory.fragment
         yield Move(m, n)(SH, memory)(Warp)
@@ -259,8 +262,10 @@ def on_a_problem(title, *sizes, memory=RF, level=Thread, dtype=float32):
     """A spec by its title, whatever its number of operands."""
     if title == "MatMul":
         return MatMul(*sizes, dtype=dtype)(memory, memory, memory)(level)
-    shape = {"Move": Move, "Init": Init}.get(title) or (lambda *sizes, **options: fireiron.BinaryPointwise("+", *sizes, **options))
-    count = {"Move": 2, "Init": 1}.get(title, 3)
+    if title == "Reduction":
+        return Reduction(*sizes[:2], 3, dtype=dtype)(memory, memory)(level)
+    shape = {"Move": Move, "Init": Init, "AtomicAdd": AtomicAdd}.get(title) or (lambda *sizes, **options: fireiron.BinaryPointwise("+", *sizes, **options))
+    count = {"Move": 2, "AtomicAdd": 2, "Init": 1}.get(title, 3)
     return shape(*sizes[:2], dtype=dtype)(*[memory] * count)(level)
 
 
@@ -274,6 +279,9 @@ def kernel_of_lanes(one):
         return next(through(*chain) for chain in through_choices() if one in chain)
     if type(one).__name__ in ("LaneMove", "LaneInit"):
         return strategy_of(HMMA_16816_F32)(spec_of(HMMA_16816_F32))
+    if isinstance(one, LaneAtomicAdd):
+        module = importlib.import_module("strategies.split_k_blocks")
+        return module.strategy(module.spec(64, 64, 256))
     module = importlib.import_module("strategies.wmma_simple")
     return module.strategy(module.spec(64, 64, 32))
 
@@ -379,7 +387,7 @@ LAYERS = (
     ("tensor", "graphene"),
     ("units",),
     ("spec",),
-    ("pointwise",),
+    ("pointwise", "reduction", "atomic_add"),
     ("ir",),
     ("tree", "footprint", "opaque", "lanes"),
     ("dividing", "operand", "tunable", "fragments"),
@@ -416,6 +424,7 @@ SIBLINGS = {
     ("decomp.coalesced", "decomp.tile"): "a verb that is a tile dealt to threads in storage order",
     ("executable.thread_move", "executable.cp_async"): "the asynchronous copy that a plain one becomes under a pipeline",
     ("decomp.mma_tile", "decomp.split"): "a verb that is a tile and a split of one instruction's sizes",
+    ("executable.atomic_add", "executable.lane_move"): "additions that follow the holders as copies do",
     ("executable.stmatrix", "executable.ldmatrix"): "the same matrices in the same registers, the other way",
     ("executable.movmatrix", "executable.ldmatrix"): "the same matrices in the same registers",
 }

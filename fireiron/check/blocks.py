@@ -15,7 +15,7 @@ import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
-from fireiron.expr import ONE, ZERO, Expr, FloorDiv, Mod, constant, floordiv, mod
+from fireiron.expr import ONE, ZERO, Expr, FloorDiv, Mod, as_expr, constant, floordiv, minimum, mod, positive
 from fireiron.ir import Access
 from fireiron.machine import GL
 
@@ -114,7 +114,7 @@ def between_blocks(scene: Scene) -> list[Finding]:
     for name, local in local_coordinates(scene).items():
         uses = [use for use in scene.uses if use.access.buffer == name]
         writes = [use for use in uses if use.access.write]
-        if writes:
+        if writes and not all(use.atomic for use in uses):
             found = _undecided(writes[-1], local.problem) if local.problem is not None else _compared(scene, local, uses, writes[-1])
             findings += [found] if found is not None else []
     return findings
@@ -127,7 +127,7 @@ def _undecided(use: Use, why: str) -> Finding:
 
 def _compared(scene: Scene, local: Local, uses: Sequence[Use], write: Use) -> Finding | None:
     offset = tuple(scene.opened(part) for part in local.offset)
-    if _told_apart(scene, local, offset):
+    if _told_apart(scene, local, offset) or _in_bands(scene, local, offset, write):
         return None
     grid = constant(scene.kernel.grid)
     if all(not part.variables() for part in offset):
@@ -162,6 +162,46 @@ def _told_apart(scene: Scene, local: Local, offset: Sequence[Expr]) -> bool:
             known.add(atom)
             width += factor * (atom.high - atom.low)
     return _recovered(next((var for part in offset for var in part.variables() if var.name == "block"), None), frozenset(known), 6)
+
+
+def _in_bands(scene: Scene, local: Local, offset: Sequence[Expr], write: Use) -> bool:
+    """Whether blocks walk down some tile rows, then one tile column on, and so on in each band of so many rows.
+
+    With `lines` x `columns` tiles in bands of `rows`, block `b` is number `q = b % (columns * rows)` of band
+    `b // (columns * rows)`, whose height `h` is `rows`, or what is left; its tile is `(band * rows + q % h, q // h)`. For
+    all `b < lines * columns` that is inside, so that the limits of the expressions never hold, and gives `b` back.
+    """
+    tiles = []
+    for part, low, high, extent in zip(offset, local.low, local.high, scene.kernel.buffer(write.access.buffer).tensor.shape, strict=True):
+        terms = [(atoms, factor) for atoms, factor in linear(part)[0] if _blocks(scene, atoms)]
+        if len(terms) > 1 or any(len(atoms) > 1 or factor <= high - low for atoms, factor in terms):
+            return False
+        tiles += [(atoms[0], floordiv(extent + (factor - 1), as_expr(factor))) for atoms, factor in terms]
+    block = next((var for part in offset for var in part.variables() if var.name == "block"), None)
+    if len(tiles) != 2 or block is None or tiles[0][1] * tiles[1][1] != scene.kernel.grid:
+        return False
+    bands = {one.right for atom, _ in tiles for one in _nodes(atom) if isinstance(one, FloorDiv) and one.left == block}
+    factors = {abs(factor) for band in bands for _, factor in linear(band)[0]} | {constant(band) for band in bands}
+    heights = {rows for factor in factors for _, columns in tiles for rows in (factor, (factor or 0) // (constant(columns) or 1)) if rows}
+    orders = ((tiles[0], tiles[1]), (tiles[1], tiles[0]))
+    return any((line, column) in _walks(block, lines, columns, rows) for (line, lines), (column, columns) in orders for rows in heights)
+
+
+def _walks(block: Expr, lines: Expr, columns: Expr, rows: int) -> tuple[tuple[Expr, Expr], ...]:
+    """The tile of a block in bands, with and without limits that never hold."""
+    band, inside = floordiv(block, columns * rows), mod(block, columns * rows)
+    found = []
+    for height in (positive(minimum(as_expr(rows), lines - band * rows)), as_expr(rows)):
+        line, column = band * rows + mod(inside, height), floordiv(inside, height)
+        found += [(line, column), (minimum(line, lines - 1), minimum(column, columns - 1))]
+    whole = mod(lines, as_expr(rows)) == ZERO
+    return tuple(found) if whole else tuple(found[:2])
+
+
+def _nodes(value: Expr) -> Iterable[Expr]:
+    yield value
+    for child in value.children:
+        yield from _nodes(child)
 
 
 def _blocks(scene: Scene, atoms: Sequence[Expr]) -> bool:

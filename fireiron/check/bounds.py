@@ -339,7 +339,7 @@ MOST_COMBINATIONS = 64
 
 def _multiples(value: Expr, spare: Expr) -> list[int]:
     """How often a number that is not negative may be added to a value so that a variable of both drops out; or once, or never."""
-    own = {atoms: coefficient for atoms, coefficient in linear(value)[0]}
+    own = dict(linear(value)[0])
     ratios = {-own[atoms] // coefficient for atoms, coefficient in linear(spare)[0] if atoms in own and own[atoms] % coefficient == 0}
     return [*sorted((ratio for ratio in ratios if ratio > 1), reverse=True), 1, 0]
 

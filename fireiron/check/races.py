@@ -97,7 +97,8 @@ class _Replay:
         """What the replay finds."""
         spaces = dict.fromkeys(self.space(access.buffer) for access in self.accesses())
         found: dict[Any, Finding] = {}
-        for self.assumed in self._lengths():
+        for assumed in self._lengths():
+            self.assumed = assumed
             steps = self.sequence(self.kernel.body, (), {})
             for space in spaces:
                 _Run(self, space, steps, found).run()
@@ -469,7 +470,9 @@ def folded(keys: Array, actors: Array) -> tuple[Array, Array, Array]:
 
 @attrs.define(eq=False)
 class _State:
-    """Per address: least and greatest of those who wrote and who read, as threads since the last warp barrier, as warps before."""
+    """Per address: least and greatest of those who wrote, who read and who added atomically, as threads since the last warp
+    barrier, as warps before: two rows for each, twice.
+    """
 
     ends: Array
     log: list[tuple[Footprint, int]]
@@ -477,7 +480,7 @@ class _State:
 
     @staticmethod
     def empty(size: int) -> _State:
-        ends = np.empty((8, size), dtype=np.int64)
+        ends = np.empty((12, size), dtype=np.int64)
         state = _State(ends, [])
         state.forget()
         return state
@@ -491,10 +494,10 @@ class _State:
 
     def fold(self) -> None:
         """A warp barrier: what a warp did before is ordered for its own threads."""
-        for row in (0, 2):
-            self.ends[4 + row] = np.minimum(self.ends[4 + row], np.where(self.ends[row] == _NOBODY, _NOBODY, self.ends[row] // 32))
-            self.ends[5 + row] = np.maximum(self.ends[5 + row], np.where(self.ends[row + 1] < 0, -1, self.ends[row + 1] // 32))
-        self.ends[0:4:2], self.ends[1:4:2] = _NOBODY, -1
+        for row in (0, 2, 4):
+            self.ends[6 + row] = np.minimum(self.ends[6 + row], np.where(self.ends[row] == _NOBODY, _NOBODY, self.ends[row] // 32))
+            self.ends[7 + row] = np.maximum(self.ends[7 + row], np.where(self.ends[row + 1] < 0, -1, self.ends[row + 1] // 32))
+        self.ends[0:6:2], self.ends[1:6:2] = _NOBODY, -1
         self.folds += 1
 
     def copy(self) -> _State:
@@ -513,23 +516,31 @@ class _State:
     def conflicts(self, place: Array, one: Footprint, own: bool) -> Array:
         """Positions in a footprint that conflict with what is pending, or (`own`) with themselves."""
         ends = self.ends[:, place]
-        low, high, write = one.low, one.high, one.use.access.write
-        if write:
-            most = np.maximum(ends[1], ends[3])
-            near = (most >= 0) & ((np.minimum(ends[0], ends[2]) < high) | (most > low))
-            near |= own & ((low // 32 != high // 32) if one.use.access.spread else (low != high))
-            least, most = np.minimum(ends[4], ends[6]), np.maximum(ends[5], ends[7])
-        else:
-            near = (ends[1] >= 0) & ((ends[0] < high) | (ends[1] > low))
-            least, most = ends[4], ends[5]
+        low, high = one.low, one.high
+        rows = [row for row in (0, 2, 4) if _must_be_ordered(_row(one), row)]
+        least, most = (function.reduce([ends[row + side] for row in rows]) for side, function in enumerate((np.minimum, np.maximum)))
+        near = (most >= 0) & ((least < high) | (most > low))
+        if own and _row(one) == 0:
+            near |= (low // 32 != high // 32) if one.use.access.spread else (low != high)
+        least, most = (function.reduce([ends[6 + row + side] for row in rows]) for side, function in enumerate((np.minimum, np.maximum)))
         far = (most >= 0) & ((least < high // 32) | (most > low // 32))
         return np.flatnonzero(near | far)
 
     def add(self, place: Array, one: Footprint) -> None:
-        row = 0 if one.use.access.write else 2
+        row = _row(one)
         self.ends[row, place] = np.minimum(self.ends[row, place], one.low)
         self.ends[row + 1, place] = np.maximum(self.ends[row + 1, place], one.high)
         self.log.append((one, self.folds))
+
+
+def _row(one: Footprint) -> int:
+    """The first row of a state for the kind of a touch: a write, a read, an atomic addition."""
+    return 4 if one.use.atomic else 0 if one.use.access.write else 2
+
+
+def _must_be_ordered(row: int, other: int) -> bool:
+    """Whether touches of two kinds need a barrier between: neither two reads, nor two atomic additions."""
+    return row == 0 or row != other
 
 
 @attrs.define(eq=False)
@@ -651,10 +662,10 @@ class _Run:
 
     def _report(self, one: Footprint, clash: Array, own: bool) -> None:
         pending = [(other, self.state.folds != folds) for other, folds in self.state.log]
-        if own and one.use.access.write:
+        if own and _row(one) == 0:
             pending.append((one, False))
         for other, ordered_in_warp in pending:
-            if _mark(one, other) in self.found or not (one.use.access.write or other.use.access.write):
+            if _mark(one, other) in self.found or not _must_be_ordered(_row(one), _row(other)):
                 continue
             keys, mine, theirs = np.intersect1d(one.keys[clash], other.keys, assume_unique=True, return_indices=True)
             mine = clash[mine]

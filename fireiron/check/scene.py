@@ -29,6 +29,11 @@ class Use:
     access: Access
 
     @property
+    def atomic(self) -> bool:
+        """Whether it adds atomically, which needs no order among those that do."""
+        return self.statement.atomic and self.access.write
+
+    @property
     def width(self) -> int:
         """Elements that one load or store takes."""
         places = [position for position, access in enumerate(self.statement.accesses) if access is self.access]

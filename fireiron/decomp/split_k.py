@@ -11,28 +11,22 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.done import Done
-from fireiron.decomp.tile import Tile
+from fireiron.executable.atomic_add import TYPES
 from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.expr import FALSE, TRUE, ZERO, Expr, Var, constant, less
 from fireiron.ir import Comment, Hole
-from fireiron.layout import Layout
-from fireiron.machine import SH, Architecture, Block, DType, Kernel, Level, Thread, Warp, Warpgroup, float32, float64, int32
+from fireiron.layout import Layout, Swizzle
+from fireiron.machine import SH, Architecture, Block, Kernel, Level, Warp, Warpgroup
 from fireiron.reduction import ReductionSpec
-from fireiron.refine.layout import Layout as DealOrder
-from fireiron.refine.to import To
 from fireiron.spec import MatMulSpec, Spec
-from fireiron.substrategy import chain, copies_of, divisors, require_steps, steps_for
-from fireiron.tensor import ColMajor, Dealt, Dim, MatrixLayout, Mode, Tensor, View, cut, require_cut, whole_view
+from fireiron.substrategy import chain, copies_of, default_copy, divisors, require_steps, steps_at, steps_for
+from fireiron.tensor import ColMajor, Dealt, Dim, MatrixLayout, Mode, RowMajor, Tensor, View, cut, require_cut, whole_view
 from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
-from fireiron.tunable import chosen, integral
+from fireiron.tunable import chosen, count, integral
 from fireiron.units import check_below
 
 MOST_PARTS = 64
 """The most parts: so many partial results are added for each element."""
-
-_ATOMIC = {float32: 50, int32: 50, float64: 60}
-"""Types with an atomic addition of full precision, and the first compute capability that has it (CUDA C++ Programming Guide, atomicAdd)."""
 
 
 def _parts(value: Any) -> Any:
@@ -40,7 +34,7 @@ def _parts(value: Any) -> Any:
 
 
 def _combine(value: Any) -> Any:
-    return None if value is None else require_steps(value, "split_k combine")
+    return None if value in (None, default_copy()) else require_steps(value, "split_k combine")
 
 
 @attrs.frozen
@@ -61,7 +55,7 @@ class SplitK(Decomposition):
     def of(parts: Any, level: Any, step: Any, combine: Any) -> SplitK:
         """The step from the arguments of the verb."""
         steps = None if combine is None else steps_for(combine, "split_k combine", ("Reduction",))
-        return SplitK(parts, level, step, steps, origin=call_site())
+        return SplitK(count(parts, "split_k"), level, count(step, "split_k step"), steps, origin=call_site())
 
     def label(self) -> str:
         return self._text("" if self.combine is None else chain(self.combine))
@@ -100,24 +94,22 @@ class SplitK(Decomposition):
         body = attrs.evolve(spec, level=self.level, C=own, accumulate=FALSE, **views)
         total = ReductionSpec(spec.level, partial, spec.C, spec.accumulate)
         name = partial.tensor.name
-        steps = _default_combine(spec.C) if self.combine is None else self.combine
+        order = ColMajor if _order(spec.C) == "col" else RowMajor
+        steps = steps_at(default_copy(order) if self.combine is None else self.combine, spec.level)
         children = (Child("body", body, active=active), Child("combine", total, steps, prefix="combine_"))
         before = Comment(f"each {self.level} its part of k, into {name}: {body}")
         after = Comment(f"{name} to C: {total}")
         return Expansion(children, (before, Hole("body"), after, Hole("combine")))
 
     def _partial(self, spec: MatMulSpec, parts: int, context: Context) -> View:
-        """The stack of partial results: in the storage order of C, padded so that accumulators of matrix instructions meet no conflict."""
+        """The stack of partial results, each in the storage order of C."""
         m, n = (constant(size) or 1 for size in spec.C.shape)
-        dtype: DType = spec.accumulator or spec.C.dtype
-        if _order(spec.C) == "col":
-            row, column, plane = 1, m + _pad(4, m), n * (m + _pad(4, m))
-        else:
-            row, column, plane = n + _pad(8, n), 1, m * (n + _pad(8, n))
+        strides = (1, m, m * n) if _order(spec.C) == "col" else (n, 1, m * n)
         copies, copy = copies_of(SH, spec, context)
-        shape = (*spec.C.shape, ZERO + parts)
-        layout = Layout((m, n, parts), (row, column, plane))
-        tensor = Tensor(context.fresh("p_sh"), shape, dtype, SH, layout, copies=copies, owner="accumulates", origin=context.origin)
+        tensor = Tensor(
+            context.fresh("p_sh"), (*spec.C.shape, ZERO + parts), spec.accumulator or spec.C.dtype, SH, Layout((m, n, parts), strides),
+            swizzle=_conflict_free(2 * m if _order(spec.C) == "col" else n), copies=copies, origin=context.origin,
+        )  # fmt: skip
         return whole_view(tensor, copy)
 
     def _parts_of(self, spec: MatMulSpec, parts: int, unit: Expr) -> dict[str, View]:
@@ -186,11 +178,11 @@ def _check_atomic(spec: MatMulSpec, architecture: Architecture) -> None:
     """Blocks add in C's own type, so it must be one in which nothing is lost."""
     if spec.accumulate not in (TRUE, FALSE):
         raise DecompositionError(f"split_k(.., Block): blocks cannot agree on {spec.accumulate}", legal="accumulate=True or False")
-    first = _ATOMIC.get(spec.C.dtype)
+    first = TYPES.get(spec.C.dtype)
     if first is None:
         raise DecompositionError(
             f"split_k(.., Block): C has elements of {spec.C.dtype}, and each block would round the sum to them once more",
-            legal=[str(dtype) for dtype in _ATOMIC],
+            legal=[str(dtype) for dtype in TYPES],
             hint="c_dtype=float32, and a conversion behind it; or split_k to Warp, inside a block",
         )
     if architecture.capability < first:
@@ -224,12 +216,12 @@ def _order(view: View) -> str:
     return layout.order if isinstance(layout, MatrixLayout) else "col"
 
 
-def _pad(elements: int, leading: int) -> int:
-    """Elements behind each row or column, so that neighbours start in different banks."""
-    return elements if leading % 8 == 0 else 0
+def _conflict_free(step: int) -> Swizzle | None:
+    """The swizzle by which the accumulators of a matrix instruction, eight neighbours and four times `step` on, lie in all banks.
 
-
-def _default_combine(target: View) -> tuple[Decomposition, ...]:
-    """One element a thread, neighbouring threads neighbours in the storage of C."""
-    order = (DealOrder(ColMajor),) if _order(target) == "col" else ()
-    return (Tile((1, 1), refinements=(To(Thread), *order)), Done())
+    That is how the lanes of mma.sync hold 32-bit results: rows in row-major storage, every second column in column-major.
+    Runs of 32 elements, which the sum reads, stay free of conflicts.
+    """
+    if step < 16 or step & (step - 1):
+        return None
+    return Swizzle(1, 3, 2) if step == 16 else Swizzle(2, 3, step.bit_length() - 4)

@@ -25,5 +25,6 @@ from fireiron.tree import Executable
 INSTRUCTIONS: tuple[Executable, ...] = (
     *SCALAR, HFMA2, BFMA2, MOVE, INIT, POINTWISE, POINTWISE2, REDUCE, ATOMIC_ADD, LANE_ATOMIC_ADD,
     *MMA_F16, *MMA_FP8, *MMA_INT8, *MMA_TF32, *MMA_F64, *MMA_VOLTA, *LDMATRIX, *STMATRIX, *MOVMATRIX, LANE_MOVE, LANE_INIT, *WMMA,
+    *CP_ASYNC,
 )  # fmt: skip
 """The built-in instructions; each knows the architectures that have it."""

@@ -87,9 +87,16 @@ def one_statement(
         accesses.append(attrs.evolve(access, spread=True) if name in spread else access)
     accumulate = getattr(spec, "accumulate", Const(0))
     return Exec(
-        executable, spec, tuple(accesses), accumulate, context.active,
-        vector=vector or 1, vectors=vectors or ((vector, 1) if vector else ()), lane_maps=tuple(maps[name] for name in spec.operands), origin=context.origin,
-    )  # fmt: skip
+        executable,
+        spec,
+        tuple(accesses),
+        accumulate,
+        context.active,
+        vector=vector or 1,
+        vectors=vectors or ((vector, 1) if vector else ()),
+        lane_maps=tuple(maps[name] for name in spec.operands),
+        origin=context.origin,
+    )
 
 
 def shape_mismatch(spec: Spec, tile: Mapping[str, int], multiples: bool) -> tuple[Mismatch, ...]:

@@ -207,7 +207,7 @@ class _Pipeline:
 
 def _narrowed(loop: For) -> For:
     """The loop with a variable whose range is that of its iterations."""
-    var = attrs.evolve(loop.var, high=loop.extent.high - 1)
+    var = Var(loop.var.name, 0, loop.extent.high - 1)
     return attrs.evolve(loop, var=var, body=tuple(_substituted(loop.body, {loop.var: var})))
 
 

@@ -30,6 +30,11 @@ class Touch:
     loops: tuple[For, ...]
     access: Access
 
+    @property
+    def atomic(self) -> bool:
+        """Whether it adds atomically, which needs no order among those that do."""
+        return self.statement.atomic and self.access.write
+
 
 @attrs.frozen(eq=False)
 class Summary:
@@ -181,7 +186,7 @@ class _Solver:
         near = not any(summaries[k].near_barrier for k in middle)
         for x in before.last:
             for y in behind.first:
-                if (x.access.write or y.access.write) and self._may_overlap(x, y):
+                if (x.access.write or y.access.write) and not (x.atomic and y.atomic) and self._may_overlap(x, y):
                     conflict = self._conflict(x, y, outer)
                     if conflict is None:
                         continue

@@ -54,6 +54,8 @@ class Executor:
             self._multiply_add(site, inputs[0][2], inputs[1][2], outputs[0][3], accumulate, outputs[0][4])
         elif site.copy:
             self._copy(site, inputs[0][2], outputs[0][3])
+        elif site.atomic:
+            self._add(site, inputs, outputs, env, group)
         elif site.lane_maps:
             self._by_lanes(site, inputs, outputs, accumulate, group)
         else:
@@ -117,6 +119,15 @@ class Executor:
         if values.dtype != target.memory.data.dtype:
             values = site.statement.spec.perform({"src": values}, False)["dst"]
         target.put(values if isinstance(target, View) else np.broadcast_to(values, target.shape))
+
+    def _add(self, site: Site, inputs: list[Any], outputs: list[Any], env: Environment, group: Group) -> None:
+        """Each thread adds its elements; where threads or blocks add to one place, nothing gets lost."""
+        ((name, write, read, place, _),) = outputs
+        values = site.statement.spec.perform({inputs[0][0]: inputs[0][2].get()}, False)[name]
+        with self.watch.history.lock:
+            if not place.memory.complete:
+                self.watch.require_defined(site, read, place, env, group)
+            np.add.at(place.memory.flat, place.rows, np.broadcast_to(values, place.shape))
 
     def _perform(self, site: Site, inputs: list[Any], outputs: list[Any], accumulate: Any) -> None:
         """The general case: operands with their element dimensions first, then the spec's own meaning."""
@@ -270,7 +281,7 @@ def _poison(dtype: Any, kind: str) -> Array:
 
 def _gathered(values: Array, lane_map: LaneMap, seats: Array) -> Array:
     """Values `(values, loops, threads, blocks)` as tiles: dimensions of the tile, loops, units, blocks."""
-    units, lanes = seats.shape
+    lanes = seats.shape[1]
     values = np.broadcast_to(values, (lane_map.count, *values.shape[1:-2], max(values.shape[-2], int(seats.max()) + 1), values.shape[-1]))
     parts = np.moveaxis(values[..., seats.T, :], -3, 1)
     source = np.empty(math.prod(lane_map.tile), np.int64)
@@ -281,7 +292,7 @@ def _gathered(values: Array, lane_map: LaneMap, seats: Array) -> Array:
 
 def _dealt(tiles: Array, lane_map: LaneMap, seats: Array, shape: tuple[int, ...]) -> Array:
     """Tiles back as values of the lanes; threads that belong to no whole unit get zeros."""
-    units, lanes = seats.shape
+    lanes = seats.shape[1]
     rank = len(lane_map.tile)
     flat = tiles.reshape(math.prod(lane_map.tile), *tiles.shape[rank:])
     parts = flat.take(lane_map.numbers.T.ravel(), axis=0)

@@ -146,6 +146,8 @@ def global_memory(plan: Plan, arrays: Mapping[str, Array], careful: bool) -> dic
             _check_array(plan, buffer, given)
         elif not buffer.written:
             raise ArgumentError(f"{plan.kernel.name}: the input {buffer.name} is missing", legal=sorted(names))
+        if buffer.name in plan.kernel.zeroed:
+            given = np.zeros(tuple(plan.number(size) for size in buffer.tensor.shape), buffer.dtype.to_numpy())
         result[buffer.name] = Global(plan, buffer, given, careful)
     return result
 

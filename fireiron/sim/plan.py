@@ -62,6 +62,7 @@ class Operand:
         self.kept = len(self.key) < len(loops)
         self.by_block = "block" in everything
         self.spread = access.spread
+        self.adds = False
 
     @property
     def origin(self) -> str | None:
@@ -97,12 +98,14 @@ class Site:
             if name in statement.spec.outputs:
                 read = Operand(plan, access, (*active, *late), False, scope)
                 self.outputs.append((name, Operand(plan, access, active, True, scope), read))
+                self.outputs[-1][1].adds = statement.atomic
             else:
                 self.inputs.append((name, Operand(plan, access, active, False, scope)))
         self.active = tuple(map(compiled, active))
         self.scratch = None
         if statement.scratch is not None:
             self.scratch = Operand(plan, scratch_access(statement.scratch), active, True, scope)
+        self.atomic = statement.atomic
         self.lane_maps = dict(zip(statement.operands, statement.lane_maps, strict=False))
         self.multiply_add = not self.lane_maps and _is_multiply_add(statement)
         self.copy = (

@@ -7,6 +7,7 @@ launch has the shadows of global memory, which all chunks share, and which state
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -32,8 +33,20 @@ class Shadow:
         self.read_log = [np.zeros(size, np.int32) for _ in range(2)]
         self.tags = np.zeros(size, np.int32)
         self.flight: Array | None = None
+        self.adder: list[Array] = []
 
-    def conflicts(self, old: list[Array], clocks: Array, keys: Array, low: Array, high: Array, clock: int) -> Array:
+    def strangers_to(self, kind: str) -> tuple[str, ...]:
+        """The kinds of former touches that a read, a write or an atomic addition must be ordered with; additions need no order."""
+        others = {"read": ("write", "add"), "write": ("write", "read", "add"), "add": ("write", "read")}[kind]
+        return others if self.adder else tuple(one for one in others if one != "add")
+
+    def touches(self, kind: str) -> tuple[Sequence[Array], Array, Sequence[Array]]:
+        """Least and greatest thread, the clock and the logs of former touches of a kind."""
+        if kind == "write":
+            return self.writer, self.write_clock, (self.write_log, self.write_log)
+        return (self.reader, self.read_clock, self.read_log) if kind == "read" else (self.adder, self.add_clock, self.add_log)
+
+    def conflicts(self, old: Sequence[Array], clocks: Array, keys: Array, low: Array, high: Array, clock: int) -> Array:
         """Positions whose threads are not ordered with those recorded."""
         then = clocks[keys]
         recent = then >= (clock >> EPOCH << EPOCH)
@@ -48,15 +61,27 @@ class Shadow:
 
     def read(self, keys: Array, low: Array, high: Array, clock: int, log: int) -> None:
         """Record readers; those that a barrier has ordered before these are forgotten."""
-        former, then = [one[keys] for one in self.reader], self.read_clock[keys]
+        self._join("read", keys, low, high, clock, log)
+
+    def add(self, keys: Array, low: Array, high: Array, clock: int, log: int) -> None:
+        """Record those who add atomically, as readers are."""
+        if not self.adder:
+            self.adder = [np.full(self.tags.size, -1, np.int64) for _ in range(2)]
+            self.add_clock = np.full(self.tags.size, -1, np.int64)
+            self.add_log = [np.zeros(self.tags.size, np.int32) for _ in range(2)]
+        self._join("add", keys, low, high, clock, log)
+
+    def _join(self, kind: str, keys: Array, low: Array, high: Array, clock: int, log: int) -> None:
+        sides, clocks, logs = self.touches(kind)
+        former, then = [one[keys] for one in sides], clocks[keys]
         least, greatest = np.minimum(former[0], low), np.maximum(former[1], high)
         same_block = least // self.pitch == greatest // self.pitch
         old = (then < 0) | (same_block & (then < (clock >> EPOCH << EPOCH))) | ((least // 32 == greatest // 32) & (then < clock))
         lower, higher = old | (low <= former[0]), old | (high >= former[1])
         for side, (mine, better) in enumerate(((low, lower), (high, higher))):
-            self.reader[side][keys] = np.where(better, mine, former[side])
-            self.read_log[side][keys] = np.where(better, log, self.read_log[side][keys])
-        self.read_clock[keys] = clock
+            sides[side][keys] = np.where(better, mine, former[side])
+            logs[side][keys] = np.where(better, log, logs[side][keys])
+        clocks[keys] = clock
 
     def write(self, keys: Array, low: Array, high: Array, clock: int, log: int) -> None:
         """Record writers."""

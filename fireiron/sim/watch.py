@@ -40,6 +40,10 @@ class _Repeated:
         return count >= 2 and all(times >= 2 for _, times in self.places.values())
 
 
+def _kind(operand: Operand) -> str:
+    return "add" if operand.adds else "write" if operand.write else "read"
+
+
 class Watch:
     """What a chunk's shared memory and the launch's global memory went through, and the barriers passed."""
 
@@ -106,12 +110,16 @@ class Watch:
             run = self.latest[id(shadow)] = _Repeated(site, self._clock(group), group)
         return run.settled(operand, place)
 
+    def require_defined(self, site: Site, operand: Operand, place: Place, env: Environment, group: Group) -> None:
+        """Refuse to read what was never written."""
+        defined = place.defined()
+        if not defined.all():
+            self._uninitialised(site, operand, defined, env, group)
+        place.memory.settle()
+
     def _check(self, site: Site, operand: Operand, place: Place, env: Environment, group: Group, span: Any) -> None:
         if not operand.write and not place.memory.complete:
-            defined = place.defined()
-            if not defined.all():
-                self._uninitialised(site, operand, defined, env, group)
-            place.memory.settle()
+            self.require_defined(site, operand, place, env, group)
         shadow = self._shadow_of(operand)
         if shadow is None:
             return
@@ -120,22 +128,22 @@ class Watch:
         if len(waiting):
             self._under_way(site, operand, shadow, int(keys[waiting[0]]), env, group)
         strangers = low // 32 != high // 32 if operand.spread else low != high
-        if operand.write and span is None and strangers.any():
+        if operand.write and not operand.adds and span is None and strangers.any():
             where = int(np.flatnonzero(strangers)[0])
             former = int(low[where]), site, operand, site.place(env)
             self._race_text(site, operand, place, int(keys[where]), former, int(high[where]), env, group)
-        for reader in (False, True) if operand.write else (False,):
-            sides, clocks = (shadow.reader, shadow.read_clock) if reader else (shadow.writer, shadow.write_clock)
+        for former in shadow.strangers_to(_kind(operand)):
+            sides, clocks, logs = shadow.touches(former)
             found = shadow.conflicts(sides, clocks, keys, low, high, self._clock(group))
             if len(found):
-                self._race(site, operand, shadow, place, keys, low, high, int(found[0]), reader, env, group)
+                self._race(site, operand, (sides, logs), place, keys, low, high, int(found[0]), env, group)
 
     def _record(self, site: Site, operand: Operand, place: Place, env: Environment, group: Group, span: Any) -> None:
         if operand.write and not place.memory.complete:
             place.define()
         shadow = self._shadow_of(operand)
         if shadow is not None:
-            record = shadow.write if operand.write else shadow.read
+            record = {"write": shadow.write, "read": shadow.read, "add": shadow.add}[_kind(operand)]
             record(*self._touched(shadow, operand, place, group, span), self._clock(group), self.history.note(site, operand, env))
 
     def _touched(self, shadow: Shadow, operand: Operand, place: Any, group: Group, span: Any) -> tuple[Array, Array, Array]:
@@ -223,22 +231,21 @@ class Watch:
         self,
         site: Site,
         operand: Operand,
-        shadow: Shadow,
+        former: tuple[Sequence[Array], Sequence[Array]],
         place: Any,
         keys: Array,
         low: Array,
         high: Array,
         position: int,
-        reader: bool,
         env: Environment,
         group: Group,
     ) -> None:
         key = int(keys[position])
-        sides = shadow.reader if reader else shadow.writer
+        sides, logs = former
         mine = int(low[position]), int(high[position])
         pairs = [(int(sides[side][key]), me, side) for side in (0, 1) for me in mine]
         other, me, side = max(pairs, key=lambda pair: (pair[0] // 32 != pair[1] // 32, pair[0] != pair[1]))
-        log = int(shadow.read_log[side][key] if reader else shadow.write_log[key])
+        log = int(logs[side][key])
         self._race_text(site, operand, place, key, (other, *self.history.log[log]), me, env, group)
 
     def _race_text(
@@ -261,7 +268,7 @@ class Watch:
         more = {name: pick(vector[name], (*index[1 : 1 + len(site.loops)], 0, 0)[-vector[name].ndim :]) for name, _ in site.loops}
         other, old_site, old_operand, old_env = former
         element = self._element(site, operand, env, group, index)
-        verbs = ["writes" if old_operand.write else "reads", "writes" if operand.write else "reads"]
+        verbs = [{"write": "writes", "read": "reads", "add": "adds to"}[_kind(one)] for one in (old_operand, operand)]
         lines = [old_operand.origin or old_site.statement.origin, operand.origin or site.statement.origin]
         strangers = other // self.plan.pitch != me // self.plan.pitch
         same = strangers or (old_site is site and old_env == site.place(env))

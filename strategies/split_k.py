@@ -1,0 +1,55 @@
+"""Split-k inside a block: warps share the reduction dimension, for matrices too small to give every warp a tile of its own.
+
+    MatMul(M,N,K)(GL,GL,GL)(Kernel)
+      tile(bm,bn).to(Block)            MatMul(16,16,K)(GL,GL,GL)(Block)
+      split_k(parts, Warp, bk)         MatMul(16,16,K/2)(GL,GL,SH)(Warp)        each warp every second chunk of k
+      epilog(RF, float32, ...)         MatMul(16,16,K/2)(GL,GL,RF)(Warp)        accumulators of its own
+      split(bk).pipeline(stages)       MatMul(16,16,64)(GL,GL,RF)(Warp)         copies of its own: no warp waits for another
+      load(A, SH), load(B, SH)         MatMul(16,16,64)(SH,SH,RF)(Warp)
+      split(16).pipeline(2)            MatMul(16,16,16)(SH,SH,RF)(Warp)
+      load(A, RF), load(B, RF)         MatMul(16,16,16)(RF,RF,RF)(Warp)
+      tile(16,16).mma_tile()           MatMul(16,8,16)(RF,RF,RF)(Warp)
+      done()                           HMMA
+                                       Reduction(16,16,2)(SH,GL)(Block)         behind the only barrier of the block
+
+The best small tile of the paper, 16 x 16 with 64 of k and two warps, arranged in three dimensions as those of cuBLAS (Fireiron,
+section 5.3).
+"""
+
+from fireiron import *
+
+SIZES = (256, 256, 1024)
+
+bm = Tunable("bm", 16, 32, 64)
+bn = Tunable("bn", 16, 32, 64)
+bk = Tunable("bk", 64, 32, 128)
+parts = Tunable("parts", 2, 1, 3, 4, 8)
+stages = Tunable("stages", 4, 2, 3, 5)
+
+strategy = (
+    MatMul.tile(bm, bn)
+    .to(Block)
+    .split_k(parts, Warp, bk)
+    .epilog(RF, float32, Init.done(), Move.done())
+    .split(bk)
+    .pipeline(stages)
+    .load(A, SH, Move.coalesced(8).done())
+    .swizzle()
+    .load(B, SH, Move.coalesced(8).done())
+    .swizzle()
+    .split(16)
+    .unroll()
+    .pipeline(2)
+    .load(A, RF, Move.done())
+    .load(B, RF, Move.done())
+    .tile(16, 16)
+    .unroll()
+    .mma_tile()
+    .done()
+)
+
+
+def spec(M, N, K, **options):
+    """Row-major halves, float32 inside, unless said otherwise."""
+    options = {"dtype": float16, "c_dtype": float16, "accumulator": float32, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
+    return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)
