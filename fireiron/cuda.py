@@ -672,6 +672,12 @@ class _Printer:
             lines += text(self, place, f"&{self.place(source, read)}", None if fill == TRUE else _c(fill, 9))
         return lines
 
+    def value(self, statement: Exec, access: Access, offset: tuple[int, ...], dtype: DType) -> str:
+        """An element of an input in another type, zero where it lies outside."""
+        fill = self._rest(access.inside(offset), frozenset(conjuncts(statement.active)) | self.dropped)
+        text = converted(self.place(access, offset), self.kernel.buffer(access.buffer).dtype, dtype)
+        return text if fill == TRUE else f"({_c(fill, 1)} ? {text} : {literal(0, dtype)})"
+
     def each(self, statement: Exec, text: Callable[[str, str], str]) -> list[str]:
         """A line `text(source, target)` for each element of a statement from one operand to another, where the target has it."""
         source, target = statement.accesses

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pi
 
 TARGETS = ("sm_52", "sm_70", "sm_75", "sm_80", "sm_90")
 
-FIRST = {"hmma_turing": 75, "hmma_volta": 70, "hmma_ampere": 70, "small": 70}
+FIRST = {"hmma_turing": 75, "hmma_volta": 70, "hmma_ampere": 70, "small": 70, "split_k": 70, "split_k_blocks": 70}
 """The first compute capability that has the instructions of a strategy for halves; 53 of all others."""
 
 
@@ -45,7 +45,7 @@ def test_strategies(name, target):
         assert report.registers <= 255
         # Listing 1 keeps all of K in a thread's arrays; the naive kernel indexes global memory with 64-bit numbers everywhere
         # of sizes that allow no vectors, copies of one element each, unrolled, are many
-        narrow = name in ("hmma_ampere", "hmma_turing", "hmma_volta", "small") and isinstance(sizes[1], Var)
+        narrow = name in ("hmma_ampere", "hmma_turing", "hmma_volta", "small", "split_k_blocks") and isinstance(sizes[1], Var)
         if name not in ("listing_1", "naive") and not narrow and target in ("sm_80", "sm_90"):
             assert report.spill_stores == 0 and report.stack_frame == 0
         dynamic = any("smem" in line for line in [module.strategy(spec).cuda(target)])

@@ -99,9 +99,13 @@ class _Bounds:
             return known[0] if known else None
         if isinstance(value, Var) and value.name == "block":
             return self.kernel.grid - 1
-        if isinstance(value, FloorDiv) and isinstance(value.left, Var) and value.left.name == "block":
-            count = floordiv(self.kernel.grid, value.right)
-            return count - 1 if count * value.right == self.kernel.grid else None
+        if isinstance(value, FloorDiv):
+            left, divisor = value.left, value.right
+            while isinstance(left, FloorDiv):
+                left, divisor = left.left, divisor * left.right
+            count = floordiv(self.kernel.grid, divisor)
+            exact = isinstance(left, Var) and left.name == "block" and count * divisor == self.kernel.grid
+            return count - 1 if exact else None
         return None
 
     # -------------------------------------------------------------------------------------- proofs

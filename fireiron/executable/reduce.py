@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -20,6 +20,8 @@ MOST_PARTS = 64
 @attrs.frozen
 class ThreadReduce(Executable):
     """`Reduction(1,1,p)` of one thread: one element is the sum of `p`, read one after the other."""
+
+    handles_edges: ClassVar[bool] = True
 
     def performs(self) -> str:
         return f"Reduction(1,1,p)(GL|SH|RF -> GL|SH|RF)(Thread), p at most {MOST_PARTS}"
@@ -47,7 +49,7 @@ class ThreadReduce(Executable):
         kind, result = spec.src.dtype, spec.dst.dtype
         wide = float32 if kind.kind == "float" and kind.bits < 32 else kind
         place = printer.place(target)
-        terms = [printer.converted(printer.place(source, offset), kind, wide) for offset in source.elements()]
+        terms = [printer.value(statement, source, offset, wide) for offset in source.elements()]
         if statement.accumulate != FALSE:
             old = printer.accumulator(statement, printer.converted(place, result, wide), wide)
             terms.insert(0, f"({old})" if " ? " in old else old)

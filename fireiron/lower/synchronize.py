@@ -219,7 +219,7 @@ class _Solver:
         under_way = x.statement.asynchronous and x.access.write
         conflicts = np.flatnonzero((low != high) | under_way)
         alone = x.statement is y.statement and x.access is y.access
-        if not conflicts.size or (alone and (x.access.spread or under_way) and not self._repeats(x, kept)):
+        if not conflicts.size or (alone and (x.access.spread or under_way) and not self._repeats(x, outer)):
             return None
         scope = "warp" if (low // 32 == high // 32).all() else "block"
         crossing = np.flatnonzero(low // 32 != high // 32) if scope == "block" else conflicts
@@ -229,15 +229,19 @@ class _Solver:
             one, other = int(left[2][at_left[where]]), int(right[1][at_right[where]])
         return scope, self._witness(x, y, one, other, int(keys[where]))
 
-    def _repeats(self, touch: Touch, kept: tuple[Var, ...]) -> bool:
-        """Whether a statement of a whole warp comes back to an address in another iteration."""
-        varying = [loop for loop in touch.loops if loop.var not in kept]
+    def _repeats(self, touch: Touch, outer: tuple[Var, ...]) -> bool:
+        """Whether a statement comes back to an address while the loops `outer` stay in one iteration."""
+        varying = [loop for loop in touch.loops if loop.var not in outer]
         needed = needed_variables(self.kernel, touch.statement, touch.access)
         if any(loop.var not in needed or (loop.period and loop.extent.high > loop.period) for loop in varying):
             return True
-        grid = grid_of(self.kernel, touch.loops, needed | set(kept))
+        grid = grid_of(self.kernel, touch.loops, needed)
         mask = active_mask(touch.statement, grid)
-        keys = np.concatenate([address[mask] for address in self._addresses(touch, grid)])
+        prefix: Any = 0
+        for var in outer:
+            prefix = prefix * (var.high + 1) + evaluate(var, grid) if var in needed else prefix
+        prefix = np.broadcast_to(prefix, grid.shape)[mask]
+        keys = np.concatenate([prefix * _SPAN + address[mask] for address in self._addresses(touch, grid)])
         return bool(np.unique(keys).size < keys.size)
 
     def _witness(self, x: Touch, y: Touch, one: int, other: int, key: int) -> str:

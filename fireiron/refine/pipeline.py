@@ -25,7 +25,7 @@ class Pipeline(Refinement):
     Legal from 1 to 16 stages where at least one load stands under the split; a tunable may stand for the number. Loads to
     shared memory become asynchronous copies where the target has them and the width allows it. Loads to registers are
     prefetched; under a pipelined split across its iterations. With `spread` the copies are issued
-    step by step in the split inside, so that they share its issue slots with the arithmetic.
+    step by step in the split inside, so that they share its issue slots with the arithmetic (at least 2 stages).
     rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
     """
 
@@ -38,7 +38,10 @@ class Pipeline(Refinement):
             raise DecompositionError("pipeline: spread is True or False", got=self.spread, at=call_site())
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, stages=chosen(self.stages, "pipeline", 1, MOST), spread=self.spread)
+        stages = chosen(self.stages, "pipeline", 1, MOST)
+        if self.spread and stages == 1:
+            raise DecompositionError("pipeline(1, spread=True): no copy runs ahead that could be spread", legal=f"2 ... {MOST} stages")
+        return attrs.evolve(plan, stages=stages, spread=self.spread)
 
     def __str__(self) -> str:
         return f"pipeline({self.stages}{', spread=True' if self.spread else ''})"

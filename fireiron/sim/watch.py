@@ -139,7 +139,7 @@ class Watch:
                 self._race(site, operand, (sides, logs), place, keys, low, high, int(found[0]), env, group)
 
     def _record(self, site: Site, operand: Operand, place: Place, env: Environment, group: Group, span: Any) -> None:
-        if operand.write and not place.memory.complete:
+        if operand.write and not operand.adds and not place.memory.complete:
             place.define()
         shadow = self._shadow_of(operand)
         if shadow is not None:

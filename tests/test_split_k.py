@@ -1,0 +1,411 @@
+"""Split-k, inside a block and across blocks: exact results, clean checks, planted faults, refusals, compilers."""
+
+import itertools
+import random
+
+import attrs
+import pytest
+from problems import integers, library
+
+from fireiron import *
+from fireiron import ir
+from fireiron.check import Scene, check, check_races, safety
+from fireiron.sim import simulate
+from fireiron.toolchain import compile_cuda, toolchains
+
+np = pytest.importorskip("numpy")
+needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+
+LIBRARY = ("split_k", "split_k_blocks")
+both = pytest.mark.parametrize("name", LIBRARY)
+LAYOUTS = [dict(zip("ABC", layouts, strict=True)) for layouts in itertools.product((ColMajor, RowMajor), repeat=3)]
+SYMBOLS = (sym("M"), sym("N"), sym("K"))
+SIZES = ((1, 1, 1), (16, 16, 64), (16, 16, 65), (17, 15, 128), (33, 50, 129), (64, 64, 512), (40, 24, 1000), (16, 8, 63), (5, 70, 192))
+
+copy = Move.tile(1, 1).to(Lane).done()
+
+
+def tiled(parts, step, level=Warp, combine=None, inner=lambda chain: chain.tile(4, 4).to(Lane)):
+    """Multiply-adds of lanes: each part loads its own chunks."""
+    deal = (Init.tile(4, 4).to(Lane).tile(1, 1).done(), Move.tile(4, 4).to(Lane).tile(1, 1).done())
+    chain = MatMul.tile(16, 32).to(Block).split_k(parts, level, step, combine).epilog(RF, *deal).split(step)
+    chain = chain.load(A, SH, copy).load(B, SH, copy)
+    return inner(chain).split(1).tile(1, 1).done()
+
+
+def arrays_of(spec, seed=0, **sizes):
+    generator = np.random.default_rng(seed)
+    shape = {name: tuple(sizes.get(str(size)) or int(str(size)) for size in spec.operands[name].shape) for name in "ABC"}
+    return {name: integers(shape[name], spec.operands[name].dtype, generator) for name in "ABC"}
+
+
+def verify(strategy, spec, target="sm_90", order=None, **sizes):
+    """The simulated result is NumPy's, in step and in a random order of warps."""
+    arrays = arrays_of(spec, **sizes)
+    kernel = strategy(spec).program(target).ir
+    given = {name: arrays[name] for name in "AB"}
+    added = spec.accumulate == all_of(())
+    expected = spec.reference(*given.values()) + (arrays["C"] if added else 0)
+    for one in (None, random.Random(3)) if order is None else (order,):
+        result = simulate(kernel, {**given, "C": arrays["C"]} if added else given, sizes, order=one)
+        np.testing.assert_array_equal(result.outputs["C"], expected)
+    return kernel
+
+
+# ---------------------------------------------------------------------------------------------- results
+
+
+@both
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "x".join(map(str, sizes)))
+def test_sizes(name, sizes):
+    verify(library(name).strategy, library(name).spec(*sizes))
+
+
+@both
+@pytest.mark.parametrize("layouts", LAYOUTS, ids=lambda one: "".join(str(part)[0] for part in one.values()))
+def test_layouts(name, layouts):
+    for sizes in ((33, 18, 200), (64, 32, 256)):
+        verify(library(name).strategy, library(name).spec(*sizes, **layouts))
+
+
+@both
+def test_sizes_known_at_run_time(name):
+    spec = library(name).spec(*SYMBOLS)
+    for M, N, K in ((1, 1, 1), (33, 70, 129), (16, 16, 640), (64, 16, 300)):
+        verify(library(name).strategy, spec, M=M, N=N, K=K)
+    aligned = library(name).spec(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=64))
+    verify(library(name).strategy, aligned, M=19, N=24, K=192)
+
+
+@both
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 8])
+def test_parts(name, parts):
+    if name == "split_k_blocks" and parts in (1, 3):
+        pytest.skip("no value of its tunable")
+    for values in ({}, {"bm": 32, "bn": 32}):
+        verify(library(name).strategy.with_(parts=parts, bk=32, stages=2, **values), library(name).spec(40, 40, 333))
+
+
+@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_86"])
+@both
+def test_targets(name, target):
+    verify(library(name).strategy, library(name).spec(40, 24, 200), target)
+
+
+@pytest.mark.parametrize("dtype", [float32, float64, float16, int32], ids=str)
+def test_element_types(dtype):
+    for parts, step in ((1, 8), (2, 4), (3, 8), (5, 1)):
+        verify(tiled(parts, step), MatMul(20, 37, 50, dtype=dtype)(GL, GL, GL)(Kernel))
+        verify(tiled(parts, step), MatMul(16, 32, sym("K"), dtype=dtype, C=RowMajor)(GL, GL, GL)(Kernel), K=17)
+
+
+def test_accumulator_and_result_differ():
+    spec = MatMul(20, 37, 50, dtype=float16, accumulator=float32)(GL, GL, GL)(Kernel)
+    kernel = verify(tiled(3, 4), spec)
+    assert kernel.buffer("p_sh").dtype == float32
+    assert kernel.buffer("C").dtype == float16
+
+
+def test_adds_to_c():
+    spec = MatMul(20, 37, 50, accumulate=True)(GL, GL, GL)(Kernel)
+    verify(tiled(2, 8), spec)
+    kernel = verify(blocks(3, 8), spec)
+    assert kernel.zeroed == ()
+    with pytest.raises(ArgumentError, match="adds to C"):
+        blocks(3, 8)(spec).compile()(*(arrays_of(spec)[name] for name in "AB"))
+
+
+def test_warpgroups_share_k_and_warps_tiles():
+    """Three dimensions: two warpgroups in k, in each four warps in m and n."""
+    deal = (Init.tile(16, 8).to(Warp).tile(2, 2).to(Lane).tile(1, 1).done(), Move.tile(16, 8).to(Warp).tile(2, 2).to(Lane).tile(1, 1).done())
+    strategy = (
+        MatMul.tile(32, 16).to(Block).split_k(2, Warpgroup, 8).epilog(RF, *deal).split(8).load(A, SH).load(B, SH)
+        .tile(16, 8).to(Warp).tile(2, 2).to(Lane).split(1).tile(1, 1).done()
+    )  # fmt: skip
+    kernel = verify(strategy, MatMul(50, 40, 44)(GL, GL, GL)(Kernel))
+    assert kernel.threads == 256
+    assert kernel.buffer("a_sh").tensor.copies == 2
+
+
+def test_warps_of_a_warpgroup_share_k():
+    strategy = (
+        MatMul.tile(16, 16).to(Block).tile(8, 16).to(Warpgroup).split_k(3, Warp, 4).epilog(RF).split(4)
+        .tile(2, 2).to(Lane).split(1).tile(1, 1).done()
+    )  # fmt: skip
+    lane = (Init.tile(2, 2).to(Lane).tile(1, 1).done(), Move.tile(2, 2).to(Lane).tile(1, 1).done())
+    kernel = verify(strategy.at(Epilog).replace(MatMul.epilog(RF, *lane).steps[0]), MatMul(20, 30, 19)(GL, GL, GL)(Kernel))
+    assert kernel.threads == 256, "the fourth warp of each warpgroup is idle"
+    assert kernel.buffer("p_sh").tensor.copies == 2
+
+
+def test_inside_a_split():
+    """A static tile of k, loaded by the block and shared by its warps."""
+    strategy = (
+        MatMul.tile(16, 16).to(Block).epilog(SH).split(16).load(A, SH).load(B, SH).split_k(2, Warp, 4).epilog(RF)
+        .split(4).tile(4, 2).to(Lane).split(1).tile(1, 1).done()
+    )  # fmt: skip
+    lane = (Init.tile(4, 2).to(Lane).tile(1, 1).done(), Move.tile(4, 2).to(Lane).tile(1, 1).done())
+    verify(strategy.at(Epilog, index=1).replace(MatMul.epilog(RF, *lane).steps[0]), MatMul(20, 30, 37)(GL, GL, GL)(Kernel))
+
+
+@pytest.mark.parametrize(
+    "combine",
+    [
+        Reduction.tile(1, 2).to(Thread).tile(1, 1).done(),
+        Reduction.tile(1, 1).to(Thread).split(1).done(),
+        Reduction.tile(16, 16).to(Warp).tile(1, 8).to(Lane).tile(1, 1).unroll().done(),
+    ],
+    ids=str,
+)
+def test_combine_is_the_users_choice(combine):
+    strategy = tiled(2, 8, combine=combine)
+    verify(strategy, MatMul(20, 37, 50)(GL, GL, GL)(Kernel))
+    assert eval(repr(strategy)) == strategy == Strategy.from_json(strategy.to_json())
+
+
+def test_reduction_of_an_array():
+    for sizes, options in itertools.product(((9, 7, 3), (32, 16, 1)), ({}, {"dtype": int32}, {"dtype": float16, "dst_dtype": float32})):
+        spec = Reduction(*sizes, **options)(GL, GL)(Kernel)
+        array = integers(sizes, spec.src.dtype, np.random.default_rng(1))
+        for chain in (spec.tile(8, 8).to(Block).tile(1, 1).to(Thread).done(), spec.tile(8, 8).to(Block).tile(2, 1).to(Thread).split(1).tile(1, 1).done()):
+            np.testing.assert_array_equal(simulate(chain.program().ir, {"src": array}).outputs["dst"], spec.reference(array))
+
+
+# ---------------------------------------------------------------------------------------------- across blocks
+
+
+def blocks(parts, step, tile=(16, 32)):
+    deal = (Init.tile(4, 4).to(Thread).tile(1, 1).done(), Move.tile(4, 4).to(Thread).tile(1, 1).done())
+    chain = MatMul.split_k(parts, Block, step).tile(*tile).to(Block).epilog(RF, *deal).split(step).load(A, SH).load(B, SH)
+    return chain.tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+
+
+@pytest.mark.parametrize("dtype", [float32, float64, int32], ids=str)
+def test_blocks(dtype):
+    for parts, step, sizes in itertools.product((1, 2, 3), (1, 8), ((20, 37, 50), (16, 32, 8), (1, 1, 1))):
+        kernel = verify(blocks(parts, step), MatMul(*sizes, dtype=dtype)(GL, GL, GL)(Kernel))
+        assert kernel.zeroed == ("C",)
+        assert int(str(kernel.grid)) == parts * -(-sizes[0] // 16) * -(-sizes[1] // 32)
+
+
+def test_blocks_in_other_orders():
+    spec = MatMul(70, 90, 40)(GL, GL, GL)(Kernel)
+    chain = blocks(3, 8)
+    verify(chain.at(Tile).refine(Bands(2)), spec)
+    verify(chain.at(Tile).refine(DealOrder(ColMajor)), spec)
+    verify(chain.at(Tile).refine(Bands(2)), MatMul(*SYMBOLS)(GL, GL, GL)(Kernel), M=70, N=90, K=41)
+
+
+def test_what_is_said_about_zero():
+    spec = MatMul(20, 37, 50)(GL, GL, GL)(Kernel)
+    text = blocks(3, 8)(spec).cuda()
+    assert "// requires: C is zero before the launch" in text
+    assert "atomicAdd(" in text
+    a, b = (arrays_of(spec)[name] for name in "AB")
+    out = np.full((20, 37), 9, np.float32)
+    assert np.array_equal(blocks(3, 8)(spec).compile()(a, b, out=out), a @ b), "zeroed by who launches"
+
+
+# ---------------------------------------------------------------------------------------------- checks
+
+
+@both
+@pytest.mark.parametrize("layouts", LAYOUTS, ids=lambda one: "".join(str(part)[0] for part in one.values()))
+def test_clean(name, layouts):
+    for sizes in ((256, 256, 1024), (100, 50, 300), (17, 33, 65), SYMBOLS):
+        assert safety(library(name).strategy(library(name).spec(*sizes, **layouts)).program().lowered) == ()
+
+
+@pytest.mark.parametrize("order", [ColMajor, RowMajor], ids=str)
+@pytest.mark.parametrize(("bm", "bn"), [(16, 16), (32, 16), (16, 32), (32, 32), (64, 32)])
+def test_no_bank_conflicts(bm, bn, order):
+    strategy = library("split_k").strategy.with_(bm=bm, bn=bn, stages=2)
+    findings = check(strategy(library("split_k").spec(256, 256, 1024, c_dtype=float32, C=order)).program().ir)
+    assert [one.message for one in findings if one.kind == "banks" and one.severity != "note" and one.buffer == "p_sh"] == []
+
+
+def without(kernel, number):
+    """The kernel without its `number`-th block barrier."""
+    count = iter(range(100))
+
+    def keep(statement):
+        return not (isinstance(statement, ir.Barrier) and statement.scope == "block") or next(count) != number
+
+    def rewritten(body):
+        return tuple(attrs.evolve(one, body=rewritten(one.body)) if isinstance(one, ir.For) else one for one in body if keep(one))
+
+    return attrs.evolve(kernel, body=rewritten(kernel.body))
+
+
+@pytest.mark.parametrize("target", ["sm_75", "sm_90"])
+def test_missing_barrier_before_the_sum_is_found(target):
+    """Parts wait for each other once, and there they must."""
+    spec = library("split_k").spec(40, 40, 300)
+    kernel = library("split_k").strategy(spec).program(target).ir
+    found = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Barrier) and one.scope == "block"]
+    assert len(found) == 1 and "p_sh" in found[0].reason
+    planted = without(kernel, 0)
+    assert {one.buffer for one in check_races(Scene(planted)) if one.severity == "error"} == {"p_sh"}
+    with pytest.raises(SimulationError, match="race on p_sh"):
+        simulate(planted, {name: array for name, array in arrays_of(spec).items() if name != "C"})
+
+
+def with_plain_access(kernel, verb):
+    """The kernel with a plain copy from or to C beside the additions."""
+    add = next(one for one, _ in ir.execs(kernel.body) if one.atomic)
+    move = MoveSpec(Thread, add.spec.src, add.spec.dst)
+    if verb == "reads":
+        move = MoveSpec(Thread, add.spec.dst, add.spec.src)
+    source, target = add.accesses
+    accesses = (source, target) if verb == "writes" else (attrs.evolve(target, write=False), attrs.evolve(source, write=True))
+    plain = attrs.evolve(add, spec=move, accesses=accesses, instruction=ThreadMove("Move"))
+
+    def beside(body):
+        for one in body:
+            yield attrs.evolve(one, body=tuple(beside(one.body))) if isinstance(one, ir.For) else one
+            if one is add:
+                yield plain
+
+    return attrs.evolve(kernel, body=tuple(beside(kernel.body)))
+
+
+@pytest.mark.parametrize("verb", ["writes", "reads"])
+def test_plain_accesses_beside_additions_are_found(verb):
+    spec = MatMul(16, 32, 50)(GL, GL, GL)(Kernel)
+    planted = with_plain_access(blocks(3, 8)(spec).program().ir, verb)
+    assert any(one.severity == "error" and one.buffer == "C" for one in check_races(Scene(planted)))
+    for order in (None, random.Random(1)):
+        with pytest.raises(SimulationError, match="race on C"):
+            simulate(planted, {name: array for name, array in arrays_of(spec).items() if name != "C"}, order=order)
+
+
+@pytest.mark.parametrize("verb", ["writes", "reads"])
+def test_additions_of_one_block_need_order_with_plain_accesses(verb):
+    """Threads that add to one element are no race; one that reads or writes it is."""
+    spec = AtomicAdd(64, 1, dtype=int32)(GL, GL)(Kernel)
+    chain = spec.tile(64, 1).to(Block).tile(1, 1).to(Thread).done()
+    kernel = chain.program().ir
+
+    def onto_one(body):
+        """All threads add to element 0."""
+        for one in body:
+            if isinstance(one, ir.Exec):
+                source, target = one.accesses
+                one = attrs.evolve(one, accesses=(source, attrs.evolve(target, base=tuple(part * 0 for part in target.base))))
+            yield one
+
+    planted = attrs.evolve(kernel, body=tuple(onto_one(kernel.body)))
+    data = {"src": np.arange(64, dtype=np.int32).reshape(64, 1), "dst": np.ones((64, 1), np.int32)}
+    assert safety(planted) == ()
+    assert simulate(planted, data).outputs["dst"][0, 0] == 1 + np.arange(64).sum()
+    worse = with_plain_access(planted, verb)
+    if verb == "reads":  # every thread reads element 0 and keeps it in its own
+        add, plain = (one for one, _ in ir.execs(worse.body))
+        worse = attrs.evolve(worse, buffers=tuple(attrs.evolve(one, written=True) for one in worse.buffers))
+    assert any(one.severity == "error" and one.buffer == "dst" for one in check_races(Scene(worse)))
+    with pytest.raises(SimulationError, match="race on dst"):
+        simulate(worse, data)
+
+
+def test_uninitialised_sums_are_found():
+    spec = MatMul(16, 32, 50, dtype=int32, accumulate=True)(GL, GL, GL)(Kernel)
+    kernel = blocks(3, 8)(spec).program().ir
+    with pytest.raises(SimulationError, match="read before anything was written"):
+        simulate(kernel, {name: array for name, array in arrays_of(spec).items() if name != "C"})
+
+
+# ---------------------------------------------------------------------------------------------- refusals
+
+
+def refused(strategy, spec, match, kind=FireironError):
+    with pytest.raises(kind, match=match) as caught:
+        _ = strategy(spec).program("sm_90").ir
+    return caught.value
+
+
+def test_refusals():
+    plain = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
+    halves = MatMul(64, 64, 64, dtype=float16)(GL, GL, GL)(Kernel)
+    assert "c_dtype=float32" in refused(blocks(2, 8), halves, "float16, and each block would round").hint
+    refused(blocks(2, 8), MatMul(64, 64, 64, dtype=bfloat16)(GL, GL, GL)(Kernel), "bfloat16")
+    refused(MatMul.split_k(2, Warp, 8), plain, "not below Kernel")
+    refused(MatMul.tile(16, 16).to(Block).split_k(2, Block, 8), plain, "not below Block")
+    refused(MatMul.tile(16, 16).to(Block).split(8).split_k(3, Warp, 4), plain, "3 parts do not divide the 2 chunks")
+    refused(MatMul.tile(16, 16).to(Block).split(8).split_k(2, Warp, 3), plain, "3 does not divide")
+    refused(MatMul.split_k(2, Block, 8).split_k(2, Block, 8), plain, "inside split_k")
+    refused(MatMul.split_k(2, Block, 8).tile(16, 16).to(Block).split_k(2, Warp, 8), plain, "inside split_k")
+    refused(MatMul.split_k(2, Block, 8).tile(16, 16).to(Block).tile(16, 16).to(Block), plain, "not below Block")
+    no_epilog = MatMul.split_k(2, Block, 8).tile(16, 16).to(Block).tile(1, 1).to(Thread).split(1).done()
+    assert "epilog" in refused(no_epilog, plain, "several blocks add").hint
+    refused(MatMul.split_k(2, Block, 8, Reduction.tile(1, 1).done()), plain, "leave combine out")
+    refused(tiled(40, 8), plain, "1280 threads")
+    refused(tiled(65, 8), plain, "1 ... 64")
+    refused(MatMul.tile(16, 16).to(Block).tile(16, 16).to(Warpgroup).split_k(5, Warp, 8), plain, "has 4 units of Warp")
+    refused(MatMul.split_k(2, Block, 8).done("// nothing"), plain, "several blocks add|tile|Kernel")
+    for wrong in (0, -1, 1.5, True, "2", None):
+        with pytest.raises(FireironError):
+            MatMul.split_k(wrong, Warp, 8)
+        with pytest.raises(FireironError):
+            MatMul.split_k(2, Warp, wrong)
+        with pytest.raises(FireironError):
+            MatMul.split_k(2, wrong, 8)
+    with pytest.raises(FireironError, match="Reduction"):
+        MatMul.split_k(2, Warp, 8, Reduction)
+    with pytest.raises(FireironError):
+        _ = Move(8, 8)(GL, GL)(Kernel).tile(8, 8).to(Block).split_k(2, Warp, 8).result
+
+
+def test_pascal_is_the_first_to_add_doubles():
+    spec = MatMul(64, 64, 64, dtype=float64)(GL, GL, GL)(Kernel)
+    with pytest.raises(DecompositionError, match="no atomic addition of float64"):
+        _ = blocks(2, 8)(spec).program("sm_52").ir
+    _ = blocks(2, 8)(spec).program("sm_60").ir
+
+
+# ---------------------------------------------------------------------------------------------- values
+
+
+@both
+def test_values(name):
+    strategy = library(name).strategy
+    assert eval(repr(strategy)) == strategy
+    assert Strategy.from_json(strategy.to_json()) == strategy
+    assert eval(repr(strategy.unrefined())) == strategy.unrefined()
+    step = strategy.at(SplitK).step
+    assert eval(f"MatMul.{step.label()}").steps == (step,)
+    assert strategy.with_(parts=4).at(SplitK).step.parts == 4
+
+
+def test_specs_are_stored():
+    from fireiron.store import dumps, loads_spec
+
+    chain = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).split_k(2, Warp, 64)
+    part = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).split_k(2, Block, 64)
+    for spec in (chain.result, part.result, Reduction(8, 8, 2)(GL, GL)(Kernel), AtomicAdd(8, 8)(RF, GL)(Warp)):
+        assert loads_spec(dumps(spec)) == spec
+    assert part.result.partial and not chain.result.partial
+
+
+# ---------------------------------------------------------------------------------------------- compilers
+
+
+@needs_nvrtc
+@both
+@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90"])
+def test_compiles(name, target):
+    for sizes in (library(name).SIZES, (100, 50, 300), SYMBOLS):
+        program = library(name).strategy(library(name).spec(*sizes)).program(target)
+        compiled = compile_cuda(program.cuda, target)
+        assert sizes == SYMBOLS or compiled.resources[program.name].spill_stores == 0
+        if name == "split_k_blocks":
+            assert "red.global.add.f32" in compiled.ptx or "atom.global.add.f32" in compiled.ptx
+
+
+@needs_nvrtc
+def test_types_compile():
+    for dtype in (float32, float64, float16, bfloat16, int32):
+        spec = MatMul(20, 37, 50, dtype=dtype)(GL, GL, GL)(Kernel)
+        compile_cuda(tiled(3, 8)(spec).cuda("sm_80"), "sm_80")
+        if dtype not in (float16, bfloat16):
+            compile_cuda(blocks(3, 8)(spec).cuda("sm_80"), "sm_80")
+    compile_cuda(tiled(3, 8)(MatMul(20, 37, 50, dtype=float16, accumulator=float32, accumulate=True)(GL, GL, GL)(Kernel)).cuda("sm_80"), "sm_80")
