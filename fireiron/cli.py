@@ -527,7 +527,8 @@ def _simulated(
             say("ran in", f"the simulator, {result.seconds:.2f} s")
             (output,) = program.spec.outputs
             return _compared(result.outputs[output], program.spec.reference(*arrays.values()))
-        return _sampled(program, symbols, arrays, _order(program, symbols, total)[: wanted or total], wanted is not None, say)
+        chosen = _order(program, symbols, total)[: _whole(program, wanted or total)]
+        return _sampled(program, symbols, arrays, chosen, wanted is not None, say)
     except SimulationError as error:
         return {"message": str(error), "error": type(error).__name__}
 
@@ -541,7 +542,7 @@ def _sampled(
     started = time.monotonic()
     total = int(program.ir.grid.evaluate(symbols))
     (output,) = program.spec.outputs
-    done, size, seconds = 0, len(order) if all_of_them else 1, 0.0
+    done, size, seconds = 0, len(order) if all_of_them else _whole(program, 1), 0.0
     wrong: Mapping[str, Any] | None = None
     while done < len(order) and wrong is None:
         batch = sorted(order[done : done + size])
@@ -553,7 +554,7 @@ def _sampled(
         _progress(f"{done} of {total} blocks")
         if each > left and not all_of_them:
             break
-        size = max(1, min(int(left / 2 / each), 8 * size))
+        size = _whole(program, max(1, min(int(left / 2 / each), 8 * size)))
     _progress("")
     rest = total - done
     say("blocks", f"{done} of {total} are simulated and compared; the other {rest} are NOT executed" if rest else total, total=total)
@@ -562,8 +563,15 @@ def _sampled(
     return wrong
 
 
+def _whole(program: Program, blocks: int) -> int:
+    """The number of blocks, rounded up to those that add to the same tiles of the output: only their sum can be compared."""
+    part = program.grown.context.names.part
+    parts = 1 if part is None else part.high + 1
+    return -(-blocks // parts) * parts
+
+
 def _order(program: Program, symbols: Mapping[str, int], total: int) -> list[int]:
-    """All blocks: the first, the last, those in the corners of the output, then the others at random."""
+    """All blocks: the first, the last, those in the corners of the output, then the others at random; those of one tile together."""
     import numpy
 
     blocks = dict.fromkeys((0, total - 1))
@@ -575,7 +583,8 @@ def _order(program: Program, symbols: Mapping[str, int], total: int) -> list[int
         for keys in (starts, [-start for start in starts], [starts[0], -starts[-1]], [-starts[0], starts[-1]]):
             blocks[int(numpy.lexsort(keys)[0])] = None
     blocks |= dict.fromkeys(numpy.random.default_rng(total).permutation(total).tolist())
-    return list(blocks)
+    parts = _whole(program, 1)
+    return [first * parts + part for first in dict.fromkeys(block // parts for block in blocks) for part in range(parts)]
 
 
 def _block_tile(program: Program) -> tuple[Any, ...] | None:

@@ -102,7 +102,7 @@ class ReductionStarter(Starter):
         Reduction(1,1,4)(GL,GL)(Thread)
         """
         sizes = (check_size(M, "M"), check_size(N, "N"), check_size(P, "P"))
-        layouts = (check_layout(src, "src", sizes), check_layout(dst, "dst", sizes[:2]))
+        layouts = (check_layout(src, "src", sizes[:2]), check_layout(dst, "dst", sizes[:2]))
         first = as_dtype(dtype)
         return _Shape(sizes, (first, first if dst_dtype is None else as_dtype(dst_dtype)), layouts, as_condition(accumulate))
 

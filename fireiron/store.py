@@ -79,7 +79,7 @@ from fireiron.refine.to import To
 from fireiron.refine.unchecked import Unchecked
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import Init, InitSpec, MatMul, MatMulSpec, Move, MoveSpec, Spec, Starter, check_layout, check_size
-from fireiron.strategy import UID, Epiloged, Loaded, Splitted, Strategy, Tiled
+from fireiron.strategy import UID, Epiloged, Loaded, Parted, Splitted, Strategy, Tiled
 from fireiron.tensor import ColMajor, Dealt, Dim, MatrixLayout, Mode, RowMajor, Tensor, View
 from fireiron.tree import Decomposition
 from fireiron.tunable import Derived, Tunable
@@ -105,7 +105,9 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
 """The built-in classes by the name under which they are stored."""
 
 _STARTERS: Final[Mapping[str, Starter]] = {repr(one): one for one in (MatMul, Move, Init, BinaryPointwise, Reduction, AtomicAdd)}
-_CHAINS: Final[Mapping[type[Decomposition], type[Strategy]]] = {Tile: Tiled, Split: Splitted, Load: Loaded, Epilog: Epiloged}
+_CHAINS: Final[Mapping[type[Decomposition], type[Strategy]]] = {
+    Tile: Tiled, Split: Splitted, SplitK: Parted, Load: Loaded, Epilog: Epiloged,
+}  # fmt: skip
 _WIDTH: Final = 120
 
 # ---------------------------------------------------------------------------------------------- the public functions

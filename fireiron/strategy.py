@@ -367,6 +367,24 @@ class Splitted(Strategy):
         return self.refine(Unchecked(reason))
 
 
+class Parted(Strategy):
+    """A chain that ends with `split_k`."""
+
+    def pad(self, elements: int) -> Self:
+        """Add elements to the leading dimension of the partial results, instead of the swizzle that they have by default.
+
+        Legal from 0 to 4096; 0 for instructions that want neither, such as WMMA's. rewrite: P_sh[p][16][16] --> P_sh[p][16][16 + elements]
+        """
+        return self.refine(Pad(count(elements, "pad", 0, MOST_PAD)))
+
+    def unchecked(self, reason: str) -> Self:
+        """Report races as warnings; the reason is printed in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+        return self.refine(Unchecked(reason))
+
+
 class Loaded(Strategy):
     """A chain that ends with `load`."""
 
@@ -568,5 +586,6 @@ def parse_permutation(text: str) -> Expr:
 
 
 __all__ = [
-    "Cursor", "Derived", "Epiloged", "Loaded", "Split", "Splitted", "Strategy", "Tile", "Tiled", "Tunable", "appended", "parse_permutation",
+    "Cursor", "Derived", "Epiloged", "Loaded", "Parted", "Split", "Splitted", "Strategy", "Tile", "Tiled", "Tunable", "appended",
+    "parse_permutation",
 ]  # fmt: skip

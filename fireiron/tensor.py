@@ -20,6 +20,8 @@ from fireiron.machine import DType, Memory
 class MatrixLayout:
     """Row- or column-major storage, optionally with a leading dimension (elements from one row or column to the next).
 
+    Dimensions beyond the second stack such matrices, one behind the other.
+
     >>> RowMajor(ld=1040)
     RowMajor(ld=1040)
     """
@@ -143,7 +145,8 @@ class Tensor:
         """Addresses for an addressable memory (not for registers, which are distributed)."""
         if isinstance(self.layout, Layout):
             return _hierarchical_storage(self)
-        order = range(len(self.shape)) if self.layout.order == "col" else range(len(self.shape) - 1, -1, -1)
+        rank = len(self.shape)
+        order = range(rank) if self.layout.order == "col" or rank < 2 else (1, 0, *range(2, rank))
         weights: dict[int, Expr] = {}
         weight: Expr = as_expr(1)
         for position, dim in enumerate(order):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fireiron.machine import DType, Level, Memory
-    from fireiron.strategy import Epiloged, Loaded, Splitted, Strategy, Tiled
+    from fireiron.strategy import Epiloged, Loaded, Parted, Splitted, Strategy, Tiled
     from fireiron.tree import Decomposition, Executable
 
     Size = int | Any
@@ -62,7 +62,7 @@ class Verbs:
 
         return appended(self, Split.of(sizes, by_dim), Splitted)
 
-    def split_k(self, parts: Size, level: Level, step: Size, combine: Strategy | None = None) -> Strategy:
+    def split_k(self, parts: Size, level: Level, step: Size, combine: Strategy | None = None) -> Parted:
         """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
 
         Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
@@ -78,9 +78,9 @@ class Verbs:
         MatMul(16,16,128)(GL,GL,SH)(Warp)
         """
         from fireiron.decomp.split_k import SplitK
-        from fireiron.strategy import appended
+        from fireiron.strategy import Parted, appended
 
-        return appended(self, SplitK.of(parts, level, step, combine))
+        return appended(self, SplitK.of(parts, level, step, combine), Parted)
 
     def load(self, operand: object, memory: Memory, move: Strategy | None = None) -> Loaded:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one call: the GPU tests, the comparison with cuBLAS, compute-sanitizer with its control.
-#   perf/run_on_gpu.sh FOLDER      writes its logs and gemm.json there; about four minutes on an H200
+# Everything that needs a GPU, in one call: the GPU tests, compute-sanitizer with its control, the comparisons with cuBLAS and others.
+#   perf/run_on_gpu.sh FOLDER [SAMPLE]      writes its logs there; about ten minutes on an H200. SAMPLE: see bench_tensor_cores.py
 set -u
 cd "$(dirname "$0")/.."
 out=${1:?folder for the results}
@@ -11,7 +11,7 @@ export PYTHONPATH=$PWD PYTHONUNBUFFERED=1
   python3 -c 'import cupy, numpy, sys; print("python", sys.version.split()[0], "cupy", cupy.__version__, "numpy", numpy.__version__)'
   git rev-parse HEAD 2>/dev/null
 } > "$out/environment.txt"
-python3 -m pytest -q --tb=short tests/test_gpu.py tests/test_toolchain.py > "$out/gpu_tests.txt" 2>&1
+python3 -m pytest -q -n 6 --tb=short tests/test_*gpu.py tests/test_toolchain.py > "$out/gpu_tests.txt" 2>&1
 tail -3 "$out/gpu_tests.txt"
 {
   for mode in clean racy; do
@@ -23,3 +23,5 @@ tail -3 "$out/gpu_tests.txt"
 } > "$out/sanitizer.txt"
 cat "$out/sanitizer.txt"
 timeout 250 python3 perf/bench_gemm.py -o "$out/gemm.json" --rounds 20 2>&1 | tee "$out/gemm.txt"
+timeout 300 python3 perf/bench_tensor_cores.py ${2:+--sample "$2"} -o "$out/tensor_cores.json" --rounds 20 2>&1 | tee "$out/tensor_cores.txt"
+timeout 100 python3 perf/bench_ablation.py -o "$out/ablation.json" --rounds 20 2>&1 | tee "$out/ablation.txt"

@@ -14,7 +14,9 @@ import numpy as np
 
 from fireiron import *
 from fireiron import launch
-from strategies import hgemm_nt, listing_1, listing_2, maxwell
+from strategies import hgemm_nt, hmma_ampere, hmma_turing, listing_1, listing_2, maxwell, sgemm, small, wmma_optimized
+
+CLEAN = (listing_1, listing_2, maxwell, hgemm_nt, sgemm, hmma_ampere, hmma_turing, small, wmma_optimized)
 
 
 def run(strategy, spec):
@@ -33,7 +35,7 @@ def main():
         racy = listing_2.strategy.at(Load, A).refine(NoSync()).at(Load, B).refine(NoSync()).at(Load, B).refine(Unchecked("planted control"))
         print("equal to NumPy:", run(racy, listing_2.spec(200, 150, 70)))
     else:
-        for module in (listing_1, listing_2, maxwell, hgemm_nt):
+        for module in CLEAN:
             print(module.__name__, "equal to NumPy:", run(module.strategy, module.spec(200, 150, 70)))
 
 

@@ -51,5 +51,5 @@ strategy = (
 
 def spec(M, N, K, **options):
     """Row-major halves, float32 inside, unless said otherwise."""
-    options = {"dtype": float16, "c_dtype": float16, "accumulator": float32, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
+    options = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)

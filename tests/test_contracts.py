@@ -20,7 +20,7 @@ from fireiron import decomp, executable, refine, toolchain
 from fireiron.ir import execs
 from fireiron.lower.walk import grow_tree
 from fireiron.machine import FRAGMENTS
-from fireiron.strategy import Cursor, Epiloged, Loaded, Splitted, Tiled
+from fireiron.strategy import Cursor, Epiloged, Loaded, Parted, Splitted, Tiled
 from fireiron.tree import count_threads, grow
 from fireiron.verbs import Verbs
 
@@ -98,7 +98,7 @@ def steps_of_language():
 
 VERBS = [(Verbs, name) for name, one in vars(Verbs).items() if inspect.isfunction(one)] + [
     (cls, name)
-    for cls in (Tiled, Splitted, Loaded, Epiloged)
+    for cls in (Tiled, Splitted, Parted, Loaded, Epiloged)
     for name, one in vars(cls).items()
     if inspect.isfunction(one) and name[0] != "_"
 ]
@@ -114,8 +114,8 @@ def test_verbs_say_when_they_are_legal(owner, name):
 
 
 def test_every_refinement_has_a_method():
-    methods = {(cls, name) for cls in (Tiled, Splitted, Loaded, Epiloged) for name in vars(cls)}
-    by_verb = {"tile": Tiled, "split": Splitted, "load": Loaded, "epilog": Epiloged}
+    methods = {(cls, name) for cls in (Tiled, Splitted, Parted, Loaded, Epiloged) for name in vars(cls)}
+    by_verb = {"tile": Tiled, "split": Splitted, "split_k": Parted, "load": Loaded, "epilog": Epiloged}
     names = {"permute": "swizzle"}
     for module in extensions(refine):
         (one,) = family(module, Refinement)

@@ -117,7 +117,10 @@ def test_adds_to_c():
 
 def test_warpgroups_share_k_and_warps_tiles():
     """Three dimensions: two warpgroups in k, in each four warps in m and n."""
-    deal = (Init.tile(16, 8).to(Warp).tile(2, 2).to(Lane).tile(1, 1).done(), Move.tile(16, 8).to(Warp).tile(2, 2).to(Lane).tile(1, 1).done())
+    deal = (
+        Init.tile(16, 8).to(Warp).tile(2, 2).to(Lane).tile(1, 1).done(),
+        Move.tile(16, 8).to(Warp).tile(2, 2).to(Lane).tile(1, 1).done(),
+    )
     strategy = (
         MatMul.tile(32, 16).to(Block).split_k(2, Warpgroup, 8).epilog(RF, *deal).split(8).load(A, SH).load(B, SH)
         .tile(16, 8).to(Warp).tile(2, 2).to(Lane).split(1).tile(1, 1).done()
@@ -136,6 +139,19 @@ def test_warps_of_a_warpgroup_share_k():
     kernel = verify(strategy.at(Epilog).replace(MatMul.epilog(RF, *lane).steps[0]), MatMul(20, 30, 19)(GL, GL, GL)(Kernel))
     assert kernel.threads == 256, "the fourth warp of each warpgroup is idle"
     assert kernel.buffer("p_sh").tensor.copies == 2
+
+
+@pytest.mark.parametrize("order", [ColMajor, RowMajor], ids=str)
+def test_wmma(order):
+    """Fragments are stored where there is a leading dimension and no swizzle."""
+    chain = MatMul.tile(32, 16).to(Block).split_k(2, Warp, 16).pad(4)
+    chain = chain.epilog(FR(16, 16, 16), *(one.tile(16, 16).unroll().done() for one in (Init, Move))).split(16)
+    chain = chain.load(A, SH, copy).load(B, SH, copy).tile(16, 16).unroll()
+    chain = chain.load(A, FR(16, 16, 16), Move.done()).load(B, FR(16, 16, 16), Move.done()).done()
+    spec = MatMul(40, 30, 70, dtype=float16, c_dtype=float32, C=order)(GL, GL, GL)(Kernel)
+    assert "store_matrix_sync(" in chain(spec).cuda("sm_80")
+    verify(chain, spec, "sm_80")
+    assert eval(repr(chain)) == chain == Strategy.from_json(chain.to_json())
 
 
 def test_inside_a_split():
@@ -167,8 +183,53 @@ def test_reduction_of_an_array():
     for sizes, options in itertools.product(((9, 7, 3), (32, 16, 1)), ({}, {"dtype": int32}, {"dtype": float16, "dst_dtype": float32})):
         spec = Reduction(*sizes, **options)(GL, GL)(Kernel)
         array = integers(sizes, spec.src.dtype, np.random.default_rng(1))
-        for chain in (spec.tile(8, 8).to(Block).tile(1, 1).to(Thread).done(), spec.tile(8, 8).to(Block).tile(2, 1).to(Thread).split(1).tile(1, 1).done()):
+        for chain in (
+            spec.tile(8, 8).to(Block).tile(1, 1).to(Thread).done(),
+            spec.tile(8, 8).to(Block).tile(2, 1).to(Thread).split(1).tile(1, 1).done(),
+        ):
             np.testing.assert_array_equal(simulate(chain.program().ir, {"src": array}).outputs["dst"], spec.reference(array))
+
+
+def test_random_arrangements():
+    """Parts, chunks, tiles, levels, storage orders, copies and sizes drawn together; half the sizes are no powers of two."""
+    draw = random.Random(11)
+    for _ in range(40):
+        step, parts, level = draw.choice((1, 2, 3, 4, 8)), draw.randint(1, 5), draw.choice((Warp, Warp, Warpgroup))
+        parts = min(parts, 3) if level == Warpgroup else parts
+        tile = draw.choice(((16, 32), (32, 16), (8, 24), (24, 40)))
+        part = draw.choice(((2, 4), (4, 2), (8, 8), (1, 1)))
+        part = tuple(size if whole % size == 0 else 1 for size, whole in zip(part, tile, strict=True))
+        unit = (lambda start, size: start.tile(*size).to(Lane)) if level == Warp else (lambda start, size: start.tile(*size).to(Thread))
+        deal = (unit(Init, part).tile(1, 1).done(), unit(Move, part).tile(1, 1).done())
+        across = draw.random() < 0.4
+        start = (
+            MatMul.split_k(parts, Block, step).tile(*tile).to(Block) if across else MatMul.tile(*tile).to(Block).split_k(parts, level, step)
+        )
+        if not across and draw.random() < 0.3:
+            start = start.pad(draw.randint(0, 5))
+        if across:
+            deal = (Init.tile(*part).to(Thread).tile(1, 1).done(), Move.tile(*part).to(Thread).tile(1, 1).done())
+            unit = lambda start, size: start.tile(*size).to(Thread)
+        chain = start.epilog(RF, *deal).split(step)
+        if draw.random() < 0.5:
+            chain = chain.pipeline(draw.randint(1, 4))
+        move = Move.coalesced(draw.choice((1, 2, 4))).done()
+        chain = unit(chain.load(A, SH, move).load(B, SH, move), part).split(1).tile(1, 1).done()
+        orders = {name: draw.choice((ColMajor, RowMajor)) for name in "ABC"}
+        K = draw.choice((1, step, step * parts, step * parts + 1, step * parts * 3 - 1, 37))
+        sizes = {"M": draw.choice((1, tile[0], tile[0] + 1, 20)), "N": draw.choice((1, tile[1], tile[1] * 2 - 1, 33)), "K": K}
+        symbolic = draw.random() < 0.4
+        spec = MatMul(*(sym(name) if symbolic else size for name, size in sizes.items()), **orders)(GL, GL, GL)(Kernel)
+        try:
+            kernel = chain(spec).program(draw.choice(("sm_75", "sm_90"))).ir
+        except ResourceError:
+            continue
+        except DecompositionError as error:
+            assert "cannot be divided over the registers" in str(error) or "deals elements to threads" in str(error), f"{chain}\n{spec}"
+            continue
+        arrays = {name: array for name, array in arrays_of(spec, **sizes).items() if name != "C"}
+        got = simulate(kernel, arrays, sizes if symbolic else {}, order=draw.choice((None, random.Random(1)))).outputs["C"]
+        assert np.array_equal(got, spec.reference(*arrays.values())), f"{chain}\n{spec} {sizes}"
 
 
 # ---------------------------------------------------------------------------------------------- across blocks
@@ -300,7 +361,6 @@ def test_additions_of_one_block_need_order_with_plain_accesses(verb):
     assert simulate(planted, data).outputs["dst"][0, 0] == 1 + np.arange(64).sum()
     worse = with_plain_access(planted, verb)
     if verb == "reads":  # every thread reads element 0 and keeps it in its own
-        add, plain = (one for one, _ in ir.execs(worse.body))
         worse = attrs.evolve(worse, buffers=tuple(attrs.evolve(one, written=True) for one in worse.buffers))
     assert any(one.severity == "error" and one.buffer == "dst" for one in check_races(Scene(worse)))
     with pytest.raises(SimulationError, match="race on dst"):
@@ -362,6 +422,15 @@ def test_pascal_is_the_first_to_add_doubles():
     _ = blocks(2, 8)(spec).program("sm_60").ir
 
 
+@pytest.mark.parametrize("blocks", [(), ("--blocks", "3")], ids=["all", "sample"])
+@both
+def test_run(name, blocks, capsys):
+    """A sample of blocks has all parts of its tiles: only their sum can be compared."""
+    from fireiron.cli import main
+
+    assert main(["run", name, "--simulate", "-M", "130", "-N", "70", "-K", "300", *blocks]) == 0, capsys.readouterr().out
+
+
 # ---------------------------------------------------------------------------------------------- values
 
 
@@ -408,4 +477,6 @@ def test_types_compile():
         compile_cuda(tiled(3, 8)(spec).cuda("sm_80"), "sm_80")
         if dtype not in (float16, bfloat16):
             compile_cuda(blocks(3, 8)(spec).cuda("sm_80"), "sm_80")
-    compile_cuda(tiled(3, 8)(MatMul(20, 37, 50, dtype=float16, accumulator=float32, accumulate=True)(GL, GL, GL)(Kernel)).cuda("sm_80"), "sm_80")
+    compile_cuda(
+        tiled(3, 8)(MatMul(20, 37, 50, dtype=float16, accumulator=float32, accumulate=True)(GL, GL, GL)(Kernel)).cuda("sm_80"), "sm_80"
+    )

@@ -100,9 +100,11 @@ class _Bounds:
         if isinstance(value, Var) and value.name == "block":
             return self.kernel.grid - 1
         if isinstance(value, FloorDiv):
-            left, divisor = value.left, value.right
+            left: Expr = value.left
+            divisor = value.right
             while isinstance(left, FloorDiv):
-                left, divisor = left.left, divisor * left.right
+                divisor = divisor * left.right
+                left = left.left
             count = floordiv(self.kernel.grid, divisor)
             exact = isinstance(left, Var) and left.name == "block" and count * divisor == self.kernel.grid
             return count - 1 if exact else None

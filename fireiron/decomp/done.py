@@ -62,7 +62,8 @@ class Done(Decomposition):
         """The executable that performs a spec; a `MatchError` with the nearest ones if there is none."""
         if getattr(spec, "partial", False):
             raise DecompositionError(
-                f"{spec}: several blocks add to C, and only the store of an epilog adds atomically", hint=".epilog(RF) behind tile(...).to(Block)"
+                f"{spec}: several blocks add to C, and only the store of an epilog adds atomically",
+                hint=".epilog(RF) behind tile(...).to(Block)",
             )
         if self.executable is not None:
             mismatches = self.executable.fits(spec, context)

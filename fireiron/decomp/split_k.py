@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.executable.atomic_add import TYPES
 from fireiron.errors import ArgumentError, DecompositionError
+from fireiron.executable.atomic_add import TYPES
 from fireiron.expr import FALSE, TRUE, ZERO, Expr, Var, constant, less
 from fireiron.ir import Comment, Hole
-from fireiron.layout import Layout, Swizzle
-from fireiron.machine import SH, Architecture, Block, Kernel, Level, Warp, Warpgroup
+from fireiron.layout import Swizzle
+from fireiron.machine import SH, Architecture, Block, Kernel, Level, Warp, Warpgroup, bfloat16, float16, float32
 from fireiron.reduction import ReductionSpec
 from fireiron.spec import MatMulSpec, Spec
 from fireiron.substrategy import chain, copies_of, default_copy, divisors, require_steps, steps_at, steps_for
@@ -38,8 +38,18 @@ def _combine(value: Any) -> Any:
 
 
 @attrs.frozen
+class SplitKPlan:
+    """Elements added to the leading dimension of the partial results; None for the swizzle that keeps them free of conflicts."""
+
+    pad: int | None = None
+
+
+@attrs.frozen
 class SplitK(Decomposition):
-    """Chunks of `step` elements of k dealt in turn to `parts` units of `level`; `combine` are the steps of the sum; see the verb `split_k`."""
+    """Chunks of `step` elements of k, dealt in turn to `parts` units of `level`; see the verb `split_k`.
+
+    `combine` are the steps of the sum; None for one element a thread, in the storage order of C.
+    """
 
     verb: ClassVar[str] = "split_k"
     parts: Any = attrs.field(converter=_parts)
@@ -79,48 +89,53 @@ class SplitK(Decomposition):
         if spec.level == Kernel:
             return self._across_blocks(spec, parts, context)
         if constant(spec.size("m")) is None or constant(spec.size("n")) is None:
-            raise DecompositionError("split_k: the size of the partial results is known only at run time", hint=".tile(64, 64).to(Block) first")
+            raise DecompositionError(
+                "split_k: the size of the partial results is known only at run time", hint=".tile(64, 64).to(Block) first"
+            )
         units = context.units(self.level, spec.level) if context.threads is not None or spec.level.threads is not None else parts
         if parts > units:
-            raise DecompositionError(f"split_k({parts}, {self.level}): a {spec.level} has {units} units of {self.level}", legal=f"at most {units}")
-        unit = context.unit(self.level, spec.level)
-        active = TRUE
+            raise DecompositionError(
+                f"split_k({parts}, {self.level}): a {spec.level} has {units} units of {self.level}", legal=f"at most {units}"
+            )
+        unit: Expr = context.unit(self.level, spec.level)
+        active: Expr = TRUE
         if parts < units:
             active = less(unit, ZERO + parts)
             unit = context.let(f"{context.prefix}{self.level.label}_part", unit, high=parts - 1)
         partial = self._partial(spec, parts, context)
-        own = attrs.evolve(partial, dims=partial.dims[:2], at=(unit,))
-        views = self._parts_of(spec, parts, unit)
-        body = attrs.evolve(spec, level=self.level, C=own, accumulate=FALSE, **views)
+        own: View = attrs.evolve(partial, dims=partial.dims[:2], at=(unit,))
+        left, right = self._parts_of(spec, parts, unit)
+        body = attrs.evolve(spec, level=self.level, A=left, B=right, C=own, accumulate=FALSE)
         total = ReductionSpec(spec.level, partial, spec.C, spec.accumulate)
         name = partial.tensor.name
-        order = ColMajor if _order(spec.C) == "col" else RowMajor
-        steps = steps_at(default_copy(order) if self.combine is None else self.combine, spec.level)
+        steps = steps_at(default_copy(_order(spec.C)) if self.combine is None else self.combine, spec.level)
         children = (Child("body", body, active=active), Child("combine", total, steps, prefix="combine_"))
         before = Comment(f"each {self.level} its part of k, into {name}: {body}")
         after = Comment(f"{name} to C: {total}")
         return Expansion(children, (before, Hole("body"), after, Hole("combine")))
 
     def _partial(self, spec: MatMulSpec, parts: int, context: Context) -> View:
-        """The stack of partial results, each in the storage order of C."""
+        """The stack of partial results, each in the storage order of C; of 32 bits at least, so that none is rounded before the sum."""
+        pad: int | None = self.planned(SplitKPlan()).pad
+        order = _order(spec.C)
         m, n = (constant(size) or 1 for size in spec.C.shape)
-        strides = (1, m, m * n) if _order(spec.C) == "col" else (n, 1, m * n)
+        swizzle = None if pad is not None else _conflict_free(2 * m if order == ColMajor else n)
         copies, copy = copies_of(SH, spec, context)
-        tensor = Tensor(
-            context.fresh("p_sh"), (*spec.C.shape, ZERO + parts), spec.accumulator or spec.C.dtype, SH, Layout((m, n, parts), strides),
-            swizzle=_conflict_free(2 * m if _order(spec.C) == "col" else n), copies=copies, origin=context.origin,
-        )  # fmt: skip
+        dtype = spec.accumulator or (float32 if spec.C.dtype in (float16, bfloat16) else spec.C.dtype)
+        shape: tuple[Expr, ...] = (*spec.C.shape, ZERO + parts)
+        name = context.fresh("p_sh")
+        tensor = Tensor(name, shape, dtype, SH, order, pad or 0, swizzle=swizzle, copies=copies, origin=context.origin)
         return whole_view(tensor, copy)
 
-    def _parts_of(self, spec: MatMulSpec, parts: int, unit: Expr) -> dict[str, View]:
+    def _parts_of(self, spec: MatMulSpec, parts: int, unit: Expr) -> list[View]:
         """A and B with the chunks of one part only."""
         step = chosen(self.step, "split_k step")
-        found = {}
+        found = []
         for name in ("A", "B"):
             view = spec.operands[name]
             position = spec.uses[name].index("k")
             part = _interleaved(view.dims[position], parts, step, view.tensor.shape[position], unit, self.label(), spec)
-            found[name] = attrs.evolve(view, dims=(*view.dims[:position], part, *view.dims[position + 1 :]))
+            found.append(attrs.evolve(view, dims=(*view.dims[:position], part, *view.dims[position + 1 :])))
         return found
 
     def _across_blocks(self, spec: MatMulSpec, parts: int, context: Context) -> Expansion:
@@ -134,7 +149,8 @@ class SplitK(Decomposition):
         context.names.part = unit
         if spec.accumulate == FALSE:
             context.names.zeroed.append(spec.C.tensor.name)
-        body = attrs.evolve(spec, partial=True, accumulate=FALSE, **self._parts_of(spec, parts, unit))
+        left, right = self._parts_of(spec, parts, unit)
+        body = attrs.evolve(spec, partial=True, accumulate=FALSE, A=left, B=right)
         return Expansion((Child("body", body),), (Hole("body"),))
 
     def choices(self, spec: Spec, context: Context) -> Iterator[SplitK]:
@@ -186,7 +202,9 @@ def _check_atomic(spec: MatMulSpec, architecture: Architecture) -> None:
             hint="c_dtype=float32, and a conversion behind it; or split_k to Warp, inside a block",
         )
     if architecture.capability < first:
-        raise DecompositionError(f"split_k(.., Block): {architecture} has no atomic addition of {spec.C.dtype}", legal=f"sm_{first} or newer")
+        raise DecompositionError(
+            f"split_k(.., Block): {architecture} has no atomic addition of {spec.C.dtype}", legal=f"sm_{first} or newer"
+        )
 
 
 def _interleaved(dim: Dim, parts: int, step: int, extent: Expr, unit: Expr, what: str, spec: Spec) -> Dim:
@@ -201,7 +219,9 @@ def _interleaved(dim: Dim, parts: int, step: int, extent: Expr, unit: Expr, what
     else:
         number = constant(first.size) or first.size
         raise DecompositionError(
-            f"{what}: {parts} parts do not divide the {number} chunks of {step} elements", within=spec, hint="fewer parts, or a smaller step"
+            f"{what}: {parts} parts do not divide the {number} chunks of {step} elements",
+            within=spec,
+            hint="fewer parts, or a smaller step",
         )
     outer = tuple(mode for mode in (Mode(count, first.stride * parts), *rest) if constant(mode.size) != 1)
     stride = constant(first.stride)
@@ -211,9 +231,9 @@ def _interleaved(dim: Dim, parts: int, step: int, extent: Expr, unit: Expr, what
     )
 
 
-def _order(view: View) -> str:
+def _order(view: View) -> MatrixLayout:
     layout = view.tensor.layout
-    return layout.order if isinstance(layout, MatrixLayout) else "col"
+    return RowMajor if isinstance(layout, MatrixLayout) and layout.order == "row" else ColMajor
 
 
 def _conflict_free(step: int) -> Swizzle | None:

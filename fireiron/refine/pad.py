@@ -24,7 +24,7 @@ class Pad(Refinement):
     Legal from 0 to 4096; a tunable may stand for the number. rewrite: A_sh[8][128] --> A_sh[8][128 + elements]
     """
 
-    applies_to: ClassVar[tuple[str, ...]] = ("load",)
+    applies_to: ClassVar[tuple[str, ...]] = ("load", "split_k")
     elements: Any = attrs.field(converter=_elements)
 
     def plan(self, plan: Any) -> Any:

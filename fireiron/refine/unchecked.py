@@ -18,7 +18,7 @@ class Unchecked(Refinement):
     Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
     """
 
-    applies_to: ClassVar[tuple[str, ...]] = ("tile", "load", "split", "epilog")
+    applies_to: ClassVar[tuple[str, ...]] = ("tile", "load", "split", "split_k", "epilog")
     reason: str
 
     def __attrs_post_init__(self) -> None:

@@ -122,7 +122,7 @@ class Executor:
 
     def _add(self, site: Site, inputs: list[Any], outputs: list[Any], env: Environment, group: Group) -> None:
         """Each thread adds its elements; where threads or blocks add to one place, nothing gets lost."""
-        ((name, write, read, place, _),) = outputs
+        ((name, _, read, place, _),) = outputs
         values = site.statement.spec.perform({inputs[0][0]: inputs[0][2].get()}, False)[name]
         with self.watch.history.lock:
             if not place.memory.complete:

@@ -163,7 +163,7 @@ def _check_array(plan: Plan, buffer: Buffer, given: Array) -> None:
     layout = buffer.tensor.layout
     leading = getattr(layout, "leading", None)
     if leading is not None:
-        need = shape[0] if getattr(layout, "order", "col") == "col" else shape[-1]
+        need = shape[0] if getattr(layout, "order", "col") == "col" else shape[:2][-1]
         if plan.number(leading) < need:
             what = f"{buffer.name}: the leading dimension is less than a row or column"
             raise ArgumentError(what, got=plan.number(leading), legal=f"at least {need}")

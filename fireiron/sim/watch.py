@@ -132,8 +132,8 @@ class Watch:
             where = int(np.flatnonzero(strangers)[0])
             former = int(low[where]), site, operand, site.place(env)
             self._race_text(site, operand, place, int(keys[where]), former, int(high[where]), env, group)
-        for former in shadow.strangers_to(_kind(operand)):
-            sides, clocks, logs = shadow.touches(former)
+        for kind in shadow.strangers_to(_kind(operand)):
+            sides, clocks, logs = shadow.touches(kind)
             found = shadow.conflicts(sides, clocks, keys, low, high, self._clock(group))
             if len(found):
                 self._race(site, operand, (sides, logs), place, keys, low, high, int(found[0]), env, group)
