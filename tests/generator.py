@@ -30,8 +30,15 @@ class Drawn:
         self.seed = seed
         self.features = set()
         self.sizes = {}
-        self.spec = self.draw_spec()
-        self.strategy = self.draw_strategy()
+        self.target = "sm_90"
+        self.aligned = self.chance(0.25, "aligned")
+        self.depth = 1  # steps of k that the deepest pipeline keeps under way
+        if self.chance(0.2, "tensor cores"):
+            self.spec = self.draw_tensor_spec()
+            self.strategy = self.draw_tensor_strategy()
+        else:
+            self.spec = self.draw_spec()
+            self.strategy = self.draw_strategy()
 
     def chance(self, probability, feature=None):
         hit = self.random.random() < probability
@@ -51,7 +58,8 @@ class Drawn:
 
     def draw_size(self, tile):
         near = self.pick((tile - 1, tile, tile + 1, 2 * tile - 1, 2 * tile, 2 * tile + 3))
-        return max(1, self.pick((near, self.random.randint(1, 70), near)))
+        size = max(1, self.pick((near, self.random.randint(1, 70), near)))
+        return -(-size // 8) * 8 if self.aligned else size
 
     def draw_layout(self, name, shape):
         layout = self.pick((ColMajor, RowMajor))
@@ -61,7 +69,12 @@ class Drawn:
             return layout(ld=least + self.pick((1, 3, 4, 8)))
         return layout
 
+    def draw_target(self, *names):
+        self.target = self.pick(names)
+        self.features.add(self.target)
+
     def draw_spec(self):
+        self.draw_target("sm_90", "sm_90", "sm_80", "sm_75")
         self.bm, self.bn = self.pick((8, 16, 32, 64, 12, 24, 48)), self.pick((8, 16, 32, 64, 20, 40))
         M, N, K = self.draw_size(self.bm), self.draw_size(self.bn), self.draw_size(self.pick((4, 8, 16)))
         self.sizes = {"M": M, "N": N, "K": K}
@@ -74,6 +87,11 @@ class Drawn:
                 options["c_dtype"] = float32
         if self.chance(0.1, "accumulate"):
             options["accumulate"] = True
+        return self.spec_with(options)
+
+    def spec_with(self, options):
+        """The spec with storage orders, and symbols for some sizes."""
+        M, N, K = self.sizes.values()
         layouts = {name: self.draw_layout(name, shape) for name, shape in (("A", (M, K)), ("B", (K, N)), ("C", (M, N)))}
         if self.chance(0.2, "symbolic"):
             divides = lambda size: self.pick([d for d in (1, 1, 2, 4, 8) if size % d == 0])
@@ -130,11 +148,13 @@ class Drawn:
 
     def move(self, shape):
         """A strategy for copying a tile of a shape at the level of a block."""
-        kind = self.pick(("default", "threads", "threads", "warps", "warps and lanes", "micro-kernel"))
+        kind = self.pick(("default", "threads", "threads", "coalesced", "coalesced", "warps", "warps and lanes", "micro-kernel"))
         self.features.add(f"copy by {kind}")
         rows, columns = shape
         if kind == "default":
             return None
+        if kind == "coalesced":
+            return Move.coalesced(self.pick((1, 2, 4, 8))).done()
         if kind == "micro-kernel":
             return Move.done(MicroKernel("copy", COPY))
         piece = self.pick([(d, 1) for d in divisors(rows, 8)] + [(1, d) for d in divisors(columns, 8)])
@@ -161,7 +181,7 @@ class Drawn:
         if self.chance(0.4, "storage layout"):
             chain = chain.storage_layout(self.pick((RowMajor, ColMajor)))
         if self.chance(0.15, "swizzled storage"):
-            chain = chain.swizzle(Swizzle(2, self.pick((0, 2)), 3))
+            chain = chain.swizzle() if self.chance(0.5, "swizzle by rows") else chain.swizzle(Swizzle(2, self.pick((0, 2)), 3))
         if first and self.chance(0.5, "no_sync"):
             chain = chain.no_sync()
         return chain
@@ -170,6 +190,7 @@ class Drawn:
         chain = self.spec.tile(self.bm, self.bn).to(Block)
         if self.chance(0.3, "column-major blocks"):
             chain = chain.layout(ColMajor)
+        chain = self.refined_blocks(chain)
         levels = self.pick(
             (
                 ((Thread, 128),),
@@ -185,6 +206,8 @@ class Drawn:
         chain = chain if late else self.draw_epilog(chain, dealing)
         chain = self.draw_split(chain, "k loop") if not late and self.chance(0.85) else chain
         loads = [name for name in "AB" if self.chance(0.75, f"{name} to SH")]
+        if isinstance(chain.steps[-1], Split) and loads and self.chance(0.4, "pipeline"):
+            chain = self.pipelined(chain)
         if constant(self.spec.size("k")) is None and not any(isinstance(step, Split) for step in chain.steps):
             loads = []
         for position, name in enumerate(loads):
@@ -197,6 +220,57 @@ class Drawn:
         if late:
             chain = chain.epilog(RF, Init.tile(1, 1).done(), Move.tile(1, 1).done())
         return self.draw_inner(chain)
+
+    def refined_blocks(self, chain):
+        if self.chance(0.15, "bands"):
+            chain = chain.bands(self.pick((1, 2, 3, 8)))
+        return chain.resident(self.pick((1, 2))) if self.chance(0.1, "resident") else chain
+
+    def pipelined(self, chain):
+        """The last split as a pipeline."""
+        stages = self.pick((1, 2, 3, 3, 4, 5))
+        self.depth = stages
+        return chain.pipeline(stages, spread=stages > 1 and self.chance(0.3, "spread"))
+
+    # ------------------------------------------------------------------------------------------ tensor cores
+
+    def draw_tensor_spec(self):
+        self.bm, self.bn, self.bk = self.pick((16, 32, 64, 48)), self.pick((16, 32, 64)), self.pick((16, 32, 64))
+        self.sizes = {"M": self.draw_size(self.bm), "N": self.draw_size(self.bn), "K": self.draw_size(self.bk)}
+        dtype, result = self.pick(
+            ((float16, float32), (float16, float32), (float16, float16), (bfloat16, float32), (tf32, float32), (int8, int32))
+        )
+        self.features.add(str(dtype))
+        self.accumulator = result
+        self.draw_target("sm_90", "sm_80", "sm_80", "sm_75", "sm_70")
+        return self.spec_with({"dtype": dtype, "c_dtype": self.pick((dtype, result)) if dtype == float16 else result})
+
+    def draw_tensor_strategy(self):
+        wm, wn = self.pick(divisors(self.bm // 16, 2)) * 16, self.pick(divisors(self.bn // 16, 2)) * 16
+        warps = lambda start: start.tile(wm, wn).to(Warp).done()
+        chain = self.refined_blocks(self.spec.tile(self.bm, self.bn).to(Block))
+        chain = chain.epilog(RF, self.accumulator, warps(Init), self.tensor_store(warps)).split(self.bk)
+        chain = self.pipelined(chain) if self.chance(0.7, "pipeline") else chain
+        for position, name in enumerate("AB"):
+            chain = self.refined_load(chain.load(name, SH, self.pick((Move.coalesced(8).done(), None))), name, position == 0)
+        chain = chain.tile(wm, wn).to(Warp)
+        step = self.pick((16, 32))
+        if step < self.bk or self.chance(0.5):
+            chain = chain.split(min(step, self.bk))
+            chain = chain.unroll() if self.chance(0.7, "unroll") else chain
+            chain = chain.pipeline(2) if self.chance(0.5, "registers ahead") else chain
+        chain = chain.load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16)
+        return (chain.unroll() if self.chance(0.7, "unroll") else chain).mma_tile().done()
+
+    def tensor_store(self, warps):
+        """Accumulators stored as they are held, or through shared memory."""
+        if not self.chance(0.4, "store through shared memory"):
+            return warps(Move)
+        staged = Move.load(SRC, SH, warps(Move))
+        staged = staged.converted() if self.chance(0.5, "converted") else staged
+        staged = staged.pad(self.pick((4, 8))) if self.chance(0.5, "pad") else staged
+        staged = staged.reuse_buffer() if self.chance(0.6, "reuse_buffer") else staged
+        return staged.coalesced(self.pick((2, 4, 8))).done()
 
     def draw_load_of_warp(self, chain):
         """A load by each warp for itself: the buffer has a copy for each warp."""
@@ -245,8 +319,11 @@ class Drawn:
         if k != 1 and self.chance(0.7, "inner split"):
             chain = self.draw_split(chain, "inner split")
         if constant(chain.result.size("k")) is not None:
+            names = [name for name in "AB" if self.chance(0.5, f"{name} to RF")]
+            if names and isinstance(chain.steps[-1], Split) and self.chance(0.4, "registers ahead"):
+                chain = chain.pipeline(2)
             for name in "AB":
-                if self.chance(0.5, f"{name} to RF"):
+                if name in names:
                     move = Move.tile(1, 1).done()
                     size = self.sizes_of(chain)
                     if self.chance(0.4, "vector to RF"):
@@ -270,7 +347,7 @@ def draw(seed):
     while True:
         try:
             drawn = Drawn(f"{seed}/{refused}")
-            drawn.program = drawn.strategy.program("sm_90")
+            drawn.program = drawn.strategy.program(drawn.target)
             _ = drawn.program.lowered
             return drawn, refused
         except (DecompositionError, ResourceError, MatchError, SynchronizationError):

@@ -70,8 +70,8 @@ def test_unrefined_twins():
     for seed in itertools.count(SEED + 10_000_000):
         drawn, _ = draw(seed)
         try:
-            kernel = drawn.strategy.unrefined().program("sm_90").lowered
-        except (DecompositionError, ResourceError):
+            kernel = drawn.strategy.unrefined().program(drawn.target).lowered
+        except (DecompositionError, ResourceError, MatchError):
             continue  # a permutation of lanes that only the main path had
         arrays, expected = problem(drawn, seed)
         assert np.array_equal(simulate(kernel, arrays, drawn.symbols).outputs["C"], expected), program_to_paste(drawn)
@@ -112,11 +112,11 @@ def test_dropped_barriers_are_found_by_both_detectors():
         faulty = attrs.evolve(kernel, body=without_barrier(kernel.body, number))
         assert any(one.severity == "error" for one in safety(faulty)), f"replay, barrier {number}{program_to_paste(drawn)}"
         arrays, _ = problem(drawn, seed)
-        iterates = all(size > 16 for size in drawn.sizes.values())
+        iterates = all(size > 16 for size in drawn.sizes.values()) and drawn.depth == 1
         try:
             simulate(faulty, arrays, drawn.symbols)
         except SimulationError as error:
-            assert "barrier" in str(error) or "race" in str(error)
+            assert "barrier" in str(error) or "race" in str(error)  # a copy under way is waited for, and then ordered by one
             planted["found"] += 1
         else:
             assert not iterates, f"shadow memory, barrier {number}{program_to_paste(drawn)}"

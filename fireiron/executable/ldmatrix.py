@@ -9,6 +9,7 @@ are named by the elements they hold, so the order below only decides which lanes
 from __future__ import annotations
 
 from collections.abc import Iterable
+import math
 from typing import Any
 
 import attrs
@@ -26,7 +27,7 @@ from fireiron.ir import Exec, Stmt
 from fireiron.lanes import LaneMap, Part
 from fireiron.machine import RF, SH, Architecture, Warp, bfloat16, float16
 from fireiron.spec import MoveSpec, Spec
-from fireiron.tensor import MatrixLayout
+from fireiron.tensor import MatrixLayout, View
 from fireiron.tree import Context, Executable, Mismatch
 
 
@@ -88,6 +89,8 @@ class LdMatrix(Executable):
         order = "row" if self.along else "col"
         if not isinstance(layout, MatrixLayout) or layout.order != order:
             found.append(Mismatch("src layout", "RowMajor" if self.along else "ColMajor", str(layout)))
+        elif not _rows_whole(spec.src, self.along):
+            found.append(Mismatch("src rows", "8 elements side by side, at multiples of 16 bytes", _storage_text(spec.src)))
         return tuple(found)
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
@@ -144,6 +147,22 @@ def registers_mismatch(given: LaneMap, wanted: LaneMap) -> tuple[Mismatch, ...]:
         Mismatch("registers", f"{_first_lanes(given)}", f"{_first_lanes(wanted)} in the instruction of the main chain"),
         Mismatch(f"lane {lane}", f"{point} as its value {value}", f"{_listed(_wrapped(wanted, lane, tile))} of each {tile[0]}x{tile[1]}"),
     )
+
+
+def _rows_whole(view: View, along: int) -> bool:
+    """Whether eight neighbours along a dimension lie side by side and start at a multiple of eight elements."""
+    tensor = view.tensor
+    storage = tensor.storage()
+    if tensor.swizzle is not None and tensor.swizzle.bits and tensor.swizzle.base < 3:
+        return False
+    steps = [mode.weight.factor for dim, modes in enumerate(storage.dims) if dim != along for mode in modes]
+    return math.gcd(view.dims[along].base.factor, *steps) % 8 == 0
+
+
+def _storage_text(view: View) -> str:
+    tensor = view.tensor
+    swizzle = "" if tensor.swizzle is None else f", {tensor.swizzle}"
+    return f"{tensor.layout} {'x'.join(map(str, tensor.shape))}, pad {tensor.pad}{swizzle}"
 
 
 def first_difference(given: LaneMap, wanted: LaneMap) -> tuple[int, int, tuple[int, ...]] | None:

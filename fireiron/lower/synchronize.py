@@ -354,8 +354,15 @@ def _at_the_ends(summary: Summary, loop: For) -> Summary:
     if not summary.barrier:
         return summary
     end = constant(loop.extent)
-    last = summary.last if end is None else tuple(_at(touch, loop.var, end - 1) for touch in summary.last)
-    return attrs.evolve(summary, first=tuple(_at(touch, loop.var, 0) for touch in summary.first), last=last)
+    early = {touch: _at(touch, loop.var, 0) for touch in summary.first}
+    late = {touch: touch if end is None else _at(touch, loop.var, end - 1) for touch in summary.last}
+    return attrs.evolve(
+        summary,
+        first=tuple(early.values()),
+        last=tuple(late.values()),
+        near_first=tuple(early.get(touch, touch) for touch in summary.near_first),
+        near_last=tuple(late.get(touch, touch) for touch in summary.near_last),
+    )
 
 
 def _at(touch: Touch, var: Var, value: int) -> Touch:
