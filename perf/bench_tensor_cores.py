@@ -4,7 +4,7 @@
                                       [--full] [--hot] [--sample FOLDER]
 
     large   hmma_ampere beside cuBLAS and beside Triton on the same instructions (peers.py); --full: all layouts at all sizes
-    small   small beside cuBLAS, sizes 64 to 1024, with the mean and the minimum of the ratio
+    small   small and split_k beside cuBLAS, sizes 64 to 1024, with the mean and the minimum of the ratio
     wmma    wmma_simple and wmma_optimized beside cuBLAS and the kernels in the folder of --sample
     fp32    the float32 GEMMs beside cuBLAS without TF32
 
@@ -57,6 +57,7 @@ SMALL_TILES = [
 CONFIGS = {
     "hmma_ampere": {None: [{}, {"bm": 256, "bn": 128}]},
     "small": {None: SMALL_TILES},
+    "split_k": {None: [{}, {"bm": 32, "bn": 32, "parts": 4}, {"parts": 4}]},
     "wmma_simple": {None: [{}]},
     "wmma_optimized": {None: [{}]},
     "gemm_nn": {None: [{}, {"bk": 16}]},
@@ -406,9 +407,9 @@ def named_triton(contender):
 
 
 def small(options):
-    """small beside cuBLAS."""
-    module = library("small")
-    if module is None:
+    """small and split_k beside cuBLAS."""
+    module, shared_k = library("small"), library("split_k")
+    if module is None or shared_k is None:
         return
     for sizes in SMALL_CUBES + SMALL_OTHERS:
         types = {"dtype": float16, "c_dtype": float16, "accumulator": float32}
@@ -416,7 +417,8 @@ def small(options):
         if spec is None:
             continue
         sets, buffering = buffers(spec, sizes, options.hot)
-        contenders = {"small": ours("small", module, spec, sizes, sets), "cublas": cublas(sets)}
+        contenders = {"small": ours("small", module, spec, sizes, sets), "split_k": ours("split_k", shared_k, spec, sizes, sets)}
+        contenders["cublas"] = cublas(sets)
         row = compared(header("small", spec, sizes, buffering), contenders, sets, options)
         yield add_ratios(row, "cublas"), spec
 
@@ -481,11 +483,16 @@ def table(rows):
     return tabulate([line for row in rows for line in lines(row)], heads, floatfmt=".3g", missingval="-")
 
 
+def _ratio(row, name):
+    return row["contenders"].get(name, {}).get("ratio", 0.0)
+
+
 def ratios_of_small(rows):
     """Mean, minimum and count of the ratio to cuBLAS, of all sizes and of the cubes."""
     measured = [row for row in rows if "ratio" in row["contenders"].get("small", {})]
     cubes = [row for row in measured if row["M"] == row["N"] == row["K"]]
-    groups = {name: [row["contenders"]["small"]["ratio"] for row in group] for name, group in (("all", measured), ("cubes", cubes))}
+    groups = {f"small, {name}": [_ratio(row, "small") for row in group] for name, group in (("all", measured), ("cubes", cubes))}
+    groups["the better of small and split_k, all"] = [max(_ratio(row, "small"), _ratio(row, "split_k")) for row in measured]
     values = {
         name: (float(np.mean(group)), min(group), sum(ratio >= 1 for ratio in group), len(group)) for name, group in groups.items() if group
     }

@@ -47,6 +47,8 @@ class _Bounds:
     def findings(self) -> Iterator[Finding]:
         """One finding for each access and dimension, or address."""
         for use in self.scene.uses:
+            if use.statement.active == FALSE:
+                continue
             buffer = self.kernel.buffer(use.access.buffer)
             self.trusted = self._trusts(use)
             if buffer.memory == GL:

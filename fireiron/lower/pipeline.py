@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.expr import TRUE, Expr, Var, all_of, as_expr, constant, less, mod
+from fireiron.expr import FALSE, TRUE, Expr, Var, all_of, as_expr, constant, less, mod
 from fireiron.ir import Access, Comment, Commit, Exec, For, Kernel, Let, Stmt, SyncPoint, execs, statements
 from fireiron.machine import GL, SH
 from fireiron.spec import MoveSpec
@@ -75,7 +75,11 @@ class _Pipeline:
         producers = [_staged(one, names, loop.stages, early) for one in _ahead(loads, {loop.var: loop.var + ahead}, loop, ahead)]
         commit: list[Stmt] = [Commit()] if shared else []
         best = [SyncPoint(None, loop.var.name)] if shared else []
-        steady = attrs.evolve(loop, body=(*best, *producers, *commit, *consumers), stages=0, period=period)
+        if all(one.active == FALSE for one, _ in execs(producers)):
+            producers, behind, spread = [], [], False
+        else:
+            behind, spread = commit, loop.spread
+        steady = attrs.evolve(loop, body=(*best, *producers, *behind, *consumers), stages=0, period=period, spread=spread)
         return self._prologue(loads, names, loop, commit), steady
 
     def _check_registers(self, loop: For, names: Iterable[str]) -> None:
