@@ -205,6 +205,7 @@ def candidates():
     for dtype, sizes in itertools.product(DTYPES, ((1, 1), (2, 1), (1, 4), (4, 1))):
         yield Move(*sizes, dtype=dtype)(GL, RF)(Thread)
         yield Init(*sizes, dtype=dtype)(RF)(Thread)
+        yield Move(*sizes, dtype=dtype)(GL, SH)(Thread)
         if hasattr(fireiron, "BinaryPointwise"):
             yield fireiron.BinaryPointwise("+", *sizes, dtype=dtype)(RF, RF, RF)(Thread)
         yield Reduction(*sizes, 3, dtype=dtype)(RF, RF)(Thread)
@@ -292,6 +293,10 @@ def kernel_of(one, spec):
         return kernel_of_lanes(one)
     m, n = (int(str(spec.size(dim))) for dim in "mn")
     chain = Strategy().tile(8 * m, 8 * n).to(Block)
+    if spec.memories == (GL, SH):
+        move = Move.tile(m, n).to(Thread).done(one)
+        problem = Move(16 * m, 16 * n, dtype=spec.src.dtype, src=RowMajor if n > 1 else ColMajor)(GL, GL)(Kernel)
+        return chain.load("src", SH, move).tile(m, n).to(Thread).done()(problem)
     if spec.title == "MatMul":
         k = int(str(spec.size("k")))
         deal = Strategy((Tile((m, n), refinements=(To(Thread),)), Tile((1, 1)), Done()))

@@ -162,9 +162,31 @@ def test_without_fragments_ahead_the_loop_has_one_barrier():
 
 
 def test_a_single_stage_waits_for_all():
-    kernel = lowered(fma(1), (64, 64, 64))
-    assert [one.groups for _, one in located(kernel.body, ir.Wait)] == [0]
-    assert [one.scope for _, one in located(kernel.body, ir.Barrier)] == ["block"] * 2
+    for sizes in ((64, 64, 64), (33, 36, 64)):
+        kernel = lowered(fma(1), sizes)
+        assert [one.groups for _, one in located(kernel.body, ir.Wait)] == [0]
+        assert [one.scope for _, one in located(kernel.body, ir.Barrier)] == ["block"] * 2, "copies in turns need none between them"
+
+
+def test_more_stages_than_steps_load_before_the_loop_only():
+    for spread in (False, True):
+        kernel = lowered(fma(4, 1, spread), (64, 64, 16))
+        assert not any(one.asynchronous for one, _ in ir.execs((loop_of(kernel),)))
+        assert count(kernel, ir.Commit) == 1
+        require_exact(kernel, (64, 64, 16))
+    kernel = fma(4)(MatMul(sym("m"), sym("n"), 16)(GL, GL, GL)(Kernel)).program("sm_80").lowered
+    assert safety(kernel) == ()
+
+
+def test_a_barrier_of_the_user_is_none_for_the_first_iteration():
+    """One warp, a barrier asked for at the end of each step: what was copied ahead still needs one before the loop."""
+    chain = MatMul.tile(32, 8).to(Block).split(4).pipeline(4).load(A, SH, Move.tile(1, 4).to(Thread).done()).load(B, SH)
+    chain = chain.tile(8, 1).to(Thread).split(1).sync().tile(1, 1).done()
+    for target in ("sm_70", "sm_80"):
+        kernel = lowered(chain, (40, 8, 9), target)
+        assert kernel.threads == 32
+        assert next(one.scope for _, one in located(kernel.body, ir.Barrier)) == "warp"
+        require_exact(kernel, (40, 8, 9))
 
 
 def test_text_of_a_pipeline():
@@ -213,6 +235,18 @@ def test_spread_copies_are_issued_in_the_steps():
     steps = next(one for one in loop.body if isinstance(one, ir.For))
     assert any(one.asynchronous for one, _ in ir.execs((steps,)))
     assert sum(isinstance(one, ir.Commit) for one in loop.body) == 1
+
+
+def test_spread_loops_have_names_of_their_own():
+    """A share of a copy takes fewer turns than the copy: a range belongs to one name."""
+    copy = Move.tile(1, 4).to(Warp).tile(1, 2).unroll().tile(1, 2).to(Lane).done()
+    chain = MatMul.tile(16, 16).to(Block).split(2).pipeline(3, spread=True).load(A, SH).load(B, SH, copy)
+    chain = chain.tile(16, 16).to(Warp).tile(2, 4).to(Lane).split(1).tile(1, 1).done()
+    kernel = lowered(chain, (16, 42, 13), symbolic=True)
+    ranges = {}
+    for _, loop in located(kernel.body, ir.For):
+        assert ranges.setdefault(loop.var.name, (loop.var, loop.extent)) == (loop.var, loop.extent)
+    require_exact(kernel, (16, 42, 13))
 
 
 # ---------------------------------------------------------------------------------------------- refusals
@@ -413,9 +447,18 @@ def test_bands_are_a_permutation(rows, symbolic):
 
 def test_bands_of_wrong_height_are_not_believed():
     """The proof that banded blocks meet nowhere is of this walk, not of one like it."""
-    kernel = MatMul.tile(16, 16).to(Block).bands(4).tile(4, 4).to(Thread).tile(1, 1).split(1).done()(
-        MatMul(sym("M"), sym("N"), 4)(GL, GL, GL)(Kernel)
-    ).program("sm_80").lowered
+    kernel = (
+        MatMul.tile(16, 16)
+        .to(Block)
+        .bands(4)
+        .tile(4, 4)
+        .to(Thread)
+        .tile(1, 1)
+        .split(1)
+        .done()(MatMul(sym("M"), sym("N"), 4)(GL, GL, GL)(Kernel))
+        .program("sm_80")
+        .lowered
+    )
     body = list(kernel.body)
     at = next(number for number, one in enumerate(body) if isinstance(one, ir.Let) and one.var.name == "block_m")
     for wrong in (body[at].value // 2 * 2, body[at].value % 3):
@@ -461,7 +504,10 @@ def test_coalesced_picks_widths_by_alignment():
 
 
 def test_coalesced_is_for_copies_of_groups():
-    for wrong in (MatMul.tile(32, 32).to(Block).coalesced(4), MatMul.tile(32, 32).to(Block).split(8).load(A, SH, Move.tile(1, 1).to(Thread).coalesced(4))):
+    for wrong in (
+        MatMul.tile(32, 32).to(Block).coalesced(4),
+        MatMul.tile(32, 32).to(Block).split(8).load(A, SH, Move.tile(1, 1).to(Thread).coalesced(4)),
+    ):
         with pytest.raises(DecompositionError, match="coalesced") as caught:
             _ = wrong(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program().tree
         assert "test_pipeline.py" in str(caught.value.at)

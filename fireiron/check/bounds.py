@@ -17,7 +17,7 @@ import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
-from fireiron.expr import TRUE, ZERO, Expr, FloorDiv, Less, Min, Mod, Var, conjuncts, constant, floordiv, less
+from fireiron.expr import FALSE, TRUE, ZERO, Expr, FloorDiv, Less, Min, Mod, Var, conjuncts, constant, floordiv, less
 from fireiron.ir import For, Let, statements
 from fireiron.machine import GL
 from fireiron.spec import MoveSpec

@@ -8,8 +8,8 @@ are named by the elements they hold, so the order below only decides which lanes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import attrs

@@ -12,7 +12,7 @@ load the next iteration's first data, stand apart, so that the wait for that dat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -52,7 +52,7 @@ class _Pipeline:
             if isinstance(statement, For) and statement.stages:
                 prologue, loop = self._loop(statement)
                 inner, early = self._inside(loop)
-                result += [*prologue, *early, _spread(inner) if inner.spread else inner]
+                result += [*prologue, *early, _spread(inner, self._fresh) if inner.spread else inner]
             elif isinstance(statement, For):
                 result.append(attrs.evolve(statement, body=self.body(statement.body, statement)))
             else:
@@ -75,7 +75,7 @@ class _Pipeline:
         producers = [_staged(one, names, loop.stages, early) for one in _ahead(loads, {loop.var: loop.var + ahead}, loop, ahead)]
         commit: list[Stmt] = [Commit()] if shared else []
         best = [SyncPoint(None, loop.var.name)] if shared else []
-        if all(one.active == FALSE for one, _ in execs(producers)):
+        if all(one.active == FALSE for one, _ in execs(tuple(producers))):
             producers, behind, spread = [], [], False
         else:
             behind, spread = commit, loop.spread
@@ -215,7 +215,7 @@ def _narrowed(loop: For) -> For:
     return attrs.evolve(loop, var=var, body=tuple(_substituted(loop.body, {loop.var: var})))
 
 
-def _spread(loop: For) -> For:
+def _spread(loop: For, fresh: Callable[[str], str]) -> For:
     """The loop with its copies moved into the loop inside, a share of them in each step, and their commit behind it."""
     commit = next((position for position, one in enumerate(loop.body) if isinstance(one, Commit)), None)
     steps = next((position for position, one in enumerate(loop.body) if isinstance(one, For) and not _is_copy(one)), None)
@@ -227,7 +227,7 @@ def _spread(loop: For) -> For:
     copies = tuple(one for one in loop.body[:commit] if not isinstance(one, SyncPoint))
     between, inner, rest = loop.body[commit + 1 : steps], loop.body[steps], loop.body[steps + 1 :]
     assert isinstance(inner, For)
-    shares = tuple(_share(one, inner) for one in copies)
+    shares = tuple(_share(one, inner, fresh) for one in copies)
     inner = attrs.evolve(inner, body=(*shares, *inner.body))
     return attrs.evolve(loop, body=(*before, *between, inner, Commit(), *rest), spread=False)
 
@@ -236,7 +236,7 @@ def _is_copy(item: Stmt) -> bool:
     return all(isinstance(one.spec, MoveSpec) for one, _ in execs((item,)))
 
 
-def _share(copy: Stmt, steps: For) -> Stmt:
+def _share(copy: Stmt, steps: For, fresh: Callable[[str], str]) -> Stmt:
     """What of a copy is issued in one of the steps: as many of its turns as bring all of it into the steps."""
     number = constant(steps.extent)
     if isinstance(copy, Comment) or number is None:
@@ -244,7 +244,7 @@ def _share(copy: Stmt, steps: For) -> Stmt:
     loops, inner = _nest(copy)
     total = math.prod(constant(loop.extent) or 0 for loop in loops)
     each = max(-(-total // number), 1)
-    turn = Var(loops[0].var.name, 0, each - 1) if each > 1 else None
+    turn = Var(fresh(loops[0].var.name), 0, each - 1) if each > 1 else None
     left: Expr = steps.var if turn is None else steps.var * each + turn
     guard = less(left, as_expr(total))
     values: dict[Var, Expr] = {}
