@@ -10,7 +10,7 @@ import attrs
 from fireiron.errors import ArgumentError
 from fireiron.expr import Expr
 from fireiron.machine import DType, Level, Memory, as_dtype, float32
-from fireiron.spec import Spec, Starter, check_layout, check_level, check_memory, check_size, convert
+from fireiron.spec import Spec, Starter, check_layout, check_level, check_memory, check_size, convert, located
 from fireiron.tensor import ColMajor, MatrixLayout, Tensor, View, whole_view
 
 
@@ -47,6 +47,7 @@ class _Shape:
     dtypes: tuple[DType, DType]
     layouts: tuple[MatrixLayout, MatrixLayout]
 
+    @located
     def __call__(self, *memories: Memory) -> _Placed:
         if len(memories) != 2:
             raise ArgumentError(f"{len(memories)} memories given, one is needed for each operand", legal="src dst")
@@ -58,6 +59,7 @@ class _Placed:
     shape: _Shape
     memories: tuple[Memory, ...]
 
+    @located
     def __call__(self, level: Level) -> AtomicAddSpec:
         rows = zip(("src", "dst"), self.shape.dtypes, self.memories, self.shape.layouts, strict=True)
         src, dst = (whole_view(Tensor(name, self.shape.sizes, dtype, memory, layout)) for name, dtype, memory, layout in rows)
@@ -67,6 +69,7 @@ class _Placed:
 class AtomicAddStarter(Starter):
     """The name `AtomicAdd`."""
 
+    @located
     def __call__(
         self,
         M: Expr | int,

@@ -644,18 +644,20 @@ class _Printer:
             fill = self._rest(source.inside(pairs[0][0]), outer | frozenset(conjuncts(guard)))
             line = f"{self._target(target, pairs[0][1], write)} = {self._value(source, target, pairs[0][0], read, fill)};"
             return [line] if guard == TRUE else _guarded(expression(guard), [line])
-        dtype = self.kernel.buffer(target.buffer).dtype
-        lines = [f"__align__({dtype.bytes * len(pairs)}) {dtype.cuda} piece[{len(pairs)}];"]
-        kind = self.kernel.buffer(source.buffer).dtype
-        if kind != dtype and read > 1:
+        kind, dtype = (self.kernel.buffer(access.buffer).dtype for access in statement.accesses)
+        late = kind != dtype and read > 1
+        if late and write > 1:
             raise VerificationError(f"{statement.instruction.name}: a vector of {kind} cannot be converted in one piece")
+        held = kind if late else dtype
+        lines = [f"__align__({held.bytes * len(pairs)}) {held.cuda} piece[{len(pairs)}];"]
         for lane in range(0, len(pairs), read):
             fill = self._rest(source.inside(pairs[lane][0]), outer)
-            slot = f"piece[{lane}]" if read == 1 else f"*reinterpret_cast<{carrier(dtype, read)}*>(&piece[{lane}])"
+            slot = f"piece[{lane}]" if read == 1 else f"*reinterpret_cast<{carrier(held, read)}*>(&piece[{lane}])"
             lines.append(f"{slot} = {self._value(source, target, pairs[lane][0], read, fill)};")
         for lane in range(0, len(pairs), write):
             guard = self._rest(target.inside(pairs[lane][1]), outer)
-            value = f"piece[{lane}]" if write == 1 else f"*reinterpret_cast<const {carrier(dtype, write)}*>(&piece[{lane}])"
+            single = converted(f"piece[{lane}]", held, dtype)
+            value = single if write == 1 else f"*reinterpret_cast<const {carrier(dtype, write)}*>(&piece[{lane}])"
             line = f"{self._target(target, pairs[lane][1], write)} = {value};"
             lines += [line] if guard == TRUE else _guarded(expression(guard), [line])
         return ["{", *_indented(lines), "}"]

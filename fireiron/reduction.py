@@ -10,7 +10,7 @@ import attrs
 from fireiron.errors import ArgumentError
 from fireiron.expr import FALSE, Expr
 from fireiron.machine import DType, Level, Memory, as_dtype, float32
-from fireiron.spec import Spec, Starter, as_condition, check_layout, check_level, check_memory, check_size, convert
+from fireiron.spec import Spec, Starter, as_condition, check_layout, check_level, check_memory, check_size, convert, located
 from fireiron.tensor import ColMajor, MatrixLayout, Tensor, View, whole_view
 
 
@@ -62,6 +62,7 @@ class _Shape:
     layouts: tuple[MatrixLayout, MatrixLayout]
     accumulate: Expr
 
+    @located
     def __call__(self, *memories: Memory) -> _Placed:
         if len(memories) != 2:
             raise ArgumentError(f"{len(memories)} memories given, one is needed for each operand", legal="src dst")
@@ -73,6 +74,7 @@ class _Placed:
     shape: _Shape
     memories: tuple[Memory, ...]
 
+    @located
     def __call__(self, level: Level) -> ReductionSpec:
         sizes = (self.shape.sizes, self.shape.sizes[:2])
         rows = zip(("src", "dst"), sizes, self.shape.dtypes, self.memories, self.shape.layouts, strict=True)
@@ -83,6 +85,7 @@ class _Placed:
 class ReductionStarter(Starter):
     """The name `Reduction`."""
 
+    @located
     def __call__(
         self,
         M: Expr | int,

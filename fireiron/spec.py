@@ -39,7 +39,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _located(function: Callable[P, T]) -> Callable[P, T]:
+def located(function: Callable[P, T]) -> Callable[P, T]:
     """The function, its errors with the line of the caller outside this package."""
 
     @functools.wraps(function)
@@ -193,7 +193,8 @@ class MatMulSpec(Spec):
         if len(inputs) != 2:
             raise ArgumentError(f"reference(A, B): {len(inputs)} arrays", hint="pass A (M x K) and B (K x N)")
         wide = numpy.float64 if self.C.dtype.kind == "float" else numpy.int64
-        left, right = (multiplied(numpy.asarray(one), self.operands[name].dtype).astype(wide) for name, one in zip("AB", inputs, strict=True))
+        pairs = zip("AB", inputs, strict=True)
+        left, right = (multiplied(numpy.asarray(one), self.operands[name].dtype).astype(wide) for name, one in pairs)
         product = left @ right
         with numpy.errstate(over="ignore"):
             return product.astype(self.C.dtype.to_numpy())
@@ -458,7 +459,7 @@ class SpecShape:
     shape: Any
     memories: tuple[Memory, ...]
 
-    @_located
+    @located
     def __call__(self, level: Level) -> Any:
         return self.shape.build(self.memories, check_level(level))
 
@@ -473,7 +474,7 @@ class MatMulShape:
     accumulator: DType | None
     accumulate: Expr
 
-    @_located
+    @located
     def __call__(self, *memories: Memory) -> SpecShape:
         _count(memories, "A B C")
         return SpecShape(self, tuple(check_memory(m, f"memory of {n}") for m, n in zip(memories, "ABC", strict=True)))
@@ -501,7 +502,7 @@ class MoveShape:
     dtypes: tuple[DType, ...]
     layouts: tuple[MatrixLayout, ...]
 
-    @_located
+    @located
     def __call__(self, *memories: Memory) -> SpecShape:
         _count(memories, "src dst")
         return SpecShape(self, tuple(check_memory(m, f"memory of {n}") for m, n in zip(memories, ("src", "dst"), strict=True)))
@@ -526,7 +527,7 @@ class InitShape:
     layout: MatrixLayout
     value: int
 
-    @_located
+    @located
     def __call__(self, *memories: Memory) -> SpecShape:
         _count(memories, "dst")
         return SpecShape(self, (check_memory(memories[0], "memory of dst"),))
@@ -549,7 +550,7 @@ class Starter(Verbs):
 class MatMulStarter(Starter):
     """The name `MatMul`."""
 
-    @_located
+    @located
     def __call__(
         self,
         M: Expr | int,
@@ -584,7 +585,7 @@ class MatMulStarter(Starter):
 class MoveStarter(Starter):
     """The name `Move`."""
 
-    @_located
+    @located
     def __call__(
         self,
         M: Expr | int,
@@ -605,7 +606,7 @@ class MoveStarter(Starter):
 class InitStarter(Starter):
     """The name `Init`."""
 
-    @_located
+    @located
     def __call__(self, M: Expr | int, N: Expr | int, *, dtype: DType = float32, dst: MatrixLayout = ColMajor, value: int = 0) -> InitShape:
         """`dst (M x N) = value`; then the memory of dst, then the level."""
         sizes = (check_size(M, "M"), check_size(N, "N"))

@@ -1,16 +1,16 @@
 """fp32 without tensor cores at library speed: a pipeline of asynchronous copies, fragments a step ahead.
 
-    MatMul(M,N,K)(GL,GL,GL)(Kernel)
-      tile(128,128).to(Block).bands(16).resident(2)
-      epilog(RF, init, store)          MatMul(128,128,K)(GL,GL,RF)(Block)      128 registers a thread
-      split(16).pipeline(4)            MatMul(128,128,16)(GL,GL,RF)(Block)
-      load(A, SH), load(B, SH)         MatMul(128,128,16)(SH,SH,RF)(Block)     m and n contiguous, whatever the source
-      tile(64,64).to(Warp)             MatMul(64,64,16)(SH,SH,RF)(Warp)
-      tile(Strided((4,16),(4,32)))     MatMul(16,8,16)(SH,SH,RF)(Lane)         lanes interleaved
-      split(1).pipeline(2)             MatMul(16,8,1)(SH,SH,RF)(Lane)          fragments a step ahead
-      load(A, RF), load(B, RF)         MatMul(16,8,1)(RF,RF,RF)(Lane)
-      tile(16,1).tile(1,1).unroll()    MatMul(1,1,1)(RF,RF,RF)(Lane)           the long side innermost
-      done()                           FFMA
+MatMul(M,N,K)(GL,GL,GL)(Kernel)
+  tile(128,128).to(Block).bands(16).resident(2)
+  epilog(RF, init, store)          MatMul(128,128,K)(GL,GL,RF)(Block)      128 registers a thread
+  split(16).pipeline(4)            MatMul(128,128,16)(GL,GL,RF)(Block)
+  load(A, SH), load(B, SH)         MatMul(128,128,16)(SH,SH,RF)(Block)     m and n contiguous, whatever the source
+  tile(64,64).to(Warp)             MatMul(64,64,16)(SH,SH,RF)(Warp)
+  tile(Strided((4,16),(4,32)))     MatMul(16,8,16)(SH,SH,RF)(Lane)         lanes interleaved
+  split(1).pipeline(2)             MatMul(16,8,1)(SH,SH,RF)(Lane)          fragments a step ahead
+  load(A, RF), load(B, RF)         MatMul(16,8,1)(RF,RF,RF)(Lane)
+  tile(16,1).tile(1,1).unroll()    MatMul(1,1,1)(RF,RF,RF)(Lane)           the long side innermost
+  done()                           FFMA
 """
 
 from fireiron import *

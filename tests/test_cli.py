@@ -78,7 +78,15 @@ def test_show(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
     for _, spec in strategy.trace()[:-1]:
         if spec.level == strategy.trace()[-1][1].level:
             assert str(spec) in out
-    threads = {"wmma_simple": 512, "sgemm": 128, "hmma_turing": 128, "hmma_volta": 128, "small": 64, "split_k": 64, "split_k_blocks": 128}.get(name, 256)
+    threads = {
+        "wmma_simple": 512,
+        "sgemm": 128,
+        "hmma_turing": 128,
+        "hmma_volta": 128,
+        "small": 64,
+        "split_k": 64,
+        "split_k_blocks": 128,
+    }.get(name, 256)
     assert f"threads a block  {threads}" in out
     assert "\x1b" not in out
     status, out, _ = fireiron("show", name, *SMALL, "--json")
@@ -140,7 +148,10 @@ def test_diff(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
     marks = {line[:1] for line in out.splitlines()}
     assert marks.isdisjoint("<>|~") == (name == "maxwell")
     status, out, _ = fireiron("diff", name, "maxwell", *SMALL, "--json")
-    assert status == 0 and json.loads(out)["figures"]["blocks"] == [{"wmma_simple": "4", "small": "16", "split_k": "64", "split_k_blocks": "64"}.get(name, "1"), "1"]
+    assert status == 0 and json.loads(out)["figures"]["blocks"] == [
+        {"wmma_simple": "4", "small": "16", "split_k": "64", "split_k_blocks": "64"}.get(name, "1"),
+        "1",
+    ]
 
 
 def test_list(fireiron) -> None:  # type: ignore[no-untyped-def]

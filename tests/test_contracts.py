@@ -174,7 +174,9 @@ def test_choices_are_legal(step, spec):
         assert isinstance(choice, step)
         node = grow(spec, (choice,), attrs.evolve(context_of(spec), threads=32))
         assert node.children
-        assert count_threads(spec, (choice,), context_of(spec)) is None or step in (Coalesced, SplitK), "which deal to threads by themselves"
+        assert count_threads(spec, (choice,), context_of(spec)) is None or step in (Coalesced, SplitK), (
+            "which deal to threads by themselves"
+        )
         assert eval(f"start.{choice.label()}", dict(vars(fireiron)) | {"start": MatMul}).steps == (choice,)
 
 
@@ -265,7 +267,9 @@ def on_a_problem(title, *sizes, memory=RF, level=Thread, dtype=float32):
         return MatMul(*sizes, dtype=dtype)(memory, memory, memory)(level)
     if title == "Reduction":
         return Reduction(*sizes[:2], 3, dtype=dtype)(memory, memory)(level)
-    shape = {"Move": Move, "Init": Init, "AtomicAdd": AtomicAdd}.get(title) or (lambda *sizes, **options: fireiron.BinaryPointwise("+", *sizes, **options))
+    shape = {"Move": Move, "Init": Init, "AtomicAdd": AtomicAdd}.get(title) or (
+        lambda *sizes, **options: fireiron.BinaryPointwise("+", *sizes, **options)
+    )
     count = {"Move": 2, "AtomicAdd": 2, "Init": 1}.get(title, 3)
     return shape(*sizes[:2], dtype=dtype)(*[memory] * count)(level)
 

@@ -101,3 +101,69 @@ def test_sizes_that_are_sums_of_symbols():
     chain = chain.load(A, RF, Move.tile(4, 1).done()).tile(1, 1).done()
     right(kernel(chain, H * 2, H + 1, H).program(), 22, 12, 11, H=11)
     right(kernel(chain, H, H + 1, H * 2).program(), 17, 18, 34, H=17)
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+def test_a_vector_is_converted_on_its_way_to_registers(dtype):
+    """C of 16 bits that a strategy adds to, in a float32 accumulator: neighbours are read at once, and converted one by one."""
+    vectors = Move.tile(8, 16).to(Warp).tile(4, 1).to(Lane).tile(4, 1).unroll().done()
+    threads = MatMul.tile(16, 32).to(Block).epilog(RF, float32, vectors, vectors).split(8).load(A, SH).load(B, SH)
+    threads = threads.tile(8, 16).to(Warp).tile(4, 1).to(Lane).split(1).tile(1, 1).unroll().done()
+    warps = MatMul.tile(16, 32).to(Block).epilog(RF, float32, Move.tile(16, 16).to(Warp).done(), Move.tile(16, 16).to(Warp).done())
+    warps = (
+        warps.split(16).load(A, SH).load(B, SH).tile(16, 16).to(Warp).load(A, RF, Move.done()).load(B, RF, Move.done()).mma_tile().done()
+    )
+    for strategy, layout, move in ((threads, ColMajor, "uint2"), (warps, RowMajor, "unsigned int")):
+        spec = MatMul(32, 64, 16, dtype=dtype, c_dtype=dtype, accumulate=True, A=RowMajor, B=RowMajor, C=layout)(GL, GL, GL)(Kernel)
+        text = strategy(spec).cuda("sm_80")
+        load = text[text.index("// c_rf:") : text.index("// A to a_sh")]
+        assert f"reinterpret_cast<const {move}*>(&C[" in re.sub(r"\(\s+", "(", load)
+        assert "2float(piece[1])" in text
+
+
+@pytest.mark.parametrize("stages", [(2, 2, 2), (3, 2, 4), (2, 3, 1), (4, 4, 4)], ids=str)
+def test_a_pipeline_to_shared_memory_inside_another(stages):
+    """The inner loads are no registers: their groups, waits and stages are their own loop's."""
+    outer, inner, registers = stages
+    deal = (
+        Init.tile(8, 16).to(Warp).tile(4, 1).to(Lane).tile(1, 1).done(),
+        Move.tile(8, 16).to(Warp).tile(4, 1).to(Lane).tile(1, 1).done(),
+    )
+    chain = MatMul.tile(16, 16).to(Block).epilog(RF, *deal).split(16).pipeline(outer).load(A, SH, Move.coalesced(4).done())
+    chain = chain.split(4).pipeline(inner).load(B, SH, Move.coalesced(4).done()).tile(8, 16).to(Warp).tile(4, 1).to(Lane)
+    chain = chain.split(1).pipeline(registers).load(A, RF, Move.tile(4, 1).unroll().done()).load(B, RF, Move.done())
+    chain = chain.tile(1, 1).unroll().done()
+    for target in ("sm_75", "sm_80"):
+        for m, n, k in ((16, 32, 64), (17, 15, 33), (5, 5, 1)):
+            right(kernel(chain, m, n, k).program(target), m, n, k)
+    m, n, k = (sym(name) for name in "mnk")
+    right(kernel(chain, m, n, k).program("sm_80"), 17, 5, 37, m=17, n=5, k=37)
+
+
+def test_combine_of_split_k_is_a_tuple_of_steps():
+    with pytest.raises(ArgumentError, match="split_k combine"):
+        SplitK(2, Warp, 8, np.int64(2))
+
+
+@pytest.mark.parametrize("wrong", [lambda: Reduction(0, 4, 2), lambda: Reduction(4, 4, 2)(3, GL), lambda: Reduction(4, 4, 2)(SH, GL)(3)])
+def test_a_wrong_reduction_names_the_line(wrong):
+    with pytest.raises(ArgumentError) as caught:
+        wrong()
+    assert "test_regressions.py" in str(caught.value.at)
+
+
+@pytest.mark.parametrize("stages", [(1, 1), (2, 1), (2, 2), (3, 2)], ids=str)
+def test_a_wait_at_a_barrier_of_a_warp_is_none_for_other_warps(stages):
+    """B is copied by the block, A by each warp for itself: waiting for A in a warp does not make the other warp's B visible."""
+    outer, inner = stages
+    deal = (
+        Init.tile(16, 8).to(Warp).tile(2, 2).to(Lane).tile(1, 1).done(),
+        Move.tile(16, 8).to(Warp).tile(2, 2).to(Lane).tile(1, 1).done(),
+    )
+    chain = MatMul.tile(16, 16).to(Block).epilog(RF, *deal).split(4).pipeline(outer).load(B, SH).split(2).pipeline(inner)
+    chain = chain.tile(16, 8).to(Warp).load(A, SH).tile(2, 2).to(Lane).split(1).tile(1, 1).unroll().done()
+    for m, n, k in ((16, 16, 24), (17, 15, 9), (16, 32, 1)):
+        program = kernel(chain, m, n, k).program("sm_80")
+        right(program, m, n, k)
+        waits = re.findall(r"wait_group (\d+);[^\n]*\n\s*(\w+)", program.cuda)
+        assert {barrier for _, barrier in waits} == {"__syncthreads", "__syncwarp"} or k == 1

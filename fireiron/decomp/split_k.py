@@ -34,7 +34,10 @@ def _parts(value: Any) -> Any:
 
 
 def _combine(value: Any) -> Any:
-    return None if value in (None, default_copy()) else require_steps(value, "split_k combine")
+    if value is None:
+        return None
+    steps = require_steps(value, "split_k combine")
+    return None if steps == default_copy() else steps
 
 
 @attrs.frozen

@@ -164,7 +164,7 @@ class _Pipeline:
         for statement in loop.body:
             if not isinstance(statement, For):
                 body.append(statement)
-            elif statement.stages > 1 and loop.period > 1:
+            elif statement.stages > 1 and loop.period > 1 and self._fills_registers(statement):
                 first, steps, last = self._across(loop, statement)
                 early += first
                 body = [one for one in body if not (isinstance(one, SyncPoint) and one.require is None)]
@@ -174,6 +174,10 @@ class _Pipeline:
             else:
                 body.append(attrs.evolve(statement, body=self.body(statement.body, statement)))
         return attrs.evolve(loop, body=tuple(body)), early
+
+    def _fills_registers(self, loop: For) -> bool:
+        """Whether all loads of a loop go to registers; those to shared memory have groups and barriers of their own."""
+        return all(self.memories[name].private for one in self._parts(loop)[0] for name in _written(one))
 
     def _across(self, outer: For, loop: For) -> tuple[list[Stmt], list[Stmt], list[Stmt]]:
         """Loads to registers, ahead over the iterations of both loops together.

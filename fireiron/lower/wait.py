@@ -60,6 +60,7 @@ class _Replay:
         self.open: list[_Copy] = []
         self.groups: list[list[_Copy]] = []
         self.complete = 0
+        self.of_warps: set[tuple[int, str]] = set()
         self.passed: list[tuple[Barrier, int]] = []
         self.needed: dict[int, tuple[int, str]] = {}
         self.memo: dict[Any, Array] = {}
@@ -91,7 +92,7 @@ class _Replay:
 
     def _meet(self, access: Access, keys: Array) -> None:
         for number in range(len(self.groups) - 1, self.complete - 1, -1):
-            if any(_overlap(copy.keys, keys) for copy in self.groups[number]):
+            if (number, access.buffer) not in self.of_warps and any(_overlap(copy.keys, keys) for copy in self.groups[number]):
                 self._ask(number, access)
                 return
 
@@ -109,7 +110,10 @@ class _Replay:
         groups = count - 1 - number
         known = self.needed.get(id(barrier), (groups, access.buffer))
         self.needed[id(barrier)] = min(known, (groups, access.buffer))
-        self.complete = number + 1
+        if barrier.scope == "block":
+            self.complete = number + 1
+        else:  # what other warps copied has arrived for them, and is not yet visible here
+            self.of_warps |= {(one, access.buffer) for one in range(self.complete, number + 1)}
 
     def _keys(self, statement: Exec, loops: tuple[For, ...], access: Access, fixed: Fixed) -> Array:
         """The bytes, in units of the smallest element, that a statement touches in one iteration."""
