@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import attrs
 
 from fireiron import cuda as printer
 from fireiron.check import safety
-from fireiron.errors import ArgumentError, DecompositionError, FireironError, SynchronizationError
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, SynchronizationError
 from fireiron.executable import INSTRUCTIONS
 from fireiron.expr import is_cuda_name
 from fireiron.ir import Kernel, verify
@@ -130,15 +131,29 @@ class Program:
         return tuple(rows)
 
 
+MOST_ALIKE = 48
+"""Combinations of tunables that may fail for the same reason, none of resources, before the others are given up too."""
+
+
+def _kind(error: FireironError) -> str:
+    """What an error says, whatever the numbers."""
+    return type(error).__name__ + re.sub(r"\d+", "", str(error))
+
+
 def _first_legal(strategy: Strategy, target: Architecture, instructions: tuple[Executable, ...], label: str) -> Program:
     assert strategy.spec is not None
     first: FireironError | None = None
+    same, kind = 0, ""
     for values in strategy.assignments():
         try:
             program = Program(strategy.with_(**values), strategy.spec, target, instructions, label, values)
             _ = program.stages if program.tree.complete else None
         except FireironError as error:
             first = first or error
+            same, kind = (same + 1, kind) if _kind(error) == kind else (0, _kind(error))
+            if same >= MOST_ALIKE and not isinstance(error, ResourceError):
+                first.hint = f"{same + 1} combinations of the tunables fail for the same reason" + (f"; {first.hint}" if first.hint else "")
+                raise first from None
             continue
         return program
     assert first is not None

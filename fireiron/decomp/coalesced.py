@@ -25,6 +25,10 @@ def _elements(value: Any) -> Any:
     return integral(value, "coalesced")
 
 
+MOST_UNROLLED = 16
+"""Turns of a thread that are unrolled: copies of single elements take many, and would fill the registers with addresses."""
+
+
 @attrs.frozen
 class Coalesced(Decomposition):
     """Vectors of `elements` neighbours, dealt to threads in storage order; see the verb `coalesced`."""
@@ -41,7 +45,10 @@ class Coalesced(Decomposition):
         return f"coalesced({self.elements})"
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        return self._tile(spec).expand(spec, context)
+        tile = self._tile(spec)
+        if context.threads is not None and _turns(spec, tile, context) > MOST_UNROLLED:
+            tile = attrs.evolve(tile, refinements=tuple(one for one in tile.refinements if not isinstance(one, Unroll)))
+        return tile.expand(spec, context)
 
     def threads(self, spec: Spec, context: Context) -> int | None:
         return self._tile(spec).threads(spec, context)
@@ -63,6 +70,13 @@ class Coalesced(Decomposition):
         whole = all(constant(size) is not None for size in spec.sizes)
         if isinstance(spec, MoveSpec) and spec.level != Kernel and spec.level.threads != 1 and whole:
             yield from (Coalesced(width) for width in (1, 2, 4, 8))
+
+
+def _turns(spec: Spec, tile: Tile, context: Context) -> int:
+    """How many vectors a thread copies."""
+    threads = spec.level.threads or context.threads or 1
+    sizes = [constant(size) or 1 for size in spec.sizes]
+    return math.prod(sizes) // (math.prod(tile.sizes) * threads)
 
 
 def _far(spec: MoveSpec) -> View:
