@@ -101,7 +101,7 @@ class ReductionStarter(Starter):
         """`dst (M x N) = sum over p of src (M x N x P)`; then the memories of src and dst, then the level.
 
         >>> from fireiron import *
-        >>> print(Reduction(64, 32, 4)(GL, GL)(Kernel).tile(64, 32).to(Block).tile(1, 1).to(Thread).result)
+        >>> print(Reduction(64, 32, 4)(GL, GL)(Kernel).tile(32, 32).to(Block).tile(1, 1).to(Thread).result)
         Reduction(1,1,4)(GL,GL)(Thread)
         """
         sizes = (check_size(M, "M"), check_size(N, "N"), check_size(P, "P"))

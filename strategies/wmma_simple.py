@@ -1,7 +1,7 @@
 """Listing 3 of the Fireiron paper: the simplest use of tensor cores, one WMMA fragment of C a warp, straight from global memory.
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
-      tile(64,64).to(Block)            MatMul(64,64,K)(GL,GL,GL)(Block)
+      tile(bm,bn).to(Block)            MatMul(64,64,K)(GL,GL,GL)(Block)
       epilog(FR, float32, init, store) MatMul(64,64,K)(GL,GL,FR)(Block)        16 fragments, one a warp
       split(16)                        MatMul(64,64,16)(GL,GL,FR)(Block)
       tile(16,16).to(Warp)             MatMul(16,16,16)(GL,GL,FR)(Warp)        16 warps
@@ -19,6 +19,8 @@ from fireiron import *
 SIZES = (1024, 1024, 1024)
 
 fragment = FR(16, 16, 16)
+bm = Tunable("bm", 64, 32, 128)
+bn = Tunable("bn", 64, 32, 128)
 
 init = Init.tile(16, 16).to(Warp).done()
 store = Move.tile(16, 16).to(Warp).done()
@@ -27,7 +29,7 @@ store_through_shared = Move.load(SRC, SH, store).tile(1, 1).to(Thread).done()
 
 def simple(store):
     """Listing 3 down to its loads."""
-    return MatMul.tile(64, 64).to(Block).epilog(fragment, float32, init, store).split(16)
+    return MatMul.tile(bm, bn).to(Block).epilog(fragment, float32, init, store).split(16)
 
 
 warp_level = MatMul.tile(16, 16).to(Warp).load(A, fragment, Move.done()).load(B, fragment, Move.done()).done()

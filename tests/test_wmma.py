@@ -469,9 +469,10 @@ def test_otherwise_is_a_value():
 
 def test_otherwise_chooses_the_first_legal_one():
     module = library("wmma_simple")
-    assert module.strategy(module.spec(64, 64, 16)).program("sm_70").strategy.steps == module.listing_3.steps
+    tiles = {"bm": 64, "bn": 64}
+    assert module.strategy(module.spec(64, 64, 16)).program("sm_70").strategy.steps == module.listing_3.with_(**tiles).steps
     program = module.strategy(module.spec(64, 64, 17)).program("sm_70")
-    assert program.strategy.steps == module.guarded.steps
+    assert program.strategy.steps == module.guarded.with_(**tiles).steps
     assert program.strategy.refused == ("load_matrix_sync takes whole fragments, and the last tile of B may overhang",)
     assert "refused first" in "\n".join(show(program))
     with pytest.raises(MatchError, match="wants sm_70 or newer") as caught:
