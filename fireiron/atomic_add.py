@@ -10,8 +10,8 @@ import attrs
 from fireiron.errors import ArgumentError
 from fireiron.expr import Expr
 from fireiron.machine import DType, Level, Memory, as_dtype, float32
-from fireiron.spec import Spec, Starter, check_layout, check_level, check_memory, check_size, convert, located
-from fireiron.tensor import ColMajor, MatrixLayout, Tensor, View, whole_view
+from fireiron.spec import MoveShape, Spec, Starter, check_layout, check_size, convert, located
+from fireiron.tensor import ColMajor, MatrixLayout, View
 
 
 @attrs.frozen(repr=False)
@@ -42,28 +42,13 @@ class AtomicAddSpec(Spec):
 
 
 @attrs.frozen
-class _Shape:
-    sizes: tuple[Expr, ...]
-    dtypes: tuple[DType, DType]
-    layouts: tuple[MatrixLayout, MatrixLayout]
+class AtomicAddShape(MoveShape):
+    """`AtomicAdd(M, N)`, waiting for the memories of src and dst."""
 
-    @located
-    def __call__(self, *memories: Memory) -> _Placed:
-        if len(memories) != 2:
-            raise ArgumentError(f"{len(memories)} memories given, one is needed for each operand", legal="src dst")
-        return _Placed(self, tuple(check_memory(memory, "memory") for memory in memories))
-
-
-@attrs.frozen
-class _Placed:
-    shape: _Shape
-    memories: tuple[Memory, ...]
-
-    @located
-    def __call__(self, level: Level) -> AtomicAddSpec:
-        rows = zip(("src", "dst"), self.shape.dtypes, self.memories, self.shape.layouts, strict=True)
-        src, dst = (whole_view(Tensor(name, self.shape.sizes, dtype, memory, layout)) for name, dtype, memory, layout in rows)
-        return AtomicAddSpec(check_level(level), src, dst)
+    def build(self, memories: tuple[Memory, ...], level: Level) -> Any:
+        """The spec at a level."""
+        src, dst = self.views(memories)
+        return AtomicAddSpec(level, src, dst)
 
 
 class AtomicAddStarter(Starter):
@@ -79,12 +64,12 @@ class AtomicAddStarter(Starter):
         dst_dtype: DType | None = None,
         src: MatrixLayout = ColMajor,
         dst: MatrixLayout = ColMajor,
-    ) -> _Shape:
+    ) -> AtomicAddShape:
         """`dst (M x N) += src (M x N)`; then the memories of src and dst, then the level."""
         sizes = (check_size(M, "M"), check_size(N, "N"))
         layouts = (check_layout(src, "src", sizes), check_layout(dst, "dst", sizes))
         first = as_dtype(dtype)
-        return _Shape(sizes, (first, first if dst_dtype is None else as_dtype(dst_dtype)), layouts)
+        return AtomicAddShape(sizes, (first, first if dst_dtype is None else as_dtype(dst_dtype)), layouts)
 
 
 AtomicAdd: Final = AtomicAddStarter(AtomicAddSpec)

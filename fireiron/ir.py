@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import attrs
@@ -373,6 +373,19 @@ def _buffer_table(buffers: tuple[Buffer, ...]) -> dict[str, Buffer]:
 def buffer_table(kernel: Kernel) -> dict[str, Buffer]:
     """All buffers by name."""
     return _buffer_table(kernel.buffers)
+
+
+def filled(program: Iterable[Stmt], holes: Mapping[str, tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+    """The program with each hole replaced by the statements of its name."""
+    result: list[Stmt] = []
+    for statement in program:
+        if isinstance(statement, Hole):
+            result += holes[statement.child]
+        elif isinstance(statement, For):
+            result.append(attrs.evolve(statement, body=filled(statement.body, holes)))
+        else:
+            result.append(statement)
+    return tuple(result)
 
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:

@@ -153,10 +153,3 @@ def placed(view: View, size: int, dim: int, stride: int) -> Iterator[tuple[int, 
         reached = end
     if size > 1:
         raise ArgumentError(f"the tile of {view.tensor.name} is smaller than the instruction's")
-
-
-def transposed(lane_map: LaneMap) -> LaneMap:
-    """The map of the transposed tile."""
-    flip = tuple((size, 1 - dim, stride) for size, dim, stride in lane_map.lanes)
-    values = tuple((size, 1 - dim, stride) for size, dim, stride in lane_map.values)
-    return LaneMap(lane_map.tile[::-1], flip, values)

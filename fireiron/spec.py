@@ -302,7 +302,7 @@ class MoveSpec(Spec):
         text = f"Move({M}, {N}{options})({', '.join(map(repr, self.memories))})({self.level})"
         layouts = (self.src.tensor.layout, self.dst.tensor.layout)
         shape = MoveShape(self.sizes, (self.src.dtype, self.dst.dtype), layouts)  # type: ignore[arg-type]
-        return text if self == _move(shape, self.memories, self.level) else None
+        return text if self == shape.build(self.memories, self.level) else None
 
 
 @attrs.frozen(repr=False)
@@ -509,13 +509,14 @@ class MoveShape:
 
     def build(self, memories: tuple[Memory, ...], level: Level) -> MoveSpec:
         """The spec at a level."""
-        return _move(self, memories, level)
+        src, dst = self.views(memories)
+        return MoveSpec(level, src, dst)
 
-
-def _move(shape: MoveShape, memories: tuple[Memory, ...], level: Level) -> MoveSpec:
-    rows = zip(("src", "dst"), shape.dtypes, memories, shape.layouts, strict=True)
-    src, dst = (whole_view(Tensor(name, shape.sizes, dtype, memory, layout)) for name, dtype, memory, layout in rows)
-    return MoveSpec(level, src, dst)
+    def views(self, memories: tuple[Memory, ...]) -> tuple[View, View]:
+        """Whole views of src and dst."""
+        rows = zip(("src", "dst"), self.dtypes, memories, self.layouts, strict=True)
+        src, dst = (whole_view(Tensor(name, self.sizes, dtype, memory, layout)) for name, dtype, memory, layout in rows)
+        return src, dst
 
 
 @attrs.frozen

@@ -167,3 +167,20 @@ def test_a_wait_at_a_barrier_of_a_warp_is_none_for_other_warps(stages):
         right(program, m, n, k)
         waits = re.findall(r"wait_group (\d+);[^\n]*\n\s*(\w+)", program.cuda)
         assert {barrier for _, barrier in waits} == {"__syncthreads", "__syncwarp"} or k == 1
+
+
+@pytest.mark.parametrize("refinement", [Pad(1), SwizzleStorage(Swizzle(2, 1, 4))], ids=str)
+def test_stores_of_matrices_fall_back_where_rows_are_not_whole(refinement):
+    """stmatrix was chosen for shared rows that do not start at 16 bytes, and refused later; each lane stores what it holds instead."""
+    stage = Move.tile(32, 32).to(Warp).done()
+    store = Move.load(SRC, SH, stage)
+    chain = MatMul.tile(64, 64).to(Block).epilog(RF, Init.tile(32, 32).to(Warp).done(), store.coalesced(1).done())
+    ragged = MatMul.tile(64, 64).to(Block).epilog(RF, Init.tile(32, 32).to(Warp).done(), store.refine(refinement).coalesced(1).done())
+    rest = MatMul.split(16).load(A, SH).load(B, SH).tile(32, 32).to(Warp).load(A, RF, Move.done()).load(B, RF, Move.done())
+    rest = rest.tile(16, 16).mma_tile().done()
+    spec = MatMul(64, 64, 16, dtype=float16, c_dtype=float16, A=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
+    assert "stmatrix" in chain.then(rest)(spec).cuda("sm_90")
+    kernel = ragged.then(rest)(spec).compile("sm_90")
+    assert "stmatrix" not in kernel.asm["cuda"]
+    a, b = (np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float16) for seed, shape in enumerate([(64, 16), (16, 64)]))
+    assert np.array_equal(kernel(a, b), a @ b)

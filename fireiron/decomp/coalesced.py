@@ -76,7 +76,7 @@ def _turns(spec: Spec, tile: Tile, context: Context) -> int:
     """How many vectors a thread copies."""
     threads = spec.level.threads or context.threads or 1
     sizes = [constant(size) or 1 for size in spec.sizes]
-    return math.prod(sizes) // (math.prod(tile.sizes) * threads)
+    return math.prod(sizes) // (math.prod(int(size) for size in tile.sizes) * threads)
 
 
 def _far(spec: MoveSpec) -> View:

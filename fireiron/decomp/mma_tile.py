@@ -12,7 +12,7 @@ from fireiron.decomp.tile import Tile
 from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.executable.mma import Mma
 from fireiron.expr import constant
-from fireiron.ir import For, Hole, Stmt
+from fireiron.ir import filled
 from fireiron.machine import Architecture, Warp
 from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
@@ -52,7 +52,7 @@ class MmaTile(Decomposition):
         (outer,) = tiles.children
         steps = Split((k,), refinements=(Unroll(),)).expand(outer.spec, context.enter(outer))
         (inner,) = steps.children
-        return Expansion((Child("body", inner.spec, active=outer.active),), _filled(tiles.program, steps.program))
+        return Expansion((Child("body", inner.spec, active=outer.active),), filled(tiles.program, {"body": steps.program}))
 
     def _chosen(self, spec: MatMulSpec, architecture: Architecture, instructions: tuple[Executable, ...]) -> Mma:
         if isinstance(self.instruction, Mma):
@@ -103,15 +103,3 @@ def _checked(spec: Spec) -> MatMulSpec:
         if len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1:
             raise DecompositionError("mma_tile: the tile of C is not contiguous", hint="a plain tile(16, 16), not a strided one")
     return spec
-
-
-def _filled(program: tuple[Stmt, ...], inner: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    result: list[Stmt] = []
-    for statement in program:
-        if isinstance(statement, Hole):
-            result += inner
-        elif isinstance(statement, For):
-            result.append(attrs.evolve(statement, body=_filled(statement.body, inner)))
-        else:
-            result.append(statement)
-    return tuple(result)

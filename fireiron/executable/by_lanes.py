@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
 from fireiron.dividing import divide, loop_over
 from fireiron.errors import DecompositionError
 from fireiron.expr import Const, Expr, Var, constant
-from fireiron.ir import Exec, For, Hole, Stmt
+from fireiron.ir import Exec, Hole, Stmt, filled
 from fireiron.lanes import LaneMap
-from fireiron.machine import Architecture, DType, Level, Memory
-from fireiron.spec import Spec
+from fireiron.machine import RF, SH, Architecture, DType, Level, Memory, Warp, bfloat16, float16
+from fireiron.spec import MoveSpec, Spec
+from fireiron.tensor import MatrixLayout, View
 from fireiron.tree import Context, Executable, Mismatch
 from fireiron.units import index_in
 
@@ -57,12 +59,7 @@ def statements_by_lanes(
         return (one_statement(executable, spec, context, maps, spread, **options),)
     views, program, _ = loop_over(spec, views, digits, True, context, (Hole("tile"),))
     inner = one_statement(executable, spec.with_operands(**views), context, maps, spread, **options)
-    return _filled(program, inner)
-
-
-def _filled(program: tuple[Stmt, ...], inner: Exec) -> tuple[Stmt, ...]:
-    """The loops with the statement in their innermost body."""
-    return tuple(attrs.evolve(one, body=_filled(one.body, inner)) if isinstance(one, For) else inner for one in program)
+    return filled(program, {"tile": (inner,)})
 
 
 def one_statement(
@@ -131,3 +128,79 @@ def target_mismatch(architecture: Architecture, first: int, last: int | None = N
     if architecture.capability >= first and (last is None or architecture.capability <= last):
         return ()
     return (Mismatch("target", f"sm_{first}" + (" or newer" if last is None else f" to sm_{last}"), architecture.name),)
+
+
+Copy = TypeVar("Copy", bound="MatrixCopy")
+
+
+@attrs.frozen
+class MatrixCopy(Executable):
+    """A copy of `r x c` matrices, `matrices = (r, c)`, of 8x8 elements of 16 bits between shared memory and the registers of a warp.
+
+    `along` is the dimension in which shared memory is contiguous: 0 for column-major storage, 1 for row-major. `pairs` is the
+    dimension along which a lane has two neighbours; where the two differ, the instruction transposes.
+    """
+
+    matrices: tuple[int, int] = (2, 2)
+    along: int = 1
+    pairs: int = 1
+    capability: int = 75
+
+    @property
+    def count(self) -> int:
+        """Matrices, and 32-bit registers."""
+        return self.matrices[0] * self.matrices[1]
+
+    @property
+    def transposes(self) -> bool:
+        """Whether the instruction is `.trans`."""
+        return self.along != self.pairs
+
+    def maps(self) -> dict[str, LaneMap]:
+        """The lane maps by operand."""
+        return {}
+
+    def common_mismatches(self, spec: MoveSpec, architecture: Architecture, shared: str, held: str) -> tuple[Mismatch, ...]:
+        """The differences of a copy whose operand `shared` lies in shared memory, and `held` in registers."""
+        found = [
+            *level_mismatch(spec, Warp),
+            *shape_mismatch(spec, tile_of(spec, self.maps()), multiples=True),
+            *type_mismatch(spec, "src", (float16, bfloat16)),
+            *type_mismatch(spec, "dst", (spec.src.dtype,)),
+            *memory_mismatch(spec, shared, (SH,)),
+            *memory_mismatch(spec, held, (RF,)),
+            *target_mismatch(architecture, self.capability),
+        ]
+        view = spec.operands[shared]
+        layout = view.tensor.layout
+        if not isinstance(layout, MatrixLayout) or layout.order != ("row" if self.along else "col"):
+            found.append(Mismatch(f"{shared} layout", "RowMajor" if self.along else "ColMajor", str(layout)))
+        elif not _rows_whole(view, self.along):
+            found.append(Mismatch(f"{shared} rows", "8 elements side by side, at multiples of 16 bytes", _storage_text(view)))
+        return tuple(found)
+
+
+def _rows_whole(view: View, along: int) -> bool:
+    """Whether eight neighbours along a dimension lie side by side and start at a multiple of eight elements."""
+    tensor = view.tensor
+    storage = tensor.storage()
+    if tensor.swizzle is not None and tensor.swizzle.bits and tensor.swizzle.base < 3:
+        return False
+    steps = [mode.weight.factor for dim, modes in enumerate(storage.dims) if dim != along for mode in modes]
+    return math.gcd(view.dims[along].base.factor, *steps) % 8 == 0
+
+
+def _storage_text(view: View) -> str:
+    tensor = view.tensor
+    swizzle = "" if tensor.swizzle is None else f", {tensor.swizzle}"
+    return f"{tensor.layout} {'x'.join(map(str, tensor.shape))}, pad {tensor.pad}{swizzle}"
+
+
+def family(kind: type[Copy], name: str) -> tuple[Copy, ...]:
+    """All forms of a copy, those with most matrices first."""
+    found = []
+    for matrices in ((2, 2), (4, 1), (1, 4), (2, 1), (1, 2), (1, 1)):
+        for along, pairs in ((1, 1), (0, 0), (1, 0), (0, 1)):
+            order, trans = "ROW" if along else "COL", "_T" if along != pairs else ""
+            found.append(kind(f"{name}_{8 * matrices[0]}x{8 * matrices[1]}_{order}{trans}", matrices, along, pairs))
+    return tuple(found)

@@ -8,51 +8,22 @@ are named by the elements they hold, so the order below only decides which lanes
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
 import attrs
 
-from fireiron.executable.by_lanes import (
-    level_mismatch,
-    memory_mismatch,
-    shape_mismatch,
-    statements_by_lanes,
-    target_mismatch,
-    tile_of,
-    type_mismatch,
-)
+from fireiron.executable.by_lanes import MatrixCopy, family, statements_by_lanes
 from fireiron.ir import Exec, Stmt
 from fireiron.lanes import LaneMap, Part
-from fireiron.machine import RF, SH, Architecture, Warp, bfloat16, float16
+from fireiron.machine import Architecture
 from fireiron.spec import MoveSpec, Spec
-from fireiron.tensor import MatrixLayout, View
-from fireiron.tree import Context, Executable, Mismatch
+from fireiron.tree import Context, Mismatch
 
 
 @attrs.frozen
-class LdMatrix(Executable):
-    """`Move(8*r, 8*c)(SH -> RF)(Warp)` of 16-bit elements, `matrices = (r, c)`.
-
-    `along` is the dimension in which the source is contiguous: 0 for column-major storage, 1 for row-major. `pairs` is the
-    dimension along which a lane receives two neighbours; where the two differ, the instruction transposes.
-    """
-
-    matrices: tuple[int, int] = (2, 2)
-    along: int = 1
-    pairs: int = 1
-    capability: int = 75
-
-    @property
-    def count(self) -> int:
-        """Matrices, and 32-bit registers."""
-        return self.matrices[0] * self.matrices[1]
-
-    @property
-    def transposes(self) -> bool:
-        """Whether the instruction is `.trans`."""
-        return self.along != self.pairs
+class LdMatrix(MatrixCopy):
+    """`Move(8*r, 8*c)(SH -> RF)(Warp)`: each lane receives what the instruction that reads the registers wants it to hold."""
 
     @property
     def source(self) -> LaneMap:
@@ -76,22 +47,7 @@ class LdMatrix(Executable):
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not isinstance(spec, MoveSpec):
             return (Mismatch("spec", "Move", spec.title),)
-        found = [
-            *level_mismatch(spec, Warp),
-            *shape_mismatch(spec, tile_of(spec, self.maps()), multiples=True),
-            *type_mismatch(spec, "src", (float16, bfloat16)),
-            *type_mismatch(spec, "dst", (spec.src.dtype,)),
-            *memory_mismatch(spec, "src", (SH,)),
-            *memory_mismatch(spec, "dst", (RF,)),
-            *target_mismatch(architecture, self.capability),
-        ]
-        layout = spec.src.tensor.layout
-        order = "row" if self.along else "col"
-        if not isinstance(layout, MatrixLayout) or layout.order != order:
-            found.append(Mismatch("src layout", "RowMajor" if self.along else "ColMajor", str(layout)))
-        elif not _rows_whole(spec.src, self.along):
-            found.append(Mismatch("src rows", "8 elements side by side, at multiples of 16 bytes", _storage_text(spec.src)))
-        return tuple(found)
+        return self.common_mismatches(spec, architecture, "src", "dst")
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         found = self.mismatches(spec, context.architecture)
@@ -149,22 +105,6 @@ def registers_mismatch(given: LaneMap, wanted: LaneMap) -> tuple[Mismatch, ...]:
     )
 
 
-def _rows_whole(view: View, along: int) -> bool:
-    """Whether eight neighbours along a dimension lie side by side and start at a multiple of eight elements."""
-    tensor = view.tensor
-    storage = tensor.storage()
-    if tensor.swizzle is not None and tensor.swizzle.bits and tensor.swizzle.base < 3:
-        return False
-    steps = [mode.weight.factor for dim, modes in enumerate(storage.dims) if dim != along for mode in modes]
-    return math.gcd(view.dims[along].base.factor, *steps) % 8 == 0
-
-
-def _storage_text(view: View) -> str:
-    tensor = view.tensor
-    swizzle = "" if tensor.swizzle is None else f", {tensor.swizzle}"
-    return f"{tensor.layout} {'x'.join(map(str, tensor.shape))}, pad {tensor.pad}{swizzle}"
-
-
 def first_difference(given: LaneMap, wanted: LaneMap) -> tuple[int, int, tuple[int, ...]] | None:
     """The first lane, value and coordinate, modulo the common tile, that a lane has and should not hold; None if there is none."""
     tile = _common_tile(given, wanted)
@@ -194,17 +134,6 @@ def _first_lanes(lane_map: LaneMap) -> str:
     return f"{lanes} of {lane_map.tile[0]}x{lane_map.tile[1]}"
 
 
-def _family() -> tuple[LdMatrix, ...]:
-    found = []
-    for matrices in ((2, 2), (4, 1), (1, 4), (2, 1), (1, 2), (1, 1)):
-        for along, pairs in ((1, 1), (0, 0), (1, 0), (0, 1)):
-            order, trans = "ROW" if along else "COL", "_T" if along != pairs else ""
-            name = f"LDMATRIX_{8 * matrices[0]}x{8 * matrices[1]}_{order}{trans}"
-            found.append(LdMatrix(name, matrices, along, pairs))
-    return tuple(found)
-
-
-LDMATRIX: tuple[LdMatrix, ...] = _family()
-"""All forms, those with most matrices first."""
+LDMATRIX: tuple[LdMatrix, ...] = family(LdMatrix, "LDMATRIX")
 
 __all__ = ["LDMATRIX", "LdMatrix", "addressed", "first_difference", "received", "registers_mismatch"]

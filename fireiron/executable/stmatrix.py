@@ -12,46 +12,20 @@ from typing import Any
 
 import attrs
 
-from fireiron.executable.by_lanes import (
-    level_mismatch,
-    memory_mismatch,
-    shape_mismatch,
-    statements_by_lanes,
-    target_mismatch,
-    tile_of,
-    type_mismatch,
-)
+from fireiron.executable.by_lanes import MatrixCopy, family, statements_by_lanes
 from fireiron.executable.ldmatrix import addressed, received, registers_mismatch
 from fireiron.ir import Exec, Stmt
 from fireiron.lanes import LaneMap
-from fireiron.machine import RF, SH, Architecture, Warp, bfloat16, float16
+from fireiron.machine import Architecture
 from fireiron.spec import MoveSpec, Spec
-from fireiron.tensor import MatrixLayout
-from fireiron.tree import Context, Executable, Mismatch
+from fireiron.tree import Context, Mismatch
 
 
 @attrs.frozen
-class StMatrix(Executable):
-    """`Move(8*r, 8*c)(RF -> SH)(Warp)` of 16-bit elements, `matrices = (r, c)`.
+class StMatrix(MatrixCopy):
+    """`Move(8*r, 8*c)(RF -> SH)(Warp)`: each lane gives what the instruction of the main chain makes it hold."""
 
-    `along` is the dimension in which the target is contiguous: 0 for column-major storage, 1 for row-major. `pairs` is the
-    dimension along which a lane holds two neighbours; where the two differ, the instruction transposes.
-    """
-
-    matrices: tuple[int, int] = (2, 2)
-    along: int = 1
-    pairs: int = 1
     capability: int = 90
-
-    @property
-    def count(self) -> int:
-        """Matrices, and 32-bit registers."""
-        return self.matrices[0] * self.matrices[1]
-
-    @property
-    def transposes(self) -> bool:
-        """Whether the instruction is `.trans`."""
-        return self.along != self.pairs
 
     def maps(self) -> dict[str, LaneMap]:
         """The lane maps by operand."""
@@ -65,20 +39,7 @@ class StMatrix(Executable):
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not isinstance(spec, MoveSpec):
             return (Mismatch("spec", "Move", spec.title),)
-        found = [
-            *level_mismatch(spec, Warp),
-            *shape_mismatch(spec, tile_of(spec, self.maps()), multiples=True),
-            *type_mismatch(spec, "src", (float16, bfloat16)),
-            *type_mismatch(spec, "dst", (spec.src.dtype,)),
-            *memory_mismatch(spec, "src", (RF,)),
-            *memory_mismatch(spec, "dst", (SH,)),
-            *target_mismatch(architecture, self.capability),
-        ]
-        layout = spec.dst.tensor.layout
-        order = "row" if self.along else "col"
-        if not isinstance(layout, MatrixLayout) or layout.order != order:
-            found.append(Mismatch("dst layout", "RowMajor" if self.along else "ColMajor", str(layout)))
-        return tuple(found)
+        return self.common_mismatches(spec, architecture, "dst", "src")
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         return self.mismatches(spec, context.architecture) or self._held_mismatch(spec, context)
@@ -105,15 +66,4 @@ class StMatrix(Executable):
         return list(printer.asm(template, [], inputs, memory=True))
 
 
-def _family() -> tuple[StMatrix, ...]:
-    found = []
-    for matrices in ((2, 2), (4, 1), (1, 4), (2, 1), (1, 2), (1, 1)):
-        for along, pairs in ((1, 1), (0, 0), (1, 0), (0, 1)):
-            order, trans = "ROW" if along else "COL", "_T" if along != pairs else ""
-            name = f"STMATRIX_{8 * matrices[0]}x{8 * matrices[1]}_{order}{trans}"
-            found.append(StMatrix(name, matrices, along, pairs))
-    return tuple(found)
-
-
-STMATRIX: tuple[StMatrix, ...] = _family()
-"""All forms, those with most matrices first."""
+STMATRIX: tuple[StMatrix, ...] = family(StMatrix, "STMATRIX")

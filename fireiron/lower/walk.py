@@ -8,7 +8,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, ResourceError
 from fireiron.expr import ONE, TRUE, Expr, Positive, Var, less
-from fireiron.ir import Buffer, Comment, Exec, For, Hole, Kernel, Let, Stmt, SyncPoint, execs, verify
+from fireiron.ir import Buffer, Comment, Exec, For, Kernel, Let, Stmt, SyncPoint, execs, filled, verify
 from fireiron.machine import Architecture
 from fireiron.machine import Kernel as KernelLevel
 from fireiron.spec import Spec
@@ -138,18 +138,7 @@ def _leading_dimensions(spec: Spec) -> Iterable[tuple[str, Expr]]:
 
 
 def _program(node: Node) -> tuple[Stmt, ...]:
-    table = dict(node.children)
-    return tuple(_filled(node.program, table))
-
-
-def _filled(program: Iterable[Stmt], table: dict[str, Node]) -> Iterable[Stmt]:
-    for statement in program:
-        if isinstance(statement, Hole):
-            yield from _program(table[statement.child])
-        elif isinstance(statement, For):
-            yield attrs.evolve(statement, body=tuple(_filled(statement.body, table)))
-        else:
-            yield statement
+    return filled(node.program, {name: _program(child) for name, child in node.children})
 
 
 def prune(kernel: Kernel) -> Kernel:
