@@ -249,18 +249,18 @@ def test_run_of_a_sample(fireiron, user: Path, monkeypatch: pytest.MonkeyPatch) 
     assert status == 0 and "5 of 20 are simulated and compared; the other 15 are NOT executed" in out and "PASS" in out
     value = json.loads(fireiron("run", "gemm_nt", "-M", "600", "-N", "500", "-K", "8", "--blocks", "6", "--json")[1])
     assert value["passed"] and {0, value["total"] - 1} <= set(value["blocks"]) and len(value["blocks"]) == 6
-    monkeypatch.setattr(cli, "SIMULATED_SECONDS", 0.02)
-    monkeypatch.setattr(cli, "_MULTIPLY_ADDS", 1)
+    monkeypatch.setattr(cli.run, "SIMULATED_SECONDS", 0.02)
+    monkeypatch.setattr(cli.run, "_MULTIPLY_ADDS", 1)
     value = json.loads(fireiron("run", "listing_2", "-M", "1024", "-N", "900", "-K", "16", "--json")[1])
     assert value["passed"] and 1 <= len(value["blocks"]) < value["total"] == 64
-    monkeypatch.setattr(cli, "SIMULATED_SECONDS", 20)
+    monkeypatch.setattr(cli.run, "SIMULATED_SECONDS", 20)
     value = json.loads(fireiron("run", "listing_2", "-M", "512", "-N", "300", "-K", "16", "--json")[1])
     assert value["passed"] and value["blocks"] == list(range(12))
 
 
 def test_the_corners_are_in_the_sample() -> None:
     program = library.bind(library.find("listing_2"), {"M": 512, "N": 384, "K": 8}).program()
-    assert {0, 2, 9, 11} <= set(cli._order(program, {}, 12)[:5])
+    assert {0, 2, 9, 11} <= set(cli.run._order(program, {}, 12)[:5])
 
 
 def test_explain_finds_steps_that_work(fireiron, user: Path) -> None:  # type: ignore[no-untyped-def]
@@ -389,7 +389,7 @@ def test_defects_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: object) -> int:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(cli, "_list", broken)
+    monkeypatch.setattr(cli.list, "run", broken)
     with pytest.raises(RuntimeError):
         main(["list"])
 
@@ -398,7 +398,7 @@ def test_interrupted(fireiron, monkeypatch: pytest.MonkeyPatch) -> None:  # type
     def broken(_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_list", broken)
+    monkeypatch.setattr(cli.list, "run", broken)
     assert fireiron("list")[::2] == (130, "fireiron: interrupted\n")
 
 
@@ -409,9 +409,9 @@ def test_colours(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert cli._paint("x", 31, Terminal()) == "\x1b[31mx\x1b[0m"
+    assert cli.output.paint("x", 31, Terminal()) == "\x1b[31mx\x1b[0m"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert cli._paint("x", 31, Terminal()) == "x"
+    assert cli.output.paint("x", 31, Terminal()) == "x"
 
 
 # ---------------------------------------------------------------------------------------------- as a process

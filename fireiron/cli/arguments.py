@@ -1,0 +1,108 @@
+"""Arguments that commands share, and the strategy that they name."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fireiron.errors import FireironError
+
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
+    from fireiron.strategy import Strategy
+
+
+class Add(Protocol):
+    """Adds a command to the parser: its name, function, help, and whether it takes the options of a strategy."""
+
+    def __call__(
+        self, name: str, run: Callable[[argparse.Namespace], int], text: str, strategy: bool = True
+    ) -> argparse.ArgumentParser: ...
+
+
+def strategy_options() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    for dim in "MNK":
+        common.add_argument(
+            f"-{dim}", type=size, metavar="SIZE", help='an integer, or a size known at run time: "M", or "M:8" for multiples of 8'
+        )
+    common.add_argument("--arch", help="the target, such as sm_80 (sm_90 if none is named)")
+    common.add_argument("--set", action="append", default=[], type=assignment, metavar="bm=64", help="the value of a tunable (repeatable)")
+    common.add_argument("--dtype", help="the element type of A and B, such as float16")
+    common.add_argument("--layouts", type=layouts, metavar="NT", help="storage of A, B and optionally C: N column-major, T row-major")
+    return common
+
+
+def add_strategy(command: argparse.ArgumentParser, json: bool = False) -> None:
+    command.add_argument("strategy", metavar="STRATEGY", help="a name of the library, a path.py, or path.py:name")
+    if json:
+        add_json(command)
+
+
+def add_json(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def size(text: str) -> Any:
+    """A size on the command line: a positive integer, or a symbol `M` or `M:8`."""
+    match = re.fullmatch(r"([A-Z][A-Za-z0-9_]*)(?::([0-9]{1,9}))?", text, re.ASCII)
+    if match:
+        from fireiron.expr import sym
+
+        try:
+            return sym(match[1], multiple_of=int(match[2] or 1))
+        except FireironError as error:
+            raise argparse.ArgumentTypeError(error.asked) from None
+    if not re.fullmatch(r"[0-9]{1,10}", text, re.ASCII) or not 1 <= int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f'{text!r} is no size: a positive integer, or a symbol such as "M" or "M:8"')
+    return int(text)
+
+
+def natural(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is no integer of at least 0")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive integer")
+    return int(text)
+
+
+def assignment(text: str) -> tuple[str, int]:
+    name, _, value = text.partition("=")
+    if not name.isidentifier() or not re.fullmatch(r"[0-9]{1,10}", value, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=INTEGER")
+    return name, int(value)
+
+
+def layouts(text: str) -> str:
+    if not re.fullmatch(r"[NTnt]{2,3}", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: two or three letters, N (column-major) or T (row-major), for A, B and C")
+    return text.upper()
+
+
+def strategy_of(arguments: argparse.Namespace, name: str | None = None, known_only: bool = False) -> Strategy:
+    """The strategy of the arguments, bound; `known_only` passes on only those tunables that it has."""
+    from fireiron.library import bind, find
+    from fireiron.machine import as_architecture, as_dtype
+    from fireiron.tensor import ColMajor, RowMajor
+
+    if arguments.arch is not None:
+        as_architecture(arguments.arch)
+    entry = find(arguments.strategy if name is None else name)
+    sizes = {dim: getattr(arguments, dim) for dim in "MNK" if getattr(arguments, dim) is not None}
+    options: dict[str, Any] = {} if arguments.dtype is None else {"dtype": as_dtype(arguments.dtype)}
+    for operand, letter in zip("ABC", arguments.layouts or "", strict=False):
+        options[operand] = ColMajor if letter == "N" else RowMajor
+    values = dict(arguments.set)
+    if known_only:
+        values = {key: value for key, value in values.items() if key in entry.strategy.tunables()}
+    return bind(entry, sizes, options, values)
+
+
+def program_of(arguments: argparse.Namespace) -> Program:
+    return strategy_of(arguments).program(arguments.arch)

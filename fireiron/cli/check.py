@@ -1,0 +1,85 @@
+"""`fireiron check`: findings."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fireiron.cli.arguments import Add, add_strategy, strategy_of
+from fireiron.cli.output import FAILED, paint, print_json
+from fireiron.errors import DecompositionError, FireironError, ResourceError, SynchronizationError
+
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
+
+
+def register(add: Add) -> None:
+    """Add the command."""
+    add_strategy(add("check", run, "races, bounds, bank conflicts, coalescing, resources; exit status 1 on an error"), json=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from fireiron.check import check
+    from fireiron.tree import require_complete
+
+    program = _program_or_error(arguments)
+    if isinstance(program, FireironError):
+        findings = [_finding(program)]
+    else:
+        require_complete(program.tree)
+        try:
+            findings = list(check(program.ir))
+        except (SynchronizationError, ResourceError, DecompositionError) as error:
+            findings = [_finding(error)]
+    counts = {severity: sum(one.severity == severity for one in findings) for severity in ("error", "warning", "note")}
+    if arguments.json:
+        print_json({"strategy": arguments.strategy, "counts": counts, "findings": [one.as_dict() for one in findings]})
+    else:
+        _print_findings(findings)
+        print(", ".join(f"{number} {severity}{'' if number == 1 else 's'}" for severity, number in counts.items()))
+    return FAILED if counts["error"] else 0
+
+
+def _program_or_error(arguments: argparse.Namespace) -> Program | FireironError:
+    """The program; or why its tree or its tunables cannot be, where that is a finding."""
+    strategy = strategy_of(arguments)
+    try:
+        program = strategy.program(arguments.arch)
+        _ = program.tree
+    except (SynchronizationError, ResourceError, DecompositionError) as error:
+        return error
+    return program
+
+
+def _finding(error: FireironError) -> Any:
+    from fireiron.check import Finding
+
+    kinds: Mapping[type[FireironError], str] = {SynchronizationError: "race", ResourceError: "resources"}
+    details = {name: str(value) for name, value in (("in", error.within), ("legal", error.legal), ("do", error.hint)) if value is not None}
+    return Finding(kinds.get(type(error), "decomposition"), "error", None, str(error), error.at, None, details)
+
+
+def _print_findings(findings: Sequence[Any]) -> None:
+    from tabulate import tabulate
+
+    if not findings:
+        return
+    colours = {"error": 31, "warning": 33, "note": 36}
+    rows = [
+        [
+            paint(one.severity, colours[one.severity]),
+            one.kind,
+            one.access or one.buffer or "",
+            _without(one.message, one.access),
+            one.at or "",
+        ]
+        for one in findings
+    ]
+    heads = ["severity", "kind", "access", "message", "line"]
+    print(tabulate(rows, headers=heads, disable_numparse=True, maxcolwidths=[None, None, 44, 72, None]))
+
+
+def _without(message: str, access: str | None) -> str:
+    """A message without the access it starts with, which has a column of its own."""
+    return message.removeprefix(f"{access}: ")

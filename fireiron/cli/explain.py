@@ -1,0 +1,25 @@
+"""`fireiron explain`: why a leaf matched, or what would make it match."""
+
+from __future__ import annotations
+
+import argparse
+
+from fireiron.cli.arguments import Add, add_strategy, strategy_of
+from fireiron.cli.output import print_json
+
+
+def register(add: Add) -> None:
+    """Add the command."""
+    add_strategy(add("explain", run, "why each leaf matched an instruction, or the steps that would close the gap"), json=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from fireiron.explain import explain, text
+
+    explanation = explain(strategy_of(arguments), arguments.arch)
+    if arguments.json:
+        program = explanation.program
+        head = {"spec": str(program.spec), "architecture": program.architecture.name, "chosen": dict(program.chosen)}
+        return print_json(head | {"leaves": [leaf.as_dict() for leaf in explanation.leaves]})
+    print(text(explanation))
+    return 0

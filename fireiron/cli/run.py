@@ -1,0 +1,345 @@
+"""`fireiron run`: execute, and compare with the meaning of the spec."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from fireiron.cli.arguments import Add, add_strategy, assignment, natural, positive, strategy_of
+from fireiron.cli.output import FAILED, paint, print_json, progress
+from fireiron.errors import ArgumentError, SimulationError
+
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
+    from fireiron.spec import Spec
+
+SIMULATED_SECONDS: Final = 60.0
+"""A longer simulation is cut down to a sample of blocks."""
+
+_MULTIPLY_ADDS: Final = 2e7
+"""So much work is simulated without asking how long it takes."""
+
+
+def register(add: Add) -> None:
+    """Add the command."""
+    command = add("run", run, "run on the GPU if there is one, else in the simulator; compare with the spec's meaning in NumPy")
+    add_strategy(command, json=True)
+    command.add_argument("--simulate", action="store_true", help="use the simulator though there is a GPU")
+    command.add_argument("--seed", type=natural, help="of the random data (printed if not given)")
+    command.add_argument("--blocks", type=positive, metavar="N", help="simulate a sample of N blocks only")
+    command.add_argument(
+        "--let", action="append", default=[], type=assignment, metavar="M=1000", help="the value of a size known at run time"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Random small integers through the kernel, compared exactly with the spec's meaning."""
+    from fireiron import launch
+
+    gpu = not arguments.simulate and launch.gpu_available()
+    if gpu and arguments.blocks is not None:
+        raise ArgumentError("a sample of blocks is simulated, there is none on a GPU", hint="--simulate, or leave --blocks out")
+    architecture = arguments.arch or (launch.device_arch() if gpu else None)
+    program = strategy_of(arguments).program(architecture)
+    kernel = program.ir
+    symbols = _symbol_values(program.spec, arguments)
+    seed = time.time_ns() % 2**32 if arguments.seed is None else arguments.seed
+    say = _Report(arguments.json)
+    say("strategy", arguments.strategy)
+    say("spec", str(program.spec), **({"sizes": symbols} if symbols else {}))
+    say("target", program.architecture.name)
+    say("seed", seed)
+    arrays = _data(program, symbols, seed)
+    kernels = _micro_kernels(kernel)
+    if gpu:
+        wrong = _on_gpu(program, symbols, arrays, say)
+    else:
+        if kernels:
+            say("micro-kernel", f"{', '.join(kernels)}: the text is only checked on a GPU; the simulator used the meaning of its spec")
+        wrong = _simulated(program, symbols, arrays, arguments.blocks, say)
+    return say.verdict(wrong)
+
+
+class _Report:
+    """Lines as they come, or one JSON object at the end."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self.values: dict[str, Any] = {}
+
+    def __call__(self, name: str, value: Any, **more: Any) -> None:
+        self.values |= {name: value} | more
+        if not self.as_json:
+            extra = "".join(
+                f"  {' '.join(f'{key}={number}' for key, number in one.items())}" for one in more.values() if isinstance(one, dict)
+            )
+            print(f"{name:<12}  {value}{extra}", flush=True)
+
+    def verdict(self, wrong: Mapping[str, Any] | None) -> int:
+        """Says whether the result was right; the exit status."""
+        if self.as_json:
+            print_json(self.values | {"passed": wrong is None} | ({} if wrong is None else {"wrong": dict(wrong)}))
+        elif wrong is None:
+            print(paint("PASS", 32))
+        else:
+            print(paint("FAIL", 31) + f"  {wrong['message']}")
+        return 0 if wrong is None else FAILED
+
+
+def _symbol_values(spec: Spec, arguments: argparse.Namespace) -> dict[str, int]:
+    """Values for the sizes known at run time: those given, else one more than a full tile, as far as its facts allow."""
+    from fireiron.lower.walk import symbols_of
+
+    given = dict(arguments.let)
+    symbols = {var.name: var for var in symbols_of(spec)}
+    unknown = [name for name in given if name not in symbols]
+    if unknown:
+        raise ArgumentError(f"--let {unknown[0]}: the spec has no such size", legal=list(symbols) or "none")
+    for name, value in given.items():
+        var = symbols[name]
+        if not var.low <= value <= var.high or value % var.multiple_of:
+            raise ArgumentError(f"--let {name}={value}", legal=f"{var.low} ... {var.high}, multiples of {var.multiple_of}")
+    chosen = {name: max(257 // var.multiple_of, 1) * var.multiple_of for name, var in symbols.items()}
+    return {name: given.get(name, value) for name, value in chosen.items()}
+
+
+def _shapes(spec: Spec, symbols: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(int(size.evaluate(symbols)) for size in view.shape) for name, view in spec.operands.items()}
+
+
+def _data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[str, Any]:
+    """Random integers by operand, so few and small that every sum is exact in every type that adds up."""
+    import numpy
+
+    spec = program.spec
+    shapes = _shapes(spec, symbols)
+    limit = _exact_limit(program)
+    for amplitude, density in ((4, 1.0), (2, 1.0), (1, 1.0), (1, 0.5), (1, 0.25), (1, 0.1), (1, 0.03), (1, 0.01), (1, 0.0)):
+        random = numpy.random.default_rng(seed)
+        values = {}
+        for name in spec.inputs:
+            drawn = random.integers(-amplitude, amplitude + 1, shapes[name])
+            values[name] = drawn if density == 1 else drawn * (random.random(shapes[name]) < density)
+        if spec.title != "MatMul" or _largest_sum(values) <= limit:
+            break
+    return {name: value.astype(spec.operands[name].dtype.to_numpy()) for name, value in values.items()}
+
+
+def _exact_limit(program: Program) -> int:
+    """The largest integer up to which all are exact in every type that products are added up in."""
+    from fireiron.ir import execs
+    from fireiron.spec import MatMulSpec
+
+    dtypes = {view.dtype for name, view in program.spec.operands.items() if name in program.spec.outputs}
+    dtypes |= {one.spec.C.dtype for one, _ in execs(program.ir.body) if isinstance(one.spec, MatMulSpec)}
+    return min((1 << dtype.mantissa if dtype.kind == "float" else (1 << (dtype.bits - 1)) - 1) for dtype in dtypes)
+
+
+def _largest_sum(values: Mapping[str, Any]) -> float:
+    """The largest sum of magnitudes: no partial sum in any order is larger."""
+    left, right = (abs(values[name]).astype("float32") for name in ("A", "B"))
+    return float((left @ right).max(initial=0))
+
+
+def _micro_kernels(kernel: Any) -> tuple[str, ...]:
+    from fireiron.show import micro_kernels
+
+    return micro_kernels(kernel)
+
+
+def _on_gpu(program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], say: _Report) -> Mapping[str, Any] | None:
+    """The first wrong element of a run on the GPU."""
+    import cupy
+
+    from fireiron.kernel import CompiledKernel
+
+    kernel = CompiledKernel(program)
+    (output,) = program.spec.outputs
+    device = {name: _placed(cupy, program, symbols, name, array) for name, array in arrays.items()}
+    shapes = _shapes(program.spec, symbols)
+    result = _placed(cupy, program, symbols, output, None)
+    result[...] = cupy.full(shapes[output], 77, dtype=result.dtype)
+    sizes = {name: value for name, value in symbols.items() if name in _unseen(program.spec, symbols)}
+    kernel(*device.values(), out=result, **sizes)
+    got = cupy.asnumpy(result)
+    start, stop = cupy.cuda.Event(), cupy.cuda.Event()
+    start.record()
+    kernel(*device.values(), out=result, **sizes)
+    stop.record()
+    stop.synchronize()
+    say("ran on", f"GPU, {cupy.cuda.get_elapsed_time(start, stop) * 1000:.1f} us")
+    return _compared(got, program.spec.reference(*arrays.values()))
+
+
+def _placed(cupy: Any, program: Program, symbols: Mapping[str, int], name: str, array: Any) -> Any:
+    """An array on the GPU with the strides that the kernel was made for."""
+    from fireiron.kernel import element_strides, evaluated
+
+    buffer = program.ir.buffer(name)
+    shape = tuple(evaluated(size, symbols) for size in buffer.tensor.shape)
+    flat = cupy.zeros(evaluated(buffer.elements, symbols), dtype=buffer.dtype.to_numpy())
+    placed = cupy.ndarray(shape, flat.dtype, flat.data, tuple(step * buffer.dtype.bytes for step in element_strides(buffer, symbols)))
+    if array is not None:
+        placed[...] = cupy.asarray(array)
+    return placed
+
+
+def _unseen(spec: Spec, symbols: Mapping[str, int]) -> set[str]:
+    """Sizes that no shape of an input tells."""
+    seen = {str(size) for name in spec.inputs for size in spec.operands[name].shape}
+    return {name for name in symbols if name not in seen}
+
+
+def _simulated(
+    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], wanted: int | None, say: _Report
+) -> Mapping[str, Any] | None:
+    """The first wrong element of a simulated run, or what the simulator met.
+
+    All blocks at once where the work is small; else, or with `wanted`, a sample of them, as many as the time allows.
+    """
+    import math
+
+    from fireiron.sim import simulate
+
+    total = int(program.ir.grid.evaluate(symbols))
+    work = math.prod(int(size.evaluate(symbols)) for size in program.spec.sizes)
+    try:
+        if _block_tile(program) is None or (wanted is None and work <= _MULTIPLY_ADDS):
+            say("blocks", total)
+            result = simulate(program.ir, arrays, symbols)
+            say("ran in", f"the simulator, {result.seconds:.2f} s")
+            (output,) = program.spec.outputs
+            return _compared(result.outputs[output], program.spec.reference(*arrays.values()))
+        chosen = _order(program, symbols, total)[: _whole(program, wanted or total)]
+        return _sampled(program, symbols, arrays, chosen, wanted is not None, say)
+    except SimulationError as error:
+        return {"message": str(error), "error": type(error).__name__}
+
+
+def _sampled(
+    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], order: Sequence[int], all_of_them: bool, say: _Report
+) -> Mapping[str, Any] | None:
+    """Blocks in the given order, batch after batch until the time is over, each compared where it writes."""
+    from fireiron.sim import simulate
+
+    started = time.monotonic()
+    total = int(program.ir.grid.evaluate(symbols))
+    (output,) = program.spec.outputs
+    done, size, seconds = 0, len(order) if all_of_them else _whole(program, 1), 0.0
+    wrong: Mapping[str, Any] | None = None
+    while done < len(order) and wrong is None:
+        batch = sorted(order[done : done + size])
+        result = simulate(program.ir, arrays, symbols, blocks=batch)
+        wrong = _compared_blocks(program, symbols, arrays, result.outputs[output], batch)
+        done, seconds = done + len(batch), seconds + result.seconds
+        left = SIMULATED_SECONDS - (time.monotonic() - started)
+        each = (SIMULATED_SECONDS - left) / done
+        progress(f"{done} of {total} blocks")
+        if each > left and not all_of_them:
+            break
+        size = _whole(program, max(1, min(int(left / 2 / each), 8 * size)))
+    progress("")
+    rest = total - done
+    say("blocks", f"{done} of {total} are simulated and compared; the other {rest} are NOT executed" if rest else total, total=total)
+    say.values["blocks"] = sorted(order[:done])
+    say("ran in", f"the simulator, {seconds:.2f} s")
+    return wrong
+
+
+def _whole(program: Program, blocks: int) -> int:
+    """The number of blocks, rounded up to those that add to the same tiles of the output: only their sum can be compared."""
+    part = program.grown.context.names.part
+    parts = 1 if part is None else part.high + 1
+    return -(-blocks // parts) * parts
+
+
+def _order(program: Program, symbols: Mapping[str, int], total: int) -> list[int]:
+    """All blocks: the first, the last, those in the corners of the output, then the others at random; those of one tile together."""
+    import numpy
+
+    blocks = dict.fromkeys((0, total - 1))
+    tile = _block_tile(program)
+    if tile is not None:
+        starts = [
+            numpy.broadcast_to(start, (total,)) for start in _evaluated(program, symbols, numpy.arange(total), [dim.base for dim in tile])
+        ]
+        for keys in (starts, [-start for start in starts], [starts[0], -starts[-1]], [-starts[0], starts[-1]]):
+            blocks[int(numpy.lexsort(keys)[0])] = None
+    blocks |= dict.fromkeys(numpy.random.default_rng(total).permutation(total).tolist())
+    parts = _whole(program, 1)
+    return [first * parts + part for first in dict.fromkeys(block // parts for block in blocks) for part in range(parts)]
+
+
+def _block_tile(program: Program) -> tuple[Any, ...] | None:
+    """The dimensions of the output's view that one block is responsible for."""
+    from fireiron.machine import Block
+
+    (output,) = program.spec.outputs
+    node = next((node for node in program.tree.nodes() if node.spec.level == Block), None)
+    return None if node is None else node.spec.operands[output].dims
+
+
+def _evaluated(program: Program, symbols: Mapping[str, int], block: Any, values: Iterable[Any]) -> list[Any]:
+    """Expressions of the block's number, with the names that the tree gave to parts of it."""
+    context = program.grown.context
+    environment: dict[str, Any] = {**symbols, context.block.name: block}
+    for (value, _, _), var in context.names.lets.items():
+        if all(one.name in environment for one in value.variables()):
+            environment[var.name] = value.evaluate(environment)
+    return [value.evaluate(environment) for value in values]
+
+
+def _compared_blocks(
+    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], got: Any, blocks: Sequence[int]
+) -> Mapping[str, Any] | None:
+    """The first wrong element among those that the blocks are responsible for."""
+    import numpy
+
+    spec, tile = program.spec, _block_tile(program)
+    assert tile is not None
+    (output,) = spec.outputs
+    for block in blocks:
+        places = []
+        for dim, start, extent in zip(tile, _evaluated(program, symbols, block, [dim.base for dim in tile]), got.shape, strict=True):
+            steps = numpy.zeros(1, dtype=numpy.int64)
+            for mode in dim.modes:
+                size, stride = int(mode.size.evaluate(symbols)), int(mode.stride.evaluate(symbols))
+                steps = (steps + (numpy.arange(size) * stride)[:, None]).ravel()
+            places.append((start + steps)[start + steps < extent])
+        by_dim = dict(zip(spec.uses[output], places, strict=True))
+        inputs = [_part(array, spec.uses[name], by_dim) for name, array in arrays.items()]
+        wrong = _compared(got[numpy.ix_(*places)], spec.reference(*inputs), places)
+        if wrong is not None:
+            return {**wrong, "block": block, "message": f"block {block}: {wrong['message']}"}
+    return None
+
+
+def _part(array: Any, dims: Sequence[str], places: Mapping[str, Any]) -> Any:
+    """The part of an input that the given places of the output's dimensions need."""
+    for axis, dim in enumerate(dims):
+        if dim in places:
+            array = array.take(places[dim], axis)
+    return array
+
+
+def _compared(got: Any, want: Any, places: Sequence[Any] | None = None) -> Mapping[str, Any] | None:
+    """The first element that differs, with its coordinates, or None."""
+    import numpy
+
+    if got.shape != want.shape:
+        return {"message": f"the result has the shape {got.shape}, expected {want.shape}"}
+    different = ~(got == want)  # NaN differs
+    count = int(different.sum())
+    if not count:
+        return None
+    first = tuple(int(index) for index in numpy.argwhere(different)[0])
+    at = first if places is None else tuple(int(place[index]) for place, index in zip(places, first, strict=True))
+    have, need = got[first].item(), want[first].item()
+    return {
+        "message": f"element {at}: got {have}, expected {need}; {count} of {got.size} differ",
+        "at": list(at),
+        "got": str(have),
+        "expected": str(need),
+    }
