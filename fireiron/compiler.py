@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -45,7 +47,11 @@ PASSES: tuple[tuple[str, Callable[[Kernel], Kernel]], ...] = (
 
 @attrs.frozen(eq=False, slots=False)
 class Program:
-    """A bound strategy on a target. `chosen` are the values its tunables took."""
+    """A bound strategy on a target.
+
+    `chosen` are the values its tunables took, `seconds` the wall time of each stage that has been made: `"tunables"` (the search
+    for legal values), `"tree"`, `"walk"`, each pass, `"verify"`, `"check"` and `"print"`.
+    """
 
     strategy: Strategy
     spec: Spec
@@ -53,6 +59,7 @@ class Program:
     instructions: tuple[Executable, ...] = INSTRUCTIONS
     name: str = ""
     chosen: Mapping[str, int] = attrs.field(factory=dict)
+    seconds: dict[str, float] = attrs.field(factory=dict, init=False, repr=False)
 
     @staticmethod
     def of(
@@ -68,12 +75,26 @@ class Program:
         label = name or strategy.spec.title.lower()
         if not strategy.tunables():
             return Program(strategy, strategy.spec, target, instructions, label)
-        return _first_legal(strategy, target, instructions, label)
+        start = time.perf_counter()
+        program = _first_legal(strategy, target, instructions, label)
+        spent = time.perf_counter() - start
+        stages = dict(program.seconds)
+        program.seconds.clear()
+        program.seconds.update({"tunables": spent - sum(stages.values()), **stages})
+        return program
+
+    @contextlib.contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """The time of what is done inside goes into `seconds`."""
+        start = time.perf_counter()
+        yield
+        self.seconds[stage] = time.perf_counter() - start
 
     @functools.cached_property
     def grown(self) -> Grown:
         """The decomposition tree with the threads of a block and the grid."""
-        return grow_tree(self.spec, self.strategy.steps, self.architecture, self.instructions)
+        with self.timed("tree"):
+            return grow_tree(self.spec, self.strategy.steps, self.architecture, self.instructions)
 
     @property
     def tree(self) -> Node:
@@ -83,23 +104,30 @@ class Program:
     @functools.cached_property
     def stages(self) -> dict[str, Kernel]:
         """The kernel IR after the walk and after each pass, by name."""
-        kernel = attrs.evolve(walk(self.grown, self.spec, self.name), title=tuple(self.title()))
+        grown = self.grown
+        with self.timed("walk"):
+            kernel = attrs.evolve(walk(grown, self.spec, self.name), title=tuple(self.title()))
         stages = {"walk": kernel}
         for name, function in PASSES:
-            kernel = verify(function(kernel))
+            with self.timed(name):
+                kernel = verify(function(kernel))
             stages[name] = kernel
         return stages
 
     @functools.cached_property
     def lowered(self) -> Kernel:
         """The final kernel IR, verified, before the independent check."""
-        return verify(self.stages[PASSES[-1][0]], final=True)
+        kernel = self.stages[PASSES[-1][0]]
+        with self.timed("verify"):
+            return verify(kernel, final=True)
 
     @functools.cached_property
     def ir(self) -> Kernel:
         """The final kernel IR, which the independent check found free of races and of accesses out of bounds."""
         kernel = self.lowered
-        for finding in safety(kernel):
+        with self.timed("check"):
+            findings = safety(kernel)
+        for finding in findings:
             if finding.severity == "error":
                 kind = SynchronizationError if finding.kind == "race" else DecompositionError
                 raise kind(finding.message, within=finding.access, at=finding.at)
@@ -108,7 +136,9 @@ class Program:
     @functools.cached_property
     def cuda(self) -> str:
         """CUDA C++."""
-        return printer.emit(self.ir)
+        kernel = self.ir
+        with self.timed("print"):
+            return printer.emit(kernel)
 
     def title(self) -> list[str]:
         """The strategy, a step a line, for the header of the printed kernel."""

@@ -94,3 +94,15 @@ class LaunchError(FireironError):
 
 class StoreError(FireironError):
     """A stored strategy or record cannot be read."""
+
+
+class WrongResultError(FireironError):
+    """A kernel computed something else than its spec says."""
+
+
+class FireironWarning(UserWarning):
+    """Something works, but not as well as it could."""
+
+
+class CacheWarning(FireironWarning):
+    """The compile cache cannot be written, or held an entry that was damaged."""

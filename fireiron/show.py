@@ -71,7 +71,7 @@ def main_child(node: Node) -> tuple[str, Node] | None:
 
 def executed(node: Node) -> str:
     """What performs a leaf."""
-    instructions = dict.fromkeys(_instruction(statement) for statement in node.program if isinstance(statement, Exec))
+    instructions = dict.fromkeys(_instruction(statement) for statement, _ in execs(node.program))
     return ", ".join(instructions) or "nothing"
 
 

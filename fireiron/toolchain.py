@@ -17,6 +17,7 @@ import contextlib
 import ctypes
 import ctypes.util
 import functools
+import hashlib
 import importlib.metadata
 import itertools
 import os
@@ -31,6 +32,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
+from fireiron import settings
 from fireiron.errors import LaunchError
 
 _FILE = "kernel.cu"  # the name that the compiler knows the source by
@@ -53,8 +55,9 @@ class KernelResources:
         registers: 32-bit registers a thread (at kernel entry; `setmaxnreg` changes them later).
         spill_stores, spill_loads: bytes a thread that the compiler stores to and loads from local memory for want of registers.
         stack_frame: bytes of local memory a thread, spills and arrays that are indexed at run time.
-        shared_bytes: static shared memory, bytes a block.
+        shared_bytes: static shared memory, bytes a block; of a kernel of this package, with the dynamic.
         barriers: named barriers a block.
+        dynamic_shared_bytes: the part of it that a launch must ask for; ptxas does not know it.
     """
 
     registers: int = 0
@@ -63,6 +66,7 @@ class KernelResources:
     stack_frame: int = 0
     shared_bytes: int = 0
     barriers: int = 0
+    dynamic_shared_bytes: int = 0
 
 
 @frozen
@@ -76,7 +80,8 @@ class Compiled:
         cubin: the machine code, an ELF file.
         resources: kernel name, as in the cubin, to what it uses.
         log: everything that the compiler said.
-        seconds: wall time of the compilation.
+        seconds: wall time of the compilation, wherever and whenever it was.
+        cached: whether it was read from the cache on disk.
     """
 
     arch: str
@@ -86,6 +91,7 @@ class Compiled:
     resources: Mapping[str, KernelResources] = field(hash=False)
     log: str = field(repr=False, eq=False)
     seconds: float = field(eq=False)
+    cached: bool = field(default=False, eq=False)
 
 
 @frozen
@@ -105,6 +111,15 @@ class Toolchain:
     def serves(self, arch: str) -> bool:
         """Whether this compiler knows `arch`; of `sm_90a` the number is looked up, the suffix is left to the compiler."""
         return _capability(arch) in self.archs
+
+    @property
+    def identity(self) -> str | None:
+        """The build of the compiler, the same on every machine that has it; None if its file cannot be read.
+
+        Updates of a release keep its (major, minor), so the size of the library and its first megabyte (tables of symbols and
+        relocations, which move with any change of the code) count too.
+        """
+        return _fingerprint(self.library)
 
     def __str__(self) -> str:
         return f"NVRTC {self.version[0]}.{self.version[1]}"
@@ -134,12 +149,12 @@ def _add(found: dict[tuple[int, int], Toolchain], library: str) -> None:
 
 def _wheel_libraries() -> Iterator[str]:
     for wheel in _COMPILER_WHEELS:
-        for path in _wheel_files(wheel):
+        for path in wheel_files(wheel):
             if path.name.startswith("libnvrtc.so") and path.exists():
                 yield os.fspath(path)
 
 
-def _wheel_files(wheel: str) -> tuple[Path, ...]:
+def wheel_files(wheel: str) -> tuple[Path, ...]:
     """The files of an installed wheel; none if it is not installed."""
     try:
         files = importlib.metadata.files(wheel)
@@ -148,8 +163,13 @@ def _wheel_files(wheel: str) -> tuple[Path, ...]:
     return tuple(Path(os.fspath(file.locate())) for file in files or ())
 
 
+def toolkits() -> tuple[Path, ...]:
+    """The folders of the CUDA toolkits that NVIDIA's installers put here, the newest first."""
+    return tuple(sorted(_TOOLKITS.glob("cuda*"), reverse=True))
+
+
 def _toolkit_libraries() -> Iterator[str]:
-    folders = [Path(sys.prefix, "lib"), *sorted(_TOOLKITS.glob("cuda*/lib64"), reverse=True)]
+    folders = [Path(sys.prefix, "lib"), *(folder / "lib64" for folder in toolkits())]
     for folder in folders:
         yield from map(os.fspath, sorted(folder.glob("libnvrtc.so.[0-9]*")))
 
@@ -184,6 +204,23 @@ def _library(library: str) -> ctypes.CDLL:
     return nvrtc
 
 
+@functools.cache
+def _fingerprint(library: str) -> str | None:
+    """Size and start of a loaded library, as text; of one that the loader found, in the file that is mapped."""
+    try:
+        path = Path(library) if os.sep in library else _mapped(library)
+        with path.open("rb") as file:
+            return f"{path.stat().st_size}-{hashlib.sha256(file.read(1 << 20)).hexdigest()[:16]}"
+    except OSError:
+        return None
+
+
+def _mapped(library: str) -> Path:
+    """The file of a library that is loaded by name."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    return Path(next((line.split(maxsplit=5)[5] for line in maps.splitlines() if f"/{library}" in line), library))
+
+
 def _capability(arch: str) -> int:
     match = re.fullmatch(r"sm_(\d+)[a-z]?", arch)
     if match is None:
@@ -206,9 +243,8 @@ def _choose(arch: str, newest: tuple[int, int] | None) -> Toolchain:
 
 
 def user_cache() -> Path:
-    """The folder for what can be made again: `$XDG_CACHE_HOME/fireiron`, by default `~/.cache/fireiron`. It may not exist."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache")) / "fireiron"
+    """The folder for what can be made again; see `settings.cache_folder`. It may not exist."""
+    return settings.cache_folder()
 
 
 def _include_folders(chain: Toolchain) -> tuple[str, ...]:
@@ -226,7 +262,7 @@ def _matrix_headers(chain: Toolchain) -> Path | None:
     major, minor = chain.version
     for wheel in _MATRIX_WHEELS:
         if _wheel_major(wheel) == major:
-            return next((path.parent.parent for path in _wheel_files(wheel) if path.parts[-2:] == ("crt", "mma.h")), None)
+            return next((path.parent.parent for path in wheel_files(wheel) if path.parts[-2:] == ("crt", "mma.h")), None)
     folders = (_TOOLKITS / name / "include" for name in (f"cuda-{major}.{minor}", f"cuda-{major}", "cuda"))
     return next((path for path in folders if (path / "crt" / "mma.h").exists() and _header_major(path) == major), None)
 
@@ -244,7 +280,7 @@ def _header_folders(chain: Toolchain) -> Iterator[Path]:
     if os.sep in chain.library:
         yield Path(chain.library).parent.parent / "include"
     for wheel in _HEADER_WHEELS:
-        yield from (path.parent for path in _wheel_files(wheel) if path.name == "cuda_fp16.h")
+        yield from (path.parent for path in wheel_files(wheel) if path.name == "cuda_fp16.h")
     major, minor = chain.version
     yield from (_TOOLKITS / name / "include" for name in (f"cuda-{major}.{minor}", f"cuda-{major}", "cuda"))
 
@@ -315,25 +351,67 @@ def compile_cuda(
     Raises:
         LaunchError: no compiler serves `arch`, or the compiler refuses the source; the error shows the lines of the source.
     """
+    return compilation(source, arch, options=options, werror=werror, fast_math=fast_math, newest=newest).run()
+
+
+def compilation(
+    source: str,
+    arch: str,
+    *,
+    options: tuple[str, ...] = (),
+    werror: bool = True,
+    fast_math: bool = False,
+    newest: tuple[int, int] | None = None,
+) -> Compilation:
+    """A compilation that is decided but not done; arguments and errors of `compile_cuda`."""
     chain = _choose(arch, newest)
-    flags = _flags(chain, source, arch, options, fast_math)
-    start = time.perf_counter()
-    output = _run(chain, source, flags)
-    seconds = time.perf_counter() - start
-    if not output.ok or (werror and _diagnostics(output.log)):
-        raise _refusal(chain, source, arch, flags, output)
-    return Compiled(arch, chain.version, output.ptx, output.cubin, _resources(output.log), output.log, seconds)
+    include = tuple(Path(folder) for folder in _include_folders(chain)) if "#include" in source else ()
+    return Compilation(chain, source, arch, _flags(chain, arch, options, fast_math), include, werror)
 
 
-def _flags(chain: Toolchain, source: str, arch: str, options: tuple[str, ...], fast_math: bool) -> tuple[str, ...]:
-    """All options of a compilation. NVRTC refuses some that stand twice, so a default gives way to the user's."""
+@frozen
+class Compilation:
+    """One compilation, with the compiler and all its options chosen.
+
+    Attributes:
+        chain: the compiler.
+        source: the text.
+        arch: the target.
+        flags: every option but the folders of CUDA's headers.
+        include: the folders of CUDA's headers; empty if the text includes nothing.
+        werror: whether warnings are refused.
+    """
+
+    chain: Toolchain
+    source: str = field(repr=False)
+    arch: str
+    flags: tuple[str, ...]
+    include: tuple[Path, ...]
+    werror: bool
+
+    def run(self) -> Compiled:
+        """Compile.
+
+        Raises:
+            LaunchError: the compiler refuses the source.
+        """
+        flags = (*(f"--include-path={path}" for path in self.include), *self.flags)
+        start = time.perf_counter()
+        output = _run(self.chain, self.source, flags)
+        seconds = time.perf_counter() - start
+        if not output.ok or (self.werror and _diagnostics(output.log)):
+            raise _refusal(self.chain, self.source, self.arch, flags, output)
+        return Compiled(self.arch, self.chain.version, output.ptx, output.cubin, resources_of(output.log), output.log, seconds)
+
+
+def _flags(chain: Toolchain, arch: str, options: tuple[str, ...], fast_math: bool) -> tuple[str, ...]:
+    """The options of a compilation. NVRTC refuses some that stand twice, so a default gives way to the user's."""
     given = {_option_name(option) for option in options}
     math = ("--use_fast_math",) if fast_math else ("--ftz=false", "--prec-div=true", "--prec-sqrt=true")
     defaults = [flag for flag in ("--std=c++17", *math) if _option_name(flag) not in given]
-    include = _include_folders(chain) if "#include" in source else ()
     if chain.version >= (13, 0):
         defaults.append("--no-cache")  # beside a driver, NVRTC 13 answers from a cache of its own, without ptxas' report
-    return (f"--gpu-architecture={arch}", "--ptxas-options=-v", *defaults, *(f"--include-path={path}" for path in include), *options)
+    return (f"--gpu-architecture={arch}", "--ptxas-options=-v", *defaults, *options)
 
 
 def _option_name(option: str) -> str:
@@ -386,7 +464,7 @@ _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) b
 _USED = re.compile(r"Used (\d+) registers")
 
 
-def _resources(log: str) -> dict[str, KernelResources]:
+def resources_of(log: str) -> dict[str, KernelResources]:
     """ptxas' report. A kernel begins with its entry line; frame and registers follow, between them those of functions it calls."""
     found: dict[str, dict[str, int]] = {}
     entry = function = ""

@@ -222,7 +222,7 @@ ptxas         .     8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loa
 
 
 def test_a_called_function_does_not_overwrite_the_kernel_report() -> None:
-    assert toolchain._resources(LOG) == {"k": KernelResources(109, 1064, 1376, 632, 8192, 2)}
+    assert toolchain.resources_of(LOG) == {"k": KernelResources(109, 1064, 1376, 632, 8192, 2)}
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import attrs
+
 from fireiron.check.finding import Finding
 from fireiron.check.scene import Scene
 from fireiron.expr import constant
 from fireiron.ir import Kernel
-from fireiron.machine import SH
+from fireiron.machine import SH, Architecture
+from fireiron.usage import Usage, pipelines, register_usage, shared_usage, usage_lines
 
 OVERHEAD = 24
 """Registers that a kernel takes beside its arrays: indices, pointers, loop counters; a rule of thumb."""
@@ -14,32 +19,83 @@ OVERHEAD = 24
 RESERVED_SHARED = 1024
 """Bytes of shared memory that the system takes for each block on compute capability 8.0 and later."""
 
+REGISTER_UNIT = 256
+"""Registers are given to warps in units of so many (from compute capability 3.0)."""
+
 
 def register_estimate(kernel: Kernel) -> int:
     """32-bit registers of a thread: its arrays that can live in registers, and a constant for the rest."""
-    total = OVERHEAD
-    for buffer in kernel.buffers:
-        count = constant(buffer.elements) or 0
-        if buffer.memory.private and count <= kernel.architecture.registers_per_thread:
-            total += -(-count * buffer.dtype.bytes // 4)
-    return total
+    return OVERHEAD + sum(one.amount for one in register_usage(kernel))
 
 
-def occupancy(kernel: Kernel) -> tuple[int, str]:
-    """Blocks on a multiprocessor at once, and what limits them."""
+def register_limit(kernel: Kernel) -> int:
+    """The registers a thread that the compiler may take: the block must fit, as often as `resident` asks (`__launch_bounds__`)."""
     target = kernel.architecture
-    warps = -(-kernel.threads // 32)
-    registers = -(-min(register_estimate(kernel), target.registers_per_thread) // 8) * 8
-    reserved = RESERVED_SHARED if target.capability >= 80 else 0
+    warps = _rounded(_warps(kernel), _partitions(target)) * max(kernel.resident, 1)
+    return min(target.registers_per_thread, target.registers_per_sm // (32 * warps) // 8 * 8)
+
+
+@attrs.frozen
+class Occupancy:
+    """How much of a multiprocessor the blocks of a kernel fill.
+
+    Attributes:
+        blocks: blocks on a multiprocessor at once.
+        warps: their warps.
+        share: these, of the warps that a multiprocessor holds, 0 to 1.
+        limited_by: what runs out first: `"threads"`, `"registers"`, `"blocks"` or `"shared memory"`.
+        limits: the blocks that each of them alone would allow.
+    """
+
+    blocks: int
+    warps: int
+    share: float
+    limited_by: str
+    limits: Mapping[str, int] = attrs.field(factory=dict, hash=False, repr=False)
+
+
+def occupancy(kernel: Kernel, registers: int | None = None) -> Occupancy:
+    """The occupancy with so many registers a thread, as the compiler reports them; by default with the estimate.
+
+    The rules are those of `cuda_occupancy.h` in the CUDA toolkit: registers are given to whole warps in units of 256, by the
+    four partitions of a multiprocessor (two on sm_60), each of which has its share; shared memory is given in units of 128
+    bytes from compute capability 8.0, of 256 before, with a kilobyte for the system (CUDA C++ Programming Guide, compute
+    capabilities 8.x); and the check of a launch counts the warps of a block up to whole partitions.
+    """
+    target, warps = kernel.architecture, _warps(kernel)
+    used = min(register_estimate(kernel), register_limit(kernel)) if registers is None else registers
     limits = {
-        "threads": target.threads_per_sm // (warps * 32),
-        "registers": target.registers_per_sm // (registers * 32 * warps),
+        "threads": target.threads_per_sm // 32 // warps,
+        "registers": _by_registers(target, warps, used),
         "blocks": target.blocks_per_sm,
     }
     if kernel.shared_bytes:
-        limits["shared memory"] = target.shared_per_sm // (kernel.shared_bytes + reserved)
+        unit, reserved = (128, RESERVED_SHARED) if target.capability >= 80 else (256, 0)
+        limits["shared memory"] = target.shared_per_sm // _rounded(kernel.shared_bytes + reserved, unit)
     reason = min(limits, key=lambda name: limits[name])
-    return limits[reason], reason
+    held = limits[reason] * warps
+    return Occupancy(limits[reason], held, held / (target.threads_per_sm // 32), reason, limits)
+
+
+def _by_registers(target: Architecture, warps: int, registers: int) -> int:
+    """Blocks that the registers of a multiprocessor serve."""
+    partitions = _partitions(target)
+    each = _rounded(max(registers, 1) * 32, REGISTER_UNIT)
+    if each * _rounded(warps, partitions) > target.registers_per_sm:
+        return 0
+    return target.registers_per_sm // partitions // each * partitions // warps
+
+
+def _partitions(target: Architecture) -> int:
+    return 2 if target.capability == 60 else 4
+
+
+def _warps(kernel: Kernel) -> int:
+    return -(-kernel.threads // 32)
+
+
+def _rounded(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
 
 
 def check_resources(scene: Scene) -> tuple[Finding, ...]:
@@ -63,8 +119,9 @@ def _threads(kernel: Kernel) -> list[Finding]:
 
 def _shared(kernel: Kernel) -> list[Finding]:
     limit = kernel.architecture.shared_per_block
-    sizes = {buffer.name: buffer.bytes for buffer in kernel.buffers if buffer.memory == SH}
-    details = {"bytes": kernel.shared_bytes, "limit": limit, "buffers": sizes}
+    rows = shared_usage(kernel.buffers, pipelines(kernel))
+    sizes = {one.name: one.amount for one in rows}
+    details = {"bytes": kernel.shared_bytes, "limit": limit, "buffers": sizes, "origins": {one.name: one.origin for one in rows}}
     parts = ", ".join(f"{name} {size}" for name, size in sizes.items())
     top = max((buffer.offset + buffer.bytes for buffer in kernel.buffers if buffer.memory == SH), default=0)
     if max(kernel.shared_bytes, top) > limit:
@@ -79,27 +136,117 @@ def _shared(kernel: Kernel) -> list[Finding]:
 
 def _registers(kernel: Kernel) -> list[Finding]:
     findings = []
-    limit = kernel.architecture.registers_per_thread
+    most = kernel.architecture.registers_per_thread
     arrays = {buffer.name: constant(buffer.elements) or 0 for buffer in kernel.buffers if buffer.memory.private}
     for buffer in kernel.buffers:
-        if arrays.get(buffer.name, 0) > limit:
+        if arrays.get(buffer.name, 0) > most:
             text = f"{buffer.name} has {arrays[buffer.name]} elements in each thread: it lives in local memory, not in registers"
-            details = {"elements": arrays[buffer.name], "limit": limit}
+            details = {"elements": arrays[buffer.name], "limit": most}
             findings.append(Finding("resources", "warning", buffer.name, text, buffer.tensor.origin, details=details))
-    estimate = register_estimate(kernel)
-    numbers = {"registers": estimate, "limit": limit, "arrays": arrays}
-    text = f"about {estimate} registers a thread ({', '.join(f'{name} {count}' for name, count in arrays.items()) or 'no arrays'})"
+    estimate, limit, rows = register_estimate(kernel), register_limit(kernel), register_usage(kernel)
+    numbers = {"registers": estimate, "limit": limit, "arrays": arrays, "by_buffer": {one.name: one.amount for one in rows}}
+    text = f"about {estimate} registers a thread ({', '.join([*(f'{one.name} {one.amount}' for one in rows), f'the rest {OVERHEAD}'])})"
     if estimate > limit:
-        findings.append(Finding("resources", "warning", None, f"{text}: more than the {limit} there are, some will spill", details=numbers))
+        why = "there are" if limit == most else f"a thread of {_resident(kernel)} can have"
+        at = max(rows, key=lambda one: one.amount).origin if rows else None
+        findings.append(Finding("resources", "warning", None, f"{text}: more than the {limit} {why}, some will spill", at, details=numbers))
     else:
         findings.append(Finding("resources", "note", None, text, details=numbers))
     return findings
 
 
+def _resident(kernel: Kernel) -> str:
+    """`256 threads`, `2 blocks of 256 threads`: what must fit a multiprocessor."""
+    return f"{kernel.resident} blocks of {kernel.threads} threads" if kernel.resident > 1 else f"{kernel.threads} threads"
+
+
 def _occupancy(kernel: Kernel) -> list[Finding]:
-    blocks, reason = occupancy(kernel)
-    share = blocks * kernel.threads / kernel.architecture.threads_per_sm
-    details = {"blocks": blocks, "limited_by": reason, "share": round(share, 3)}
-    number = f"{blocks} block{'s' if blocks != 1 else ''}"
-    text = f"{number} on a multiprocessor at once, {share:.0%} of its threads; limited by {reason} (estimated)"
-    return [Finding("resources", "note" if blocks else "warning", None, text, details=details)]
+    found = occupancy(kernel)
+    details = {"blocks": found.blocks, "limited_by": found.limited_by, "share": round(found.share, 3), "limits": dict(found.limits)}
+    text = f"{_held(found)}; limited by {found.limited_by} (estimated)"
+    return [Finding("resources", "note" if found.blocks else "warning", None, text, details=details)]
+
+
+def _held(found: Occupancy) -> str:
+    number = f"{found.blocks} block{'' if found.blocks == 1 else 's'}"
+    return f"{number} on a multiprocessor at once, {found.warps} warps, {found.share:.0%} of what it holds"
+
+
+# --- a report for people ----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Measured:
+    """What the compiler made of a kernel: registers a thread, bytes a thread spilled and kept in local memory."""
+
+    registers: int
+    spill_stores: int = 0
+    spill_loads: int = 0
+    stack: int = 0
+
+
+def report(kernel: Kernel, measured: Measured | None = None) -> str:
+    """Registers and shared memory by buffer, spills and occupancy; predicted, or as the compiler measured them."""
+    return "\n".join([*_head(kernel), *_register_lines(kernel, measured), *_shared_lines(kernel), *_occupancy_lines(kernel, measured)])
+
+
+def _head(kernel: Kernel) -> list[str]:
+    warps = _warps(kernel)
+    return [f"{kernel.name} for {kernel.architecture}: {kernel.threads} threads a block, {warps} warp{'' if warps == 1 else 's'}"]
+
+
+def _register_lines(kernel: Kernel, measured: Measured | None) -> list[str]:
+    rows = register_usage(kernel)
+    arrays = sum(one.amount for one in rows)
+    limit = register_limit(kernel)
+    if measured is None:
+        total = OVERHEAD + arrays
+        head = f"registers: about {total} a thread, of {limit}" + (f"; some {total - limit} will spill" if total > limit else "")
+        rest = Usage("the rest", OVERHEAD, "indices, pointers, counters: a rule of thumb", None)
+    else:
+        head = f"registers: {measured.registers} a thread, of {limit} (about {OVERHEAD + arrays} were expected)"
+        left = measured.registers - arrays
+        what = "indices, pointers, counters, temporaries" if left >= 0 else "not all arrays live in registers at the same time"
+        rest = Usage("the rest", left, what, None)
+    return [head, *_indented(usage_lines((*rows, rest), "registers")), *_local(kernel), *_spills(measured)]
+
+
+def _local(kernel: Kernel) -> list[str]:
+    """The arrays that are too large for registers."""
+    most = kernel.architecture.registers_per_thread
+    large = [one for one in kernel.buffers if one.memory.private and (constant(one.elements) or 0) > most]
+    return [f"  {one.name} lies in local memory: {one.bytes} bytes a thread  {one.tensor.origin or ''}".rstrip() for one in large]
+
+
+def _spills(measured: Measured | None) -> list[str]:
+    if measured is None:
+        return []
+    if not measured.spill_stores and not measured.spill_loads:
+        stack = f"; {measured.stack} bytes of arrays in local memory" if measured.stack else ""
+        return [f"spills: none{stack}"]
+    return [
+        f"spills: {measured.spill_stores} bytes a thread stored, {measured.spill_loads} loaded ({measured.stack} bytes of local memory)",
+        "  less: smaller tiles for Warp or Lane, more threads, fewer stages in registers, or fewer resident blocks",
+    ]
+
+
+def _shared_lines(kernel: Kernel) -> list[str]:
+    stages = pipelines(kernel)
+    rows = shared_usage(kernel.buffers, stages)
+    if not rows:
+        return ["shared memory: none"]
+    head = f"shared memory: {kernel.shared_bytes} of {kernel.architecture.shared_per_block} bytes a block"
+    saved = sum(one.amount for one in rows) - kernel.shared_bytes
+    lines = [*usage_lines(rows, "bytes"), *(f"a stage of {', '.join(one.buffers)} takes {one.each} bytes" for one in stages)]
+    return [head, *_indented([*lines, *([f"storage that is shared saves {saved} bytes"] if saved > 0 else [])])]
+
+
+def _occupancy_lines(kernel: Kernel, measured: Measured | None) -> list[str]:
+    found = occupancy(kernel, None if measured is None else measured.registers)
+    limits = ", ".join(f"{name} {number}" for name, number in found.limits.items())
+    guess = " (estimated)" if measured is None else ""
+    return [f"occupancy: {_held(found)}{guess}", f"  limited by {found.limited_by}; blocks by each: {limits}"]
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"  {line}" for line in lines]

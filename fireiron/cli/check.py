@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({"strategy": arguments.strategy, "counts": counts, "findings": [one.as_dict() for one in findings]})
     else:
         _print_findings(findings)
+        _print_usage(program)
         print(", ".join(f"{number} {severity}{'' if number == 1 else 's'}" for severity, number in counts.items()))
     return FAILED if counts["error"] else 0
 
@@ -78,6 +79,19 @@ def _print_findings(findings: Sequence[Any]) -> None:
     ]
     heads = ["severity", "kind", "access", "message", "line"]
     print(tabulate(rows, headers=heads, disable_numparse=True, maxcolwidths=[None, None, 44, 72, None]))
+
+
+def _print_usage(program: Program | FireironError) -> None:
+    """Registers and shared memory by buffer, as predicted, where the kernel could be built."""
+    from fireiron.check.resources import report
+
+    if isinstance(program, FireironError):
+        return
+    try:
+        kernel = program.ir
+    except (SynchronizationError, ResourceError, DecompositionError):  # which the findings tell
+        return
+    print(f"\n{report(kernel)}\n")
 
 
 def _without(message: str, access: str | None) -> str:

@@ -1,22 +1,26 @@
-"""`fireiron emit`: CUDA C++."""
+"""`fireiron emit`: the kernel as text, CUDA C++ or what the compiler makes of it."""
 
 from __future__ import annotations
 
 import argparse
+from typing import Final
 
 from fireiron.cli.arguments import Add, add_strategy, program_of
+
+FORMS: Final = ("cuda", "ptx", "sass")
 
 
 def register(add: Add) -> None:
     """Add the command."""
-    command = add("emit", run, "the kernel in CUDA C++")
+    command = add("emit", run, "the kernel in CUDA C++, PTX or SASS")
     add_strategy(command)
+    command.add_argument("--form", choices=FORMS, default="cuda", help="cuda (by default), ptx, or sass, the disassembled machine code")
     command.add_argument("-o", dest="output", metavar="FILE", help="write to a file instead")
     command.add_argument("--force", action="store_true", help="overwrite the file")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    text = program_of(arguments).cuda
+    text = _text(arguments)
     if arguments.output is None or arguments.output == "-":
         print(text, end="" if text.endswith("\n") else "\n")
         return 0
@@ -24,3 +28,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     write_text(arguments.output, text, overwrite=arguments.force)
     return 0
+
+
+def _text(arguments: argparse.Namespace) -> str:
+    program = program_of(arguments)
+    if arguments.form == "cuda":
+        return program.cuda
+    from fireiron.kernel import CompiledKernel
+
+    text: str = CompiledKernel(program).asm[arguments.form]
+    return text

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from fireiron.cli.arguments import Add, add_strategy, program_of
 from fireiron.cli.output import glyphs, print_json
 
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
+
 
 def register(add: Add) -> None:
     """Add the command."""
-    add_strategy(add("show", run, "the decomposition tree, with the spec after every step, and the kernel in figures"), json=True)
+    command = add("show", run, "the decomposition tree, with the spec after every step, and the kernel in figures")
+    add_strategy(command, json=True)
+    command.add_argument("--times", action="store_true", help="how long each stage of the compilation took, printing included")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -18,7 +25,24 @@ def run(arguments: argparse.Namespace) -> int:
 
     program = program_of(arguments)
     if arguments.json:
-        return print_json(as_dict(program))
+        value = as_dict(program)
+        return print_json(value | ({"seconds": _times(program)} if arguments.times else {}))
     for part in show(program, glyphs()):
         print(part)
+    if arguments.times:
+        _print_times(_times(program))
     return 0
+
+
+def _times(program: Program) -> dict[str, float]:
+    """The wall time of each stage in seconds; the text is printed too, where the tree is complete."""
+    if program.tree.complete:
+        _ = program.cuda
+    return dict(program.seconds)
+
+
+def _print_times(seconds: Mapping[str, float]) -> None:
+    width = max(map(len, seconds))
+    print()
+    for stage, spent in {**seconds, "in all": sum(seconds.values())}.items():
+        print(f"{stage:<{width}}  {spent * 1e3:8.1f} ms")

@@ -7,11 +7,19 @@ import attrs
 from fireiron.errors import DecompositionError, ResourceError
 from fireiron.ir import Buffer, Exec, For, Kernel, Stmt, execs
 from fireiron.machine import SH
+from fireiron.usage import Stages, pipelines, shared_usage, usage_lines
 
 
 def allocate(kernel: Kernel) -> Kernel:
     """The kernel with an offset for every shared buffer; refused where they do not fit the target."""
-    kernel = _aligned(kernel)
+    kernel = _placed(_aligned(kernel))
+    if kernel.shared_bytes > kernel.architecture.shared_per_block:
+        _refuse(kernel)
+    return kernel
+
+
+def _placed(kernel: Kernel) -> Kernel:
+    """The kernel with its shared buffers in order of declaration, each at the next place, or in one that is free."""
     spans = live_spans(kernel)
     placed: list[Buffer] = []
     result = []
@@ -23,8 +31,6 @@ def allocate(kernel: Kernel) -> Kernel:
             placed.append(buffer)
             top = max(top, offset + buffer.bytes)
         result.append(buffer)
-    if top > kernel.architecture.shared_per_block:
-        _refuse(kernel, placed, top)
     return attrs.evolve(kernel, buffers=tuple(result), shared_bytes=top)
 
 
@@ -97,13 +103,40 @@ def _extend(spans: dict[str, tuple[int, int]], name: str, start: int, stop: int)
     spans[name] = (min(old[0], start), max(old[1], stop))
 
 
-def _refuse(kernel: Kernel, placed: list[Buffer], total: int) -> None:
-    rows = ", ".join(f"{buffer.name} {buffer.bytes}" for buffer in placed)
+def _refuse(kernel: Kernel) -> None:
+    """The error of shared memory that overflows: what each buffer takes and who made it, and how many stages would fit."""
     limit = kernel.architecture.shared_per_block
+    stages, spans = pipelines(kernel), live_spans(kernel)
+    rows = shared_usage((one for one in kernel.buffers if one.name in spans), stages)
+    largest = max(rows, key=lambda row: row.amount)
+    parts = ", ".join(f"{row.name} {row.amount}" for row in rows)
+    text = f"{kernel.shared_bytes} bytes of shared memory in a block, {kernel.architecture} has {limit}: {parts}"
+    advice = [one for one in (_fewer(kernel, stage) for stage in stages) if one]
     raise ResourceError(
-        f"{total} bytes of shared memory in a block, {kernel.architecture} has {limit}: {rows}",
+        "\n".join([text, *(f"  {line}" for line in usage_lines(rows, "bytes"))]),
         within=kernel.spec,
         legal=f"at most {limit} bytes",
-        at=placed[-1].tensor.origin,
-        hint="smaller tiles, a smaller split, a 16-bit type, or reuse_buffer()",
+        at=largest.origin,
+        hint=", or ".join([*advice, "smaller tiles, a smaller split, a 16-bit type, or reuse_buffer()"]),
     )
+
+
+def _fewer(kernel: Kernel, stages: Stages) -> str:
+    """How many stages of a pipeline would fit, if any."""
+    each = f"each of the {stages.stages} stages of {', '.join(stages.buffers)} takes {stages.each} bytes"
+    for number in range(stages.stages - 1, 0, -1):
+        needed = _with_stages(kernel, stages, number).shared_bytes
+        if needed <= kernel.architecture.shared_per_block:
+            return f"pipeline({number}), which takes {needed} ({each})"
+    return ""
+
+
+def _with_stages(kernel: Kernel, stages: Stages, number: int) -> Kernel:
+    """The kernel as if its pipeline had another number of stages."""
+    buffers = tuple(
+        attrs.evolve(one, tensor=attrs.evolve(one.tensor, copies=one.tensor.copies // stages.stages * number))
+        if one.name in stages.buffers
+        else one
+        for one in kernel.buffers
+    )
+    return _placed(attrs.evolve(kernel, buffers=buffers))

@@ -130,6 +130,8 @@ def obstacle(buffer: Buffer, access: Access, width: int) -> str | None:
     """Why `width` neighbouring elements cannot be moved at once; None if they provably can. Registers need no proof."""
     if buffer.memory.private:
         return None
+    if buffer.memory == GL and width * buffer.dtype.bytes > buffer.tensor.align:
+        return f"{buffer.name} begins at a multiple of {buffer.tensor.align} bytes only"
     elements = access.elements()
     for start in range(0, len(elements), width):
         first = buffer.address(access, elements[start])

@@ -1,0 +1,563 @@
+"""The compile cache: what makes a key, what is never used, many processes, killed processes, disks that cannot be written."""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+from pathlib import Path
+
+import attrs
+import pytest
+
+from fireiron import cache, settings, toolchain
+from fireiron.cache import _decoded, compile_cached, entries, key_of, prune, verify
+from fireiron.cli import main
+from fireiron.errors import ArgumentError, CacheWarning, LaunchError
+from fireiron.headers import included
+from fireiron.toolchain import compilation, toolchains
+
+SOURCE = '// a store\nextern "C" __global__ void store(float* a) {\n  a[threadIdx.x] = 1.0f;\n}\n'
+HALVES = '#include <cuda_fp16.h>\nextern "C" __global__ void store(__half* a) {\n  a[threadIdx.x] = __float2half(1.0f);\n}\n'
+ARCH = "sm_80"
+
+USER_CACHE = toolchain.user_cache
+
+pytestmark = pytest.mark.skipif(
+    not any(chain.serves(ARCH) for chain in toolchains()), reason="no NVRTC serves sm_80 (pip install fireiron[check])"
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A cache of its own for each test, but for CUDA's headers; every warning is an error unless a test expects it."""
+    usual = settings.cache_folder()
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", os.fspath(tmp_path / "cache"))
+    monkeypatch.delenv("FIREIRON_NO_CACHE", raising=False)
+    monkeypatch.setattr(toolchain, "user_cache", lambda: usual)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield tmp_path / "cache"
+
+
+@pytest.fixture
+def compiles(monkeypatch):
+    """The sources that the compiler was really given."""
+    given = []
+    run = toolchain._run
+    monkeypatch.setattr(toolchain, "_run", lambda chain, source, flags: given.append(source) or run(chain, source, flags))
+    return given
+
+
+def key(source=SOURCE, arch=ARCH, **options):
+    return key_of(compilation(source, arch, **options))
+
+
+def only():
+    (path,) = cache.folder().rglob("*.kernel")
+    return path
+
+
+# ---------------------------------------------------------------------------------------------- hits
+
+
+def test_a_second_compilation_is_read(compiles):
+    first = compile_cached(SOURCE, ARCH)
+    second = compile_cached(SOURCE, ARCH)
+    assert len(compiles) == 1
+    assert (first.cached, second.cached) == (False, True)
+    assert first == second
+    assert (second.ptx, second.cubin, second.log, second.seconds) == (first.ptx, first.cubin, first.log, first.seconds)
+    assert second.resources["store"].registers == first.resources["store"].registers > 0
+
+
+def test_entries_lie_two_folders_deep(folder):
+    compile_cached(SOURCE, ARCH)
+    name = key()
+    assert only() == folder / "kernels" / name[:2] / name[2:4] / f"{name}.kernel"
+    assert [path for path in folder.rglob("*") if path.is_file()] == [only()], "no lock and no unfinished file stays"
+
+
+def test_switched_off(compiles, folder, monkeypatch):
+    monkeypatch.setenv("FIREIRON_NO_CACHE", "1")
+    assert not compile_cached(SOURCE, ARCH).cached
+    assert not compile_cached(SOURCE, ARCH).cached
+    assert len(compiles) == 2 and not folder.exists()
+
+
+def test_a_refused_source_is_not_kept(compiles):
+    for _ in range(2):
+        with pytest.raises(LaunchError, match="identifier"):
+            compile_cached("__global__ void k() { nonsense; }", ARCH)
+    assert len(compiles) == 2 and entries() == ()
+
+
+def test_a_kernel_uses_it(compiles):
+    from problems import library
+
+    module = library("listing_2")
+    first, second = (module.strategy(module.spec(256, 256, 256)).compile(ARCH) for _ in range(2))
+    assert first.asm["cubin"] == second.asm["cubin"]
+    assert len(compiles) == 1 and second.compiled.cached
+    (entry,) = entries()
+    assert entry.kernels == ("matmul",) and "MatMul(256,256,256)" in entry.about
+
+
+# ---------------------------------------------------------------------------------------------- keys
+
+
+def test_what_changes_the_result_changes_the_key(monkeypatch):
+    keys = {
+        "as it is": key(),
+        "another text": key(SOURCE.replace("1.0f", "2.0f")),
+        "another target": key(arch="sm_90"),
+        "an option": key(options=("--maxrregcount=32",)),
+        "its value": key(options=("--maxrregcount=40",)),
+        "a macro": key(options=("-DX=1",)),
+        "fast": key(fast_math=True),
+        "warnings": key(werror=False),
+    }
+    others = [chain for chain in toolchains() if chain.serves(ARCH)][1:]
+    keys |= {str(chain): key(newest=chain.version) for chain in others}
+    monkeypatch.setattr(toolchain, "_fingerprint", lambda library: "another build")
+    keys["another build of the compiler"] = key()
+    monkeypatch.setattr(cache, "FORMAT", cache.FORMAT + 1)
+    keys["another format"] = key()
+    assert None not in keys.values()
+    assert len(set(keys.values())) == len(keys)
+
+
+def test_keys_are_the_same_in_every_process(tmp_path):
+    script = "from fireiron.cache import key_of; from fireiron.toolchain import compilation; import sys; print(key_of(compilation(sys.stdin.read(), 'sm_80')))"
+    for seed in "12":
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            input=HALVES,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == key(HALVES)
+
+
+def header(folder, text="#define VALUE 3.0f\n"):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "value.h").write_text(text)
+    return f"--include-path={folder}"
+
+
+WITH_HEADER = '#include "value.h"\nextern "C" __global__ void k(float* a) { *a = VALUE; }\n'
+
+
+def test_headers_count_by_content_not_by_place(tmp_path, compiles):
+    one, two, other = header(tmp_path / "one"), header(tmp_path / "two"), header(tmp_path / "other", "#define VALUE 4.0f\n")
+    assert (
+        key(WITH_HEADER, options=(one,))
+        == key(WITH_HEADER, options=(two,))
+        == key(WITH_HEADER, options=("-I", os.fspath(tmp_path / "two")))
+    )
+    assert key(WITH_HEADER, options=(one,)) != key(WITH_HEADER, options=(other,))
+    first = compile_cached(WITH_HEADER, ARCH, options=(one,))
+    assert compile_cached(WITH_HEADER, ARCH, options=(two,)).cached
+    assert compile_cached(WITH_HEADER, ARCH, options=(other,)).cubin != first.cubin
+    header(tmp_path / "one", "#define VALUE 5.0f\n")
+    assert not compile_cached(WITH_HEADER, ARCH, options=(one,)).cached
+    assert len(compiles) == 3
+
+
+def test_headers_of_headers_count(tmp_path):
+    option = header(tmp_path, '#include "inner.h"\n')
+    (tmp_path / "inner.h").write_text("#define VALUE 1.0f\n")
+    before = key(WITH_HEADER, options=(option,))
+    (tmp_path / "inner.h").write_text("#define VALUE 2.0f\n")
+    assert key(WITH_HEADER, options=(option,)) != before
+
+
+def test_a_header_that_appears_changes_the_key(tmp_path):
+    text = '#if 0\n#include "later.h"\n#endif\n' + SOURCE
+    option = f"--include-path={tmp_path}"
+    before = key(text, options=(option,))
+    (tmp_path / "later.h").write_text("")
+    assert key(text, options=(option,)) != before
+
+
+def test_the_cuda_headers_count(monkeypatch):
+    names = dict(included(HALVES, compilation(HALVES, ARCH).include, compilation(HALVES, ARCH).include))
+    assert len(names["cuda_fp16.h"]) == 64
+    before = key(HALVES)
+    monkeypatch.setattr(toolchain, "_include_folders", lambda chain: ())
+    assert key(HALVES) != before
+
+
+def test_what_cannot_be_told_is_not_kept(tmp_path, compiles, folder, monkeypatch):
+    option = header(tmp_path / "headers")
+    text = '#define HEADER "value.h"\n#include HEADER\nextern "C" __global__ void k(float* a) { *a = VALUE; }\n'
+    assert key(text, options=(option,)) is None
+    for _ in range(2):
+        assert not compile_cached(text, ARCH, options=(option,)).cached
+    assert len(compiles) == 2 and entries() == ()
+    assert key(options=(f"--pre-include={tmp_path}/headers/value.h",)) is None
+    monkeypatch.setattr(toolchain, "_fingerprint", lambda library: None)
+    assert key() is None
+
+
+def test_the_build_of_the_compiler_is_known():
+    for chain in toolchains():
+        assert chain.identity and "/" not in chain.identity
+        assert chain.identity == attrs.evolve(chain).identity
+    assert toolchain._fingerprint("/nowhere/libnvrtc.so") is None
+    assert toolchain._mapped(Path(toolchains()[0].library).name).exists(), "one that is loaded by name"
+
+
+# ---------------------------------------------------------------------------------------------- damage
+
+
+def flipped(data, position):
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+
+
+def test_every_changed_byte_is_found():
+    compile_cached(SOURCE, ARCH)
+    data, name = only().read_bytes(), key()
+    assert _decoded(data, name).cached
+    for position in (*range(400), *range(400, len(data), 61), len(data) - 1):
+        with pytest.raises(cache._DamagedError):
+            _decoded(flipped(data, position), name)
+    for length in (*range(0, 200, 7), *range(200, len(data), 301), len(data) - 1):
+        with pytest.raises(cache._DamagedError):
+            _decoded(data[:length], name)
+    with pytest.raises(cache._DamagedError):
+        _decoded(data + b"\0", name)
+    with pytest.raises(cache._DamagedError, match="another key"):
+        _decoded(data, "0" * 64)
+
+
+DAMAGE = {
+    "changed at the end": lambda data: flipped(data, len(data) - 1),
+    "changed in the head": lambda data: flipped(data, 150),
+    "cut off": lambda data: data[: len(data) // 2],
+    "empty": lambda data: b"",
+    "something else": lambda data: b"\x7fELF",
+    "longer": lambda data: data + b"more",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_entry_is_compiled_again(damage, compiles):
+    good = compile_cached(SOURCE, ARCH)
+    path = only()
+    data = path.read_bytes()
+    path.write_bytes(damage(data))
+    with pytest.warns(CacheWarning, match="is not used and compiled again"):
+        again = compile_cached(SOURCE, ARCH)
+    assert not again.cached and again == good and len(compiles) == 2
+    assert compile_cached(SOURCE, ARCH).cached and verify() == ()
+
+
+def test_the_entry_of_another_key_is_not_used():
+    compile_cached(SOURCE, ARCH)
+    other = SOURCE.replace("1.0f", "2.0f")
+    place = cache._place(key(other))
+    place.parent.mkdir(parents=True)
+    place.write_bytes(only().read_bytes())
+    with pytest.warns(CacheWarning, match="another key"):
+        assert not compile_cached(other, ARCH).cached
+
+
+def test_a_head_without_what_is_needed_is_damage():
+    """A digest that is right says only that somebody wrote the entry so."""
+    for head in ({"key": "0" * 64}, {}, [], {"key": "0" * 64, "sizes": "many"}):
+        body = json.dumps(head).encode() + b"\n"
+        data = cache._FIRST + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+        with pytest.raises(cache._DamagedError, match="laid out"):
+            _decoded(data, "0" * 64)
+
+
+# ---------------------------------------------------------------------------------------------- processes
+
+CHILD = """
+import os, signal, sys, time
+from pathlib import Path
+from fireiron import cache, toolchain
+source, arch = {source!r}, "sm_80"
+{before}
+found = cache.compile_cached(source, arch)
+print(found.cached, len(found.cubin))
+"""
+
+
+def child(before="", **options):
+    script = CHILD.format(source=SOURCE, before=textwrap.dedent(before))
+    return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_many_processes_compile_once():
+    slow = """
+        run = toolchain._run
+        def slowly(*arguments):
+            time.sleep(1.0)
+            return run(*arguments)
+        toolchain._run = slowly
+    """
+    children = [child(slow) for _ in range(8)]
+    answers = [one.communicate(timeout=120) for one in children]
+    assert all(error == "" for _, error in answers), answers
+    assert [one.returncode for one in children] == [0] * 8
+    assert sorted(text.split()[0] for text, _ in answers) == ["False"] + ["True"] * 7
+    assert len({text.split()[1] for text, _ in answers}) == 1
+    assert len(entries()) == 1 and verify() == ()
+
+
+def test_many_processes_without_locks():
+    """Where a file system has none, all compile, and every entry that is read is whole."""
+    children = [child("cache._acquired = lambda handle, path: False") for _ in range(4)]
+    answers = [one.communicate(timeout=120) for one in children]
+    assert all(error == "" for _, error in answers), answers
+    assert len(entries()) == 1 and verify() == ()
+    assert not list(cache.folder().rglob("*.part"))
+
+
+def test_killed_while_it_writes(compiles):
+    dying = """
+        def dies(path, data):
+            with path.open("wb") as file:
+                file.write(data[: len(data) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        Path.write_bytes = dies
+    """
+    killed = child(dying)
+    killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    (part,) = cache.folder().rglob("*.part")
+    assert entries() == () and verify() == ()
+    start = time.monotonic()
+    assert not compile_cached(SOURCE, ARCH).cached, "half an entry is none"
+    assert time.monotonic() - start < 30, "the lock of a process that was killed holds nobody up"
+    assert compile_cached(SOURCE, ARCH).cached
+    assert len(compiles) == 1
+    prune()
+    assert part.exists(), "it could still be written"
+    os.utime(part, (0, 0))
+    prune()
+    assert not part.exists() and len(entries()) == 1
+
+
+def test_killed_while_it_compiles(tmp_path):
+    flag = tmp_path / "compiling"
+    holder = child(f"toolchain._run = lambda *arguments: Path({os.fspath(flag)!r}).touch() or time.sleep(600)")
+    try:
+        end = time.monotonic() + 60
+        while not flag.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        waiting = child()
+        time.sleep(1.0)
+        assert waiting.poll() is None, "it waits for the one that compiles"
+    finally:
+        holder.kill()
+        holder.communicate()
+    answer, error = waiting.communicate(timeout=60)
+    assert error == "" and answer.split()[0] == "False"
+    assert len(entries()) == 1
+
+
+def test_nobody_waits_for_ever(monkeypatch, tmp_path):
+    fcntl = pytest.importorskip("fcntl")
+    path = cache._place(key())
+    path.parent.mkdir(parents=True)
+    monkeypatch.setattr(cache, "PATIENCE", 0.2)
+    with path.with_suffix(".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert not compile_cached(SOURCE, ARCH).cached
+        assert path.with_suffix(".lock").exists(), "the lock of another is not removed"
+    assert compile_cached(SOURCE, ARCH).cached
+
+
+def test_waiting_ends_with_the_entry(monkeypatch):
+    """A child that was forked from the holder may keep its lock: the entry tells that there is nothing to wait for."""
+    fcntl = pytest.importorskip("fcntl")
+    compile_cached(SOURCE, ARCH)
+    path = only()
+    with path.with_suffix(".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        handle = cache._opened(path.with_suffix(".lock"))
+        start = time.monotonic()
+        assert not cache._acquired(handle, path)
+        assert time.monotonic() - start < 10
+        os.close(handle)
+
+
+# ---------------------------------------------------------------------------------------------- disks
+
+
+def test_a_folder_that_cannot_be_made(folder, compiles):
+    folder.write_text("a file stands here")
+    for _ in range(2):
+        with pytest.warns(CacheWarning, match="cannot be written"):
+            assert not compile_cached(SOURCE, ARCH).cached
+    assert len(compiles) == 2 and entries() == ()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
+def test_a_disk_that_is_full_or_read_only(number, monkeypatch):
+    def refuse(self, data):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    with pytest.warns(CacheWarning, match=os.strerror(number)):
+        assert compile_cached(SOURCE, ARCH).cubin
+    assert not list(cache.folder().rglob("*.part")) and entries() == ()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder(folder):
+    compile_cached(SOURCE, ARCH)
+    folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+    for path in folders:
+        path.chmod(0o555)
+    try:
+        assert compile_cached(SOURCE, ARCH).cached
+        with pytest.warns(CacheWarning, match="cannot be written"):
+            assert not compile_cached(HALVES, ARCH).cached
+    finally:
+        for path in folders:
+            path.chmod(0o755)
+
+
+def test_it_says_so_once(folder):
+    folder.write_text("a file stands here")
+    answer, error = child("cache.compile_cached(source, arch); cache.compile_cached(source, arch)").communicate(timeout=60)
+    assert answer.startswith("False") and error.count("CacheWarning: ") == 1
+
+
+# ---------------------------------------------------------------------------------------------- all entries
+
+
+def aged(text, days):
+    """An entry that was last used so many days ago."""
+    compile_cached(text, ARCH)
+    path = cache._place(key(text))
+    then = time.time() - days * 86400
+    os.utime(path, (then, then))
+    return path
+
+
+def test_entries_tell_what_they_are(compiles):
+    path = aged(SOURCE, 3)
+    (entry,) = entries()
+    assert (entry.path, entry.kernels, entry.arch, entry.about, entry.problem) == (path, ("store",), ARCH, "// a store", "")
+    assert entry.toolchain == max(chain.version for chain in toolchains() if chain.serves(ARCH))
+    assert entry.size == path.stat().st_size and entry.seconds > 0
+    assert time.time() - entry.used == pytest.approx(3 * 86400, abs=60)
+    compile_cached(SOURCE, ARCH)
+    assert time.time() - entries()[0].used < 60, "a hit counts as use"
+    assert len(compiles) == 1
+
+
+def test_pruning_keeps_what_was_used_last():
+    texts = [SOURCE.replace("1.0f", f"{number}.0f") for number in range(4)]
+    paths = [aged(text, 10 * number) for number, text in enumerate(texts)]
+    assert [entry.path for entry in entries()] == paths
+    assert [entry.path for entry in prune(older_than_days=25)] == [paths[3]]
+    two = sum(path.stat().st_size for path in paths[:2])
+    assert [entry.path for entry in prune(max_bytes=two)] == [paths[2]]
+    assert prune(max_bytes=two, older_than_days=100) == ()
+    assert len(prune(everything=True)) == 2 and entries() == () and prune(everything=True) == ()
+
+
+def test_verifying_finds_and_removes():
+    good, bad = aged(SOURCE, 0), aged(HALVES, 1)
+    assert verify() == ()
+    bad.write_bytes(flipped(bad.read_bytes(), bad.stat().st_size - 1))
+    assert [(entry.path, "digest" in entry.problem) for entry in verify()] == [(bad, True)]
+    assert bad.exists()
+    assert [entry.path for entry in verify(fix=True)] == [bad]
+    assert not bad.exists() and good.exists() and verify() == ()
+
+
+def run(capsys, *arguments):
+    status = main(["cache", *arguments])
+    return status, capsys.readouterr().out
+
+
+def test_the_command(capsys, folder):
+    assert run(capsys) == (0, f"0 entries, 0 bytes in {folder}/kernels\n")
+    aged(SOURCE, 2)
+    aged(HALVES, 40)
+    status, text = run(capsys, "show")
+    assert status == 0 and "a store" in text and "sm_80" in text and "40 d" in text and "2 entries" in text
+    told = json.loads(run(capsys, "--json")[1])
+    assert told == json.loads(run(capsys, "show", "--json")[1])
+    assert told["bytes"] == sum(entry["size"] for entry in told["entries"]) and len(told["entries"]) == 2
+    assert run(capsys, "verify") == (0, "2 entries read, 0 damaged\n")
+    assert "removed 1 entry" in run(capsys, "prune", "--older-than", "30d")[1]
+    assert run(capsys, "prune", "--max-size", "1M")[1].startswith("removed 0 entries")
+    only().write_bytes(only().read_bytes()[:-5])
+    status, text = run(capsys, "verify")
+    assert status == 1 and os.fspath(only()) in text and "1 entry read, 1 damaged" in text and "--fix" in text
+    status, text = run(capsys, "verify", "--json")
+    assert status == 1 and len(json.loads(text)["damaged"]) == 1
+    assert run(capsys, "verify", "--fix")[0] == 1 and run(capsys, "verify")[0] == 0
+    aged(SOURCE, 2)
+    assert json.loads(run(capsys, "prune", "--all", "--json")[1])["kept"] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [("prune",), ("prune", "--max-size", "big"), ("prune", "--older-than", "30"), ("empty",), ("show", "--all")]
+)
+def test_the_command_refuses(arguments, capsys):
+    try:
+        status = main(["cache", *arguments])
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 2 and capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------------- settings
+
+
+def test_the_folder_is_where_the_variables_say(monkeypatch, tmp_path):
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", os.fspath(tmp_path / "mine"))
+    assert settings.cache_folder() == USER_CACHE() == tmp_path / "mine"
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", os.fspath(tmp_path))
+    assert settings.cache_folder() == tmp_path / "fireiron"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", os.fspath(tmp_path))
+    assert settings.cache_folder() == tmp_path / ".cache" / "fireiron"
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", "~/here")
+    assert settings.cache_folder() == tmp_path / "here"
+    monkeypatch.delenv("FIREIRON_CACHE_DIR")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # a user without a home
+    assert settings.cache_folder().is_absolute() and "~" not in os.fspath(settings.cache_folder())
+
+
+def test_records_and_flags(monkeypatch, tmp_path):
+    monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
+    assert settings.records_path() is None
+    monkeypatch.setenv("FIREIRON_RECORDS", os.fspath(tmp_path / "r.jsonl"))
+    assert settings.records_path() == tmp_path / "r.jsonl"
+    for value, on in (("1", True), ("yes", True), ("ON", True), ("0", False), ("", False), ("off", False)):
+        monkeypatch.setenv("FIREIRON_PINNED", value)
+        monkeypatch.setenv("FIREIRON_NO_CACHE", value)
+        assert settings.pinned() is on and settings.cache_enabled() is not on
+    monkeypatch.setenv("FIREIRON_NO_CACHE", "flase")
+    with pytest.raises(ArgumentError, match="FIREIRON_NO_CACHE"):
+        settings.cache_enabled()
+
+
+def test_only_settings_reads_the_environment():
+    """But for what decides on colours."""
+    import fireiron
+
+    package = Path(fireiron.__file__).parent
+    reads = re.compile(r"os\.environ(?!\[[^\]]*\] = )|getenv")
+    readers = {os.fspath(path.relative_to(package)) for path in package.rglob("*.py") if reads.search(path.read_text())}
+    assert readers == {"settings.py", "cli/output.py"}
