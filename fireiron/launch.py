@@ -6,16 +6,25 @@ CuPy is imported when it is first needed, so everything that needs no GPU works 
     launcher = load(compiled.cubin, "saxpy", dynamic_shared=0)
     launcher(grid=(n + 255) // 256, block=256, args=(x, y, n))
 
-Sources: CUDA Driver API, https://docs.nvidia.com/cuda/cuda-driver-api/, sections Module Management and Execution Control;
-`cupy.cuda.Module` and `cupy.cuda.Function` of CuPy 14.
+`launcher.fixed(...)` is the same launch with all but addresses and stream decided beforehand, for callers to whom a
+microsecond matters.
+
+Sources: CUDA Driver API, https://docs.nvidia.com/cuda/cuda-driver-api/, sections Module Management, Execution Control, Memory
+Management (memset) and Stream Management (capture mode); `cupy.cuda.Module`, `cupy.cuda.Function` and `cupy.cuda.driver` of CuPy 14.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import importlib
+import itertools
 import operator
-from collections.abc import Sequence
+import os
+import struct
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +35,9 @@ from fireiron.errors import LaunchError
 _PIP = "pip install fireiron[cuda13], or fireiron[cuda12] for Volta and older"
 _DEFAULT_SHARED = 48 * 1024  # bytes a block may use without asking; CUDA C++ Programming Guide, compute capabilities
 _MAX_PARAMETERS = 32764  # bytes, hence an upper bound of their number too; CUDA C++ Programming Guide, kernel parameters
+_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_LEGACY = 1  # CU_STREAM_LEGACY, the same stream as 0
 
 
 def gpu_available() -> bool:
@@ -43,6 +55,26 @@ def device_arch() -> str:
         LaunchError: CuPy or a GPU is missing.
     """
     return f"sm_{require_cupy().cuda.Device().compute_capability}"
+
+
+def visible_arch() -> str | None:
+    """The architecture of the GPU that work would go to, `"sm_90"`, or None where the driver or a GPU is missing. Never raises.
+
+    Asks the driver itself: CuPy is not imported, which would take a second. The GPU is the calling thread's current one if
+    any library has made one current, else the first.
+    """
+    driver = _driver()
+    if driver is None or driver.cuInit(0):
+        return None
+    device, context, parts = ctypes.c_int(0), ctypes.c_void_p(), (ctypes.c_int(), ctypes.c_int())
+    if driver.cuCtxGetCurrent(ctypes.byref(context)):
+        return None
+    if driver.cuCtxGetDevice(ctypes.byref(device)) if context.value else driver.cuDeviceGet(ctypes.byref(device), 0):
+        return None
+    for part, attribute in zip(parts, _CAPABILITY, strict=True):
+        if driver.cuDeviceGetAttribute(ctypes.byref(part), attribute, device):
+            return None
+    return f"sm_{parts[0].value}{parts[1].value}"
 
 
 def driver_version() -> tuple[int, int]:
@@ -69,10 +101,11 @@ def load(cubin: bytes, name: str, dynamic_shared: int = 0) -> Launcher:
     """
     cupy = require_cupy()
     try:
-        module = cupy.cuda.Module()
-        module.load(cubin)
-        function = module.get_function(name)  # keeps the module
-        _reserve_shared(cupy, function, name, dynamic_shared)
+        with _loading_in_a_capture():
+            module = cupy.cuda.Module()
+            module.load(cubin)
+            function = module.get_function(name)  # keeps the module
+            _reserve_shared(cupy, function, name, dynamic_shared)
     except RuntimeError as error:  # CuPy's CUDADriverError and CUDARuntimeError
         hint = f"compile it for {device_arch()} with a CUDA not newer than the driver's {'.'.join(map(str, driver_version()))}"
         raise LaunchError(f"the GPU does not load kernel {name!r}", got=str(error), hint=hint) from error
@@ -117,6 +150,33 @@ class Launcher:
             sizes = f"grid {shape[0]}, block {shape[1]}, {self.dynamic_shared} bytes of dynamic shared memory"
             raise LaunchError(f"the driver refuses to launch {self.name!r} with {sizes}", got=str(error)) from error
 
+    def fixed(
+        self,
+        device: int,
+        grid: int | tuple[int, ...],
+        block: int | tuple[int, ...],
+        pointers: int,
+        values: Sequence[int],
+        fills: Fills = (),
+    ) -> FixedLaunch:
+        """A launch with all but addresses and stream decided.
+
+        Args:
+            device: the GPU on which the kernel is loaded.
+            grid: blocks, as for a call.
+            block: threads a block, as for a call.
+            pointers: how many parameters are addresses; they come first.
+            values: the integers of 4 bytes that follow them.
+            fills: `(position among the addresses, fill)` of what is set to zero before.
+
+        Raises:
+            LaunchError: the arguments do not fit the kernel's parameters.
+        """
+        cupy = require_cupy()
+        self._values((*(np.uintp(0),) * pointers, *map(np.int32, values)))
+        shape = (*_whole(_extent("grid", grid)), *_whole(_extent("block", block)))
+        return FixedLaunch(cupy, self.name, self._function, device, shape, self.dynamic_shared, pointers, values, fills)
+
     def _values(self, args: Sequence[object]) -> tuple[object, ...]:
         sizes: Sequence[int | None] = (None,) * len(args) if self.parameters is None else self.parameters
         if len(sizes) != len(args):
@@ -156,32 +216,280 @@ class Launcher:
         return LaunchError(f"argument {position} of {self.name!r}: {why}", got=got)
 
 
+class FixedLaunch:
+    """A launch of which only addresses and stream change from call to call.
+
+    It goes to the driver with arguments that lie ready in memory. The memory of a call in progress belongs to it alone, so
+    threads may call at once. The GPU need not be the current one.
+    """
+
+    def __init__(
+        self,
+        cupy: Any,
+        name: str,
+        function: Any,
+        device: int,
+        shape: tuple[int, ...],
+        dynamic_shared: int,
+        pointers: int,
+        values: Sequence[int],
+        fills: Fills,
+    ) -> None:
+        self.device = device
+        self._name, self._shape, self._shared, self._fills = name, shape, dynamic_shared, fills
+        self._function = function  # keeps the module loaded
+        self._launch = functools.partial(cupy.cuda.driver.launchKernel, function.ptr, *shape, dynamic_shared)
+        self._runtime, self._current = cupy.cuda.runtime, cupy.cuda.runtime.getDevice
+        self._pointers, self._values = pointers, values
+        self._pack = struct.Struct(f"={pointers}Q").pack_into
+        self._idle: list[Frame] = []
+        self._thread = threading.local()
+
+    def frame(self, addresses: Sequence[int]) -> Frame:
+        """Memory with the arguments of one launch, for `fire`."""
+        return Frame(self._pack, self._pointers, addresses, self._values)
+
+    def __call__(self, addresses: Sequence[int], stream: int) -> None:
+        """Launch on these addresses; returns before the kernel has run.
+
+        Raises:
+            LaunchError: the driver refuses.
+        """
+        try:
+            frame = self._idle.pop()
+        except IndexError:
+            frame = self.frame(addresses)
+        else:
+            self._pack(frame.slots, 0, *addresses)
+        self.fire(frame, addresses, stream)
+        self._idle.append(frame)
+
+    def fire(self, frame: Frame, addresses: Sequence[int], stream: int) -> None:
+        """Launch on arguments that lie ready; several threads may share a frame that nobody changes."""
+        if self._current() != self.device:
+            return self._elsewhere(frame, addresses, stream)
+        if not hasattr(self._thread, "ready"):
+            self._runtime.setDevice(self.device)  # gives a new thread its context
+            self._thread.ready = True
+        try:
+            for position, fill in self._fills:
+                fill(addresses[position], stream)
+            self._launch(stream, frame.table, 0)
+        except RuntimeError as error:  # CuPy's CUDADriverError and CUDARuntimeError
+            raise self._refused(error) from error
+
+    def _elsewhere(self, frame: Frame, addresses: Sequence[int], stream: int) -> None:
+        """The same where another GPU is the current one."""
+        with on_device(self.device):
+            self.fire(frame, addresses, stream)
+
+    def _refused(self, error: RuntimeError) -> LaunchError:
+        grid, block = self._shape[:3], self._shape[3:]
+        sizes = f"grid {grid}, block {block}, {self._shared} bytes of dynamic shared memory"
+        capturing = "CAPTURE" in str(error).upper()
+        hint = "work of a graph goes to the captured stream: make it current in the library of the arrays, or pass stream="
+        asked = f"the driver refuses to launch {self._name!r} on GPU {self.device} with {sizes}"
+        return LaunchError(asked, got=str(error), hint=hint if capturing else None)
+
+
+class Frame:
+    """The arguments of one launch in memory: a slot of 8 bytes each (little-endian, so a 4-byte parameter reads the lower half), and
+    the table of their addresses that `cuLaunchKernel` reads."""
+
+    __slots__ = ("_table", "slots", "table")
+
+    def __init__(self, pack: Any, pointers: int, addresses: Sequence[int], values: Sequence[int]) -> None:
+        count = pointers + len(values)
+        self.slots = (ctypes.c_int64 * count)()
+        self.slots[pointers:] = list(values)
+        pack(self.slots, 0, *addresses)
+        start = ctypes.addressof(self.slots)
+        self._table = (ctypes.c_void_p * count)(*(start + 8 * position for position in range(count)))
+        self.table = ctypes.addressof(self._table)
+
+
+# --- setting to zero --------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Fill:
+    """Sets the elements of an array to zero, and nothing between them: `height` rows of `width` bytes, `pitch` bytes apart, at
+    each of the offsets `starts`. Nothing but memsets on the stream, so a graph may capture it."""
+
+    width: int
+    height: int
+    pitch: int
+    starts: tuple[int, ...]
+    _memset: Any = field(repr=False, eq=False)
+
+    def __call__(self, address: int, stream: int) -> None:
+        """Fill at an address of the current GPU.
+
+        Raises:
+            LaunchError: the driver refuses.
+        """
+        for start in self.starts:
+            if self.height == 1:
+                self._memset(address + start, 0, self.width, stream)
+            else:
+                _fill_rows(address + start, self, stream)
+
+
+Fills = Sequence[tuple[int, Fill]]
+
+
+def fill_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Fill:
+    """The fill of an array, from its shape and its strides in bytes."""
+    width = itemsize
+    outer: list[tuple[int, int]] = []
+    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size > 1):
+        if not outer and stride == width:
+            width *= size
+        else:
+            outer.append((size, stride))
+    (height, pitch), *rest = outer or [(1, width)]
+    if pitch < width:  # rows that interleave
+        width, height, pitch, rest = itemsize, 1, itemsize, [(size, stride) for size, stride in zip(shape, strides, strict=True)]
+    steps = [[stride * index for index in range(size)] for size, stride in rest]
+    starts = tuple(sum(step) for step in itertools.product(*steps)) if 0 not in shape else ()
+    return Fill(width, height, pitch, starts, require_cupy().cuda.runtime.memsetAsync)
+
+
+def _fill_rows(address: int, fill: Fill, stream: int) -> None:
+    driver = _driver()
+    status = 1 if driver is None else driver.cuMemsetD2D8Async(address, fill.pitch, 0, fill.width, fill.height, stream)
+    if status:
+        raise LaunchError(f"the driver refuses to set {fill.height} rows of {fill.width} bytes to zero", got=f"CUDA error {status}")
+
+
 def zero(array: Any, stream: object = None) -> None:
-    """Set an array to zero, on the stream on which a kernel will add to it; a memset or a kernel, so a graph may capture it.
+    """Set a CuPy array to zero, on the stream on which a kernel will add to it, CuPy's current one by default.
 
     Only the array's own elements are touched, not what lies between rows that are further apart than they are long.
 
     Raises:
-        LaunchError: `stream` is no stream.
+        LaunchError: `stream` is no stream, or the driver refuses.
     """
     cupy = require_cupy()
-    chosen = _stream(stream)
-    with cupy.cuda.get_current_stream() if chosen is None else cupy.cuda.ExternalStream(chosen.ptr):  # type: ignore[attr-defined]
-        array.fill(0)
+    device = array.data.device_id
+    with on_device(device):
+        address = cupy.cuda.get_current_stream(device).ptr if stream is None else stream_address(stream, device)
+        fill_of(array.shape, array.strides, array.dtype.itemsize)(array.data.ptr, address)
 
 
 # --- CuPy and the driver ----------------------------------------------------------------------------------------------
 
 
 def require_cupy() -> Any:
-    """CuPy, if it sees a GPU."""
+    """CuPy, if it sees a GPU.
+
+    Raises:
+        LaunchError: CuPy, the driver or a GPU is missing; it says which.
+    """
     try:
         cupy = importlib.import_module("cupy")
     except ImportError as error:
-        raise LaunchError("running on a GPU needs CuPy, which cannot be imported", got=str(error), hint=_PIP) from error
-    if not gpu_available():
-        raise LaunchError("CuPy sees no GPU here", hint=f"run in the simulator, or on a machine with an NVIDIA GPU ({_PIP})")
-    return cupy
+        raise _no_cupy(error) from error
+    try:
+        if cupy.cuda.runtime.getDeviceCount() > 0:
+            return cupy
+        got = None
+    except RuntimeError as error:  # CuPy's CUDARuntimeError
+        got = str(error)
+    raise _no_gpu(got)
+
+
+def _no_cupy(error: ImportError) -> LaunchError:
+    builds = cupy_builds()
+    if len(builds) > 1:
+        hint = f"pip uninstall {' '.join(builds)}, then {_PIP}"
+        return LaunchError(f"CuPy cannot be imported: {' and '.join(builds)} are installed over each other", got=str(error), hint=hint)
+    if builds or getattr(error, "name", None) != "cupy":
+        return LaunchError(f"CuPy ({', '.join(builds) or 'installed'}) cannot be imported", got=str(error), hint=_PIP)
+    return LaunchError("running on a GPU needs CuPy, which is not installed", hint=_PIP)
+
+
+def _no_gpu(got: str | None) -> LaunchError:
+    """Why CuPy sees no GPU: the driver is missing or old, or there is no GPU, or it is hidden."""
+    if _driver() is None:
+        return LaunchError("CuPy is installed, the NVIDIA driver is not (no libcuda.so.1)", got=got, hint="install the driver, or simulate")
+    if got is not None and "InsufficientDriver" in got:
+        return LaunchError("the NVIDIA driver is older than CuPy needs", got=got, hint="install a newer driver, or fireiron[cuda12]")
+    hidden = _gpus_of_the_driver()
+    if hidden:
+        asked = f"the driver has {hidden} GPU{'s' * (hidden > 1)}, this process sees none"
+        return LaunchError(asked, got=got, hint="CUDA_VISIBLE_DEVICES hides them, or this user may not open /dev/nvidia*")
+    return LaunchError("CuPy and the driver are installed, but there is no GPU", got=got, hint="run in the simulator: pass NumPy arrays")
+
+
+def cupy_builds() -> tuple[str, ...]:
+    """The installed packages that bring a `cupy`; more than one at once cannot work."""
+    return tuple(name for name in _BUILDS if _installed(name))
+
+
+_BUILDS = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
+
+
+def _installed(package: str) -> bool:
+    from importlib import metadata
+
+    try:
+        metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _gpus_of_the_driver(folder: str = "/proc/driver/nvidia/gpus") -> int:
+    """How many GPUs the kernel module has, whatever a process may see."""
+    try:
+        return len(os.listdir(folder))
+    except OSError:
+        return 0
+
+
+@functools.cache
+def _driver() -> Any:
+    """The driver's library with the signatures of what is called here, or None where it is missing."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+        integer, size, pointer, address = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_uint64
+        library.cuInit.argtypes = (ctypes.c_uint,)
+        library.cuCtxGetCurrent.argtypes = (pointer,)
+        library.cuCtxGetDevice.argtypes = (pointer,)
+        library.cuDeviceGet.argtypes = (pointer, integer)
+        library.cuDeviceGetAttribute.argtypes = (pointer, integer, integer)
+        library.cuMemsetD2D8Async.argtypes = (address, size, ctypes.c_ubyte, size, size, pointer)
+        library.cuThreadExchangeStreamCaptureMode.argtypes = (pointer,)
+    except (OSError, AttributeError):
+        return None
+    return library
+
+
+@contextlib.contextmanager
+def on_device(device: int) -> Iterator[None]:
+    """A GPU as the current one of this thread."""
+    runtime = require_cupy().cuda.runtime
+    before = runtime.getDevice()
+    runtime.setDevice(device)
+    try:
+        yield
+    finally:
+        runtime.setDevice(before)
+
+
+@contextlib.contextmanager
+def _loading_in_a_capture() -> Iterator[None]:
+    """Let this thread load code while a stream of it is being captured, which does not touch that stream."""
+    driver = _driver()
+    mode = ctypes.c_int(_RELAXED)
+    if driver is None or driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)):
+        yield
+        return
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 def _reserve_shared(cupy: Any, function: Any, name: str, dynamic: int) -> None:
@@ -198,9 +506,8 @@ def _reserve_shared(cupy: Any, function: Any, name: str, dynamic: int) -> None:
 
 def _parameter_sizes(function: int) -> tuple[int, ...] | None:
     """The bytes of each parameter of a loaded kernel, from `cuFuncGetParamInfo` (CUDA 12.4); None where that is unknown."""
-    try:
-        query = ctypes.CDLL("libcuda.so.1").cuFuncGetParamInfo
-    except (OSError, AttributeError):
+    query = getattr(_driver(), "cuFuncGetParamInfo", None)
+    if query is None:
         return None
     query.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)
     sizes: list[int] = []
@@ -223,6 +530,13 @@ def _extent(what: str, value: int | tuple[int, ...]) -> tuple[int, ...]:
     return extent
 
 
+def _whole(extent: tuple[int, ...]) -> tuple[int, ...]:
+    return (*extent, 1, 1)[:3]
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
 @frozen
 class _Stream:
     """A stream of another library, as CuPy's launch wants it: an object with its address in `ptr`."""
@@ -233,10 +547,69 @@ class _Stream:
 def _stream(stream: object) -> object:
     if stream is None or hasattr(stream, "ptr"):
         return stream
-    if isinstance(stream, int):
+    if isinstance(stream, int) and not isinstance(stream, bool) and stream >= 0:
         return _Stream(stream)
     if hasattr(stream, "__cuda_stream__"):  # (protocol version, address)
         return _Stream(stream.__cuda_stream__()[1])
     if hasattr(stream, "cuda_stream"):  # PyTorch before it had the protocol
         return _Stream(stream.cuda_stream)
     raise LaunchError("this is no CUDA stream", got=stream, legal="None, a CuPy stream, an object with __cuda_stream__, an address")
+
+
+def stream_address(stream: object, device: int) -> int:
+    """The address of a given stream, not None.
+
+    Raises:
+        LaunchError: it is no stream, or one of another GPU, where that can be told.
+    """
+    address: int = _stream(stream).ptr  # type: ignore[attr-defined]
+    owner = getattr(stream, "device_id", None)  # CuPy: -1 is any
+    owner = getattr(stream, "device_index", owner)  # PyTorch
+    if isinstance(owner, int) and owner not in (-1, device) and address > 2:
+        raise LaunchError(f"the stream is of GPU {owner}, the arrays are on GPU {device}", hint="make the stream on the GPU of the arrays")
+    return address
+
+
+def same_stream(one: int, other: int) -> bool:
+    """Whether two addresses are one stream: 0 and 1 both are the legacy default stream."""
+    return (one or _LEGACY) == (other or _LEGACY)
+
+
+def capturing(stream: int) -> bool:
+    """Whether a graph is being captured from a stream."""
+    try:
+        return bool(require_cupy().cuda.runtime.streamIsCapturing(stream))
+    except RuntimeError:  # the legacy stream while another one is captured
+        return False
+
+
+def order(first: int, then: int) -> None:
+    """Let what is put on a stream from now on wait for what is on another one by now; in a capture nothing runs, nothing waits."""
+    if same_stream(first, then) or capturing(first) or capturing(then):
+        return
+    cupy = require_cupy()
+    event = cupy.cuda.Event(disable_timing=True)
+    cupy.cuda.runtime.eventRecord(event.ptr, first)
+    cupy.cuda.runtime.streamWaitEvent(then, event.ptr)
+
+
+class Held:
+    """Objects kept alive until what was on a stream has run; looked through whenever one is added."""
+
+    def __init__(self) -> None:
+        self._queue: list[tuple[Any, object]] = []
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def until_done(self, thing: object, stream: int) -> None:
+        """Keep an object until the work on the stream has run; not in a capture, whose arrays are the caller's to keep."""
+        if capturing(stream):
+            return
+        cupy = require_cupy()
+        event = cupy.cuda.Event(disable_timing=True)
+        cupy.cuda.runtime.eventRecord(event.ptr, stream)
+        with self._lock:
+            self._queue = [pair for pair in self._queue if not pair[0].done]
+            self._queue.append((event, thing))

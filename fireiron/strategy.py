@@ -134,10 +134,13 @@ class Strategy(Verbs):
         return self.program(architecture).cuda
 
     def compile(self, architecture: Any = None) -> Any:
-        """A callable kernel: NumPy arrays run in the simulator, arrays on a GPU on the GPU."""
-        from fireiron.kernel import CompiledKernel
+        """A callable kernel: NumPy arrays run in the simulator, arrays on a GPU on the GPU.
 
-        return CompiledKernel(self.program(architecture))
+        Without an architecture it is made for the current GPU, and where there is none for `"sm_90"`, as `cuda()` does.
+        """
+        from fireiron.kernel import CompiledKernel, architecture_here
+
+        return CompiledKernel(self.program(architecture_here() if architecture is None else architecture))
 
     # ------------------------------------------------------------------------------------------ changing
 

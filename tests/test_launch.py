@@ -1,0 +1,929 @@
+"""Launching, on a machine that only pretends to have GPUs (tests/fake_gpu.py): what reaches the driver, and what is refused before."""
+
+import contextlib
+import copy
+import ctypes
+import pickle
+import sys
+import threading
+import time
+import types
+
+import fake_gpu
+import numpy as np
+import pytest
+from fake_gpu import Capsule, FakeGpu, Interfaced, fake_jax, fake_torch
+from problems import library
+
+from fireiron import *
+from fireiron import arguments, arrays, launch, prepared
+from fireiron.arrays import View
+from fireiron.kernel import CompiledKernel, architecture_here
+
+ROWS = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
+COPY = Move.tile(1, 1).to(Thread).done()
+
+
+def compiled(spec, strategy=None):
+    """A kernel whose machine code is pretended too."""
+    kernel = (strategy or library("naive").strategy)(spec).compile("sm_90")
+    kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
+    return kernel
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    return installed(monkeypatch, FakeGpu())
+
+
+def installed(monkeypatch, gpu):
+    monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)
+    monkeypatch.setattr(launch, "_driver", lambda: gpu)
+    monkeypatch.setattr(launch, "_parameter_sizes", lambda function: None)
+    return gpu
+
+
+@pytest.fixture
+def torch(gpu, monkeypatch):
+    module = fake_torch(gpu)
+    monkeypatch.setitem(sys.modules, "torch", module)
+    return module
+
+
+@pytest.fixture
+def jax(gpu, monkeypatch):
+    module = fake_jax(gpu)
+    monkeypatch.setitem(sys.modules, "jax", module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def shared_kernels():
+    return {}
+
+
+@pytest.fixture
+def kernel(shared_kernels):
+    """C = A @ B, 20 x 12 x 8, row-major float32. The program is shared, the kernel is new."""
+    if "matmul" not in shared_kernels:
+        shared_kernels["matmul"] = compiled(library("naive").spec(20, 12, 8, **ROWS)).program
+    kernel = CompiledKernel(shared_kernels["matmul"])
+    kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
+    return kernel
+
+
+def operands(gpu, device=None):
+    return gpu.array((20, 8), device=device), gpu.array((8, 12), device=device), gpu.array((20, 12), device=device)
+
+
+def addresses(*given):
+    return [array.data.ptr if hasattr(array, "data") else array.data_ptr() for array in given]
+
+
+def tensor(torch, shape, order="C", dtype="float32", device=0, **options):
+    strides = (shape[1], 1) if order == "C" else (1, shape[0])
+    return torch.Tensor(shape, strides, getattr(torch, dtype), device, **options)
+
+
+def tensors(torch, **options):
+    return tuple(tensor(torch, shape, **options) for shape in ((20, 8), (8, 12), (20, 12)))
+
+
+# ---------------------------------------------------------------------------------------------- what reaches the driver
+
+
+def test_a_call_passes_addresses_grid_and_block(gpu, kernel):
+    a, b, c = operands(gpu)
+    assert kernel(a, b, out=c) is c
+    ((device, grid, block, shared, stream, values),) = gpu.launches
+    assert (device, grid, block, shared, stream) == (0, (kernel.grid(), 1, 1), (kernel.block, 1, 1), 0, 0)
+    assert values == addresses(a, b, c)
+
+
+def test_sizes_follow_the_addresses(gpu):
+    gpu.parameters = 6
+    M, N, K = sym("M"), sym("N"), sym("K")
+    kernel = compiled(library("naive").spec(M, N, K, **ROWS))
+    for sizes in ((20, 12, 8), (5, 300, 77)):
+        a, b, c = gpu.array((sizes[0], sizes[2])), gpu.array((sizes[2], sizes[1])), gpu.array(sizes[:2])
+        kernel(a, b, out=c)
+        _, grid, _, _, _, values = gpu.launches[-1]
+        assert values[:3] == addresses(a, b, c)
+        given = dict(zip("MNK", sizes))
+        assert values[3:] == [given[var.name] for var in kernel.ir.symbols]
+        assert grid == (kernel.grid(**given), 1, 1)
+
+
+def test_a_leading_dimension_is_a_keyword_and_part_of_the_signature(gpu):
+    gpu.parameters = 4
+    kernel = compiled(library("naive").spec(20, 12, 8, A=RowMajor, B=RowMajor, C=RowMajor(ld=sym("ld"))))
+    a, b, _ = operands(gpu)
+    for ld in (12, 16):
+        c = gpu.array((20, 12), ld=ld)
+        kernel(a, b, out=c, ld=ld)
+        assert gpu.launches[-1][-1] == [*addresses(a, b, c), ld]
+    with pytest.raises(LaunchError, match="other strides"):
+        kernel(a, b, out=gpu.array((20, 12), ld=16), ld=12)
+    with pytest.raises(ArgumentError, match="leading dimension ld of C"):
+        kernel(a, b, out=gpu.array((20, 12)))
+
+
+def test_the_second_call_checks_only_addresses(gpu, kernel, monkeypatch):
+    first, second = operands(gpu), operands(gpu)
+    kernel(*first[:2], out=first[2])
+    monkeypatch.setattr(prepared, "check_view", None)
+    monkeypatch.setattr(prepared, "solve_symbols", None)
+    kernel(*second[:2], out=second[2])
+    assert [values for *_, values in gpu.launches] == [addresses(*first), addresses(*second)]
+    assert gpu.loaded == [(0, b"\x7fELF")]
+
+
+def test_signatures_are_bounded(gpu, monkeypatch):
+    gpu.parameters = 6
+    monkeypatch.setattr(prepared, "KEPT", 3)
+    kernel = compiled(library("naive").spec(sym("M"), sym("N"), sym("K"), **ROWS))
+    for M in (*range(1, 9), 1):
+        a, b, c = gpu.array((M, 8)), gpu.array((8, 12)), gpu.array((M, 12))
+        kernel(a, b, out=c)
+        assert M in gpu.launches[-1][-1]
+        assert len(kernel._calls._plans) == min(len(gpu.launches), 3)
+
+
+def test_outputs_are_set_to_zero_first_and_nothing_between(gpu):
+    spec = MatMul(20, 12, 8, C=ColMajor(ld=32))(GL, GL, GL)(Kernel)
+    from test_split_k import blocks
+
+    kernel = compiled(spec, blocks(2, 2))
+    assert kernel.ir.zeroed == ("C",)
+    a, b = gpu.array((20, 8), order="F"), gpu.array((8, 12), order="F")
+    whole = gpu.array((32, 12), order="F")
+    whole.host[...] = 9
+    c = gpu.cupy.ndarray((20, 12), "float32", memoryview(whole.host.T.reshape(-1).view(np.uint8)), (4, 128))
+    kernel(a, b, out=c, stream=4096)
+    assert [step[0] for step in gpu.done] == ["memset2d", "launch"]
+    assert gpu.of("memset2d") == [(0, 80, 12, 4096)] and gpu.launches[0][4] == 4096
+    assert (whole.host[:20] == 0).all() and (whole.host[20:] == 9).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [((6,), (4,)), ((3, 5), (20, 4)), ((3, 5), (4, 12)), ((3, 5), (64, 4)), ((3, 1), (64, 4)), ((1, 5), (64, 4)), ((2, 3, 4), (256, 64, 8)),
+     ((2, 3, 4), (200, 16, 4)), ((1, 1), (4, 4)), ((2, 2), (8, 12)), ((2, 3), (8, 4)), ((4, 2), (0, 4))],
+)  # fmt: skip
+def test_fills_touch_every_element_and_no_other(gpu, shape, strides):
+    whole = fake_gpu.memory(1024).view(np.float32)
+    whole[...] = 5
+    view = np.ndarray(shape, np.float32, whole, strides=strides)
+    expected = whole.copy()
+    np.ndarray(shape, np.float32, expected, strides=strides)[...] = 0
+    launch.fill_of(shape, strides, 4)(view.ctypes.data, 0)
+    np.testing.assert_array_equal(whole, expected)
+
+
+def test_zero_is_on_the_current_stream_or_the_given_one(gpu):
+    array = gpu.array((4, 4))
+    with gpu.cupy.cuda.Stream() as stream:
+        launch.zero(array)
+    launch.zero(array, 77)
+    assert [step[-1] for step in gpu.of("memset")] == [stream.ptr, 77]
+    assert (array.host == 0).all()
+
+
+# ---------------------------------------------------------------------------------------------- streams
+
+
+def test_the_current_stream_of_cupy(gpu, kernel):
+    a, b, c = operands(gpu)
+    with gpu.cupy.cuda.Stream() as stream:
+        kernel(a, b, out=c)
+    kernel(a, b, out=c)
+    assert [one[4] for one in gpu.launches] == [stream.ptr, 0]
+
+
+def test_the_current_stream_of_torch(gpu, torch, kernel):
+    a, b, c = tensors(torch)
+    torch.state.stream = 640
+    with gpu.cupy.cuda.Stream():
+        assert kernel(a, b, out=c) is c
+    assert gpu.launches[0][4] == 640 and gpu.launches[0][-1] == addresses(a, b, c)
+
+
+def test_torch_without_its_private_function(gpu, torch, kernel):
+    del torch._C._cuda_getCurrentRawStream
+    torch.cuda.current_stream = lambda device: types.SimpleNamespace(cuda_stream=96 + device)
+    a, b, c = tensors(torch)
+    kernel(a, b, out=c)
+    assert gpu.launches[0][4] == 96
+
+
+@pytest.mark.parametrize("kind", ["address", "protocol", "torch", "cupy"])
+def test_a_given_stream(gpu, kernel, kind):
+    stream = {
+        "address": 8192,
+        "protocol": types.SimpleNamespace(__cuda_stream__=lambda: (0, 8192)),
+        "torch": types.SimpleNamespace(cuda_stream=8192, device_index=0),
+        "cupy": gpu.cupy.cuda.Stream(8192),
+    }[kind]
+    a, b, c = operands(gpu)
+    kernel(a, b, out=c, stream=stream)
+    kernel.prepare(a, b, out=c)(stream=stream)
+    assert [one[4] for one in gpu.launches] == [8192, 8192]
+
+
+@pytest.mark.parametrize("stream", ["default", True, -1, 1.5])
+def test_what_is_no_stream(gpu, kernel, stream):
+    a, b, c = operands(gpu)
+    with pytest.raises(LaunchError, match="no CUDA stream"):
+        kernel(a, b, out=c, stream=stream)
+    assert not gpu.launches
+
+
+def test_libraries_must_agree_on_the_stream(gpu, torch, kernel):
+    a, b, _ = tensors(torch)
+    c = gpu.array((20, 12))
+    kernel(a, b, out=c)  # both on the default stream, which has two addresses
+    torch.state.stream = 1
+    kernel(a, b, out=c)
+    torch.state.stream = 640
+    with pytest.raises(LaunchError, match=r"A is an array of PyTorch, out one of CuPy, and their current streams differ"):
+        kernel(a, b, out=c)
+    kernel(a, b, out=c, stream=640)
+    assert [one[4] for one in gpu.launches] == [0, 1, 640]
+
+
+def test_a_capture_needs_nothing_but_the_launch(gpu, kernel):
+    """Between begin and end there is only what belongs into the graph, on the captured stream."""
+    a, b, c = operands(gpu)
+    kernel.prepare(a, b, out=c)
+    with gpu.cupy.cuda.Stream() as stream:
+        gpu.captured.add(stream.ptr)
+        kernel(a, b, out=c)
+    assert [step[0] for step in gpu.done] == ["launch"] and gpu.launches[0][4] == stream.ptr
+
+
+def test_a_refusal_in_a_capture_says_what_to_do(gpu, kernel):
+    a, b, c = operands(gpu)
+    gpu.refuse = "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: operation would make the legacy stream depend on a capturing stream"
+    with pytest.raises(LaunchError, match=r"refuses to launch 'matmul' on GPU 0") as caught:
+        kernel(a, b, out=c)
+    assert "pass stream=" in caught.value.hint
+    gpu.refuse = "CUDA_ERROR_INVALID_VALUE: invalid argument"
+    with pytest.raises(LaunchError) as caught:
+        kernel(a, b, out=c)
+    assert caught.value.hint is None
+    gpu.refuse = None
+    kernel(a, b, out=c)
+    assert len(gpu.launches) == 1
+
+
+# ---------------------------------------------------------------------------------------------- outputs
+
+
+def test_outputs_are_of_the_inputs_library(gpu, torch, jax, kernel):
+    a, b, _ = operands(gpu)
+    assert isinstance(kernel(a, b), gpu.cupy.ndarray)
+    c = kernel(*tensors(torch)[:2])
+    assert isinstance(c, torch.Tensor) and (c.shape, c.stride(), c.dtype) == ((20, 12), (12, 1), torch.float32)
+    assert gpu.launches[-1][-1][-1] == c.data_ptr()
+    c = kernel(jax.Array((20, 8)), jax.Array((8, 12)))
+    assert isinstance(c, jax.Array) and c.shape == (20, 12) and gpu.launches[-1][-1][-1] == c.unsafe_buffer_pointer()
+    assert isinstance(kernel(Interfaced(a), Interfaced(b)), gpu.cupy.ndarray)
+    assert isinstance(kernel(Capsule(a), Capsule(b)), gpu.cupy.ndarray)
+
+
+def test_allocated_outputs_have_the_layout(gpu, torch, jax):
+    kernel = compiled(library("naive").spec(20, 12, 8, C=ColMajor(ld=32)))
+    a, b = gpu.array((20, 8), order="F"), gpu.array((8, 12), order="F")
+    c = kernel(a, b)
+    assert (c.shape, c.strides) == ((20, 12), (4, 128))
+    c = kernel(*(tensor(torch, shape, "F") for shape in ((20, 8), (8, 12))))
+    assert (c.shape, c.stride()) == ((20, 12), (1, 32))
+
+
+def test_jax_gets_a_column_major_output_turned(gpu, jax):
+    kernel = compiled(library("naive").spec(20, 12, 8, A=RowMajor, B=RowMajor))
+    c = kernel(jax.Array((20, 8)), jax.Array((8, 12)))
+    assert c.shape == (20, 12) and c.host.flags.f_contiguous
+    padded = compiled(library("naive").spec(20, 12, 8, A=RowMajor, B=RowMajor, C=RowMajor(ld=16)))
+    with pytest.raises(LaunchError, match="JAX arrays have no leading dimension"):
+        padded(jax.Array((20, 8)), jax.Array((8, 12)))
+
+
+def test_jax_imports_the_output_on_the_stream_of_the_kernel(gpu, jax, kernel):
+    inputs = jax.Array((20, 8)), jax.Array((8, 12))
+    kernel(*inputs, stream=8192)
+    with gpu.cupy.cuda.Stream() as stream:
+        kernel(*inputs)
+    assert [one[4] for one in gpu.launches] == [8192, stream.ptr] == [one[0] for one in gpu.of("import")]
+
+
+def test_torch_allocates_on_the_given_stream(gpu, torch, kernel):
+    kernel(*tensors(torch)[:2], stream=640)
+    assert gpu.of("empty") == [(640,)] and gpu.launches[0][4] == 640 and torch.state.stream == 0
+
+
+def test_an_output_that_is_added_to_must_be_passed(gpu):
+    kernel = compiled(library("naive").spec(20, 12, 8, accumulate=True, **ROWS))
+    a, b, c = operands(gpu)
+    for call in (kernel, kernel.prepare):
+        with pytest.raises(ArgumentError, match="adds to C"):
+            call(a, b)
+    kernel(a, b, out=c)
+    assert len(gpu.launches) == 1
+
+
+# ---------------------------------------------------------------------------------------------- what is refused
+
+
+def wrong(gpu):
+    """What is wrong with an array in place of A, and what the error says."""
+    shared = gpu.array((20, 8))
+    reversed_rows = gpu.array((20, 8))
+    reversed_rows.host = reversed_rows.host[::-1]
+    broadcast = gpu.array((20, 8))
+    broadcast.host = np.broadcast_to(broadcast.host[:1], (20, 8))
+    swapped = gpu.array((20, 8))
+    swapped.host = swapped.host.view(">f4")
+    return {
+        "type": (gpu.array((20, 8), "float64"), "A has elements of another type", "float64"),
+        "byte order": (swapped, "A has elements of another type", ">f4"),
+        "shape": (gpu.array((20, 9)), "A has the shape (20, 9)", ""),
+        "dimensions": (gpu.cupy.ndarray((160,), "float32", fake_gpu.memory(640)), "A has 1 dimensions", ""),
+        "layout": (gpu.array((20, 8), order="F"), "A has other strides", "the other one of RowMajor and ColMajor"),
+        "padding": (gpu.array((20, 8), ld=10), "A has other strides", "ld=..."),
+        "reversed": (reversed_rows, "A has other strides", "reversed view"),
+        "broadcast": (broadcast, "A has other strides", "broadcast view"),
+        "nothing": (gpu.array((0, 8)), "A has the shape (0, 8)", ""),
+        "host": (np.zeros((20, 8), np.float32), "A is a NumPy array, B, out not", ""),
+        "list": ([[1.0]], "A is no array", "list"),
+        "masked": (Interfaced(shared, mask=shared), "A is a masked array", ""),
+        "dlpack host": (Capsule(shared, kind=1), "A is not in GPU memory", "Capsule"),
+    }
+
+
+@pytest.mark.parametrize("case", wrong(FakeGpu()))
+def test_wrong_arrays_are_refused_before_a_launch(gpu, kernel, case):
+    array, message, more = wrong(gpu)[case]
+    _, b, c = operands(gpu)
+    for call in (kernel, kernel.prepare):
+        with pytest.raises((ArgumentError, LaunchError)) as caught:
+            call(array, b, out=c)
+        assert message in caught.value.asked and more in str(caught.value)
+    assert not gpu.launches
+
+
+@pytest.mark.parametrize("case", ["type", "layout", "padding", "broadcast", "reversed"])
+def test_wrong_outputs_are_refused(gpu, kernel, case):
+    c = {
+        "type": lambda: gpu.array((20, 12), "int32"),
+        "layout": lambda: gpu.array((20, 12), order="F"),
+        "padding": lambda: gpu.array((20, 12), ld=13),
+        "broadcast": lambda: gpu.cupy.ndarray((20, 12), "float32", fake_gpu.memory(960), (0, 4)),
+        "reversed": lambda: Interfaced(gpu.array((20, 12)), strides=(-48, 4)),
+    }[case]()
+    a, b, _ = operands(gpu)
+    with pytest.raises(LaunchError, match="^out has"):
+        kernel(a, b, out=c)
+    assert not gpu.launches
+
+
+def test_alignment_is_checked_at_every_call(gpu):
+    kernel = compiled(library("gemm_nn").spec(128, 128, 64))
+    align = kernel.ir.buffer("A").tensor.align
+    assert align > 4, "the kernel loads vectors"
+    good = gpu.array((128, 64), order="F"), gpu.array((64, 128), order="F"), gpu.array((128, 128), order="F")
+    kernel(*good[:2], out=good[2])
+    off = gpu.array((128, 64), order="F", offset=4)
+    with pytest.raises(LaunchError, match=f"A starts at an address that is no multiple of {align} bytes"):
+        kernel(off, good[1], out=good[2])
+    launches = kernel.prepare(*good[:2], out=good[2])
+    with pytest.raises(LaunchError, match="A starts at"):
+        launches(off, good[1], out=good[2])
+    c_align = kernel.ir.buffer("C").tensor.align
+    if c_align > 4:
+        with pytest.raises(LaunchError, match="out starts at"):
+            kernel(*good[:2], out=gpu.array((128, 128), order="F", offset=4))
+    assert len(gpu.launches) == 1
+
+
+def test_overlap_is_checked_at_every_call(gpu):
+    kernel = compiled(library("naive").spec(8, 8, 8, **ROWS))
+    a, b, c = (gpu.array((8, 8)) for _ in range(3))
+    kernel(a, b, out=c)
+    with pytest.raises(LaunchError, match="out overlaps A"):
+        kernel(a, b, out=a)
+    with pytest.raises(LaunchError, match="out overlaps B"):
+        kernel.prepare(a, b, out=b)
+    kernel(a, a, out=c)  # inputs may
+    assert len(gpu.launches) == 2
+
+
+def test_columns_of_one_matrix_do_not_overlap(gpu):
+    wide = RowMajor(ld=24)
+    kernel = compiled(library("naive").spec(8, 8, 8, A=wide, B=wide, C=wide))
+    whole = fake_gpu.memory(8 * 24 * 4)
+    parts = [gpu.cupy.ndarray((8, 8), "float32", whole[start * 4 :], (96, 4)) for start in (0, 8, 16, 12)]
+    kernel(parts[0], parts[1], out=parts[2])
+    with pytest.raises(LaunchError, match="out overlaps B"):
+        kernel(parts[0], parts[1], out=parts[3])
+    assert len(gpu.launches) == 1
+
+
+def test_shared_memory_is_told_exactly():
+    generator = np.random.default_rng(2)
+    for _ in range(300):
+        views, where = [], []
+        for _ in range(2):
+            shape = tuple(int(size) for size in generator.integers(1, 5, 2))
+            strides = tuple(int(stride) for stride in generator.integers(1, 12, 2) * 2)
+            views.append(View(shape, strides, "float16", 2, 0, False))
+            where.append(int(generator.integers(0, 40)) * 2 + 4096)
+        touched = [
+            {address + i * view.strides[0] + j * view.strides[1] for i in range(view.shape[0]) for j in range(view.shape[1])}
+            for view, address in zip(views, where)
+        ]
+        assert arguments.share_memory(views[0], where[0], views[1], where[1]) == bool(touched[0] & touched[1])
+
+
+def test_read_only_outputs_are_refused(gpu, jax, kernel):
+    a, b, c = operands(gpu)
+    with pytest.raises(LaunchError, match="out is read-only"):
+        kernel(a, b, out=Interfaced(c, readonly=True))
+    with pytest.raises(LaunchError, match="out is a JAX array, which cannot be written"):
+        kernel(a, b, out=jax.Array((20, 12)))
+    kernel(Interfaced(a, readonly=True), b, out=Interfaced(c))
+    assert len(gpu.launches) == 1
+
+
+def test_the_number_of_arrays(gpu, kernel):
+    a, b, c = operands(gpu)
+    with pytest.raises(ArgumentError, match="1 arrays given, MatMul reads 2"):
+        kernel(a)
+    with pytest.raises(ArgumentError, match="3 arrays given"):
+        kernel(a, b, c)
+    with pytest.raises(ArgumentError, match="M=3: the kernel has no such size"):
+        kernel(a, b, out=c, M=3)
+
+
+# ---------------------------------------------------------------------------------------------- PyTorch and JAX
+
+
+def test_torch_tensors_that_are_refused(gpu, torch, kernel):
+    a, b, c = tensors(torch)
+    host = tensor(torch, (20, 8), device=-1)
+    with pytest.raises(LaunchError, match="A is a PyTorch tensor that is not in GPU memory") as caught:
+        kernel(host, b, out=c)
+    assert ".cuda()" in caught.value.hint and ".numpy()" in caught.value.hint
+    learned = tensor(torch, (20, 8), requires_grad=True)
+    with pytest.raises(LaunchError, match="A requires a gradient") as caught:
+        kernel(learned, b, out=c)
+    assert ".detach()" in caught.value.hint
+    torch.state.grad = False
+    kernel(learned, b, out=c)
+    torch.state.grad = True
+    with pytest.raises(LaunchError, match="out requires a gradient"):
+        kernel(a, b, out=tensor(torch, (20, 12), requires_grad=True))
+    a.layout = "sparse_csr"
+    with pytest.raises(LaunchError, match="A is a tensor without strides"):
+        kernel(a, b, out=c)
+    a.layout, a.negative = torch.strided, True
+    with pytest.raises(LaunchError, match="signs are still to be flipped"):
+        kernel(a, b, out=c)
+    a.negative = False
+    kernel(a, b, out=c)
+    assert len(gpu.launches) == 2
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float16, int8, float64], ids=str)
+def test_torch_types_are_read_by_name(gpu, torch, dtype):
+    kernel = compiled(library("naive").spec(20, 12, 8, dtype=dtype, **ROWS))
+    a, b, _ = tensors(torch, dtype=dtype.numpy)
+    result = kernel.ir.buffer("C").dtype.numpy
+    kernel(a, b, out=(c := tensor(torch, (20, 12), dtype=result)))
+    assert kernel(a, b).dtype is getattr(torch, result)
+    with pytest.raises(LaunchError) as caught:
+        kernel(tensor(torch, (20, 8)), b, out=c)
+    assert caught.value.got == "float32" and caught.value.legal == dtype.numpy
+
+
+def test_eight_bit_floats(gpu, torch):
+    gpu.parameters = 2
+    spec = Move(16, 8, dtype=float8_e4m3, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)
+    kernel = compiled(spec, Move.tile(8, 8).to(Block).then(COPY))
+    source, target = (tensor(torch, (16, 8), dtype="float8_e4m3fn") for _ in range(2))
+    kernel(source, out=target)
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    kernel(gpu.array((16, 8), ml_dtypes.float8_e4m3fn), out=gpu.array((16, 8), ml_dtypes.float8_e4m3fn))
+    assert len(gpu.launches) == 2
+    with pytest.raises(LaunchError, match="another type"):
+        kernel(gpu.array((16, 8), ml_dtypes.float8_e5m2), out=target, stream=0)
+
+
+def test_ml_dtypes_in_cupy_and_behind_an_interface(gpu):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    kernel = compiled(library("naive").spec(20, 12, 8, dtype=bfloat16, **ROWS))
+    a, b, c = (gpu.array(shape, ml_dtypes.bfloat16) for shape in ((20, 8), (8, 12), (20, 12)))
+    kernel(a, b, out=c)
+    named = Interfaced(a)
+    with pytest.raises(LaunchError) as caught:
+        kernel(named, b, out=c)  # "<V2" says nothing
+    assert "V2" in caught.value.got or "void" in caught.value.got
+    Typed = type("Typed", (Interfaced,), {"dtype": property(lambda self: self.array.dtype)})
+    kernel(Typed(a), b, out=c)
+    assert len(gpu.launches) == 2
+
+
+def test_jax_inputs_are_waited_for_and_kept(gpu, jax, kernel):
+    a, b = jax.Array((20, 8)), jax.Array((8, 12))
+    _, _, c = operands(gpu)
+    kernel(a, b, out=c)
+    assert (a.waited, b.waited) == (1, 1)
+    held = arrays.library_of(jax.Array).held
+    assert {id(thing) for _, thing in held._queue} == {id(a), id(b)}
+    for event, _ in held._queue:
+        event.done = True
+    other = jax.Array((20, 8)), jax.Array((8, 12))
+    kernel(*other, out=c)
+    assert {id(thing) for _, thing in held._queue} == set(map(id, other))
+
+
+def test_jax_arrays_that_are_refused(gpu, jax, kernel):
+    _, b, c = operands(gpu)
+    with pytest.raises(LaunchError, match="A is traced by JAX"):
+        kernel(jax.core.Tracer(), b, out=c)
+    with pytest.raises(LaunchError, match="A is a JAX array that is not in GPU memory"):
+        kernel(jax.Array((20, 8), kind=1), b, out=c)
+    sharded = jax.Array((20, 8))
+    sharded.unsafe_buffer_pointer = lambda: (_ for _ in ()).throw(ValueError("sharded"))
+    with pytest.raises(LaunchError, match="A is no JAX array that is whole on one GPU"):
+        kernel(sharded, b, out=c)
+
+
+def test_jax_layouts_are_read(gpu, jax, kernel):
+    a = jax.Array((20, 8))
+    a.format = types.SimpleNamespace(layout=types.SimpleNamespace(major_to_minor=(1, 0)))
+    _, b, c = operands(gpu)
+    with pytest.raises(LaunchError, match="A has other strides"):
+        kernel(a, b, out=c)
+
+
+def test_a_producers_stream_is_waited_for_both_ways(gpu, kernel):
+    a, b, c = operands(gpu)
+    kernel(Interfaced(a, stream=640), b, out=Interfaced(c, stream=1))
+    (made, recorded), (waiting, waited) = gpu.of("record")[0], gpu.of("wait")[0]
+    assert (recorded, waiting) == (640, 0) and made == waited, "ours waits for the producer's"
+    assert [step[0] for step in gpu.done] == ["record", "wait", "launch", "record", "wait"]
+    assert gpu.of("record")[1][1] == 0 and gpu.of("wait")[1][0] == 640, "and the producer's for ours; 1 is the stream 0"
+
+
+def test_in_a_capture_nothing_waits(gpu, kernel):
+    a, b, c = operands(gpu)
+    gpu.captured.add(8192)
+    kernel(Interfaced(a, stream=640), Capsule(b), out=c, stream=8192)
+    assert [step[0] for step in gpu.done] == ["launch"]
+
+
+def test_dlpack_arrays_are_kept(gpu, kernel):
+    a, b, c = operands(gpu)
+    kernel(Capsule(a), Capsule(b), out=Capsule(c))
+    assert gpu.launches[0][-1] == addresses(a, b, c)
+    held = arrays.library_of(Capsule).held
+    assert {one.array for _, (one, _) in held._queue} >= {a, b, c}
+
+
+# ---------------------------------------------------------------------------------------------- prepared launches
+
+
+def test_a_prepared_launch_runs_on_the_same_arrays(gpu, kernel):
+    a, b, c = operands(gpu)
+    prepared = kernel.prepare(a, b, out=c)
+    assert not gpu.launches and gpu.loaded
+    assert prepared() is c and prepared() is c and prepared.out is c
+    assert [one[-1] for one in gpu.launches] == [addresses(a, b, c)] * 2
+    assert repr(prepared) == "<prepared launch of matmul on GPU 0>"
+
+
+def test_a_prepared_launch_runs_on_others(gpu, kernel):
+    a, b, c = operands(gpu)
+    prepared = kernel.prepare(a, b, out=c)
+    other = operands(gpu)
+    assert prepared(*other[:2], out=other[2]) is other[2]
+    fresh = prepared(*other[:2])
+    assert fresh is not c and fresh is not other[2]
+    another = gpu.array((20, 12))
+    assert prepared(out=another) is another
+    prepared()
+    assert [one[-1] for one in gpu.launches] == [
+        addresses(*other),
+        addresses(*other[:2], fresh),
+        addresses(a, b, another),
+        addresses(a, b, c),
+    ]
+
+
+def test_a_prepared_launch_allocates_once(gpu, torch, kernel):
+    prepared = kernel.prepare(*tensors(torch)[:2])
+    assert prepared() is prepared() is prepared.out and isinstance(prepared.out, torch.Tensor)
+    assert gpu.of("empty") == [(0,)]
+
+
+def test_a_prepared_launch_refuses_what_differs(gpu, torch, kernel):
+    a, b, c = operands(gpu)
+    prepared = kernel.prepare(a, b, out=c)
+    for arrays_, message in (
+        ((gpu.array((20, 9)), b), "A is not like the array"),
+        ((a, gpu.array((8, 12), order="F")), "B is not like the array"),
+        ((gpu.array((20, 8), "float64"), b), "A is not like"),
+        (tensors(torch)[:2], "A is not like"),
+        ((a,), "1 arrays given"),
+        ((a, np.zeros((8, 12), np.float32)), "runs on a GPU"),
+    ):
+        for out in (c, None):
+            with pytest.raises(ArgumentError, match=message):
+                prepared(*arrays_, out=out)
+    with pytest.raises(ArgumentError, match="out is not like"):
+        prepared(a, b, out=gpu.array((20, 12), ld=16))
+    with pytest.raises(LaunchError, match="out overlaps A"):
+        compiled(library("naive").spec(8, 8, 8, **ROWS)).prepare(*(x := [gpu.array((8, 8)) for _ in "abc"])[:2], out=x[2])(
+            x[0], x[1], out=x[0]
+        )
+    assert not gpu.launches
+    with pytest.raises(ArgumentError, match="prepared for arrays on a GPU"):
+        kernel.prepare(np.zeros((20, 8), np.float32), np.zeros((8, 12), np.float32))
+
+
+def test_a_tensor_that_moved_is_noticed(gpu, torch, kernel):
+    a, b, c = tensors(torch)
+    prepared = kernel.prepare(a, b, out=c)
+    prepared()
+    a.bytes = fake_gpu.memory(640)
+    prepared()
+    assert gpu.launches[0][-1][0] != gpu.launches[1][-1][0] == a.data_ptr()
+
+
+def test_prepared_launches_of_jax_give_new_arrays(gpu, jax, kernel):
+    prepared = kernel.prepare(jax.Array((20, 8)), jax.Array((8, 12)))
+    first, second = prepared(), prepared()
+    assert isinstance(first, jax.Array) and first is not second
+    assert first.unsafe_buffer_pointer() != second.unsafe_buffer_pointer()
+
+
+# ---------------------------------------------------------------------------------------------- several GPUs
+
+
+def test_a_kernel_runs_where_its_arrays_are(monkeypatch):
+    gpu = installed(monkeypatch, FakeGpu(devices=2))
+    kernel = compiled(library("naive").spec(20, 12, 8, **ROWS))
+    for device in (1, 0, 1):
+        a, b, c = operands(gpu, device)
+        kernel(a, b, out=c)
+        assert gpu.launches[-1][0] == device and gpu.launches[-1][-1] == addresses(a, b, c)
+        assert gpu.current == 0, "the current GPU stays"
+    assert [device for device, _ in gpu.loaded] == [1, 0], "loaded once on each"
+    assert kernel(*operands(gpu, 1)[:2]).data.device_id == 1
+    kernel.prepare(*operands(gpu, 1)[:2])()
+    assert gpu.launches[-1][0] == 1
+
+
+def test_arrays_on_two_gpus(monkeypatch):
+    gpu = installed(monkeypatch, FakeGpu(devices=2))
+    kernel = compiled(library("naive").spec(20, 12, 8, **ROWS))
+    a, b, c = operands(gpu)
+    with pytest.raises(LaunchError, match="A is on GPU 0, B on GPU 1"):
+        kernel(a, operands(gpu, 1)[1], out=c)
+    with pytest.raises(LaunchError, match="A is on GPU 0, out on GPU 1"):
+        kernel(a, b, out=operands(gpu, 1)[2])
+    with pytest.raises(LaunchError, match="A is on GPU 0, B on GPU 1"):
+        kernel(Interfaced(a), Interfaced(operands(gpu, 1)[1]), out=c)
+    kernel(a, b, out=c)
+    with pytest.raises(LaunchError, match="the stream is of GPU 1, the arrays are on GPU 0"):
+        kernel(a, b, out=c, stream=gpu.cupy.cuda.Stream(8192, 1))
+    with pytest.raises(LaunchError, match="the stream is of GPU 1"):
+        kernel(a, b, out=c, stream=types.SimpleNamespace(cuda_stream=8192, device_index=1))
+    assert len(gpu.launches) == 1
+
+
+def test_another_architecture_is_refused_on_its_gpu(gpu):
+    gpu.capability = "80"
+    a, b, c = operands(gpu)
+    with pytest.raises(LaunchError, match="compiled for sm_90, the GPU is sm_80"):
+        compiled(library("naive").spec(20, 12, 8, **ROWS))(a, b, out=c)
+
+
+# ---------------------------------------------------------------------------------------------- threads
+
+
+def test_threads_do_not_mix_their_arguments(gpu, kernel, monkeypatch):
+    """The driver is slow here, and lets other threads run, between the filling of the arguments and their reading."""
+    sets = [operands(gpu) for _ in range(8)]
+    launch_kernel, barrier = gpu._launch, threading.Barrier(8)
+
+    def slow(*args):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            barrier.wait(1)
+        launch_kernel(*args)
+
+    gpu.cupy.cuda.driver.launchKernel = slow
+    load = gpu.cupy.cuda.Module.load
+    monkeypatch.setattr(gpu.cupy.cuda.Module, "load", lambda module, cubin: (time.sleep(0.05), load(module, cubin)))
+    failed = []
+
+    def work(arrays_):
+        try:
+            kernel(*arrays_[:2], out=arrays_[2])
+            barrier.wait(5)
+            for _ in range(20):
+                kernel(*arrays_[:2], out=arrays_[2])
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(one,)) for one in sets]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not failed
+    assert len(gpu.loaded) == 1, "loaded once"
+    seen = sorted(tuple(values) for *_, values in gpu.launches)
+    assert seen == sorted(tuple(addresses(*one)) for one in sets for _ in range(21))
+
+
+def test_a_new_thread_gets_a_context(gpu, kernel):
+    a, b, c = operands(gpu)
+    kernel(a, b, out=c)
+    chosen = []
+    set_device = gpu.cupy.cuda.runtime.setDevice
+    gpu.cupy.cuda.runtime.setDevice = lambda device: (chosen.append((threading.get_ident(), device)), set_device(device))
+    thread = threading.Thread(target=lambda: [kernel(a, b, out=c) for _ in range(3)])
+    thread.start()
+    ident = thread.ident
+    thread.join()
+    kernel(a, b, out=c)
+    assert chosen == [(ident, 0)], "once a thread"
+
+
+# ---------------------------------------------------------------------------------------------- the kernel object
+
+
+def test_a_kernel_describes_itself(kernel):
+    assert repr(kernel).startswith("<kernel matmul of MatMul(20,12,8)") and repr(kernel).endswith("for sm_90>")
+    assert kernel.block == kernel.ir.threads and kernel.grid() == int(str(kernel.ir.grid))
+    symbolic = library("naive").strategy(library("naive").spec(sym("M"), sym("N"), 8)).compile("sm_90")
+    assert symbolic.grid(M=1, N=1) == 1 and symbolic.grid(M=1000, N=1000) > 1
+    with pytest.raises(ArgumentError, match="the grid depends on N"):
+        symbolic.grid(M=1)
+    with pytest.raises(ArgumentError, match="M=0"):
+        symbolic.grid(M=0, N=1)
+
+
+def test_a_kernel_travels_without_what_is_loaded(gpu, kernel):
+    a, b, c = operands(gpu)
+    kernel(a, b, out=c)
+    for other in (copy.copy(kernel), copy.deepcopy(kernel)):
+        assert other.program.spec == kernel.program.spec and "_calls" not in vars(other)
+    assert kernel.__reduce__() == (CompiledKernel, (kernel.program,))
+    assert pickle.loads(pickle.dumps(kernel.program.spec)) == kernel.program.spec
+
+
+# ---------------------------------------------------------------------------------------------- the architecture
+
+
+@pytest.mark.parametrize(
+    ("device", "target"),
+    [
+        (None, "sm_90"),
+        ("sm_90", "sm_90"),
+        ("sm_80", "sm_80"),
+        ("sm_87", "sm_86"),
+        ("sm_103", "sm_100"),
+        ("sm_121", "sm_120"),
+        ("sm_72", "sm_70"),
+    ],
+)
+def test_compile_is_for_the_gpu_that_is_there(monkeypatch, device, target):
+    monkeypatch.setattr(launch, "visible_arch", lambda: device)
+    assert architecture_here() == target
+    kernel = library("naive").strategy(library("naive").spec(8, 8, 8)).compile()
+    assert kernel.program.architecture.name == target
+    assert library("naive").strategy(library("naive").spec(8, 8, 8)).compile("sm_75").program.architecture.name == "sm_75"
+
+
+def test_a_gpu_of_an_unknown_generation(monkeypatch):
+    monkeypatch.setattr(launch, "visible_arch", lambda: "sm_130")
+    with pytest.raises(LaunchError, match="the GPU is sm_130"):
+        architecture_here()
+
+
+class FakeDriver:
+    """The driver's own functions that tell a GPU's architecture."""
+
+    def __init__(self, devices=("90",), current=None, status=0):
+        self.devices, self.current, self.status = devices, current, status
+
+    @staticmethod
+    def put(reference, value, kind=ctypes.c_int):
+        ctypes.cast(reference, ctypes.POINTER(kind)).contents.value = value
+        return 0
+
+    def cuInit(self, flags):
+        return self.status
+
+    def cuCtxGetCurrent(self, context):
+        return self.put(context, None if self.current is None else 4096, ctypes.c_void_p)
+
+    def cuCtxGetDevice(self, device):
+        return self.put(device, self.current)
+
+    def cuDeviceGet(self, device, number):
+        return self.put(device, number) if number < len(self.devices) else 101
+
+    def cuDeviceGetAttribute(self, value, attribute, device):
+        text = self.devices[device.value]
+        return self.put(value, int(text[:-1] if attribute == 75 else text[-1]))
+
+
+@pytest.mark.parametrize(
+    ("driver", "found"),
+    [
+        (None, None),
+        (FakeDriver(status=100), None),
+        (FakeDriver(), "sm_90"),
+        (FakeDriver(()), None),
+        (FakeDriver(("80", "120")), "sm_80"),
+        (FakeDriver(("80", "120"), current=1), "sm_120"),
+    ],
+)
+def test_the_driver_is_asked_and_cupy_not_imported(monkeypatch, driver, found):
+    monkeypatch.setattr(launch, "_driver", lambda: driver)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert launch.visible_arch() == found
+
+
+# ---------------------------------------------------------------------------------------------- what is missing
+
+
+def missing(monkeypatch, cupy=None, builds=(), driver=None, hidden=0):
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(launch, "_installed", lambda package: package in builds)
+    monkeypatch.setattr(launch, "_driver", lambda: driver)
+    monkeypatch.setattr(launch, "_gpus_of_the_driver", lambda: hidden)
+    with pytest.raises(LaunchError) as caught:
+        launch.require_cupy()
+    return str(caught.value)
+
+
+def cupy_that_counts(answer):
+    def count():
+        if isinstance(answer, int):
+            return answer
+        raise DriverMissing(answer)
+
+    return types.SimpleNamespace(cuda=types.SimpleNamespace(runtime=types.SimpleNamespace(getDeviceCount=count)))
+
+
+class DriverMissing(RuntimeError):
+    """Stands for CuPy's CUDARuntimeError."""
+
+
+def test_cupy_is_not_installed(monkeypatch):
+    monkeypatch.setattr(launch.importlib, "import_module", lambda name: (_ for _ in ()).throw(ModuleNotFoundError("no", name="cupy")))
+    text = missing(monkeypatch)
+    assert "CuPy, which is not installed" in text and "pip install fireiron[cuda13]" in text
+
+
+def test_cupy_cannot_be_imported(monkeypatch):
+    monkeypatch.setattr(launch.importlib, "import_module", lambda name: (_ for _ in ()).throw(ImportError("libnvrtc.so.13: no such file")))
+    text = missing(monkeypatch, builds=("cupy-cuda13x",))
+    assert "CuPy (cupy-cuda13x) cannot be imported" in text and "libnvrtc.so.13" in text
+    text = missing(monkeypatch, builds=("cupy-cuda12x", "cupy-cuda13x"))
+    assert "cupy-cuda12x and cupy-cuda13x are installed over each other" in text
+    assert "pip uninstall cupy-cuda12x cupy-cuda13x" in text
+
+
+@pytest.mark.parametrize(
+    ("answer", "driver", "hidden", "message"),
+    [
+        ("cudaErrorInsufficientDriver: CUDA driver version is insufficient", None, 0, "the NVIDIA driver is not (no libcuda.so.1)"),
+        ("cudaErrorInsufficientDriver: CUDA driver version is insufficient", "there", 1, "the NVIDIA driver is older than CuPy needs"),
+        ("cudaErrorNoDevice: no CUDA-capable device is detected", "there", 0, "there is no GPU"),
+        ("cudaErrorNoDevice: no CUDA-capable device is detected", "there", 2, "the driver has 2 GPUs, this process sees none"),
+        (0, "there", 1, "CUDA_VISIBLE_DEVICES hides them"),
+    ],
+)
+def test_the_driver_or_the_gpu_is_missing(monkeypatch, answer, driver, hidden, message):
+    assert message in missing(monkeypatch, cupy_that_counts(answer), driver=driver, hidden=hidden)
+
+
+def test_builds_of_cupy_are_looked_up_as_installed(monkeypatch, tmp_path):
+    for name in ("cupy_cuda12x", "cupy_cuda13x"):
+        folder = tmp_path / f"{name}-14.2.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 14.2.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert launch.cupy_builds()[-2:] == ("cupy-cuda12x", "cupy-cuda13x")
+
+
+def test_gpus_of_the_driver_are_counted(tmp_path):
+    assert launch._gpus_of_the_driver(str(tmp_path / "none")) == 0
+    (tmp_path / "0000:01:00.0").mkdir()
+    assert launch._gpus_of_the_driver(str(tmp_path)) == 1
