@@ -22,9 +22,11 @@ from typing import Any, Final
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.machine import GL, Kernel, float32
-from fireiron.spec import Init, MatMul, Move, Spec
+from fireiron.expr import constant
+from fireiron.machine import DEFAULT_ARCHITECTURE, GL, MATRIX_ONLY, Kernel, as_architecture, bfloat16, float16, float32
+from fireiron.spec import Init, MatMul, MatMulSpec, Move, Spec
 from fireiron.strategy import Strategy
+from fireiron.tensor import MatrixLayout
 
 DEFAULT_SIZES: Final = (1024, 1024, 1024)
 """M, N, K where a file names none."""
@@ -92,6 +94,43 @@ def bind(
             f"{entry.name} is bound to {strategy.spec}: {given} cannot be chosen", hint="bind it in the file, or not at all"
         )
     return strategy
+
+
+# ---------------------------------------------------------------------------------------------- defaults
+
+FEW_BLOCKS: Final = 64
+"""Large tiles are the default where they make at least this many blocks: about half the multiprocessors of a large GPU."""
+
+
+def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[str, int]], ...]:
+    """The strategies to take for a spec where nothing is recorded, the best first: names with values of tunables.
+
+    They are chosen by element type, target and size, not by measuring; the last ones are legal for every size. For a MatMul only.
+    """
+    if not isinstance(spec, MatMulSpec):
+        return ()
+    capability = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture).capability
+    orders = [view.tensor.layout.order for view in spec.operands.values() if isinstance(view.tensor.layout, MatrixLayout)]
+    gemm = f"gemm_{''.join('t' if order == 'row' else 'n' for order in orders[:2])}"
+    small_tiles: Mapping[str, int] = {"bm": 64, "bn": 64} if _blocks(spec, 128, 128) < FEW_BLOCKS else {}
+    found: list[tuple[str, Mapping[str, int]]] = [(gemm, small_tiles)] if len(orders) == 3 else []
+    return (*_on_tensor_cores(spec, capability), *found, ("naive", {}))
+
+
+def _on_tensor_cores(spec: MatMulSpec, capability: int) -> tuple[tuple[str, Mapping[str, int]], ...]:
+    """Tensor cores where they compute what the types of A and B say: float32 stays float32."""
+    dtype = spec.A.dtype
+    if capability >= 80 and dtype in (float16, bfloat16, *MATRIX_ONLY):
+        return (("small", {}),) if _blocks(spec, 128, 256) < FEW_BLOCKS else (("hmma_ampere", {}), ("small", {}))
+    if dtype == float16 and capability >= 70:
+        return ((("hmma_turing" if capability >= 75 else "hmma_volta"), {}),)
+    return ()
+
+
+def _blocks(spec: MatMulSpec, rows: int, columns: int) -> int:
+    """How many tiles a matrix C has; sizes known at run time count as large."""
+    M, N = (constant(size) for size in spec.C.shape)
+    return FEW_BLOCKS if M is None or N is None else -(-M // rows) * -(-N // columns)
 
 
 # ---------------------------------------------------------------------------------------------- files

@@ -21,11 +21,11 @@ from fireiron import *
 
 SIZES = (4096, 4096, 4096)
 
-bm = Tunable("bm", 128, 64, 256)
-bn = Tunable("bn", 256, 64, 128)
+bm = Tunable("bm", 128, 64, 96, 192, 256)
+bn = Tunable("bn", 256, 64, 96, 128, 192)
 bk = Tunable("bk", 64, 32)
-wm = Tunable("wm", 64, 32)
-wn = Tunable("wn", 64, 32)
+wm = Tunable("wm", 64, 32, 48, 96)
+wn = Tunable("wn", 64, 32, 48, 96)
 stages = Tunable("stages", 4, 3, 5)
 
 init = Init.tile(wm, wn).to(Warp).done()

@@ -18,8 +18,8 @@ from fireiron import *
 
 SIZES = (256, 256, 256)
 
-bm = Tunable("bm", 32, 16, 64, 128)
-bn = Tunable("bn", 32, 16, 64, 128)
+bm = Tunable("bm", 32, 16, 48, 64, 96, 128, 256)
+bn = Tunable("bn", 32, 16, 48, 64, 96, 128, 256)
 bk = Tunable("bk", 64, 32, 128)
 wm = Tunable("wm", 16, 32, 64)
 wn = Tunable("wn", 32, 16, 64)

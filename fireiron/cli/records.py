@@ -1,0 +1,161 @@
+"""`fireiron records`: tuned records shown, merged and checked."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fireiron.cli.arguments import Add, add_json
+from fireiron.cli.output import FAILED, print_json
+from fireiron.errors import FireironError, StoreError
+
+if TYPE_CHECKING:
+    from fireiron.record import Record
+
+ACTIONS = ("show", "merge", "check")
+
+
+def register(add: Add) -> None:
+    """Add the command."""
+    command = add("records", run, "show, merge or check files of tuned records", strategy=False)
+    command.add_argument("action", choices=ACTIONS, help="show a table; merge files into one; check every line, and the strategies")
+    command.add_argument("files", nargs="*", metavar="FILE", help="files or folders (show: those that answer here, if none is named)")
+    command.add_argument("-o", "--output", metavar="FILE", help="merge: the file to write")
+    command.add_argument("--force", action="store_true", help="merge: replace a file that is not among those merged")
+    command.add_argument("--strategy", metavar="NAME", help="show: only records of this strategy")
+    command.add_argument("--arch", help="show: only records for this target")
+    add_json(command)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from fireiron.errors import ArgumentError
+
+    if arguments.action != "show" and not arguments.files:
+        raise ArgumentError(f"records {arguments.action}: no file is named", hint=f"fireiron records {arguments.action} FILE ...")
+    if arguments.output is not None and arguments.action != "merge":
+        raise ArgumentError(f"records {arguments.action} writes no file", hint="fireiron records merge FILE ... -o FILE")
+    actions: dict[str, Callable[[argparse.Namespace], int]] = {"show": _show, "merge": _merge, "check": _check}
+    return actions[arguments.action](arguments)
+
+
+# ---------------------------------------------------------------------------------------------- tables
+
+
+def show(records: Iterable[Record], as_json: bool) -> int:
+    """Records as a table, or as JSON."""
+    chosen = list(records)
+    if as_json:
+        return print_json([json.loads(record.line()) for record in chosen])
+    if not chosen:
+        print("no records")
+        return 0
+    from tabulate import tabulate
+
+    heads = ["strategy", "sizes", "types", "layouts", "values", "us", "TFLOP/s", "of library", "regime", "target", "GPU", "date"]
+    rights = ("us", "TFLOP/s", "of library")
+    aligned = ["right" if head in rights else "left" for head in heads]
+    print(tabulate([_row(record) for record in chosen], headers=heads, disable_numparse=True, colalign=aligned))
+    return 0
+
+
+def only(records: Iterable[Record], strategy: str | None, arch: str | None) -> list[Record]:
+    """Records of a strategy, for a target."""
+    from fireiron.machine import as_architecture
+
+    if arch is not None:
+        as_architecture(arch)
+    return [one for one in records if strategy in (None, one.strategy) and arch in (None, one.architecture)]
+
+
+def _row(record: Record) -> list[str]:
+    names = list(record.spec["dtypes"])
+    return [
+        record.strategy,
+        "x".join(map(str, record.shape)),
+        " ".join(dict.fromkeys(record.spec["dtypes"][name] for name in names)),
+        " ".join(_stored(record, name) for name in names),
+        " ".join(f"{name}={value}" for name, value in record.values.items()) or "-",
+        f"{record.us:.4g}",
+        f"{record.tflops:.4g}",
+        "-" if record.ratio is None else f"{record.ratio:.3f}",
+        f"{record.regime} {record.l2}",
+        record.architecture,
+        record.gpu,
+        record.date,
+    ]
+
+
+def _stored(record: Record, name: str) -> str:
+    leading = record.spec.get("leading", {}).get(name)
+    return f"{record.spec['layouts'][name]}{'' if leading is None else f'({leading})'}"
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from fireiron.records import Records, available
+
+    records = Records.load(*arguments.files) if arguments.files else available()
+    return show(only(records, arguments.strategy, arguments.arch), arguments.json)
+
+
+# ---------------------------------------------------------------------------------------------- files
+
+
+def _merge(arguments: argparse.Namespace) -> int:
+    from fireiron.errors import ArgumentError
+    from fireiron.records import Records, merge_files
+
+    if arguments.output is None:
+        sys.stdout.write(Records.load(*arguments.files).text())
+        return 0
+    target = Path(arguments.output)
+    among = any(Path(file).exists() and target.exists() and Path(file).samefile(target) for file in arguments.files)
+    if target.exists() and not among and not arguments.force:
+        raise ArgumentError(f"{target} exists", hint="name it among the files to merge, or give --force")
+    before, after = merge_files(arguments.files, target)
+    replaced = f", {before - after} were replaced by newer ones" if before > after else ""
+    print(f"{target}: {after} records{replaced}")
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    """Every line, and whether the strategies still are what was measured."""
+    from fireiron.records import Records, record_files
+
+    found: list[dict[str, Any]] = []
+    good: list[Record] = []
+    for path in record_files(*arguments.files):
+        good += _lines(path, found)
+    found += [_finding(None, drift.message) for drift in Records(tuple(good)).drift()]
+    duplicates = len(good) - len(Records().merged(Records(tuple(good))))
+    if arguments.json:
+        print_json({"records": len(good), "measured twice": duplicates, "found": found})
+    else:
+        for one in found:
+            print(f"{one['at']}: {one['message']}" if one["at"] else one["message"])
+        print(f"{len(good)} records, {duplicates} of them measured again; {len(found)} found wrong")
+    return FAILED if found else 0
+
+
+def _lines(path: Path, found: list[dict[str, Any]]) -> list[Record]:
+    from fireiron.records import parse_line, read_text
+
+    good = []
+    try:
+        lines = read_text(path).split("\n")
+    except StoreError as error:
+        found.append(_finding(str(path), error.asked))
+        return []
+    for number, line in enumerate(lines, 1):
+        try:
+            good += [parse_line(path, number, line)] if line.strip() else []
+        except FireironError as error:
+            found.append(_finding(error.at, error.asked))
+    return good
+
+
+def _finding(at: str | None, message: str) -> dict[str, Any]:
+    return {"at": at, "message": message}

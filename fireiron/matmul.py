@@ -1,0 +1,386 @@
+"""`fireiron.matmul`: the product of two arrays, by the strategy that is recorded as the best for their sizes, types and storage.
+
+>>> import fireiron, numpy
+>>> a, b = numpy.ones((3, 5), "float32"), numpy.ones((5, 2), "float32")
+>>> fireiron.matmul(a, b)[0]
+array([5., 5.], dtype=float32)
+>>> print(fireiron.matmul.choice(a, b).why)
+no record answers; the default for float32 on sm_90: gemm_tt bm=64 bn=64
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from fireiron.errors import ArgumentError, FireironError
+from fireiron.machine import (
+    ARCHITECTURES,
+    DEFAULT_ARCHITECTURE,
+    DTYPES,
+    GL,
+    Architecture,
+    DType,
+    Kernel,
+    as_architecture,
+    as_dtype,
+    float32,
+    float64,
+)
+from fireiron.records import Accept, Choice, available, is_pinned
+from fireiron.spec import MatMul, Spec, default_result
+from fireiron.tensor import ColMajor, MatrixLayout, RowMajor, View
+
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
+    from fireiron.kernel import CompiledKernel
+
+Given = Mapping[str, "Operand"]
+"""Operands by argument: `a`, `b` and, where it is given, `out`."""
+
+MOST_KERNELS: Final = 256
+"""Kernels that are kept in memory; beyond that the one that was not used for longest is forgotten."""
+
+ALIGNMENT: Final = 16
+"""The bytes that the widest access takes, hence the alignment that specs assume where an array has it."""
+
+_MOST_ALIGNED: Final = 64
+_TYPES: Final = {dtype.numpy: dtype for dtype in reversed(DTYPES)}
+"""Element types by NumPy's name; float32 is float32, not tf32."""
+
+
+@attrs.frozen
+class Operand:
+    """What of an array decides which kernel serves it: steps are in elements, `align` in bytes, `device` is a GPU or None for the host."""
+
+    shape: tuple[int, ...]
+    steps: tuple[int, ...]
+    dtype: str
+    align: int
+    device: int | None
+
+
+@attrs.frozen(eq=False)
+class Problem:
+    """A spec for the arrays, or for the transposed product of the same arrays, and the arrays by operand."""
+
+    spec: Spec
+    transposed: bool
+    operands: Mapping[str, Operand]
+
+    @property
+    def result_order(self) -> str:
+        """How C is stored: "row" or "col"."""
+        layout = self.spec.operands["C"].tensor.layout
+        return layout.order if isinstance(layout, MatrixLayout) else ""
+
+    def served(self, program: Program) -> bool:
+        """Whether the arrays are aligned as a program needs them; a new result always is."""
+        aligned = {name: one.align for name, one in self.operands.items()}
+        return all(aligned.get(buffer.name, _MOST_ALIGNED) >= buffer.tensor.align for buffer in program.ir.buffers if buffer.parameter)
+
+
+@attrs.frozen
+class _Made:
+    """A kernel, why it was chosen, and whether it computes the transposed product C.T = B.T A.T."""
+
+    kernel: CompiledKernel
+    choice: Choice
+    transposed: bool
+
+
+class _MatMul:
+    """`fireiron.matmul`: see `__call__`. Kernels are kept in memory, by the arrays' shapes, types, strides and alignment."""
+
+    def __init__(self) -> None:
+        self._kernels: OrderedDict[Any, _Made] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def __call__(
+        self, a: Any, b: Any, out: Any = None, *, c_dtype: Any = None, arch: Any = None, stream: Any = None, pinned: bool | None = None
+    ) -> Any:
+        """`a @ b` for two matrices of one element type: M x K and K x N give M x N.
+
+        CuPy, PyTorch and JAX arrays on a GPU run there, NumPy arrays in the simulator. Either storage order serves, with leading
+        dimensions, so slices do; odd sizes too. The first call for a shape chooses a strategy and compiles it.
+
+        Args:
+            out: where to store the result, and how; by default a new array, row-major.
+            c_dtype: the type of the result; by default that of `out`, else of `a` (int32 for int8, float32 for 8-bit floats).
+            arch: the target of the compiler; by default that of the GPU (of the simulator, sm_90).
+            stream: as for a compiled kernel.
+            pinned: only a record of exactly this problem may answer; as `FIREIRON_PINNED` says if None.
+
+        Raises: ArgumentError for arrays that are no two matrices of one type that fit; StoreError where records are pinned and none
+            answers.
+        """
+        made = self._found(a, b, out, c_dtype, arch, pinned)
+        if not made.transposed:
+            return made.kernel(a, b, out=out, stream=stream)
+        if out is None:
+            return made.kernel(b.T, a.T, stream=stream).T
+        made.kernel(b.T, a.T, out=out.T, stream=stream)
+        return out
+
+    def choice(self, a: Any, b: Any, out: Any = None, *, c_dtype: Any = None, arch: Any = None, pinned: bool | None = None) -> Choice:
+        """What `matmul` takes for these arrays: the record, if one answers, and why; nothing is launched."""
+        return self._found(a, b, out, c_dtype, arch, pinned).choice
+
+    def kernel(
+        self, a: Any, b: Any, out: Any = None, *, c_dtype: Any = None, arch: Any = None, pinned: bool | None = None
+    ) -> CompiledKernel:
+        """The kernel that `matmul` calls for these arrays; with `b.T` and `a.T` where the choice is for the transposed product."""
+        return self._found(a, b, out, c_dtype, arch, pinned).kernel
+
+    def clear(self) -> None:
+        """Forget all kernels, so that records and environment variables are read anew."""
+        with self._lock:
+            self._kernels.clear()
+
+    def _found(self, a: Any, b: Any, out: Any, c_dtype: Any, arch: Any, pinned: bool | None) -> _Made:
+        key = (_key(a), _key(b), out if out is None else _key(out), c_dtype, arch, pinned)
+        found = self._kernels.get(key)
+        if found is not None:
+            with contextlib.suppress(KeyError):  # another thread forgot it meanwhile
+                self._kernels.move_to_end(key)
+            return found
+        with self._lock:
+            found = self._kernels.get(key) or _made(a, b, out, c_dtype, arch, pinned)
+            self._kernels[key] = found
+            while len(self._kernels) > MOST_KERNELS:
+                self._kernels.popitem(last=False)
+        return found
+
+
+matmul: Final = _MatMul()
+"""The product of two arrays; see its `__call__`."""
+
+
+# ---------------------------------------------------------------------------------------------- arrays
+
+
+def _key(array: Any) -> Any:
+    """What tells arrays of one library apart, as that library has it, so that a call costs little."""
+    kind = type(array).__module__.partition(".")[0]
+    if kind == "torch":
+        return array.shape, array.stride(), array.dtype, _alignment(array.data_ptr()), array.get_device()
+    if kind == "cupy":
+        return array.shape, array.strides, array.dtype, _alignment(array.data.ptr), array.data.device_id
+    return _operand(array, "the array")
+
+
+def _operand(array: Any, name: str) -> Operand:
+    kind = type(array).__module__.partition(".")[0]
+    if kind == "numpy" and hasattr(array, "strides"):
+        return Operand(array.shape, _steps(array.strides, array.dtype.itemsize, name), array.dtype.name, _MOST_ALIGNED, None)
+    if kind == "torch":
+        if not array.is_cuda:
+            raise ArgumentError(f"{name} is a PyTorch tensor in host memory", hint="tensor.cuda(), or tensor.numpy() for the simulator")
+        dtype = str(array.dtype).removeprefix("torch.")
+        return Operand(tuple(array.shape), array.stride(), dtype, _alignment(array.data_ptr()), array.get_device())
+    if kind == "cupy":
+        steps = _steps(array.strides, array.dtype.itemsize, name)
+        return Operand(array.shape, steps, array.dtype.name, _alignment(array.data.ptr), array.data.device_id)
+    return _foreign(array, name)
+
+
+def _foreign(array: Any, name: str) -> Operand:
+    """An array of another library on a GPU: by `__cuda_array_interface__`, or by DLPack, then row-major unless the launch refuses."""
+    shape, dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
+    on_gpu = hasattr(array, "__dlpack_device__") and array.__dlpack_device__()[0] in (2, 13)
+    if shape is None or dtype is None or not (on_gpu or hasattr(array, "__cuda_array_interface__")):
+        legal = "a CuPy, PyTorch or JAX array on a GPU, or a NumPy array for the simulator"
+        raise ArgumentError(f"{name} is no array on a GPU, nor of NumPy", got=type(array).__name__, legal=legal)
+    device = array.__dlpack_device__()[1] if on_gpu else _current_device()
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is None:
+        return Operand(tuple(shape), _packed(tuple(shape)), str(dtype), ALIGNMENT, device)
+    import numpy
+
+    size = numpy.dtype(interface["typestr"]).itemsize
+    strides = interface.get("strides")
+    steps = _packed(tuple(shape)) if strides is None else _steps(tuple(strides), size, name)
+    return Operand(tuple(shape), steps, str(dtype), _alignment(interface["data"][0]), device)
+
+
+def _current_device() -> int:
+    from fireiron import launch
+
+    return int(launch.require_cupy().cuda.Device().id)
+
+
+def _packed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (shape[1], 1) if len(shape) == 2 else ()
+
+
+def _steps(strides: tuple[int, ...], size: int, name: str) -> tuple[int, ...]:
+    """Strides in elements."""
+    if any(stride % size for stride in strides):
+        raise ArgumentError(f"{name} has strides of {strides} bytes, its elements {size}", hint="pass a copy")
+    return tuple(stride // size for stride in strides)
+
+
+def _alignment(address: int) -> int:
+    """The largest power of two, up to 64, that divides an address."""
+    return min(address & -address or _MOST_ALIGNED, _MOST_ALIGNED)
+
+
+def _layout(operand: Operand, name: str) -> MatrixLayout:
+    """Row- or column-major with a leading dimension, as the strides say; steps along a dimension of one element do not matter."""
+    (rows, columns), (down, along) = operand.shape, operand.steps
+    for order, inner, outer, step, leading in ((RowMajor, columns, rows, along, down), (ColMajor, rows, columns, down, along)):
+        if (inner == 1 or step == 1) and (outer == 1 or leading >= inner):
+            return order if outer == 1 or leading == inner else order(ld=leading)
+    what = "repeats elements (broadcast)" if 0 in operand.steps else "is stored in neither order"
+    raise ArgumentError(
+        f"{name} {what}: steps of {operand.steps} elements for the shape {operand.shape}",
+        legal="row-major or column-major, rows or columns any distance apart",
+        hint=f"pass a copy: {name}.copy(), {name}.contiguous()",
+    )
+
+
+# ---------------------------------------------------------------------------------------------- from arrays to a kernel
+
+
+def _made(a: Any, b: Any, out: Any, c_dtype: Any, arch: Any, pinned: bool | None) -> _Made:
+    from fireiron.kernel import CompiledKernel
+
+    arrays = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
+    given = {name: _operand(array, name) for name, array in arrays.items()}
+    _check(given)
+    problems = _problems(given, c_dtype, all(_has_view(array) for array in arrays.values()))
+    architecture = as_architecture(_device_architecture(given["a"].device) if arch is None else arch)
+    choice, transposed = _chosen(problems, architecture, pinned, given)
+    return _Made(CompiledKernel(choice.program), choice, transposed)
+
+
+def _has_view(array: Any) -> bool:
+    """Whether `array.T` is the same memory on a GPU; in the simulator the storage of the result does not matter."""
+    return type(array).__module__.partition(".")[0] in ("torch", "cupy")
+
+
+def _problems(given: Given, c_dtype: Any, views: bool) -> list[Problem]:
+    """The product, and the transposed one C.T = B.T A.T, which reads and writes the same memory; the likelier first.
+
+    What computes float32 without tensor cores stores column-major, so a row-major result is better computed transposed.
+    """
+    plain = Problem(_spec(given, c_dtype, RowMajor), False, dict(zip("ABC", given.values(), strict=False)))
+    if not views:
+        return [plain]
+    swapped = {name: _turned(given[other]) for name, other in (("a", "b"), ("b", "a"), ("out", "out")) if other in given}
+    turned = Problem(_spec(swapped, c_dtype, ColMajor), True, dict(zip("ABC", swapped.values(), strict=False)))
+    on_plain_units = plain.spec.operands["A"].dtype in (float32, float64)
+    by_rows = plain.result_order == RowMajor.order
+    return [turned, plain] if on_plain_units and by_rows else [plain, turned]
+
+
+def _turned(operand: Operand) -> Operand:
+    return attrs.evolve(operand, shape=operand.shape[::-1], steps=operand.steps[::-1])
+
+
+def _check(given: Given) -> None:
+    for name, operand in given.items():
+        if len(operand.shape) != 2:
+            raise ArgumentError(f"{name} has {len(operand.shape)} dimensions, matmul takes matrices", got=operand.shape, legal="2")
+        if 0 in operand.shape:
+            raise ArgumentError(f"{name} is empty", got=operand.shape, legal="sizes of at least 1")
+        if operand.dtype not in _TYPES:
+            raise ArgumentError(f"{name}: no kernels for its element type", got=operand.dtype, legal=list(_TYPES))
+    a, b, out = given["a"], given["b"], given.get("out")
+    if a.shape[1] != b.shape[0]:
+        raise ArgumentError(f"a has {a.shape[1]} columns, b {b.shape[0]} rows", got=(a.shape, b.shape), legal="M x K and K x N")
+    if a.dtype != b.dtype:
+        raise ArgumentError(f"a has elements of {a.dtype}, b of {b.dtype}", hint="convert one of them")
+    if out is not None and out.shape != (a.shape[0], b.shape[1]):
+        raise ArgumentError(f"out has the shape {out.shape}, the result {(a.shape[0], b.shape[1])}")
+    if len({operand.device for operand in given.values()}) > 1:
+        places = {name: "host" if one.device is None else f"GPU {one.device}" for name, one in given.items()}
+        raise ArgumentError("the arrays are in different places", got=places, hint="all on one GPU, or all NumPy for the simulator")
+
+
+def _spec(given: Given, c_dtype: Any, result_order: MatrixLayout) -> Spec:
+    a, b, out = given["a"], given["b"], given.get("out")
+    kind = _TYPES[a.dtype]
+    result = _result(kind, out, c_dtype)
+    layouts = {name: _layout(one, name) for name, one in given.items()}
+    orders: dict[str, Any] = {"A": layouts["a"], "B": layouts["b"], "C": layouts.get("out", result_order)}
+    spec: Spec = MatMul(a.shape[0], b.shape[1], a.shape[1], dtype=kind, c_dtype=result, **orders)(GL, GL, GL)(Kernel)
+    loose = {name: min(one.align, ALIGNMENT) for name, one in zip("ABC", given.values(), strict=False) if one.align < ALIGNMENT}
+    return spec.with_operands(**{name: _loosened(spec.operands[name], align) for name, align in loose.items()})
+
+
+def _loosened(view: View, align: int) -> View:
+    return attrs.evolve(view, tensor=attrs.evolve(view.tensor, align=align))
+
+
+def _result(kind: DType, out: Operand | None, c_dtype: Any) -> DType:
+    wanted = None if c_dtype is None else as_dtype(c_dtype)
+    if out is None:
+        return wanted or default_result(kind)
+    if wanted is not None and wanted.numpy != out.dtype:
+        raise ArgumentError(f"out has elements of {out.dtype}, c_dtype is {wanted}")
+    return wanted or _TYPES[out.dtype]
+
+
+def _device_architecture(device: int | None) -> str:
+    """The target of a GPU: itself, or the nearest below it of its family that is known; the default one for the simulator."""
+    if device is None:
+        return DEFAULT_ARCHITECTURE
+    from fireiron import launch
+
+    cupy = launch.require_cupy()
+    with cupy.cuda.Device(device):
+        name = launch.device_arch()
+    number = int(name[3:])
+    runs = [one for one in ARCHITECTURES if one.name[-1] != "a" and one.capability // 10 == number // 10 and one.capability <= number]
+    return max(runs, key=lambda one: one.capability).name if runs else name
+
+
+def _chosen(problems: list[Problem], architecture: Architecture, pinned: bool | None, given: Given) -> tuple[Choice, bool]:
+    """The record that answers, for the product or the transposed one; else, if records are not pinned, the library's default."""
+    records, gpu = available(pinned), _gpu_name(given["a"].device)
+    exact = [(records.find(one.spec, architecture, neighbours=False, gpu=gpu, accept=one.served), one.transposed) for one in problems]
+    found = [(choice, transposed) for choice, transposed in exact if choice is not None and choice.record is not None]
+    if found:
+        return min(found, key=lambda one: one[0].record.us if one[0].record else 0.0)
+    if is_pinned(pinned):
+        return records.best(problems[0].spec, architecture, neighbours=False, gpu=gpu, accept=problems[0].served), problems[0].transposed
+    for one in problems:
+        near = records.find(one.spec, architecture, gpu=gpu, accept=one.served)
+        if near is not None:
+            return near, one.transposed
+    return _default(problems[0].spec, architecture, problems[0].served), problems[0].transposed
+
+
+def _default(spec: Spec, architecture: Architecture, served: Accept) -> Choice:
+    from fireiron.library import defaults, find
+
+    refusals = []
+    for name, values in defaults(spec, architecture):
+        try:
+            program = find(name).strategy.with_(**values)(spec).program(architecture)
+            _ = program.ir
+        except FireironError as error:
+            refusals.append(f"{name}: {error.asked.splitlines()[0]}")
+            continue
+        if served(program):
+            said = " ".join([name, *(f"{tunable}={value}" for tunable, value in values.items())])
+            types = spec.operands["A"].dtype
+            return Choice(None, False, f"no record answers; the default for {types} on {architecture}: {said}", program)
+    kinds = ", ".join(str(view.dtype) for view in spec.operands.values())
+    asked = f"no strategy of the library computes {spec} of {kinds} on {architecture}"
+    raise ArgumentError(asked, got="; ".join(refusals), hint="other element types, or another target")
+
+
+def _gpu_name(device: int | None) -> str | None:
+    if device is None:
+        return None
+    from fireiron import launch
+
+    name = launch.require_cupy().cuda.runtime.getDeviceProperties(device)["name"]
+    return name.decode() if isinstance(name, bytes) else str(name)

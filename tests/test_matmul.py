@@ -1,0 +1,411 @@
+"""`fireiron.matmul` without a GPU: NumPy arrays through the simulator, and the kernel that other libraries' arrays would get."""
+
+import importlib
+import threading
+
+import attrs
+import numpy as np
+import pytest
+
+import fireiron
+from fireiron import *
+from fireiron import launch, library, records
+from fireiron.library import FEW_BLOCKS, defaults
+from fireiron.record import describe, strategy_hash
+
+module = importlib.import_module("fireiron.matmul")
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
+    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    monkeypatch.setattr(records, "_shipped", lambda: ())
+    matmul.clear()
+    yield
+    matmul.clear()
+
+
+def array(shape, dtype, stored, seed=0):
+    """Small integers, in an array stored in a certain way: sums are exact in every type."""
+    rows, columns = shape
+    made = {
+        "row": lambda: np.empty(shape, dtype),
+        "col": lambda: np.empty((columns, rows), dtype).T,
+        "row slice": lambda: np.empty((rows + 2, columns + 5), dtype)[1 : rows + 1, 3 : columns + 3],
+        "col slice": lambda: np.empty((columns + 2, rows + 5), dtype)[1 : columns + 1, 3 : rows + 3].T,
+    }[stored]()
+    made[...] = np.random.default_rng(seed).integers(-3, 4, shape).astype(dtype)
+    return made
+
+
+TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32")
+RESULTS = {"int8": "int32"}
+STORED = ("row", "col", "row slice", "col slice")
+
+
+def element(name):
+    return {dtype.name: dtype for dtype in fireiron.machine.DTYPES}[name].to_numpy()
+
+
+@pytest.mark.parametrize("sizes", [(33, 17, 65), (1, 1, 1), (1, 40, 7), (40, 1, 16), (16, 64, 32)], ids=str)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_types_and_sizes(dtype, sizes):
+    M, N, K = sizes
+    a, b = array((M, K), element(dtype), "row"), array((K, N), element(dtype), "row", 1)
+    got = matmul(a, b)
+    assert got.dtype == element(RESULTS.get(dtype, dtype)) and got.flags.c_contiguous
+    np.testing.assert_array_equal(got.astype("float64"), a.astype("float64") @ b.astype("float64"))
+
+
+@pytest.mark.parametrize("out", [None, *STORED])
+@pytest.mark.parametrize("b", STORED)
+@pytest.mark.parametrize("a", STORED)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_storage(dtype, a, b, out):
+    left, right = array((20, 24), dtype, a), array((24, 28), dtype, b, 1)
+    target = None if out is None else array((20, 28), dtype, out, 2)
+    got = matmul(left, right, target)
+    assert target is None or got is target
+    np.testing.assert_array_equal(got.astype("float64"), left.astype("float64") @ right.astype("float64"))
+
+
+def test_operator_of_numpy_agrees():
+    a, b = np.random.default_rng(1).standard_normal((2, 40, 40)).astype("float32")
+    np.testing.assert_allclose(matmul(a, b), a @ b, rtol=1e-4, atol=1e-5)
+
+
+def test_result_type():
+    a = array((16, 16), "float16", "row")
+    assert matmul(a, a, c_dtype=float32).dtype == matmul(a, a, c_dtype="float32").dtype == np.float32
+    out = np.empty((16, 16), np.float32)
+    assert matmul(a, a, out) is out and matmul(a, a, out, c_dtype="float32") is out
+
+
+def big(shape, dtype="float16", **options):
+    """An array that takes no memory: only its shape, type and strides count."""
+    return np.lib.stride_tricks.as_strided(
+        np.empty(1, dtype), shape, options.get("strides", (shape[1] * np.dtype(dtype).itemsize, np.dtype(dtype).itemsize))
+    )
+
+
+# ---------------------------------------------------------------------------------------------- what is refused
+
+ones = np.ones((4, 4), "float32")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((np.ones((2, 2, 2), "float32"), ones), "a has 3 dimensions"),
+        ((ones, np.ones(4, "float32")), "b has 1 dimensions"),
+        ((ones, np.ones((5, 4), "float32")), "a has 4 columns, b 5 rows"),
+        ((ones, np.ones((4, 4), "float16")), "a has elements of float32, b of float16"),
+        ((ones, np.ones((4, 4), "complex64")), "b: no kernels for its element type"),
+        ((ones, np.ones((4, 4), "bool")), "b: no kernels"),
+        ((np.ones((0, 4), "float32"), ones), "a is empty"),
+        ((ones, ones, np.ones((4, 5), "float32")), "out has the shape"),
+        ((ones, np.broadcast_to(np.ones((1, 4), "float32"), (4, 4))), r"b repeats elements \(broadcast\)"),
+        ((ones[:, ::2], ones[:2]), "a is stored in neither order"),
+        ((ones[::-1], ones), "a is stored in neither order"),
+        ((np.lib.stride_tricks.sliding_window_view(np.ones(7, "float32"), 4), ones), "a is stored in neither order"),
+        (([[1.0]], ones), "the array is no array on a GPU"),
+        ((ones, None), "no array"),
+        ((np.float32(3), ones), "a has 0 dimensions"),
+        ((np.ones((4, 4), [("x", "f4"), ("y", "i1")])["x"], ones), "strides"),
+    ],
+    ids=range(16),
+)
+def test_what_is_refused(arguments, message):
+    with pytest.raises(ArgumentError, match=message):
+        matmul(*arguments)
+
+
+def test_what_no_strategy_computes():
+    with pytest.raises(ArgumentError, match="no strategy of the library computes .* of int8, int8, float16 on sm_90"):
+        matmul(np.ones((4, 4), "int8"), np.ones((4, 4), "int8"), c_dtype="float16")
+    with pytest.raises(ArgumentError, match="on sm_75"):
+        matmul(array((4, 4), element("bfloat16"), "row"), array((4, 4), element("bfloat16"), "row"), arch="sm_75")
+    with pytest.raises(ArgumentError, match="out has elements of float32, c_dtype is float16"):
+        matmul(ones, ones, np.empty((4, 4), "float32"), c_dtype="float16")
+    with pytest.raises(ArgumentError, match="unknown element type"):
+        matmul(ones, ones, c_dtype="float17")
+    with pytest.raises(ArgumentError, match="unknown architecture"):
+        matmul(ones, ones, arch="sm_1")
+    with pytest.raises(ArgumentError, match="neither true nor false"):
+        matmul(ones, ones, pinned="yes")
+
+
+def test_read_only_out():
+    out = np.ones((4, 4), "float32")
+    out.flags.writeable = False
+    with pytest.raises(ArgumentError, match="read-only"):
+        matmul(ones, ones, out)
+
+
+# ---------------------------------------------------------------------------------------------- what is chosen
+
+
+def test_defaults_by_type_and_target():
+    def chosen(dtype, arch, size=4096):
+        return matmul.choice(big((size, size), dtype), big((size, size), dtype), arch=arch)
+
+    names = {
+        ("float16", "sm_90"): "hmma_ampere", ("float16", "sm_86"): "hmma_ampere", ("float16", "sm_75"): "hmma_turing",
+        ("float16", "sm_70"): "hmma_volta", ("float16", "sm_61"): "gemm_tt", ("float32", "sm_90"): "gemm_tt", ("float64", "sm_60"): "gemm_tt",
+        ("int8", "sm_90"): "gemm_tt",
+    }  # fmt: skip
+    for (dtype, arch), name in names.items():
+        choice = chosen(dtype, arch)
+        assert f": {name}" in choice.why and choice.record is None and not choice.exact
+        assert choice.program.architecture.name == arch and not choice.strategy.tunables()
+    assert "small" in chosen("float16", "sm_90", 256).why, "large tiles would make a few blocks only"
+    assert "gemm_tt bm=64 bn=64" in chosen("float32", "sm_90", 256).why
+
+
+@pytest.mark.parametrize("arch", ["sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_120"])
+@pytest.mark.parametrize("size", [1, 33, 1024])
+def test_defaults_are_legal(arch, size):
+    """The first default of every type serves every size, so nothing falls back in silence."""
+    for dtype in (float16, float32, float64):
+        for layouts in ({}, {"A": RowMajor, "B": RowMajor, "C": RowMajor}):
+            spec = MatMul(size, size, size, dtype=dtype, **layouts)(GL, GL, GL)(Kernel)
+            name, values = defaults(spec, arch)[0]
+            assert library.find(name).strategy.with_(**values)(spec).program(arch).ir.threads
+
+
+def test_defaults_of_run_time_sizes_and_other_specs():
+    free = MatMul(sym("M"), sym("N"), sym("K"), dtype=float16)(GL, GL, GL)(Kernel)
+    assert defaults(free)[0] == ("hmma_ampere", {}) and FEW_BLOCKS == 64
+    assert defaults(Move(8, 8)(GL, GL)(Kernel)) == ()
+
+
+def recorded(tmp_path, monkeypatch, spec, **values):
+    record = Record(
+        strategy="small", strategy_hash=strategy_hash(library.find("small").strategy), values=values, spec=describe(spec),
+        architecture="sm_90", gpu="NVIDIA H200", us=2.0, quartiles=(1.9, 2.1), tflops=1.0, regime="burst", l2="rotated", error=1e-4,
+        registers=80, shared_bytes=4096, spills=0, toolchain="NVRTC 13.0", driver="580", fireiron="0.1", date="2026-11-21", source="synthetic",
+    )  # fmt: skip
+    path = tmp_path / "records.jsonl"
+    Records.append_to(path, record)
+    monkeypatch.setenv("FIREIRON_RECORDS", str(path))
+    return record
+
+
+def halves(M, N, K, **options):
+    return MatMul(M, N, K, **{"dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options})(GL, GL, GL)(Kernel)
+
+
+def test_record_answers(tmp_path, monkeypatch):
+    record = recorded(tmp_path, monkeypatch, halves(32, 48, 64), bm=16, bn=16, wm=16, wn=16, bk=32)
+    a, b = array((32, 64), "float16", "row"), array((64, 48), "float16", "row", 1)
+    choice = matmul.choice(a, b)
+    assert choice.exact and choice.record == record and choice.program.chosen.get("bm", 16) == 16
+    assert matmul.kernel(a, b).program is choice.program and choice.program.ir.threads == 32
+    np.testing.assert_array_equal(matmul(a, b), a.astype("float64") @ b.astype("float64"))
+    near = matmul.choice(array((40, 64), "float16", "row"), b)
+    assert near.record == record and not near.exact and "32x48x64" in near.why
+    assert matmul.choice(a.astype("float32"), b.astype("float32")).record is None
+
+
+def test_pinned(tmp_path, monkeypatch):
+    a, b = array((32, 64), "float16", "row"), array((64, 48), "float16", "row", 1)
+    with pytest.raises(StoreError, match="no file of records"):
+        matmul(a, b, pinned=True)
+    record = recorded(tmp_path, monkeypatch, halves(32, 48, 64), bm=16, bn=16, wm=16, wn=16, bk=32)
+    monkeypatch.setenv("FIREIRON_PINNED", "1")
+    assert matmul.choice(a, b).record == record
+    with pytest.raises(StoreError, match="no record answers for MatMul 31x48x64"):
+        matmul(a[:31], b)
+    assert matmul.choice(a[:31], b, pinned=False).record == record, "a neighbour"
+    assert matmul.choice(a, b, c_dtype="float32", pinned=False).record is None
+
+
+def test_kernels_are_kept(monkeypatch):
+    a, b = array((8, 8), "float32", "row"), array((8, 8), "float32", "row", 1)
+    first = matmul.kernel(a, b)
+    assert matmul.kernel(b, a) is first and matmul.kernel(a.copy(), b) is first
+    assert matmul.kernel(a.T, b) is not first and matmul.kernel(a, b, arch="sm_80") is not first
+    assert matmul.kernel(a[:7], b) is not first
+    monkeypatch.setattr(module, "MOST_KERNELS", 2)
+    matmul.kernel(a[:3], b)
+    assert len(matmul._kernels) == 2
+    matmul.kernel(a[:7], b)
+    matmul.kernel(a[:3], b)
+    matmul.kernel(a[:5], b)
+    assert [key[0].shape[0] for key in matmul._kernels] == [3, 5], "the one not used for longest goes first"
+    matmul.clear()
+    assert matmul.kernel(a, b) is not first
+
+
+def test_one_kernel_for_threads_that_ask_at_once(monkeypatch):
+    made, real = [], module._made
+    monkeypatch.setattr(module, "_made", lambda *given: made.append(given) or real(*given))
+    a = array((8, 8), "float32", "row")
+    threads = [threading.Thread(target=matmul.kernel, args=(a, a)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+
+
+# ---------------------------------------------------------------------------------------------- arrays on a GPU, pretended
+
+
+@attrs.frozen
+class Pointer:
+    ptr: int
+    device_id: int = 0
+
+
+def pretended(library_name, shape, dtype, address=0x1000, strides=None, device=0):
+    """An array as a library on a GPU has it: the few attributes that are read."""
+    size = np.dtype(element(dtype)).itemsize
+    steps = (shape[1], 1) if strides is None else strides
+    if library_name == "cupy":
+        fields = {
+            "shape": shape,
+            "dtype": element(dtype),
+            "strides": tuple(step * size for step in steps),
+            "data": Pointer(address, device),
+        }
+    elif library_name == "torch":
+        fields = {
+            "shape": shape, "dtype": f"torch.{dtype}", "is_cuda": True, "stride": lambda self: steps, "data_ptr": lambda self: address,
+            "get_device": lambda self: device,
+        }  # fmt: skip
+    else:
+        fields = {"shape": shape, "dtype": dtype, "__dlpack__": None, "__dlpack_device__": lambda self: (2, device)}
+    return type("Array", (), {**fields, "__module__": library_name})()
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A machine with GPUs of which only names and architectures are asked."""
+
+    class Device:
+        id = 0
+
+        def __init__(self, number=0):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return None
+
+    cuda = type(
+        "cuda", (), {"Device": Device, "runtime": type("runtime", (), {"getDeviceProperties": lambda device: {"name": b"NVIDIA H200"}})}
+    )
+    monkeypatch.setattr(launch, "require_cupy", lambda: type("cupy", (), {"cuda": cuda}))
+    monkeypatch.setattr(launch, "device_arch", lambda: "sm_90")
+
+
+@pytest.mark.parametrize("kind", ["cupy", "torch", "jaxlib"])
+def test_other_libraries(gpu, kind):
+    a, b = pretended(kind, (64, 32), "bfloat16"), pretended(kind, (32, 48), "bfloat16")
+    spec = matmul.choice(a, b).strategy.spec
+    assert spec == MatMul(64, 48, 32, dtype=bfloat16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
+    assert matmul.kernel(a, b) is matmul.kernel(a, b)
+
+
+@pytest.mark.parametrize("kind", ["cupy", "torch"])
+def test_steps_and_alignment(gpu, kind):
+    a = pretended(kind, (64, 320), "float16", strides=(328, 1))
+    b = pretended(kind, (320, 48), "float16", address=0x1006, strides=(1, 320))
+    spec = matmul.choice(a, b).strategy.spec
+    assert (spec.A.tensor.layout, spec.B.tensor.layout) == (RowMajor(ld=328), ColMajor)
+    assert (spec.A.tensor.align, spec.B.tensor.align, spec.C.tensor.align) == (16, 2, 16)
+    kernel = matmul.kernel(a, b)
+    assert kernel.ir.buffer("B").tensor.align == 2, "no wide access to B, so any address serves"
+    text = kernel.asm["cuda"]
+    assert "cp.async" in text, "of A"
+    loose = matmul.kernel(pretended(kind, (64, 320), "float16", address=0x1006, strides=(328, 1)), b)
+    assert loose.asm["cuda"] != text and loose.ir.buffer("A").tensor.align == 2
+
+
+def test_strategies_that_need_more_alignment_are_passed_over(gpu, tmp_path, monkeypatch):
+    """A WMMA load from global memory takes 32 bytes; arrays at multiples of 16 get another strategy."""
+    wmma = library.find("wmma_simple").strategy
+    record = attrs.evolve(
+        recorded(tmp_path, monkeypatch, halves(64, 64, 64, c_dtype=float32)),
+        strategy="wmma_simple",
+        strategy_hash=strategy_hash(wmma),
+        values={},
+    )
+    (tmp_path / "records.jsonl").write_text(record.line() + "\n")
+    aligned = [pretended("cupy", (64, 64), "float16", address=0x1000) for _ in range(2)]
+    assert matmul.choice(*aligned, c_dtype="float32").record == record
+    loose = [pretended("cupy", (64, 64), "float16", address=0x1010) for _ in range(2)]
+    assert matmul.choice(*loose, c_dtype="float32").record is None
+
+
+def test_devices(gpu):
+    with pytest.raises(ArgumentError, match="different places"):
+        matmul.choice(pretended("cupy", (8, 8), "float32"), pretended("cupy", (8, 8), "float32", device=1))
+    with pytest.raises(ArgumentError, match="different places"):
+        matmul.choice(pretended("cupy", (4, 4), "float32"), ones)
+    host = type(
+        "Tensor",
+        (),
+        {
+            "__module__": "torch",
+            "is_cuda": False,
+            "shape": (4, 4),
+            "dtype": "torch.float32",
+            "stride": lambda self: (4, 1),
+            "data_ptr": lambda self: 64,
+            "get_device": lambda self: -1,
+        },
+    )()
+    with pytest.raises(ArgumentError, match="host memory"):
+        matmul.choice(host, host)
+
+
+def test_architecture_of_the_gpu(gpu, monkeypatch):
+    a = pretended("cupy", (8, 8), "float32")
+    assert matmul.choice(a, a).program.architecture.name == "sm_90"
+    for name, target in (("sm_87", "sm_86"), ("sm_103", "sm_100"), ("sm_75", "sm_75")):
+        monkeypatch.setattr(launch, "device_arch", lambda name=name: name)
+        matmul.clear()
+        assert matmul.choice(a, a).program.architecture.name == target
+    monkeypatch.setattr(launch, "device_arch", lambda: "sm_30")
+    matmul.clear()
+    with pytest.raises(ArgumentError, match="unknown architecture"):
+        matmul.choice(a, a)
+
+
+def test_kernel_is_called_with_what_was_given(monkeypatch, gpu):
+    from fireiron.kernel import CompiledKernel
+
+    calls = []
+    monkeypatch.setattr(CompiledKernel, "__call__", lambda self, *arrays, **named: calls.append((arrays, named)) or "result")
+    a, out = pretended("torch", (8, 8), "float16"), pretended("torch", (8, 8), "float16", address=0x2000)
+    assert matmul(a, a, out, stream=7) == "result"
+    assert calls == [((a, a), {"out": out, "stream": 7})]
+
+
+def test_row_major_floats_are_computed_transposed(monkeypatch, gpu):
+    """C.T = B.T A.T on the same memory: the strategies without tensor cores store column-major."""
+    from fireiron.kernel import CompiledKernel
+
+    class Result:
+        T = "the result, turned"
+
+    calls = []
+    monkeypatch.setattr(CompiledKernel, "__call__", lambda self, *arrays, **named: calls.append((self, arrays, named)) or Result())
+    a, b, out = (
+        pretended("torch", shape, "float32", address=at) for shape, at in (((40, 24), 0x1000), ((24, 8), 0x4000), ((40, 8), 0x8000))
+    )
+    for array, name in ((a, "a turned"), (b, "b turned"), (out, "out turned")):
+        type(array).T = name
+    assert matmul(a, b, stream=7) == "the result, turned" and matmul(a, b, out) is out
+    assert [call[1:] for call in calls] == [
+        (("b turned", "a turned"), {"stream": 7}),
+        (("b turned", "a turned"), {"out": "out turned", "stream": None}),
+    ]
+    spec = calls[0][0].program.spec
+    assert [str(size) for size in spec.C.shape] == ["8", "40"] and spec.C.tensor.layout == ColMajor
+    assert {spec.A.tensor.layout, spec.B.tensor.layout} == {ColMajor}

@@ -1,0 +1,168 @@
+"""`fireiron.matmul` on a GPU: CuPy, PyTorch and JAX arrays, all storage orders, slices, odd sizes; bit-equal on integers."""
+
+import numpy as np
+import pytest
+
+from fireiron import *
+from fireiron import launch
+from fireiron.data import tolerance_of
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install fireiron[cuda13])"),
+]
+
+SIZES = [(256, 256, 256), (33, 65, 17), (1, 1, 1), (1, 200, 99), (200, 1, 64), (1000, 1024, 96), (2048, 2048, 64)]
+STORED = ("row", "col", "row slice", "col slice")
+ODD = ("odd row", "odd col")
+"""Slices that begin at an odd element, so at no multiple of 16 bytes."""
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
+    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    matmul.clear()
+
+
+def empty(xp, shape, dtype, stored):
+    """An array of CuPy or PyTorch, stored in a certain way."""
+    rows, columns = shape
+    if stored.startswith(("col", "odd col")):
+        return empty(xp, (columns, rows), dtype, stored.replace("col", "row")).T
+    options = {"device": "cuda"} if xp.__name__ == "torch" else {}
+    if stored == "row":
+        return xp.empty(shape, dtype=dtype, **options)
+    start, more = (8, 24) if stored == "row slice" else (1, 5)
+    return xp.empty((rows + 2, columns + more), dtype=dtype, **options)[1 : rows + 1, start : columns + start]
+
+
+def filled(xp, shape, dtype, stored, seed):
+    values = np.random.default_rng(seed).integers(-2, 3, shape)
+    array = empty(xp, shape, dtype, stored)
+    array[...] = xp.asarray(values).astype(dtype) if xp.__name__ == "cupy" else xp.from_numpy(values).to(dtype).cuda()
+    return array, values
+
+
+def on_host(array):
+    return array.get() if hasattr(array, "get") else array.cpu().double().numpy()
+
+
+def check(xp, sizes, dtype, stored, tolerance=0.0):
+    """The product against exact integers: 16-bit results may be rounded."""
+    M, N, K = sizes
+    a, left = filled(xp, (M, K), dtype, stored[0], 1)
+    b, right = filled(xp, (K, N), dtype, stored[1], 2)
+    out = None if stored[2] is None else empty(xp, (M, N), dtype, stored[2])
+    if out is not None:
+        out[...] = 77
+    got = matmul(a, b, out)
+    assert out is None or got is out
+    assert type(got) is type(a) and got.dtype == a.dtype and got.shape == (M, N)
+    np.testing.assert_allclose(on_host(got).astype("float64"), left @ right, rtol=tolerance, atol=0)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "x".join(map(str, sizes)))
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_cupy(dtype, sizes):
+    check(pytest.importorskip("cupy"), sizes, dtype, ("row", "row", None))
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "x".join(map(str, sizes)))
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_torch(dtype, sizes):
+    torch = pytest.importorskip("torch")
+    check(torch, sizes, getattr(torch, dtype), ("row", "row", None), 2.0**-8 if dtype == "bfloat16" else 0.0)
+
+
+@pytest.mark.parametrize("out", STORED)
+@pytest.mark.parametrize("b", STORED)
+@pytest.mark.parametrize("a", STORED)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_storage(dtype, a, b, out):
+    check(pytest.importorskip("cupy"), (136, 264, 72), dtype, (a, b, out))
+
+
+@pytest.mark.parametrize(
+    "stored", [("odd row", "row", None), ("row", "odd col", "row"), ("odd col", "odd row", "odd row"), ("row", "row", "odd col")]
+)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_slices_at_odd_addresses(dtype, stored):
+    check(pytest.importorskip("cupy"), (136, 264, 72), dtype, stored)
+
+
+def test_large_default_at_an_odd_address():
+    check(pytest.importorskip("cupy"), (2048, 2048, 128), "float16", ("odd row", "odd col", "odd row"))
+
+
+def test_integers():
+    cupy = pytest.importorskip("cupy")
+    a, left = filled(cupy, (130, 70), "int8", "row", 1)
+    b, right = filled(cupy, (70, 90), "int8", "col", 2)
+    got = matmul(a, b)
+    assert got.dtype == np.int32
+    np.testing.assert_array_equal(got.get(), left @ right)
+
+
+def test_standard_normal_data():
+    cupy = pytest.importorskip("cupy")
+    a, b = cupy.random.standard_normal((2, 1024, 1024)).astype("float16")
+    wanted = a.astype("float64") @ b.astype("float64")
+    error = cupy.linalg.norm(matmul(a, b).astype("float64") - wanted) / cupy.linalg.norm(wanted)
+    assert float(error) < 1e-3
+    spec = MatMul(1024, 1024, 1024, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel)
+    assert float(cupy.linalg.norm(matmul(a, b, c_dtype="float32") - wanted) / cupy.linalg.norm(wanted)) < tolerance_of(spec)
+
+
+def test_jax():
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX sees no GPU")
+    a = jax.numpy.arange(48 * 32, dtype="float32").reshape(48, 32) % 5
+    got = matmul(a, a.T)
+    np.testing.assert_array_equal(np.asarray(got.get() if hasattr(got, "get") else got), np.asarray(a) @ np.asarray(a).T)
+
+
+def test_stream_and_graph():
+    """What is compiled once can be captured."""
+    cupy = pytest.importorskip("cupy")
+    a, left = filled(cupy, (256, 256), "float16", "row", 1)
+    out = cupy.zeros((256, 256), "float16")
+    matmul(a, a, out)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    out.fill(0)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        stream.begin_capture()
+        matmul(a, a, out)
+        graph = stream.end_capture()
+    assert not out.any()
+    graph.launch(stream)
+    stream.synchronize()
+    np.testing.assert_array_equal(out.get(), left @ left)
+
+
+def test_a_known_shape_is_quick():
+    """A call of a known shape costs microseconds, not the search for a strategy."""
+    import time
+
+    cupy = pytest.importorskip("cupy")
+    a, _ = filled(cupy, (64, 64), "float16", "row", 1)
+    out = cupy.empty((64, 64), "float16")
+    matmul(a, a, out)
+    started = time.perf_counter()
+    for _ in range(200):
+        matmul(a, a, out)
+    cupy.cuda.Device().synchronize()
+    each = (time.perf_counter() - started) / 200
+    print(f"{each * 1e6:.1f} us a call")
+    assert each < 300e-6
+
+
+def test_other_gpu():
+    cupy = pytest.importorskip("cupy")
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("needs two GPUs")
+    for device in (0, 1):
+        with cupy.cuda.Device(device):
+            check(cupy, (64, 64, 64), "float32", ("row", "row", None))

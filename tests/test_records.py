@@ -1,0 +1,876 @@
+"""Tuned records: what a line holds, files and their damage, merging, hashes of strategies, and which record answers for a spec."""
+
+import itertools
+import json
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import warnings
+
+import attrs
+import pytest
+
+from fireiron import *
+from fireiron import library, records
+from fireiron.cli import main
+from fireiron.record import KINDS, describe, spec_of, strategy_hash
+from fireiron.records import FARTHEST, MOST_TRIES, available, current_strategy, merge_files, tune_command
+
+HALF = {"dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch):
+    """What the environment says counts in the tests that set it."""
+    monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
+    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    monkeypatch.setattr(records, "_shipped", lambda: ())
+
+
+def halves(M=256, N=256, K=256, **options):
+    return MatMul(M, N, K, **{**HALF, **options})(GL, GL, GL)(Kernel)
+
+
+def made(problem=None, name="small", **changes):
+    """A synthetic record of a strategy of the library, as it is now."""
+    fields = {
+        "strategy": name,
+        "strategy_hash": strategy_hash(library.find(name).strategy),
+        "values": {"bm": 32, "bn": 32},
+        "spec": describe(halves() if problem is None else problem),
+        "architecture": "sm_90",
+        "gpu": "NVIDIA H200",
+        "us": 10.0,
+        "quartiles": (9.5, 10.5),
+        "tflops": 3.3,
+        "regime": "burst",
+        "l2": "rotated",
+        "error": 1e-4,
+        "registers": 90,
+        "shared_bytes": 32768,
+        "spills": 0,
+        "library_us": 9.0,
+        "toolchain": "NVRTC 13.0",
+        "driver": "580.159.04",
+        "clocks": (1980, 1980),
+        "fireiron": "0.1",
+        "date": "2026-11-21",
+        "source": "synthetic",
+    }
+    return Record(**{**fields, **changes})
+
+
+def written(path, *some):
+    path.write_text("".join(f"{record.line()}\n" for record in some))
+    return path
+
+
+# ---------------------------------------------------------------------------------------------- specs
+
+
+SPECS = (
+    halves(),
+    halves(sym("M", multiple_of=8), 64, sym("K", low=16, high=4096)),
+    halves(64, 64, 64, A=RowMajor(ld=80), B=ColMajor(ld=sym("ldb", multiple_of=8))),
+    halves(3, 5, 7, c_dtype=float32, accumulator=float32, accumulate=True),
+    MatMul(8, 8, 8, dtype=(float8_e4m3, float8_e5m2))(GL, GL, GL)(Kernel),
+    MatMul(8, 8, 8, dtype=tf32)(GL, GL, GL)(Kernel),
+    Move(64, 32, dst_dtype=float16, src=RowMajor)(GL, GL)(Kernel),
+    Init(64, 32, value=-3, dst=RowMajor(ld=40))(GL)(Kernel),
+)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_specs_survive(spec):
+    plain = describe(spec)
+    assert spec_of(json.loads(json.dumps(plain))) == spec
+    assert json.loads(json.dumps(plain)) == plain, "plain JSON"
+
+
+def test_specs_of_unaligned_arrays_survive():
+    spec = halves()
+    loose = spec.with_operands(A=attrs.evolve(spec.A, tensor=attrs.evolve(spec.A.tensor, align=4)))
+    assert describe(loose)["align"] == {"A": 4} and spec_of(describe(loose)) == loose != spec
+
+
+def test_all_fields_of_a_spec_count():
+    texts = {json.dumps(describe(spec), sort_keys=True) for spec in SPECS}
+    assert len(texts) == len(SPECS)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (BinaryPointwise("+", 8, 8)(GL, GL, GL)(Kernel), "not kept for BinaryPointwise"),
+        (MatMul(8, 8, 8)(SH, SH, RF)(Warp), "for kernels"),
+        (halves(sym("M") * 8, 8, 8), "an integer or a symbol"),
+        (halves(accumulate=sym("k0") < 3), "condition to accumulate"),
+        (attrs.evolve(halves(), partial=True), "no words"),
+        (attrs.evolve(Move(8, 8)(GL, GL)(Kernel), names=("a", "b")), "no words"),
+    ],
+    ids=["kind", "level", "expression", "condition", "partial", "names"],
+)
+def test_specs_that_records_have_no_words_for(spec, message):
+    with pytest.raises(StoreError, match=message):
+        describe(spec)
+
+
+def test_describe_takes_specs():
+    with pytest.raises(ArgumentError):
+        describe("MatMul")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "Sort"},
+        {"kind": ["MatMul"]},
+        {"sizes": {"M": 4, "N": 4}},
+        {"sizes": {"M": 0, "N": 4, "K": 4}},
+        {"sizes": {"M": 4.0, "N": 4, "K": 4}},
+        {"sizes": {"M": True, "N": 4, "K": 4}},
+        {"sizes": {"M": "not a name", "N": 4, "K": 4}},
+        {"dtypes": {"A": "float17", "B": "float16", "C": "float16"}},
+        {"dtypes": {"A": 16, "B": "float16", "C": "float16"}},
+        {"layouts": {"A": "rows", "B": "row", "C": "row"}},
+        {"layouts": []},
+        {"leading": {"A": 3}},
+        {"leading": {"D": 300}},
+        {"symbols": {"M": {"multiple_of": 8}}},
+        {"symbols": [1]},
+        {"align": {"A": 3}},
+        {"accumulator": "float99"},
+        {"accumulate": 1},
+        {"value": 3},
+        {"operation": "+"},
+    ],
+    ids=str,
+)
+def test_wrong_specs(change):
+    with pytest.raises(StoreError):
+        spec_of({**describe(halves()), **change})
+    with pytest.raises(StoreError):
+        Record.of({**json.loads(made().line()), "spec": {**describe(halves()), **change}})
+
+
+def test_kinds_are_starters():
+    assert {name: repr(starter) for name, starter in KINDS.items()} == {name: name for name in KINDS}
+
+
+# ---------------------------------------------------------------------------------------------- hashes
+
+block = MatMul.tile(Tunable("bm", 64, 32), 64).to(Block)
+copy = Move.tile(1, 4).to(Thread).done()
+chain = block.split(8).load(A, SH, copy).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+
+
+def starting(other):
+    """The chain with another first step."""
+    return attrs.evolve(chain, steps=(*other.steps, *chain.steps[1:]))
+
+
+VARIANTS = {
+    "itself": chain,
+    "a value less": starting(MatMul.tile(Tunable("bm", 64), 64).to(Block)),
+    "another order of values": starting(MatMul.tile(Tunable("bm", 32, 64), 64).to(Block)),
+    "another name": starting(MatMul.tile(Tunable("bn", 64, 32), 64).to(Block)),
+    "another level": starting(MatMul.tile(Tunable("bm", 64, 32), 64).to(Warp)),
+    "derived": starting(MatMul.tile(Tunable("bm", 64, 32) // 2, 64).to(Block)),
+    "another swizzle": starting(MatMul.tile(Tunable("bm", 64, 32), 64).to(Block).swizzle("uid ^ 1")),
+    "and another": starting(MatMul.tile(Tunable("bm", 64, 32), 64).to(Block).swizzle("uid ^ 2")),
+    "a step less": attrs.evolve(chain, steps=chain.steps[:-1]),
+    "a refinement": chain.at(Tile, index=1).refine(Unroll()),
+    "a pad": chain.at(Load).refine(Pad(4)),
+    "another pad": chain.at(Load).refine(Pad(8)),
+    "another copy": attrs.evolve(chain, steps=block.split(8).load(A, SH, Move.tile(4, 1).to(Thread).done()).steps + chain.steps[3:]),
+    "another operand": attrs.evolve(chain, steps=block.split(8).load(B, SH, copy).steps + chain.steps[3:]),
+    "an alternative": chain.otherwise(block.done("dot.cu text")),
+    "another text": chain.otherwise(block.done("dot.cu other text")),
+    "another start": Move.tile(4, 4).to(Block).done(),
+    "resolved": chain.with_(bm=64),
+}
+
+
+def test_everything_in_a_strategy_counts():
+    hashes = {name: strategy_hash(strategy) for name, strategy in VARIANTS.items()}
+    for (one, left), (other, right) in itertools.combinations(hashes.items(), 2):
+        assert left != right, f"{one} and {other} have one hash"
+    assert all(len(value) == 16 and int(value, 16) >= 0 for value in hashes.values())
+
+
+def test_lines_and_specs_do_not_count():
+    def build():
+        return MatMul.tile(Tunable("bm", 64, 32), 64).to(Block).split(8).load(A, SH, Move.tile(1, 4).to(Thread).done())
+
+    one, other = build(), build()
+    other = attrs.evolve(other, steps=tuple(attrs.evolve(step, origin="elsewhere.py:3") for step in other.steps))
+    assert strategy_hash(one) == strategy_hash(other) == strategy_hash(one(halves()))
+
+
+def test_library_has_different_hashes():
+    hashes = [strategy_hash(library.find(name).strategy) for name in library.names()]
+    assert len(set(hashes)) == len(hashes)
+
+
+def test_hash_in_another_process():
+    """Not the hash of Python's strings, which differs from process to process."""
+    code = "from fireiron import library, records; print(*(records.strategy_hash(library.find(n).strategy) for n in library.names()))"
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": "7"}, check=True
+    )
+    assert told.stdout.split() == [strategy_hash(library.find(name).strategy) for name in library.names()]
+
+
+def test_hash_is_pinned():
+    """The hash that records in the world were made with; whoever changes it makes all of them outdated."""
+    assert strategy_hash(MatMul.tile(Tunable("bm", 64, 32), 64).to(Block).split(8)) == "8ca3af9ab4e65d8c"
+
+
+def test_what_has_no_hash():
+    @attrs.frozen
+    class Odd(Decomposition):
+        verb = "odd"
+        part: object = None
+
+    with pytest.raises(StoreError, match="no hash"):
+        strategy_hash(Strategy((Odd(object()),)))
+    assert strategy_hash(Strategy((Odd(0.5),))) != strategy_hash(Strategy((Odd(0.25),)))
+    assert strategy_hash(Strategy((Odd({"a": 1}),))) != strategy_hash(Strategy((Odd((("a", 1),)),)))
+
+
+# ---------------------------------------------------------------------------------------------- one record
+
+
+def test_record_survives():
+    for record in (made(), made(clocks=None, library_us=None), made(extra={"note": [1, {"x": None}]}), made(us=3, gpu="β")):
+        line = record.line()
+        assert "\n" not in line and list(json.loads(line)) == sorted(json.loads(line))
+        assert Record.parse(line) == record and hash(Record.parse(line)) == hash(record)
+        assert pickle.loads(pickle.dumps(record)) == record
+
+
+def test_unknown_fields_are_kept():
+    line = json.dumps({**json.loads(made().line()), "power_w": 512.5, "note": {"by": "hand"}})
+    assert Record.parse(line).extra == {"power_w": 512.5, "note": {"by": "hand"}}
+    assert json.loads(Record.parse(line).line()) == json.loads(line)
+
+
+def test_record_does_not_follow_what_it_was_made_from():
+    values = {"bm": 32}
+    record = made(values=values)
+    values["bm"] = 64
+    assert record.values == {"bm": 32}
+
+
+def test_ratio_and_shape():
+    assert made(us=10.0, library_us=9.0).ratio == 0.9 and made(library_us=None).ratio is None
+    assert made(halves(1, 2, 3)).shape == (1, 2, 3) and made(halves(sym("M"), 2, 3)).shape == ("M", 2, 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"strategy": ""},
+        {"strategy": 3},
+        {"strategy": "two\nlines"},
+        {"strategy_hash": "abc"},
+        {"strategy_hash": "ABCDEF0123456789"},
+        {"values": {"bm": -1}},
+        {"values": {"bm": 1.0}},
+        {"values": {"bm": True}},
+        {"values": {"b m": 1}},
+        {"values": [1]},
+        {"spec": []},
+        {"architecture": "90"},
+        {"us": 0},
+        {"us": -1.0},
+        {"us": "10"},
+        {"us": True},
+        {"us": None},
+        {"us": float("nan")},
+        {"us": float("inf")},
+        {"quartiles": [1.0]},
+        {"quartiles": [1.0, "2"]},
+        {"tflops": -1},
+        {"error": float("nan")},
+        {"registers": 3.5},
+        {"registers": -1},
+        {"library_us": 0},
+        {"clocks": [1980]},
+        {"clocks": [1980.5, 1980]},
+        {"date": "yesterday"},
+        {"date": 20261121},
+        {"driver": ""},
+        {"extra": {"us": 3}},
+        {"extra": {"format": 3}},
+    ],
+    ids=str,
+)
+def test_wrong_records(change):
+    with pytest.raises(StoreError) as caught:
+        made(**change)
+    (field,) = change
+    assert caught.value.asked.startswith(field)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "no JSON"),
+        ("{", "no JSON"),
+        ("[]", "JSON object"),
+        ("{}", "another version"),
+        ('{"format": 2}', "another version"),
+        ('{"format": true}', "another version"),
+        ('{"format": 1}', "is missing"),
+        ('{"format": 1, "us": NaN}', "NaN is no value"),
+        ('{"format": 1, "us": 1e999, "us": 3}', "given twice"),
+        ("[" * 100000, "nested too deeply"),
+        ('{"format": ' + "9" * 5000 + "}", "no JSON"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_wrong_lines(line, message):
+    with pytest.raises(StoreError, match=message):
+        Record.parse(line)
+
+
+@pytest.mark.parametrize("field", [field.name for field in attrs.fields(Record) if field.name not in ("extra", "library_us", "clocks")])
+def test_missing_fields(field):
+    plain = json.loads(made().line())
+    del plain[field]
+    with pytest.raises(StoreError, match=f"'{field}' is missing"):
+        Record.of(plain)
+
+
+def test_infinity_by_an_exponent():
+    with pytest.raises(StoreError, match="us"):
+        Record.parse(made().line().replace('"us": 10.0', '"us": 1e999'))
+
+
+# ---------------------------------------------------------------------------------------------- files
+
+
+def test_files(tmp_path):
+    one = written(tmp_path / "a.jsonl", made(us=1.0), made(halves(512), us=2.0))
+    written(tmp_path / "b.jsonl", made(halves(1024), us=3.0))
+    (tmp_path / "notes.txt").write_text("no records")
+    assert len(Records.load(one)) == 2 and len(Records.load(tmp_path)) == 3
+    assert [record.shape[0] for record in Records.load(tmp_path)] == [256, 512, 1024]
+    assert Records.load(tmp_path).text() == Records.load(tmp_path / "b.jsonl", one).text()
+
+
+def test_blank_lines_and_last_line_without_end(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"\n{made().line()}\r\n\n{made(us=3.0, values={}).line()}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(Records.load(path)) == 2
+
+
+def test_wrong_line_is_named(tmp_path):
+    path = written(tmp_path / "a.jsonl", made())
+    path.write_text(path.read_text() + '{"format": 1}\n' + path.read_text())
+    with pytest.raises(StoreError) as caught:
+        Records.load(path)
+    assert caught.value.at == f"{path}:2" and "'strategy' is missing" in str(caught.value)
+
+
+def test_conflict_of_git(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"<<<<<<< HEAD\n{made().line()}\n=======\n{made(us=3).line()}\n>>>>>>> other\n")
+    with pytest.raises(StoreError, match="conflict that git left"):
+        Records.load(path)
+
+
+def test_torn_last_line(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{made().line()}\n{made(us=3.0).line()[:100]}")
+    with pytest.warns(OutdatedRecordWarning, match="a.jsonl:2: the last line was never finished"):
+        assert len(Records.load(path)) == 1
+    with pytest.warns(OutdatedRecordWarning, match="is removed"):
+        Records.append_to(path, made(values={}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(Records.load(path)) == 2 and path.read_text().count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"\xff\xfe", "no text"), (None, "no such file"), ("folder", "no file of records")],
+    ids=["binary", "absent", "pipe"],
+)
+def test_unreadable_files(tmp_path, content, message):
+    path = tmp_path / "a.jsonl"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content == "folder":
+        os.mkfifo(path)
+    with pytest.raises(StoreError, match=message):
+        Records.load(path)
+
+
+def test_changed_file_is_read_again(tmp_path):
+    path = written(tmp_path / "a.jsonl", made(us=1.0))
+    assert len(Records.load(path)) == 1
+    Records.append_to(path, made(us=2.0, values={}))
+    assert len(Records.load(path)) == 2
+
+
+def test_append_makes_the_file(tmp_path):
+    path = tmp_path / "new" / "a.jsonl"
+    Records.append_to(path, made())
+    assert path.read_text() == f"{made().line()}\n"
+    path.write_text(path.read_text().rstrip("\n"))
+    Records.append_to(path, made(values={}))
+    assert len(Records.load(path)) == 2, "a whole line without an end is kept"
+
+
+def test_append_refuses(tmp_path):
+    with pytest.raises(ArgumentError):
+        Records.append_to(tmp_path / "a.jsonl", made().line())
+    with pytest.raises(StoreError, match="cannot be written"):
+        Records.append_to(tmp_path, made())
+    assert not (tmp_path / "a.jsonl").exists()
+
+
+def test_append_leaves_nothing_where_the_disk_is_full(tmp_path, monkeypatch):
+    path = written(tmp_path / "a.jsonl", made())
+    real, calls = os.write, []
+
+    def full(file, data):
+        calls.append(len(data))
+        if len(calls) == 1:
+            return real(file, data[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StoreError, match="No space left"):
+        Records.append_to(path, made(us=3.0))
+    monkeypatch.undo()
+    assert path.read_text() == f"{made().line()}\n"
+
+
+def append_many(path, number):
+    for position in range(20):
+        Records.append_to(path, made(values={"bm": number * 100 + position}))
+
+
+def test_processes_append_at_once(tmp_path):
+    path = tmp_path / "a.jsonl"
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=append_many, args=(path, number)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    assert len(Records.load(path)) == 80 and path.read_text().count("\n") == 80
+
+
+def test_append_without_locks_of_the_system(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    path = tmp_path / "a.jsonl"
+    threads = [threading.Thread(target=append_many, args=(path, number)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(Records.load(path)) == 60 and list(tmp_path.iterdir()) == [path]
+    monkeypatch.setattr(records, "LOCK_SECONDS", 0.05)
+    (tmp_path / "a.jsonl.lock").touch()
+    with pytest.raises(StoreError, match="locked by another process"):
+        Records.append_to(path, made())
+
+
+def test_append_to_a_file_that_was_replaced_meanwhile(tmp_path):
+    """An append that waits for a merge adds to the file that the merge made."""
+    path = written(tmp_path / "a.jsonl", made())
+    with records._locked(path):
+        waiting = threading.Thread(target=Records.append_to, args=(path, made(us=4.0, values={"bm": 64})))
+        waiting.start()
+        records.write_records(path, Records((made(halves(512)),)))
+    waiting.join(30)
+    assert {record.shape[0] for record in Records.load(path)} == {512, 256} and len(Records.load(path)) == 2
+
+
+# ---------------------------------------------------------------------------------------------- merging
+
+
+def test_merging_does_not_depend_on_order():
+    some = [
+        made(us=10.0, date="2026-11-20"),
+        made(us=12.0, date="2026-11-21"),
+        made(us=11.0, date="2026-11-21", toolchain="NVRTC 12.6"),
+        made(us=9.0, date="2026-11-20T23:00:00"),
+        made(us=1.0, gpu="NVIDIA H100"),
+        made(us=2.0, regime="busy"),
+        made(us=2.0, values={"bm": 64}),
+        made(halves(512), us=1.0),
+    ]
+    results = {
+        Records().merged(*(Records((record,)) for record in order)).text()
+        for order in itertools.islice(itertools.permutations(some), 0, 40320, 97)
+    }
+    assert len(results) == 1
+    merged = Records().merged(Records(tuple(some)))
+    (kept,) = [record for record in merged if record.date >= "2026-11-20" and record.us > 8]
+    assert kept.us == 12.0, "the newest date, then the newest toolchain, also where it is slower"
+    assert len(merged) == 5
+
+
+def test_numbers_in_toolchains_count_as_numbers():
+    old, new = made(us=1.0, toolchain="NVRTC 12.9"), made(us=2.0, toolchain="NVRTC 12.10")
+    assert Records((new,)).merged(Records((old,))).records == (new,)
+
+
+def test_merged_text_is_stable():
+    one, other = made(halves(64), us=3.0), made(halves(1024), us=2.0)
+    text = Records((other, one)).text()
+    assert [json.loads(line)["spec"]["sizes"]["M"] for line in text.splitlines()] == [64, 1024], "by number, not by text"
+    assert Records.merged(Records((one,)), Records((other,))).text() == text
+
+
+def test_merge_files(tmp_path):
+    one = written(tmp_path / "a.jsonl", made(us=1.0, date="2026-11-20"))
+    other = written(tmp_path / "b.jsonl", made(us=2.0, date="2026-11-21"), made(halves(64)))
+    assert merge_files([one, other], one) == (3, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.jsonl"]
+    assert len(Records.load(one)) == 2 and {record.us for record in Records.load(one)} == {2.0, 10.0}
+    other.write_text("{}\n")
+    with pytest.raises(StoreError):
+        merge_files([other], tmp_path / "c.jsonl")
+    assert not (tmp_path / "c.jsonl").exists()
+
+
+# ---------------------------------------------------------------------------------------------- choosing
+
+
+def test_exact():
+    some = Records((made(us=10.0), made(us=8.0, values={"bm": 64, "bn": 32}), made(halves(512), us=1.0)))
+    choice = some.best(halves(), "sm_90")
+    assert choice.exact and choice.record.us == 8.0 and choice.record.values["bm"] == 64
+    assert choice.strategy.spec == halves() and not choice.strategy.tunables()
+    assert "just this" in choice.why and "bm=64" in choice.why and "NVIDIA H200" in choice.why
+    assert choice.strategy.program("sm_90").cuda == choice.program.cuda
+
+
+def test_exact_of_another_gpu_comes_second():
+    some = Records((made(us=1.0, gpu="NVIDIA H100"), made(us=2.0)))
+    assert some.best(halves(), "sm_90", gpu="NVIDIA H200").record.us == 2.0
+    assert some.best(halves(), "sm_90", gpu="NVIDIA H20").record.us == 1.0
+
+
+def test_measured_alike_comes_first():
+    some = Records((made(us=1.0, l2="hot"), made(us=1.5, regime="busy"), made(us=2.0)))
+    assert some.best(halves(), "sm_90").record.us == 2.0
+
+
+def test_architectures():
+    some = Records((made(),))
+    assert some.best(halves(), "sm_90a").exact
+    assert some.find(halves(), "sm_80") is None and some.find(halves(), "sm_100") is None
+    ampere = Records((made(architecture="sm_80"),))
+    choice = ampere.best(halves(), "sm_86")
+    assert not choice.exact and "distance 1.00" in choice.why, "the same major number, as a neighbour"
+    assert ampere.find(halves(), "sm_86", neighbours=False) is None
+
+
+def test_neighbours_by_distance():
+    some = Records((made(halves(512, 256, 256), us=50.0), made(halves(256, 256, 1024), us=9.0), made(halves(128, 128, 256), us=1.0)))
+    near = some.best(halves(), "sm_90")
+    assert not near.exact and near.record.shape == (256, 256, 1024), "equally near, and faster; K counts half"
+    assert "256x256x1024 (distance 1.00)" in near.why
+    assert some.best(halves(500, 256, 256), "sm_90").record.shape == (512, 256, 256)
+    assert some.find(halves(), "sm_90", neighbours=False) is None
+
+
+def test_far_ones_are_no_neighbours():
+    some = Records((made(halves(256, 256, 256)),))
+    assert FARTHEST == 6.0
+    assert some.find(halves(1024, 1024, 4096), "sm_90") is not None
+    assert some.find(halves(1024, 2048, 4096), "sm_90") is None
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        halves(dtype=bfloat16),
+        halves(c_dtype=float32),
+        halves(B=ColMajor),
+        halves(C=ColMajor),
+        halves(accumulate=True),
+        halves(accumulator=float32),
+    ],
+    ids=["dtype", "c_dtype", "B", "C", "accumulate", "accumulator"],
+)
+def test_other_problems_are_no_neighbours(asked):
+    assert Records((made(),)).find(asked, "sm_90") is None
+
+
+def test_leading_dimensions_and_alignment_are_neighbours():
+    views = halves(A=RowMajor(ld=264))
+    choice = Records((made(),)).best(views, "sm_90")
+    assert not choice.exact and choice.strategy.spec == views
+    odd = halves(255, 257, 255, A=RowMajor(ld=259))
+    assert Records((made(),)).best(odd, "sm_90").strategy.spec == odd, "copies become narrow where rows are not aligned"
+    assert Records((made(views),)).best(views, "sm_90").exact
+
+
+def test_run_time_sizes_are_answered_exactly_or_not():
+    free = halves(sym("M", multiple_of=8), sym("N", multiple_of=8), sym("K", multiple_of=8))
+    some = Records((made(), made(free, us=77.0)))
+    assert some.best(free, "sm_90").record.us == 77.0
+    assert some.find(halves(sym("M"), 256, 256), "sm_90") is None
+    assert Records((made(free),)).find(halves(), "sm_90") is None
+
+
+def test_illegal_values_are_passed_over():
+    """Two million bytes of stages do not fit: the next nearest answers."""
+    crowded = made(us=1.0, name="hmma_ampere", values={"bm": 256, "bn": 256, "bk": 64, "wm": 64, "wn": 64, "stages": 5})
+    fits = made(halves(512), us=5.0)
+    choice = Records((crowded, fits)).best(halves(), "sm_90")
+    assert choice.record == fits and not choice.exact
+    edited = made(us=1.0, values={"bm": 33})
+    assert Records((edited,)).find(halves(), "sm_90") is None, "values that the tunable does not have"
+    assert Records((made(values={"nosuch": 3}),)).find(halves(), "sm_90") is None
+
+
+def test_not_every_neighbour_is_tried():
+    illegal = [made(halves(256 + 8 * number), us=1.0, values={"bm": 33}) for number in range(1, MOST_TRIES + 1)]
+    fits = made(halves(1024), us=5.0)
+    assert Records((*illegal[:-1], fits)).find(halves(), "sm_90") is not None
+    assert Records((*illegal, fits)).find(halves(), "sm_90") is None
+
+
+def test_what_is_accepted():
+    some = Records((made(us=1.0, values={"bm": 64, "bn": 64, "wm": 32, "wn": 32}), made(us=2.0)))
+    small = some.best(halves(), "sm_90", accept=lambda program: program.ir.threads <= 64)
+    assert small.record.us == 2.0 and some.best(halves(), "sm_90").record.us == 1.0
+
+
+def test_outdated_records_are_passed_over_with_a_warning():
+    old, new = made(us=1.0, strategy_hash="0123456789abcdef"), made(us=2.0)
+    with pytest.warns(OutdatedRecordWarning, match="older version of the strategy.*0123456789abcdef"):
+        assert Records((old, new)).best(halves(), "sm_90").record.us == 2.0
+    with pytest.warns(OutdatedRecordWarning):
+        assert Records((old,)).find(halves(), "sm_90") is None
+    gone = made(strategy_hash="0123456789abcdef")
+    gone = attrs.evolve(gone, strategy="no_such_strategy")
+    with pytest.warns(OutdatedRecordWarning, match="no strategy has this name"):
+        assert Records((gone,)).find(halves(), "sm_90") is None
+
+
+def test_files_that_records_name_do_not_run(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("raise SystemExit('ran')\n")
+    mine = library.find("small").strategy
+    record = attrs.evolve(made(), strategy=f"{path}:mine")
+    assert Records((record,)).find(halves(), "sm_90") is None
+    choice = Records((record,)).best(halves(), "sm_90", strategies={f"{path}:mine": mine})
+    assert choice.exact and current_strategy(record, {f"{path}:mine": mine}) is mine
+
+
+def test_nothing_found():
+    with pytest.raises(StoreError) as caught:
+        Records((made(), made(halves(512)))).best(halves(dtype=bfloat16), "sm_90")
+    text = str(caught.value)
+    assert "no record answers for MatMul 256x256x256, bfloat16" in text
+    assert "MatMul 512x256x256, float16 float16 float16, row row row on sm_90" in text
+    assert "fireiron tune small -M 256 -N 256 -K 256 --dtype bfloat16 --layouts TTT --arch sm_90" in text
+    with pytest.raises(StoreError, match="no record answers for Move 8x8"):
+        Records().best(Move(8, 8)(GL, GL)(Kernel))
+
+
+def test_tune_command_is_understood():
+    """The command line reads the sizes and layouts that the message names."""
+    from fireiron.cli.arguments import layouts, size
+
+    words = tune_command(halves(sym("M", multiple_of=8), 64, 64, B=ColMajor), "sm_90").split()
+    assert size(words[words.index("-M") + 1]) == sym("M", multiple_of=8)
+    assert layouts(words[words.index("--layouts") + 1]) == "TNT"
+
+
+# ---------------------------------------------------------------------------------------------- here
+
+
+def test_best_reads_the_named_file(tmp_path, monkeypatch):
+    path = written(tmp_path / "mine.jsonl", made(us=1.0))
+    with pytest.raises(StoreError, match="no record answers"):
+        best(halves())
+    monkeypatch.setenv("FIREIRON_RECORDS", str(path))
+    assert best(halves()).spec == halves()
+    assert best(halves(512), "sm_90").spec == halves(512), "a neighbour"
+
+
+def test_pinned(tmp_path, monkeypatch):
+    path = written(tmp_path / "mine.jsonl", made(us=1.0))
+    with pytest.raises(StoreError, match="no file of records is named"):
+        best(halves(), pinned=True)
+    monkeypatch.setenv("FIREIRON_RECORDS", str(path))
+    monkeypatch.setenv("FIREIRON_PINNED", "1")
+    assert best(halves()).spec == halves()
+    with pytest.raises(StoreError, match="no record answers for MatMul 512x256x256"):
+        best(halves(512))
+    assert best(halves(512), pinned=False).spec == halves(512), "the argument decides"
+    with pytest.raises(ArgumentError, match="neither true nor false"):
+        best(halves(), pinned=1)
+    monkeypatch.setenv("FIREIRON_RECORDS", str(tmp_path / "absent.jsonl"))
+    with pytest.raises(StoreError, match="no such file"):
+        best(halves())
+
+
+def test_pinned_leaves_the_shipped_records_out(tmp_path, monkeypatch):
+    folder = tmp_path / "shipped"
+    folder.mkdir()
+    written(folder / "h200.jsonl", made(halves(512)))
+    monkeypatch.setattr(records, "_shipped", lambda: (folder,))
+    monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "mine.jsonl", made())))
+    assert {record.shape[0] for record in available()} == {256, 512}
+    assert {record.shape[0] for record in available(pinned=True)} == {256}
+
+
+def test_tune_where_nothing_is_recorded(tmp_path, monkeypatch):
+    """The tuner is asked for the library's default, once; what it finds is kept."""
+    import importlib
+
+    asked, found = [], [made(halves(), us=1.5, values={"bm": 64, "bn": 64, "wm": 32, "wn": 32})]
+
+    class Tuning:
+        @property
+        def best(self):
+            return found[0]
+
+    def tune(strategy, spec, **named):
+        asked.append((strategy, spec, named))
+        return Tuning()
+
+    monkeypatch.setattr(importlib.import_module("fireiron.tune"), "tune", tune)
+    path = tmp_path / "mine.jsonl"
+    monkeypatch.setenv("FIREIRON_RECORDS", str(written(path, made(halves(512)))))
+    assert best(halves(), "sm_90", tune=True) == library.find("small").strategy.with_(bm=64, bn=64, wm=32, wn=32, bk=64, stages=4, ahead=2)(
+        halves()
+    )
+    assert asked == [(library.find("small").strategy, halves(), {"arch": "sm_90", "name": "small"})]
+    assert len(Records.load(path)) == 2
+    assert best(halves(), "sm_90", tune=True).spec == halves() and len(asked) == 1, "recorded now"
+    with pytest.raises(ArgumentError, match="pinned"):
+        best(halves(), pinned=True, tune=True)
+    found[0] = None
+    with pytest.raises(StoreError, match="found no values"):
+        best(halves(64), tune=True)
+    with pytest.raises(StoreError, match="no default strategy"):
+        best(Move(8, 8)(GL, GL)(Kernel), tune=True)
+
+
+def test_nothing_measures(tmp_path, monkeypatch):
+    from fireiron import launch
+
+    def no(*arguments, **named):
+        raise AssertionError("touched the GPU")
+
+    monkeypatch.setattr(launch, "require_cupy", no)
+    monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "mine.jsonl", made())))
+    assert best(halves()) is not None
+
+
+def test_shipped_records_are_whole(monkeypatch):
+    """What comes with the library loads, each measured once, in the order of `text`, and none is outdated."""
+    monkeypatch.undo()
+    shipped = Records.shipped()
+    assert shipped.drift() == ()
+    for folder in records._shipped():
+        for path in folder.glob("*.jsonl"):
+            assert path.read_text() == Records.load(path).text(), f"fireiron records merge {path.name} -o {path.name}"
+
+
+def test_shipped_without_a_folder():
+    assert len(Records.shipped()) == 0
+
+
+# ---------------------------------------------------------------------------------------------- command line
+
+
+@pytest.fixture
+def fireiron(capsys):
+    def run(*arguments):
+        status = main([str(one) for one in arguments])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+def test_list_says_what_is_tuned(fireiron, tmp_path, monkeypatch):
+    path = written(tmp_path / "a.jsonl", made(us=10.0), made(halves(512), us=5.0), made(us=1.0, strategy_hash="0" * 16))
+    Records.append_to(path, made(name="split_k", strategy_hash="0" * 16))
+    monkeypatch.setenv("FIREIRON_RECORDS", str(path))
+    status, out, _ = fireiron("list", "small")
+    assert status == 0 and "2 (NVIDIA H200), best 180% of library, 1 outdated" in out
+    (row,) = json.loads(fireiron("list", "small", "--json")[1])
+    assert row["tuned"] == {"records": 2, "outdated": 1, "gpus": ["NVIDIA H200"], "best of library": 1.8, "best TFLOP/s": 3.3}
+    (row,) = json.loads(fireiron("list", "naive", "--json")[1])
+    assert row["tuned"]["records"] == 0
+    assert "H200" not in fireiron("list", "small", "--arch", "sm_80")[1], "records of another target are not counted"
+    assert "- (1 outdated)" in fireiron("list", "split_k")[1]
+    assert fireiron("list", "nosuch")[0] == 2
+
+
+def test_list_records(fireiron, tmp_path, monkeypatch):
+    monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "a.jsonl", made(halves(64, 48, 32, A=RowMajor(ld=40))), made(us=5.0))))
+    status, out, _ = fireiron("list", "--records")
+    assert status == 0 and "64x48x32" in out and "row(40) row row" in out and "1.800" in out and "bm=32 bn=32" in out
+    assert "no records" in fireiron("list", "naive", "--records")[1]
+    assert "no records" in fireiron("list", "--records", "--arch", "sm_80")[1]
+    assert len(json.loads(fireiron("list", "--records", "--json")[1])) == 2
+    assert fireiron("list", "--records", "--drift")[0] == 2
+
+
+def test_list_drift(fireiron, tmp_path, monkeypatch):
+    path = tmp_path / "a.jsonl"
+    monkeypatch.setenv("FIREIRON_RECORDS", str(written(path, made())))
+    assert fireiron("list", "--drift")[0] == 0
+    old = made(us=1.0, strategy_hash="0" * 16)
+    written(path, made(), old, attrs.evolve(old, strategy="gone"), attrs.evolve(old, strategy="mine.py:s"))
+    status, out, _ = fireiron("list", "--drift")
+    assert (
+        status == 1
+        and f"small ({'0' * 16}): tuned for an older version" in out
+        and "no such strategy" in out
+        and "2 of them not used" in out
+    )
+    assert [row["strategy"] for row in json.loads(fireiron("list", "--drift", "--json")[1])] == ["gone", "small"]
+
+
+def test_records_merge(fireiron, tmp_path):
+    one = written(tmp_path / "a.jsonl", made(us=1.0, date="2026-11-20"))
+    other = written(tmp_path / "b.jsonl", made(us=2.0))
+    status, out, _ = fireiron("records", "merge", one, other)
+    assert status == 0 and out == Records.load(other).text()
+    assert fireiron("records", "merge", one, "-o", other)[0] == 2, "not among those merged"
+    status, out, _ = fireiron("records", "merge", one, other, "-o", other)
+    assert status == 0 and "1 records, 1 were replaced" in out and len(Records.load(other)) == 1
+    assert fireiron("records", "merge", one, "-o", other, "--force")[0] == 0 and Records.load(other).records[0].us == 1.0
+    assert fireiron("records", "merge")[0] == 2
+
+
+def test_records_check(fireiron, tmp_path):
+    path = written(tmp_path / "a.jsonl", made(), made(us=3.0, date="2026-11-22"))
+    status, out, _ = fireiron("records", "check", path)
+    assert status == 0 and "2 records, 1 of them measured again; 0 found wrong" in out
+    path.write_text(path.read_text() + '{"format": 9}\n' + made(strategy_hash="0" * 16).line() + "\n")
+    status, out, _ = fireiron("records", "check", path)
+    assert status == 1 and f"{path}:3: another version" in out and "older version" in out and "2 found wrong" in out
+    assert len(json.loads(fireiron("records", "check", path, "--json")[1])["found"]) == 2
+    assert fireiron("records", "check", path, "-o", path)[0] == 2
+
+
+def test_records_show(fireiron, tmp_path):
+    path = written(tmp_path / "a.jsonl", made(), made(halves(512)))
+    assert "512x256x256" in fireiron("records", "show", path)[1]
+    assert "no records" in fireiron("records", "show", path, "--strategy", "naive")[1]
+    assert "no records" in fireiron("records", "show")[1]
+    assert fireiron("records", "show", path, "--arch", "sm_1")[0] == 2
