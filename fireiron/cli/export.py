@@ -1,0 +1,39 @@
+"""`fireiron export`: a kernel as files for C and C++."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from fireiron.cli.arguments import Add, add_strategy, program_of
+from fireiron.cli.output import print_json
+
+
+def register(add: Add) -> None:
+    """Add the command."""
+    command = add("export", run, "a header, CUDA source with a launcher, machine code: usable from C and C++ without this package")
+    add_strategy(command, json=True)
+    command.add_argument("-o", dest="folder", metavar="FOLDER", required=True, help="the folder of the files; made if it is missing")
+    command.add_argument("--name", help="what the files and functions are called (as the strategy)")
+    command.add_argument("--no-cubin", dest="cubin", action="store_false", help="no machine code: no compiler is needed")
+    command.add_argument("--force", action="store_true", help="overwrite the files")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from fireiron.export import export
+
+    name = _name(arguments.strategy) if arguments.name is None else arguments.name
+    exported = export(program_of(arguments), arguments.folder, name, cubin=arguments.cubin, overwrite=arguments.force)
+    if arguments.json:
+        return print_json({"name": exported.name, "files": [str(path) for path in exported.files], "build": dict(exported.build)})
+    for path in exported.files:
+        print(path)
+    print(f"build in {arguments.folder}:")
+    for what, line in exported.build.items():
+        print(f"  {what:<16} {line}")
+    return 0
+
+
+def _name(strategy: str) -> str:
+    """The strategy's own name: `NAME`, `path/NAME.py` or `path.py:NAME`."""
+    return re.sub(r"\.py$", "", re.split(r"[/\\:]", strategy)[-1])

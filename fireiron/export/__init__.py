@@ -1,0 +1,156 @@
+"""A kernel as files for C and C++: source, header and launcher, machine code. Nothing of this package is needed to use them.
+
+    NAME.h         the contract: sizes, alignments, storage; NAME_check, NAME_launch, NAME_version
+    NAME.cu        the kernel and its launcher for the CUDA runtime, built by nvcc
+    NAME.cubin     machine code of the kernel
+    NAME_driver.h  the same contract for the CUDA driver
+    NAME_driver.c  a launcher of NAME.cubin in plain C: no nvcc and no CUDA runtime is needed
+
+Equal kernels give equal bytes, in every process: the files hold no date, path or name of a machine.
+
+Sources: CUDA Runtime API, sections Execution Control and Memory Management; CUDA Driver API, sections Module Management and
+Execution Control.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from fireiron.errors import ArgumentError, StoreError
+
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
+    from fireiron.kernel import CompiledKernel
+    from fireiron.strategy import Strategy
+
+
+@attrs.frozen
+class Exported:
+    """The files of an export, and how they are built.
+
+    Attributes:
+        name: what the functions in them begin with.
+        files: `NAME.h` and `NAME.cu`; with machine code also `NAME.cubin`, `NAME_driver.h` and `NAME_driver.c`.
+        build: what can be built to the command that builds it, run in their folder.
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    build: Mapping[str, str] = attrs.field(hash=False)
+
+
+def export(
+    kernel: CompiledKernel | Program | Strategy,
+    folder: str | Path,
+    name: str | None = None,
+    *,
+    arch: Any = None,
+    cubin: bool = True,
+    overwrite: bool = False,
+    newest: tuple[int, int] | None = None,
+) -> Exported:
+    """Write a kernel as files that C and C++ programs build and link.
+
+    >>> import tempfile
+    >>> from fireiron import *
+    >>> strategy = MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     exported = export(strategy(MatMul(64, 64, 8)(GL, GL, GL)(Kernel)), folder, "gemm", cubin=False)
+    ...     print([path.name for path in exported.files])
+    ['gemm.h', 'gemm.cu']
+
+    Args:
+        kernel: a compiled kernel, or a bound strategy.
+        folder: where the files go; made if it is missing.
+        name: what files and functions are called, `NAME_launch`; by default as the kernel. An identifier of C.
+        arch: the target of a strategy, `"sm_80"`; a compiled kernel has one.
+        cubin: compile the kernel, too, and write the machine code with a launcher for the CUDA driver. Needs NVRTC.
+        overwrite: replace existing files.
+        newest: no compiler newer than this (major, minor) makes the machine code.
+
+    Raises:
+        ArgumentError: the name is none in C, or the kernel was compiled for another target.
+        StoreError: a file exists or cannot be written. Then none was.
+        LaunchError: no installed compiler serves the target.
+    """
+    from fireiron.export.driver import driver_build, driver_header, driver_source
+    from fireiron.export.runtime import runtime_build, runtime_header, runtime_source
+    from fireiron.export.unit import Unit
+    from fireiron.toolchain import compile_cuda
+
+    program = _program(kernel, arch)
+    unit = Unit.of(program, program.name if name is None else name)
+    parts = {f"{unit.name}.h": runtime_header(unit).encode(), f"{unit.name}.cu": runtime_source(unit).encode()}
+    build = runtime_build(unit)
+    more = [f"{unit.name}{end}" for end in (".cubin", "_driver.h", "_driver.c")]
+    if cubin:
+        compiled = compile_cuda(unit.text, program.architecture.name, newest=newest)
+        texts = (compiled.cubin, driver_header(unit, compiled).encode(), driver_source(unit).encode())
+        parts |= dict(zip(more, texts, strict=True))
+        build |= driver_build(unit)
+    _write(Path(folder), parts, overwrite, () if cubin else more)
+    return Exported(unit.name, tuple(Path(folder) / file for file in parts), build)
+
+
+def _program(kernel: Any, arch: Any) -> Program:
+    from fireiron.compiler import Program
+    from fireiron.kernel import CompiledKernel
+    from fireiron.machine import as_architecture
+    from fireiron.strategy import Strategy
+
+    if isinstance(kernel, Strategy):
+        return kernel.program(arch)
+    program = kernel.program if isinstance(kernel, CompiledKernel) else kernel
+    if not isinstance(program, Program):
+        raise ArgumentError("export: no kernel", got=kernel, legal="a bound strategy, or what compile() returns")
+    if arch is not None and as_architecture(arch) != program.architecture:
+        raise ArgumentError(f"export: the kernel was compiled for {program.architecture}", got=arch, hint="export the strategy")
+    return program
+
+
+def _write(folder: Path, parts: Mapping[str, bytes], overwrite: bool, stale: Iterable[str]) -> None:
+    """All files or, where one exists or cannot be written, none; `stale` would belong to another export and must not exist."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in parts:
+            _check_free(folder / file, overwrite)
+        for file in stale:
+            if (folder / file).exists():
+                raise StoreError(
+                    f"{folder / file} is of an earlier export, and would not fit this one", hint="remove it, or export a cubin"
+                )
+        _write_all(folder, parts, overwrite)
+    except FileExistsError as error:
+        raise StoreError(f"{error.filename2 or error.filename or folder} exists", hint="another folder or name") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise StoreError(f"{folder} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _check_free(path: Path, overwrite: bool) -> None:
+    if path.exists() and not path.is_file():
+        raise StoreError(f"{path} is no regular file")
+    if path.exists() and not overwrite:
+        raise StoreError(f"{path} exists", hint="another name or folder, or ask to overwrite it (--force, overwrite=True)")
+
+
+def _write_all(folder: Path, parts: Mapping[str, bytes], overwrite: bool) -> None:
+    drafts = {file: folder / f".{file}.{secrets.token_hex(6)}.part" for file in parts}
+    made: list[Path] = []
+    try:
+        for file, data in parts.items():
+            drafts[file].write_bytes(data)
+        for file, draft in drafts.items():
+            if overwrite:
+                draft.replace(folder / file)
+            else:
+                (folder / file).hardlink_to(draft)  # fails where the file has appeared meanwhile
+            made.append(folder / file)
+    finally:
+        unfinished = made if len(made) < len(parts) and not overwrite else ()
+        for path in (*drafts.values(), *unfinished):
+            path.unlink(missing_ok=True)

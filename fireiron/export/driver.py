@@ -1,0 +1,194 @@
+"""`NAME_driver.h` and `NAME_driver.c`: a launcher of `NAME.cubin` in plain C, for the CUDA driver."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from fireiron._version import VERSION
+from fireiron.export.unit import DEFAULT_SHARED, Unit, c_text, header
+from fireiron.machine import Architecture
+
+if TYPE_CHECKING:
+    from fireiron.toolchain import Compiled
+
+_PROTOTYPES = """\
+typedef struct NAME_driver {
+  CUmodule module;
+  CUfunction kernel;
+} NAME_driver;
+
+/* Load the bytes of NAME.cubin into the current context; CUDA_ERROR_INVALID_IMAGE if they are others. */
+CUresult NAME_driver_load(NAME_driver *loaded, const void *image, size_t bytes);
+
+/* The same from a file; CUDA_ERROR_FILE_NOT_FOUND if it cannot be read. */
+CUresult NAME_driver_load_file(NAME_driver *loaded, const char *path);
+
+CUresult NAME_driver_unload(NAME_driver *loaded);
+"""
+
+_LOADING = """\
+CUresult NAME_driver_load(NAME_driver *loaded, const void *image, size_t bytes)
+{
+  CUresult status;
+  unsigned long hash = 2166136261UL;
+  size_t position;
+  loaded->module = NULL;
+  loaded->kernel = NULL;
+  if (bytes != MACRO_CUBIN_BYTES)
+    return CUDA_ERROR_INVALID_IMAGE;
+  for (position = 0; position < bytes; ++position)
+    hash = ((hash ^ ((const unsigned char *)image)[position]) * 16777619UL) & 0xffffffffUL;
+  if (hash != MACRO_CUBIN_HASH)
+    return CUDA_ERROR_INVALID_IMAGE;
+  status = cuModuleLoadData(&loaded->module, image);
+  if (status != CUDA_SUCCESS)
+    return status;
+  status = cuModuleGetFunction(&loaded->kernel, loaded->module, "NAME_kernel");
+RESERVE  if (status != CUDA_SUCCESS)
+    NAME_driver_unload(loaded);
+  return status;
+}
+
+CUresult NAME_driver_load_file(NAME_driver *loaded, const char *path)
+{
+  CUresult status;
+  size_t bytes;
+  unsigned char *image = (unsigned char *)malloc(MACRO_CUBIN_BYTES + 1); /* one more shows a longer file */
+  FILE *file;
+  loaded->module = NULL;
+  loaded->kernel = NULL;
+  if (image == NULL)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  file = fopen(path, "rb");
+  if (file == NULL) {
+    free(image);
+    return CUDA_ERROR_FILE_NOT_FOUND;
+  }
+  bytes = fread(image, 1, MACRO_CUBIN_BYTES + 1, file);
+  fclose(file);
+  status = NAME_driver_load(loaded, image, bytes);
+  free(image);
+  return status;
+}
+
+CUresult NAME_driver_unload(NAME_driver *loaded)
+{
+  CUresult status = cuModuleUnload(loaded->module);
+  loaded->module = NULL;
+  loaded->kernel = NULL;
+  return status;
+}
+"""
+
+_RESERVE = """\
+  if (status == CUDA_SUCCESS)
+    status = cuFuncSetAttribute(loaded->kernel, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, {});
+"""
+
+
+def driver_header(unit: Unit, compiled: Compiled) -> str:
+    """`NAME_driver.h`."""
+    name, stream, loaded = unit.name, unit.local("stream"), unit.local("loaded")
+    major, minor = compiled.toolchain
+    head = [
+        f"{name}_driver: {name}.cubin launched through the CUDA driver, written by Fireiron {VERSION}. For C and C++.",
+        "",
+        f"{name}.cubin was made by NVRTC {major}.{minor}, for a driver of CUDA {major} or newer and {_devices(unit.kernel.architecture)}.",
+        "",
+        *unit.contract(),
+        "",
+        *(f"Build: {line}" for line in driver_build(unit).values()),
+        "and link with -lcuda.",
+    ]
+    constants = [
+        *unit.constants(),
+        f"#define {unit.macro('CUBIN_BYTES')} {len(compiled.cubin)}UL",
+        f"#define {unit.macro('CUBIN_HASH')} 0x{fnv(compiled.cubin):08x}UL /* FNV-1a */",
+    ]
+    body = [
+        *_filled(unit, _PROTOTYPES),
+        "/* Why the kernel does not serve these arguments, a static text; NULL if it does. */",
+        f"const char *{name}_driver_check({unit.parameters(pointer='CUdeviceptr ')});",
+        "",
+        "/* Launch in the context that the kernel was loaded into; CUDA_ERROR_INVALID_VALUE for what the check refuses. */",
+        f"CUresult {name}_driver_launch(const {name}_driver *{loaded},",
+        f"    {unit.parameters(f'CUstream {stream}', pointer='CUdeviceptr ')});",
+    ]
+    return header(f"FIREIRON_{name.upper()}_DRIVER_H", head, ("cuda.h", "stddef.h"), constants, body)
+
+
+def driver_build(unit: Unit) -> dict[str, str]:
+    """What a C compiler can build, and the command."""
+    return {"driver launcher": f"cc -O2 -I$CUDA_HOME/include -c {unit.name}_driver.c -o {unit.name}_driver.o"}
+
+
+def driver_source(unit: Unit) -> str:
+    """`NAME_driver.c`."""
+    name = unit.name
+    lines = [
+        f"/* {name}_driver.h has the contract and the command that builds this file. */",
+        f'#include "{name}_driver.h"',
+        "",
+        "#include <stdint.h>",
+        "#include <stdio.h>",
+        "#include <stdlib.h>",
+        "",
+        *unit.minimum(),
+        *unit.refusal(),
+        "",
+        f"const char *{name}_driver_check({unit.parameters(pointer='CUdeviceptr ')})",
+        "{",
+        f"  return {unit.refused()};",
+        "}",
+        "",
+        *_filled(unit, _LOADING),
+        *_launch(unit),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _filled(unit: Unit, template: str) -> list[str]:
+    reserve = _RESERVE.format(unit.dynamic) if unit.dynamic > DEFAULT_SHARED else ""
+    values = {"RESERVE": reserve, "MACRO_": unit.macro(""), "NAME": unit.name}
+    return re.sub("RESERVE|MACRO_|NAME", lambda found: values[found[0]], template).split("\n")
+
+
+def _launch(unit: Unit) -> list[str]:
+    loaded, stream, status, arguments = (unit.local(one) for one in ("loaded", "stream", "status", "arguments"))
+    lines = [
+        f"CUresult {unit.name}_driver_launch(const {unit.name}_driver *{loaded},",
+        f"    {unit.parameters(f'CUstream {stream}', pointer='CUdeviceptr ')})",
+        "{",
+        f"  void *{arguments}[] = {{{', '.join(f'&{one}' for one in unit.names)}}};",
+        *([f"  CUresult {status};"] if unit.kernel.zeroed else []),
+        f"  if ({unit.name}_driver_check({', '.join(unit.names)}) != NULL)",
+        "    return CUDA_ERROR_INVALID_VALUE;",
+    ]
+    for name, width, pitch, rows in unit.zeroed():
+        whole = f"cuMemsetD8Async({name}, 0, {width} * {rows}, {stream})"
+        step = whole if width == pitch else f"cuMemsetD2D8Async({name}, {pitch}, 0, {width}, {rows}, {stream})"
+        lines += [f"  {status} = {step};", f"  if ({status} != CUDA_SUCCESS)", f"    return {status};"]
+    return [
+        *lines,
+        f"  return cuLaunchKernel({loaded}->kernel, (unsigned)({c_text(unit.kernel.grid)}), 1, 1, {unit.macro('THREADS')}, 1, 1,",
+        f"                        {unit.dynamic}, {stream}, {arguments}, NULL);",
+        "}",
+    ]
+
+
+def _devices(architecture: Architecture) -> str:
+    """The GPUs that run machine code for an architecture: the same major capability, the minor not smaller."""
+    major, minor = divmod(architecture.capability, 10)
+    if architecture.name.endswith("a"):
+        return f"GPUs of compute capability {major}.{minor} alone"
+    return f"GPUs of compute capability {major}.{minor} or above, below {major + 1}.0"
+
+
+def fnv(data: bytes) -> int:
+    """FNV-1a in 32 bits: whether a file is the one that was written with its launcher. No protection against malice."""
+    value = 2166136261
+    for byte in data:
+        value = (value ^ byte) * 16777619 & 0xFFFFFFFF
+    return value

@@ -1,0 +1,116 @@
+"""`NAME.h` and `NAME.cu`: the kernel with a launcher for the CUDA runtime."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fireiron._version import VERSION
+from fireiron.export.unit import DEFAULT_SHARED, Unit, c_text, header
+
+_OLDEST_OF_13: Final = 75  # the oldest compute capability that CUDA 13 generates code for
+
+
+def runtime_header(unit: Unit) -> str:
+    """`NAME.h`."""
+    name, stream = unit.name, unit.local("stream")
+    head = [f"{name}: {unit.kernel.spec} on {unit.kernel.architecture}, written by Fireiron {VERSION}. For C and C++.", ""]
+    head += [*unit.contract(), "", *_building(unit)]
+    body = [
+        "/* Why the kernel does not serve these arguments, a static text; NULL if it does. Nothing is launched. */",
+        f"const char *{name}_check({unit.parameters()});",
+        "",
+        f"/* Launch on the current device; returns before the kernel has run. Arguments that {name}_check refuses give",
+        " * cudaErrorInvalidValue, and nothing is launched; other codes are those of the CUDA runtime. Any thread may call it,",
+        " * also while the stream is captured into a graph. */",
+        f"cudaError_t {name}_launch({unit.parameters(f'cudaStream_t {stream}')});",
+        "",
+        f"/* {unit.macro('VERSION')}, as it was when the library was built. */",
+        f"const char *{name}_version(void);",
+    ]
+    return header(f"FIREIRON_{name.upper()}_H", head, ("cuda_runtime_api.h",), unit.constants(), body)
+
+
+def runtime_build(unit: Unit) -> dict[str, str]:
+    """What nvcc can build, and the commands."""
+    name, nvcc = unit.name, f"nvcc -std=c++17 -O3 -arch={unit.kernel.architecture}"
+    return {
+        "object": f"{nvcc} -c {name}.cu -o {name}.o",
+        "static library": f"{nvcc} --lib {name}.cu -o lib{name}.a",
+        "shared library": f"{nvcc} --shared -Xcompiler -fPIC {name}.cu -o lib{name}.so",
+    }
+
+
+def _building(unit: Unit) -> list[str]:
+    old = unit.kernel.architecture.capability < _OLDEST_OF_13
+    return [
+        f"Build with nvcc{' of CUDA 12 (13 dropped this target)' if old else ''}, one of",
+        *(f"  {line}" for line in runtime_build(unit).values()),
+        "A program links the object or the library, and the CUDA runtime: -lcudart, or nvcc as its linker. The kernel was proven",
+        "with nvcc's own arithmetic: denormals kept, divisions rounded, products and sums contracted. --use_fast_math changes it.",
+    ]
+
+
+def runtime_source(unit: Unit) -> str:
+    """`NAME.cu`."""
+    name = unit.name
+    lines = [
+        f"// {name}.h has the contract and the commands that build this file.",
+        f'#include "{name}.h"',
+        "",
+        "#include <stdint.h>",
+        "",
+        unit.text.rstrip("\n"),
+        "",
+        *unit.refusal(),
+        "",
+        f'extern "C" const char *{name}_check({unit.parameters()})',
+        "{",
+        f"  return {unit.refused()};",
+        "}",
+        "",
+        *_launch(unit),
+        "",
+        f'extern "C" const char *{name}_version(void)',
+        "{",
+        f"  return {unit.macro('VERSION')};",
+        "}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _launch(unit: Unit) -> list[str]:
+    stream, arguments, blocks = (unit.local(one) for one in ("stream", "arguments", "blocks"))
+    return [
+        f'extern "C" cudaError_t {unit.name}_launch({unit.parameters(f"cudaStream_t {stream}")})',
+        "{",
+        f"  if ({unit.name}_check({', '.join(unit.names)}) != nullptr)",
+        "    return cudaErrorInvalidValue;",
+        *(f"  {line}" for line in _preparation(unit)),
+        f"  const unsigned {blocks} = static_cast<unsigned>({c_text(unit.kernel.grid)});",
+        f"  void *{arguments}[] = {{{', '.join(f'(void *)&{one}' for one in unit.names)}}};",
+        "  return cudaLaunchKernel(",
+        f"      reinterpret_cast<const void *>({unit.kernel.name}), dim3({blocks}), dim3({unit.macro('THREADS')}), {arguments},",
+        f"      {unit.dynamic}, {stream});",
+        "}",
+    ]
+
+
+def _preparation(unit: Unit) -> list[str]:
+    """What comes before the launch itself; a step that fails ends it.
+
+    Shared memory above 48 KiB is asked for at each launch: it costs a fraction of one, and stays right after a device reset.
+    """
+    stream, status = unit.local("stream"), unit.local("status")
+    steps = []
+    if unit.dynamic > DEFAULT_SHARED:
+        steps.append(f"cudaFuncSetAttribute({unit.kernel.name}, cudaFuncAttributeMaxDynamicSharedMemorySize, {unit.dynamic})")
+    for name, width, pitch, rows in unit.zeroed():
+        if width == pitch:
+            steps.append(f"cudaMemsetAsync({name}, 0, {width} * {rows}, {stream})")
+        else:
+            steps.append(f"cudaMemset2DAsync({name}, {pitch}, 0, {width}, {rows}, {stream})")
+    lines = [f"cudaError_t {status};"] if steps else []
+    for step in steps:
+        lines += [f"{status} = {step};", f"if ({status} != cudaSuccess)", f"  return {status};"]
+    return lines

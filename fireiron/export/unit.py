@@ -1,0 +1,294 @@
+"""What the files of an export share: the contract in words, and the C function that holds a caller to it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from fireiron._version import VERSION
+from fireiron.errors import ArgumentError, LaunchError
+from fireiron.expr import FALSE, INT_MAX, TRUE, Expr, Min, Var, as_expr, constant, is_cuda_name
+from fireiron.tensor import MatrixLayout
+
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
+    from fireiron.ir import Buffer, Kernel
+
+DEFAULT_SHARED: Final = 48 * 1024
+"""Bytes of shared memory that a block may use without asking; CUDA C++ Programming Guide, compute capabilities."""
+
+C_TYPES: Final = ("float", "double", "int", "signed char")
+"""Element types that C has too; pointers to others are pointers to void."""
+
+_TAKEN: Final = (
+    *("restrict", "_Bool", "NULL", "size_t", "uintptr_t", "dim3", "cudaError_t", "cudaStream_t"),
+    *("CUresult", "CUstream", "CUdeviceptr", "CUmodule", "CUfunction"),
+)
+"""Names that a header must not give to a parameter, beyond the keywords of C++."""
+
+
+@attrs.frozen(eq=False, slots=False)
+class Unit:
+    """A kernel under the name of its export: functions are called `NAME_...`, the kernel itself `NAME_kernel`."""
+
+    name: str
+    kernel: Kernel
+    program: Program
+
+    @staticmethod
+    def of(program: Program, name: str) -> Unit:
+        """The unit of a program; a name that C or its headers would misread is refused."""
+        if not is_cuda_name(name) or name in _TAKEN or name.startswith("_") or "__" in name:
+            legal = "ASCII letters, digits and single _, a letter first, no keyword of C or C++"
+            raise ArgumentError("export: a name must be an identifier of C", got=name, legal=legal)
+        unit = Unit(name, attrs.evolve(program.ir, name=f"{name}_kernel"), program)
+        for parameter in unit.names:
+            if parameter in _TAKEN or parameter.startswith(f"{name}_"):
+                raise ArgumentError(f"export: {parameter} means something else in the header of {name}", hint="rename the symbol")
+        for text, condition in unit.kernel.facts:
+            if condition == FALSE:
+                raise LaunchError(f"the kernel serves no sizes: {text}", within=unit.kernel.spec)
+        return unit
+
+    @functools.cached_property
+    def text(self) -> str:
+        """CUDA C++ of the kernel alone."""
+        from fireiron import cuda
+
+        return cuda.emit(self.kernel)
+
+    @property
+    def operands(self) -> tuple[Buffer, ...]:
+        """The parameters that are pointers."""
+        return tuple(buffer for buffer in self.kernel.buffers if buffer.parameter)
+
+    @property
+    def dynamic(self) -> int:
+        """Bytes of dynamic shared memory."""
+        from fireiron import cuda
+
+        return cuda.dynamic_shared_bytes(self.kernel)
+
+    @property
+    def version(self) -> str:
+        """Where the kernel comes from, on one line."""
+        operands = ", ".join(f"{one.name} {one.dtype} {_layout(one)}" for one in self.operands)
+        chosen = " ".join(f"{name}={value}" for name, value in self.program.chosen.items())
+        digest = hashlib.sha256(self.text.encode()).hexdigest()[:16]
+        parts = [f"fireiron {VERSION}", str(self.kernel.spec), operands, chosen, self.kernel.architecture.name, f"kernel {digest}"]
+        return "; ".join(part for part in parts if part)
+
+    # ------------------------------------------------------------------------------------------ names
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the parameters."""
+        return [*(one.name for one in self.operands), *(symbol.name for symbol in self.kernel.symbols)]
+
+    def macro(self, name: str) -> str:
+        """The name of a macro."""
+        return f"{self.name.upper()}_{name}"
+
+    def local(self, name: str) -> str:
+        """A name that no parameter has."""
+        while name in self.names:
+            name += "_"
+        return name
+
+    def parameters(self, *more: str, pointer: str = "") -> str:
+        """The parameters of a C function: the operands (as `pointer`, or typed ones), the sizes, and more."""
+        pointers = [f"{pointer or _pointer(one)}{one.name}" for one in self.operands]
+        return ", ".join([*pointers, *(f"int {symbol.name}" for symbol in self.kernel.symbols), *more])
+
+    # ------------------------------------------------------------------------------------------ the contract
+
+    def contract(self) -> list[str]:
+        """What a caller keeps to, in English."""
+        kernel = self.kernel
+        lines = ["Operands, in GPU memory:", *(f"  {line}" for one in self.operands for line in self._operand(one))]
+        outputs, inputs = ([one.name for one in self.operands if one.written == written] for written in (True, False))
+        if inputs:
+            lines.append(f"{' and '.join(outputs)} must not overlap {' or '.join(inputs)}.")
+        if kernel.symbols:
+            lines += ["Sizes, known at run time:", *(f"  {_range(symbol)}" for symbol in kernel.symbols)]
+        fixed = [f"{dim} < {size}" for dim, size in zip(kernel.spec.dims, kernel.spec.sizes, strict=True) if constant(size) is not None]
+        if fixed:
+            lines.append(f"Sizes, built in: {', '.join(fixed)}.")
+        lines += [f"Requires: {text}{_condition(condition)}." for text, condition in kernel.facts]
+        lines += [f"UNCHECKED, races are not excluded: {reason}" for reason in kernel.unchecked]
+        lines.append(f"A launch has {_readable(kernel.grid)} blocks of {kernel.threads} threads.")
+        tiles = [spec for _, spec in self.program.trace() if spec.level.name == "Block"]
+        return [*lines, *(f"A block performs {_readable(spec)}." for spec in tiles[:1])]
+
+    def _operand(self, buffer: Buffer) -> list[str]:
+        labels = [Var(dim) for dim in self.kernel.spec.uses[buffer.name]]
+        shape = " x ".join(map(_readable, buffer.tensor.shape))
+        name, place, align = buffer.name, _readable(buffer.storage.address(labels)), buffer.tensor.align
+        kind = "" if buffer.dtype.cuda in C_TYPES else f" ({buffer.dtype.cuda})"
+        return [
+            f"{name}: {shape} elements of {buffer.dtype}{kind}, {self._role(buffer)};",
+            f"   element ({', '.join(map(str, labels))}) is {name}[{place}]; the address is a multiple of {align} bytes.",
+        ]
+
+    def _role(self, buffer: Buffer) -> str:
+        adds = getattr(self.kernel.spec, "accumulate", FALSE)
+        if not buffer.written:
+            return "read"
+        if buffer.name in self.kernel.zeroed:
+            return "set to zero by the launcher, then added to in no fixed order"
+        return "written" if adds == FALSE else "added to" if adds == TRUE else f"added to if {_readable(adds)}, else written"
+
+    def constants(self) -> list[str]:
+        """The macros that all headers define, alike."""
+        rows = [
+            ("VERSION", quoted(self.version)),
+            ("ARCHITECTURE", quoted(self.kernel.architecture.name)),
+            ("THREADS", f"{self.kernel.threads} /* a block */"),
+            ("SHARED_BYTES", f"{self.kernel.shared_bytes} /* of shared memory a block */"),
+        ]
+        rows += [(f"ALIGN_{one.name.upper()}", f"{one.tensor.align} /* bytes */") for one in self.operands]
+        return [f"#define {self.macro(name)} {value}" for name, value in rows]
+
+    # ------------------------------------------------------------------------------------------ host code
+
+    def refusal(self) -> list[str]:
+        """A static function of addresses and sizes, the same in C and C++: the text of a refusal, or null."""
+        lines = [f"static const char *{self.name}_refusal({self.parameters(pointer='uintptr_t ')})", "{"]
+        for condition, text in (*self._wrong_sizes(), *self._wrong_addresses(), *self._overlaps()):
+            lines += [f"  if ({condition})", f"    return {quoted(text)};"]
+        return [*lines, "  return 0;", "}"]
+
+    def refused(self) -> str:
+        """The call of that function with the parameters of a public one."""
+        arguments = [*(f"(uintptr_t){one.name}" for one in self.operands), *(symbol.name for symbol in self.kernel.symbols)]
+        return f"{self.name}_refusal({', '.join(arguments)})"
+
+    def _wrong_sizes(self) -> Iterable[tuple[str, str]]:
+        for symbol in self.kernel.symbols:
+            above = f" || {symbol} > {symbol.high}" if symbol.high < INT_MAX else ""  # a compiler warns of a test that cannot fail
+            multiple = f" || {symbol} % {symbol.multiple_of} != 0" if symbol.multiple_of > 1 else ""
+            yield f"{symbol} < {symbol.low}{above}{multiple}", f"required: {_range(symbol)}"
+        for text, condition in self.kernel.facts:
+            if condition != TRUE:
+                yield f"!({c_text(condition)})", f"required: {text}{_condition(condition)}"
+
+    def _wrong_addresses(self) -> Iterable[tuple[str, str]]:
+        for one in self.operands:
+            yield f"{one.name} == 0", f"{one.name} is NULL"
+            if one.tensor.align > 1:
+                yield f"{one.name} % {one.tensor.align} != 0", f"the address of {one.name} is no multiple of {one.tensor.align} bytes"
+
+    def _overlaps(self) -> Iterable[tuple[str, str]]:
+        for out in self.operands:
+            for other in self.operands:
+                if out.written and not other.written:
+                    condition = f"{out.name} < {other.name} + {_bytes(other)} && {other.name} < {out.name} + {_bytes(out)}"
+                    yield condition, f"{out.name} overlaps {other.name}"
+
+    def zeroed(self) -> Iterable[tuple[str, str, str, str]]:
+        """Of each output that blocks add to: its name, the bytes of a row, from one row to the next, and rows.
+
+        The space between rows is not the kernel's to write.
+        """
+        for name in self.kernel.zeroed:
+            buffer = self.kernel.buffer(name)
+            row, step, rows = _rows(buffer)
+            width, pitch = (f"(size_t)({c_text(value)}) * {buffer.dtype.bytes}" for value in (row, step))
+            yield name, width, pitch, f"(size_t)({c_text(rows)})"
+
+    def minimum(self) -> list[str]:
+        """`min`, which CUDA C++ has and C has not, if an expression of the host needs it."""
+        values = [self.kernel.grid, *(condition for _, condition in self.kernel.facts), *map(_extent, self.operands)]
+        return ["#define min(a, b) ((a) < (b) ? (a) : (b))", ""] if any(map(_has_minimum, values)) else []
+
+
+# ---------------------------------------------------------------------------------------------- pieces of text
+
+
+def c_text(value: Expr) -> str:
+    """A C expression of sizes, in 64 bits where 32 could overflow."""
+    from fireiron.cuda import expression
+
+    return expression(value)
+
+
+def starred(lines: Iterable[str]) -> list[str]:
+    """Lines inside a comment of C, which none of them ends."""
+    return [f" * {_plain(line).replace('*/', '* /').replace('/*', '/ *')}".rstrip() for line in lines]
+
+
+def quoted(text: str) -> str:
+    """A string literal of C, without what could be a trigraph."""
+    escaped = _plain(text).replace("\\", "\\\\").replace('"', '\\"').replace("??", '?""?')
+    return f'"{escaped}"'
+
+
+def header(guard: str, head: list[str], includes: tuple[str, ...], constants: list[str], body: list[str]) -> str:
+    """A header for C and C++."""
+    opening = ["/*", *starred(head), " */", f"#ifndef {guard}", f"#define {guard}", "", *(f"#include <{one}>" for one in includes)]
+    linkage = ["", "#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
+    closing = ["", "#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {guard} */", ""]
+    return "\n".join([*opening, "", *constants, *linkage, *body, *closing])
+
+
+def _plain(text: object) -> str:
+    """Printable ASCII on one line."""
+    return re.sub(r"[^ -~]+", " ", str(text))
+
+
+def _readable(value: Any) -> str:
+    return str(value).replace("//", "/")
+
+
+def _condition(condition: Expr) -> str:
+    return f" ({_readable(condition)})" if constant(condition) is None else ""
+
+
+def _range(symbol: Var) -> str:
+    multiple = f", a multiple of {symbol.multiple_of}" if symbol.multiple_of > 1 else ""
+    return f"{symbol.low} <= {symbol} <= {symbol.high}{multiple}"
+
+
+def _layout(buffer: Buffer) -> str:
+    layout = buffer.tensor.layout
+    if not isinstance(layout, MatrixLayout):
+        return str(layout)
+    return f"{layout.order}-major" + ("" if layout.leading is None else f" ld={_readable(layout.leading)}")
+
+
+def _pointer(buffer: Buffer) -> str:
+    kind = buffer.dtype.cuda if buffer.dtype.cuda in C_TYPES else "void"
+    return f"{kind} *" if buffer.written else f"const {kind} *"
+
+
+def _extent(buffer: Buffer) -> Expr:
+    """Elements from the first to the last of a parameter, both included: less than its rows take where they are padded."""
+    total: Expr = as_expr(1)
+    for size, modes in zip(buffer.tensor.shape, buffer.storage.dims, strict=True):
+        total = total + (size - 1) * modes[0].weight
+    return total
+
+
+def _bytes(buffer: Buffer) -> str:
+    return f"(uintptr_t)({c_text(_extent(buffer))}) * {buffer.dtype.bytes}"
+
+
+def _rows(buffer: Buffer) -> tuple[Expr, Expr, Expr]:
+    """A matrix in memory: elements of a row, elements from one row to the next, rows (columns, where these lie together)."""
+    layout, shape = buffer.tensor.layout, buffer.tensor.shape
+    if not isinstance(layout, MatrixLayout):
+        raise ArgumentError(f"export: {buffer.name} is set to zero before the launch, and is stored as {layout}", legal="RowMajor ColMajor")
+    first = 0 if layout.order == "col" or len(shape) < 2 else 1
+    count: Expr = as_expr(1)
+    for dim, size in enumerate(shape):
+        count = count if dim == first else count * size
+    return shape[first], shape[first] if layout.leading is None else layout.leading, count
+
+
+def _has_minimum(value: Expr) -> bool:
+    return isinstance(value, Min) or any(map(_has_minimum, value.children))

@@ -1,0 +1,432 @@
+"""Exports: the files, the refusals that their C states, what compiles; without a GPU, and as far as possible without CUDA."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from exports import CASES, K, M, N, built, cuda_headers, main_text, nvcc
+from problems import library
+
+from fireiron import *
+from fireiron.cli import main
+from fireiron.toolchain import compile_cuda
+
+CC = shutil.which("cc") or shutil.which("gcc")
+STRICT = ["-Wall", "-Wextra", "-pedantic", "-Werror"]
+needs_cc = pytest.mark.skipif(CC is None, reason="needs a C compiler")
+needs_nvcc = pytest.mark.skipif(nvcc() is None or cuda_headers() is None, reason="needs nvcc and the headers of the CUDA toolkit")
+
+plain = MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+
+
+def small(*sizes, **options):
+    return plain(MatMul(*(sizes or (64, 48, 20)), **options)(GL, GL, GL)(Kernel))
+
+
+# ---------------------------------------------------------------------------------------------- files
+
+
+def test_files(tmp_path):
+    exported = export(small(), tmp_path / "new" / "folder", "gemm", arch="sm_80")
+    names = ["gemm.h", "gemm.cu", "gemm.cubin", "gemm_driver.h", "gemm_driver.c"]
+    assert [path.name for path in exported.files] == names
+    assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == sorted(names)
+    assert exported.files[2].read_bytes()[:4] == b"\x7fELF" and b"gemm_kernel" in exported.files[2].read_bytes()
+    assert set(exported.build) == {"object", "static library", "shared library", "driver launcher"}
+    assert exported.build["object"] == "nvcc -std=c++17 -O3 -arch=sm_80 -c gemm.cu -o gemm.o"
+    header = exported.files[0].read_text()
+    assert all(line in header for what, line in exported.build.items() if what != "driver launcher")
+    assert exported.build["driver launcher"] in exported.files[3].read_text()
+
+
+def test_equal_in_every_process(tmp_path):
+    """The bytes hold no date, path or number of a process."""
+    case = "from strategies import split_k_blocks as s; from fireiron import export; import sys\n"
+    case += "export(s.strategy(s.spec(64, 64, 512)), sys.argv[1], 'gemm', arch='sm_80')"
+    for folder in ("one", "two"):
+        subprocess.run([sys.executable, "-c", case, tmp_path / folder], check=True)
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
+
+
+def test_nothing_is_overwritten(tmp_path):
+    (tmp_path / "gemm.cu").write_text("mine")
+    with pytest.raises(StoreError, match=r"gemm\.cu exists"):
+        export(small(), tmp_path, "gemm", cubin=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["gemm.cu"] and (tmp_path / "gemm.cu").read_text() == "mine"
+    export(small(), tmp_path, "gemm", cubin=False, overwrite=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"gemm.cu", "gemm.h"} and "gemm_kernel" in (tmp_path / "gemm.cu").read_text()
+
+
+def test_no_machine_code_of_another_export_stays(tmp_path):
+    export(small(), tmp_path, "gemm")
+    with pytest.raises(StoreError, match="earlier export"):
+        export(small(64, 64, 64), tmp_path, "gemm", cubin=False, overwrite=True)
+    assert "MatMul(64,48,20)" in (tmp_path / "gemm.h").read_text()
+    export(small(64, 64, 64), tmp_path, "gemm", overwrite=True)
+    assert "MatMul(64,64,64)" in (tmp_path / "gemm_driver.h").read_text()
+
+
+def test_all_or_nothing(tmp_path, monkeypatch):
+    """A file that appears between the check and the write, and a disk that fails: what was written is taken back."""
+    link = Path.hardlink_to
+
+    def race(self, target):
+        if self.name == "gemm.cu":
+            self.write_text("theirs")
+        link(self, target)
+
+    monkeypatch.setattr(Path, "hardlink_to", race)
+    with pytest.raises(StoreError, match=r"gemm\.cu exists"):
+        export(small(), tmp_path, "gemm", cubin=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["gemm.cu"] and (tmp_path / "gemm.cu").read_text() == "theirs"
+
+
+def test_folder_that_is_a_file(tmp_path):
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(StoreError, match="taken"):
+        export(small(), tmp_path / "taken", cubin=False)
+    (tmp_path / "gemm.h").mkdir()
+    with pytest.raises(StoreError, match=r"gemm\.h is no regular file"):
+        export(small(), tmp_path, "gemm", cubin=False, overwrite=True)
+
+
+def test_what_is_exported(tmp_path):
+    compiled = small().compile("sm_80")
+    by_kernel = export(compiled, tmp_path / "kernel", cubin=False)
+    by_strategy = export(small(), tmp_path / "strategy", arch="sm_80", cubin=False)
+    export(compiled.program, tmp_path / "program", arch="sm_80", cubin=False)
+    assert [path.name for path in by_kernel.files] == ["matmul.h", "matmul.cu"]
+    for path, other in zip(by_kernel.files, by_strategy.files, strict=True):
+        assert path.read_bytes() == other.read_bytes() == (tmp_path / "program" / path.name).read_bytes()
+    with pytest.raises(ArgumentError, match="compiled for sm_80"):
+        export(compiled, tmp_path / "other", arch="sm_90")
+    with pytest.raises(ArgumentError, match="no kernel"):
+        export("matmul", tmp_path / "other")
+    with pytest.raises(ArgumentError, match="not bound"):
+        export(plain, tmp_path / "other")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "class", "restrict", "1st", "_x", "a__b", "ü", "../up", "dim3", 3])
+def test_names(tmp_path, name):
+    with pytest.raises(ArgumentError, match="identifier of C"):
+        export(small(), tmp_path, name, cubin=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_of_sizes(tmp_path):
+    with pytest.raises(ArgumentError, match="restrict"):
+        export(small(sym("restrict"), 8, 8), tmp_path, cubin=False)
+    with pytest.raises(ArgumentError, match="gemm_launch"):
+        export(small(sym("gemm_launch"), 8, 8), tmp_path, "gemm", cubin=False)
+    exported = export(small(sym("stream"), sym("status"), sym("blocks")), tmp_path, "gemm", cubin=False)
+    assert "int stream, int status, int blocks, cudaStream_t stream_" in exported.files[0].read_text()
+
+
+def test_old_targets_name_their_compiler(tmp_path):
+    assert "nvcc of CUDA 12" in export(small(), tmp_path, "old", arch="sm_52", cubin=False).files[0].read_text()
+    assert "CUDA 12" not in export(small(), tmp_path, "recent", arch="sm_75", cubin=False).files[0].read_text()
+
+
+# ---------------------------------------------------------------------------------------------- the contract
+
+
+def test_contract(tmp_path):
+    case = CASES["added_padded"]
+    text = export(library(case.strategy).strategy(case.spec), tmp_path, "added", arch="sm_80", cubin=False).files[0].read_text()
+    assert "A: M x K elements of float16 (__half), read;" in text and "element (m, k) is A[" in text
+    assert "C: M x N elements of float32, set to zero by the launcher, then added to" in text
+    assert "element (m, n) is C[" in text and "ldc * m" in text
+    assert "8 <= N <= 2147479552, a multiple of 8" in text
+    assert "Requires: the leading dimension of C is at least N" in text
+    assert "C must not overlap A or B." in text
+    assert "const void *A, const void *B, float *C, int M, int N, int K, int ldc, cudaStream_t stream" in text
+    assert "A block performs MatMul(64,64," in text
+    assert '#define ADDED_ARCHITECTURE "sm_80"' in text and "#define ADDED_THREADS 128" in text and "#define ADDED_ALIGN_C 16" in text
+    assert "C float32 row-major ld=ldc" in text and "parts=16 bk=64" in text
+
+
+def test_version_names_the_kernel(tmp_path):
+    """Another tunable, another version."""
+    entry = library("split_k_blocks")
+    texts = []
+    for parts in (16, 8):
+        exported = export(entry.strategy.with_(parts=parts)(entry.spec(64, 64, 512)), tmp_path / str(parts), "gemm", cubin=False)
+        texts.append(next(line for line in exported.files[0].read_text().split("\n") if "GEMM_VERSION" in line))
+    assert texts[0] != texts[1] and "fireiron" in texts[0]
+
+
+def test_zeroing(tmp_path):
+    packed = export(CASES["added"].program("sm_80"), tmp_path, "packed", cubin=False).files[1].read_text()
+    assert "cudaMemsetAsync(C, 0, (size_t)(64) * 4 * (size_t)(70), stream)" in packed
+    padded = export(CASES["added_padded"].program("sm_80"), tmp_path, "padded", cubin=False).files[1].read_text()
+    assert "cudaMemset2DAsync(C, (size_t)(ldc) * 4, 0, (size_t)(N) * 4, (size_t)(M), stream)" in padded
+    assert "Memset" not in export(CASES["floats"].program("sm_80"), tmp_path, "plain", cubin=False).files[1].read_text()
+
+
+def test_shared_memory_is_asked_for_where_it_is_more_than_the_default(tmp_path):
+    large = export(CASES["static_halves"].program("sm_80"), tmp_path, "large", cubin=False).files[1].read_text()
+    assert "cudaFuncSetAttribute(large_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 98304)" in large
+    assert "cudaFuncSetAttribute" not in export(small(), tmp_path, "small", cubin=False).files[1].read_text()
+
+
+# ---------------------------------------------------------------------------------------------- the command
+
+
+def test_command(tmp_path, capsys):
+    arguments = ["export", "gemm_nn", "-M", "128", "-N", "128", "-K", "16", "--arch", "sm_80", "-o", str(tmp_path)]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert (
+        str(tmp_path / "gemm_nn.cubin") in out
+        and "nvcc -std=c++17 -O3 -arch=sm_80 --shared -Xcompiler -fPIC gemm_nn.cu -o libgemm_nn.so" in out
+    )
+    assert main(arguments) == 2 and "exists" in capsys.readouterr().err
+    assert main([*arguments, "--force", "--name", "other", "--no-cubin", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["name"] == "other" and value["files"] == [str(tmp_path / "other.h"), str(tmp_path / "other.cu")]
+    assert main([*arguments, "--name", "a-b"]) == 2
+
+
+def test_command_names_a_users_strategy(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text("from fireiron import *\nfast = MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()\n")
+    for argument, name in ((f"{path}:fast", "fast"), (str(path), "mine")):
+        assert main(["export", argument, "-o", str(tmp_path / name), "--no-cubin"]) == 0
+        assert (tmp_path / name / f"{name}.cu").exists()
+    with pytest.raises(SystemExit):
+        main(["export", str(path)])
+
+
+# ---------------------------------------------------------------------------------------------- without CUDA: a driver of our own
+
+CUDA_H = """
+#ifndef CUDA_H
+#define CUDA_H
+#include <stddef.h>
+typedef unsigned long long CUdeviceptr;
+typedef struct module_ *CUmodule;
+typedef struct function_ *CUfunction;
+typedef struct stream_ *CUstream;
+typedef enum { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1, CUDA_ERROR_OUT_OF_MEMORY = 2, CUDA_ERROR_INVALID_IMAGE = 200,
+               CUDA_ERROR_FILE_NOT_FOUND = 301, CUDA_ERROR_NOT_FOUND = 500 } CUresult;
+typedef enum { CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 } CUfunction_attribute;
+CUresult cuModuleLoadData(CUmodule *module, const void *image);
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
+CUresult cuModuleUnload(CUmodule module);
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value);
+CUresult cuMemsetD8Async(CUdeviceptr start, unsigned char value, size_t count, CUstream stream);
+CUresult cuMemsetD2D8Async(CUdeviceptr start, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream);
+CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                        unsigned shared, CUstream stream, void **arguments, void **extra);
+#endif
+"""
+"""As much of the driver's header as the launcher needs."""
+
+DRIVER_C = """
+#include <stdio.h>
+#include <string.h>
+#include <cuda.h>
+#include "gemm_driver.h"
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+  *module = (CUmodule)1;
+  printf("load %.3s\\n", (const char *)image + 1);
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+  *function = (CUfunction)module;
+  printf("function %s\\n", name);
+  return strcmp(name, "gemm_kernel") ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+}
+CUresult cuModuleUnload(CUmodule module) { (void)module; printf("unload\\n"); return CUDA_SUCCESS; }
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value)
+{
+  (void)function;
+  printf("attribute %d %d\\n", (int)attribute, value);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemsetD8Async(CUdeviceptr start, unsigned char value, size_t count, CUstream stream)
+{
+  (void)stream;
+  printf("set %llx %d %lu\\n", start, value, (unsigned long)count);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemsetD2D8Async(CUdeviceptr start, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream)
+{
+  (void)stream;
+  printf("set %llx %lu %d %lu %lu\\n", start, (unsigned long)pitch, value, (unsigned long)width, (unsigned long)height);
+  return CUDA_SUCCESS;
+}
+CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                        unsigned shared, CUstream stream, void **arguments, void **extra)
+{
+  int position;
+  (void)function; (void)stream; (void)extra;
+  printf("launch %u %u %u %u %u %u %u:", gx, gy, gz, bx, by, bz, shared);
+  for (position = 0; position < 3; ++position)
+    printf(" %llx", *(CUdeviceptr *)arguments[position]);
+  for (; position < 3 + SYMBOLS; ++position)
+    printf(" %d", *(int *)arguments[position]);
+  printf("\\n");
+  return CUDA_SUCCESS;
+}
+int main(int argc, char **argv)
+{
+  gemm_driver loaded;
+  (void)argc;
+  if (gemm_driver_load_file(&loaded, "nowhere") != CUDA_ERROR_FILE_NOT_FOUND) return 1;
+  if (gemm_driver_load_file(&loaded, argv[0]) != CUDA_ERROR_INVALID_IMAGE) return 2;
+  if (gemm_driver_load_file(&loaded, "gemm.cubin") != CUDA_SUCCESS) return 3;
+  CALLS
+  return gemm_driver_unload(&loaded) != CUDA_SUCCESS;
+}
+"""
+
+
+def run_driver(tmp_path, strategy, calls, symbols):
+    """The lines that the launcher makes a recording driver print, for calls `A, B, C, sizes...`."""
+    export(strategy, tmp_path, "gemm", arch="sm_80")
+    (tmp_path / "cuda.h").write_text(CUDA_H)
+    texts = []
+    for arguments in calls:
+        texts.append(
+            f"{{ const char *why = gemm_driver_check({arguments}); CUresult code = gemm_driver_launch(&loaded, {arguments}, NULL);"
+        )
+        texts.append('printf("%d %s\\n", (int)code, why ? why : "served"); }')
+    (tmp_path / "main.c").write_text(DRIVER_C.replace("CALLS", "\n".join(texts)).replace("SYMBOLS", str(symbols)))
+    built(CC, "-std=c99", *STRICT, "-I.", "gemm_driver.c", "main.c", "-o", "main", folder=tmp_path)
+    return built(tmp_path / "main", folder=tmp_path).stdout.splitlines()
+
+
+@needs_cc
+def test_driver_launcher(tmp_path):
+    case = CASES["added_padded"]
+    calls = [
+        "0x10000, 0x20000, 0x1000000, 65, 72, 520, 84",
+        "0x10000, 0x20000, 0x1000000, 65, 73, 520, 84",
+        "0x10000, 0x20000, 0x1000000, 65, 72, 520, 68",
+        "0x10000, 0x20000, 0x1000000, 0, 72, 520, 84",
+        "0x10000, 0x20008, 0x1000000, 65, 72, 520, 84",
+        "0x10000, 0x2000000, 0x11000, 65, 72, 520, 84",
+        "0x10000, 0x2000000, 0x2000010, 65, 72, 520, 84",
+        "0x10000, 0x1000000, 0x20810, 65, 72, 520, 84",  # C begins where A ends: 65 * 520 halves
+        "0x10000, 0x1000000, 0x20800, 65, 72, 520, 84",
+        "0x1000000, 0x10000, 0xffaae0, 65, 72, 520, 84",  # C ends where A begins: 64 * 84 + 72 floats
+        "0x1000000, 0x10000, 0xffaaf0, 65, 72, 520, 84",
+        "0x1000000000, 0x40000000000, 0x20000000000, 2147479552, 2147479552, 8, 2147479552",
+    ]
+    lines = run_driver(tmp_path, case.program("sm_80"), calls, 4)
+    assert lines[:3] == ["load ELF", "function gemm_kernel", "attribute 8 65536"]
+    served = [line for line in lines if line.startswith("launch")]
+    assert served[0] == "launch 64 1 1 128 1 1 65536: 10000 20000 1000000 65 72 520 84"  # 2 x 2 tiles, 16 parts
+    assert next(line for line in lines if line.startswith("set")) == "set 1000000 336 0 288 65"
+    why = [line for line in lines if line[:2] in ("0 ", "1 ")]
+    assert len(served) == 3 and len(why) == len(calls)
+    assert [line[0] for line in why] == list("011111101011")
+    for line, part in zip(
+        why[1:7], ("multiple of 8", "leading dimension of C", "1 <= M", "address of B", "C overlaps A", "C overlaps B"), strict=True
+    ):
+        assert part in line
+    assert "C overlaps A" in why[8] and "C overlaps A" in why[10] and "grid" in why[11]
+    assert lines[-1] == "unload"
+
+
+@needs_cc
+def test_driver_launcher_of_fixed_sizes(tmp_path):
+    lines = run_driver(tmp_path, small(), ["0x10000, 0x20000, 0x30000", "0x10000, 0, 0x30000", "0x10001, 0x20000, 0x30000"], 0)
+    assert lines[2:] == [
+        "launch 4 1 1 64 1 1 0: 10000 20000 30000", "0 served", "1 B is NULL", "1 the address of A is no multiple of 16 bytes", "unload",
+    ]  # fmt: skip
+
+
+@needs_cc
+def test_driver_launcher_refuses_another_cubin(tmp_path):
+    """One changed byte, of the same length."""
+    export(small(), tmp_path, "gemm", arch="sm_80")
+    data = bytearray((tmp_path / "gemm.cubin").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "gemm.cubin").write_bytes(data)
+    (tmp_path / "cuda.h").write_text(CUDA_H)
+    (tmp_path / "main.c").write_text(DRIVER_C.replace("CALLS", "").replace("SYMBOLS", "0"))
+    built(CC, "-std=c99", *STRICT, "-I.", "gemm_driver.c", "main.c", "-o", "main", folder=tmp_path)
+    assert subprocess.run([tmp_path / "main"], cwd=tmp_path).returncode == 3
+
+
+@needs_cc
+@pytest.mark.parametrize("language", ["c", "c++"])
+@pytest.mark.parametrize("name", ["added_padded", "static_halves", "integers"])
+def test_headers_are_c_and_cpp(tmp_path, name, language):
+    """With stubs of the CUDA headers, in any order, twice."""
+    export(CASES[name].program("sm_80"), tmp_path, name)
+    (tmp_path / "cuda.h").write_text(CUDA_H)
+    (tmp_path / "cuda_runtime_api.h").write_text("typedef int cudaError_t;\ntypedef struct stream_ *cudaStream_t;\n")
+    (tmp_path / "main.c").write_text(
+        f'#include "{name}_driver.h"\n#include "{name}.h"\n#include "{name}.h"\nint main(void) {{ return 0; }}\n'
+    )
+    built(CC, "-x", language, "-std=c99" if language == "c" else "-std=c++11", *STRICT, "-I.", "-fsyntax-only", "main.c", folder=tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------- with nvcc
+
+
+@needs_nvcc
+@pytest.mark.parametrize("name", CASES)
+def test_compiles_links_and_refuses(tmp_path, name):
+    """The whole way of a C++ user but the GPU: build line, header, link; refusals need no GPU."""
+    case = CASES[name]
+    exported = export(case.program("sm_80"), tmp_path, name)
+    built(
+        *exported.build["object"].replace("-O3", "-O1").split(), "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra", folder=tmp_path
+    )
+    (tmp_path / "main.cpp").write_text(main_text(name, case, "sm_80"))
+    built(nvcc(), "-std=c++17", "main.cpp", f"{name}.o", "-o", "main", folder=tmp_path)
+    assert built(tmp_path / "main", folder=tmp_path).stdout == "refusals ok\n"
+    built(CC, "-std=c99", *STRICT, "-isystem", cuda_headers(), "-c", f"{name}_driver.c", "-o", "driver.o", folder=tmp_path)
+    (tmp_path / "plain.c").write_text(f"#include \"{name}.h\"\nint main(void) {{ return {name}_version()[0] != 'f'; }}\n")
+    built(CC, "-std=c99", *STRICT, "-isystem", cuda_headers(), "-fsyntax-only", "plain.c", folder=tmp_path)
+
+
+@needs_nvcc
+def test_two_exports_in_one_program(tmp_path):
+    """Names do not collide, nor do those of the kernels."""
+    for name in ("first", "second"):
+        exported = export(small(), tmp_path, name, arch="sm_80", cubin=False)
+        built(*exported.build["object"].split(), folder=tmp_path)
+    calls = "first_check(0, 0, 0) && second_check(0, 0, 0) ? 0 : 1"
+    (tmp_path / "main.cpp").write_text(f'#include "first.h"\n#include "second.h"\nint main() {{ return {calls}; }}\n')
+    built(nvcc(), "main.cpp", "first.o", "second.o", "-o", "main", folder=tmp_path)
+    built(tmp_path / "main", folder=tmp_path)
+
+
+@needs_nvcc
+def test_libraries(tmp_path):
+    exported = export(small(M, N, K), tmp_path, "gemm", arch="sm_80", cubin=False)
+    for what in ("static library", "shared library"):
+        built(*exported.build[what].replace("-O3", "-O0").split(), folder=tmp_path)
+    (tmp_path / "main.cpp").write_text('#include "gemm.h"\nint main() { return gemm_check(0, 0, 0, 1, 8, 8) ? 0 : 1; }\n')
+    built(nvcc(), "main.cpp", "-L.", "-lgemm", "-Xlinker", f"-rpath={tmp_path}", "-o", "main", folder=tmp_path)
+    built(tmp_path / "main", folder=tmp_path)
+    assert "libgemm.so" in subprocess.run(["ldd", tmp_path / "main"], capture_output=True, text=True).stdout
+
+
+def test_the_cubin_is_of_the_kernel_in_the_source(tmp_path):
+    """The text in NAME.cu up to the launcher is what the machine code was made of."""
+    _, source, cubin, *_ = export(small(), tmp_path, "gemm", arch="sm_80").files
+    text = source.read_text()
+    kernel = text[text.index("// MatMul(") : text.index("static const char *gemm_refusal")].rstrip("\n") + "\n"
+    assert compile_cuda(kernel, "sm_80").cubin == cubin.read_bytes()
+
+
+@needs_nvcc
+def test_the_program_of_the_documentation(tmp_path):
+    page = (Path(__file__).parent.parent / "docs" / "export.md").read_text()
+    (tmp_path / "use.cpp").write_text(re.search(r"```cpp\n(.*?)```", page, re.DOTALL)[1])
+    case = CASES["any_halves"]
+    export(case.program("sm_90"), tmp_path, "hgemm", cubin=False)
+    built(nvcc(), "-std=c++17", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra", "-c", "use.cpp", folder=tmp_path)

@@ -1,0 +1,48 @@
+"""Exports on a GPU: C++ programs, built by nvcc against the exported files, compare with loops of their own, bit by bit."""
+
+import ctypes
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from exports import CASES, built, cuda_headers, main_text, nvcc
+
+from fireiron import *
+from fireiron import launch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install fireiron[cuda13])"),
+    pytest.mark.skipif(nvcc() is None or cuda_headers() is None, reason="needs nvcc and the headers of the CUDA toolkit"),
+]
+
+
+def driver_library():
+    """The driver's library on this machine, which need not have a name that linkers look for."""
+    ctypes.CDLL("libcuda.so.1")
+    return re.search(r"\S*/libcuda\.so\S*", Path("/proc/self/maps").read_text())[0]
+
+
+def run(name, case, arch, folder):
+    """Builds the program with both launchers and runs it."""
+    exported = export(case.program(arch), folder, name, newest=launch.driver_version())
+    built(*exported.build["object"].split(), folder=folder)
+    built("cc", "-O2", "-I", cuda_headers(), "-c", f"{name}_driver.c", "-o", "driver.o", folder=folder)
+    (folder / "main.cpp").write_text(main_text(name, case, arch))
+    built(nvcc(), "-std=c++17", "-DDRIVER", "main.cpp", f"{name}.o", "driver.o", "-Xlinker", driver_library(), "-o", "main", folder=folder)
+    return subprocess.run([folder / "main", "gpu", f"{name}.cubin"], cwd=folder, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_program(tmp_path, name):
+    result = run(name, CASES[name], launch.device_arch(), tmp_path)
+    assert (result.stdout, result.returncode) == ("results ok\n", 0), result.stderr
+
+
+def test_wrong_target(tmp_path):
+    """A library for another GPU says so; nothing crashes, nothing is silently left undone."""
+    if launch.device_arch() == "sm_120":
+        pytest.skip("the GPU is the one that this test takes for another")
+    result = run("floats", CASES["floats"], "sm_120", tmp_path)
+    assert result.returncode == 1 and "no kernel image" in result.stdout
