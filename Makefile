@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test fuzz lint bench clean
+.PHONY: demo test fuzz lint bench pictures clean
 
 # One command: Listing 4's strategy as a tree, as CUDA, checked, executed for every thread, compared with NumPy.
 demo: .venv/core
@@ -27,6 +27,10 @@ lint: .venv/dev
 bench: .venv/test
 	$(BIN)/python perf/bench_compile.py
 	$(BIN)/python perf/bench_sim.py
+
+# The figures of docs/pictures.md, drawn anew.
+pictures: .venv/core
+	$(BIN)/python docs/make_pictures.py
 
 .venv/core: setup.cfg pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -1,0 +1,45 @@
+"""`fireiron draw`: pictures of a strategy."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fireiron.cli.arguments import Add, add_strategy, program_of
+
+
+def register(add: Add) -> None:
+    """Add the command."""
+    command = add("draw", run, "pictures: the tree, tiles and their owners, lane maps, banks, the pipeline")
+    add_strategy(command)
+    kinds = "tree, tiles, lanes, banks, timeline"
+    command.add_argument("--what", metavar="KINDS", help=f"what to draw, with commas between: {kinds} (all of them if none is named)")
+    text = "a page (.html), one picture (.svg or .png), a folder of SVG files, or - for SVG on standard output (STRATEGY.html if not given)"
+    command.add_argument("-o", dest="output", metavar="FILE", help=text)
+    command.add_argument("--force", action="store_true", help="overwrite files")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from fireiron.draw import KINDS, draw
+    from fireiron.draw.gallery import Gallery
+    from fireiron.errors import ArgumentError
+
+    what = KINDS if arguments.what is None else tuple(part.strip() for part in arguments.what.split(","))
+    gallery = draw(program_of(arguments), what)
+    assert isinstance(gallery, Gallery)
+    if arguments.output == "-":
+        if len(gallery) != 1:
+            raise ArgumentError("standard output takes one picture", got=[one.name for one in gallery], hint="--what tree")
+        print(gallery.pictures[0].svg, end="")
+        return 0
+    files = gallery.save(arguments.output or f"{_plain(arguments.strategy)}.html", overwrite=arguments.force)
+    for file in files:
+        names = [one.name for one in gallery] if len(files) == 1 else [file.stem]
+        print(f"{file}  {', '.join(names)}")
+    return 0
+
+
+def _plain(strategy: str) -> str:
+    """The name of a strategy as that of a file in this folder: `gemm_best` of `folder/gemm.py:best`."""
+    name = Path(strategy.replace("\\", "/")).name.replace(".py:", "_").removesuffix(".py")
+    return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name) or "strategy"

@@ -1,0 +1,111 @@
+"""Pictures of a strategy: its tree, tiles and owners, lane maps, banks, pipeline; as SVG, PNG or HTML. No GPU is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from fireiron.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
+    from fireiron.draw.gallery import Gallery
+    from fireiron.draw.shapes import Picture
+
+KINDS: Final = ("tree", "tiles", "lanes", "banks", "timeline")
+"""What can be drawn."""
+
+
+def draw(
+    strategy: Any,
+    what: str | Sequence[str] = "tree",
+    to: str | Path | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    architecture: Any = None,
+    overwrite: bool = False,
+) -> Picture | Gallery:
+    """Draw a bound strategy, a program or a compiled kernel.
+
+    Args: `what` is `"tree"` (decompositions), `"tiles"` (who has which element), `"lanes"` (lane maps of instructions), `"banks"` (of
+        shared memory), `"timeline"` (of a pipeline), several of them, or `"all"`; `to` a file (`.svg`, `.png`, `.html`) or a folder
+        to write; `sizes` values for run-time sizes; `architecture` the target of a strategy (sm_90 if none is named).
+    Returns: a picture for one name, a gallery for several; both show themselves in notebooks.
+    Raises: an `ArgumentError` for an unknown name; an `IncompleteError` for all but the tree where the strategy has open leaves.
+
+    >>> from fireiron import Block, GL, Kernel, MatMul, Thread
+    >>> strategy = MatMul.tile(16, 16).to(Block).tile(1, 1).to(Thread).split(1).done()
+    >>> draw(strategy(MatMul(32, 32, 8)(GL, GL, GL)(Kernel))).svg.count("<svg")
+    1
+    """
+    from fireiron.draw.gallery import Gallery
+
+    names = KINDS if what == "all" else (what,) if isinstance(what, str) else tuple(what)
+    for name in names:
+        if name not in KINDS:
+            raise ArgumentError(f"{name!r} is nothing that can be drawn", legal=(*KINDS, "all"))
+    if not names:
+        raise ArgumentError("nothing to draw", legal=(*KINDS, "all"))
+    program = _program(strategy, architecture)
+    pictures = tuple(_drawn(program, name, _sizes(program, sizes or {})) for name in dict.fromkeys(names))
+    if isinstance(what, str) and what != "all":
+        if to is not None:
+            pictures[0].save(to, overwrite=overwrite)
+        return pictures[0]
+    gallery = Gallery(pictures, program)
+    if to is not None:
+        gallery.save(to, overwrite=overwrite)
+    return gallery
+
+
+def _program(strategy: Any, architecture: Any) -> Program:
+    from fireiron.compiler import Program
+    from fireiron.strategy import Strategy
+
+    if isinstance(strategy, Strategy):
+        return strategy.program(architecture)
+    program = strategy if isinstance(strategy, Program) else getattr(strategy, "program", None)
+    if not isinstance(program, Program):
+        raise ArgumentError("draw(strategy): not a strategy", got=strategy, legal="a bound strategy, a program or a compiled kernel")
+    if architecture is not None:
+        raise ArgumentError("a program already has its target", got=architecture, legal="draw(strategy, architecture=...)")
+    return program
+
+
+def _sizes(program: Program, sizes: Mapping[str, int]) -> Mapping[str, int]:
+    from fireiron.lower.walk import symbols_of
+
+    known = {symbol.name: symbol for symbol in symbols_of(program.spec)}
+    for name, value in sizes.items():
+        if name not in known:
+            raise ArgumentError(f"sizes: the problem has no run-time size {name}", legal=known or "none")
+        symbol = known[name]
+        if type(value) is not int or not symbol.low <= value <= symbol.high or value % symbol.multiple_of:
+            raise ArgumentError(f"sizes: {name}", got=value, legal=f"integers from {symbol.low}, multiples of {symbol.multiple_of}")
+    return sizes
+
+
+def _drawn(program: Program, name: str, sizes: Mapping[str, int]) -> Picture:
+    if name == "tree":
+        from fireiron.draw.tree import tree
+
+        return tree(program)
+    if name == "lanes":
+        from fireiron.draw.lanes import lanes
+
+        return lanes(program)
+    if name == "banks":
+        from fireiron.draw.banks import banks
+
+        return banks(program)
+    if name == "tiles":
+        from fireiron.draw.tiles import tiles
+
+        return tiles(program, sizes)
+    from fireiron.draw.timeline import timeline
+
+    return timeline(program, sizes)
+
+
+__all__ = ["KINDS", "draw"]

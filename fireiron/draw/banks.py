@@ -1,0 +1,270 @@
+"""The picture `banks`: how each access to shared memory falls on the 32 banks, and where the tile's elements lie in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import attrs
+import numpy as np
+
+from fireiron.check.banks import BANKS, WORD, Request, address, check_banks, lanes_per_phase, request
+from fireiron.check.finding import Finding
+from fireiron.check.scene import Scene
+from fireiron.compiler import Program
+from fireiron.draw import colours
+from fireiron.draw.shapes import PALE, Cells, Page, Picture, Rect, Text
+from fireiron.expr import constant
+from fireiron.ir import Buffer
+from fireiron.layout import Swizzle
+from fireiron.machine import SH
+
+Array = Any
+WIDTH: Final = 900
+_BANK: Final = 15.0
+_MOST_ROWS: Final = 16
+_MOST_CELLS: Final = 512
+_MOST_WORDS: Final = 64
+
+
+@attrs.frozen(eq=False)
+class Load:
+    """The worst request of a warp in an access: `words[phase, bank]` is how many different words each bank must serve.
+
+    `lanes` are, by lane, the words that it asks for, `(32, words of a lane)`, -1 where it takes no part; `finding` is what the bank
+    check says.
+    """
+
+    request: Request
+    finding: Finding
+    index: int
+    words: Array
+    lanes: Array
+
+    @property
+    def passes(self) -> int:
+        """Wavefronts: each phase takes as long as its busiest bank."""
+        return int(self.words.max(axis=1).sum())
+
+
+def loads(scene: Scene) -> dict[str, tuple[Load, ...]]:
+    """The worst request of each access to shared memory, by buffer; equal ones of one buffer once."""
+    findings = iter(check_banks(scene))
+    found: dict[str, tuple[Load, ...]] = {}
+    for buffer in scene.kernel.buffers:
+        if buffer.memory == SH:
+            mine = [one for use in scene.uses if use.access.buffer == buffer.name and (one := request(scene, use)) is not None]
+            different: dict[tuple[str | None, int], Load] = {}
+            for one in mine:
+                load = _load(buffer, one, next(findings))
+                different.setdefault((load.finding.access, load.passes), load)
+            found[buffer.name] = tuple(different.values())
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def _load(buffer: Buffer, one: Request, finding: Finding) -> Load:
+    passes = one.passes(buffer)
+    index = int(np.argmax(passes - one.ideal(buffer)))
+    words = _words(buffer, one, index)
+    phases = 32 // lanes_per_phase(one.vector * buffer.dtype.bytes)
+    served = np.zeros((phases, BANKS), dtype=np.int64)
+    for phase, part in enumerate(np.split(words, phases)):
+        asked = np.unique(part[part >= 0])
+        np.add.at(served[phase], asked % BANKS, 1)
+    return Load(one, finding, index, served, words)
+
+
+def _words(buffer: Buffer, one: Request, index: int) -> Array:
+    """The 4-byte words that each lane asks for in one request."""
+    elements = constant(buffer.elements) or 0
+    places = [part[index] for part in one.places]
+    start = (address(buffer.storage, places) + one.copies[index] * elements) * buffer.dtype.bytes + buffer.offset
+    words = start[:, None] // WORD + np.arange(max(one.vector * buffer.dtype.bytes // WORD, 1))
+    return np.where(one.active[index][:, None], words, -1)
+
+
+def banks(program: Program) -> Picture:
+    """The picture; a sentence where no access to shared memory can be drawn."""
+    scene = Scene(program.lowered)
+    found = loads(scene)
+    page = Page()
+    page.text(16, 28, f"Banks of shared memory: {program.spec}", 15, bold=True)
+    title = f"Shared-memory banks: {program.spec}"
+    if not found:
+        page.text(16, 52, "No thread of this kernel touches shared memory by an index of its own.", 11)
+        return page.picture("banks", title, WIDTH, 72)
+    y = page.paragraph(
+        16,
+        48,
+        "Shared memory has 32 banks, each serving one 4-byte word at a time. A warp's request is served in phases (all lanes at once for "
+        "4 bytes a lane, 16 lanes for 8 bytes, 8 lanes for 16); a phase takes as many passes as the busiest bank has different words. The "
+        "worst request of each access is drawn. In a tile, colour is the bank; frames mark what the lanes of phase 0 touch.",
+    )
+    texts = {1: "1 word", 2: "2 words: 2 passes", 4: "4", 8: "8", 16: "16", 32: "32"}
+    y = page.legend(16, y, [(colours.heat(degree), text) for degree, text in texts.items()])
+    for name, rows in found.items():
+        buffer = scene.kernel.buffer(name)
+        y += 6
+        y = page.bar(y, _headline(buffer), WIDTH - 32)
+        for load in rows:
+            y = _heat(page, y, load)
+        y = _storage(page, y + 4, buffer, max(rows, key=lambda load: _telling(buffer, load)))
+    return page.picture("banks", title, WIDTH, y + 4)
+
+
+def _telling(buffer: Buffer, load: Load) -> tuple[int, int, bool]:
+    """How much an access tells about the layout: what the layout saves it, then its conflicts; a read before a write."""
+    passes = [int(load.request.passes(variant).max()) for _, variant in variants(buffer, load.finding)]
+    return max(passes) - min(passes), load.passes - load.finding.details["ideal"], not load.request.use.access.write
+
+
+def _headline(buffer: Buffer) -> str:
+    tensor = buffer.tensor
+    text = f"{buffer.name}: {' × '.join(map(str, tensor.shape))} {buffer.dtype.name}, {tensor.layout}"
+    text += f", pad({tensor.pad})" if tensor.pad else ""
+    text += f", swizzle {tensor.swizzle}" if tensor.swizzle else ""
+    return text + (f", {tensor.copies} copies" if tensor.copies > 1 else "")
+
+
+def _heat(page: Page, y: float, load: Load) -> float:
+    """Bank against phase for the worst request of an access; the y below."""
+    details = load.finding.details
+    use = load.request.use
+    verb = "written" if use.access.write else "read"
+    text = f"{verb} by {use.statement.instruction.name}, {details['vector_bytes']} bytes a lane: "
+    text += f"{details['wavefronts']} pass{'es' if details['wavefronts'] != 1 else ''}"
+    bad = f" where {details['ideal']} would do ({details['degree']}-way conflict)"
+    text += bad if details["wavefronts"] > details["ideal"] else ", no conflict"
+    page.text(24, y + 11, text, 11)
+    left, top = 110.0, y + 28
+    phases = len(load.words)
+    present = sorted({int(value) for value in load.words.ravel() if value > 0})
+    values = tuple(tuple(present.index(int(value)) if value else -1 for value in row) for row in load.words)
+    xs = tuple(left + _BANK * bank for bank in range(BANKS + 1))
+    ys = tuple(top + _BANK * phase for phase in range(phases + 1))
+    page.add(Rect(left, top, BANKS * _BANK, phases * _BANK, colours.EMPTY, "#d1d9e0", 0.6))
+    palette = tuple(map(colours.heat, present))
+    page.add(Cells(xs, ys, values, palette, tuple(f"{count} word{'s' if count != 1 else ''} of one bank" for count in present), 0.6))
+    for row, words in enumerate(values):
+        for bank, value in enumerate(words):
+            if value >= 0:
+                ink = colours.ink_on(palette[value])
+                page.text(xs[bank] + _BANK / 2, ys[row] + 11, str(present[value]), 8.5, anchor="middle", colour=ink)
+    lanes = lanes_per_phase(details["vector_bytes"])
+    for row in range(phases):
+        page.text(left - 6, ys[row] + 11, f"lanes {row * lanes}-{row * lanes + lanes - 1}", 9, anchor="end", colour=PALE)
+    for bank in range(0, BANKS, 4):
+        page.text(xs[bank] + _BANK / 2, top - 4, str(bank), 8, anchor="middle", colour=PALE)
+    page.text(left + BANKS * _BANK + 8, top - 4, "bank", 8, colour=PALE)
+    return top + phases * _BANK + 14
+
+
+# ---------------------------------------------------------------------------------------------- where elements lie
+
+
+def variants(buffer: Buffer, finding: Finding) -> Iterator[tuple[str, Buffer]]:
+    """The buffer as it is stored, and for comparison without its padding and swizzle, or with the repair that the check found."""
+    tensor = buffer.tensor
+    if tensor.pad or tensor.swizzle is not None:
+        without = " and ".join(word for word, there in (("padding", tensor.pad), ("swizzle", tensor.swizzle)) if there)
+        yield f"without {without}", _stored(buffer, pad=0, swizzle=None)
+        yield "as stored", buffer
+        return
+    yield "as stored", buffer
+    if "swizzle" in finding.details:
+        swizzle = Swizzle(*finding.details["swizzle"])
+        yield f"with swizzle({swizzle!r})", _stored(buffer, swizzle=swizzle)
+    elif "pad" in finding.details or "best_pad" in finding.details:
+        pad = finding.details.get("pad", finding.details.get("best_pad"))
+        yield f"with pad({pad})", _stored(buffer, pad=pad)
+
+
+def _stored(buffer: Buffer, **changes: Any) -> Buffer:
+    tensor = attrs.evolve(buffer.tensor, **changes)
+    storage = tensor.storage()
+    return attrs.evolve(buffer, tensor=tensor, storage=storage, elements=storage.extent)
+
+
+def bank_of(buffer: Buffer, rows: Array, columns: Array) -> Array:
+    """The bank of each element of the first copy, `(rows, columns)`."""
+    places = np.broadcast_arrays(rows[:, None], columns[None, :]) if len(buffer.tensor.shape) > 1 else (columns[None, :],)
+    more = [np.zeros(1, dtype=np.int64)] * (len(buffer.tensor.shape) - len(places))
+    return (address(buffer.storage, [*places, *more]) * buffer.dtype.bytes + buffer.offset) // WORD % BANKS
+
+
+def _storage(page: Page, y: float, buffer: Buffer, load: Load) -> float:
+    """The tile by bank, once for each variant, side by side; the y below."""
+    shape = [constant(size) or 1 for size in buffer.tensor.shape][:2]
+    height, width = (shape[0], shape[1]) if len(shape) > 1 else (1, shape[0])
+    along_rows = _contiguous(buffer) == 0
+    step = max(WORD // buffer.dtype.bytes, 1)
+    words = -(-min(height if along_rows else width, _MOST_WORDS * step) // step)
+    others = max(_MOST_ROWS, min(_MOST_WORDS, _MOST_CELLS // words))
+    most = (_MOST_WORDS * step, others) if along_rows else (others, _MOST_WORDS * step)
+    rows, columns = np.arange(min(height, most[0])), np.arange(min(width, most[1]))
+    scale = min(400 / len(columns), 230 / len(rows), 14.0)
+    room = max(len(columns) * scale, 60.0), max(len(rows) * scale, 16.0)
+    palette = colours.along(colours.SCALE, BANKS)
+    bottom = y
+    corner = (len(rows), len(columns)) != (height, width)
+    for number, (text, variant) in enumerate(variants(buffer, load.finding)):
+        x = 44.0 + number * 438.0
+        top = y + 30
+        values = bank_of(variant, rows, columns)
+        one = load.request
+        index = int(np.argmax(one.passes(variant) - one.ideal(variant))) if variant is not buffer else load.index
+        title = f"{text}: {int(one.passes(variant)[index])} pass{'es' if one.passes(variant)[index] != 1 else ''}"
+        page.text(x - 20, y + 11, title, 10.5, bold=True)
+        verb = "write" if one.use.access.write else "read"
+        note = f"first {len(rows)} × {len(columns)} elements; " if corner else ""
+        note += f"frames: {verb} by phase 0 of {one.use.statement.instruction.name}"
+        xs = tuple(round(x + room[0] * column / len(columns), 1) for column in range(len(columns) + 1))
+        ys = tuple(round(top + room[1] * row / len(rows), 1) for row in range(len(rows) + 1))
+        titles = tuple(f"bank {bank}" for bank in range(BANKS))
+        page.add(Cells(xs, ys, tuple(tuple(row) for row in values.tolist()), palette, titles, 0.25 if scale > 3 else 0.0))
+        frames, outside = _frames(xs, ys, variant, one, index)
+        page.add(*frames)
+        page.text(x - 20, y + 23, note + (f" ({outside} of them not in view)" if outside else ""), 9, colour=PALE)
+        page.text(x - 4, top + 8, "0", 8.5, anchor="end", colour=PALE)
+        if len(rows) > 1 and room[1] > 20:
+            page.text(x - 4, top + room[1], str(len(rows) - 1), 8.5, anchor="end", colour=PALE)
+        page.text(x, top + room[1] + 10, "0", 8.5, colour=PALE)
+        page.text(x + room[0], top + room[1] + 10, str(len(columns) - 1), 8.5, anchor="end", colour=PALE)
+        bottom = max(bottom, top + room[1] + 14)
+    return _scale(page, bottom + 6, palette)
+
+
+def _contiguous(buffer: Buffer) -> int:
+    """The dimension along which neighbours lie next to each other."""
+    order = getattr(buffer.tensor.layout, "order", None)
+    return 0 if order == "col" else 1
+
+
+def _frames(xs: tuple[float, ...], ys: tuple[float, ...], buffer: Buffer, one: Request, index: int) -> tuple[list[Rect], int]:
+    """A frame around each vector that a lane of phase 0 touches, and how many of them lie outside the part that is drawn."""
+    frames: list[Rect] = []
+    outside = 0
+    steps = np.array(one.use.access.elements()[: one.vector])
+    for lane in range(lanes_per_phase(one.vector * buffer.dtype.bytes)):
+        if not one.active[index, lane]:
+            continue
+        first = [int(part[index, lane]) for part in one.places]
+        points = [tuple(int(a) for a in first + step) for step in (steps - steps[0])]
+        rows = [point[0] if len(point) > 1 else 0 for point in points]
+        columns = [point[1] if len(point) > 1 else point[0] for point in points]
+        top, bottom, left, right = min(rows), max(rows) + 1, min(columns), max(columns) + 1
+        if bottom < len(ys) and right < len(xs):
+            box = xs[left], ys[top], xs[right] - xs[left], ys[bottom] - ys[top]
+            frames.append(Rect(*box, stroke="#000000", line=1.3, title=f"lane {lane}"))
+        else:
+            outside += 1
+    return frames, outside
+
+
+def _scale(page: Page, y: float, palette: tuple[str, ...]) -> float:
+    """The key of banks."""
+    page.text(24, y + 10, "bank", 9, colour=PALE)
+    for bank, colour in enumerate(palette):
+        page.add(Rect(56 + bank * 16, y, 16, 13, colour))
+        page.add(Text(64 + bank * 16, y + 9.5, str(bank), 7.5, "middle", colour=colours.ink_on(colour)))
+    return y + 26

@@ -1,0 +1,61 @@
+"""Pictures on disk: one file, or a folder of them; all of a file or nothing."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from fireiron.draw.shapes import Picture
+from fireiron.errors import ArgumentError, StoreError
+
+SUFFIXES = (".svg", ".png", ".html")
+
+
+def save(pictures: Sequence[Picture], path: str | Path, *, overwrite: bool = False, page: str = "") -> tuple[Path, ...]:
+    """Write pictures to `.html` (all on one page), to `.svg` or `.png` (one picture), or as SVG files into a folder.
+
+    Args: `page` is the text of the page, where it has more than the pictures.
+    Raises: a `StoreError` where a file exists and `overwrite` is false, or cannot be written; an `ArgumentError` for another suffix.
+    Returns: the files, in order.
+    """
+    target = Path(path)
+    suffix = target.suffix.lower()
+    if suffix == ".html":
+        from fireiron.draw.html import html
+
+        files = {target: (page or html(pictures)).encode()}
+    elif suffix in (".svg", ".png"):
+        if len(pictures) != 1:
+            names = [one.name for one in pictures]
+            raise ArgumentError(f"{target.name} holds one picture", got=names, hint="name one kind, or write .html or a folder")
+        files = {target: pictures[0].svg.encode() if suffix == ".svg" else pictures[0].png()}
+    elif suffix:
+        raise ArgumentError(f"{target.name}: no kind of file to draw to", legal=(*SUFFIXES, "a folder"))
+    else:
+        if target.exists() and not target.is_dir():
+            raise StoreError(f"{target} is no folder", hint="a folder, or a name that ends in .svg, .png or .html")
+        files = {target / f"{one.name}.svg": one.svg.encode() for one in pictures}
+    taken = [str(file) for file in files if file.exists() and not overwrite]
+    if taken:
+        raise StoreError(f"{', '.join(taken)} exists", hint="another name, or ask to overwrite it (--force, overwrite=True)")
+    for file, data in files.items():
+        _write(file, data, suffix == "", overwrite)
+    return tuple(files)
+
+
+def _write(path: Path, data: bytes, make_folder: bool, overwrite: bool) -> None:
+    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+    try:
+        if make_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            part.write_bytes(data)
+            if overwrite:
+                part.replace(path)
+            else:
+                path.hardlink_to(part)  # fails where the file has appeared meanwhile
+        finally:
+            part.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from None

@@ -1,0 +1,46 @@
+"""Several pictures of one program, together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+from fireiron.compiler import Program
+from fireiron.draw.shapes import Picture
+
+
+@attrs.frozen(eq=False)
+class Gallery:
+    """Several pictures of one program; in a notebook it shows them one below the other."""
+
+    pictures: tuple[Picture, ...]
+    program: Program
+
+    def __iter__(self) -> Iterator[Picture]:
+        return iter(self.pictures)
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    @property
+    def html(self) -> str:
+        """One page with all pictures, the strategy and the CUDA text; it needs no other file."""
+        from fireiron.draw.html import html
+
+        program = self.program
+        text = "\n".join([str(program.spec), *("  " + line for line in program.title())])
+        return html(self.pictures, text, program.cuda if program.tree.complete else "", str(program.spec))
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> tuple[Path, ...]:
+        """Write a page (`.html`), one picture (`.svg`, `.png`), or SVG files into a folder; the files written."""
+        from fireiron.draw.files import save
+
+        page = self.html if Path(path).suffix.lower() == ".html" else ""
+        return save(self.pictures, path, overwrite=overwrite, page=page)
+
+    def _repr_html_(self) -> str:
+        from fireiron.draw.svg import svg
+
+        return "\n".join(svg(one, inline=True) for one in self.pictures)

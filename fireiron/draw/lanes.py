@@ -1,0 +1,140 @@
+"""The picture `lanes`: which lane holds, or addresses, which element of an instruction's tile, under which number."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from fireiron.compiler import Program
+from fireiron.draw import colours
+from fireiron.draw.shapes import PALE, Cells, Page, Picture, Text
+from fireiron.ir import Exec, execs
+from fireiron.lanes import LaneMap
+from fireiron.spec import InitSpec, MoveSpec
+
+WIDTH: Final = 900
+_CELL: Final = (24.0, 16.0)
+
+
+@attrs.frozen
+class Map:
+    """A lane map with the operand it is for."""
+
+    operand: str
+    memory: str
+    dtype: str
+    bits: int
+    lane_map: LaneMap
+
+
+def maps(program: Program) -> dict[str, tuple[Map, ...]]:
+    """The lane maps of a kernel by instruction, those that compute first.
+
+    Left out is what shows nothing new: copies whose lanes hold what an instruction before them already shows.
+    """
+    found: dict[str, tuple[Map, ...]] = {}
+    shown: set[LaneMap] = set()
+    spread = [statement for statement, _ in execs(program.lowered.body) if statement.lane_maps]
+    for statement in sorted(spread, key=lambda one: isinstance(one.spec, (InitSpec, MoveSpec))):
+        parts = _maps(statement)
+        if {part.lane_map for part in parts} <= shown:
+            continue
+        shown |= {part.lane_map for part in parts}
+        name = statement.instruction.name
+        while name in found:
+            name += "'"
+        found[name] = parts
+    return found
+
+
+def _maps(statement: Exec) -> tuple[Map, ...]:
+    return tuple(
+        Map(operand, view.memory.name, view.dtype.name, 8 * view.dtype.bytes, lane_map)
+        for (operand, view), lane_map in zip(statement.spec.operands.items(), statement.lane_maps, strict=True)
+    )
+
+
+def holders(lane_map: LaneMap) -> dict[tuple[int, int], tuple[tuple[int, int], ...]]:
+    """All `(lane, value)` of each element of the tile; a vector is one row."""
+    found: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
+    for lane, row in enumerate(lane_map.table):
+        for value, place in enumerate(row):
+            key = (place[0], place[1]) if len(place) > 1 else (0, place[0])
+            found[key] = (*found.get(key, ()), (lane, value))
+    return found
+
+
+def lanes(program: Program) -> Picture:
+    """The picture; a sentence where no instruction spreads a tile over lanes."""
+    page = Page()
+    page.text(16, 28, f"Lanes: {program.spec}", 15, bold=True)
+    found = maps(program)
+    title = f"Lane maps: {program.spec}"
+    if not found:
+        page.text(16, 52, "No instruction of this kernel spreads a tile over the lanes of a warp: each thread has elements of its own.", 11)
+        return page.picture("lanes", title, WIDTH, 72)
+    y = page.paragraph(
+        16,
+        48,
+        "In a cell: lane:value. The lane of the warp (or of the quad-pair) that holds the element, or, of a source in memory, the lane "
+        "that gives its address; and the number of the value among those of that lane. Values of 16 bits share a 32-bit register two "
+        "by two (register = value / 2), those of 8 bits four by four. Four lanes share a hue. + : more lanes hold the same.",
+    )
+    for name, parts in found.items():
+        y += 10
+        page.text(16, y + 12, name, 12, bold=True, mono=True)
+        y = _flow(page, y + 22, parts)
+    return page.picture("lanes", title, WIDTH, y + 4)
+
+
+def _flow(page: Page, y: float, parts: tuple[Map, ...]) -> float:
+    """Panels from left to right, in as many lines as they need; the y below."""
+    x, bottom = 16.0, y
+    for part in parts:
+        width, _ = _extent(part)
+        if x > 16 and x + width > WIDTH - 16:
+            x, y = 16.0, bottom
+        bottom = max(bottom, _panel(page, x, y, part))
+        x += width + 12
+    return bottom
+
+
+def _extent(part: Map) -> tuple[float, float]:
+    tile = part.lane_map.tile
+    rows, columns = (tile[0], tile[1]) if len(tile) > 1 else (1, tile[0])
+    wide = min(_CELL[0], (WIDTH - 60) / columns)
+    return 22 + max(columns * wide, 192), rows * (_CELL[1] if rows <= 32 else 9.0) + 54
+
+
+def _panel(page: Page, x: float, y: float, part: Map) -> float:
+    lane_map = part.lane_map
+    tile = lane_map.tile
+    rows, columns = (tile[0], tile[1]) if len(tile) > 1 else (1, tile[0])
+    wide, tall = min(_CELL[0], (WIDTH - 60) / columns), _CELL[1] if rows <= 32 else 9.0
+    table = holders(lane_map)
+    page.text(x, y + 11, f"{part.operand}: {' × '.join(map(str, tile))} {part.dtype} in {part.memory}", 11, bold=True)
+    page.text(x, y + 23, f"{lane_map.threads} lanes, {lane_map.count} value{'s' if lane_map.count != 1 else ''} each", 9, colour=PALE)
+    left, top = x + 20, y + 42
+    palette = colours.lane_colours(lane_map.threads)
+    values = tuple(tuple(table[row, column][0][0] for column in range(columns)) for row in range(rows))
+    xs = tuple(left + wide * column for column in range(columns + 1))
+    ys = tuple(top + tall * row for row in range(rows + 1))
+    page.add(Cells(xs, ys, values, palette, tuple(_said(table, lane) for lane in range(lane_map.threads)), 0.6))
+    for column in range(columns):
+        page.text(left + wide * (column + 0.5), top - 4, str(column), 8, anchor="middle", colour=PALE)
+    for row in range(rows):
+        page.text(left - 5, top + tall * (row + 0.5) + 3, str(row), 8, anchor="end", colour=PALE)
+    inks = [colours.ink_on(colour) for colour in palette]
+    for (row, column), who in sorted(table.items(), key=lambda item: (inks[item[1][0][0]], item[0])):
+        lane, value = who[0]
+        text = f"{lane}:{value}" + ("+" if len({one for one, _ in who}) > 1 else "")
+        size = min(7.8, (wide - 1) / (len(text) * 0.6), tall - 2)
+        if size >= 5:
+            page.add(Text(left + wide * (column + 0.5), top + tall * (row + 0.5) + 3, text, round(size, 1), "middle", colour=inks[lane]))
+    return top + rows * tall + 16
+
+
+def _said(table: dict[tuple[int, int], tuple[tuple[int, int], ...]], lane: int) -> str:
+    mine = sorted((value, place) for place, who in table.items() for one, value in who if one == lane)
+    return f"lane {lane}: " + ", ".join(f"{value} at ({row}, {column})" for value, (row, column) in mine)

@@ -1,0 +1,253 @@
+"""Who touches which element: the accesses of the final kernel IR, evaluated for every thread of a block.
+
+Nothing is assumed about tiles: rows and columns are those that the index expressions give, so strided tiles, permuted lanes and
+bands of blocks come out as they are executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from fireiron.check.scene import Frame, Scene, Use
+from fireiron.expr import Expr, compiled, conjuncts
+from fireiron.ir import Buffer, Kernel
+from fireiron.spec import InitSpec, MoveSpec
+from fireiron.tensor import View
+
+Array = Any
+
+MANY = 1 << 18
+"""Points that are enumerated for one access at most: threads, loops and elements together."""
+
+
+@attrs.frozen(eq=False)
+class Owners:
+    """The elements of a buffer that one block touches in one role, with the warps and threads that do.
+
+    `rows` and `columns` are coordinates in the buffer, ascending, with gaps where nothing is touched. `warps` has a bit for each
+    warp, per `(row, column)`; `first` is the least thread, -1 where nobody touches; `points` are all
+    `(thread, row index, column index)`. `lanes_known` is false where the hardware does not say which lane of the warp it is;
+    `partial` is true where there are too many points, and only the first iterations of a loop were looked at.
+    """
+
+    rows: Array
+    columns: Array
+    warps: Array
+    first: Array
+    points: tuple[Array, Array, Array]
+    lanes_known: bool = True
+    partial: bool = False
+
+    def lanes(self, warp: int) -> tuple[Array, Array, Array]:
+        """Indices of rows and columns of the elements of a warp, and a bit for each lane."""
+        thread, row, column = self.points
+        mine = thread // 32 == warp
+        rows, columns = np.unique(row[mine]), np.unique(column[mine])
+        masks = np.zeros((len(rows), len(columns)), dtype=np.int64)
+        place = np.searchsorted(rows, row[mine]), np.searchsorted(columns, column[mine])
+        np.bitwise_or.at(masks, place, 1 << (thread[mine] % 32).astype(np.int64))
+        return rows, columns, masks
+
+
+def sample_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
+    """A value for each run-time size: as given, else the least legal one of at least 512."""
+    return {symbol.name: sizes.get(symbol.name, _sample(symbol)) for symbol in kernel.symbols}
+
+
+def _sample(symbol: Any) -> int:
+    step = symbol.multiple_of
+    value = max(-(-512 // step), -(-symbol.low // step)) * step
+    return int(min(value, symbol.high // step * step))
+
+
+def role(use: Use) -> str:
+    """What an access is for: `"computed"`, `"started"` (an init), `"read"`, `"written"` (a move) or `"added"` (atomically)."""
+    if not use.access.write:
+        return "read"
+    if use.statement.atomic:
+        return "added"
+    spec = use.statement.spec
+    return "started" if isinstance(spec, InitSpec) else "written" if isinstance(spec, MoveSpec) else "computed"
+
+
+def touched(scene: Scene, use: Use, fixed: Mapping[str, int]) -> tuple[tuple[Array, Array, Array], bool] | None:
+    """Threads, rows and columns of all elements that a block touches at an access, in its first copy of the buffer.
+
+    `fixed` has the block, the run-time sizes and the loops that stand still. The flag says whether a loop was cut short. None where it
+    touches nothing.
+    """
+    access, statement = use.access, use.statement
+    buffer = scene.kernel.buffer(access.buffer)
+    conditions = conjuncts(statement.active)
+    bounds = [bound for bound in access.bounds if bound is not None]
+    needed = scene.needs((*access.base, access.copy, *conditions, *bounds))
+    group = (statement.spec.level.threads or scene.kernel.threads) if statement.collective else 1
+    threads = scene.threads[::group]
+    still = dict(fixed)
+    partial = False
+    room = max(MANY // (len(threads) * len(access.elements())), 1)
+    axes: list[tuple[str, Array]] = []
+    for loop in reversed(use.loops):
+        name = loop.var.name
+        if name in still or name not in needed:
+            still.setdefault(name, 0)
+            continue
+        extent = int(np.max(compiled(loop.extent)(Frame(scene.lets, (), still))))
+        partial = partial or extent > room
+        axes.append((name, np.arange(min(extent, room))))
+        room = max(room // max(extent, 1), 1)
+    frame = scene.frame([("thread", threads), *axes], still)
+    places = [np.asarray(one) for one in scene.coordinates(frame, access)]
+    valid = np.ones(places[0].shape, dtype=bool)
+    for condition in conditions:
+        valid &= np.asarray(frame.full(condition), dtype=bool)[..., None]
+    if buffer.tensor.copies > 1:
+        valid &= (frame.full(access.copy) == 0)[..., None]
+    for place, bound in zip(places, access.bounds, strict=True):
+        if bound is not None:
+            valid &= place < frame.full(bound)[..., None]
+    owner = np.broadcast_to(threads.reshape(-1, *[1] * (valid.ndim - 1)), valid.shape)[valid]
+    rows, columns = _matrix([np.broadcast_to(place, valid.shape)[valid] for place in places])
+    if not len(owner):
+        return None
+    return _widened(owner, rows, columns, 32 if access.spread else group, scene.kernel.threads), partial
+
+
+def _matrix(places: Sequence[Array]) -> tuple[Array, Array]:
+    """The first two coordinates; a vector is one row."""
+    return (places[0], places[1]) if len(places) > 1 else (np.zeros_like(places[0]), places[0])
+
+
+def _widened(owner: Array, rows: Array, columns: Array, group: int, threads: int) -> tuple[Array, Array, Array]:
+    """Each element touched by all threads of a group that does it together: a thread a warp stands for the others."""
+    if group == 1:
+        return owner, rows, columns
+    first = owner // group * group
+    warps = max(-(-min(group, threads) // 32), 1)
+    steps = np.arange(warps) * 32
+    return (first[:, None] + steps).ravel(), np.repeat(rows, warps), np.repeat(columns, warps)
+
+
+def owners(scene: Scene, uses: Iterable[Use], fixed: Mapping[str, int]) -> Owners | None:
+    """The owners of all elements that a block touches at several accesses to one buffer, or None where there are none."""
+    found = list(uses)
+    parts = [part for use in found if (part := touched(scene, use, fixed)) is not None]
+    if not parts:
+        return None
+    thread, row, column = (np.concatenate(column) for column in zip(*(part for part, _ in parts), strict=True))
+    rows, columns = np.unique(row), np.unique(column)
+    shape = len(rows), len(columns)
+    place = np.searchsorted(rows, row), np.searchsorted(columns, column)
+    warps = np.zeros(shape, dtype=np.int64)
+    np.bitwise_or.at(warps, place, 1 << (thread // 32).astype(np.int64))
+    first = np.full(shape, scene.kernel.threads, dtype=np.int64)
+    np.minimum.at(first, place, thread)
+    first[first == scene.kernel.threads] = -1
+    known = not any(use.access.spread or use.statement.collective or _fragment(scene.kernel, use) for use in found)
+    return Owners(rows, columns, warps, first, (thread, *place), known, any(partial for _, partial in parts))
+
+
+def _fragment(kernel: Kernel, use: Use) -> bool:
+    """Whether the registers are a fragment, whose lanes the hardware does not tell."""
+    return kernel.buffer(use.access.buffer).memory.name.startswith("FR")
+
+
+def standing_still(scene: Scene, use: Use, buffer: Buffer) -> frozenset[str]:
+    """The loops to hold at their first iteration, so that one tile is seen instead of all that pass.
+
+    They are those that only choose the copy of a buffer and, for a move from global memory, those that its destination does not
+    depend on.
+    """
+    loops = {loop.var.name for loop in use.loops}
+    moving = scene.needs(use.access.base)
+    still = loops - moving if buffer.tensor.copies > 1 else frozenset()
+    if isinstance(use.statement.spec, MoveSpec) and not use.access.write and buffer.parameter:
+        goals = [access.base for access in use.statement.accesses if access.write]
+        still = still | (loops - scene.needs([base for goal in goals for base in goal]))
+    return frozenset(still)
+
+
+@attrs.frozen(eq=False)
+class Blocks:
+    """Which blocks work on which part of a tensor: the matrix cut at `rows` and `columns` wherever the owner changes.
+
+    `first` is the least block of each part (-1: none of those looked at), `count` how many there are.
+    """
+
+    rows: Array
+    columns: Array
+    first: Array
+    count: Array
+    looked_at: int
+    grid: int
+
+
+MOST_BLOCKS = 4096
+MOST_PARTS = 160
+"""Parts of a dimension that are told apart; what lies behind them is left out."""
+
+
+def blocks_of(view: View, lets: Mapping[str, Expr], grid: int, sizes: Mapping[str, int]) -> Blocks:
+    """The blocks of a view at the level of blocks, of two dimensions (a vector is one row)."""
+    looked_at = min(grid, MOST_BLOCKS)
+    frame = Frame(lets, [("block", np.arange(looked_at))], sizes)
+    runs: list[tuple[Array, list[tuple[int, int]]]] = []
+    extents: list[int] = []
+    for dim, extent in zip(view.dims, view.tensor.shape, strict=False):
+        base = np.broadcast_to(np.asarray(frame.value(dim.base)), (looked_at,))
+        offsets = np.zeros(1, dtype=np.int64)
+        for mode in dim.modes:
+            size, stride = _number(frame, mode.size), _number(frame, mode.stride)
+            offsets = (offsets[None, :] + np.arange(size)[:, None] * stride).ravel()
+        runs.append((base, _runs(np.unique(offsets))))
+        extents.append(_number(frame, extent))
+    if len(runs) == 1:
+        runs.insert(0, (np.zeros(looked_at, dtype=np.int64), [(0, 1)]))
+        extents.insert(0, 1)
+    edges: list[Array] = []
+    for (base, parts), end_of_all in zip(runs, extents, strict=True):
+        marks = {0, end_of_all}
+        for start in np.unique(base).tolist():
+            marks |= {min(max(int(start) + end, 0), end_of_all) for part in parts for end in part}
+        edges.append(np.array(sorted(marks)[: MOST_PARTS + 1]))
+    first = np.full((len(edges[0]) - 1, len(edges[1]) - 1), -1, dtype=np.int64)
+    count = np.zeros(first.shape, dtype=np.int64)
+    for block in range(looked_at - 1, -1, -1):
+        rows, columns = (_covered(edge, int(base[block]), parts) for edge, (base, parts) in zip(edges, runs, strict=True))
+        index = np.ix_(rows, columns)
+        first[index] = block
+        count[index] += 1
+    return Blocks(edges[0], edges[1], first, count, looked_at, grid)
+
+
+def _number(frame: Frame, value: Expr) -> int:
+    return int(np.max(frame.value(value)))
+
+
+def _runs(offsets: Array) -> list[tuple[int, int]]:
+    """Neighbours as `(first, behind the last)`."""
+    ends = np.flatnonzero(np.diff(offsets) != 1)
+    starts = [0, *(ends + 1).tolist()]
+    stops = [*ends.tolist(), len(offsets) - 1]
+    return [(int(offsets[a]), int(offsets[b]) + 1) for a, b in zip(starts, stops, strict=True)]
+
+
+def _covered(edges: Array, base: int, parts: Sequence[tuple[int, int]]) -> list[int]:
+    """The parts between edges that a block covers."""
+    low = edges[:-1]
+    inside = np.zeros(len(low), dtype=bool)
+    for start, stop in parts:
+        inside |= (low >= base + start) & (low < base + stop)
+    return np.flatnonzero(inside).tolist()
+
+
+def members(mask: int) -> str:
+    """The bits of a mask as text: `0-3`, `0 4 8 12`, or the first ones and how many there are."""
+    numbers = [bit for bit in range(mask.bit_length()) if mask >> bit & 1]
+    if len(numbers) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]}-{numbers[-1]}"
+    return " ".join(map(str, numbers)) if len(numbers) <= 4 else f"{' '.join(map(str, numbers[:3]))} ... ({len(numbers)})"

@@ -1,0 +1,361 @@
+"""The picture `tiles`: for each operand, which block, warp and lane has which element, at every place where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+import numpy as np
+
+from fireiron.check.scene import Scene, Use
+from fireiron.compiler import Program
+from fireiron.draw import colours
+from fireiron.draw.owners import Blocks, Owners, blocks_of, members, owners, role, sample_sizes, standing_still
+from fireiron.draw.shapes import PALE, Cells, Page, Picture, Rect, Text, text_width
+from fireiron.expr import Expr, compiled
+from fireiron.ir import Buffer
+from fireiron.machine import Block
+from fireiron.show import main_child
+from fireiron.tensor import View
+from fireiron.tree import Node
+
+Array = Any
+WIDTH: Final = 900
+_PANEL: Final = (256.0, 232.0)
+"""Most pixels of a panel's grid."""
+_LEFT: Final = (46.0, 336.0, 626.0)
+"""Left edges of the grids of the three columns: room for the numbers of rows before them."""
+
+
+@attrs.frozen
+class Place:
+    """A row of panels: a buffer of an operand and what happens to it there."""
+
+    buffer: Buffer
+    text: str
+    uses: tuple[Use, ...]
+
+
+def tiles(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
+    """The picture; run-time sizes take the values of `sizes`, or a sample."""
+    kernel = program.lowered
+    scene = Scene(kernel)
+    values = sample_sizes(kernel, sizes or {})
+    fixed = {"block": 0, **values}
+    page = Page()
+    page.text(16, 28, f"Who has what: {program.spec}", 15, bold=True)
+    y = page.paragraph(16, 48, _explanation(values, program))
+    lets = {var.name: value for (value, _, _), var in program.grown.context.names.lets.items()}
+    view_of = _block_views(program.tree)
+    grid = _grid(kernel.grid, values)
+    for operand, chain in operands(program.tree).items():
+        there = sorted(places(scene, chain), key=_written_last)
+        rows = [(place, found) for place in there if (found := owners_of(scene, place, fixed)) is not None]
+        if not rows and operand not in view_of:
+            continue
+        y += 8
+        y = page.bar(y, _headline(chain, scene), WIDTH - 32)
+        bottom = y
+        if operand in view_of:
+            blocks = blocks_of(view_of[operand], lets, grid, values)
+            first = next((found for place, found in rows if place.buffer.parameter), None)
+            bottom = max(bottom, _matrix_panel(page, y, operand, blocks, _first_step(scene, operand, fixed, first)))
+        for place, found in rows:
+            bottom = max(bottom, _warp_panel(page, y, place, found), _lane_panel(page, y, place, found))
+            y = bottom + 12
+        y = bottom + 8
+    return page.picture("tiles", f"Tiles and their owners: {program.spec}", WIDTH, y + 8)
+
+
+def _explanation(values: Mapping[str, int], program: Program) -> str:
+    text = (
+        "Left: the matrix, divided between blocks. Middle: what block 0 touches, by warp (32 threads). Right: the elements of warp 0, by "
+        "lane. Numbers at the edges are rows and columns of the buffer. All of it is computed from the kernel's index expressions."
+    )
+    if values:
+        text += " Run-time sizes are drawn for " + ", ".join(f"{name} = {value}" for name, value in values.items()) + "."
+    return text
+
+
+def _grid(grid: Expr, values: Mapping[str, int]) -> int:
+    return int(compiled(grid)(values))
+
+
+# ---------------------------------------------------------------------------------------------- what to draw
+
+
+def operands(node: Node) -> dict[str, tuple[str, ...]]:
+    """The tensors in which each operand lies along the main chain, by operand: `A` in `A`, `a_sh`, `a_rf`."""
+    found: dict[str, dict[str, None]] = {}
+    here: Node | None = node
+    while here is not None:
+        for name, view in here.spec.operands.items():
+            found.setdefault(name, {})[view.tensor.name] = None
+        main = main_child(here)
+        here = None if main is None else main[1]
+    return {name: tuple(tensors) for name, tensors in found.items()}
+
+
+def _block_views(node: Node) -> dict[str, View]:
+    """The views at the first spec of level Block, by operand."""
+    here: Node | None = node
+    while here is not None:
+        if here.spec.level == Block:
+            return dict(here.spec.operands)
+        main = main_child(here)
+        here = None if main is None else main[1]
+    return {}
+
+
+_TEXTS: Final = {
+    ("GL", "read"): "read",
+    ("GL", "written"): "written",
+    ("GL", "computed"): "computed in place",
+    ("GL", "added"): "added to atomically",
+    ("SH", "written"): "copied into shared memory",
+    ("SH", "read"): "read from shared memory",
+    ("SH", "computed"): "computed in shared memory",
+    ("RF", "computed"): "computed in registers",
+}
+
+
+def places(scene: Scene, chain: Sequence[str]) -> Iterator[Place]:
+    """The rows of panels of an operand, in the order of memory: registers that hold parts of a warp's fragment are left to `lanes`."""
+    shared = any(scene.kernel.buffer(name).memory.name == "SH" for name in chain if _known(scene, name))
+    for name in chain:
+        if not _known(scene, name):
+            continue
+        buffer = scene.kernel.buffer(name)
+        memory = buffer.memory.name if buffer.memory.name in ("GL", "SH") else "RF"
+        for kind in ("computed", "written", "added", "read"):
+            uses = tuple(use for use in scene.uses if use.access.buffer == name and role(use) == kind)
+            uses = tuple(use for use in uses if not (kind == "read" and _also_written(use, name)))
+            if not uses or (memory, kind) not in _TEXTS or (memory == "GL" and kind == "read" and shared):
+                continue
+            yield Place(buffer, _TEXTS[memory, kind], _once(uses) if memory == "GL" and kind == "read" else uses)
+
+
+def _written_last(place: Place) -> bool:
+    return place.buffer.parameter and place.text in ("written", "added to atomically")
+
+
+def _known(scene: Scene, name: str) -> bool:
+    return any(buffer.name == name for buffer in scene.kernel.buffers)
+
+
+def _also_written(use: Use, name: str) -> bool:
+    return any(access.write and access.buffer == name for access in use.statement.accesses)
+
+
+def _once(uses: Sequence[Use]) -> tuple[Use, ...]:
+    """The first of the statements that a pipeline made of one: the others do the same for later steps."""
+    kept: dict[tuple[str, str], tuple[str, ...]] = {}
+    result = []
+    for use in uses:
+        loops = tuple(loop.var.name for loop in use.loops)
+        if kept.setdefault((use.statement.instruction.name, str(use.statement.spec)), loops) == loops:
+            result.append(use)
+    return tuple(result)
+
+
+def owners_of(scene: Scene, place: Place, fixed: Mapping[str, int]) -> Owners | None:
+    """The owners at a place."""
+    still = {name: 0 for use in place.uses for name in standing_still(scene, use, place.buffer)}
+    return owners(scene, place.uses, {**still, **fixed}) or owners(scene, place.uses, fixed)
+
+
+def _first_step(scene: Scene, operand: str, fixed: Mapping[str, int], found: Owners | None) -> tuple[int, int, int, int] | None:
+    """Rows and columns `(top, bottom, left, right)` that block 0 touches first in global memory."""
+    if found is None:
+        uses = [use for use in scene.uses if use.access.buffer == operand and role(use) == "read"]
+        buffer = scene.kernel.buffer(operand)
+        found = owners_of(scene, Place(buffer, "", _once(uses)), fixed) if uses else None
+    if found is None:
+        return None
+    return int(found.rows[0]), int(found.rows[-1]) + 1, int(found.columns[0]), int(found.columns[-1]) + 1
+
+
+def _headline(chain: Sequence[str], scene: Scene) -> str:
+    parts = []
+    for name in chain:
+        if _known(scene, name):
+            buffer = scene.kernel.buffer(name)
+            shape = " × ".join(map(str, buffer.tensor.shape))
+            copies = f", {buffer.tensor.copies} copies" if buffer.tensor.copies > 1 else ""
+            parts.append(f"{name}: {shape} {buffer.dtype.name} in {buffer.memory.name}{copies}")
+    return "   →   ".join(parts)
+
+
+# ---------------------------------------------------------------------------------------------- panels
+
+
+def _edges(start: float, marks: Sequence[int], room: float) -> tuple[float, ...]:
+    scale = room / max(marks[-1] - marks[0], 1)
+    return tuple(round(start + (mark - marks[0]) * scale, 1) for mark in marks)
+
+
+def _matrix_panel(page: Page, y: float, operand: str, blocks: Blocks, step: tuple[int, int, int, int] | None) -> float:
+    """The matrix by blocks; its lower edge."""
+    x = _LEFT[0]
+    rows, columns = blocks.rows, blocks.columns
+    height, width = int(rows[-1]), int(columns[-1])
+    scale = min(_PANEL[0] / width, _PANEL[1] / height)
+    room = max(width * scale, 36.0), max(height * scale, 36.0)
+    xs, ys = _edges(x, columns.tolist(), room[0]), _edges(y + 32, rows.tolist(), room[1])
+    present = np.unique(blocks.first[blocks.first >= 0])
+    palette = colours.distinct(len(present))
+    values = np.where(blocks.first < 0, -1, np.searchsorted(present, blocks.first))
+    plural = blocks.count.max() > 1
+    page.text(x - 30, y + 11, f"{operand} by block: {blocks.grid} block{'s' if blocks.grid != 1 else ''}", 11, bold=True)
+    page.add(Rect(x, y + 32, room[0], room[1], colours.EMPTY))
+    titles = tuple(f"block {block}" for block in present.tolist())
+    cells = Cells(xs, ys, _rows(values), palette, titles)
+    page.add(cells)
+    named = _labels(page, cells, [f"{block}{'+' if plural else ''}" for block in present.tolist()], True)
+    note = "the least block is named; + : more blocks share it" if plural else "numbers are blocks, in launch order"
+    note = note if named else f"dark to light: block {present[0]} to {present[-1]}" + (", the least of those that share" if plural else "")
+    page.text(x - 30, y + 24, note, 9, colour=PALE)
+    if step is not None:
+        top, bottom, left, right = step
+        if bottom <= height and right <= width:
+            sx, sy = room[0] / width, room[1] / height
+            box = x + left * sx, y + 32 + top * sy, max((right - left) * sx, 2.0), max((bottom - top) * sy, 2.0)
+            page.add(Rect(*box, stroke="#000000", line=1.8, title="what block 0 touches first"))
+    _axis(page, x, y + 32, room, (0, height), (0, width))
+    below = y + 32 + room[1] + 24
+    notes = ["black frame: what block 0 touches first"] if step is not None else []
+    if blocks.looked_at < blocks.grid:
+        notes.append(f"only the first {blocks.looked_at} blocks are drawn")
+    for note in notes:
+        page.text(x - 30, below, note, 9, colour=PALE)
+        below += 12
+    return below
+
+
+def _rows(values: Array) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(row) for row in values.tolist())
+
+
+def _axis(page: Page, x: float, y: float, room: tuple[float, float], rows: tuple[int, int], columns: tuple[int, int]) -> None:
+    """The first and the last row and column."""
+    page.text(x - 4, y + 8, str(rows[0]), 8.5, anchor="end", colour=PALE)
+    if rows[1] > rows[0] and room[1] > 22:
+        page.text(x - 4, y + room[1], str(rows[1]), 8.5, anchor="end", colour=PALE)
+    page.text(x, y + room[1] + 10, str(columns[0]), 8.5, colour=PALE)
+    if columns[1] > columns[0] and room[0] > text_width(f"{columns[0]}{columns[1]}", 8.5) + 8:
+        page.text(x + room[0], y + room[1] + 10, str(columns[1]), 8.5, anchor="end", colour=PALE)
+
+
+def _labels(page: Page, cells: Cells, texts: Sequence[str], all_or_none: bool = False) -> bool:
+    """Name the rectangles that have room for it; whether all have."""
+    labels, complete = [], True
+    for value, x, y, width, height in cells.boxes():
+        lines = [texts[value]] if len(texts[value]) * 6 < width or height < 24 else texts[value].replace(" ... ", "\n... ").split("\n")
+        size = round(min(10.0, (height - 2.0) / len(lines), (width - 3.0) / (max(map(len, lines)) * 0.6)), 1)
+        if size < 6.4:
+            complete = False
+            continue
+        ink = colours.ink_on(cells.colours[value])
+        top = y + height / 2 + size * 0.36 - (len(lines) - 1) * size * 0.6
+        labels += [Text(x + width / 2, top + row * size * 1.2, line, size, "middle", colour=ink) for row, line in enumerate(lines)]
+    if all_or_none and not complete:
+        return False
+    page.add(*sorted(labels, key=lambda one: (one.colour, one.size)))
+    return complete
+
+
+def _sized(rows: int, columns: int) -> tuple[float, float]:
+    """Pixels of a grid of elements; elements are square where that is legible."""
+    wide = min(_PANEL[0] / columns, 20.0)
+    tall = min(_PANEL[1] / rows, 20.0)
+    wide, tall = min(wide, 5 * tall), min(tall, 5 * wide)
+    return max(columns * wide, 24.0), max(rows * tall, 14.0)
+
+
+def _categories(masks: Array) -> tuple[list[int], Array]:
+    """The different masks in order of their least member, and the number of each cell's; -1 where nobody is."""
+    present = sorted((int(mask) for mask in np.unique(masks) if mask), key=lambda mask: ((mask & -mask), mask))
+    numbers = {mask: number for number, mask in enumerate(present)}
+    numbers[0] = -1
+    found, where = np.unique(masks, return_inverse=True)
+    return present, np.array([numbers[int(mask)] for mask in found])[where].reshape(masks.shape)
+
+
+def _warp_panel(page: Page, y: float, place: Place, found: Owners) -> float:
+    """The tile of block 0 by warps; its lower edge."""
+    x = _LEFT[1]
+    masks, values = _categories(found.warps)
+    palette = colours.distinct(len(masks))
+    room = _sized(len(found.rows), len(found.columns))
+    xs = _edges(x, list(range(len(found.columns) + 1)), room[0])
+    ys = _edges(y + 32, list(range(len(found.rows) + 1)), room[1])
+    page.text(x - 30, y + 11, f"{place.buffer.name}: {place.text}, by warp", 11, bold=True)
+    page.text(x - 30, y + 24, _sizes_text(found.rows, found.columns, place.buffer, found.partial), 9, colour=PALE)
+    titles = tuple(f"warp{'s' if mask & (mask - 1) else ''} {members(mask)}" for mask in masks)
+    cells = Cells(xs, ys, _rows(values), palette, titles, 0.4)
+    page.add(cells)
+    texts = [members(mask) for mask in masks]
+    named = _labels(page, cells, texts)
+    _axis(page, x, y + 32, room, (int(found.rows[0]), int(found.rows[-1])), (int(found.columns[0]), int(found.columns[-1])))
+    bottom = y + 32 + room[1] + 16
+    if not named:
+        entries = [(palette[number], text) for number, text in enumerate(texts)][:16]
+        entries += [("#ffffff", f"... {len(texts) - 16} more")] if len(texts) > 16 else []
+        bottom = page.legend(x - 30, bottom + 2, entries, 286, 9)
+    return bottom + 8
+
+
+def _sizes_text(rows: Array, columns: Array, buffer: Buffer, partial: bool) -> str:
+    gaps = "; untouched ones left out" if _gappy(rows) or _gappy(columns) else ""
+    step = " of the first copy" if buffer.tensor.copies > 1 else ""
+    return f"{len(rows)} × {len(columns)} elements{step}" + (" (in part)" if partial else "") + gaps
+
+
+def _gappy(numbers: Array) -> bool:
+    return bool(len(numbers) > 1 and (np.diff(numbers) != 1).any())
+
+
+def _unknown(place: Place) -> str:
+    together = dict.fromkeys(use.statement.instruction.name for use in place.uses if use.statement.collective)
+    return f"decided inside {', '.join(together)}" if together else "not specified by the instruction (WMMA)"
+
+
+def _lane_panel(page: Page, y: float, place: Place, found: Owners) -> float:
+    """The elements of warp 0 by lanes, or those of its upper left corner where that is easier to read; its lower edge."""
+    x = _LEFT[2]
+    thread = found.points[0]
+    warp = int(thread.min()) // 32
+    page.text(x - 30, y + 11, f"warp {warp} by lane", 11, bold=True)
+    if not found.lanes_known:
+        page.text(x - 30, y + 24, _unknown(place), 9, colour=PALE)
+        return y + 40
+    row, column, masks = found.lanes(warp)
+    all_rows, all_columns = masks.shape
+    for most in (64, 32, 16, 8):
+        part = masks[:most, : most * 2 if most < 32 else most]
+        room = _sized(*part.shape)
+        present, values = _categories(part)
+        texts = [members(mask) for mask in present]
+        xs = _edges(x, list(range(part.shape[1] + 1)), room[0])
+        ys = _edges(y + 32, list(range(part.shape[0] + 1)), room[1])
+        cells = Cells(xs, ys, _rows(values), ("",) * len(present))
+        fits = [width >= 6.6 * 0.6 * len(texts[value]) + 2 and height >= 8.6 for value, _, _, width, height in cells.boxes()]
+        if fits and sum(fits) >= 0.9 * len(fits):
+            break
+    lanes = colours.lane_colours(32)
+    palette = tuple(lanes[(mask & -mask).bit_length() - 1] if mask else "" for mask in present)
+    corner = part.shape != masks.shape
+    note = f"{all_rows} × {all_columns} elements"
+    note = f"{part.shape[0]} × {part.shape[1]} of its {note}" if corner else note
+    left_out = [name for name, places in (("rows", found.rows[row]), ("columns", found.columns[column])) if _gappy(places)]
+    note += f", others' {' and '.join(left_out)} left out" if left_out else ""
+    note += "; lanes share" if any(mask & (mask - 1) for mask in present) else ""
+    page.text(x - 30, y + 24, note, 9, colour=PALE)
+    titles = tuple(f"lane{'s' if mask & (mask - 1) else ''} {members(mask)}" for mask in present)
+    cells = Cells(xs, ys, _rows(values), palette, titles, 0.5)
+    page.add(cells)
+    _labels(page, cells, texts)
+    shown = found.rows[row[: part.shape[0]]], found.columns[column[: part.shape[1]]]
+    _axis(page, x, y + 32, room, (int(shown[0][0]), int(shown[0][-1])), (int(shown[1][0]), int(shown[1][-1])))
+    return y + 32 + room[1] + 24

@@ -1,0 +1,149 @@
+"""The picture `timeline`: which copy of each shared buffer is being filled and which is read, iteration by iteration of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import attrs
+import numpy as np
+
+from fireiron.check.scene import Frame, Scene, Use
+from fireiron.compiler import Program
+from fireiron.draw.owners import sample_sizes
+from fireiron.draw.shapes import PALE, Page, Picture, Rect
+from fireiron.expr import ZERO, compiled, conjuncts, constant
+from fireiron.ir import For, Wait, statements
+from fireiron.machine import SH
+
+WIDTH: Final = 900
+_FILLED: Final = "#f7c873"
+_READ: Final = "#9bd0f0"
+
+
+@attrs.frozen
+class Slot:
+    """In iteration `step` (-1: before the loop), data of iteration `data` are written to, or read from, a copy of a buffer."""
+
+    step: int
+    buffer: str
+    copy: int
+    data: int
+    write: bool
+
+
+def pipeline_loop(program: Program) -> For | None:
+    """The loop whose iterations use the copies of a shared buffer in turn, if there is one."""
+    kernel = program.lowered
+    scene = Scene(kernel)
+    for use in scene.uses:
+        buffer = kernel.buffer(use.access.buffer)
+        if buffer.memory == SH and buffer.tensor.copies > 1:
+            for loop in use.loops:
+                if not loop.var.name.endswith("_ahead") and loop.var.name in scene.needs((use.access.copy,)):
+                    return loop
+    return None
+
+
+def slots(program: Program, loop: For, steps: int, sizes: Mapping[str, int]) -> tuple[Slot, ...]:
+    """Who uses which copy before the loop and in its first iterations, in program order.
+
+    Copies, and the conditions under which a statement takes part, are evaluated. Data that are written are numbered by how far into
+    global memory their source lies; data that are read are those written last into that copy.
+    """
+    scene = Scene(program.lowered)
+    turning = [use for use in scene.uses if (buffer := scene.kernel.buffer(use.access.buffer)).memory == SH and buffer.tensor.copies > 1]
+    found: dict[Slot, None] = {}
+    latest: dict[tuple[str, int], int] = {}
+    for step in range(-1, steps):
+        for use in turning:
+            if (step >= 0) != _inside(use, loop):
+                continue
+            for copy, place in _turns(scene, use, loop, step, sizes):
+                key = use.access.buffer, copy
+                if use.access.write:
+                    origin, pace = _pace(scene, turning, use.access.buffer, loop, sizes)
+                    latest[key] = (place - origin) // pace
+                if key in latest:
+                    found[Slot(step, *key, latest[key], use.access.write)] = None
+    return tuple(found)
+
+
+def _inside(use: Use, loop: For) -> bool:
+    return any(one.var.name == loop.var.name for one in use.loops)
+
+
+def _turns(scene: Scene, use: Use, loop: For, step: int, sizes: Mapping[str, int], checked: bool = True) -> Iterator[tuple[int, int]]:
+    """`(copy, place)` of an access of thread 0 in one iteration: `place` is how far into its source it reaches."""
+    sources = [access for access in use.statement.accesses if not access.write]
+    place = sum(sources[0].base, ZERO) if use.access.write and sources else ZERO
+    ahead = [one for one in use.loops if one.var.name != loop.var.name and one.var.name in scene.needs((use.access.copy,))]
+    still = {one.var.name: 0 for one in use.loops} | dict(sizes) | {loop.var.name: max(step, 0), "block": 0, "thread": 0}
+    known = frozenset(still)
+    conditions = [one for one in conjuncts(use.statement.active) if scene.roots(one) <= known] if checked else []
+    for index in np.ndindex(*(constant(one.extent) or 1 for one in ahead)):
+        frame = Frame(scene.lets, (), still | {one.var.name: number for one, number in zip(ahead, index, strict=True)})
+        if all(bool(np.all(frame.value(one))) for one in conditions):
+            yield int(frame.value(use.access.copy)), int(frame.value(place))
+
+
+def _pace(scene: Scene, turning: Sequence[Use], buffer: str, loop: For, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """The least place of a buffer's source, and how far it moves from one iteration to the next."""
+    writes = [use for use in turning if use.access.buffer == buffer and use.access.write]
+    places = [place for use in writes for _, place in _turns(scene, use, loop, 0, sizes, False)]
+    pace = 0
+    for use in writes:
+        if _inside(use, loop):
+            (_, first), (_, second) = (next(_turns(scene, use, loop, step, sizes, False)) for step in (0, 1))
+            pace = max(pace, abs(second - first))
+    return min(places), pace or 1
+
+
+def timeline(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
+    """The picture; a sentence where the kernel has no pipeline through shared memory."""
+    page = Page()
+    page.text(16, 28, f"Pipeline: {program.spec}", 15, bold=True)
+    title = f"Pipeline: {program.spec}"
+    loop = pipeline_loop(program)
+    if loop is None:
+        page.text(16, 52, "No shared buffer of this kernel has several copies that iterations use in turn.", 11)
+        return page.picture("timeline", title, WIDTH, 72)
+    values = sample_sizes(program.lowered, sizes or {})
+    extent = int(np.max(compiled(loop.extent)(values)))
+    steps = max(min(extent, 8), 1)
+    found = slots(program, loop, steps, values)
+    waits = [one.groups for one in statements(loop.body) if isinstance(one, Wait)]
+    text = f"Columns are iterations of the loop over {loop.var} ({extent} in all); rows are the copies of each shared buffer. "
+    text += "Data are numbered by the tile of global memory that they hold."
+    if waits:
+        text += f" Each iteration waits until at most {max(waits)} group{'s' if max(waits) != 1 else ''} of copies are under way."
+    y = page.paragraph(16, 48, text)
+    y = page.legend(16, y, [(_FILLED, "copy from global memory is issued"), (_READ, "read by the computation")])
+    wide = 720.0 / (steps + 1)
+    left = 150.0
+    for column in range(steps + 1):
+        name = "before" if column == 0 else f"{loop.var} = {column - 1}"
+        page.text(left + wide * (column + 0.5), y + 12, name, 10, anchor="middle", colour=PALE)
+    y += 20
+    for buffer in dict.fromkeys(slot.buffer for slot in found):
+        copies = program.lowered.buffer(buffer).tensor.copies
+        for copy in range(copies):
+            page.text(left - 8, y + 17, f"{buffer}, copy {copy}", 10.5, anchor="end")
+            for column in range(steps + 1):
+                page.add(Rect(left + wide * column, y, wide - 3, 26, "#f6f8fa", "#d1d9e0", 0.6, 3.0))
+                here = [slot for slot in found if (slot.buffer, slot.copy, slot.step) == (buffer, copy, column - 1)]
+                _slot(page, left + wide * column, y, wide - 3, here)
+            y += 29
+        y += 10
+    return page.picture("timeline", title, WIDTH, y + 6)
+
+
+def _slot(page: Page, x: float, y: float, width: float, here: list[Slot]) -> None:
+    """What happens to a copy in one iteration: in program order from above."""
+    parts = list(dict.fromkeys((slot.write, slot.data) for slot in here))
+    height = 26.0 / max(len(parts), 1)
+    for position, (write, data) in enumerate(parts):
+        page.add(Rect(x, y + position * height, width, height, _FILLED if write else _READ, radius=3.0))
+        size = min(10.0, height - 2)
+        text = f"{'fill' if write else 'use'} {data}"
+        page.text(x + width / 2, y + (position + 0.5) * height + size * 0.36, text, size, anchor="middle")

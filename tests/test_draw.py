@@ -1,0 +1,440 @@
+"""Pictures: well formed, the same bytes each time, and true: owners as the simulator finds them, banks as the check does."""
+
+import functools
+import importlib.util
+import re
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import attrs
+import generator
+import numpy as np
+import pytest
+
+from fireiron import *
+from fireiron import library
+from fireiron.check.banks import check_banks
+from fireiron.check.scene import Scene
+from fireiron.cli import main
+from fireiron.draw import KINDS, colours, lanes, owners, tiles, timeline
+from fireiron.draw import banks as banks_module
+from fireiron.draw.shapes import Cells, Picture, Rect, Text, merged, wrapped
+from fireiron.sim.launch import _Launch
+from fireiron.sim.plan import Plan
+
+ROOT = Path(__file__).parent.parent
+NAMES = library.names()
+NAMESPACE = "{http://www.w3.org/2000/svg}"
+SMALL = {"M": 256, "N": 256, "K": 64}
+
+
+@functools.cache
+def program_of(name, **sizes):
+    return library.bind(library.find(name), sizes).program()
+
+
+def parsed(text):
+    return ElementTree.fromstring(text.encode())
+
+
+# ---------------------------------------------------------------------------------------------- shapes
+
+
+def test_merged_cells_cover_each_cell_once():
+    rng = np.random.default_rng(5)
+    for _ in range(40):
+        values = rng.integers(-1, 3, size=rng.integers(1, 9, size=2))
+        seen = np.full(values.shape, -1)
+        for value, left, top, right, bottom in merged(values.tolist()):
+            assert (seen[top:bottom, left:right] == -1).all()
+            seen[top:bottom, left:right] = value
+        assert (seen == values).all()
+
+
+def test_wrapped_text_is_complete():
+    text = ".tile(Strided((4, 32), (4, 16))).to(Lane).layout(ColMajor).swizzle('uid // 16 % 4 * 16')"
+    lines = wrapped(text, 30)
+    assert all(len(line) <= 30 for line in lines)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+
+
+def test_texts_are_escaped():
+    nasty = "a < b && \"c\" > 'd' \x00 ü"
+    picture = Picture("tree", nasty, 20, 20, (Text(1, 1, nasty, title=nasty), Rect(0, 0, 1, 1, title=nasty)))
+    root = parsed(picture.svg)
+    wanted = nasty.replace("\x00", "?")
+    assert root.find(f"{NAMESPACE}title").text == wanted
+    assert [one.text for one in root.iter(f"{NAMESPACE}title")] == [wanted] * 3
+    assert "".join(root.find(f"{NAMESPACE}text").itertext()) == wanted * 2
+
+
+def test_inks_are_legible():
+    """Contrast of the text on every colour that carries text, by the formula of WCAG 2."""
+
+    def luminance(colour):
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    grounds = [*colours.distinct(8), *colours.distinct(40), *colours.lane_colours(32), *colours.along(colours.SCALE, 32)]
+    for ground in [*grounds, *(colours.heat(degree) for degree in (1, 2, 4, 8, 16, 32))]:
+        bright, dark = sorted((luminance(ground), luminance(colours.ink_on(ground))), reverse=True)
+        assert (bright + 0.05) / (dark + 0.05) >= 3.0, ground
+
+
+# ---------------------------------------------------------------------------------------------- every strategy
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_library_is_drawn(name):
+    """All kinds, on the strategy's own sizes, quickly; well formed, within the page, the same bytes again."""
+    program = program_of(name)
+    _ = program.lowered
+    start = time.process_time()
+    gallery = draw(program, "all")
+    assert time.process_time() - start < 5
+    assert tuple(one.name for one in gallery) == KINDS
+    for picture in gallery:
+        root = parsed(picture.svg)
+        assert (float(root.get("width")), float(root.get("height"))) == (picture.width, picture.height)
+        assert picture.svg == draw(program, picture.name).svg
+        for shape in picture.shapes:
+            inside(picture, shape)
+
+
+def inside(picture, shape):
+    if isinstance(shape, Rect):
+        assert shape.x >= 0 and shape.x + shape.width <= picture.width + 0.01
+        assert shape.y >= 0 and shape.y + shape.height <= picture.height + 0.01
+    elif isinstance(shape, Cells):
+        assert len(shape.ys) == len(shape.values) + 1 and {len(row) + 1 for row in shape.values} == {len(shape.xs)}
+        assert max(max(row) for row in shape.values) < len(shape.colours)
+        assert max(shape.xs) <= picture.width and max(shape.ys) <= picture.height
+    elif isinstance(shape, Text):
+        left = shape.x - {"start": 0, "middle": shape.width / 2, "end": shape.width}[shape.anchor]
+        assert left >= -1 and left + shape.width <= picture.width + 8, shape
+        assert 0 < shape.y <= picture.height
+
+
+def texts(picture):
+    return [shape.text for shape in picture.shapes if isinstance(shape, Text)]
+
+
+# ---------------------------------------------------------------------------------------------- the tree
+
+
+def test_tree_says_what_the_kernel_has():
+    program = program_of("hmma_ampere", M=512, N=512, K=512)
+    said = texts(draw(program, "tree"))
+    for spec in ("MatMul(512,512,512)(GL,GL,GL)(Kernel)", "MatMul(16,8,16)(RF,RF,RF)(Warp)"):
+        assert spec in said
+    assert "HMMA_16816_F32" in said
+    assert any(text.startswith("allocates a_sh: 128×64 float16 in SH, 4 copies, 64 KiB") for text in said)
+    assert any("8 blocks of 256 threads" in text for text in said)
+    assert any(text.startswith("in each iteration of k: block barrier") for text in said)
+    listing = texts(draw(program_of("listing_2", **SMALL), "tree"))
+    assert sum("in each iteration of k: block barrier" in text for text in listing) == 2 or any(
+        "2 × block barrier" in text for text in listing
+    )
+
+
+def test_partial_tree_is_drawn():
+    partial = MatMul.tile(32, 32).to(Block).split(8)(MatMul(64, 64, 64)(GL, GL, GL)(Kernel))
+    assert any("not decomposed yet" in text for text in texts(draw(partial)))
+    with pytest.raises(IncompleteError):
+        draw(partial, "tiles")
+
+
+# ---------------------------------------------------------------------------------------------- owners
+
+strided_blocks = MatMul.tile(Strided((8, 64), (16, 128))).to(Block).tile(2, 4).to(Thread).split(1).tile(1, 1).done()
+banded = MatMul.tile(32, 32).to(Block).bands(2).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+OWNED = {
+    **{
+        name: lambda name=name: program_of(name, **SMALL)
+        for name in ("gemm_nn", "gemm_tt", "hmma_ampere", "listing_2", "naive", "sgemm", "small")
+    },
+    "strided": lambda: strided_blocks(MatMul(128, 256, 8)(GL, GL, GL)(Kernel)).program(),
+    "bands": lambda: banded(MatMul(192, 128, 8)(GL, GL, GL)(Kernel)).program(),
+    "overhang": lambda: banded(MatMul(100, 75, 5)(GL, GL, GL)(Kernel)).program(),
+    "run time": lambda: banded(MatMul(sym("M"), sym("N"), 5)(GL, GL, GL)(Kernel)).program(),
+}
+
+
+def simulated_writers(program, sizes):
+    """The thread that writes each element of C last, numbered through the grid, from the simulator's shadow memory."""
+    kernel = program.lowered
+    plan = Plan(kernel, sizes)
+    rng = np.random.default_rng(1)
+    arrays = {}
+    for buffer in kernel.buffers:
+        if buffer.parameter and not buffer.written:
+            shape = [plan.number(size) for size in buffer.tensor.shape]
+            arrays[buffer.name] = rng.integers(-2, 3, size=shape).astype(buffer.dtype.numpy)
+    launch = _Launch(plan, arrays, tuple(range(plan.grid)), True, None)
+    launch.run()
+    low, high = (one[launch.parameters["C"].places] for one in launch.history.shadows["C"].writer)
+    assert (low == high).all()
+    return low // plan.pitch, low % plan.pitch
+
+
+@pytest.mark.parametrize("case", OWNED)
+def test_drawn_owners_write_in_the_simulator(case):
+    """Each element of C is drawn once, with the block and the thread that write it."""
+    program = OWNED[case]()
+    scene = Scene(program.lowered)
+    sizes = owners.sample_sizes(program.lowered, {"M": 90, "N": 70} if case == "run time" else {})
+    blocks, threads = simulated_writers(program, sizes)
+    drawn_block, drawn_thread = np.full(blocks.shape, -1), np.full(blocks.shape, -1)
+    (place,) = [one for one in tiles.places(scene, ("C",)) if one.text != "read"]
+    grid = int(blocks.max()) + 1
+    for block in range(grid):
+        found = tiles.owners_of(scene, place, {**sizes, "block": block})
+        assert found is not None and found.lanes_known and not found.partial
+        index = np.ix_(found.rows, found.columns)
+        mine = found.first >= 0
+        assert (drawn_block[index][mine] == -1).all(), "two blocks"
+        assert len(found.points[0]) == len({*zip(*(part.tolist() for part in found.points), strict=True)}) or case == "naive"
+        assert (found.warps[mine] == 1 << (found.first[mine] // 32)).all(), "one warp each"
+        drawn_block[index] = np.where(mine, block, drawn_block[index])
+        drawn_thread[index] = np.where(mine, found.first, drawn_thread[index])
+    assert (drawn_block == blocks).all()
+    assert (drawn_thread == threads).all()
+    lets = {var.name: value for (value, _, _), var in program.grown.context.names.lets.items()}
+    coarse = owners.blocks_of(tiles._block_views(program.tree)["C"], lets, grid, sizes)
+    for (row, column), block in np.ndenumerate(coarse.first):
+        part = blocks[coarse.rows[row] : coarse.rows[row + 1], coarse.columns[column] : coarse.columns[column + 1]]
+        assert (part == block).all()
+    assert (coarse.count == 1).all() and (coarse.rows[-1], coarse.columns[-1]) == blocks.shape
+
+
+@pytest.mark.parametrize("seed", (1, 2, 3, 4, 5, 6, 7, 8))
+def test_drawn_owners_of_random_strategies(seed):
+    drawn, _ = generator.draw(seed)
+    kernel = drawn.program.lowered
+    scene, sizes = Scene(kernel), owners.sample_sizes(kernel, drawn.sizes)
+    blocks, threads = simulated_writers(drawn.program, sizes)
+    (place,) = [one for one in tiles.places(scene, ("C",)) if one.text != "read"]
+    for block in range(int(blocks.max()) + 1):
+        found = tiles.owners_of(scene, place, {**sizes, "block": block})
+        index = np.ix_(found.rows, found.columns)
+        mine = found.first >= 0
+        assert (blocks[index][mine] == block).all() and mine.sum() == (blocks == block).sum()
+        assert (threads[index][mine] == found.first[mine]).all()
+
+
+def test_lanes_of_a_warp():
+    """The permutation of Listing 4: lane 1 has the columns that lane 8 would have without it."""
+    program = program_of("maxwell", **SMALL)
+    scene = Scene(program.lowered)
+    (place,) = tiles.places(scene, ("c_rf",))
+    found = tiles.owners_of(scene, place, {"block": 0})
+    rows, columns, masks = found.lanes(0)
+    assert masks.shape == (64, 32) and len(rows) == 64 and len(columns) == 32
+    swizzle = [((uid >> 1) & 0x07) | (uid & 0x30) | ((uid & 0x01) << 3) for uid in range(32)]
+    for lane, uid in enumerate(swizzle):
+        here = np.argwhere(masks == 1 << lane)
+        assert {tuple(one) for one in here[:1]} == {(4 * (uid % 8), 4 * (uid // 8))}
+        assert len(here) == 64
+
+
+def test_reads_are_shared():
+    """A warp of hmma_ampere reads its rows of A with the warps beside it; WMMA does not say which lane."""
+    program = program_of("hmma_ampere", M=128, N=256, K=64)
+    scene = Scene(program.lowered)
+    (read,) = [one for one in tiles.places(scene, ("A", "a_sh", "a_rf")) if one.text == "read from shared memory"]
+    found = tiles.owners_of(scene, read, {"block": 0})
+    assert found.warps.shape == (128, 64)
+    assert (found.warps[:64] == 0x0F).all() and (found.warps[64:] == 0xF0).all()
+    wmma = Scene(program_of("wmma_simple").lowered)
+    unknown = [tiles.owners_of(wmma, one, {"block": 0}) for one in tiles.places(wmma, ("C", "c_fr"))]
+    assert unknown and not any(one.lanes_known for one in unknown)
+
+
+def test_members():
+    assert [owners.members(mask) for mask in (1, 0b1111, 0b10001, (1 << 32) - 1)] == ["0", "0-3", "0 4", "0-31"]
+    assert owners.members(0x11111) == "0 4 8 ... (5)"
+
+
+# ---------------------------------------------------------------------------------------------- lanes
+
+
+def test_lane_maps_are_those_of_the_instructions():
+    found = lanes.maps(program_of("hmma_ampere", M=128, N=256, K=64))
+    assert list(found) == ["HMMA_16816_F32", "LDMATRIX_16x16_ROW", "LDMATRIX_16x16_ROW_T"]
+    a, b, c = found["HMMA_16816_F32"]
+    assert (a.operand, b.operand, c.operand) == ("A", "B", "C")
+    for part in (a, b, c):
+        held = lanes.holders(part.lane_map)
+        assert all(len(who) == 1 for who in held.values())
+        assert {(lane, value) for who in held.values() for lane, value in who} == {
+            (lane, value) for lane in range(32) for value in range(part.lane_map.count)
+        }
+    # PTX ISA, matrix fragments of mma.m16n8k16: C element (row, column) lies in lane row % 8 * 4 + column / 2
+    for (row, column), ((lane, value),) in lanes.holders(c.lane_map).items():
+        assert lane == row % 8 * 4 + column // 2 and value == row // 8 * 2 + column % 2
+    said = texts(draw(program_of("hmma_ampere", M=128, N=256, K=64), "lanes"))
+    assert "31:7" in said
+    assert any("No instruction" in text for text in texts(draw(program_of("naive", **SMALL), "lanes")))
+
+
+# ---------------------------------------------------------------------------------------------- banks
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_banks_agree_with_the_check(name):
+    """The heat map's passes are those of the check; each finding is drawn or equals one that is."""
+    scene = Scene(program_of(name).lowered)
+    findings = check_banks(scene)
+    found = banks_module.loads(scene)
+    for loads in found.values():
+        for load in loads:
+            assert load.passes == load.finding.details["wavefronts"]
+            assert load.words.sum() == sum(len(set(part[part >= 0].tolist())) for part in np.split(load.lanes, len(load.words)))
+    drawn = {(name, load.finding.access, load.passes) for name, loads in found.items() for load in loads}
+    assert {(one.buffer, one.access, one.details["wavefronts"]) for one in findings} == drawn
+
+
+def test_conflicts_are_drawn():
+    said = texts(draw(program_of("listing_2"), "banks"))
+    assert any("8-way conflict" in text for text in said)
+    assert any(text.startswith("with swizzle(Swizzle(") and text.endswith(": 1 pass") for text in said)
+    ampere = texts(draw(program_of("hmma_ampere", M=512, N=512, K=512), "banks"))
+    assert "without swizzle: 32 passes" in ampere and "as stored: 4 passes" in ampere
+
+
+def test_bank_of_an_element():
+    """Against the address expression of the IR, which the printer uses."""
+    scene = Scene(program_of("hmma_ampere", M=512, N=512, K=512).lowered)
+    for name in ("a_sh", "b_sh", "store_c_sh"):
+        buffer = scene.kernel.buffer(name)
+        rows, columns = np.arange(24), np.arange(64)
+        drawn = banks_module.bank_of(buffer, rows, columns)
+        for row in (0, 3, 9, 23):
+            for column in (0, 7, 33, 63):
+                address = buffer.storage.address((Const(row), Const(column))).value * buffer.dtype.bytes + buffer.offset
+                assert drawn[row, column] == address // 4 % 32
+        moved = banks_module.bank_of(attrs.evolve(buffer, offset=buffer.offset + 20), rows, columns)
+        assert (moved == (drawn + 5) % 32).all()
+
+
+# ---------------------------------------------------------------------------------------------- the pipeline
+
+
+def test_timeline_reads_what_was_filled():
+    program = program_of("hmma_ampere", M=512, N=512, K=512)
+    loop = timeline.pipeline_loop(program)
+    found = timeline.slots(program, loop, 8, {})
+    for buffer in ("a_sh", "b_sh"):
+        filled = {slot.data: slot.step for slot in found if slot.write and slot.buffer == buffer}
+        assert filled == {0: -1, 1: -1, 2: -1, **{data: data - 3 for data in range(3, 8)}}, "nothing beyond the last tile"
+        used = {(slot.step, slot.data) for slot in found if not slot.write and slot.buffer == buffer}
+        assert used >= {(step, step) for step in range(8)}
+        assert used <= {(step, data) for step in range(-1, 8) for data in (step, step + 1)}
+        assert all(slot.copy == slot.data % 4 for slot in found)
+    assert timeline.pipeline_loop(program_of("listing_2")) is None
+
+
+# ---------------------------------------------------------------------------------------------- files
+
+
+def test_png(tmp_path):
+    pytest.importorskip("matplotlib")
+    draw(program_of("hmma_ampere", M=512, N=512, K=512), "tree", tmp_path / "tree.png")
+    data = (tmp_path / "tree.png").read_bytes()
+    assert data.startswith(b"\x89PNG") and int.from_bytes(data[16:20], "big") == 1800
+    from matplotlib import image
+
+    pixels = image.imread(tmp_path / "tree.png")
+    assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) > 50, "drawn in colours"
+    small = draw(program_of("small"), "timeline")
+    assert small.png(0.5) == small.png(0.5)
+    for kind in ("tiles", "banks"):
+        assert draw(program_of("small"), kind).png(0.5).startswith(b"\x89PNG")
+    with pytest.raises(ArgumentError):
+        small.png(0)
+
+
+def test_page_needs_nothing_else(tmp_path):
+    program = program_of("maxwell", **SMALL)
+    page = draw(program, "all", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert text.count("<svg") == len(KINDS) and "<details>" in text and "__global__ void" in text
+    assert ".split(8).sync()" in text
+    assert not re.search(r'(src|href)="(?!#)', text) and "@import" not in text and "url(" not in text
+    ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
+    assert page._repr_html_().count("<svg") == len(KINDS)
+    assert draw(program)._repr_svg_() == draw(program).svg
+
+
+def test_files_stay(tmp_path):
+    program = program_of("naive", **SMALL)
+    path = tmp_path / "tree.svg"
+    draw(program, "tree", path)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="exists"):
+        draw(program, "tree", path)
+    path.write_text("mine")
+    draw(program, "tree", path, overwrite=True)
+    assert path.read_bytes() == before
+    draw(program, ("tree", "banks"), tmp_path / "folder")
+    assert sorted(one.name for one in (tmp_path / "folder").iterdir()) == ["banks.svg", "tree.svg"]
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+    for bad, kind in (("tree.pdf", "tree"), ("two.svg", ("tree", "banks"))):
+        with pytest.raises(ArgumentError):
+            draw(program, kind, tmp_path / bad)
+    with pytest.raises(StoreError):
+        draw(program, "tree", tmp_path / "missing" / "tree.svg")
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StoreError):
+        draw(program, "tree", path, overwrite=True)
+
+
+def test_wrong_arguments():
+    program = program_of("naive", **SMALL)
+    for what in ("nothing", (), ("tree", 3)):
+        with pytest.raises(ArgumentError):
+            draw(program, what)
+    with pytest.raises(ArgumentError):
+        draw("maxwell")
+    with pytest.raises(ArgumentError):
+        draw(program, "tree", architecture="sm_80")
+    with pytest.raises(ArgumentError, match="no run-time size"):
+        draw(program, "tiles", sizes={"M": 12})
+    symbolic = banded(MatMul(sym("M", multiple_of=4), 64, 5)(GL, GL, GL)(Kernel))
+    with pytest.raises(ArgumentError, match="M"):
+        draw(symbolic, "tiles", sizes={"M": 3})
+    assert any("M = 36" in text for text in texts(draw(symbolic, "tiles", sizes={"M": 36})))
+    assert draw(symbolic.compile(), "tree").svg == draw(symbolic).svg
+
+
+def test_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["draw", "naive"]) == 0
+    assert capsys.readouterr().out == f"naive.html  {', '.join(KINDS)}\n"
+    assert main(["draw", "naive"]) == 2
+    assert "exists" in capsys.readouterr().err
+    assert main(["draw", "naive", "--force", "--what", "tree, tiles"]) == 0
+    assert Path("naive.html").read_text().count("<svg") == 2
+    capsys.readouterr()
+    assert main(["draw", "naive", "-M", "M", "--what", "tiles", "-o", "-"]) == 0
+    parsed(capsys.readouterr().out)
+    assert main(["draw", "naive", "-o", "-"]) == 2
+    assert main(["draw", "naive", "--what", "cats"]) == 2
+    (tmp_path / "mine.py").write_text("from fireiron import *\nfast = MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread).split(1).done()\n")
+    assert main(["draw", "mine.py:fast", "-M", "16", "-N", "16", "-K", "4"]) == 0
+    assert Path("mine_fast.html").exists()
+
+
+def test_documents_are_up_to_date():
+    """The pictures of docs/ are those that this version draws: `make pictures` where this fails."""
+    spec = importlib.util.spec_from_file_location("make_pictures", ROOT / "docs" / "make_pictures.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    shown = set(re.findall(r"\]\((pictures/[^)]+)\)", (ROOT / "docs" / "pictures.md").read_text()))
+    assert shown == {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs" / "pictures").iterdir()}
+    for strategy, (kinds, sizes) in module.PICTURES.items():
+        for path, text in module.drawn(strategy, kinds, sizes):
+            assert path.read_text(encoding="utf-8") == text, path.name
