@@ -1,0 +1,122 @@
+"""The pytest plugin of Fireiron: the fixture `gpu_benchmark`, the marker `gpu`, options and a table.
+
+It is loaded in every session of an environment where Fireiron is installed, so it imports nothing but pytest; what it does is
+in `fireiron.pytest_plugin`, imported when a test uses the fixture. See docs/benchmarking.md.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROWS = pytest.StashKey[list[Any]]()
+
+
+class GpuClock:
+    """The clock that pytest-benchmark reads in place of the host's: seconds that the GPU worked."""
+
+    __name__ = "gpu_clock"  # what a saved benchmark calls its timer
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of a session; each benchmark may choose for itself."""
+    group = parser.getgroup("fireiron", "benchmarks of GPU kernels (Fireiron)")
+    add = group.addoption
+    add("--fireiron-rounds", type=_positive, default=20, metavar="N", help="how often each contender is timed (20)")
+    add("--fireiron-regime", choices=("burst", "busy"), default="burst", help="after a pause, or without pauses (burst)")
+    add("--fireiron-l2", choices=("rotated", "flushed", "hot"), default="rotated", help="the state of the L2 cache (rotated)")
+    add("--fireiron-architecture", metavar="sm_NN", help="target of the kernels (that of the GPU)")
+    add("--fireiron-table", action="store_true", help="a line for each benchmark at the end, with throughput, ratio and resources")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker, and the fixture in the form that fits: with pytest-benchmark or without."""
+    config.addinivalue_line("markers", "gpu: needs a CUDA GPU; skipped where there is none, in files that use Fireiron")
+    config.stash[ROWS] = []
+    config.pluginmanager.register(_Recorded() if _has_benchmark(config) else _Alone(), "fireiron-fixtures")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none, and give each benchmark the GPU's clock."""
+    benchmarks = [item for item in items if "gpu_benchmark" in getattr(item, "fixturenames", ())]
+    marked = [item for item in items if item.get_closest_marker("gpu") and _uses_fireiron(item)]
+    if benchmarks or marked:
+        from fireiron import launch
+        from fireiron.pytest_plugin import NO_GPU
+
+        if not launch.gpu_available():
+            for item in dict.fromkeys((*benchmarks, *marked)):
+                item.add_marker(pytest.mark.skip(reason=NO_GPU))
+    if _has_benchmark(config):
+        for item in benchmarks:
+            own = item.get_closest_marker("benchmark")
+            settings = {**(own.kwargs if own else {}), "timer": GpuClock()}
+            item.add_marker(pytest.mark.benchmark(**settings), append=False)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """The table of `--fireiron-table`."""
+    rows = config.stash[ROWS]
+    if rows and config.getoption("fireiron_table"):
+        from fireiron.pytest_plugin import table
+
+        terminalreporter.section("GPU benchmarks")
+        terminalreporter.write_line(table(rows))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
+    """Where the benchmarks were made, beside what pytest-benchmark says of the host."""
+    if config.stash[ROWS]:
+        from fireiron.timing import environment
+
+        output_json["gpu_info"] = environment()
+
+
+class _Recorded:
+    """The fixture where pytest-benchmark is loaded; as it asks for `benchmark`, `--benchmark-only` and `-skip` see it."""
+
+    @pytest.fixture
+    def gpu_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> Any:
+        """Verify a kernel, measure it on the GPU, record it with pytest-benchmark."""
+        from fireiron.pytest_plugin import make
+
+        marker = request.node.get_closest_marker("benchmark")
+        return make(request, benchmark, marker.kwargs["timer"], request.config.stash[ROWS])
+
+
+class _Alone:
+    """The fixture where pytest-benchmark is not loaded."""
+
+    @pytest.fixture
+    def gpu_benchmark(self, request: pytest.FixtureRequest) -> Any:
+        """Verify a kernel and measure it on the GPU."""
+        from fireiron.pytest_plugin import make
+
+        return make(request, None, None, request.config.stash[ROWS])
+
+
+def _has_benchmark(config: pytest.Config) -> bool:
+    return hasattr(config.option, "benchmark_json")
+
+
+def _uses_fireiron(item: pytest.Item) -> bool:
+    """Whether the file of a test imports Fireiron: a suite that knows nothing of it has its own idea of the marker `gpu`."""
+    values = vars(item.module).values() if hasattr(item, "module") else ()
+    owners = (one.__name__ if isinstance(one, ModuleType) else getattr(one, "__module__", None) for one in values)
+    return any(isinstance(owner, str) and owner.partition(".")[0] == "fireiron" for owner in owners)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number

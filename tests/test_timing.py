@@ -1,0 +1,492 @@
+"""Measuring and checking, on a GPU that is not there (tests/gpu_stand_in.py); with one: test_timing_gpu.py."""
+
+import itertools
+import json
+import math
+import sys
+import types
+
+import attrs
+import numpy as np
+import pytest
+from gpu_stand_in import LATENCY, Clock, stand_in
+
+from fireiron import *
+from fireiron import gpu_state, launch, timing
+from fireiron.timing import Data, Timing, measure, throughput, tolerance_of
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The stand-in for a GPU, without pauses in real time."""
+    clock = Clock()
+    clock.slept, clock.nodes = [], None
+    cupy = stand_in(clock)
+    monkeypatch.setattr(launch, "require_cupy", lambda: cupy)
+    monkeypatch.setattr(launch, "gpu_available", lambda: True)
+    monkeypatch.setattr(gpu_state, "read_state", lambda: gpu_state.State(1980, 40, 500.0, ("power cap",)))
+    monkeypatch.setattr(gpu_state, "captured_nodes", lambda stream: len(clock.capture) if clock.nodes is None else clock.nodes)
+    monkeypatch.setattr(timing.time, "sleep", clock.slept.append)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    return clock
+
+
+# ---------------------------------------------------------------------------------------------- measuring
+
+
+def test_times_of_graphs(clock):
+    calls = {"fast": [clock.kernel(f"fast{i}", 10) for i in range(3)], "slow": [clock.kernel(f"slow{i}", 25) for i in range(3)]}
+    found = measure(calls)
+    assert found["fast"].us == pytest.approx(10) and found["slow"].us == pytest.approx(25), "without what the host needs to launch"
+    for one in found.values():
+        assert len(one.rounds) == 20 and one.graph and one.note == "" and (one.regime, one.l2) == ("burst", "rotated")
+        assert one.clocks == (1980, 1980) and one.temperature == 40 and one.power == 500 and one.held_back == ("power cap",)
+        assert one.launches % 3 == 0 and 3000 <= one.launches * one.us <= 4000
+    assert json.dumps(attrs.asdict(found["fast"]))
+
+
+def test_contenders_take_turns_after_a_pause(clock):
+    calls = {name: [clock.kernel(name, 100)] * 2 for name in "ab"}
+    measure(calls, rounds=20)
+    assert clock.slept == [0.25] * len(clock.slept)
+    turns = [name for name, before in zip(clock.launched, [None, *clock.launched]) if name != before][2:]
+    assert turns == list("abab" * (len(turns) // 4)) and len(turns) == len(clock.slept) == 8
+    timed = clock.launched[-2 * 6 * 40 * 4 :]
+    assert timed.count("a") == timed.count("b"), "each burst is a replay and five rounds of 4 ms"
+
+
+def test_busy(clock):
+    found = measure({name: [clock.kernel(name, 100)] * 2 for name in "ab"}, regime="busy", heating=0.01)
+    assert clock.slept == [] and found["a"].regime == "busy" and found["a"].us == pytest.approx(100)
+
+
+def test_sets_rotate(clock):
+    found = measure({"x": [clock.kernel(str(i), 2000) for i in range(7)]}, rounds=30, launches=2)
+    assert found["x"].launches == 2
+    timed = clock.launched[-60:]
+    assert all(int(after) == (int(before) + 1) % 7 for before, after in itertools.pairwise(timed)) or len(set(timed)) == 7
+    pairs = {(timed[i], timed[i + 1]) for i in range(0, 60, 2)}
+    assert len(pairs) == 7, "no replay is the one before"
+    measure({"x": [clock.kernel(str(i), 9000) for i in range(3)]}, rounds=6, pause=0)
+    assert clock.launched[-9:] == list("201120012"), "one launch a round, each on another set, and before each burst the one before"
+
+
+def test_hot_is_one_set(clock):
+    found = measure({"x": [clock.kernel(str(i), 50) for i in range(3)]}, l2="hot")
+    assert set(clock.launched) == {"0"} and found["x"].l2 == "hot"
+    assert measure({"x": [clock.kernel("only", 50)]}, l2="hot")["x"].us == pytest.approx(50)
+
+
+def test_flushed_times_each_launch_alone(clock):
+    found = measure({"x": [clock.kernel("x", 8)]}, l2="flushed", launches=5)["x"]
+    assert found.us == pytest.approx(8), "the flush is not counted"
+    assert clock.launched[-10:] == ["flush", "x"] * 5
+
+
+def test_the_paper_takes_the_minimum_of_1000(clock):
+    times = iter(np.random.default_rng(0).uniform(20, 30, 100_000))
+    found = measure({"x": [clock.kernel("x", 20)]}, rounds=1000, launches=1, l2="hot")["x"]
+    assert len(found.rounds) == 1000 and found.launches == 1
+    timed = Timing.of([next(times) for _ in range(1000)])
+    assert timed.minimum == min(timed.rounds) < timed.quartiles[0] < timed.us < timed.quartiles[1]
+
+
+def test_what_cannot_be_captured_is_launched(clock):
+    def waits():
+        clock.launch("waits", 30)
+        if clock.capture is not None:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    found = measure({"waits": [waits] * 2, "fine": [clock.kernel("fine", 30)] * 2})
+    assert not found["waits"].graph and found["waits"].us == pytest.approx(30 + LATENCY)
+    assert found["waits"].note == "it cannot be captured: operation not permitted when stream is capturing"
+    assert found["fine"].graph and found["fine"].us == pytest.approx(30)
+    assert clock.capture is None
+
+
+def test_another_stream_is_refused(clock):
+    """Work on another stream leaves an empty graph, whose replay takes no time."""
+    clock.nodes = 0
+    with pytest.raises(ArgumentError, match="x does not launch on the current stream"):
+        measure({"x": [clock.kernel("x", 30)] * 2})
+    assert clock.capture is None
+
+
+def test_errors_of_contenders_pass(clock):
+    def broken():
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        measure({"x": [broken] * 2})
+
+    def later():
+        clock.launch("x", 1)
+        if clock.capture is not None:
+            raise ValueError("while it is captured")
+
+    with pytest.raises(ValueError, match="while it is captured"):
+        measure({"x": [later] * 2})
+    assert clock.capture is None, "the stream can be used again"
+
+
+def test_torch_works_on_the_same_stream(clock, monkeypatch):
+    entered = []
+
+    class Context:
+        def __init__(self, stream):
+            self.stream = stream
+
+        def __enter__(self):
+            entered.append(self.stream)
+
+        def __exit__(self, *_):
+            entered.append("left")
+
+    cuda = types.SimpleNamespace(is_available=lambda: True, stream=Context, ExternalStream=lambda ptr, device: (ptr, device))
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+    measure({"x": [clock.kernel("x", 30)] * 2}, rounds=1)
+    assert entered == [(7, 0), "left"]
+
+
+@pytest.mark.parametrize(
+    ("contenders", "options"),
+    [
+        ({}, {}),
+        ({"x": []}, {}),
+        ({"x": [3, 4]}, {}),
+        ({"x": [print] * 2}, {"rounds": 0}),
+        ({"x": [print] * 2}, {"rounds": True}),
+        ({"x": [print] * 2}, {"launches": 0}),
+        ({"x": [print] * 2}, {"regime": "cold"}),
+        ({"x": [print] * 2}, {"l2": "warm"}),
+        ({"x": [print]}, {"l2": "rotated"}),
+    ],
+)
+def test_wrong_arguments(contenders, options):
+    with pytest.raises(ArgumentError):
+        measure(contenders, **options)
+
+
+def test_timing_of():
+    found = Timing.of([3, 1, 2, 4])
+    assert (found.us, found.quartiles, found.minimum) == (2.5, (1.75, 3.25), 1)
+    assert Timing.of([5]).quartiles == (5, 5)
+    for wrong in ([], [0.0], [math.nan], [-1]):
+        with pytest.raises(ArgumentError):
+            Timing.of(wrong)
+
+
+@pytest.mark.skipif(launch.gpu_available(), reason="there is a GPU")
+def test_no_gpu():
+    with pytest.raises(LaunchError):
+        measure({"x": [print] * 2})
+    found = timing.environment()
+    assert found["gpu"] is None and found["fireiron"] and json.dumps(found)
+
+
+# ---------------------------------------------------------------------------------------------- data
+
+
+def matmul(*sizes, **options):
+    return MatMul(*sizes, **options)(GL, GL, GL)(Kernel)
+
+
+def one_set(spec, **options):
+    return Data.of(spec, rotate_bytes=0, **options)
+
+
+def computed(data, change=lambda c: None):
+    """A launch that computes what the spec says, and then changes it."""
+    (output,) = data.spec.outputs
+    arrays = data.sets[0]
+
+    def call():
+        values = data.spec.reference(*(arrays[name] for name in data.inputs))
+        arrays[output][...] = values if data.initial is None else (values + data.initial).astype(values.dtype)
+        change(arrays[output])
+
+    return call
+
+
+SPECS = {
+    "float32": matmul(40, 30, 50),
+    "rows": matmul(40, 30, 50, A=RowMajor, B=RowMajor, C=RowMajor),
+    "float16": matmul(40, 30, 500, dtype=float16, c_dtype=float16, accumulator=float32),
+    "float64": matmul(40, 30, 50, dtype=float64),
+    "int8": matmul(40, 30, 50, dtype=int8),
+    "tf32": matmul(40, 30, 50, dtype=tf32),
+    "adds": matmul(40, 30, 50, accumulate=True),
+    "leading": matmul(40, 30, 50, A=ColMajor(ld=48), C=RowMajor(ld=32)),
+    "one": matmul(1, 1, 1),
+    "move": Move(20, 30, dst_dtype=float16, dst=RowMajor)(GL, GL)(Kernel),
+    "init": Init(20, 30, value=3)(GL)(Kernel),
+    "init zero": Init(20, 30)(GL)(Kernel),
+    "pointwise": BinaryPointwise("*", 20, 30)(GL, GL, GL)(Kernel),
+    "reduction": Reduction(20, 30, 7)(GL, GL)(Kernel),
+    "atomic": AtomicAdd(20, 30)(GL, GL)(Kernel),
+}
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+class TestData:
+    def test_right(self, clock, spec):
+        data = one_set(spec)
+        assert data.verify(computed(data)) <= tolerance_of(spec)
+
+    def test_one_element_is_wrong(self, clock, spec):
+        data = one_set(spec)
+        (output,) = spec.outputs
+        place = tuple(size - 1 for size in data.sets[0][output].shape)
+
+        def change(out):
+            out[place] = out[place] * 3 + 9
+
+        with pytest.raises(WrongResultError, match=rf"1 of {data.sets[0][output].size} elements, the first is {output}\[{place[0]}, "):
+            data.verify(computed(data, change))
+
+    def test_nothing_is_written(self, clock, spec):
+        data = one_set(spec)
+        with pytest.raises(WrongResultError) as caught:
+            data.verify(lambda: None)
+        assert ("may not write" in str(caught.value)) == (data.initial is None)
+
+    def test_layouts_and_sets(self, clock, spec):
+        data = Data.of(spec, rotate_bytes=100_000)
+        assert len(data.sets) >= 2
+        for name, view in spec.operands.items():
+            step = view.dtype.bytes
+            for arrays in data.sets:
+                array = arrays[name]
+                assert array.shape == tuple(int(str(size)) for size in view.shape) and array.dtype == view.dtype.to_numpy()
+                order = view.tensor.layout.order
+                assert min(array.strides) == step or array.size == 1
+                if array.ndim == 2 and array.size > 1:
+                    assert array.strides[0 if order == "col" else 1] == step
+                if name in data.inputs:
+                    np.testing.assert_array_equal(array, data.sets[0][name])
+        assert not np.shares_memory(data.sets[0][data.output], data.sets[1][data.output])
+        assert len(Data.of(spec, rotate_bytes=0).sets) == 1
+
+    def test_deterministic(self, clock, spec):
+        first, again, other = one_set(spec), one_set(spec), one_set(spec, seed=1)
+        for name in first.inputs:
+            np.testing.assert_array_equal(first.sets[0][name], again.sets[0][name])
+            if first.sets[0][name].size > 1:
+                assert (first.sets[0][name] != other.sets[0][name]).any()
+
+
+def test_sizes_known_at_run_time(clock):
+    M, K = sym("M"), sym("K")
+    spec = matmul(M, 30, K, A=ColMajor(ld=sym("lda")))
+    data = one_set(spec, sizes={"M": 20, "K": 10, "lda": 24})
+    assert data.sets[0]["A"].shape == (20, 10) and data.sets[0]["A"].strides == (4, 96)
+    data.verify(computed(data))
+    with pytest.raises(ArgumentError, match="no value for K"):
+        one_set(spec, sizes={"M": 20, "lda": 24})
+    with pytest.raises(ArgumentError):
+        one_set(spec, sizes={"M": 20, "K": 10, "lda": 24, "Z": 3})
+
+
+def test_poison(clock):
+    data = Data.of(SPECS["float16"], rotate_bytes=500_000)
+    assert len(data.sets) > 2 and all(np.isnan(arrays["C"]).all() for arrays in data.sets)
+    data.sets[0]["C"][...] = 0
+    data.reset()
+    assert np.isnan(data.sets[0]["C"]).all()
+    assert (one_set(SPECS["int8"]).sets[0]["C"] == -(2**31)).all()
+    assert not np.isnan(one_set(SPECS["adds"]).sets[0]["C"]).any()
+
+
+def test_small_problems_cannot_rotate(clock, monkeypatch):
+    monkeypatch.setattr("fireiron.data.MOST_SETS", 50)
+    data = Data.of(SPECS["float32"])
+    assert len(data.sets) == 50 and data.bytes == 50 * 4 * (40 * 50 + 50 * 30 + 40 * 30)
+    with pytest.raises(ArgumentError, match="in the L2 cache together"):
+        data.check_rotation()
+    big = Data.of(Move(3000, 3000)(GL, GL)(Kernel), rotate_bytes=80e6)
+    assert len(big.sets) == 2
+    big.check_rotation()
+
+
+def test_a_lost_part_of_the_sum_is_found(clock):
+    """Eight of 500 terms are missing everywhere: no element stands out by itself, all of them do."""
+    data = one_set(SPECS["float16"])
+    a, b, c = data.sets[0].values()
+
+    def call():
+        c[...] = (a[:, 8:].astype(np.float64) @ b[8:].astype(np.float64)).astype(np.float16)
+
+    with pytest.raises(WrongResultError):
+        data.verify(call)
+    assert data.verify(call, tolerance=0.5) == pytest.approx(math.sqrt(8 / 500), rel=0.3)
+
+
+def test_one_element_of_four_million_is_found(clock):
+    """The norm of the whole matrix does not tell; the element does."""
+    data = one_set(matmul(2000, 2000, 4, dtype=float16, c_dtype=float16, accumulator=float32))
+
+    def change(out):
+        out[1234, 567] += 1
+
+    with pytest.raises(WrongResultError, match=r"1 of 4000000 elements, the first is C\[1234, 567\]"):
+        data.verify(computed(data, change))
+
+
+def test_each_check_starts_from_poison(clock):
+    data = one_set(SPECS["float32"])
+    data.verify(computed(data))
+    with pytest.raises(WrongResultError, match="may not write"):
+        data.verify(lambda: None)
+
+
+def test_a_small_error_everywhere_is_found(clock):
+    data = one_set(matmul(64, 64, 64, dtype=float64, c_dtype=float32))
+    bound = data.tolerance
+    with pytest.raises(WrongResultError, match="no single element stands out"):
+        data.verify(computed(data, lambda out: np.multiply(out, 1 + 2 * bound, out=out)))
+
+
+def test_tolerances():
+    for K in (128, 4096, 16384):
+        spec = matmul(128, 128, K, dtype=float16, c_dtype=float16, accumulator=float32)
+        assert 5e-4 < tolerance_of(spec) < 1e-3, "as the benchmarks have always asked"
+    assert tolerance_of(matmul(128, 128, 4096)) < 1e-4
+    assert tolerance_of(matmul(8, 8, 8, dtype=int8)) == tolerance_of(SPECS["move"]) == 0
+    symbolic = matmul(sym("M"), 8, sym("K"))
+    assert tolerance_of(symbolic, {"M": 8, "K": 4096}) == tolerance_of(matmul(8, 8, 4096))
+
+
+@pytest.mark.parametrize("K", [1, 16, 1000, 8192])
+@pytest.mark.parametrize(("dtype", "adder"), [(float16, np.float32), (float32, np.float32), (float16, np.float16)], ids=str)
+def test_tolerance_of_sums_in_order(clock, dtype, adder, K):
+    """A kernel that adds one term after the other, rounding each time, passes; one that forgets a sixteenth of them does not."""
+    accumulator = float32 if adder == np.float32 else float16
+    data = one_set(matmul(48, 48, K, dtype=dtype, c_dtype=dtype, accumulator=accumulator))
+    a, b, c = data.sets[0].values()
+
+    def call(last=K):
+        total = np.zeros(c.shape, adder)
+        for k in range(last):
+            total = (total + a[:, k, None].astype(adder) * b[None, k].astype(adder)).astype(adder)
+        c[...] = total
+
+    assert data.verify(call) < data.tolerance / 2
+    if K >= 16:
+        with pytest.raises(WrongResultError):
+            data.verify(lambda: call(K - K // 16))
+
+
+def test_calls(clock):
+    data = Data.of(SPECS["float32"], rotate_bytes=100_000)
+    seen = []
+    calls = data.calls(lambda arrays: lambda: seen.append(arrays["C"]))
+    assert len(calls) == len(data.sets)
+    for call in calls:
+        call()
+    assert all(one is arrays["C"] for one, arrays in zip(seen, data.sets, strict=True))
+
+
+def test_time_kernel(clock, monkeypatch):
+    """A right kernel is timed, a wrong one refused; the kernel runs in the simulator here."""
+    spec = matmul(8, 8, 8)
+    kernel = MatMul.tile(4, 4).to(Block).tile(2, 2).to(Thread).tile(1, 1).split(1).done()(spec).compile("sm_90")
+
+    def prepare(self, a, b, out, **sizes):
+        return lambda: clock.launch("ours", 12, lambda: self(a, b, out=out))
+
+    monkeypatch.setattr(type(kernel), "prepare", prepare, raising=False)
+    assert timing.time_kernel(kernel, l2="hot", rounds=2, launches=1).us == pytest.approx(12)
+    wrong = attrs.evolve(spec, accumulate=True)
+    with pytest.raises(WrongResultError):
+        timing.time_kernel(kernel, data=Data.of(wrong, rotate_bytes=0), l2="hot")
+    with pytest.raises(ArgumentError):
+        timing.time_kernel(print)
+
+
+# ---------------------------------------------------------------------------------------------- what else is known
+
+
+def test_throughput():
+    found = throughput(matmul(4096, 4096, 4096, dtype=float16, c_dtype=float16), 200.0)
+    assert found.flops == 2 * 4096**3 and found.bytes == 3 * 2 * 4096**2
+    assert found.tflops == pytest.approx(687.2, rel=1e-3) and found.gb_s == pytest.approx(503.3, rel=1e-3)
+    assert throughput(matmul(8, 8, 8, accumulate=True), 1.0).bytes == 4 * 4 * 64
+    assert throughput(Move(100, 10, dst_dtype=float16)(GL, GL)(Kernel), 1.0) == timing.Throughput(0, 6000, 0.0, 6.0)
+    assert throughput(SPECS["reduction"], 1.0).flops == 20 * 30 * 7
+    assert throughput(matmul(sym("M"), 8, 8), 1.0, {"M": 16}).flops == 2 * 16 * 64
+    assert throughput(SPECS["move"], 1.0, flops=7).flops == 7
+    with pytest.raises(ArgumentError, match="no value for M"):
+        throughput(matmul(sym("M"), 8, 8), 1.0)
+    with pytest.raises(ArgumentError):
+        throughput(SPECS["one"], 0)
+
+
+def test_cublas_without_torch(clock, monkeypatch):
+    data = one_set(SPECS["rows"])
+    data.verify(data.calls(timing.cublas)[0])
+
+
+class Nvml:
+    """The functions of NVML that are read."""
+
+    class NVMLError(Exception):
+        pass
+
+    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = 1, 0
+
+    def nvmlDeviceGetHandleByPciBusId(self, bus):
+        return bus.decode()
+
+    def nvmlDeviceGetClockInfo(self, handle, kind):
+        assert (handle, kind) == ("0000:19:00.0", 1)
+        return 1410
+
+    def nvmlDeviceGetTemperature(self, handle, kind):
+        return 61
+
+    def nvmlDeviceGetPowerUsage(self, handle):
+        raise self.NVMLError
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
+        return 0x4 | 0x60
+
+    def nvmlSystemGetDriverVersion(self):
+        return "580.1"
+
+
+@pytest.fixture
+def bus(monkeypatch):
+    device = types.SimpleNamespace(pci_bus_id="0000:19:00.0")
+    monkeypatch.setattr(launch, "require_cupy", lambda: types.SimpleNamespace(cuda=types.SimpleNamespace(Device=lambda: device)))
+
+
+def test_state_by_nvml(bus, monkeypatch):
+    monkeypatch.setattr(gpu_state, "_nvml", Nvml)
+    assert gpu_state.read_state() == gpu_state.State(1410, 61, None, ("power cap", "heat"))
+    assert gpu_state.driver_release() == "580.1"
+
+
+def test_state_by_nvidia_smi(bus, monkeypatch):
+    monkeypatch.setattr(gpu_state, "_nvml", lambda: None)
+    asked = []
+
+    def run(command, **_):
+        asked.append(command)
+        return types.SimpleNamespace(stdout="1980, 35, 112.5, 580.2\n")
+
+    monkeypatch.setattr(gpu_state.subprocess, "run", run)
+    assert gpu_state.read_state() == gpu_state.State(1980, 35, 112.5)
+    assert asked[0][-2:] == ["-i", "0000:19:00.0"]
+    assert gpu_state.driver_release() == "580.2"
+    monkeypatch.setattr(gpu_state.subprocess, "run", lambda *_, **__: types.SimpleNamespace(stdout="[N/A], [N/A], [N/A], x\n"))
+    assert gpu_state.read_state() is None
+
+
+def test_nobody_tells_the_state(bus, monkeypatch):
+    monkeypatch.setattr(gpu_state, "_nvml", lambda: None)
+
+    def run(*_, **__):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(gpu_state.subprocess, "run", run)
+    assert gpu_state.read_state() is None and gpu_state.driver_release() is None

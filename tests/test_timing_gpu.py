@@ -1,0 +1,233 @@
+"""Measuring on a GPU: graphs of both libraries, the states of the cache, wrong kernels, and the plugin from end to end."""
+
+import json
+import math
+import time
+
+import attrs
+import numpy as np
+import pytest
+
+import fireiron
+from fireiron import *
+from fireiron import gpu_state, launch, timing
+from fireiron.timing import Data, measure
+
+pytest_plugins = ["pytester"]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install fireiron[cuda13])"),
+]
+
+QUICK = {"rounds": 5, "pause": 0.02}
+
+
+def half(*sizes):
+    types = {"dtype": float16, "c_dtype": float16, "accumulator": float32}
+    return MatMul(*sizes, **types, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
+
+
+def compiled(name, spec):
+    return fireiron.library.find(name).strategy(spec).compile(launch.device_arch())
+
+
+def copy(size=4096):
+    """A kernel that only moves 4 size**2 bytes in and out."""
+    chain = Move.tile(16, 256).to(Block).tile(1, 8).to(Thread).tile(1, 4).done()
+    return chain(Move(size, size, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)).compile(launch.device_arch())
+
+
+def test_ours_and_cublas_in_graphs():
+    pytest.importorskip("torch")
+    spec = half(1024, 1024, 1024)
+    data = Data.of(spec)
+    calls = {"ours": data.calls(compiled("hmma_ampere", spec)), "cublas": data.calls(timing.cublas)}
+    for launches in calls.values():
+        assert 0 < data.verify(launches[0]) < data.tolerance < 1e-3
+    found = measure(calls, **QUICK)
+    for one in found.values():
+        assert one.graph and one.note == "" and 2 < one.us < 100
+        assert one.quartiles[1] < 1.5 * one.quartiles[0]
+        assert one.clocks is None or min(one.clocks) > 200
+        speed = timing.throughput(spec, one.us)
+        assert 20 < speed.tflops < 1500, "a graph that holds all launches, and no more"
+    assert json.dumps(attrs.asdict(found["ours"]))
+    again = measure(calls, **QUICK)
+    assert 0.7 < again["cublas"].us / found["cublas"].us < 1.4
+
+
+def test_cublas_through_cupy_agrees(monkeypatch):
+    import sys
+
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    data = Data.of(MatMul(300, 200, 100, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel), rotate_bytes=0)
+    data.verify(data.calls(timing.cublas)[0])
+
+
+def test_layouts_of_cublas():
+    pytest.importorskip("torch")
+    for order in (RowMajor, ColMajor):
+        spec = MatMul(256, 128, 64, dtype=float16, c_dtype=float16, accumulator=float32, A=order, B=RowMajor, C=order)(GL, GL, GL)(Kernel)
+        data = Data.of(spec, rotate_bytes=0)
+        data.verify(data.calls(timing.cublas)[0])
+
+
+def test_cache():
+    """What fits into the cache is read faster from there; writing over the cache takes that away."""
+    kernel = copy(1024)
+    hot, flushed, rotated = (timing.time_kernel(kernel, l2=l2, **QUICK) for l2 in ("hot", "flushed", "rotated"))
+    assert (hot.l2, flushed.l2, rotated.l2) == ("hot", "flushed", "rotated")
+    assert flushed.us >= hot.us and rotated.us >= 0.9 * hot.us
+    assert flushed.us < hot.us + 60, "the flush itself is not counted"
+
+
+def test_small_problems_cannot_rotate():
+    with pytest.raises(ArgumentError, match="in the L2 cache together"):
+        timing.time_kernel(compiled("naive", MatMul(4, 4, 4)(GL, GL, GL)(Kernel)))
+
+
+def test_wrong_kernels_are_refused():
+    import cupy
+
+    spec = MatMul(200, 100, 300)(GL, GL, GL)(Kernel)
+    data = Data.of(spec, rotate_bytes=0)
+    call, c = data.calls(compiled("naive", spec))[0], data.sets[0]["C"]
+    assert data.verify(call) < 1e-5
+
+    def one_element():
+        call()
+        c[123, 45] += 100
+
+    with pytest.raises(WrongResultError, match=r"1 of 20000 elements, the first is C\[123, 45\]"):
+        data.verify(one_element)
+    with pytest.raises(WrongResultError, match="may not write"):
+        data.verify(lambda: None)
+    with pytest.raises(WrongResultError):
+        timing.time_kernel(
+            compiled("naive", attrs.evolve(spec)), data=Data.of(attrs.evolve(spec, accumulate=True), rotate_bytes=0), l2="hot"
+        )
+    assert bool(cupy.isfinite(c).all())
+
+
+@pytest.mark.parametrize("dtype", [float64, float32, float16, bfloat16, int8, int32], ids=str)
+def test_types(dtype):
+    if dtype == bfloat16:
+        pytest.importorskip("ml_dtypes")
+    spec = MatMul(130, 70, 333, dtype=dtype)(GL, GL, GL)(Kernel)
+    data = Data.of(spec, rotate_bytes=0)
+    assert data.verify(data.calls(compiled("naive", spec))[0]) <= data.tolerance
+    expected = fireiron.timing.launch.require_cupy().asnumpy(data.expected)
+    arrays = [data.expected.__class__.get(data.sets[0][name]) for name in "AB"]
+    np.testing.assert_allclose(spec.reference(*arrays).astype(expected.dtype), expected, rtol=2e-2, atol=1 if dtype.kind == "float" else 0)
+
+
+def test_accumulation_and_copies():
+    adding = MatMul(130, 70, 33, accumulate=True)(GL, GL, GL)(Kernel)
+    data = Data.of(adding, rotate_bytes=0)
+    data.verify(data.calls(compiled("naive", adding))[0])
+    moved = copy(512)
+    data = Data.of(moved.program.spec, rotate_bytes=0)
+    assert data.verify(data.calls(moved)[0]) == 0
+
+
+def test_sizes_known_at_run_time():
+    spec = MatMul(sym("M"), sym("N"), sym("K"))(GL, GL, GL)(Kernel)
+    found = timing.time_kernel(compiled("gemm_nn", spec), sizes={"M": 1000, "N": 500, "K": 300}, **QUICK)
+    assert found.graph and found.us > 1
+
+
+def test_what_waits_is_not_captured():
+    import cupy
+
+    a, b = cupy.ones((256, 256), cupy.float32), cupy.empty((256, 256), cupy.float32)
+
+    def waits():
+        cupy.copyto(b, a)
+        cupy.cuda.get_current_stream().synchronize()
+
+    def fine():
+        cupy.copyto(b, a)
+
+    found = measure({"waits": [waits], "fine": [fine]}, l2="hot", **QUICK)
+    assert not found["waits"].graph and "cannot be captured" in found["waits"].note
+    assert found["fine"].graph and found["fine"].us < found["waits"].us
+    assert not cupy.cuda.get_current_stream().is_capturing()
+
+
+def test_work_on_another_stream_is_refused():
+    import cupy
+
+    other = cupy.cuda.Stream(non_blocking=True)
+    a, b = cupy.ones(1000), cupy.empty(1000)
+
+    def elsewhere():
+        with other:
+            cupy.copyto(b, a)
+
+    with pytest.raises(ArgumentError, match="does not launch on the current stream"):
+        measure({"elsewhere": [elsewhere]}, l2="hot", **QUICK)
+
+
+def test_graph_time_is_the_time_of_the_kernel():
+    """A long kernel takes the same by the host's clock."""
+    import cupy
+
+    spec = MatMul(2048, 2048, 2048)(GL, GL, GL)(Kernel)
+    kernel = compiled("gemm_nn", spec)
+    data = Data.of(spec, rotate_bytes=0)
+    (call,) = data.calls(kernel)
+    found = measure({"x": [call]}, l2="hot", **QUICK)["x"]
+    device = cupy.cuda.Device()
+    device.synchronize()
+    start = time.perf_counter()
+    for _ in range(20):
+        call()
+    device.synchronize()
+    assert found.us == pytest.approx((time.perf_counter() - start) / 20 * 1e6, rel=0.35)
+
+
+def test_busy_and_one_launch_a_round():
+    kernel = copy(1024)
+    assert timing.time_kernel(kernel, regime="busy", heating=0.1, rounds=3, l2="hot").regime == "busy"
+    found = timing.time_kernel(kernel, rounds=100, launches=1, l2="hot", pause=0)
+    assert len(found.rounds) == 100 and found.minimum <= found.us
+
+
+def test_state_and_environment():
+    found = timing.environment()
+    assert json.dumps(found) and found["gpu"] and found["architecture"] == launch.device_arch() and found["cupy"]
+    state = gpu_state.read_state()
+    assert state is None or (100 < state.clock < 5000 and (state.power is None or 10 < state.power < 2000))
+    assert gpu_state.captured_nodes(launch.require_cupy().cuda.Stream(non_blocking=True).ptr) is None
+
+
+def test_plugin(pytester, monkeypatch):
+    """A user's suite on the GPU: the saved times are the GPU's, the second run compares with them."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTHONPATH", str(fireiron.__path__[0]).rpartition("/")[0])
+    pytester.makepyfile("""
+        import fireiron
+        from fireiron import timing
+
+        @fireiron.sweep("gemm_nn", [(1024, 1024, 1024)], bk=(8, 16))
+        def test_gemm(case, gpu_benchmark):
+            found = gpu_benchmark(case, against={"cublas": timing.cublas}, pause=0.02)
+            assert found.timing.graph and 5 < found.us < 2000 and 0 < found.ratio < 5
+    """)
+    options = [
+        "-p",
+        "pytest_fireiron",
+        "-p",
+        "pytest_benchmark.plugin",
+        "--fireiron-rounds=5",
+        "--fireiron-table",
+        "--benchmark-json=out.json",
+    ]
+    result = pytester.runpytest_subprocess(*options, "--benchmark-autosave")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*GPU benchmarks*", "*test_gemm?gemm_nn-bk=8-1024x1024x1024?*"])
+    for one in json.loads((pytester.path / "out.json").read_text())["benchmarks"]:
+        assert math.isclose(one["stats"]["median"] * 1e6, one["extra_info"]["us"], rel_tol=1e-6)
+        assert one["extra_info"]["registers"] > 0 and one["extra_info"]["graph"]
+    result = pytester.runpytest_subprocess(*options, "--benchmark-compare", "--benchmark-compare-fail=median:500%")
+    result.assert_outcomes(passed=2)
