@@ -1,0 +1,30 @@
+"""What the sweeps share: NVIDIA's sample where it is given, and PyTorch, through which cuBLAS is called, without TF32."""
+
+import importlib.util
+
+import pytest
+
+collect_ignore_glob = ["[!t]*.py", "tuned.py", "tutorial.py", "tune_*.py"]
+"""Scripts and helpers; the tests are `test_*.py`."""
+
+
+def pytest_addoption(parser):
+    parser.addoption("--sample", metavar="FOLDER", help="machine code of NVIDIA's sample, made by build_sample.py")
+
+
+@pytest.fixture(scope="session")
+def sample_folder(request):
+    """The folder of NVIDIA's sample; tests that need it are skipped without."""
+    folder = request.config.getoption("--sample")
+    if folder is None:
+        pytest.skip("needs --sample FOLDER, made by build_sample.py")
+    return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def float32_without_tf32():
+    """PyTorch imported, if it is there: `fireiron.timing.cublas` goes through it then."""
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        torch.backends.cuda.matmul.allow_tf32 = False

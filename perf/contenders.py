@@ -1,0 +1,75 @@
+"""What our kernels are compared with, beside cuBLAS (`fireiron.timing.cublas`): kernels written by hand, NVIDIA's sample, Triton.
+
+Each function returns a rival for `gpu_benchmark(..., against=)`: it is given the arrays of a set by operand name, and returns the
+launch on them, on the current stream. All rivals work on the same arrays as our kernel.
+"""
+
+import functools
+import json
+from pathlib import Path
+
+import numpy as np
+
+from fireiron import launch, toolchain
+
+HANDWRITTEN = Path(__file__).parent / "handwritten"
+
+PLANS = {
+    "hgemm_nt": lambda M, N, K: (M // 128 * (N // 128), 256),
+    "wmma_simple": lambda M, N, K: (M // 64 * (N // 64), 512),
+}
+"""Grid and block of the kernels written by hand."""
+
+
+def handwritten(name, sizes):
+    """A kernel of the folder `handwritten`, compiled for these sizes with the options of our own kernels."""
+    arch = launch.device_arch()
+    options = tuple(f"-DSIZE_{dim}={size}" for dim, size in zip("MNK", sizes, strict=True))
+    source = (HANDWRITTEN / f"{name}.cu").read_text()
+    compiled = toolchain.compile_cuda(source, arch, options=options, newest=launch.driver_version())
+    loaded = launch.load(compiled.cubin, name)
+    grid, block = PLANS[name](*sizes)
+    return lambda arrays: functools.partial(loaded, grid, block, [arrays[operand] for operand in "ABC"])
+
+
+def sample(folder, name):
+    """A kernel of NVIDIA's sample, from the folder that build_sample.py made.
+
+    It computes D = alpha A B + beta C, so it reads a C as well; alpha is 1, beta 0, and C another array than the result.
+    """
+    import cupy
+
+    one = next(one for one in json.loads(Path(folder, "kernels.json").read_text())["kernels"] if one["name"] == name)
+    loaded = launch.load(Path(folder, one["cubin"]).read_bytes(), one["kernel"], one["shared"])
+    multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
+    grid = multiprocessors if one["grid"] == "multiprocessors" else tuple(one["grid"])
+    block = one["block"] if isinstance(one["block"], int) else tuple(one["block"])
+    scalars = {"alpha": np.float32(1), "beta": np.float32(0)}
+
+    def rival(arrays):
+        M, N, K = *arrays["C"].shape, arrays["A"].shape[1]
+        sizes = {name: np.int32(size) for name, size in zip("MNK", (M, N, K), strict=True)}
+        addend = cupy.ones(arrays["C"].shape, dtype=np.float32)
+        values = {"A": arrays["A"], "B": arrays["B"], "C": addend, "D": arrays["C"]} | sizes | scalars
+        return functools.partial(loaded, grid, block, [values[argument] for argument in one["arguments"]])
+
+    return rival
+
+
+def sample_sizes(folder):
+    """The one problem that the sample computes."""
+    return tuple(json.loads(Path(folder, "kernels.json").read_text())["sizes"])
+
+
+def triton(config):
+    """Triton's GEMM restricted to mma.sync (peers.py), in one of its configurations."""
+    import peers
+    import torch
+
+    def rival(arrays):
+        tensors = tuple(torch.from_dlpack(arrays[name]) for name in "ABC")
+        if peers.instructions(peers.triton_mma_sync_matmul(*tensors, config)) != "mma.sync":
+            raise RuntimeError("Triton was not restricted to mma.sync")
+        return functools.partial(peers.triton_mma_sync_matmul, *tensors, config)
+
+    return rival

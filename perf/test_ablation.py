@@ -1,0 +1,62 @@
+"""What each refinement of `hmma_ampere` is worth: the strategy with one of them changed, beside the whole.
+
+Graphene (section 2) reports a loss of 17 % without ldmatrix; that row is here too.
+"""
+
+import pytest
+
+from fireiron import *
+from strategies import hmma_ampere
+
+SIZES = (4096, 4096, 4096)
+WHOLE = hmma_ampere.strategy
+BY_LANES = Move.done(LaneMove("LaneMove"))
+
+
+def without_ldmatrix(strategy):
+    """Fragments loaded by each lane for itself, 4 bytes at a time."""
+    for operand in (A, B):
+        strategy = strategy.at(Load, operand, 1).replace(Load(operand, RF, BY_LANES.steps))
+    return strategy
+
+
+def without_swizzle(strategy):
+    """Shared tiles in plain rows."""
+    for operand in (A, B):
+        strategy = strategy.at(Load, operand, 0).unrefine(SwizzleStorage)
+    return strategy
+
+
+def padded(strategy):
+    """Rows padded by 16 bytes instead of swizzled."""
+    for operand in (A, B):
+        strategy = strategy.at(Load, operand, 0).unrefine(SwizzleStorage).at(Load, operand, 0).refine(Pad(8))
+    return strategy
+
+
+def stored_directly(strategy):
+    """Results written as the lanes hold them, 4 bytes at a time."""
+    init = Init.tile(hmma_ampere.wm, hmma_ampere.wn).to(Warp).done()
+    store = Move.tile(hmma_ampere.wm, hmma_ampere.wn).to(Warp).done()
+    return strategy.at(Epilog).replace(Epilog(RF, init.steps, store.steps, float32))
+
+
+CHANGES = {
+    "fragments loaded without ldmatrix": without_ldmatrix,
+    "shared tiles without swizzle": without_swizzle,
+    "pad(8) instead of swizzle": padded,
+    "fragments not a step ahead": lambda one: one.at(Split, None, 1).unrefine(Pipeline),
+    "copies in one burst, not spread": lambda one: one.at(Split).refine(Pipeline(4)),
+    "3 stages": lambda one: one.at(Split).refine(Pipeline(3, True)),
+    "2 stages": lambda one: one.at(Split).refine(Pipeline(2, True)),
+    "no pipeline at all": lambda one: one.at(Split).unrefine(Pipeline).at(Split, None, 1).unrefine(Pipeline),
+    "blocks row by row, no bands": lambda one: one.at(Tile).unrefine(Bands),
+    "results stored directly": stored_directly,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_ablation(gpu_benchmark, change):
+    """The ratio is that of the changed strategy to the whole: 0.9 means that the refinement is worth a tenth."""
+    spec = hmma_ampere.spec(*SIZES)
+    gpu_benchmark(CHANGES[change](WHOLE)(spec), against={"the whole strategy": WHOLE(spec).compile()})

@@ -1,0 +1,12 @@
+"""E2: the same HGEMM_NT kernel, on plain multiply-adds, beside cuBLAS, which uses tensor cores (Fireiron, section 5.1).
+
+The paper: 37 % of cuBLAS on Volta, 19 % on Turing. On a GPU with faster tensor cores the share is smaller.
+"""
+
+from fireiron import sweep
+from fireiron.timing import cublas
+
+
+@sweep("hgemm_nt", [(1536, 1024, 2048)])
+def test_e2(gpu_benchmark, case):
+    gpu_benchmark(case, against={"cuBLAS": cublas}, tolerance=0.05)  # sums in half precision

@@ -1,0 +1,14 @@
+"""E6: the WMMA strategies beside cuBLAS (Fireiron, section 5.2).
+
+The paper: 61 % of cuBLAS on Volta, 68 % on Turing. On Hopper cuBLAS uses wgmma, which WMMA cannot reach.
+"""
+
+from fireiron import sweep
+from fireiron.timing import cublas
+
+SIZES = (4096, 4096, 4096)
+
+
+@sweep(["wmma_optimized", "wmma_simple"], [SIZES])
+def test_e6(gpu_benchmark, case):
+    gpu_benchmark(case, against={"cuBLAS": cublas})

@@ -1,0 +1,24 @@
+"""Every strategy of the library on its own problem beside cuBLAS, which takes the tensor cores where the types allow; float32 without TF32."""
+
+import pytest
+
+from fireiron import library
+from fireiron.timing import cublas
+
+HALF_SUMS = ("hgemm_nt",)
+"""Strategies that add up in half precision, whose error the types do not bound as tightly."""
+
+
+@pytest.mark.parametrize("name", library.names())
+def test_library(gpu_benchmark, name):
+    entry = library.find(name)
+    strategy = library.bind(entry)
+    gpu_benchmark(strategy, against={"cuBLAS": cublas}, tolerance=0.05 if name in HALF_SUMS else None)
+
+
+@pytest.mark.parametrize("values", [{"bk": 16}, {"bk": 8}], ids=str)
+@pytest.mark.parametrize("name", ["gemm_nn", "gemm_nt", "gemm_tn", "gemm_tt", "sgemm"])
+def test_fp32(gpu_benchmark, name, values):
+    """The float32 GEMMs at 4096 x 4096 x 4096."""
+    strategy = library.bind(library.find(name), {"M": 4096, "N": 4096, "K": 4096}, values=values)
+    gpu_benchmark(strategy, against={"cuBLAS": cublas})

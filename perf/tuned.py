@@ -1,0 +1,11 @@
+"""The strategy that the tuned records answer with for a problem, as a case of a sweep."""
+
+from fireiron import launch, library
+from fireiron.records import available
+from fireiron.sweeps import Case
+
+
+def tuned(spec, shape):
+    """The best record for the spec on this GPU, or the nearest that is legal; the case bears the strategy's name and values."""
+    record = available(None).best(spec, launch.device_arch()).record
+    return Case(record.strategy, library.find(record.strategy).strategy, spec, record.values, shape)
