@@ -3,7 +3,7 @@
     python perf/cost_model.py SWEEP.json [--plot FILE.svg] [-o FILE.json] [--gpu H200] [--jobs 2] [--calibrate]
 
 SWEEP.json is a list of rows {"strategy", "values", "M", "N", "K", "us"} (or an object with such "rows"); rows of contenders that are no
-strategy of the library are left out. Each row is lowered anew, so a minute a thousand rows.
+strategy of the library are left out. Each row is lowered anew: two to three minutes a thousand rows.
 
 Printed for each strategy and shape, over the choices of tunables: Spearman's rank correlation; the regret, how much slower than the
 best measured choice a tuner ends that measures only the best predicted (one, and 10, 20, 30 %); the geometric mean of predicted
@@ -23,7 +23,9 @@ import attrs
 import numpy as np
 from tabulate import tabulate
 
-from fireiron.cost import CONSTANTS, Work, model
+from fireiron.cost import CONSTANTS
+from fireiron.cost.model import model
+from fireiron.cost.work import Work
 from fireiron.errors import FireironError
 from fireiron.gpus import as_gpu
 from fireiron.library import bind, find, names

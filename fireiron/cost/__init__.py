@@ -1,0 +1,56 @@
+"""The cost model: what a kernel takes on a GPU, predicted from its final IR, without a compiler and without a GPU.
+
+    kernel IR ──► Work (counts, for one block, by phase) ──► model (a GPU, a few constants) ──► Prediction
+
+`work.py` counts (`accesses.py` for one access; `amounts.py` are the values), `timeline.py` follows one warp, `registers.py` estimates
+registers, `model.py` puts them together, `prediction.py` is the answer. What is counted, and what the answer is worth, is in
+docs/cost-model.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fireiron.cost.constants import CONSTANTS, Constants
+from fireiron.cost.prediction import PhaseTime, Prediction
+from fireiron.errors import ArgumentError
+from fireiron.gpus import Gpu, as_gpu, of_architecture
+from fireiron.ir import Kernel
+from fireiron.machine import as_architecture
+
+
+def predict(
+    program: Any, gpu: Gpu | str | None = None, sizes: Mapping[str, int] | None = None, *, constants: Constants = CONSTANTS
+) -> Prediction:
+    """The predicted time of one launch, with its parts and the bottleneck.
+
+    Args: `program`: a `Program`, a compiled kernel, a bound strategy, or a final kernel IR; it is lowered if it is not yet, and
+        not checked for races (which takes longer than all of this). `gpu`: a `Gpu` or its name; the default one of the program's
+        architecture if None. `sizes`: those known only at run time, by name.
+    Raises: an `ArgumentError` where a size is missing, or where the GPU does not run the architecture.
+    """
+    from fireiron.cost.model import model
+    from fireiron.cost.work import Work
+
+    kernel = _kernel_of(program)
+    chosen = of_architecture(kernel.architecture) if gpu is None else as_gpu(gpu)
+    able = as_architecture(chosen.architecture).capability
+    if able < kernel.architecture.capability:
+        raise ArgumentError(f"{chosen} does not run {kernel.architecture}", legal=f"{chosen.architecture} or older")
+    return model(Work(kernel, sizes), chosen, constants)
+
+
+def _kernel_of(program: Any) -> Kernel:
+    """The final IR of whatever has one."""
+    if isinstance(program, Kernel):
+        return program
+    if hasattr(program, "assignments") and hasattr(program, "program"):
+        program = program.program()
+    found = getattr(getattr(program, "program", program), "lowered", None)
+    if not isinstance(found, Kernel):
+        raise ArgumentError("a program, a compiled kernel, a bound strategy or a kernel IR is needed", got=type(program).__name__)
+    return found
+
+
+__all__ = ["CONSTANTS", "Constants", "PhaseTime", "Prediction", "predict"]

@@ -1,0 +1,273 @@
+"""From a kernel's work and a GPU to a time.
+
+    time  = launch + sum over waves of blocks
+    wave  = its phases, L2 and device memory: one after the other where a multiprocessor has one block, at once where blocks overlap
+    phase = one warp alone (`timeline`), and the parts of the multiprocessor for all blocks on it: instruction issue or
+            multiply-adds, tensor cores, shared memory
+
+"At once" is a norm: the largest value, and somewhat more where others come near, as they get in each other's way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import attrs
+
+from fireiron.check.coalescing import SECTOR
+from fireiron.cost.accesses import LINE, WARP
+from fireiron.cost.amounts import Amounts
+from fireiron.cost.constants import CONSTANTS, Constants
+from fireiron.cost.prediction import PhaseTime, Prediction
+from fireiron.cost.registers import occupancy_on
+from fireiron.cost.timeline import Clock, Latencies, Speeds
+from fireiron.cost.work import Work
+from fireiron.gpus import Gpu
+from fireiron.machine import as_architecture
+
+SCHEDULERS: Final = 4
+"""Schedulers of a multiprocessor, each with a quarter of its warps (from Maxwell on, but for sm_60, whose two are twice as wide)."""
+
+L2_PORT: Final = 64
+"""Bytes that a multiprocessor gets from L2 in a clock (NVIDIA A100 Tensor Core GPU Architecture white paper)."""
+
+LEAST_L1: Final = 16 * 1024
+"""Bytes that remain for L1 however much shared memory a kernel takes."""
+
+ISSUE, FMA, TENSOR, SHARED = "instruction issue", "FMA", "tensor cores", "shared memory bandwidth"
+L2, DRAM, TAIL, LAUNCH = "L2", "DRAM", "tail (waves)", "launch"
+COPIES, RESULTS = "latency of copies", "latency of instructions"
+
+SPILLED_SHARE: Final = 4.0
+"""Register accesses that go to local memory for each that would have to: compilers spill whole arrays (two strategies of the sweep)."""
+
+NOTABLE: Final = 0.3
+"""Of the time of a warp alone, what it must wait for copies for them to be named as the reason."""
+
+
+def model(work: Work, gpu: Gpu, constants: Constants = CONSTANTS) -> Prediction:
+    """The prediction for counted work on a GPU."""
+    return _Model(work, gpu, constants).prediction()
+
+
+@attrs.frozen
+class _Phase:
+    """Clocks of a phase of a wave, by part, and together."""
+
+    clocks: float
+    bounds: Mapping[str, float]
+    limit: str
+
+
+@attrs.frozen
+class _Wave:
+    """Clocks of one wave of blocks: `count` such waves, `blocks` of each multiprocessor that has most."""
+
+    clocks: float
+    count: int
+    blocks: int
+    phases: tuple[_Phase, ...]
+    outside: Mapping[str, float]
+
+
+class _Model:
+    def __init__(self, work: Work, gpu: Gpu, constants: Constants) -> None:
+        self.work, self.gpu, self.constants = work, gpu, constants
+        self.occupancy, self.registers = occupancy_on(work.kernel, as_architecture(gpu.architecture))
+        self.slots = gpu.multiprocessors * self.occupancy.blocks
+        self.spill = min(1.0, SPILLED_SHARE * self.registers.spilled / max(self.registers.arrays, 1))
+        self.dram, self.fresh = self._dram()
+        self.fma, self.tensor = self._fma_clocks(), self._tensor_clocks()
+        self.alone = self._alone()
+
+    # ------------------------------------------------------------------------------------------ speeds
+
+    def _tensor_clocks(self) -> dict[str, float]:
+        """Clocks of one scheduler's tensor core for an operation, by type; multiply-adds do it where there is none."""
+        return {name: SCHEDULERS / (self.gpu.tensor_rate(name) or 2 * self.gpu.lanes) for name in self.work.amounts.tensor}
+
+    def _fma_clocks(self) -> dict[str, float]:
+        """Clocks of a scheduler for one multiply-add of all lanes of a warp, by type of the sum."""
+        gpu = self.gpu
+        half = gpu.half_lanes or gpu.lanes
+        lanes = {"float64": gpu.double_lanes, "float16": half, "bfloat16": half}
+        return {name: SCHEDULERS * WARP / lanes.get(name, gpu.lanes) for name in self.work.amounts.fma}
+
+    # ------------------------------------------------------------------------------------------ device memory
+
+    def _dram(self) -> tuple[tuple[float, float], float]:
+        """Bytes of device memory read and written, and which share of what a wave reads is in L2 for the first time.
+
+        Blocks of a wave that read the same tile read it once. What a later wave reads again is in L2 as far as arrays fit.
+        """
+        wave = max(min(self.work.grid, self.slots), 1)
+        waves = self.work.grid / wave
+        touched: dict[tuple[str, bool], float] = {}
+        sizes: dict[str, float] = {}
+        for one in self.work.traffic:
+            key = (one.buffer, one.write)
+            touched[key] = touched.get(key, 0.0) + one.bytes * one.tiles(wave) * waves
+            sizes[one.buffer] = one.array_bytes
+        fits = min(1.0, self.gpu.l2_bytes / max(sum(sizes.values()), 1.0))
+        total = {key: min(size, sizes[key[0]]) + max(size - sizes[key[0]], 0.0) * (1 - fits) ** 2 for key, size in touched.items()}
+        read, asked = (sum(value for (_, write), value in one.items() if not write) for one in (total, touched))
+        return (read, sum(total.values()) - read), read / asked if asked else 0.0
+
+    # ------------------------------------------------------------------------------------------ one warp alone
+
+    def _alone(self) -> list[tuple[float, str]]:
+        """Clocks of one warp for each phase with nobody else there, and the name of that bound."""
+        c = self.constants
+        far = c.l2_latency + self.fresh * c.memory_latency * self.gpu.clock / 1000
+        latencies = Latencies(far, c.shared_latency, c.mma_latency, c.fma_latency, c.barrier)
+        clock = Clock(self.work, latencies, Speeds(self.tensor, self.fma, c.beside))
+        found = []
+        for phase in self.work.phases:
+            start, waited = clock.now, clock.waited.get("copies", 0.0)
+            clock.walk(phase.body)
+            if phase is self.work.phases[-1]:
+                clock.now = max(clock.now, clock.stored)
+            taken, waiting = clock.now - start, clock.waited.get("copies", 0.0) - waited
+            found.append((taken, COPIES if waiting > NOTABLE * taken else RESULTS))
+        return found
+
+    # ------------------------------------------------------------------------------------------ many blocks
+
+    def _inside(self, amounts: Amounts, blocks: int) -> dict[str, float]:
+        """Clocks that each part of a multiprocessor takes for so many blocks at once."""
+        queue = math.ceil(blocks * self.work.warps / SCHEDULERS) / self.work.warps
+        spilled = self.spill * amounts.touched
+        return {
+            ISSUE: (amounts.instructions + amounts.memory * self.constants.beside + spilled) * queue,
+            FMA: sum(self.fma[name] * value for name, value in amounts.fma.items()) * queue,
+            TENSOR: sum(self.tensor[name] * value for name, value in amounts.tensor.items()) * queue,
+            SHARED: (amounts.shared + spilled) * blocks,
+        }
+
+    def _outside(self, amounts: Amounts, running: int, blocks: int) -> dict[str, float]:
+        """Clocks of what multiprocessors share, for so many running blocks."""
+        gpu, c, total = self.gpu, self.constants, self.work.amounts
+        moved = amounts.l2_read + amounts.l2_written + self.spill * amounts.touched * LINE * self._local_misses(blocks)
+        read = self.dram[0] * amounts.l2_read / total.l2_read if total.l2_read else 0.0
+        written = self.dram[1] * amounts.l2_written / total.l2_written if total.l2_written else 0.0
+        clocks = running / max(self.work.grid, 1) * gpu.clock / (gpu.memory_gb_s * 1000)
+        return {
+            L2: max(moved * running / gpu.l2_clock_bytes, moved * blocks / L2_PORT),
+            DRAM: (read / c.read_share + written / c.write_share) * clocks,
+        }
+
+    def _local_misses(self, blocks: int) -> float:
+        """The share of spilled registers that L1 does not hold."""
+        room = max(self.gpu.l1_bytes - blocks * self.work.kernel.shared_bytes, LEAST_L1)
+        need = blocks * self.work.kernel.threads * 4 * max(self.registers.spilled, 1)
+        return min(1.0, max(0.0, 1 - room / need) + 0.1) if self.spill else 0.0
+
+    def _wave(self, running: int, count: int, only: bool) -> _Wave:
+        """A wave of `running` blocks, `count` times; blocks of the `only` wave start together and stay so."""
+        c = self.constants
+        blocks = math.ceil(running / self.gpu.multiprocessors)
+        order = c.order * blocks**c.growth
+        phases = []
+        for phase, (alone, name) in zip(self.work.phases, self.alone, strict=True):
+            bounds = self._inside(phase.amounts, blocks)
+            busy = _norm((max(bounds[ISSUE], bounds[FMA]), bounds[TENSOR], bounds[SHARED]), order)
+            busy += phase.amounts.barriers * c.drain / blocks
+            bounds = {name: alone, **bounds}
+            phases.append(_Phase(_norm((alone, busy), c.alone_order), bounds, max(bounds, key=lambda one: bounds[one])))
+        outside = self._outside(self.work.amounts, running, blocks)
+        overlapped = _norm((sum(one.clocks for one in phases), *outside.values()), order)
+        apart = 0.0
+        for stores in (False, True):
+            part = [(one, phase.amounts) for one, phase in zip(phases, self.work.phases, strict=True) if phase.stores == stores]
+            amounts = sum((one for _, one in part), Amounts())
+            apart += _norm((sum(one.clocks for one, _ in part), *self._outside(amounts, running, blocks).values()), order)
+        share = 1.0 if only else 1.0 / blocks
+        return _Wave(apart * share + overlapped * (1 - share), count, blocks, tuple(phases), outside)
+
+    def _waves(self) -> list[_Wave]:
+        full, rest = divmod(self.work.grid, self.slots)
+        rounds = [(running, count) for running, count in ((self.slots, full), (rest, 1)) if running and count]
+        return [self._wave(running, count, len(rounds) == 1 and count == 1) for running, count in rounds]
+
+    # ------------------------------------------------------------------------------------------ the answer
+
+    def prediction(self) -> Prediction:
+        """All parts together."""
+        work, clock, c = self.work, self.gpu.clock, self.constants
+        waves = self._waves()
+        us = sum(wave.clocks * wave.count for wave in waves) / clock
+        parts: dict[str, float] = {}
+        for wave in waves:
+            for bounds in (*(phase.bounds for phase in wave.phases), wave.outside):
+                for name, value in bounds.items():
+                    parts[name] = parts.get(name, 0.0) + value * wave.count / clock
+        lost = 1 - work.grid / self.gpu.multiprocessors / max(sum(wave.blocks * wave.count for wave in waves), 1)
+        limits = _limits(waves)
+        bottleneck = max(limits, key=lambda name: limits[name]) if limits else LAUNCH
+        if bottleneck in (ISSUE, FMA, TENSOR, SHARED) and lost > 0.5:
+            bottleneck = TAIL
+        if us < c.launch_us:
+            bottleneck = LAUNCH
+        totals = work.amounts.times(work.grid)
+        return Prediction(
+            us=us + c.launch_us,
+            bottleneck=bottleneck,
+            parts={**{name: value for name, value in parts.items() if value}, TAIL: lost * us, LAUNCH: c.launch_us},
+            bytes={
+                DRAM: sum(self.dram),
+                L2: totals.l2_read + totals.l2_written,
+                "L1": totals.sectors * SECTOR,
+                "shared": totals.shared * LINE,
+            },
+            flops=totals.flops,
+            useful=work.useful,
+            instructions={
+                "all": totals.instructions,
+                "mma": totals.mma,
+                "FMA": sum(totals.fma.values()),
+                "memory": totals.memory,
+                "bank conflicts": totals.conflicts,
+                "barriers": totals.barriers,
+            },
+            occupancy=self.occupancy,
+            registers=self.registers,
+            blocks=work.grid,
+            waves=sum(wave.count for wave in waves),
+            filled=1 - lost,
+            phases=tuple(_phase_times(waves, [phase.name for phase in work.phases], clock)),
+            gpu=self.gpu,
+            sizes=dict(work.sizes),
+        )
+
+
+def _limits(waves: Iterable[_Wave]) -> dict[str, float]:
+    """Clocks by what limits them."""
+    limits: dict[str, float] = {}
+    for wave in waves:
+        outside = max(wave.outside, key=lambda name: wave.outside[name])
+        if wave.outside[outside] > sum(phase.clocks for phase in wave.phases):
+            limits[outside] = limits.get(outside, 0.0) + wave.clocks * wave.count
+            continue
+        for phase in wave.phases:
+            limits[phase.limit] = limits.get(phase.limit, 0.0) + phase.clocks * wave.count
+    return limits
+
+
+def _phase_times(waves: Iterable[_Wave], names: list[str], clock: float) -> Iterable[PhaseTime]:
+    for number, name in enumerate(names):
+        rows = [(wave.phases[number], wave.count / clock) for wave in waves]
+        if rows:
+            bounds: dict[str, float] = {}
+            for phase, factor in rows:
+                for part, value in phase.bounds.items():
+                    bounds[part] = bounds.get(part, 0.0) + value * factor
+            yield PhaseTime(name, sum(phase.clocks * factor for phase, factor in rows), rows[0][0].limit, bounds)
+
+
+def _norm(values: Iterable[float], order: float) -> float:
+    """The norm of an order: the largest value, and somewhat more where others come near."""
+    positive = [value for value in values if value > 0]
+    top = max(positive, default=0.0)
+    return float(top * sum((value / top) ** order for value in positive) ** (1 / order)) if positive else 0.0

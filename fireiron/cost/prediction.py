@@ -1,0 +1,139 @@
+"""What the cost model answers: a time with its parts, the bottleneck, and what may help, as a value that explains itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+if TYPE_CHECKING:
+    from fireiron.check.resources import Occupancy
+    from fireiron.cost.registers import Registers
+    from fireiron.gpus import Gpu
+
+HINTS: Final[Mapping[str, str]] = {
+    "tensor cores": "at the limit of mma.sync: only fewer operations help",
+    "FMA": "at the limit of multiply-adds: use tensor cores, or a narrower type",
+    "instruction issue": "larger tiles a thread, wider vectors, fewer guards (sizes that are multiples of the tiles)",
+    "shared memory bandwidth": "larger tiles for each warp or thread; pad, swizzle or coalesce where fireiron check says so",
+    "DRAM": "fewer bytes: larger tiles, bands(...) so that blocks that run together share tiles, narrower types",
+    "L2": "larger tiles for each block; coalesce loads; fewer registers if arrays spill",
+    "latency of copies": "more stages in pipeline(...), more blocks on a multiprocessor, a larger k in split(...), or split_k",
+    "latency of instructions": "more warps on a multiprocessor (smaller tiles a warp), or fragments ahead by pipeline(2)",
+    "tail (waves)": "more and smaller tiles, or split_k, so that every multiprocessor has work until the end",
+    "launch": "do more in one launch",
+}
+"""What may help, by bottleneck."""
+
+SHOWN: Final = 0.005
+"""Parts below this share of the time are not shown."""
+
+
+@attrs.frozen
+class PhaseTime:
+    """A part of the program, in all waves: microseconds, what limits it, and what each part of the GPU would take alone."""
+
+    name: str
+    us: float
+    limit: str
+    bounds: Mapping[str, float]
+
+
+@attrs.frozen(kw_only=True)
+class Prediction:
+    """What the model says of a kernel on a GPU; `str` explains it.
+
+    `us` is the predicted time of one launch, `bottleneck` what most of it goes to. `parts` are microseconds that each part of the GPU
+    would take if nothing else took any. `bytes` moved by memory, `flops` executed (tiles that overhang included), `useful` those of the
+    spec, `instructions` of warps by class: all for the whole grid. `registers` are estimates for
+    a thread. `waves` counts rounds of blocks over the GPU; `filled` is the share
+    of multiprocessors' time that has blocks. `sizes` are those known at run time.
+    """
+
+    us: float
+    bottleneck: str
+    parts: Mapping[str, float]
+    bytes: Mapping[str, float]
+    flops: float
+    useful: float
+    instructions: Mapping[str, float]
+    occupancy: Occupancy
+    registers: Registers
+    blocks: int
+    waves: int
+    filled: float
+    phases: tuple[PhaseTime, ...]
+    gpu: Gpu
+    sizes: Mapping[str, int]
+
+    @property
+    def tflops(self) -> float:
+        """Useful operations in a second, in 10^12."""
+        return self.useful / self.us / 1e6
+
+    @property
+    def hint(self) -> str:
+        """What may help against the bottleneck."""
+        if self.registers.spilled:
+            return "arrays do not fit into registers: smaller tiles a thread, or fewer warps a block"
+        return HINTS.get(self.bottleneck, "")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return attrs.asdict(self) | {"gpu": self.gpu.name, "tflops": self.tflops, "hint": self.hint}
+
+    def __str__(self) -> str:
+        from tabulate import tabulate
+
+        parts = sorted(((name, value) for name, value in self.parts.items() if value > SHOWN * self.us), key=lambda pair: -pair[1])
+        marks = {self.bottleneck: "<-- bottleneck"}
+        table = tabulate(
+            [[name, _number(value), f"{value / self.us:.0%}", marks.get(name, "")] for name, value in parts],
+            headers=["if it were alone", "us", "of the time", ""],
+            disable_numparse=True,
+            colalign=("left", "right", "right", "left"),
+        )
+        phases = tabulate(
+            [[phase.name, _number(phase.us), phase.limit] for phase in self.phases],
+            headers=["phase", "us", "limited by"],
+            disable_numparse=True,
+            colalign=("left", "right", "left"),
+        )
+        return "\n".join([*self._head(), "", table, "", phases, "", *self._foot()])
+
+    def _head(self) -> list[str]:
+        speed = f", {_number(self.tflops)} TFLOP/s" if self.useful else ""
+        return [f"{_number(self.us)} us on one {self.gpu}{speed} (predicted)", f"bottleneck: {self.bottleneck}"]
+
+    def _foot(self) -> list[str]:
+        held = self.occupancy
+        needed = self.registers
+        spilled = f"; its arrays need {needed.arrays}, so about {needed.spilled} spill" if needed.spilled else ""
+        moved = ", ".join(f"{name} {_size(value)}" for name, value in self.bytes.items() if value)
+        counted = ", ".join(f"{name} {_count(value)}" for name, value in self.instructions.items() if value)
+        lines = [
+            f"blocks        {self.blocks}, {held.blocks} on a multiprocessor at once (limited by {held.limited_by}), "
+            f"in {self.waves} wave{'s' if self.waves != 1 else ''}, {self.filled:.0%} filled",
+            f"registers     about {needed.given} a thread{spilled}",
+            f"bytes         {moved}",
+            f"instructions  {counted}",
+        ]
+        waste = f", {self.useful / self.flops:.0%} of them useful" if self.useful and self.flops > 1.005 * self.useful else ""
+        lines += [f"operations    {_count(self.flops)}{waste}"] if self.flops else []
+        return [*lines, *([f"may help      {self.hint}"] if self.hint else [])]
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if value < 1000 else f"{value:.0f}"
+
+
+def _count(value: float) -> str:
+    for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def _size(value: float) -> str:
+    return f"{_count(value)}B" if value >= 1e3 else f"{value:.0f} B"

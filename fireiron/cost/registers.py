@@ -1,0 +1,52 @@
+"""The registers that a compiler would give to the threads of a kernel, estimated before it is asked."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from fireiron.check.resources import Occupancy, occupancy, register_limit
+from fireiron.expr import constant
+from fireiron.ir import For, Kernel
+from fireiron.machine import Architecture
+
+LOOPING: Final = 38
+"""Registers of a thread beside its arrays where a loop remains: addresses, counters (median of the sweep, NVRTC 13)."""
+
+UNROLLED: Final = 12
+"""The same where no loop remains."""
+
+AT_LEAST: Final = 8
+"""Registers without which nothing can be computed; arrays that leave fewer spill."""
+
+
+@attrs.frozen
+class Registers:
+    """32-bit registers of a thread: what it is given, what its arrays need, and what of that spills to local memory."""
+
+    given: int
+    arrays: int
+    spilled: int
+
+
+def register_prediction(kernel: Kernel) -> Registers:
+    """The estimate. A block always fits: the compiler gives its threads fewer registers, and the rest spills."""
+    arrays = array_registers(kernel)
+    most = max(register_limit(kernel), 2 * AT_LEAST)
+    looping = any(isinstance(one, For) and not one.unroll for one in kernel.body)
+    wanted = arrays + (LOOPING if looping else UNROLLED)
+    return Registers(min(-(-wanted // 8) * 8, most), arrays, max(arrays + AT_LEAST - most, 0))
+
+
+def array_registers(kernel: Kernel) -> int:
+    """Registers that a thread's arrays take, all stages of a pipeline included."""
+    return sum(-(-(constant(buffer.total) or 0) * buffer.dtype.bytes // 4) for buffer in kernel.buffers if buffer.memory.private)
+
+
+def occupancy_on(kernel: Kernel, target: Architecture) -> tuple[Occupancy, Registers]:
+    """How many blocks a multiprocessor of a target holds with that many registers: at least one."""
+    there = attrs.evolve(kernel, architecture=target)
+    registers = register_prediction(there)
+    found = occupancy(there, registers.given)
+    return (found, registers) if found.blocks else (attrs.evolve(found, blocks=1, warps=-(-kernel.threads // 32)), registers)

@@ -1,0 +1,208 @@
+"""How long one warp takes alone: its instructions in order, each waiting for what it reads, barriers and copies under way.
+
+The clock of a representative warp walks through the program. Statements of an unrolled nest count as one batch, whose parts do
+not wait for each other. A loop is walked until an iteration takes as long as the last one; the rest of its iterations take the same.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import attrs
+import numpy as np
+
+from fireiron.cost.amounts import Operation
+from fireiron.cost.work import Work
+from fireiron.expr import Expr, conjuncts, constant
+from fireiron.ir import Barrier, Commit, Exec, For, Stmt, Wait
+
+MOST_WALKED = 24
+"""Iterations of one loop that are walked at most."""
+
+SAME = 0.02
+"""Relative difference of two iterations that counts as none."""
+
+
+@attrs.frozen
+class Latencies:
+    """Clocks from the issue of an instruction to its result, and what a barrier costs."""
+
+    memory: float
+    shared: float
+    mma: float
+    fma: float
+    barrier: float
+
+
+@attrs.frozen
+class Speeds:
+    """Clocks of a scheduler: for an operation of the tensor cores by type, for a multiply-add of a warp by type.
+
+    `beside` counts the instructions beside each load or store.
+    """
+
+    tensor: dict[str, float]
+    fma: dict[str, float]
+    beside: float
+
+
+class Clock:
+    """The walk of one warp. `now` is its clock; `waited` the clocks it stood still, by what for."""
+
+    def __init__(self, work: Work, latencies: Latencies, speeds: Speeds) -> None:
+        self.work = work
+        self.latencies = latencies
+        self.speeds = speeds
+        self.now = 0.0
+        self.ready: dict[tuple[str, int], float] = {}
+        self.stored = 0.0
+        self.issued = 0.0
+        self.groups: list[float] = []
+        self.waited: dict[str, float] = {}
+        self.values: dict[str, int] = {**work.fixed, "thread": 0}
+
+    def walk(self, body: tuple[Stmt, ...]) -> None:
+        """Go through statements."""
+        for statement in body:
+            match statement:
+                case For():
+                    batch = _batch(statement)
+                    if batch is None:
+                        self._loop(statement)
+                    else:
+                        self._execute(*batch)
+                case Exec():
+                    self._execute(statement, ())
+                case Commit():
+                    self.groups.append(max(self.issued, self.now))
+                    self.issued = 0.0
+                case Wait(groups=groups):
+                    if len(self.groups) > groups:
+                        self._wait(self.groups[-groups - 1], "copies")
+                    self.now += 1.0
+                case Barrier():
+                    self._wait(self.stored, "copies")
+                    self.now += self.latencies.barrier if statement.scope == "block" else 1.0
+                case _:
+                    pass
+
+    def _wait(self, until: float, why: str) -> None:
+        if until > self.now:
+            self.waited[why] = self.waited.get(why, 0.0) + until - self.now
+            self.now = until
+
+    def _loop(self, loop: For) -> None:
+        extent = self.work.extent(loop)
+        last, same = -1.0, 0
+        for index in range(extent):
+            self.values[loop.var.name] = index
+            start, waits = self.now, dict(self.waited)
+            self.walk(loop.body)
+            taken = self.now - start
+            same = same + 1 if abs(taken - last) <= SAME * max(taken, 1.0) else 0
+            left = extent - index - 1
+            enough = same >= max(2, min(len(self.groups), 4)) or index + 1 >= MOST_WALKED
+            if left > 1 and enough and not loop.unroll:
+                self._skip(left, taken, waits)
+                break
+            last = taken
+        self.values.pop(loop.var.name, None)
+
+    def _skip(self, left: int, taken: float, waits: dict[str, float]) -> None:
+        """Iterations like the last one."""
+        ahead = left * taken
+        for why, total in self.waited.items():
+            self.waited[why] = total + left * (total - waits.get(why, 0.0))
+        self.now += ahead
+        self.stored += ahead
+        self.groups = [one + ahead for one in self.groups]
+        self.ready = {key: one + ahead for key, one in self.ready.items()}
+
+    def _active(self, statement: Exec, inner: tuple[For, ...]) -> int:
+        """How often a batch is executed where the loops stand, by conditions on loops alone."""
+        count = 1
+        for loop in inner:
+            count *= self.work.extent(loop)
+        names = {loop.var.name for loop in inner}
+        for condition in conjuncts(statement.active):
+            if constant(condition) is not None:
+                continue
+            roots = self.work.scene.roots(condition)
+            if roots <= self.values.keys() and "thread" not in roots and "block" not in roots:
+                if not self._value(condition):
+                    return 0
+            elif roots <= self.values.keys() | names and "thread" not in roots:
+                return self._counted(statement, inner)
+        return count
+
+    def _counted(self, statement: Exec, inner: tuple[For, ...]) -> int:
+        axes = [(loop.var.name, np.arange(self.work.extent(loop))) for loop in inner]
+        frame = self.work.scene.frame(axes, self.values)
+        mask = np.ones(frame.shape, dtype=bool)
+        known = self.values.keys() | {name for name, _ in axes}
+        for condition in conjuncts(statement.active):
+            if self.work.scene.roots(condition) <= known:
+                mask = mask & np.asarray(frame.full(condition), dtype=bool)
+        return int(mask.sum())
+
+    def _value(self, expression: Expr) -> Any:
+        return self.work.scene.frame([], self.values).value(expression)
+
+    def _copy(self, expression: Expr) -> int:
+        number = constant(expression)
+        if number is not None:
+            return number
+        frame = self.work.scene.frame([], {**dict.fromkeys(self.work.scene.roots(expression), 0), **self.values})
+        return int(frame.value(expression))
+
+    def _execute(self, statement: Exec, inner: tuple[For, ...]) -> None:
+        """A batch: the executions of a statement in a nest of loops, of which those that add to the same element wait for each other."""
+        times = self._active(statement, inner)
+        if not times:
+            return
+        operation = self.work.operation(statement)
+        reads = [(name, self._copy(copy)) for name, copy in operation.reads]
+        writes = [(name, self._copy(copy)) for name, copy in operation.writes]
+        for key in [*reads, *(writes if operation.accumulates else ())]:
+            self._wait(self.ready.get(key, 0.0), "results")
+        start, loading = self.now, self._loading(operation.kind)
+        computing = self.latencies.mma if operation.amounts.tensor else self.latencies.fma if operation.amounts.flops else 0.0
+        self.now += times * self._issue(operation)
+        if operation.accumulates:
+            rounds = math.prod(self.work.extent(loop) for loop in inner if loop.var.name not in operation.moves)
+            self._wait(start + loading + (rounds - 1) * computing, "copies" if operation.kind == "global" else "results")
+            done = max(start + loading + rounds * computing, self.now)
+        else:
+            done = self.now + loading + computing
+        self.ready.update(dict.fromkeys(writes, done))
+        if operation.asynchronous:
+            self.issued = max(self.issued, done)
+        elif operation.into_shared or not writes:
+            self.stored = max(self.stored, done)
+
+    def _loading(self, kind: str) -> float:
+        """Clocks until an operand in memory is there."""
+        return self.latencies.memory if kind == "global" else self.latencies.shared if kind == "shared" else 0.0
+
+    def _issue(self, operation: Operation) -> float:
+        """Clocks in which one warp issues one execution."""
+        amounts = operation.amounts
+        share = 1 / max(operation.warps, 1e-9)
+        tensor = sum(self.speeds.tensor.get(name, 0.0) * value for name, value in amounts.tensor.items())
+        fma = sum(self.speeds.fma.get(name, 1.0) * value for name, value in amounts.fma.items())
+        shared = amounts.shared
+        return max(amounts.instructions + self.speeds.beside * amounts.memory, tensor, fma, shared) * share
+
+
+def _batch(loop: For) -> tuple[Exec, tuple[For, ...]] | None:
+    """The statement of a nest of loops around one statement only."""
+    inner = [one for one in loop.body if isinstance(one, (For, Exec, Barrier, Commit, Wait))]
+    if len(inner) != 1:
+        return None
+    if isinstance(inner[0], Exec):
+        return inner[0], (loop,)
+    if isinstance(inner[0], For):
+        below = _batch(inner[0])
+        return None if below is None else (below[0], (loop, *below[1]))
+    return None

@@ -1,0 +1,302 @@
+"""What a kernel does, counted from its IR: instructions, passes through shared memory, bytes, for one block, by phase.
+
+A phase is a loop that stands at the top of the program and is not unrolled, or the statements between two such loops. Nothing here
+knows a strategy or an instruction by name: what counts is the spec that a statement performs, its level, and where its operands lie.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+import numpy as np
+
+from fireiron.check.scene import Scene
+from fireiron.cost.accesses import WARP, Accesses
+from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
+from fireiron.errors import ArgumentError
+from fireiron.expr import FALSE, conjuncts, constant
+from fireiron.ir import Access, Barrier, Buffer, Comment, Exec, For, Kernel, Let, Stmt
+from fireiron.machine import GL, SH
+from fireiron.spec import Spec
+
+Array = Any
+
+MOST_BLOCKS: Final = 1 << 14
+"""Blocks whose tiles are compared to see who shares them."""
+
+MOST_POINTS: Final = 1 << 20
+"""Values of loops at which a condition is evaluated; beyond them it counts as true."""
+
+LOOP_INSTRUCTIONS: Final = 3
+"""Instructions of a warp for an iteration of a loop that remains: count, compare, branch."""
+
+MMA_BYTES: Final = 32
+"""Bytes of a row of A of one matrix instruction, 16 x 8 x 16 for halves (PTX ISA, "Matrix fragments for mma")."""
+
+
+class Work:
+    """A kernel's work for given sizes."""
+
+    def __init__(self, kernel: Kernel, sizes: Mapping[str, int] | None = None) -> None:
+        self.kernel = kernel
+        self.scene = Scene(kernel)
+        self.sizes = checked_sizes(kernel, sizes or {})
+        self.fixed = {**self.sizes, "block": 0}
+        self.grid = int(kernel.grid.evaluate(self.sizes))
+        self.warps = -(-kernel.threads // WARP)
+        self.operations: dict[int, Operation] = {}
+        self.traffic: list[Traffic] = []
+        self.accesses = Accesses(self.scene, self.fixed, self.extent)
+        self.phases = tuple(attrs.evolve(phase, amounts=self._sum(phase.body, ())) for phase in _phases(kernel))
+
+    @functools.cached_property
+    def amounts(self) -> Amounts:
+        """Those of all phases together, for one block."""
+        return sum((phase.amounts for phase in self.phases), Amounts())
+
+    @functools.cached_property
+    def useful(self) -> float:
+        """Operations of the whole spec."""
+        spec = self.kernel.spec
+        return operations(spec, [int(size.evaluate(self.sizes)) for size in spec.sizes])
+
+    def extent(self, loop: For) -> int:
+        """Iterations of a loop."""
+        number = constant(loop.extent)
+        return int(self.scene.frame([], self.fixed).value(loop.extent)) if number is None else number
+
+    def operation(self, statement: Exec) -> Operation:
+        """What a statement amounts to."""
+        return self.operations[id(statement)]
+
+    # ------------------------------------------------------------------------------------------ programs
+
+    def _sum(self, body: tuple[Stmt, ...], loops: tuple[For, ...]) -> Amounts:
+        """The amounts of statements for one block."""
+        total = Amounts()
+        for statement in body:
+            match statement:
+                case For():
+                    total = total + self._sum(statement.body, (*loops, statement))
+                    if not statement.unroll:
+                        total = total + Amounts(instructions=LOOP_INSTRUCTIONS * self.warps * self._times((*loops, statement)))
+                case Exec():
+                    times = self._executions(statement, loops)
+                    operation = self.operations[id(statement)] = self._operation(statement, loops)
+                    total = total + operation.amounts.times(times)
+                    self.traffic += self._traffic(statement, loops, operation, times)
+                case Barrier(scope=scope):
+                    times = self._times(loops)
+                    total = total + Amounts(instructions=self.warps * times, barriers=times if scope == "block" else 0.0)
+                case _:
+                    pass
+        return total
+
+    def _times(self, loops: Sequence[For]) -> float:
+        return float(math.prod(self.extent(loop) for loop in loops))
+
+    def _executions(self, statement: Exec, loops: tuple[For, ...]) -> float:
+        """How often the threads that take part execute a statement; conditions that depend on the block count as true."""
+        known = frozenset({*(loop.var.name for loop in loops), *self.sizes})
+        conditions = [one for one in conjuncts(statement.active) if self.scene.roots(one) <= known]
+        needed = self.scene.needs(conditions)
+        outer = self._times([loop for loop in loops if loop.var.name not in needed])
+        inner = [(loop.var.name, self.extent(loop)) for loop in loops if loop.var.name in needed]
+        points = math.prod(extent for _, extent in inner)
+        if not conditions or not outer or points > MOST_POINTS:
+            return outer * points
+        frame = self.scene.frame([(name, np.arange(extent)) for name, extent in inner], self.fixed)
+        mask = np.ones(frame.shape, dtype=bool)
+        for condition in conditions:
+            mask &= np.asarray(frame.full(condition), dtype=bool)
+        return outer * float(mask.sum())
+
+    # ------------------------------------------------------------------------------------------ statements
+
+    def _operation(self, statement: Exec, loops: tuple[For, ...]) -> Operation:
+        """The amounts of one execution by all warps of a block."""
+        active, threads, warps = self._active(statement, loops)
+        units = threads / (statement.spec.level.threads or self.kernel.threads)
+        amounts = self._arithmetic(statement, units, warps)
+        placed = [(position, one) for position, one in enumerate(statement.accesses) if self._buffer(one).memory in (GL, SH)]
+        if not placed and not amounts.flops:
+            target = statement.accesses[-1]
+            words = math.prod(target.shape) * self._buffer(target).dtype.bits / 32
+            amounts = amounts + Amounts(instructions=max(words, 1.0) * warps)
+        memory = Amounts()
+        for position, access in placed:
+            part = self.accesses.amounts(statement, position, loops, active, warps, units)
+            memory = memory + part
+            if access.write and self._reads_old(statement):
+                memory = memory + attrs.evolve(part, l2_read=part.l2_written, l2_written=0.0)
+        issued = memory.memory / 2 if statement.asynchronous else memory.memory  # one instruction, two operands
+        guards = sum(bound is not None for access in statement.accesses for bound in access.bounds) + (constant(statement.active) != 1)
+        amounts = amounts + memory + Amounts(instructions=issued + guards * warps, touched=self._touched(statement, warps))
+        return self._described(statement, amounts, warps)
+
+    def _arithmetic(self, statement: Exec, units: float, warps: float) -> Amounts:
+        """The operations of a statement, by who performs them: tensor cores where lanes share its tiles, else multiply-adds."""
+        flops = operations(statement.spec, [constant(size) or 1 for size in statement.spec.sizes])
+        if not flops:
+            return Amounts()
+        total = flops * units
+        if _on_tensor_cores(statement):
+            kind = self._buffer(statement.accesses[0]).dtype
+            mma = max(total / (2 * 16 * 8 * MMA_BYTES / kind.bytes), warps)
+            return Amounts(instructions=mma, mma=mma, tensor={kind.name: total}, flops=total)
+        result = self._buffer(statement.accesses[-1]).dtype
+        packed = result.bits == 16 and result.kind == "float" and flops == 4 and not statement.collective
+        adds = total / (4 if packed else 2) / WARP
+        return Amounts(instructions=adds, fma={result.name: adds}, flops=total)
+
+    def _active(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Array, float, float]:
+        """Which threads take part by conditions on threads, `(threads, samples)` (None: all), how many, and in how many warps."""
+        conditions = [one for one in conjuncts(statement.active) if "thread" in (roots := self.scene.roots(one)) and "block" not in roots]
+        if not conditions:
+            return None, float(self.kernel.threads), float(self.warps)
+        frame = self.accesses.frame(loops)
+        mask = np.ones(frame.shape, dtype=bool)
+        for condition in conditions:
+            mask = mask & np.asarray(frame.full(condition), dtype=bool)
+        padded = np.concatenate([mask, np.zeros((-len(mask) % WARP, mask.shape[1]), dtype=bool)])
+        warps = padded.reshape(self.warps, WARP, -1).any(axis=1).sum(axis=0).mean()
+        return mask, float(mask.sum(axis=0).mean()), float(warps)
+
+    def _touched(self, statement: Exec, warps: float) -> float:
+        total = 0.0
+        for access in statement.accesses:
+            buffer = self._buffer(access)
+            if buffer.memory.private:
+                words = math.prod(access.shape) * buffer.dtype.bits / 32
+                total += warps * words * (2 if access.write and self._reads_old(statement) else 1)
+        return total
+
+    def _described(self, statement: Exec, amounts: Amounts, warps: float) -> Operation:
+        private = [one for one in statement.accesses if self._buffer(one).memory not in (GL, SH)]
+        read = {self._buffer(one).memory for one in statement.accesses if not one.write}
+        arithmetic = "mma" if amounts.tensor else "fma" if amounts.flops else ""
+        return Operation(
+            amounts,
+            warps,
+            "global" if GL in read else "shared" if SH in read else arithmetic,
+            tuple((one.buffer, one.copy) for one in private if not one.write),
+            tuple((one.buffer, one.copy) for one in private if one.write),
+            amounts.flops > 0 and self._reads_old(statement),
+            self.scene.needs(base for one in statement.accesses if one.write for base in one.base),
+            any(one.write and self._buffer(one).memory == SH for one in statement.accesses),
+            statement.asynchronous,
+        )
+
+    def _buffer(self, access: Access) -> Buffer:
+        return self.kernel.buffer(access.buffer)
+
+    def _reads_old(self, statement: Exec) -> bool:
+        return statement.accumulate != FALSE and not statement.atomic
+
+    # ------------------------------------------------------------------------------------------ blocks
+
+    def _traffic(self, statement: Exec, loops: tuple[For, ...], operation: Operation, times: float) -> Iterator[Traffic]:
+        """What the operands of a statement in GL move; bytes read are shared out by elements where there are several.
+
+        What a block asks for again is in L2.
+        """
+        amounts = operation.amounts.times(times)
+        placed = [one for one in statement.accesses if self._buffer(one).memory == GL]
+        sizes = [math.prod(one.shape) * self._buffer(one).dtype.bytes for one in placed]
+        reading = [not one.write or self._reads_old(statement) for one in placed]
+        whole = sum(size for size, reads in zip(sizes, reading, strict=True) if reads)
+        for access, size, reads in zip(placed, sizes, reading, strict=True):
+            buffer = self._buffer(access)
+            length = float(buffer.elements.evaluate(self.sizes)) * buffer.dtype.bytes
+            tiles, reach = self._tiles(access, loops), self.accesses.reach(access, loops)
+            if reads:
+                yield Traffic(buffer.name, False, min(amounts.l2_read * size / whole, reach), length, tiles)
+            if access.write:
+                yield Traffic(buffer.name, True, min(amounts.l2_written, reach), length, tiles)
+
+    def _tiles(self, access: Access, loops: tuple[For, ...]) -> Callable[[int], int]:
+        """How many different places of the array the first blocks start at."""
+        fixed = {**self.sizes, "thread": 0, **{loop.var.name: 0 for loop in loops}}
+
+        def tiles(count: int) -> int:
+            frame = self.scene.frame([("block", np.arange(min(max(count, 1), MOST_BLOCKS)))], fixed)
+            places = np.stack([frame.full(base) for base in access.base])
+            return int(np.unique(places, axis=1).shape[1])
+
+        return tiles
+
+
+def operations(spec: Spec, sizes: Sequence[int]) -> float:
+    """Operations of a spec: two a multiply-add, one a term of a sum or an element of other arithmetic; none for a copy."""
+    inputs = [name for name in spec.operands if name not in spec.outputs]
+    reduced = [dim for dim in spec.dims if all(dim not in spec.uses[name] for name in spec.outputs)]
+    points = float(math.prod(sizes))
+    if reduced and len(inputs) > 1:
+        return 2 * points
+    return points if reduced or len(inputs) > 1 or spec.atomic else 0.0
+
+
+def checked_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The sizes known only at run time; refused where one is missing, unknown, or not one that the kernel serves."""
+    wanted = {symbol.name: symbol for symbol in kernel.symbols}
+    for name, value in sizes.items():
+        symbol = wanted.get(name)
+        if symbol is None:
+            raise ArgumentError(f"{name}={value}: the kernel has no such size", legal=list(wanted) or "none")
+        if isinstance(value, bool) or not isinstance(value, int) or not symbol.low <= value <= symbol.high or value % symbol.multiple_of:
+            legal = f"{symbol.low} <= {name} <= {symbol.high}, a multiple of {symbol.multiple_of}"
+            raise ArgumentError(f"{name}={value!r}", legal=legal)
+    missing = [name for name in wanted if name not in sizes]
+    if missing:
+        example = ", ".join(f"{name!r}: 4096" for name in missing)
+        hint = f"sizes={{{example}}}; on the command line --at {missing[0]}=4096"
+        raise ArgumentError(f"the time depends on {', '.join(missing)}, known only at run time", hint=hint)
+    return dict(sizes)
+
+
+# ---------------------------------------------------------------------------------------------- phases
+
+
+def _phases(kernel: Kernel) -> Iterator[Phase]:
+    """Loops at the top that are not unrolled, what stands between them, and from where results are written."""
+    parts: list[tuple[str, list[Stmt]]] = []
+    place, fresh, stored = "before", True, False
+    for statement in kernel.body:
+        if isinstance(statement, (Let, Comment)):
+            continue
+        loop = isinstance(statement, For) and not statement.unroll
+        if isinstance(statement, For) and loop:
+            place, fresh = f"loop over {statement.var.name}", True
+        elif _writes_global(kernel, statement) and not stored:
+            place, fresh, stored = "store", True, True
+        if fresh:
+            parts.append((place, []))
+        parts[-1][1].append(statement)
+        place, fresh = ("after", True) if loop else (place, False)
+    last = max((number for number, (_, body) in enumerate(parts) if any(map(_multiplies, body))), default=-1)
+    for number, (name, body) in enumerate(parts):
+        yield Phase(name, tuple(body), number > last and any(_writes_global(kernel, one) for one in body))
+
+
+def _inner(statement: Stmt) -> Iterator[Exec]:
+    if isinstance(statement, Exec):
+        yield statement
+    elif isinstance(statement, For):
+        for one in statement.body:
+            yield from _inner(one)
+
+
+def _writes_global(kernel: Kernel, statement: Stmt) -> bool:
+    return any(one.write and kernel.buffer(one.buffer).memory == GL for inner in _inner(statement) for one in inner.accesses)
+
+
+def _multiplies(statement: Stmt) -> bool:
+    return any(len(inner.spec.operands) > 2 for inner in _inner(statement))
+
+
+def _on_tensor_cores(statement: Exec) -> bool:
+    return bool(statement.lane_maps) and len(statement.spec.operands) > 2 and statement.spec.level.threads != 1

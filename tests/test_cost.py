@@ -1,0 +1,491 @@
+"""The cost model: counts that can be made by hand, what must cost more, every strategy on every GPU, and the command."""
+
+import importlib.util
+import json
+import math
+import time
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pytest
+from problems import NAMES, library
+
+from fireiron import *
+from fireiron import cli
+from fireiron.cost import CONSTANTS, predict
+from fireiron.cost.model import model
+from fireiron.cost.registers import occupancy_on
+from fireiron.cost.work import Work
+from fireiron.gpus import GPUS, Gpu, as_gpu, of_architecture
+from fireiron.machine import ARCHITECTURES
+
+H200 = as_gpu("H200")
+COPY = Move.tile(1, 1).to(Thread).layout(ColMajor).done()
+
+
+def tiled(copy_a=COPY, copy_b=COPY):
+    """64 x 64 tiles, 8 of k at a time, 8 x 4 elements for each of 128 threads, sums in registers."""
+    inner = Init.tile(8, 4).to(Thread).tile(1, 1).unroll().done()
+    store = Move.tile(8, 4).to(Thread).tile(4, 1).unroll().done()
+    return (
+        MatMul.tile(64, 64)
+        .to(Block)
+        .epilog(RF, inner, store)
+        .split(8)
+        .load(A, SH, copy_a)
+        .load(B, SH, copy_b)
+        .tile(8, 4)
+        .to(Thread)
+        .split(1)
+        .tile(1, 1)
+        .unroll()
+        .done()
+    )
+
+
+def lowered(strategy, *sizes, arch=None, **options):
+    return strategy(MatMul(*sizes, **options)(GL, GL, GL)(Kernel)).program(arch).lowered
+
+
+def small(sizes=(64, 64, 64), **values):
+    """The library's strategy for small matrices: 32 x 32 tiles of halves, 64 of k, two warps, four stages, unless said otherwise."""
+    module = library("small")
+    values = {"bm": 32, "bn": 32, "bk": 64, "wm": 16, "wn": 32, "stages": 4, "ahead": 2, **values}
+    return module.strategy.with_(**values)(module.spec(*sizes)).program("sm_90").lowered
+
+
+class TestCounts:
+    """Exact numbers, made by hand."""
+
+    def test_multiply_adds(self):
+        work = Work(lowered(tiled(), 128, 192, 40))
+        assert work.grid == 2 * 3 and work.warps == 4
+        block = 64 * 64 * 40
+        assert work.amounts.flops == 2 * block
+        assert work.amounts.fma == {"float32": block / 32}
+        assert work.amounts.tensor == {} and work.amounts.mma == 0
+        assert work.useful == 2 * 128 * 192 * 40
+
+    def test_bytes_of_tiles(self):
+        work = Work(lowered(tiled(), 128, 192, 40))
+        # 64 x 8 floats of A and 8 x 64 of B, five times; 64 neighbours of A are 8 sectors, 8 of B one. A store is half a sector.
+        assert work.amounts.l2_read == (64 * 8 + 8 * 64) * 4 * 5
+        assert work.amounts.l2_written == 2 * 64 * 64 * 4
+        assert work.amounts.sectors == work.amounts.l2_read / 32 + work.amounts.l2_written / 32
+
+    def test_operations_of_overhanging_tiles_are_executed(self):
+        found = predict(lowered(tiled(), 65, 65, 9))
+        assert found.flops == 4 * 2 * 64 * 64 * 16 and found.useful == 2 * 65 * 65 * 9
+
+    def test_phases(self):
+        work = Work(lowered(tiled(), 64, 64, 40))
+        assert [(phase.name, phase.stores) for phase in work.phases] == [("before", False), ("loop over k", False), ("store", True)]
+        before, loop, store = (phase.amounts for phase in work.phases)
+        assert before.instructions == 4 * 32  # 32 elements set by each of four warps
+        assert (loop.barriers, store.barriers) == (10, 0)
+        assert before.flops == store.flops == 0 and loop.flops == 2 * 64 * 64 * 40
+        assert store.l2_written == 2 * 64 * 64 * 4 and loop.l2_written == before.l2_written == 0
+
+    def test_matrix_instructions(self):
+        work = Work(small((64, 64, 256)))
+        assert work.grid == 4
+        assert work.amounts.mma == 32 * 32 * 256 / (16 * 8 * 16)
+        assert work.amounts.tensor == {"float16": 2 * 32 * 32 * 256} and work.amounts.fma == {}
+
+    def test_passes_of_matrix_loads(self):
+        """A 16 x 16 matrix of halves is 512 bytes: four passes; a warp loads one of A and two of B for 16 of k."""
+        work = Work(small((32, 32, 256)))
+        copied = 2 * 32 * 256 * 2 / 128
+        assert work.amounts.conflicts == 0
+        stored = work.phases[-1].amounts.shared
+        assert work.amounts.shared - stored == copied + 2 * (256 / 16) * (1 + 2) * 4
+
+    def test_copies_under_way_stop_at_the_end(self):
+        """The prologue copies what the last iterations do not, so each byte is copied once."""
+        for k in (64, 128, 256, 512):
+            assert Work(small((32, 32, k))).amounts.l2_read == 2 * 32 * k * 2
+
+    def test_vectors_are_one_instruction(self):
+        wide = Work(lowered(tiled(Move.tile(4, 1).to(Thread).layout(ColMajor).done()), 128, 128, 64))
+        narrow = Work(lowered(tiled(), 128, 128, 64))
+        # A: 512 elements an iteration by 4 warps: 16 loads and 16 stores, or 4 and 4.
+        assert narrow.amounts.memory - wide.amounts.memory == 8 * (32 - 8)
+        assert narrow.amounts.l2_read == wide.amounts.l2_read
+
+    def test_bank_conflicts(self):
+        """Eight neighbours of k in a column-major tile of 64 rows lie in one bank."""
+        free = Work(lowered(tiled(), 64, 64, 64))
+        across = Work(lowered(tiled(Move.tile(1, 1).to(Thread).layout(RowMajor).done()), 64, 64, 64))
+        assert across.amounts.conflicts > free.amounts.conflicts
+
+    def test_uncoalesced_loads(self):
+        """Neighbouring threads along k: eight columns of four neighbours a request are eight sectors, along m four."""
+        along = Work(lowered(tiled(), 64, 64, 64))
+        across = Work(lowered(tiled(Move.tile(1, 1).to(Thread).layout(RowMajor).done()), 64, 64, 64))
+        assert across.amounts.sectors - along.amounts.sectors == 8 * 16 * (8 - 4)
+        assert across.amounts.l2_read == along.amounts.l2_read, "L1 keeps what the other requests of the block ask for"
+
+    def test_sums_in_global_memory_are_read_and_written(self):
+        plain = MatMul.tile(64, 64).to(Block).tile(8, 4).to(Thread).split(1).tile(1, 1).unroll().done()
+        amounts = Work(lowered(plain, 64, 64, 8)).amounts
+        assert amounts.l2_written >= 8 * 64 * 64 * 4 and amounts.l2_read >= amounts.l2_written
+
+    def test_reductions_and_copies(self):
+        copy = Move.tile(32, 32).to(Block).tile(1, 1).to(Thread).layout(ColMajor).done()
+        found = predict(copy(Move(256, 128)(GL, GL)(Kernel)).program("sm_90"))
+        assert found.flops == found.useful == 0 and found.tflops == 0
+        assert found.bytes["L2"] == 2 * 256 * 128 * 4 and found.bytes["DRAM"] == 2 * 256 * 128 * 4
+
+    def test_wmma_counts_as_matrix_instructions(self):
+        module = library("wmma_optimized")
+        work = Work(module.strategy(module.spec(256, 256, 256)).program("sm_80").lowered)
+        assert work.amounts.tensor == {"float16": 2 * 256**3 / work.grid}
+        assert work.amounts.mma == 256**3 / work.grid / (16 * 8 * 16)
+
+
+class TestOccupancyAndWaves:
+    def test_waves(self):
+        kernel = lowered(tiled(), 64 * 40, 64 * 40, 64)
+        held, _ = occupancy_on(kernel, as_gpu("H200").architecture and kernel.architecture)
+        found = predict(kernel, H200)
+        assert found.blocks == 1600 and found.occupancy.blocks == held.blocks
+        assert found.waves == math.ceil(1600 / (132 * held.blocks))
+
+    def test_filled(self):
+        found = predict(lowered(tiled(), 64 * 4, 64 * 3, 8 * 500), H200)
+        assert found.blocks == 12 and found.waves == 1
+        assert found.filled == pytest.approx(12 / 132)
+
+    def test_a_second_wave_of_one_block_costs_a_wave(self):
+        big = {"bm": 128, "bn": 128, "wm": 64, "wn": 64, "stages": 6}
+        one, two = (predict(small((128 * 12, 128 * columns, 512), **big)) for columns in (11, 12))
+        assert (one.waves, two.waves) == (1, 2)
+        assert two.us > 1.5 * (one.us - CONSTANTS.launch_us)
+
+    def test_registers_that_a_block_does_not_have_spill(self):
+        kernel = library("gemm_nn")
+        fits, spills = (predict(kernel.strategy.with_(bm=b, bn=b)(kernel.spec(2048, 2048, 2048)).program("sm_90")) for b in (128, 256))
+        assert fits.registers.spilled == 0 < spills.registers.spilled
+        assert spills.us > 3 * fits.us and "spill" in str(spills)
+
+
+class TestMonotony:
+    """What is worse costs more."""
+
+    def test_bank_conflicts(self):
+        strategy = library("hmma_ampere").strategy.with_(bm=128, bn=128, bk=64, wm=64, wn=64, stages=4)
+        unswizzled = strategy.at(Load, A).unrefine(SwizzleStorage).at(Load, B).unrefine(SwizzleStorage)
+        good, bad = (predict(one(library("hmma_ampere").spec(2048, 2048, 2048))) for one in (strategy, unswizzled))
+        assert good.instructions["bank conflicts"] == 0 < bad.instructions["bank conflicts"]
+        assert bad.us > 1.2 * good.us and bad.bottleneck == "shared memory bandwidth"
+
+    def test_coalescing(self):
+        good = predict(lowered(tiled(), 2048, 2048, 2048))
+        bad = predict(lowered(tiled(Move.tile(1, 1).to(Thread).layout(RowMajor).done()), 2048, 2048, 2048))
+        assert bad.us > good.us and bad.bytes["L1"] > good.bytes["L1"]
+
+    @pytest.mark.parametrize("dim", range(3))
+    def test_larger_problems(self, dim):
+        before = 0.0
+        for factor in (1, 2, 4, 8):
+            sizes = [512, 512, 512]
+            sizes[dim] *= factor
+            found = predict(small(sizes)).us
+            assert found >= before
+            before = found
+
+    def test_stages_hide_copies(self):
+        times = [predict(small((64, 64, 4096), stages=stages)).us for stages in (2, 3, 4, 6)]
+        assert times == sorted(times, reverse=True) and times[0] > 1.5 * times[-1]
+        assert predict(small((64, 64, 4096), stages=2)).bottleneck == "latency of copies"
+
+    def test_a_better_gpu_is_faster(self):
+        kernel = small((2048, 2048, 2048), bm=128, bn=128, wm=64, wn=64)
+        base = predict(kernel, H200).us
+        assert predict(kernel, attrs.evolve(H200, clock_mhz=990)).us > 1.5 * base
+        assert predict(kernel, attrs.evolve(H200, multiprocessors=66)).us > 1.3 * base
+        assert predict(kernel, attrs.evolve(H200, memory_gb_s=48)).us > 2 * base
+
+    def test_bands_share_tiles_in_l2(self):
+        """Where L2 holds no whole matrix, blocks that run together should touch few tiles."""
+        tight = attrs.evolve(H200, l2_bytes=1 << 20)
+        strategy = library("hmma_ampere").strategy.with_(bm=128, bn=256, bk=64, wm=64, wn=64, stages=4)
+        spec = library("hmma_ampere").spec(8192, 8192, 1024)
+        banded, plain = (predict(one(spec), tight).bytes["DRAM"] for one in (strategy, strategy.at(Tile).unrefine(Bands)))
+        assert banded < plain
+
+
+class TestBottlenecks:
+    def test_names(self):
+        assert (
+            predict(
+                library("hmma_ampere").strategy.with_(bm=128, bn=256, bk=64, wm=64, wn=64, stages=4)(
+                    library("hmma_ampere").spec(8192, 8192, 8192)
+                )
+            ).bottleneck
+            == "tensor cores"
+        )
+        copy = Move.tile(64, 32).to(Block).tile(4, 1).to(Thread).layout(ColMajor).done()
+        assert predict(copy(Move(16384, 16384)(GL, GL)(Kernel)).program("sm_90")).bottleneck == "DRAM"
+        assert predict(lowered(tiled(), 64, 64, 8)).parts["launch"] == CONSTANTS.launch_us
+
+    def test_tail(self):
+        found = predict(lowered(tiled(), 64 * 6, 64 * 6, 64), attrs.evolve(H200, memory_gb_s=1e6))
+        assert found.parts["tail (waves)"] == pytest.approx((1 - 36 / 132) * (found.us - CONSTANTS.launch_us))
+
+    def test_time_is_at_least_each_bound(self):
+        for name in ("hmma_ampere", "sgemm", "small", "naive", "wmma_optimized"):
+            found = predict(library(name).strategy(library(name).spec(*library(name).SIZES)).program("sm_90"))
+            assert max(value for part, value in found.parts.items() if part not in ("tail (waves)", "launch")) <= found.us
+            assert found.bottleneck in found.parts
+            assert found.hint
+
+    def test_text(self):
+        text = str(predict(small((256, 256, 256))))
+        for part in ("bottleneck: latency of copies", "loop over k", "64, ", "on one H200 SXM", "TFLOP/s", "may help"):
+            assert part in text, part
+
+    def test_json(self):
+        value = json.loads(json.dumps(predict(small((256, 256, 256))).as_dict()))
+        assert value["gpu"] == "H200 SXM" and value["us"] > 1 and value["phases"][1]["name"] == "loop over k"
+
+
+class TestSymbolicSizes:
+    def test_same_as_known_sizes(self):
+        M, N, K = sym("M", multiple_of=64), sym("N", multiple_of=64), sym("K", multiple_of=8)
+        symbolic = predict(lowered(tiled(), M, N, K), sizes={"M": 1024, "N": 512, "K": 256})
+        known = predict(lowered(tiled(), 1024, 512, 256))
+        for name in ("flops", "useful", "blocks", "waves"):
+            assert getattr(symbolic, name) == getattr(known, name)
+        assert symbolic.bytes["L2"] == known.bytes["L2"]
+        assert symbolic.us == pytest.approx(known.us, rel=0.1)
+        assert symbolic.sizes == {"M": 1024, "N": 512, "K": 256}
+
+    def test_sizes_are_checked(self):
+        kernel = lowered(tiled(), sym("M", multiple_of=64), 64, 64)
+        with pytest.raises(ArgumentError, match="the time depends on M, known only at run time") as error:
+            predict(kernel)
+        assert "sizes=" in str(error.value)
+        for wrong in ({"M": 65}, {"M": 0}, {"M": 64.0}, {"M": True}):
+            with pytest.raises(ArgumentError, match="multiple of 64"):
+                predict(kernel, sizes=wrong)
+        with pytest.raises(ArgumentError, match="no such size"):
+            predict(kernel, sizes={"M": 64, "Q": 1})
+
+    def test_guards_cost_instructions(self):
+        sizes = {"M": 1000, "N": 1000, "K": 1000}
+        guarded = predict(lowered(tiled(), sym("M"), sym("N"), sym("K")), sizes=sizes)
+        free = predict(lowered(tiled(), 1024, 1024, 1000))
+        assert guarded.instructions["all"] > free.instructions["all"]
+
+
+class TestWhatIsAccepted:
+    def test_programs_strategies_kernels(self):
+        module = library("small")
+        bound = module.strategy(module.spec(64, 64, 64))
+        program = bound.program("sm_80")
+        assert predict(bound.program("sm_80")).us == predict(program.lowered).us == predict(bound.compile("sm_80")).us
+        assert predict(program).gpu.name == "A100 SXM" and predict(bound).gpu.name == "H200 SXM"
+        assert predict(program, "NVIDIA H200").gpu == H200
+
+    @pytest.mark.parametrize("value", [None, 3, "small", MatMul(8, 8, 8)])
+    def test_refused(self, value):
+        with pytest.raises(ArgumentError, match="a program, a compiled kernel"):
+            predict(value)
+
+    def test_an_older_gpu_is_refused(self):
+        with pytest.raises(ArgumentError, match="T4 does not run sm_90"):
+            predict(small(), "T4")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_strategy_on_every_architecture(name):
+    """Finite and positive wherever the strategy is legal at all; a refusal is one of lowering, never of this model."""
+    module = library(name)
+    served = 0
+    for architecture in ARCHITECTURES:
+        try:
+            program = module.strategy(module.spec(*module.SIZES)).program(architecture)
+            kernel = program.lowered
+        except FireironError:
+            continue
+        served += 1
+        found = predict(program)
+        assert math.isfinite(found.us) and found.us >= CONSTANTS.launch_us
+        assert found.bottleneck in found.parts and all(math.isfinite(value) for value in found.parts.values())
+        assert found.useful == 2 * math.prod(module.SIZES)
+        assert found.flops >= found.useful
+        assert str(found) and kernel.architecture == architecture
+    assert served
+
+
+def test_micro_kernels_and_local_arrays():
+    """listing_1: arrays that no register file holds, and a dot product written by hand."""
+    module = library("listing_1")
+    found = predict(module.strategy(module.spec(*module.SIZES)))
+    assert found.flops == found.useful and found.registers.spilled > 255
+
+
+def test_speed():
+    """Beside the IR, less than 20 ms, the first time in a process aside."""
+    module = library("hmma_ampere")
+    kernel = module.strategy.with_(bm=128, bn=256, bk=64, wm=64, wn=64, stages=4)(module.spec(4096, 4096, 4096)).program("sm_90").lowered
+    times = []
+    for _ in range(7):
+        start = time.process_time()
+        predict(kernel)
+        times.append(time.process_time() - start)
+    assert min(times) < 0.020, times
+
+
+class TestGpus:
+    @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=str)
+    def test_every_architecture_has_one(self, architecture):
+        assert of_architecture(architecture).architecture.rstrip("a") == architecture.name.rstrip("a")
+
+    @pytest.mark.parametrize("gpu", GPUS, ids=str)
+    def test_by_name(self, gpu):
+        assert as_gpu(gpu) is as_gpu(gpu.name) is as_gpu(f"nvidia {gpu.name.upper()}") is gpu
+        assert gpu.sources and set(gpu.guessed) <= {field.name for field in attrs.fields(Gpu)}
+        assert hash(gpu) == hash(attrs.evolve(gpu))
+
+    def test_names_of_drivers(self):
+        for text, name in (
+            ("NVIDIA H200", "H200 SXM"),
+            ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+            ("NVIDIA A100-SXM4-40GB", "A100 SXM"),
+            ("Tesla T4", "T4"),
+            ("Tesla V100-SXM2-16GB", "V100 SXM2"),
+            ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+            ("NVIDIA GeForce GTX 750 Ti", "GTX 750 Ti"),
+        ):
+            assert as_gpu(text).name == name
+
+    @pytest.mark.parametrize("value", ["H20", "RTX 4080", "", "  ", None, 90, "nvidia"])
+    def test_unknown(self, value):
+        with pytest.raises(ArgumentError, match="unknown GPU"):
+            as_gpu(value)
+
+    def test_peaks_are_those_of_data_sheets(self):
+        """TFLOP/s of dense halves, from the lines of the data sheets that the sources name."""
+        for name, peak in (("A100", 312), ("V100", 125), ("T4", 65), ("L40S", 362), ("RTX 4090", 165), ("RTX 3090", 71)):
+            gpu = as_gpu(name)
+            assert gpu.multiprocessors * gpu.clock_mhz * gpu.tensor_rate("float16") / 1e6 == pytest.approx(peak, rel=0.03), name
+        for name, peak in (("H200", 67), ("A100", 19.5), ("RTX 4090", 82.6), ("V100", 15.7), ("GTX 750 Ti", 1.39)):
+            gpu = as_gpu(name)
+            assert 2 * gpu.multiprocessors * gpu.clock_mhz * gpu.lanes / 1e6 == pytest.approx(peak, rel=0.03), name
+
+
+class TestCommand:
+    def test_text(self, capsys):
+        assert cli.main(["cost", "small", "-M", "256", "-N", "256", "-K", "256", "--gpu", "A100"]) == 0
+        text = capsys.readouterr().out
+        assert "A100 SXM" in text and "bottleneck:" in text and "tunables" in text
+
+    def test_json_and_sizes(self, capsys):
+        assert (
+            cli.main(
+                [
+                    "cost",
+                    "gemm_nn",
+                    "-M",
+                    "M:128",
+                    "-N",
+                    "N:128",
+                    "-K",
+                    "K:8",
+                    "--at",
+                    "M=1024",
+                    "--at",
+                    "N=1024",
+                    "--at",
+                    "K=512",
+                    "--json",
+                ]
+            )
+            == 0
+        )
+        value = json.loads(capsys.readouterr().out)
+        assert value["useful"] == 2 * 1024 * 1024 * 512 and value["sizes"] == {"M": 1024, "N": 1024, "K": 512}
+
+    def test_mistakes(self, capsys):
+        assert cli.main(["cost", "small", "--gpu", "H20"]) == 2
+        assert cli.main(["cost", "gemm_nn", "-M", "M"]) == 2
+        assert "known only at run time" in capsys.readouterr().err
+
+
+def script():
+    path = Path(__file__).parents[1] / "perf" / "cost_model.py"
+    spec = importlib.util.spec_from_file_location("cost_model_script", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class TestScript:
+    def test_rank_correlation(self):
+        spearman = script().spearman
+        assert spearman([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
+        assert spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
+        assert spearman([1, 2, 3, 4, 5], [2, 1, 4, 3, 5]) == pytest.approx(0.8)
+        assert spearman([1, 2, 2, 4], [1, 3, 2, 4]) == pytest.approx(4.5 / math.sqrt(4.5 * 5))
+        assert math.isnan(spearman([1, 1], [1, 2]))
+        assert list(script().ranks([5, 1, 5, 0])) == [2.5, 1, 2.5, 0]
+
+    def test_regret(self):
+        regret = script().regret
+        measured, guessed = [10.0, 12.0, 15.0], [3.0, 1.0, 2.0]
+        assert [regret(measured, guessed, count) for count in (1, 2, 3)] == pytest.approx([1.2, 1.2, 1.0])
+
+    def test_runs(self, tmp_path, capsys, monkeypatch):
+        """A sweep of one's own: measured times that are the predictions, times a factor, correlate perfectly."""
+        rows = [{"strategy": "cublas", "values": {}, "M": 64, "N": 64, "K": 64, "us": 2.0}]
+        for k in (64, 128):
+            for stages in (2, 3, 4, 5, 6):
+                values = {"bm": 32, "bn": 32, "bk": 32, "wm": 16, "wn": 32, "stages": stages, "ahead": 1}
+                us = predict(small((64, 64, k), **values)).us
+                rows.append({"strategy": "small", "values": values, "M": 64, "N": 64, "K": k, "us": us * 1.5})
+        (tmp_path / "sweep.json").write_text(json.dumps(rows))
+        monkeypatch.setattr("sys.argv", ["cost_model.py", str(tmp_path / "sweep.json"), "-o", str(tmp_path / "out.json")])
+        script().main()
+        value = json.loads((tmp_path / "out.json").read_text())
+        assert len(value["rows"]) == 10 and value["totals"]["held out"]["rank correlation"] == pytest.approx(1)
+        assert value["shapes"][0]["ratio"] == pytest.approx(1 / 1.5)
+        assert "held out" in capsys.readouterr().out
+
+
+def test_constants_matter():
+    """Each constant changes some prediction: none is dead."""
+    works = [
+        Work(small((64, 64, 1024), stages=2)),
+        Work(small((64, 64, 1024), stages=6, ahead=1)),
+        Work(lowered(tiled(), 1024, 1024, 1024)),
+        Work(small((2048, 2048, 512), bm=128, bn=128, wm=64, wn=64)),
+    ]
+    copy = Move.tile(64, 32).to(Block).tile(4, 1).to(Thread).layout(ColMajor).done()
+    one = Init.tile(1, 1).to(Thread).done(), Move.tile(1, 1).to(Thread).done()
+    chain = MatMul.tile(16, 16).to(Block).epilog(RF, *one).split(64).load(A, SH, COPY).load(B, SH, COPY)
+    works.append(Work(lowered(chain.tile(1, 1).to(Thread).split(1).unroll().done(), 16, 16, 512)))
+    works.append(Work(copy(Move(8192, 8192)(GL, GL)(Kernel)).program("sm_90").lowered))
+    before = np.array([model(work, H200).us for work in works])
+    for field in attrs.fields(type(CONSTANTS)):
+        changed = attrs.evolve(CONSTANTS, **{field.name: getattr(CONSTANTS, field.name) * 40})
+        after = np.array([model(work, H200, changed).us for work in works])
+        assert (after != before).any(), field.name
+
+
+def test_sums_that_wait_for_each_other_take_their_latency():
+    """One element a thread, 64 multiply-adds in a row: a warp alone waits 400 clocks for each here, and no longer for 8."""
+
+    def alone(tile):
+        parts = Init.tile(*tile).to(Thread).tile(1, 1).unroll().done(), Move.tile(*tile).to(Thread).tile(1, 1).unroll().done()
+        chain = MatMul.tile(16 * tile[0], 16).to(Block).epilog(RF, *parts).split(64).load(A, SH, COPY).load(B, SH, COPY)
+        return Work(lowered(chain.tile(*tile).to(Thread).split(1).unroll().tile(1, 1).unroll().done(), 16 * tile[0], 16, 6400))
+
+    def clocks(tile):
+        found = model(alone(tile), H200, attrs.evolve(CONSTANTS, fma_latency=400.0))
+        return next(phase for phase in found.phases if phase.name == "loop over k").bounds["latency of instructions"] * H200.clock
+
+    assert clocks((1, 1)) == pytest.approx(6400 * 400, rel=0.05)
+    assert clocks((8, 1)) == pytest.approx(6400 * 400, rel=0.05)
