@@ -2,6 +2,7 @@
 
 from fireiron._version import VERSION as __version__
 from fireiron.atomic_add import AtomicAdd, AtomicAddSpec
+from fireiron.cost import Prediction, predict
 from fireiron.decomp.coalesced import Coalesced
 from fireiron.decomp.done import Done
 from fireiron.decomp.epilog import Epilog
@@ -10,10 +11,13 @@ from fireiron.decomp.mma_tile import MmaTile
 from fireiron.decomp.split import Split
 from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Strided, Tile
+from fireiron.draw import draw
 from fireiron.errors import (
     ArgumentError,
+    CacheWarning,
     DecompositionError,
     FireironError,
+    FireironWarning,
     IncompleteError,
     LaunchError,
     LayoutError,
@@ -23,6 +27,7 @@ from fireiron.errors import (
     StoreError,
     SynchronizationError,
     VerificationError,
+    WrongResultError,
 )
 from fireiron.executable import INSTRUCTIONS
 from fireiron.executable.atomic_add import LaneAtomicAdd, ThreadAtomicAdd
@@ -86,7 +91,9 @@ from fireiron.executable.reduce import ThreadReduce
 from fireiron.executable.stmatrix import STMATRIX, StMatrix
 from fireiron.executable.thread_move import ThreadInit, ThreadMove, vector
 from fireiron.executable.wmma import FILL_FRAGMENT, LOAD_MATRIX_SYNC, MMA_SYNC, STORE_MATRIX_SYNC, FillFragment, MatrixSync, MmaSync
+from fireiron.export import Exported, export
 from fireiron.expr import Const, Expr, Var, all_of, any_of, ceildiv, equal, minimum, positive, sym
+from fireiron.gpus import Gpu
 from fireiron.lanes import LaneMap
 from fireiron.layout import Layout, Swizzle
 from fireiron.machine import (
@@ -116,8 +123,10 @@ from fireiron.machine import (
     int32,
     tf32,
 )
+from fireiron.matmul import matmul
 from fireiron.operand import DST, SRC, A, B, C, Operand
 from fireiron.pointwise import BinaryPointwise, BinaryPointwiseSpec
+from fireiron.records import Choice, OutdatedRecordWarning, Record, Records, best
 from fireiron.reduction import Reduction, ReductionSpec
 from fireiron.refine.align import Align
 from fireiron.refine.bands import Bands
@@ -137,16 +146,22 @@ from fireiron.refine.unchecked import Unchecked
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import Init, InitSpec, MatMul, MatMulSpec, Move, MoveSpec, Spec
 from fireiron.strategy import Strategy
+from fireiron.sweeps import sweep
 from fireiron.tensor import ColMajor, Cut, Dealt, Dim, MatrixLayout, Mode, RowMajor, Tensor, View
 from fireiron.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch, Refinement
 from fireiron.tunable import Derived, Tunable
+from fireiron.tune import tune
 
 __all__ = [
+    "Gpu",
+    "Prediction",
+    "predict",
     "Resident",
     "Pipeline",
     "CP_ASYNC",
     "CpAsync",
     "Converted",
+    "CacheWarning",
     "Coalesced",
     "Bands",
     "A",
@@ -164,6 +179,7 @@ __all__ = [
     "Block",
     "C",
     "Child",
+    "Choice",
     "ColMajor",
     "Const",
     "Context",
@@ -186,13 +202,16 @@ __all__ = [
     "Executable",
     "Expansion",
     "Expr",
+    "Exported",
     "FFMA",
     "FILL_FRAGMENT",
     "FR",
     "FillFragment",
     "FireironError",
+    "FireironWarning",
     "Fma",
     "GL",
+    "draw",
     "HFMA",
     "HFMA2",
     "HMMA_16816_F16",
@@ -262,6 +281,7 @@ __all__ = [
     "MoveSpec",
     "NoSync",
     "Operand",
+    "OutdatedRecordWarning",
     "Pad",
     "Permute",
     "QMMA_16816_F16_E4M3",
@@ -282,6 +302,8 @@ __all__ = [
     "QMMA_16832_F32_E5M2_E4M3",
     "QuadPair",
     "RF",
+    "Record",
+    "Records",
     "Reduction",
     "ReductionSpec",
     "Refinement",
@@ -322,11 +344,14 @@ __all__ = [
     "View",
     "Warp",
     "Warpgroup",
+    "WrongResultError",
     "all_of",
     "any_of",
+    "best",
     "bfloat16",
     "ceildiv",
     "equal",
+    "export",
     "float16",
     "float32",
     "float64",
@@ -334,9 +359,12 @@ __all__ = [
     "float8_e5m2",
     "int32",
     "int8",
+    "matmul",
     "minimum",
     "positive",
+    "sweep",
     "sym",
     "tf32",
+    "tune",
     "vector",
 ]

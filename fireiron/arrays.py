@@ -357,11 +357,15 @@ def _library(kind: Callable[[Any], Library], module: Any) -> Library:
 
 @contextlib.contextmanager
 def _cupy_stream(stream: object, device: int) -> Iterator[None]:
-    """A stream as CuPy's current one."""
+    """A stream as CuPy's current one.
+
+    Raises: LaunchError where it is no stream, or one of another GPU.
+    """
     cupy = launch.require_cupy()
+    address = launch.stream_address(stream, device)
     chosen: Any = stream
     if not isinstance(stream, cupy.cuda.Stream):
-        foreign = _Foreign(launch.stream_address(stream, device))
+        foreign = _Foreign(address)
         made = getattr(cupy.cuda.Stream, "from_external", None)  # CuPy 14
         chosen = cupy.cuda.ExternalStream(foreign.address) if made is None else made(foreign)
     with chosen:

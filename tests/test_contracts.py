@@ -390,23 +390,29 @@ def test_instruction_names_are_unique():
 
 LAYERS = (
     ("errors", "_version"),
-    ("machine",),
-    ("expr", "verbs"),
+    ("machine", "settings", "headers"),
+    ("expr", "gpus", "verbs"),
     ("layout",),
     ("tensor", "graphene"),
     ("units",),
     ("spec",),
     ("pointwise", "reduction", "atomic_add"),
     ("ir",),
-    ("tree", "footprint", "opaque", "lanes"),
+    ("tree", "footprint", "opaque", "lanes", "usage"),
     ("dividing", "operand", "tunable", "fragments"),
     ("substrategy",),
     ("executable",),
     ("decomp", "refine", "lower", "cuda", "sim", "check", "toolchain", "launch"),
-    ("strategy",),
-    ("compiler",),
-    ("kernel", "library", "store", "show"),
-    ("explain", "diff", "tune", "draw", "export"),
+    ("cache", "cost", "disassembly", "gpu_state"),
+    ("arrays",),
+    ("strategy", "arguments"),
+    ("compiler", "prepared"),
+    ("kernel", "library", "store", "show", "record"),
+    ("records",),
+    ("data", "sweeps"),
+    ("timing",),
+    ("pytest_plugin",),
+    ("explain", "diff", "tune", "draw", "export", "matmul"),
     ("cli",),
     ("__init__", "__main__"),
 )
@@ -424,6 +430,7 @@ UPWARD = {
     ("strategy", "compiler"): "strategy.program() is the first arrow",
     ("strategy", "kernel"): "strategy.compile()",
     ("strategy", "store"): "strategy.to_json()",
+    ("records", "tune"): "best(..., tune=True)",
 }
 """Imports inside functions that look upward, each with its reason."""
 
@@ -446,7 +453,7 @@ SHARED = {
 """Modules among the extensions that are there to be imported by them, each with its reason."""
 
 READERS = {"cuda", "sim", "check"}
-BELOW_READERS = {name for name in RANK if RANK[name] <= RANK["ir"]} | {"footprint", "opaque", "lanes"}
+BELOW_READERS = {name for name in RANK if RANK[name] <= RANK["ir"]} | {"footprint", "opaque", "lanes", "usage"}
 EXTENSIONS = {"decomp", "refine", "executable", "strategy"}
 
 
@@ -631,6 +638,7 @@ def test_the_import_check_finds_imports():
 CATCH_ALL = {
     "store.py": "cattrs wraps whatever a hook raises",
     "library.py": "a user's file may raise anything",
+    "tune.child.py": "what a candidate raises is its result",
 }
 """Files that may catch every exception, each with its reason."""
 

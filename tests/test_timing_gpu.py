@@ -87,8 +87,6 @@ def test_small_problems_cannot_rotate():
 
 
 def test_wrong_kernels_are_refused():
-    import cupy
-
     spec = MatMul(200, 100, 300)(GL, GL, GL)(Kernel)
     data = Data.of(spec, rotate_bytes=0)
     call, c = data.calls(compiled("naive", spec))[0], data.sets[0]["C"]
@@ -106,7 +104,7 @@ def test_wrong_kernels_are_refused():
         timing.time_kernel(
             compiled("naive", attrs.evolve(spec)), data=Data.of(attrs.evolve(spec, accumulate=True), rotate_bytes=0), l2="hot"
         )
-    assert bool(cupy.isfinite(c).all())
+    assert data.verify(call) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", [float64, float32, float16, bfloat16, int8, int32], ids=str)

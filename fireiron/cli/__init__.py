@@ -16,7 +16,7 @@ from fireiron.cli.arguments import strategy_options
 from fireiron.cli.output import REFUSED, drop_output, make_printable, paint
 from fireiron.errors import FireironError
 
-COMMANDS: Final = ("list", "show", "emit", "check", "run", "explain", "diff")
+COMMANDS: Final = ("list", "show", "emit", "check", "cost", "run", "explain", "diff", "draw", "tune", "export", "cache", "records")
 """The commands, in the order of the help; each is the module of its name."""
 
 

@@ -1,0 +1,161 @@
+"""`fireiron tune`: find the fastest values of a strategy's tunables by measuring."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from fireiron.cli.arguments import Add, add_strategy, assignment, natural, positive, strategy_of
+from fireiron.cli.output import FAILED, print_json
+from fireiron.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from fireiron.tune.progress import Progress
+    from fireiron.tune.result import Tuning
+
+INTERRUPTED = 128 + 2
+
+
+def register(add: Add) -> None:
+    """Add the command."""
+    command = add("tune", run, "find the fastest values of the tunables: verify and time candidates on the GPU, keep a journal")
+    add_strategy(command, json=True)
+    command.add_argument("--gpus", type=_numbers, metavar="0,1", help="GPUs to use, one process each (the current one)")
+    command.add_argument("--search", default="exhaustive", choices=("exhaustive", "random", "tpe"), help="how (exhaustive)")
+    command.add_argument("--trials", type=positive, metavar="N", help="legal candidates of a random or tpe search (100)")
+    command.add_argument("--seconds", type=_seconds, metavar="S", help="stop then, with the best so far")
+    command.add_argument(
+        "--prune",
+        type=_prune,
+        default=True,
+        metavar="FACTOR",
+        help="measure nothing predicted slower than FACTOR times the best prediction (3); or none",
+    )
+    command.add_argument("--keep", type=positive, metavar="N", help="measure only the N best predictions")
+    command.add_argument("--timeout", type=_seconds, default=30.0, metavar="S", help="for one candidate (30; slow kernels get more)")
+    command.add_argument("--seed", type=natural, default=0, help="of the search (0)")
+    command.add_argument("--jobs", type=positive, metavar="N", help="processes that lower and compile (one a processor)")
+    command.add_argument("--journal", metavar="FILE", help="results as they come; not measured again (a file in the cache folder)")
+    command.add_argument("--fresh", action="store_true", help="empty the journal first")
+    command.add_argument("--save", metavar="RECORDS", help="append the best to a file of records")
+    command.add_argument("--predict", action="store_true", help="rank by the cost model; no compiler, no GPU, nothing is measured")
+    command.add_argument("--let", action="append", default=[], type=assignment, metavar="M=1000", help="a size known at run time")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit status 1 if no candidate was verified and timed."""
+    strategy = strategy_of(argparse.Namespace(**{**vars(arguments), "set": []}))
+    common: dict[str, Any] = {
+        "arch": arguments.arch,
+        "fixed": dict(arguments.set),
+        "sizes": dict(arguments.let),
+        "jobs": arguments.jobs,
+        "name": arguments.strategy,
+    }
+    watch = _Watch(quiet=arguments.json)
+    try:
+        tuning = _predicted(strategy, common, watch, arguments) if arguments.predict else _tuned(strategy, common, watch, arguments)
+    except KeyboardInterrupt:
+        watch.close()
+        print(watch.farewell(), file=sys.stderr)
+        return INTERRUPTED
+    finally:
+        watch.close()
+    return _shown(tuning, arguments)
+
+
+def _predicted(strategy: Any, common: dict[str, Any], watch: _Watch, arguments: argparse.Namespace) -> Tuning:
+    from fireiron.tune import rank
+
+    if arguments.save is not None:
+        raise ArgumentError("--predict measures nothing, so there is no record to save", hint="leave --save or --predict out")
+    return rank(strategy, report=watch, **common)
+
+
+def _tuned(strategy: Any, common: dict[str, Any], watch: _Watch, arguments: argparse.Namespace) -> Tuning:
+    from fireiron.tune import Prune, tune
+
+    prune = Prune.of(arguments.prune)
+    if arguments.keep is not None:
+        import attrs
+
+        prune = attrs.evolve(prune, most=arguments.keep)
+    return tune(
+        strategy,
+        search=arguments.search,
+        trials=arguments.trials,
+        seconds=arguments.seconds,
+        prune=prune,
+        timeout=arguments.timeout,
+        seed=arguments.seed,
+        journal=arguments.journal,
+        fresh=arguments.fresh,
+        gpu_ids=arguments.gpus,
+        report=watch,
+        **common,
+    )
+
+
+def _shown(tuning: Tuning, arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        print_json(tuning.plain())
+    else:
+        print(tuning.table())
+        if tuning.stopped:
+            print(f"\nstopped {tuning.stopped}")
+        if tuning.best is not None:
+            print(f"\nbest: {' '.join(f'--set {name}={value}' for name, value in tuning.best.values.items())}")
+        if tuning.journal is not None:
+            print(f"journal: {tuning.journal}")
+    if arguments.save is not None and tuning.best is not None:
+        tuning.save(arguments.save)
+    return 0 if tuning.best is not None or (arguments.predict and tuning.ranking) else FAILED
+
+
+class _Watch:
+    """Shows progress, and remembers it for the message of an interruption."""
+
+    def __init__(self, quiet: bool) -> None:
+        from fireiron.tune.progress import Display
+
+        self.display = None if quiet else Display()
+        self.last: Progress | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        self.last = progress
+        if self.display is not None:
+            self.display(progress)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        display, self.display = self.display, None
+        if display is not None:
+            display.close()
+
+    def farewell(self) -> str:
+        """Where it was, and how it goes on."""
+        if self.last is None or not self.last.journal:
+            return "fireiron: interrupted"
+        return f"fireiron: interrupted ({self.last}); the same command goes on from {self.last.journal}"
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"[0-9]{1,3}(,[0-9]{1,3})*", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r}: numbers of GPUs, such as 0,1")
+    return tuple(map(int, text.split(",")))
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", text, re.ASCII) or not float(text) > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
+    return float(text)
+
+
+def _prune(text: str) -> bool | float:
+    if text == "none":
+        return False
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text, re.ASCII) or not float(text) >= 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: a factor of at least 1, or none")
+    return float(text)

@@ -1,0 +1,305 @@
+"""Where candidates are built and measured: in processes here, one for each GPU, or by the workers of an executor."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+import attrs
+
+from fireiron.errors import LaunchError
+from fireiron.tune.apart import run_apart
+from fireiron.tune.crew import MEASURE, START_SECONDS, Crew, Outcome
+from fireiron.tune.measure import Measured, Together
+from fireiron.tune.result import Result
+from fireiron.tune.task import Built, Surveyed, Task
+
+PREPARE: Final = "prepare"
+"""The role of processes that lower and compile."""
+
+SURVEY_SECONDS: Final = 120.0
+"""How long lowering one candidate may take."""
+
+BUILD_SECONDS: Final = 300.0
+"""How long checking and compiling one candidate may take."""
+
+LAUNCHES: Final = 20_000
+"""Launches that a measurement may make: at its predicted time each, added to its time limit."""
+
+AHEAD: Final = 4
+"""Compiled candidates that wait for each GPU."""
+
+WINDOW: Final = 64
+"""Jobs that an executor is given at a time: more than it has workers, few enough to stop soon."""
+
+TICK: Final = 0.5
+"""Seconds after which a wait looks whether it is to stop."""
+
+Stop = Callable[[], bool]
+
+
+@attrs.frozen
+class Setting:
+    """What stays the same for all candidates."""
+
+    task: Task
+    payload: bytes
+    timeout: float
+
+    def seconds(self, surveyed: Surveyed | None) -> float:
+        """The time limit of one measurement: slow kernels get more."""
+        predicted = surveyed.predicted_us if surveyed is not None and surveyed.predicted_us is not None else 0.0
+        return self.timeout + LAUNCHES * predicted * 1e-6
+
+
+class Local:
+    """Processes here. Lowering and compiling run ahead of the GPUs, by a few candidates."""
+
+    def __init__(self, setting: Setting, crew: Crew) -> None:
+        self.setting = setting
+        self.crew = crew
+        self.newest: tuple[int, int] | None = None
+
+    def where(self) -> dict[str, Any]:
+        """The place, the same for all GPUs."""
+        places = self.crew.where()
+        for place in places:
+            if place != places[0]:
+                raise LaunchError("the GPUs are not alike, so their times cannot be compared", got=place, legal=f"{places[0]}")
+        self.newest = _newest(places[0])
+        return places[0]
+
+    def measured(self, order: Iterable[int], known: Mapping[int, Surveyed], stop: Stop) -> Iterator[tuple[int, Result] | None]:
+        """Results as they come; None at times when none comes."""
+        waiting, built, busy = deque(order), deque[tuple[int, Built]](), 0
+        values = self.setting.task.space
+        ahead = AHEAD * len(self.crew.roles[MEASURE])
+        while waiting or built or busy:
+            if stop():
+                waiting.clear()
+                built.clear()
+            while waiting and self.crew.idle(PREPARE) and busy + len(built) < ahead + len(self.crew.roles[PREPARE]):
+                number = waiting.popleft()
+                self.crew.give(PREPARE, ("build", number, None), "build", (values[number], self.newest), BUILD_SECONDS)
+                busy += 1
+            while built and self.crew.idle(MEASURE):
+                number, one = built.popleft()
+                surveyed = known.get(number)
+                arguments = (values[number], one, None if surveyed is None else surveyed.predicted_us)
+                self.crew.give(MEASURE, ("one", number, one), "one", arguments, self.setting.seconds(surveyed))
+                busy += 1
+            outcomes = self.crew.outcomes(TICK) if busy or waiting or built else []
+            for outcome in outcomes:
+                busy -= 1
+                result = self._result(outcome, known, built)
+                if result is not None:
+                    yield result
+            if not outcomes:
+                yield None
+
+    def _result(self, outcome: Outcome, known: Mapping[int, Surveyed], built: deque[tuple[int, Built]]) -> tuple[int, Result] | None:
+        verb, number, one = cast(tuple[str, int, Built | None], outcome.key)
+        values, surveyed = self.setting.task.space[number], known.get(number)
+        if verb == "build":
+            if outcome.kind == "done":
+                built.append((number, outcome.value))
+                return None
+            return number, unbuilt(values, surveyed, outcome)
+        if outcome.kind in ("refused", "failed"):
+            self.crew.replace(MEASURE, outcome.place)  # it may have written where the next one reads
+        return number, verdict(values, surveyed, one, outcome, self.setting.seconds(surveyed))
+
+    def together(self, numbers: Sequence[int], known: Mapping[int, Surveyed]) -> Together | str:
+        """The finalists measured on the first GPU, or why they are not."""
+        built = self._built(numbers)
+        if isinstance(built, str):
+            return built
+        jobs = [(self.setting.task.space[number], built[number], _predicted(known.get(number))) for number in numbers]
+        seconds = sum(2 * self.setting.seconds(known.get(number)) for number in numbers)
+        while not self.crew.roles[MEASURE][0].idle:
+            self.crew.outcomes(START_SECONDS)
+        self.crew.give(MEASURE, "together", "together", (jobs,), seconds)
+        while True:
+            for outcome in self.crew.outcomes(TICK):
+                if outcome.kind in ("refused", "failed"):
+                    self.crew.replace(MEASURE, outcome.place)
+                return _together(outcome, seconds)
+
+    def _built(self, numbers: Sequence[int]) -> dict[int, Built] | str:
+        """The finalists compiled, from the cache on disk, or why one is not."""
+        waiting, found, busy = deque(numbers), dict[int, Built](), 0
+        while waiting or busy:
+            while waiting and self.crew.idle(PREPARE):
+                number = waiting.popleft()
+                self.crew.give(PREPARE, number, "build", (self.setting.task.space[number], self.newest), BUILD_SECONDS)
+                busy += 1
+            for outcome in self.crew.outcomes(TICK):
+                busy -= 1
+                if outcome.kind != "done":
+                    return f"{self.setting.task.space[_number(outcome.key)]}: {_reason(outcome, BUILD_SECONDS)}"
+                found[_number(outcome.key)] = outcome.value
+        return found
+
+
+class Remote:
+    """The workers of an executor: each candidate is compiled, verified and timed there in one job."""
+
+    def __init__(self, setting: Setting, executor: Any) -> None:
+        self.setting = setting
+        self.executor = executor
+        self.place: dict[str, Any] = {}
+
+    def where(self) -> dict[str, Any]:
+        """The place that one worker has; a candidate that runs elsewhere fails."""
+        future = self._submit("", (), 0.0)
+        self.place, _ = future.result()
+        return self.place
+
+    def measured(self, order: Iterable[int], known: Mapping[int, Surveyed], stop: Stop) -> Iterator[tuple[int, Result] | None]:
+        """Results as they come; None at times when none comes."""
+        from concurrent.futures import FIRST_COMPLETED, wait
+
+        waiting, running = deque(order), dict[Any, int]()
+        try:
+            while waiting or running:
+                if stop():
+                    waiting.clear()
+                while waiting and len(running) < WINDOW:
+                    number = waiting.popleft()
+                    surveyed = known.get(number)
+                    arguments = (self.setting.task.space[number], _newest(self.place), _predicted(surveyed))
+                    future = self._submit("whole", arguments, self.setting.seconds(surveyed) + BUILD_SECONDS)
+                    running[future] = number
+                done, _ = wait(running, timeout=TICK, return_when=FIRST_COMPLETED)
+                for future in done:
+                    number = running.pop(future)
+                    yield number, self._result(number, future, known.get(number))
+                if not done:
+                    yield None
+        finally:
+            for future in running:
+                future.cancel()
+
+    def _submit(self, verb: str, arguments: tuple[Any, ...], seconds: float) -> Any:
+        try:
+            return self.executor.submit(run_apart, self.setting.payload, verb, arguments, seconds)
+        except RuntimeError as error:  # BrokenExecutor, or one that is shut down
+            raise LaunchError("the executor takes no job", got=str(error)) from error
+
+    def _result(self, number: int, future: Any, surveyed: Surveyed | None) -> Result:
+        values = self.setting.task.space[number]
+        error = future.exception()
+        if error is not None:
+            return _evolved(values, surveyed, None, status="crashed", reason=f"the executor's worker: {type(error).__name__}: {error}")
+        where, outcome = future.result()
+        if where != self.place:
+            return _evolved(values, surveyed, None, status="failed", reason=f"this worker is another place: {where}, not {self.place}")
+        seconds = self.setting.seconds(surveyed) + BUILD_SECONDS
+        if outcome.kind != "done":
+            return verdict(values, surveyed, None, outcome, seconds)
+        built, answer = outcome.value
+        if answer is None:
+            return unbuilt(values, surveyed, Outcome(number, "refused", built))
+        return verdict(values, surveyed, built, Outcome(number, *answer), seconds)
+
+    def together(self, numbers: Sequence[int], known: Mapping[int, Surveyed]) -> Together | str:
+        """The finalists built and measured by one worker, or why they are not."""
+        jobs = [(self.setting.task.space[number], _predicted(known.get(number))) for number in numbers]
+        seconds = sum(2 * self.setting.seconds(known.get(number)) + BUILD_SECONDS for number in numbers)
+        future = self._submit("whole_together", (jobs, _newest(self.place)), seconds)
+        error = future.exception()
+        if error is not None:
+            return f"the executor's worker: {type(error).__name__}: {error}"
+        where, outcome = future.result()
+        return _together(outcome, seconds) if where == self.place else f"this worker is another place: {where}"
+
+
+# ---------------------------------------------------------------------------------------------- verdicts
+
+
+def surveys(crew: Crew, task: Task, numbers: Iterable[int], stop: Stop) -> Iterator[tuple[int, Surveyed | Result] | None]:
+    """Candidates lowered and predicted, as they come; None at times when none comes."""
+    waiting, busy = deque(numbers), 0
+    while waiting or busy:
+        if stop():
+            waiting.clear()
+        while waiting and crew.idle(PREPARE):
+            number = waiting.popleft()
+            crew.give(PREPARE, number, "survey", (task.space[number],), SURVEY_SECONDS)
+            busy += 1
+        outcomes = crew.outcomes(TICK) if busy or waiting else []
+        for outcome in outcomes:
+            busy -= 1
+            yield _number(outcome.key), _surveyed(task, outcome)
+        if not outcomes:
+            yield None
+
+
+def _number(key: Hashable) -> int:
+    assert isinstance(key, int)
+    return key
+
+
+def _surveyed(task: Task, outcome: Outcome) -> Surveyed | Result:
+    values = task.space[_number(outcome.key)]
+    if outcome.kind != "done":
+        return Result(values=values, status="failed", reason=f"lowering: {_reason(outcome, SURVEY_SECONDS)}")
+    surveyed: Surveyed = outcome.value
+    return surveyed if surveyed.reason is None else Result(values=values, status="illegal", reason=surveyed.reason)
+
+
+def unbuilt(values: Mapping[str, int], surveyed: Surveyed | None, outcome: Outcome) -> Result:
+    """The result of a candidate that could not be compiled: refused by the check for races, or by the compiler."""
+    reason = _reason(outcome, BUILD_SECONDS)
+    if outcome.kind in ("died", "late"):
+        return _evolved(values, surveyed, None, status="compile failed", reason=f"the compiler: {reason}")
+    illegal = outcome.kind == "refused" and outcome.value[0] != "LaunchError"
+    return _evolved(values, surveyed, None, status="illegal" if illegal else "compile failed", reason=reason)
+
+
+def verdict(values: Mapping[str, int], surveyed: Surveyed | None, built: Built | None, outcome: Outcome, seconds: float) -> Result:
+    """The result of a candidate whose turn to be measured came."""
+    make = functools.partial(_evolved, values, surveyed, built)
+    if outcome.kind == "done":
+        measured: Measured = outcome.value
+        if measured.us is None:
+            return make(status="wrong", reason=measured.reason)
+        known = attrs.asdict(measured)
+        return make(status="ok", gpu=outcome.place, **known)
+    kinds = {"died": "crashed", "late": "hung"}
+    status = kinds.get(outcome.kind) or {"WrongResultError": "wrong", "GpuLostError": "crashed"}.get(outcome.value[0], "failed")
+    return make(status=status, reason=_reason(outcome, seconds))
+
+
+def _reason(outcome: Outcome, seconds: float) -> str:
+    if outcome.kind == "late":
+        return f"stopped after {seconds:.3g} s"
+    return str(outcome.value if outcome.kind == "died" else outcome.value[1])
+
+
+def _evolved(values: Mapping[str, int], surveyed: Surveyed | None, built: Built | None, **fields: Any) -> Result:
+    known: dict[str, Any] = {}
+    if surveyed is not None:
+        known |= {"predicted_us": surveyed.predicted_us, "threads": surveyed.threads, "shared_bytes": surveyed.shared_bytes}
+    if built is not None:
+        known |= {"threads": built.threads, "shared_bytes": built.shared_bytes, "registers": built.registers, "spills": built.spills}
+        known |= {"compile_seconds": built.seconds, "text": built.text}
+    return Result(values=values, **known, **fields)
+
+
+def _together(outcome: Outcome, seconds: float) -> Together | str:
+    if outcome.kind == "done":
+        together: Together = outcome.value
+        return together
+    return _reason(outcome, seconds)
+
+
+def _predicted(surveyed: Surveyed | None) -> float | None:
+    return None if surveyed is None else surveyed.predicted_us
+
+
+def _newest(place: Mapping[str, Any]) -> tuple[int, int] | None:
+    newest = place.get("newest")
+    return None if newest is None else (newest[0], newest[1])

@@ -1,0 +1,115 @@
+"""The process that does one job at a time for `crew.Crew`: `python -c "...; main(descriptor)"`.
+
+It may crash, hang or be killed: nothing but its job is lost. It is a fresh Python, not a fork and no child of `multiprocessing`:
+CUDA does not survive a fork, a daemonic worker (Dask) may not have children of `multiprocessing`, and the user's program need not
+be importable a second time. Messages are pickles in a socket pair; the first is the set-up, then each is answered by one.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import signal
+import threading
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import attrs
+
+from fireiron.errors import FireironError
+from fireiron.tune.measure import Measured, Together
+from fireiron.tune.task import Built, Candidate, Surveyed, Task, build, survey, why
+
+PARENT_SECONDS = 1.0
+"""How often a child looks whether its parent lives."""
+
+
+def main(descriptor: int) -> None:
+    """Answer messages until the other side closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    connection = Connection(descriptor)
+    try:
+        payload, device, measures = pickle.loads(connection.recv_bytes())
+        if device is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = device  # before CUDA is loaded
+        worker = _started(connection, payload, measures)
+        while worker is not None:
+            answer = _answer(worker, *pickle.loads(connection.recv_bytes()))
+            connection.send_bytes(pickle.dumps(answer))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the parent has finished, or died
+
+
+def _end_with_parent(parent: int) -> None:
+    """A child that hangs in the driver must not outlive a parent that was killed."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os._exit(1)
+
+
+def _started(connection: Connection, payload: bytes, measures: bool) -> Worker | None:
+    """The worker, announced by `("ready", where)`; or None, and why: `("broken", reason)`."""
+    try:
+        task, measure = pickle.loads(payload)
+        worker = Worker(task, measure.start(task) if measures else None, measure.compiles)
+        answer: tuple[str, Any] = ("ready", dict(worker.gauge.where()) if measures else None)
+    except FireironError as error:
+        answer = ("broken", why(error))
+    except Exception as error:  # classes that are not found, and whatever the user's modules and the driver raise
+        answer = ("broken", " ".join(f"{type(error).__name__}: {error}".split()))
+    connection.send_bytes(pickle.dumps(answer))
+    return worker if answer[0] == "ready" else None
+
+
+def _answer(worker: Worker, verb: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
+    """`("done", value)`, or `("refused", reason)` for an error of this project, or `("failed", reason)` for any other."""
+    try:
+        return "done", getattr(worker, verb)(*arguments)
+    except FireironError as error:
+        return "refused", (type(error).__name__, why(error))
+    except Exception as error:  # the user's strategy or measurement, or the driver
+        return "failed", (type(error).__name__, " ".join(f"{type(error).__name__}: {error}".split()))
+
+
+class Worker:
+    """The jobs of a process; `gauge` is the started measurement of one that measures."""
+
+    def __init__(self, task: Task, gauge: Any, compiles: bool) -> None:
+        self.task = task
+        self.gauge = gauge
+        self.compiles = compiles
+
+    def survey(self, values: dict[str, int]) -> Surveyed:
+        """Whether code can be generated, and the predicted time."""
+        return survey(self.task, values)
+
+    def build(self, values: dict[str, int], newest: tuple[int, int] | None) -> Built:
+        """The race check and the compiler."""
+        return build(self.task, values, newest, self.compiles)
+
+    def one(self, values: dict[str, int], built: Built, predicted_us: float | None) -> Measured:
+        """Verify and time one candidate."""
+        measured: Measured = self.gauge.one(Candidate(self.task, values, built, predicted_us))
+        return measured
+
+    def whole(self, values: dict[str, int], newest: tuple[int, int] | None, predicted_us: float | None) -> tuple[Any, Any]:
+        """Both in one process: what was built, then the outcome of `one` as a message; or why it was not built, and None."""
+        try:
+            built = self.build(values, newest)
+        except FireironError as error:
+            return (type(error).__name__, why(error)), None
+        small = attrs.evolve(built, compiled=None)
+        return small, _answer(self, "one", (values, built, predicted_us))
+
+    def whole_together(self, contenders: list[tuple[dict[str, int], float | None]], newest: tuple[int, int] | None) -> Any:
+        """The finalists built and timed in one process."""
+        return self.together([(values, self.build(values, newest), predicted_us) for values, predicted_us in contenders])
+
+    def together(self, contenders: list[tuple[dict[str, int], Built, float | None]]) -> Together:
+        """Time several, alternating."""
+        together: Together = self.gauge.together([Candidate(self.task, *one) for one in contenders])
+        return attrs.evolve(together, texts=tuple(built.text for _, built, _ in contenders))

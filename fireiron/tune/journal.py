@@ -1,0 +1,153 @@
+"""The journal of a tuning: one JSON object a line, appended and written through, so that nothing that was measured is lost.
+
+The first line describes the task; then come lines of four kinds: `legal` (code can be generated; the prediction), `result` (a
+`Result`), `final` (the best measured together). A line torn by a kill is dropped; a journal of another task is refused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from fireiron.errors import FireironError, StoreError
+from fireiron.tune.result import Result
+from fireiron.tune.task import Surveyed, Task
+
+FORMAT: Final = 1
+"""The version of the format; another one is refused."""
+
+DESCRIBING: Final = ("kind", "search", "seed", "trials", "prune", "date", "code", "strategy")
+"""Fields of the first line that only tell how the journal began: results hold for any search, and the strategy counts by its hash."""
+
+
+class Journal:
+    """An open journal; `results` and `surveyed` by the number of the combination, `final` the last final measurement.
+
+    `notes` say what was dropped in reading.
+    """
+
+    def __init__(self, path: Path, task: Task, head: Mapping[str, Any], fresh: bool = False) -> None:
+        self.path = path
+        self.task = task
+        self.space = task.space
+        self.results: dict[int, Result] = {}
+        self.surveyed: dict[int, Surveyed] = {}
+        self.final: dict[str, Any] | None = None
+        self.notes: list[str] = []
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.file = open(path, "a+b")  # noqa: SIM115 - closed by close
+        try:
+            self._lock()
+            if fresh:
+                self.file.truncate(0)
+            self._read({"format": FORMAT, **head})
+        except FireironError:
+            self.file.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file, which releases it for others."""
+        self.file.close()
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released by the system when the process ends, however it ends
+        except OSError:
+            raise StoreError(
+                f"{self.path}: another tuning is writing this journal", hint="wait for it, or give another --journal"
+            ) from None
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    def _read(self, head: Mapping[str, Any]) -> None:
+        self.file.seek(0)
+        text = self.file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        lines = whole.splitlines()
+        if len(whole) < len(text):
+            self._drop_tail(len(whole), len(lines) + 1)
+        if not lines:
+            self._append({"kind": "task", **head}, sync=True)
+            return
+        for number, line in enumerate(lines, 1):
+            plain = self._parsed(line, number)
+            if number == 1:
+                self._check_head(plain, {"kind": "task", **head})
+            else:
+                self._take(plain, number)
+
+    def _drop_tail(self, length: int, number: int) -> None:
+        self.notes.append(f"{self.path}: line {number} was torn when its writer was ended, and is dropped")
+        self.file.truncate(length)
+
+    def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            plain = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise self._bad(number, f"no JSON: {error}") from None
+        if not isinstance(plain, dict):
+            raise self._bad(number, "no JSON object")
+        return plain
+
+    def _bad(self, number: int, what: str) -> StoreError:
+        return StoreError(f"{self.path}: line {number} of the journal: {what}", hint="correct it, or start over with --fresh")
+
+    def _check_head(self, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+        if found.get("kind") != "task":
+            raise self._bad(1, "it does not describe a task")
+        names = [name for name in dict.fromkeys((*wanted, *found)) if name not in DESCRIBING and found.get(name) != wanted.get(name)]
+        if names:
+            name = names[0]
+            raise StoreError(
+                f"{self.path}: the journal of another task: its {name} is {found.get(name)}, here it is {wanted.get(name)}",
+                hint="give another --journal, or start over with --fresh",
+            )
+        if found.get("code") != wanted.get("code"):
+            self.notes.append(f"{self.path}: begun by other source code of this package; of its results the finalists are checked")
+
+    def _take(self, plain: Mapping[str, Any], number: int) -> None:
+        kind = plain.get("kind")
+        if kind == "final":
+            self.final = dict(plain)
+            return
+        if kind not in ("legal", "result"):
+            raise self._bad(number, f"no such kind: {kind!r}")
+        try:
+            self.task.whole.number(plain["values"])
+            if any(plain["values"][name] != value for name, value in self.task.fixed.items()):
+                return  # found when this value was not fixed
+            place = self.space.number(plain["values"])
+            if kind == "legal":
+                self.surveyed[place] = Surveyed.of(plain)
+            else:
+                self.results[place] = Result.of(plain)
+        except (KeyError, TypeError, ValueError, FireironError) as error:
+            raise self._bad(number, str(error)) from None
+
+    # ------------------------------------------------------------------------------------------ writing
+
+    def add_surveyed(self, number: int, surveyed: Surveyed) -> None:
+        """A legal candidate. It can be found again, so it is not written through."""
+        self.surveyed[number] = surveyed
+        self._append({"kind": "legal", "values": self.space[number], **surveyed.plain()}, sync=False)
+
+    def add(self, number: int, result: Result) -> None:
+        """A result, on the disk when this returns."""
+        if self.results.get(number) != result:
+            self.results[number] = result
+            self._append({"kind": "result", **result.plain()}, sync=result.status not in ("illegal", "pruned"))
+
+    def add_final(self, final: Mapping[str, Any]) -> None:
+        """A measurement of the best together."""
+        self.final = {"kind": "final", **final}
+        self._append(self.final, sync=True)
+
+    def _append(self, plain: Mapping[str, Any], sync: bool) -> None:
+        self.file.write(json.dumps(plain, allow_nan=False).encode() + b"\n")
+        self.file.flush()
+        if sync:
+            os.fsync(self.file.fileno())

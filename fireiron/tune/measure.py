@@ -1,0 +1,222 @@
+"""How a candidate is verified and timed: on the GPU, or by anything else that a test or a user puts in its place."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.errors import FireironError, WrongResultError
+from fireiron.tune.task import Candidate, Task, why
+
+
+class GpuLostError(FireironError):
+    """The GPU reported an error after which its process can use it no more: an illegal address, a trap."""
+
+
+@attrs.frozen(kw_only=True)
+class Measured:
+    """A candidate's time, verified. `reason` says why it has none: its result was wrong."""
+
+    us: float | None = None
+    quartiles: tuple[float, float] | None = None
+    error: float | None = None
+    regime: str = ""
+    l2: str = ""
+    clocks: tuple[int, int] | None = None
+    reason: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Together:
+    """The finalists measured alternating, in their order, and the vendor's library beside them.
+
+    `texts` are the digests of their CUDA texts, filled in by who asked for the measurement.
+    """
+
+    measured: tuple[Measured, ...]
+    library_us: float | None = None
+    texts: tuple[str, ...] = ()
+
+
+class Measure:
+    """Derive from it for another measurement than `OnGpu`: a picklable object, whose class stands at the top of a module.
+
+    It is pickled to processes of its own. There `start` is called once, then `one` for each candidate, never twice at a time.
+    Whatever `one` does, crash, hang, or raise, is the candidate's result; `WrongResultError` is the verdict "wrong". The process is
+    not used again after anything but a time.
+    """
+
+    compiles: ClassVar[bool] = False
+    """Whether candidates are compiled to machine code before they are measured."""
+
+    def identity(self) -> str:
+        """What times depend on: those of another identity are not comparable, and their journal is refused."""
+        return repr(self)
+
+    def architecture(self) -> str | None:
+        """The target where the user names none; None for the default."""
+        return None
+
+    def devices(self, gpu_ids: Sequence[int]) -> tuple[str, ...]:
+        """What `CUDA_VISIBLE_DEVICES` is to be in the processes for these GPUs of the calling process."""
+        return tuple(map(str, gpu_ids))
+
+    def start(self, task: Task) -> Measure:
+        """Called in a process of its own; the object that measures there."""
+        return self
+
+    def where(self) -> Mapping[str, Any]:
+        """The place: `gpu`, `driver`, `toolchain`, and `newest`, the newest CUDA that the driver takes, or None. Plain JSON."""
+        return {"gpu": "none", "driver": "none", "toolchain": "none", "newest": None}
+
+    def one(self, candidate: Candidate) -> Measured:
+        """Verify and time a candidate."""
+        raise NotImplementedError
+
+    def together(self, candidates: Sequence[Candidate]) -> Together:
+        """Verify and time the finalists; by default one after the other."""
+        return Together(measured=tuple(map(self.one, candidates)))
+
+
+@attrs.frozen
+class OnGpu(Measure):
+    """On the current GPU: `data.verify`, then `timing.measure`; the finalists alternating with the vendor's library.
+
+    `rounds` of a candidate, `final_rounds` of a finalist; `seed` of the data.
+    """
+
+    compiles: ClassVar[bool] = True
+
+    rounds: int = 12
+    final_rounds: int = 40
+    seed: int = 0
+
+    def architecture(self) -> str | None:
+        from fireiron import launch
+
+        return launch.device_arch()
+
+    def devices(self, gpu_ids: Sequence[int]) -> tuple[str, ...]:
+        """By their UUIDs, which mean the same whatever GPUs the calling process sees (CUDA C++ Programming Guide, CUDA Environment
+        Variables)."""
+        from fireiron import launch
+        from fireiron.errors import ArgumentError
+
+        runtime = launch.require_cupy().cuda.runtime
+        count = runtime.getDeviceCount()
+        unknown = [one for one in gpu_ids if not 0 <= one < count]
+        if unknown:
+            raise ArgumentError(f"there is no GPU {unknown[0]}", legal=range(count))
+        return tuple(_uuid(runtime.getDeviceProperties(one)["uuid"]) for one in gpu_ids)
+
+    def start(self, task: Task) -> Measure:
+        return _Gauge(self, task)
+
+
+def _uuid(raw: bytes) -> str:
+    digits = bytes(raw).hex()
+    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+class _Gauge(Measure):
+    """`OnGpu` at work: the data are made once, and are the same for all candidates."""
+
+    def __init__(self, settings: OnGpu, task: Task) -> None:
+        from fireiron.data import Data
+
+        spec = task.strategy.spec
+        assert spec is not None
+        self.settings = settings
+        self.task = task
+        self.data = Data.of(spec, sizes=task.sizes, seed=settings.seed)
+        self.data.verify(functools.partial(_write_truth, self.data))  # what CuPy compiles for it is not to count as a candidate's time
+
+    def where(self) -> Mapping[str, Any]:
+        from fireiron import launch, timing, toolchain
+
+        newest = launch.driver_version()
+        state = timing.environment()
+        chain = toolchain.compilation("", self.task.architecture, newest=newest).chain
+        return {"gpu": str(state["gpu"]), "driver": str(state["driver"]), "toolchain": str(chain), "newest": list(newest)}
+
+    def one(self, candidate: Candidate) -> Measured:
+        calls, error = _or_lost(lambda: self._verified(candidate))
+        timing = _or_lost(lambda: _timed({"candidate": calls}, self.settings.rounds))["candidate"]
+        return _measured(timing, error)
+
+    def together(self, candidates: Sequence[Candidate]) -> Together:
+        contenders: dict[str, Any] = {}
+        found: dict[str, Measured] = {}
+        for number, candidate in enumerate(candidates):
+            try:
+                contenders[str(number)], error = _or_lost(functools.partial(self._verified, candidate))
+                found[str(number)] = Measured(error=error)
+            except WrongResultError as wrong:
+                found[str(number)] = Measured(reason=why(wrong))
+        library = self._library()
+        if library is not None:
+            contenders["library"] = library
+        timings = _or_lost(lambda: _timed(contenders, self.settings.final_rounds)) if contenders else {}
+        measured = (_measured(timings[name], one.error) if name in timings else one for name, one in found.items())
+        return Together(measured=tuple(measured), library_us=timings["library"].us if "library" in timings else None)
+
+    def _verified(self, candidate: Candidate) -> tuple[Any, float]:
+        calls = self.data.calls(candidate.kernel)
+        return calls, self.data.verify(calls[0])
+
+    def _library(self) -> Any:
+        """Launches of the vendor's matrix product; None where there is none for the spec, or it does not compute it."""
+        from fireiron import timing
+
+        spec = self.data.spec
+        if spec.title != "MatMul" or spec.operands["C"].dtype.kind != "float" or self.data.initial is not None:
+            return None
+        with contextlib.suppress(ImportError, OSError):
+            importlib.import_module("torch")  # where there is no PyTorch, CuPy calls the same library
+        try:
+            calls = self.data.calls(timing.cublas)
+            self.data.verify(calls[0])
+        except (FireironError, RuntimeError, TypeError, ValueError):  # PyTorch and CuPy: a type that they do not multiply
+            return None
+        return calls
+
+
+def _write_truth(data: Any) -> None:
+    data.sets[0][data.output][...] = data.expected
+
+
+def _timed(contenders: Mapping[str, Any], rounds: int) -> Any:
+    from fireiron import timing
+
+    return timing.measure(contenders, rounds=rounds)
+
+
+def _measured(timing: Any, error: float | None) -> Measured:
+    return Measured(us=timing.us, quartiles=timing.quartiles, error=error, regime=timing.regime, l2=timing.l2, clocks=timing.clocks)
+
+
+def _or_lost(action: Callable[[], Any]) -> Any:
+    """The action's value; `GpuLostError` where the GPU is lost to this process, whatever error said so first."""
+    try:
+        return action()
+    except (FireironError, RuntimeError) as error:  # RuntimeError: CuPy's errors of driver and runtime
+        lost = _lost()
+        if lost is None:
+            raise
+        raise GpuLostError(f"the GPU reported: {lost}") from error
+
+
+def _lost() -> str | None:
+    from fireiron import launch
+
+    runtime = launch.require_cupy().cuda.runtime
+    try:
+        runtime.deviceSynchronize()
+    except RuntimeError as error:
+        return " ".join(str(error).split())
+    return None

@@ -1,0 +1,228 @@
+"""What became of a candidate, and what tuning found."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from fireiron.errors import ArgumentError, StoreError
+from fireiron.record import Record
+
+STATUSES: Final = ("ok", "predicted", "illegal", "pruned", "compile failed", "wrong", "crashed", "hung", "failed")
+"""ok: verified and timed. predicted: legal, and nothing was measured. illegal: no code for these values, or none that the target
+can hold. pruned: left out by a prediction. compile failed: the compiler refused it, crashed or took too long. wrong: the result is
+not the spec's. crashed: its process ended or the GPU reported an error. hung: stopped after the time limit. failed: anything else
+that was raised."""
+
+UNMEASURED: Final = ("predicted", "illegal", "pruned")
+"""The statuses that say nothing against a candidate's code on the GPU, and are found again without one."""
+
+MOST_REASON: Final = 200
+"""Characters of a reason in a table; results and the journal have all of it."""
+
+SHOWN: Final = 10
+"""The best results that a table shows."""
+
+
+def _values(value: Mapping[str, int]) -> Mapping[str, int]:
+    return dict(value)
+
+
+def _pair(value: Any) -> Any:
+    return None if value is None else tuple(value)
+
+
+@attrs.frozen(kw_only=True)
+class Result:
+    """One candidate.
+
+    Attributes:
+        values: of the strategy's tunables.
+        status: one of `STATUSES`; `reason` says why where it is not "ok".
+        us: the median time of a launch in microseconds, measured when its turn came; `quartiles` of it.
+        final_us: its time when the best were measured together at the end; None for the others.
+        predicted_us: what the cost model says; None where there is none.
+        error: the relative error against float64.
+        threads, shared_bytes: of a block; registers: of a thread; spills: bytes of a thread.
+        compile_seconds: of the compiler, when it ran.
+        text: 16 hex digits of the digest of its CUDA text.
+        gpu: the number of the GPU that it ran on, among those given.
+        regime, l2, clocks: of the measurement, as in a `Record`.
+    """
+
+    values: Mapping[str, int] = attrs.field(converter=_values, hash=False)
+    status: str = attrs.field(validator=attrs.validators.in_(STATUSES))
+    reason: str = ""
+    us: float | None = None
+    final_us: float | None = None
+    quartiles: tuple[float, float] | None = attrs.field(default=None, converter=_pair)
+    predicted_us: float | None = None
+    error: float | None = None
+    threads: int | None = None
+    registers: int | None = None
+    shared_bytes: int | None = None
+    spills: int | None = None
+    compile_seconds: float | None = None
+    text: str = ""
+    gpu: int | None = None
+    regime: str = ""
+    l2: str = ""
+    clocks: tuple[int, int] | None = attrs.field(default=None, converter=_pair)
+
+    @property
+    def time(self) -> float:
+        """Microseconds by which it is ranked: of the final measurement where there is one; infinite if it was not timed."""
+        known = self.final_us if self.final_us is not None else self.us
+        return float("inf") if known is None else known
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON holds it: fields that say nothing are left out."""
+        return {name: value for name, value in attrs.asdict(self).items() if value not in (None, "")}
+
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> Result:
+        """The result of a mapping made by `plain`; StoreError where it is none."""
+        fields = {field.name for field in attrs.fields(Result)}
+        try:
+            return Result(**{name: value for name, value in plain.items() if name in fields})
+        except (TypeError, ValueError) as error:
+            raise StoreError(f"this is no result of tuning: {error}", got=dict(plain)) from None
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self.values.items())
+
+
+def ranked(results: Iterable[Result]) -> tuple[Result, ...]:
+    """Those timed, the fastest first: those of the final measurement before the others, which were timed in other clock states."""
+    timed = [one for one in results if one.status == "ok"]
+    return tuple(sorted(timed, key=lambda one: (one.final_us is None, one.time, tuple(one.values.values()))))
+
+
+def failures(results: Iterable[Result]) -> dict[str, dict[str, list[Result]]]:
+    """Results without a time by status, then by what their reason says, whatever the numbers; the most frequent first."""
+    groups: dict[str, dict[str, list[Result]]] = {}
+    for one in results:
+        if one.status not in ("ok", "predicted"):
+            groups.setdefault(one.status, {}).setdefault(re.sub(r"[\d.]+", "", one.reason), []).append(one)
+    order = sorted(groups, key=STATUSES.index)
+    return {status: dict(sorted(groups[status].items(), key=lambda pair: -len(pair[1]))) for status in order}
+
+
+@attrs.frozen(kw_only=True)
+class Tuning:
+    """What `tune` found.
+
+    Attributes:
+        best: the fastest candidate as a record; None where none was verified and timed, or nothing was measured.
+        results: one for each candidate, in the order in which the strategy enumerates them.
+        library_us: the vendor's library in the final measurement, in microseconds; None where it was not run.
+        complete: whether the search came to its end; `stopped` says why not.
+        notes: what a reader must know: a torn line of the journal, a final measurement that failed.
+        journal: the file with the results, one a line.
+        where: the GPU, driver and toolchain.
+        seconds: of this run.
+    """
+
+    best: Record | None
+    results: tuple[Result, ...]
+    library_us: float | None = None
+    complete: bool = True
+    stopped: str = ""
+    notes: tuple[str, ...] = ()
+    journal: Path | None = None
+    where: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+    seconds: float = 0.0
+
+    @property
+    def ranking(self) -> tuple[Result, ...]:
+        """The results that were timed, the fastest first; of a prediction, the fastest predicted first."""
+        predicted = [one for one in self.results if one.status == "predicted"]
+        return ranked(self.results) or tuple(sorted(predicted, key=lambda one: _or_last(one.predicted_us)))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many results there are of each status, those with none left out."""
+        found = Counter(one.status for one in self.results)
+        return {status: found[status] for status in STATUSES if found[status]}
+
+    def table(self) -> str:
+        """The best ten, then what failed by kind with the reasons."""
+        return "\n\n".join(part for part in (self._best(), self._failures(), *self.notes) if part)
+
+    def _best(self) -> str:
+        from tabulate import tabulate
+
+        shown = self.ranking[:SHOWN]
+        if not shown:
+            return "no candidate was " + ("legal" if set(self.counts) <= {"illegal"} else "verified and timed")
+        names = [name for name in shown[0].values if len({one.values[name] for one in self.results}) > 1]
+        columns: dict[str, Callable[[Result], Any]] = {
+            "us": lambda one: one.us,
+            "final us": lambda one: one.final_us,
+            "predicted us": lambda one: one.predicted_us,
+        }
+        columns |= {"registers": lambda one: one.registers, "shared bytes": lambda one: one.shared_bytes, "spills": lambda one: one.spills}
+        rows = [[*(one.values[name] for name in names), *map(_short, (get(one) for get in columns.values()))] for one in shown]
+        kept = [i for i in range(len(names) + len(columns)) if any(row[i] != "" for row in rows)]
+        heads = [*names, *columns]
+        aligned = ["right"] * len(kept)
+        text = tabulate([[row[i] for i in kept] for row in rows], headers=[heads[i] for i in kept], disable_numparse=True, colalign=aligned)
+        if self.library_us is not None:
+            text += f"\nthe library, measured with the finalists: {_short(self.library_us)} us"
+        return text if shown[0].status == "ok" else f"predicted by the cost model; nothing was measured\n{text}"
+
+    def _failures(self) -> str:
+        lines = []
+        for status, reasons in failures(self.results).items():
+            lines.append(f"{sum(map(len, reasons.values()))} {status}")
+            for group in list(reasons.values())[:SHOWN]:
+                lines.append(f"  {len(group):>6}  {_cut(group[0].reason) or 'no reason given'}  ({group[0]})")
+            if len(reasons) > SHOWN:
+                lines.append(f"          and {len(reasons) - SHOWN} other reasons")
+        return "\n".join(lines)
+
+    def save(self, path: str | Path) -> None:
+        """Append the best to a file of records, which is made where it does not exist.
+
+        Raises:
+            ArgumentError: there is no best.
+        """
+        if self.best is None:
+            raise ArgumentError("there is nothing to save: no candidate was verified and timed")
+        from fireiron.records import Records
+
+        Records.append_to(path, self.best)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON: everything that was found."""
+        return {
+            "best": None if self.best is None else json.loads(self.best.line()),
+            "library_us": self.library_us,
+            "complete": self.complete,
+            "stopped": self.stopped,
+            "counts": self.counts,
+            "notes": list(self.notes),
+            "journal": None if self.journal is None else str(self.journal),
+            "where": dict(self.where),
+            "seconds": round(self.seconds, 3),
+            "results": [one.plain() for one in self.results],
+        }
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_REASON else f"{text[: MOST_REASON - 3]}..."
+
+
+def _or_last(value: float | None) -> float:
+    return float("inf") if value is None else value
+
+
+def _short(value: Any) -> str:
+    """A number with four digits that count; nothing for None."""
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) and abs(value) < 1e4 else f"{value:.0f}"

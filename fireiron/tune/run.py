@@ -1,0 +1,447 @@
+"""The search: lower and predict, leave out what cannot win, measure the rest in the order of the predictions, then the best together."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from fireiron import settings
+from fireiron._version import VERSION
+from fireiron.errors import ArgumentError
+from fireiron.machine import DEFAULT_ARCHITECTURE, as_architecture, as_integer
+from fireiron.record import Record
+from fireiron.tune.bench import PREPARE, Local, Remote, Setting, surveys
+from fireiron.tune.crew import MEASURE, Crew
+from fireiron.tune.journal import Journal
+from fireiron.tune.measure import Measure, Together
+from fireiron.tune.progress import Progress, Report
+from fireiron.tune.result import Result, Tuning, ranked
+from fireiron.tune.search import MOST_EXHAUSTIVE, MOST_STALE, SEARCHES, TRIALS, Optimiser, Prune, draws, in_order
+from fireiron.tune.task import Surveyed, Task, make_task, packed
+
+REPORT_SECONDS: Final = 0.1
+"""The least time between two reports of progress, but at both ends of a phase: a report counts all results."""
+
+MOST_FINALS: Final = 3
+"""Final measurements, where one finds a finalist wrong or out of date, before the order of the first measurements stands."""
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """How to search; the arguments of `tune`."""
+
+    search: str
+    trials: int | None
+    seconds: float | None
+    prune: Prune
+    seed: int
+    finalists: int
+    report: Report | None
+
+
+@attrs.frozen(kw_only=True)
+class Place:
+    """Where to measure, and where to keep it; the other arguments of `tune`."""
+
+    gpu_ids: Sequence[int] | None
+    executor: Any
+    jobs: int | None
+    timeout: float
+    journal: str | os.PathLike[str] | None
+    fresh: bool
+
+
+def check(
+    search: str, trials: Any, seconds: Any, timeout: Any, seed: Any, finalists: Any, jobs: Any, gpu_ids: Any, executor: Any, measure: Any
+) -> None:
+    if search not in SEARCHES:
+        raise ArgumentError("tune: no such search", got=search, legal=SEARCHES)
+    for what, value, least in (("trials", trials, 1), ("finalists", finalists, 1), ("jobs", jobs, 1), ("seed", seed, 0)):
+        number = as_integer(value)
+        if value is not None and (number is None or number < least):
+            raise ArgumentError(f"tune: {what} must be an integer of at least {least}", got=value)
+    for what, value in (("seconds", seconds), ("timeout", timeout)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
+            raise ArgumentError(f"tune: {what} must be a positive number", got=value)
+    if gpu_ids is not None and executor is not None:
+        raise ArgumentError("tune: gpu_ids and executor exclude each other", hint="each worker of an executor uses its current GPU")
+    if gpu_ids is not None and (not gpu_ids or len(set(gpu_ids)) < len(gpu_ids)):
+        raise ArgumentError("tune: gpu_ids are different numbers of GPUs, at least one", got=gpu_ids)
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise ArgumentError("tune: this is no executor", got=executor, legal="a concurrent.futures.Executor")
+    if not isinstance(measure, Measure):
+        raise ArgumentError("tune: this is no measurement", got=measure, legal="OnGpu(), or an object of a class derived from Measure")
+
+
+def task_of(strategy: Any, spec: Any, arch: Any, *, fixed: Any, sizes: Any, name: str, instructions: Any) -> Task:
+    """The task of the arguments of `tune`."""
+    target = as_architecture(arch or DEFAULT_ARCHITECTURE).name
+    return make_task(strategy, spec, target, fixed=fixed or {}, sizes=sizes or {}, name=name, instructions=instructions)
+
+
+def tuning(task: Task, options: Options, measure: Measure, place: Place) -> Tuning:
+    """Start the processes, open the journal, search."""
+    if options.search == "exhaustive" and len(task.space) > MOST_EXHAUSTIVE:
+        raise ArgumentError(
+            f"{len(task.space)} combinations are too many for an exhaustive search",
+            legal=f"at most {MOST_EXHAUSTIVE}",
+            hint='search="tpe" or "random", or fix some tunables',
+        )
+    setting = Setting(task, packed(task, measure), place.timeout)
+    devices: Sequence[str | None] = (None,) if place.gpu_ids is None else measure.devices(place.gpu_ids)
+    roles: dict[str, Sequence[str | None]] = {PREPARE: _preparing(task, place.jobs)}
+    with Crew(setting.payload, roles if place.executor is not None else {**roles, MEASURE: devices}) as crew:
+        bench = Local(setting, crew) if place.executor is None else Remote(setting, place.executor)
+        where = bench.where()
+        head = _head(task, options, measure, where)
+        path = _default_journal(head) if place.journal is None else Path(place.journal)
+        journal = Journal(path, task, head, place.fresh)
+        try:
+            return Run(task, options, crew, bench, journal, where).tuning()
+        finally:
+            journal.close()
+
+
+def prediction(task: Task, jobs: int | None, report: Report | None) -> Tuning:
+    """All candidates ranked by the cost model."""
+    options = Options(search="exhaustive", trials=None, seconds=None, prune=Prune.of(False), seed=0, finalists=1, report=report)
+    with Crew(packed(task, Measure()), {PREPARE: _preparing(task, jobs)}) as crew:
+        return Run(task, options, crew, None, None, {}).predicted()
+
+
+def _preparing(task: Task, jobs: int | None) -> tuple[None, ...]:
+    """A process for each processor, if there is so much to do."""
+    return (None,) * min(jobs or _processors(), len(task.space))
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _head(task: Task, options: Options, measure: Measure, where: Mapping[str, Any]) -> dict[str, Any]:
+    """The first line of the journal."""
+    place = {name: value for name, value in where.items() if name != "newest"}
+    return {
+        **task.describe(),
+        **place,
+        "measure": measure.identity(),
+        "code": _code(),
+        "search": options.search,
+        "seed": options.seed,
+        "trials": options.trials,
+        "prune": attrs.asdict(options.prune),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def _code() -> str:
+    """A digest of this package's source, so that who changes it does not get results of what it was before by default."""
+    package = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _default_journal(head: Mapping[str, Any]) -> Path:
+    lasting = {name: value for name, value in head.items() if name not in ("search", "seed", "trials", "prune", "date", "strategy")}
+    digest = hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:16]
+    return settings.cache_folder() / "tune" / f"{digest}.jsonl"
+
+
+class Run:
+    """One run of a search. `results` are those of its candidates, by number; the journal may have others."""
+
+    def __init__(self, task: Task, options: Options, crew: Crew, bench: Any, journal: Journal | None, where: Mapping[str, Any]) -> None:
+        self.task, self.options, self.crew, self.bench, self.journal, self.where = task, options, crew, bench, journal, where
+        self.results: dict[int, Result] = {}
+        self.surveyed: dict[int, Surveyed] = {}
+        self.started = time.monotonic()
+        self.phase_started = self.started
+        self.phase = ("", 0, 0)
+        self.told = float("-inf")
+        self.stopped = ""
+        self.notes: list[str] = [] if journal is None else list(journal.notes)
+        self.library_us: float | None = None
+
+    # ------------------------------------------------------------------------------------------ the searches
+
+    def tuning(self) -> Tuning:
+        """Search, measure the best together, and say what was found."""
+        {"exhaustive": self._exhaustive, "random": self._random, "tpe": self._tpe}[self.options.search]()
+        self._final()
+        assert self.journal is not None
+        best = next(iter(ranked(self.results.values())), None)
+        return Tuning(
+            best=None if best is None else self._record(best),
+            results=tuple(self.results[number] for number in sorted(self.results)),
+            library_us=self.library_us,
+            complete=not self.stopped,
+            stopped=self.stopped,
+            notes=tuple(self.notes),
+            journal=self.journal.path,
+            where=self.where,
+            seconds=time.monotonic() - self.started,
+        )
+
+    def predicted(self) -> Tuning:
+        """All candidates by the cost model."""
+        self._survey(range(len(self.task.space)))
+        for number, one in self.surveyed.items():
+            self.results[number] = self._unmeasured(number, "predicted", "")
+            if one.predicted_us is None:
+                raise ArgumentError("there is no cost model here", hint="measure: tune without --predict")
+        results = tuple(self.results[number] for number in sorted(self.results))
+        return Tuning(best=None, results=results, seconds=time.monotonic() - self.started, notes=tuple(self.notes))
+
+    def _exhaustive(self) -> None:
+        self._survey(range(len(self.task.space)))
+        prune = self.options.prune
+        if self.options.trials is not None:
+            prune = attrs.evolve(prune, most=min(self.options.trials, prune.most or self.options.trials))
+        self._measure(prune.reasons(self.surveyed))
+
+    def _random(self) -> None:
+        """Draws until so many are legal; in the order of the draws, whichever processes were faster."""
+        wanted = self.options.trials or TRIALS
+        numbers = draws(self.task.space, self.options.seed)
+        while len(self.surveyed) < wanted and not self._stop():
+            some = [number for number, _ in zip(numbers, range(wanted - len(self.surveyed)), strict=False)]
+            if not some:
+                break
+            self._survey(some)
+        self._measure(self.options.prune.reasons(self.surveyed))
+
+    def _tpe(self) -> None:
+        """Batches from the optimiser until so many candidates are legal, or it proposes nothing new any more."""
+        wanted = self.options.trials or TRIALS
+        optimiser = Optimiser(self.task.space, self.options.seed)
+        stale = 0
+        while len(self.surveyed) < wanted and stale < MOST_STALE and len(self.results) < len(self.task.space):
+            batch = optimiser.ask()
+            new = [number for number in dict.fromkeys(number for _, number in batch) if number not in self.results]
+            stale = 0 if new else stale + 1
+            self._survey(new)
+            self._measure(self.options.prune.reasons(self.surveyed), new)
+            if self._stop():
+                return
+            for trial, number in batch:
+                result = self.results[number]
+                optimiser.tell(trial, result.us if result.status == "ok" else None)
+
+    # ------------------------------------------------------------------------------------------ phases
+
+    def _survey(self, numbers: Iterable[int]) -> None:
+        """Lower candidates, but for those of which the journal knows what comes of it."""
+        numbers = list(numbers)
+        known = {} if self.journal is None else self.journal.surveyed
+        past = {} if self.journal is None else self.journal.results
+        self.surveyed.update((number, known[number]) for number in numbers if number in known)
+        rest = [number for number in numbers if number not in known]
+        for number in rest:
+            if number in past and past[number].status != "pruned":
+                self.results[number] = past[number]
+        rest = [number for number in rest if number not in self.results]
+        self._begin("lower", len(rest))
+        for found in surveys(self.crew, self.task, rest, self._stop):
+            if found is not None:
+                self._note_survey(*found)
+            self._tell(found is not None)
+
+    def _note_survey(self, number: int, found: Surveyed | Result) -> None:
+        if isinstance(found, Result):
+            self._note(number, found)
+        else:
+            self.surveyed[number] = found
+            if self.journal is not None:
+                self.journal.add_surveyed(number, found)
+
+    def _measure(self, left_out: Mapping[int, str], numbers: Iterable[int] | None = None) -> None:
+        """Measure the surveyed candidates, or those of the given numbers, but for those left out and those in the journal."""
+        assert self.journal is not None
+        todo = []
+        for number in in_order(self.surveyed if numbers is None else {one: self.surveyed[one] for one in numbers if one in self.surveyed}):
+            past = self.journal.results.get(number)
+            if past is not None and past.status != "pruned":
+                self.results[number] = past
+            elif number in left_out:
+                self._note(number, self._unmeasured(number, "pruned", left_out[number]))
+            else:
+                todo.append(number)
+        self._run(todo)
+
+    def _run(self, todo: Sequence[int]) -> None:
+        self._begin("measure", len(todo))
+        for found in self.bench.measured(todo, self.surveyed, self._stop):
+            if found is not None:
+                self._note(*found)
+            self._tell(found is not None)
+        if self._stop():
+            missing = sum(number not in self.results for number in todo)
+            self.stopped = f"after {self.options.seconds:g} s; {missing} of {len(todo)} candidates were not measured"
+
+    def _final(self) -> None:
+        """Measure the best together: their first times are minutes and clock states apart."""
+        assert self.journal is not None
+        for _ in range(MOST_FINALS):
+            chosen = self._finalists()
+            if not chosen:
+                return
+            if self._restored(chosen):
+                return
+            self._begin("final", len(chosen))
+            self._tell(False)
+            together = self.bench.together(chosen, self.surveyed)
+            if isinstance(together, str):
+                self.notes.append(f"the final measurement failed, the order is that of single ones: {together}")
+                return
+            if self._accepted(chosen, together):
+                return
+        self.notes.append("no final measurement succeeded, the order is that of single ones")
+
+    def _finalists(self) -> list[int]:
+        timed = sorted((one.us, number) for number, one in self.results.items() if one.status == "ok" and one.us is not None)
+        return sorted(number for _, number in timed[: self.options.finalists])
+
+    def _restored(self, chosen: Sequence[int]) -> bool:
+        """Whether the journal has the final measurement of exactly these results."""
+        assert self.journal is not None
+        final = self.journal.final
+        if final is None or final.get("of") != self._plain(chosen):
+            return False
+        self._take_final(chosen, final["us"], final["quartiles"], final["clocks"], final["library_us"])
+        return True
+
+    def _plain(self, chosen: Sequence[int]) -> Any:
+        """The finalists' first results as they are after a way through JSON."""
+        return json.loads(json.dumps([self.results[number].plain() for number in chosen]))
+
+    def _accepted(self, chosen: Sequence[int], together: Together) -> bool:
+        """Whether all finalists are still what they were measured as; those that are not are measured anew, or are wrong."""
+        assert self.journal is not None
+        stale = [number for number, text in zip(chosen, together.texts, strict=True) if text != self.results[number].text]
+        wrong = {number: one.reason for number, one in zip(chosen, together.measured, strict=True) if one.us is None}
+        for number in stale:
+            del self.results[number]
+            del self.journal.results[number]
+        for number, reason in wrong.items():
+            if number not in stale:
+                self._note(
+                    number, attrs.evolve(self.results[number], status="wrong", us=None, reason=f"in the final measurement: {reason}")
+                )
+        if stale:
+            self.notes.append(f"{len(stale)} results of the journal were of kernels whose text has changed, and were measured again")
+            self._run(stale)
+        if stale or wrong:
+            return False
+        measured = together.measured
+        plain = {
+            "of": self._plain(chosen),
+            "us": [one.us for one in measured],
+            "quartiles": [one.quartiles for one in measured],
+            "clocks": [one.clocks for one in measured],
+            "library_us": together.library_us,
+        }
+        self.journal.add_final(plain)
+        self._take_final(chosen, plain["us"], plain["quartiles"], plain["clocks"], together.library_us)
+        return True
+
+    def _take_final(self, chosen: Sequence[int], us: Any, quartiles: Any, clocks: Any, library_us: float | None) -> None:
+        self.library_us = library_us
+        for number, one, pair, clock in zip(chosen, us, quartiles, clocks, strict=True):
+            self.results[number] = attrs.evolve(self.results[number], final_us=one, quartiles=pair, clocks=clock)
+
+    # ------------------------------------------------------------------------------------------ book-keeping
+
+    def _unmeasured(self, number: int, status: str, reason: str) -> Result:
+        one = self.surveyed[number]
+        return Result(
+            values=self.task.space[number],
+            status=status,
+            reason=reason,
+            predicted_us=one.predicted_us,
+            threads=one.threads,
+            shared_bytes=one.shared_bytes,
+        )
+
+    def _note(self, number: int, result: Result) -> None:
+        self.results[number] = result
+        if self.journal is not None:
+            self.journal.add(number, result)
+
+    def _stop(self) -> bool:
+        return self.options.seconds is not None and time.monotonic() - self.started > self.options.seconds
+
+    def _begin(self, phase: str, total: int) -> None:
+        self.phase = (phase, 0, total)
+        self.told = float("-inf")
+        self.phase_started = time.monotonic()
+
+    def _tell(self, one_more: bool) -> None:
+        phase, done, total = self.phase
+        done += one_more
+        self.phase = (phase, done, total)
+        now = time.monotonic()
+        if self.options.report is None or (now - self.told < REPORT_SECONDS and done < total):
+            return
+        self.told = now
+        timed = [one for one in self.results.values() if one.status == "ok"]
+        counts = Counter(one.status for one in self.results.values() if one.status not in ("ok", "pruned", "predicted"))
+        self.options.report(
+            Progress(
+                phase=phase,
+                done=done,
+                total=total,
+                best=min(timed, key=lambda one: one.time, default=None),
+                failures=dict(counts),
+                seconds=now - self.started,
+                remaining=(now - self.phase_started) / done * (total - done) if done else None,
+                journal="" if self.journal is None else str(self.journal.path),
+            )
+        )
+
+    def _record(self, best: Result) -> Record:
+        """The best as a record: its time is that of the final measurement where there was one."""
+        described = self.task.describe()
+        us = best.time
+        extra = {"first_us": best.us, "predicted_us": best.predicted_us, "sizes": dict(self.task.sizes) or None}
+        return Record(
+            strategy=self.task.name,
+            strategy_hash=described["strategy_hash"],
+            values=best.values,
+            spec=described["spec"],
+            architecture=self.task.architecture,
+            gpu=self.where["gpu"],
+            us=us,
+            quartiles=best.quartiles or (us, us),
+            tflops=self.task.operations / us / 1e6,
+            regime=best.regime or "unknown",
+            l2=best.l2 or "unknown",
+            error=best.error or 0.0,
+            registers=best.registers or 0,
+            shared_bytes=best.shared_bytes or 0,
+            spills=best.spills or 0,
+            library_us=self.library_us,
+            toolchain=self.where["toolchain"],
+            driver=self.where["driver"],
+            clocks=best.clocks,
+            fireiron=VERSION,
+            date=datetime.date.today().isoformat(),
+            source=self._source(),
+            extra={name: value for name, value in extra.items() if value is not None},
+        )
+
+    def _source(self) -> str:
+        timed = sum(one.status == "ok" for one in self.results.values())
+        early = ", stopped early" if self.stopped else ""
+        seed = "" if self.options.search == "exhaustive" else f" with seed {self.options.seed}"
+        return f"{self.options.search} search of {len(self.task.space)}{seed}, {timed} measured{early}"

@@ -1,0 +1,136 @@
+"""Which candidates are looked at, and which of them are measured."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import attrs
+
+from fireiron.errors import ArgumentError
+from fireiron.machine import as_integer
+from fireiron.tune.task import Space, Surveyed
+
+SEARCHES: Final = ("exhaustive", "random", "tpe")
+"""exhaustive: all combinations. random: distinct draws. tpe: the tree-structured Parzen estimator of optuna."""
+
+MOST_EXHAUSTIVE: Final = 100_000
+"""Combinations above which an exhaustive search is refused: lowering them takes more than an hour on two processors."""
+
+TRIALS: Final = 100
+"""Legal candidates of a random or tpe search where nothing else is said."""
+
+BATCH: Final = 8
+"""Candidates that the optimiser proposes at a time: a fixed number, so that what it proposes does not depend on the machine."""
+
+MOST_STALE: Final = 25
+"""Batches without a new candidate after which an optimiser has come to its end."""
+
+
+def _factor(owner: Any, field: Any, value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 1):
+        raise ArgumentError("prune: a factor of the best prediction is a number of at least 1", got=value)
+
+
+def _most(owner: Any, field: Any, value: Any) -> None:
+    number = as_integer(value)
+    if value is not None and (number is None or number < 1):
+        raise ArgumentError("prune: the number of candidates to keep is a positive integer", got=value)
+
+
+@attrs.frozen
+class Prune:
+    """What is not even compiled: each is reported as "pruned", with the reason.
+
+    `factor`: predicted to take longer than so many times the best prediction; `most`: not among so many best predictions;
+    `spills`: arrays that need more registers than a thread is given. None and False switch a rule off.
+    """
+
+    factor: float | None = attrs.field(default=3.0, validator=_factor)
+    most: int | None = attrs.field(default=None, validator=_most)
+    spills: bool = True
+
+    @staticmethod
+    def of(value: Any) -> Prune:
+        """The rules that `prune=` means: True the defaults, False none, a number the factor."""
+        if isinstance(value, Prune):
+            return value
+        if isinstance(value, bool) or value is None:
+            return Prune() if value else Prune(None, None, False)
+        return Prune(value)
+
+    def reasons(self, surveyed: Mapping[int, Surveyed]) -> dict[int, str]:
+        """For each candidate that is left out, why. `surveyed` are all legal ones, by number."""
+        found: dict[int, str] = {}
+        if self.spills:
+            for number, one in surveyed.items():
+                if one.spilled:
+                    found[number] = f"its arrays do not fit into {one.registers} registers: about {one.spilled} would spill"
+        rest = {number: one.predicted_us for number, one in surveyed.items() if number not in found and one.predicted_us is not None}
+        best = min(rest.values(), default=0.0)
+        if self.factor is not None:
+            for number, us in list(rest.items()):
+                if us > self.factor * best:
+                    found[number] = f"predicted {us:.4g} us, {us / best:.2g} times the best prediction; the limit is {self.factor:g}"
+                    del rest[number]
+        if self.most is not None:
+            for number in sorted(rest, key=lambda one: (rest[one], one))[self.most :]:
+                found[number] = f"predicted {rest[number]:.4g} us, not among the best {self.most} predictions"
+        return found
+
+
+def in_order(surveyed: Mapping[int, Surveyed]) -> list[int]:
+    """Candidates, the fastest predicted first; without a prediction in the order of the strategy."""
+    return sorted(surveyed, key=lambda number: (_predicted(surveyed[number]), number))
+
+
+def _predicted(one: Surveyed) -> float:
+    return float("inf") if one.predicted_us is None else one.predicted_us
+
+
+def draws(space: Space, seed: int) -> Iterator[int]:
+    """All candidates in a random order, each once; the same for a seed everywhere."""
+    generator = random.Random(seed)
+    total = len(space)
+    if total <= MOST_EXHAUSTIVE:
+        yield from generator.sample(range(total), total)
+        return
+    seen: set[int] = set()
+    while len(seen) < total // 2:  # more would take ever longer to hit what is left
+        number = generator.randrange(total)
+        if number not in seen:
+            seen.add(number)
+            yield number
+
+
+class Optimiser:
+    """optuna's TPE sampler, asked and told in batches of a fixed size, so that its proposals follow from the seed and the times."""
+
+    def __init__(self, space: Space, seed: int) -> None:
+        try:
+            optuna: Any = importlib.import_module("optuna")
+        except ImportError as error:
+            raise ArgumentError(
+                'search="tpe" needs the package optuna, which cannot be imported', got=str(error), hint="pip install fireiron[tune]"
+            ) from None
+        self.space = space
+        self.states = optuna.trial.TrialState
+        kinds = optuna.distributions.CategoricalDistribution
+        self.choices = {name: kinds(values) for name, values in space.values.items()}
+        optuna.logging.disable_default_handler()
+        sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, group=False, constant_liar=True, n_startup_trials=2 * BATCH)
+        self.study = optuna.create_study(direction="minimize", sampler=sampler)
+
+    def ask(self) -> list[tuple[Any, int]]:
+        """A batch: for each an object for `tell`, and the candidate's number."""
+        trials = [self.study.ask(self.choices) for _ in range(BATCH)]
+        return [(trial, self.space.number(trial.params)) for trial in trials]
+
+    def tell(self, trial: Any, us: float | None) -> None:
+        """What a candidate took; None for one without a time, which counts as worse than all that have one."""
+        if us is None:
+            self.study.tell(trial, state=self.states.PRUNED)
+        else:
+            self.study.tell(trial, us)

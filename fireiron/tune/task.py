@@ -1,0 +1,341 @@
+"""What is tuned, and the steps of one candidate: lowered, predicted, compiled. Runs in processes of its own (`child.py`)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import json
+import math
+import operator
+import pickle
+import sys
+from collections.abc import Mapping
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from fireiron._version import VERSION
+from fireiron.errors import ArgumentError, FireironError
+from fireiron.executable import INSTRUCTIONS
+from fireiron.machine import as_integer
+from fireiron.record import describe, strategy_hash
+from fireiron.strategy import Strategy
+from fireiron.tree import Executable
+
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
+    from fireiron.kernel import CompiledKernel
+    from fireiron.toolchain import Compiled
+
+USER_FILE: Final = "fireiron file "
+"""How `library` names the module of a user's file."""
+
+
+@attrs.frozen(eq=False, slots=False)
+class Task:
+    """A bound strategy, its tunables open, on a target.
+
+    `fixed` are values that are not searched; `sizes` those of sizes known at run time; `name` is how records call the strategy.
+    """
+
+    strategy: Strategy
+    architecture: str
+    fixed: Mapping[str, int] = attrs.field(factory=dict)
+    sizes: Mapping[str, int] = attrs.field(factory=dict)
+    name: str = "strategy"
+    instructions: tuple[Executable, ...] | None = None
+
+    @functools.cached_property
+    def space(self) -> Space:
+        """The combinations of values."""
+        known = self.strategy.tunables()
+        return Space({name: (self.fixed[name],) if name in self.fixed else known[name].values for name in known})
+
+    @functools.cached_property
+    def whole(self) -> Space:
+        """The combinations with those that `fixed` leaves out."""
+        return Space({name: one.values for name, one in self.strategy.tunables().items()})
+
+    def program(self, values: Mapping[str, int]) -> Program:
+        """The program for values of all tunables."""
+        options = {} if self.instructions is None else {"instructions": self.instructions}
+        return self.strategy.with_(**values).program(self.architecture, **options)
+
+    def describe(self) -> dict[str, Any]:
+        """What makes measurements of one task worthless for another: the first line of a journal has it."""
+        spec = self.strategy.spec
+        assert spec is not None
+        plain = {
+            "fireiron": VERSION,
+            "strategy": self.name,
+            "strategy_hash": strategy_hash(self.strategy),
+            "spec": describe(spec),
+            "sizes": dict(self.sizes),
+            "architecture": self.architecture,
+        }
+        if self.instructions is not None:
+            plain["instructions"] = hashlib.sha256(repr(self.instructions).encode()).hexdigest()[:16]
+        return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
+
+    @property
+    def operations(self) -> float:
+        """Floating-point operations of one launch: two for each product of a MatMul; 0 for other specs."""
+        spec = self.strategy.spec
+        assert spec is not None
+        return 2.0 * math.prod(int(size.evaluate(self.sizes)) for size in spec.sizes) if spec.title == "MatMul" else 0.0
+
+
+def make_task(
+    strategy: Any, spec: Any, architecture: str, *, fixed: Mapping[str, int], sizes: Mapping[str, int], name: str, instructions: Any = None
+) -> Task:
+    """The task of the arguments of `tune`, checked."""
+    if not isinstance(strategy, Strategy):
+        raise ArgumentError("tune: not a strategy", got=strategy, legal="MatMul.tile(...)...done()")
+    bound = strategy if spec is None else strategy(spec)
+    if bound.spec is None:
+        raise ArgumentError("tune: the strategy is not bound to a spec", hint="tune(strategy, MatMul(M,N,K)(GL,GL,GL)(Kernel))")
+    known = bound.tunables()
+    for tunable, value in fixed.items():
+        if tunable not in known:
+            raise ArgumentError(f"{tunable}={value}: the strategy has no such tunable", legal=known or "none")
+        if value not in known[tunable].values:
+            raise ArgumentError(f"{tunable}={value}: not among its values", legal=known[tunable].values)
+    return Task(bound, architecture, dict(fixed), _run_time_sizes(bound, sizes), name, _other(instructions))
+
+
+def _other(instructions: Any) -> tuple[Executable, ...] | None:
+    return None if instructions is None or instructions is INSTRUCTIONS else instructions
+
+
+def _run_time_sizes(strategy: Strategy, sizes: Mapping[str, int]) -> dict[str, int]:
+    from fireiron.lower.walk import symbols_of
+
+    assert strategy.spec is not None
+    symbols = {var.name: var for var in symbols_of(strategy.spec)}
+    for name, value in sizes.items():
+        if name not in symbols:
+            raise ArgumentError(f"{name}={value}: the spec has no such size known at run time", legal=symbols or "none")
+        number = as_integer(value)
+        if number is None or not symbols[name].low <= number <= symbols[name].high or number % symbols[name].multiple_of:
+            legal = f"{symbols[name].low} ... {symbols[name].high}, multiples of {symbols[name].multiple_of}"
+            raise ArgumentError(f"{name}={value}", legal=legal)
+    missing = [name for name in symbols if name not in sizes]
+    if missing:
+        raise ArgumentError(f"tuning measures at definite sizes, {', '.join(missing)} is known only at run time", hint="sizes={...}, --let")
+    return {name: int(sizes[name]) for name in symbols}
+
+
+# ---------------------------------------------------------------------------------------------- the space
+
+
+@attrs.frozen(eq=False)
+class Space:
+    """The combinations of the tunables' values, numbered in the order of `Strategy.assignments`."""
+
+    values: Mapping[str, tuple[int, ...]]
+
+    def __len__(self) -> int:
+        return math.prod(len(one) for one in self.values.values())
+
+    def __getitem__(self, number: int) -> dict[str, int]:
+        """The combination of a number.
+
+        >>> Space({"bm": (16, 32), "bn": (8, 64)})[2]
+        {'bm': 32, 'bn': 8}
+        """
+        chosen: dict[str, int] = {}
+        for name in reversed(list(self.values)):
+            number, digit = divmod(number, len(self.values[name]))
+            chosen[name] = self.values[name][digit]
+        return {name: chosen[name] for name in self.values}
+
+    def number(self, values: Mapping[str, int]) -> int:
+        """The number of a combination; ValueError where it is none of this space."""
+        if set(values) != set(self.values):
+            raise ValueError(f"{values}: not the tunables {' '.join(self.values)}")
+        number = 0
+        for name, legal in self.values.items():
+            number = number * len(legal) + legal.index(values[name])
+        return number
+
+
+# ---------------------------------------------------------------------------------------------- steps of a candidate
+
+
+@attrs.frozen(kw_only=True)
+class Surveyed:
+    """What is known of a candidate before it is compiled: no IR, only numbers.
+
+    `reason` says why no code can be generated; None where it can. `registers` of a thread and those that spill are predicted.
+    """
+
+    reason: str | None = None
+    predicted_us: float | None = None
+    bottleneck: str = ""
+    threads: int | None = None
+    shared_bytes: int | None = None
+    registers: int | None = None
+    spilled: int = 0
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON: fields that say nothing are left out."""
+        return {name: value for name, value in attrs.asdict(self).items() if value not in (None, "")}
+
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> Surveyed:
+        """The value of a mapping made by `plain`."""
+        fields = {field.name for field in attrs.fields(Surveyed)}
+        return Surveyed(**{name: value for name, value in plain.items() if name in fields})
+
+
+def survey(task: Task, values: Mapping[str, int]) -> Surveyed:
+    """The cheap tests first: the tree alone, then the passes, then the cost model."""
+    from fireiron import cost
+
+    try:
+        program = task.program(values)
+        _ = program.tree.complete
+        kernel = program.lowered
+    except FireironError as error:
+        return Surveyed(reason=why(error))
+    prediction = cost.predict(kernel, sizes=dict(task.sizes) or None)
+    return Surveyed(
+        predicted_us=prediction.us,
+        bottleneck=prediction.bottleneck,
+        threads=kernel.threads,
+        shared_bytes=kernel.shared_bytes,
+        registers=prediction.registers.given,
+        spilled=prediction.registers.spilled,
+    )
+
+
+def why(error: FireironError) -> str:
+    """An error in one line: the first of what was asked, and what was got."""
+    got = "" if error.got is None else f", got {error.got!r}"
+    first = next(iter(error.asked.splitlines()), "")
+    return " ".join(f"{first}{got}".split())
+
+
+@attrs.frozen(kw_only=True)
+class Built:
+    """A candidate with its race check passed and compiled. `compiled` is None where the measurement needs no machine code."""
+
+    text: str
+    compiled: Compiled | None = attrs.field(default=None, repr=False)
+    registers: int | None = None
+    spills: int | None = None
+    threads: int | None = None
+    shared_bytes: int | None = None
+    seconds: float | None = None
+
+
+def build(task: Task, values: Mapping[str, int], newest: tuple[int, int] | None, compiles: bool) -> Built:
+    """Print the kernel, which checks it for races, and compile it through the cache on disk.
+
+    Raises: FireironError: it is not legal, or the compiler refuses it.
+    """
+    from fireiron import cache
+
+    program = task.program(values)
+    text = program.cuda
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    kernel = program.ir
+    if not compiles:
+        return Built(text=digest, threads=kernel.threads, shared_bytes=kernel.shared_bytes)
+    compiled = cache.compile_cached(text, program.architecture.name, newest=newest)
+    used = compiled.resources[kernel.name]
+    return Built(
+        text=digest,
+        compiled=attrs.evolve(compiled, ptx="", log=""),
+        registers=used.registers,
+        spills=used.spill_stores + used.spill_loads,
+        threads=kernel.threads,
+        shared_bytes=max(used.shared_bytes, kernel.shared_bytes),
+        seconds=round(compiled.seconds, 3),
+    )
+
+
+@attrs.frozen(eq=False, slots=False)
+class Candidate:
+    """What a measurement is given: values, and the kernel made from them when it is asked for."""
+
+    task: Task
+    values: Mapping[str, int]
+    built: Built | None = None
+    predicted_us: float | None = None
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """The program."""
+        return self.task.program(self.values)
+
+    @functools.cached_property
+    def kernel(self) -> CompiledKernel:
+        """The kernel, with the machine code that was compiled for it in another process."""
+        from fireiron.kernel import CompiledKernel
+
+        kernel = CompiledKernel(self.program)
+        if self.built is not None and self.built.compiled is not None:
+            vars(kernel)["compiled"] = self.built.compiled  # where functools.cached_property keeps it
+        return kernel
+
+
+# ---------------------------------------------------------------------------------------------- sending it to other processes
+
+
+def packed(*things: Any) -> bytes:
+    """Things as bytes that `pickle.loads` reads in another process.
+
+    Raises: ArgumentError: something cannot be sent, or its class is defined where another process does not find it.
+    """
+    body = io.BytesIO()
+    try:
+        _Pickler(body).dump(things)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ArgumentError(
+            f"what is tuned cannot be sent to another process: {error}", hint="no local functions; classes at the top of a module"
+        ) from None
+    if "__main__" in _modules(body.getvalue()):
+        raise ArgumentError(
+            "a class of what is tuned is defined in the program itself, where other processes do not find it",
+            hint="put it into a module of its own, or next to the strategy in path.py",
+        )
+    return body.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    """Classes of a user's file are not found by the name of its module, which is no name of Python: the file is loaded anew."""
+
+    def reducer_override(self, value: Any) -> Any:
+        place = getattr(value, "__module__", None) if isinstance(value, (type, FunctionType)) else None
+        if isinstance(place, str) and place.startswith(USER_FILE):
+            return _of_users_file, (place, value.__qualname__)
+        return NotImplemented
+
+
+def _of_users_file(module: str, name: str) -> Any:
+    from fireiron.library import find
+
+    if module not in sys.modules:
+        with contextlib.suppress(FireironError):  # a file whose strategies are not called `strategy` is loaded all the same
+            find(module.removeprefix(USER_FILE))
+    return operator.attrgetter(name)(sys.modules[module])
+
+
+def _modules(body: bytes) -> set[str]:
+    """The modules that a pickle imports, and perhaps some texts in it."""
+    import pickletools
+
+    found: set[str] = set()
+    texts: list[str] = []
+    for opcode, argument, _ in pickletools.genops(body):
+        if opcode.name == "GLOBAL":
+            found.add(str(argument).split(" ")[0])
+        elif opcode.name == "STACK_GLOBAL":
+            found.update(texts)  # the module is one of the texts before it
+        elif isinstance(argument, str):
+            texts.append(argument)
+    return found
