@@ -162,7 +162,7 @@ class Program:
 
 
 MOST_ALIKE = 48
-"""Combinations of tunables that may fail for the same reason, none of resources, before the others are given up too."""
+"""Where the first so many combinations of tunables all fail for one reason, none of resources, the others are given up."""
 
 
 def _kind(error: FireironError) -> str:
@@ -173,16 +173,16 @@ def _kind(error: FireironError) -> str:
 def _first_legal(strategy: Strategy, target: Architecture, instructions: tuple[Executable, ...], label: str) -> Program:
     assert strategy.spec is not None
     first: FireironError | None = None
-    same, kind = 0, ""
-    for values in strategy.assignments():
+    kinds: set[str] = set()
+    for number, values in enumerate(strategy.assignments(), start=1):
         try:
             program = Program(strategy.with_(**values), strategy.spec, target, instructions, label, values)
             _ = program.stages if program.tree.complete else None
         except FireironError as error:
             first = first or error
-            same, kind = (same + 1, kind) if _kind(error) == kind else (0, _kind(error))
-            if same >= MOST_ALIKE and not isinstance(error, ResourceError):
-                first.hint = f"{same + 1} combinations of the tunables fail for the same reason" + (f"; {first.hint}" if first.hint else "")
+            kinds.add(_kind(error))
+            if number == MOST_ALIKE and len(kinds) == 1 and not isinstance(error, ResourceError):
+                first.hint = f"{number} combinations of the tunables fail for the same reason" + (f"; {first.hint}" if first.hint else "")
                 raise first from None
             continue
         return program

@@ -82,7 +82,7 @@ class Problem:
     def served(self, program: Program) -> bool:
         """Whether the arrays are aligned as a program needs them; a new result always is."""
         aligned = {name: one.align for name, one in self.operands.items()}
-        return all(aligned.get(buffer.name, _MOST_ALIGNED) >= buffer.tensor.align for buffer in program.ir.buffers if buffer.parameter)
+        return all(aligned.get(buffer.name, _MOST_ALIGNED) >= buffer.tensor.align for buffer in program.lowered.buffers if buffer.parameter)
 
 
 @attrs.frozen

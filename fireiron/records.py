@@ -37,6 +37,12 @@ FARTHEST: Final = 6.0
 MOST_TRIES: Final = 16
 """Neighbours that are lowered before the search gives up."""
 
+MOST_COMPARED: Final = 5
+"""Legal neighbours with different values among which the cost model decides."""
+
+AS_NEAR: Final = 2.0
+"""How much further than the nearest legal neighbour those may be that are compared with it."""
+
 WEIGHTS: Final[Mapping[str, float]] = {"M": 1.0, "N": 1.0, "K": 0.5}
 """How much a factor of two in a size counts: K changes how long a block works, not how many there are."""
 
@@ -216,7 +222,9 @@ class Records:
            `|log2 M/M'| + |log2 N/N'| + |log2 K/K'| / 2`, one more for another capability, at most `FARTHEST`; of equally near ones the
            fastest.
 
-        The first one is taken whose strategy is legal for the spec with the recorded values. Run-time sizes are answered by rule 1 only.
+        Only those count whose strategy is legal for the spec with the recorded values. Of the legal neighbours that are about as near as
+        the nearest one (`AS_NEAR`), at most `MOST_COMPARED`, the one is taken that the cost model predicts to be fastest here. Run-time
+        sizes are answered by rule 1 only.
         Records of another `strategy_hash` than the strategy has now are skipped with an `OutdatedRecordWarning`.
 
         Args: `gpu`, the name of a GPU whose records are preferred to those of others; `strategies` by the names under which they are
@@ -226,17 +234,43 @@ class Records:
         target, asked = _target(architecture), describe(spec)
         for record in sorted(self.for_spec(spec, target), key=functools.partial(_preference, gpu=gpu)):
             program = _lowered(record, spec, target, strategies or {})
-            if program is not None and accept(program):
+            if program is not None and accept(program) and _is_safe(program):
                 return Choice(record, True, f"tuned for just this: {_said(record)}", program)
         if not neighbours:
             return None
+        near = self._neighbours(spec, asked, target, gpu, strategies or {}, accept)
+        if not near:
+            return None
+        ranked = sorted(near, key=lambda one: _predicted(one[2], one[1].gpu)) if len(near) > 1 else near
+        safe = next((one for one in ranked if _is_safe(one[2])), None)
+        if safe is None:
+            return None
+        distance, record, program = safe
+        sizes = "x".join(map(str, record.shape))
+        among = f", predicted to be the fastest of {len(near)} neighbours" if len(near) > 1 else ""
+        return Choice(record, False, f"tuned for {sizes} (distance {distance:.2f}){among}, and legal here: {_said(record)}", program)
+
+    def _neighbours(
+        self,
+        spec: Spec,
+        asked: Mapping[str, Any],
+        target: Architecture,
+        gpu: str | None,
+        strategies: Mapping[str, Strategy],
+        accept: Accept,
+    ) -> list[tuple[float, Record, Program]]:
+        """The nearest records that are legal here, with different values, and about as near as the nearest of them."""
+        found: list[tuple[float, Record, Program]] = []
+        seen: set[str] = set()
         for distance, record in self._ranked(asked, target, gpu):
-            program = _lowered(record, spec, target, strategies or {})
+            if len(found) == MOST_COMPARED or (found and distance > found[0][0] + AS_NEAR):
+                break
+            same = json.dumps([record.strategy, record.values], sort_keys=True)
+            program = None if same in seen else _lowered(record, spec, target, strategies)
+            seen.add(same)
             if program is not None and accept(program):
-                sizes = "x".join(map(str, record.shape))
-                why = f"the nearest that was tuned and is legal here is {sizes} (distance {distance:.2f}): {_said(record)}"
-                return Choice(record, False, why, program)
-        return None
+                found.append((distance, record, program))
+        return found
 
     def _ranked(self, asked: Mapping[str, Any], target: Architecture, gpu: str | None) -> list[tuple[float, Record]]:
         """The neighbours, the nearest first: the best record of each strategy for each problem."""
@@ -326,7 +360,7 @@ def _lowered(record: Record, spec: Spec, target: Architecture, strategies: Mappi
         return None
     try:
         program = strategy.with_(**record.values)(spec).program(target)
-        _ = program.ir
+        _ = program.lowered
     except FireironError:
         return None
     return program
@@ -351,6 +385,25 @@ def current_strategy(record: Record, strategies: Mapping[str, Strategy] | None =
         )
         return None
     return strategy
+
+
+def _is_safe(program: Program) -> bool:
+    """Whether the independent check of a lowered program finds nothing."""
+    try:
+        _ = program.ir
+    except FireironError:
+        return False
+    return True
+
+
+def _predicted(program: Program, gpu: str) -> float:
+    """Microseconds by the cost model, on the GPU of a record, or on the usual one of the architecture where it is not known."""
+    from fireiron.cost import predict
+
+    try:
+        return predict(program, gpu).us
+    except ArgumentError:  # a GPU without figures, or one that does not run this architecture
+        return predict(program).us
 
 
 def _is_file(name: str) -> bool:

@@ -1,6 +1,6 @@
 """Tables and plots of the experiments, from what `pytest perf/ --benchmark-json FILE` saved. No GPU is needed.
 
-    python perf/report.py RESULTS.json [--output FOLDER]
+    python perf/report.py RESULTS.json ... [--output FOLDER]
 
 Prints a table for each experiment with the mean and the least ratio to its first rival; writes `report.md` and a bar chart for
 each experiment (`e7.svg`, with matplotlib) into the folder of the results.
@@ -20,7 +20,7 @@ HEADS = ("problem", "strategy's values", "us", "TFLOP/s", "beside", "its us", "r
 
 def experiment_of(benchmark):
     """The number of the experiment, from the name of its file."""
-    found = re.search(r"test_(e\d+)_", benchmark["fullname"])
+    found = re.search(r"test_(e\d+|[a-z0-9]+)[_.]", benchmark["fullname"])
     return found[1] if found else "other"
 
 
@@ -65,7 +65,7 @@ def summary_of(benchmarks):
 
 def title_of(name):
     """The first line of the experiment's file."""
-    path = next(Path(__file__).parent.glob(f"test_{name}_*.py"), None)
+    path = next(Path(__file__).parent.glob(f"test_{name}[_.]*py"), None)
     return path.read_text().partition("\n")[0].strip('"') if path else name
 
 
@@ -104,11 +104,12 @@ def plot(name, benchmarks, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("results", type=Path)
+    parser.add_argument("results", type=Path, nargs="+", help="one file, or those of parts of the sweeps, run on GPUs of one kind")
     parser.add_argument("--output", type=Path, help="folder for the report; by default that of the results")
     options = parser.parse_args()
-    saved = json.loads(options.results.read_text())
-    folder = options.output or options.results.parent
+    parts = [json.loads(path.read_text()) for path in options.results]
+    saved = parts[0] | {"benchmarks": [one for part in parts for one in part["benchmarks"]]}
+    folder = options.output or options.results[0].parent
     folder.mkdir(parents=True, exist_ok=True)
     text = report(saved)
     print(text, end="")

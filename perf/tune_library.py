@@ -1,10 +1,10 @@
 """Tunes strategies of the library on the GPUs that are there, and keeps the best of each problem as records.
 
-    python perf/tune_library.py RECORDS.jsonl [--only small] [--gpus 0,1] [--log FOLDER]
+    python perf/tune_library.py RECORDS.jsonl [--only small] [--gpus 0,1] [--part 0/4] [--again] [--log FOLDER]
 
 Each problem is searched in two parts, as its space is large and most of its tunables hardly depend on each other: first tile sizes, with the
 depth of the pipeline fixed, then the pipeline with the best tile sizes. The candidates measured are those that the cost model
-predicts to be fastest. `fireiron records merge RECORDS.jsonl -o strategies/records/h200.jsonl` makes the file that ships.
+predicts to be fastest. Problems that the shipped records answer exactly are left out, unless `--again`. `fireiron records merge RECORDS.jsonl -o strategies/records/h200.jsonl` makes the file that ships.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from fireiron import ColMajor, RowMajor, float16, library
-from fireiron.records import Records
+from fireiron.records import Records, strategy_hash
 from fireiron.tune import OnGpu, tune
 
 STARTED = {"small": {"stages": 4, "ahead": 2, "bk": 64}, "hmma_ampere": {"stages": 4, "bk": 64}, "split_k": {"stages": 4, "bk": 64}}
@@ -43,11 +43,22 @@ PROBLEMS = (
 """Strategy, shape, and options of its spec; the most wanted first."""
 
 
-def searched(name, shape, options, trials, gpus):
+def spec_of(name, shape, options):
+    return library.find(name).problem(*shape, **options)
+
+
+def is_recorded(name, spec):
+    """Whether the shipped records have just this spec, for the strategy as it is now."""
+    entry = library.find(name)
+    return any(
+        record.strategy == name and record.strategy_hash == strategy_hash(entry.strategy) for record in Records.shipped().for_spec(spec)
+    )
+
+
+def searched(name, spec, trials, gpus, jobs):
     """The tunings of a problem's parts."""
     entry = library.find(name)
-    spec = entry.problem(*shape, **options)
-    common = {"name": name, "measure": OnGpu(rounds=10, final_rounds=20), "finalists": 4, "fresh": True, "gpu_ids": gpus}
+    common = {"name": name, "measure": OnGpu(rounds=5, final_rounds=20), "finalists": 4, "fresh": True, "gpu_ids": gpus, "jobs": jobs}
     first = tune(entry.strategy, spec, fixed=STARTED.get(name, {}), trials=trials, **common)
     if name not in STARTED or first.best is None:
         return [first]
@@ -61,13 +72,19 @@ def main():
     parser.add_argument("--only", help="one strategy")
     parser.add_argument("--gpus", type=lambda text: [int(number) for number in text.split(",")], default=[0])
     parser.add_argument("--trials", type=int, default=24, help="candidates that the first part measures")
+    parser.add_argument("--jobs", type=int, help="processes that lower and compile")
+    parser.add_argument(
+        "--part", type=lambda text: tuple(map(int, text.split("/"))), default=(0, 1), help="0/4: the first of every four problems"
+    )
+    parser.add_argument("--again", action="store_true", help="also what is recorded")
     parser.add_argument("--log", type=Path, help="folder for what became of each candidate")
     options = parser.parse_args()
-    for name, shape, storage in PROBLEMS:
-        if options.only not in (None, name):
-            continue
+    problems = [(name, shape, spec_of(name, shape, storage)) for name, shape, storage in PROBLEMS if options.only in (None, name)]
+    problems = [one for one in problems if options.again or not is_recorded(one[0], one[2])]
+    part, parts = options.part
+    for name, shape, spec in problems[part::parts]:
         start = time.monotonic()
-        tunings = searched(name, shape, storage, options.trials, options.gpus)
+        tunings = searched(name, spec, options.trials, options.gpus, options.jobs)
         best = min((one for one in tunings if one.best is not None), key=lambda one: one.best.us / (one.library_us or 1.0), default=None)
         label = f"{name} {'x'.join(map(str, shape))}"
         if best is None:

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from generator import draw
+from generator import draw as drawn_strategy
 from problems import NAMES, library
 
 from fireiron import *
@@ -69,7 +69,7 @@ def test_half_on_maxwell_adds_in_float32():
 @pytest.mark.parametrize("chunk", range(4))
 def test_random_strategies(chunk):
     for seed in range(chunk * 10, chunk * 10 + 10):
-        drawn, _ = draw(seed)
+        drawn, _ = drawn_strategy(seed)
         compile_cuda(drawn.program.cuda, "sm_90")
 
 

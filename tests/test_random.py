@@ -11,7 +11,7 @@ import random
 import attrs
 import numpy as np
 import pytest
-from generator import draw
+from generator import draw as drawn_strategy
 from problems import integers
 
 from fireiron import *
@@ -50,7 +50,7 @@ def program_to_paste(drawn):
 def test_random_strategies_equal_numpy(chunk):
     print(f"seeds {SEED + chunk * PER_CHUNK} ... {SEED + (chunk + 1) * PER_CHUNK - 1}")
     for seed in range(SEED + chunk * PER_CHUNK, SEED + (chunk + 1) * PER_CHUNK):
-        drawn, _ = draw(seed)
+        drawn, _ = drawn_strategy(seed)
         arrays, expected = problem(drawn, seed)
         kernel = drawn.program.lowered
         got = simulate(kernel, arrays, drawn.symbols).outputs["C"]
@@ -68,7 +68,7 @@ def test_unrefined_twins():
     """The same decompositions without refinements give the same result."""
     compared = 0
     for seed in itertools.count(SEED + 10_000_000):
-        drawn, _ = draw(seed)
+        drawn, _ = drawn_strategy(seed)
         try:
             kernel = drawn.strategy.unrefined().program(drawn.target).lowered
         except (DecompositionError, ResourceError, MatchError):
@@ -103,7 +103,7 @@ def test_dropped_barriers_are_found_by_both_detectors():
     """Every inferred barrier is load-bearing: without it the replay and the shadow memory both see a race."""
     planted = collections.Counter()
     for seed in itertools.count(SEED + 20_000_000):
-        drawn, _ = draw(seed)
+        drawn, _ = drawn_strategy(seed)
         kernel = drawn.program.lowered
         asked = any(type(r).__name__ == "Sync" for step in drawn.strategy.steps for r in step.refinements)
         if asked or not barriers(kernel.body):
@@ -130,7 +130,7 @@ def test_features_meet():
     """Each pair of common features is drawn together somewhere."""
     together = collections.Counter()
     for seed in range(SEED, SEED + 250 * SCALE):
-        features = sorted(draw(seed)[0].features)
+        features = sorted(drawn_strategy(seed)[0].features)
         together.update(itertools.combinations(features, 2))
     common = ("epilog", "symbolic", "strided", "swizzled storage", "no_sync", "vector to RF", "ld", "k loop", "to Warp", "float16", "pad")
     missing = [pair for pair in itertools.combinations(sorted(common), 2) if not together[pair]]
