@@ -1,6 +1,6 @@
 """How well the cost model ranks: predictions beside the measured times of a sweep. No GPU needed.
 
-    python perf/cost_model.py SWEEP.json [--plot FILE.svg] [-o FILE.json] [--gpu H200] [--jobs 2] [--calibrate]
+    python perf/cost_model.py SWEEP.json [--plot FILE.svg] [-o FILE.json] [--gpu H200] [--jobs 2] [--calibrate] [--recorded]
 
 SWEEP.json is a list of rows {"strategy", "values", "M", "N", "K", "us"} (or an object with such "rows"); rows of contenders that are no
 strategy of the library are left out. Each row is lowered anew: two to three minutes a thousand rows.
@@ -227,6 +227,9 @@ def main():
     parser.add_argument("--plot", metavar="FILE")
     parser.add_argument("-o", dest="output", metavar="FILE.json")
     parser.add_argument("--calibrate", action="store_true")
+    parser.add_argument(
+        "--recorded", action="store_true", help="take the predictions that rows hold (predicted_us), made before the measurement"
+    )
     options = parser.parse_args()
     rows, gpu = rows_of(options.sweep), as_gpu(options.gpu)
     keys = sorted({shape(row) for row in rows})
@@ -234,7 +237,7 @@ def main():
     if options.calibrate:
         print(calibrated([row for row in rows if shape(row) in halves["calibrated"]], gpu))
         return
-    found = predictions(rows, gpu, options.jobs)
+    found = [(row, row["predicted_us"]) for row in rows] if options.recorded else predictions(rows, gpu, options.jobs)
     table = by_shape(found)
     totals = {name: overall(table, found, [key for key in part if key in table]) for name, part in {**halves, "all": keys}.items()}
     printed(table, halves, totals)
