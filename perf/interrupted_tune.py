@@ -1,0 +1,65 @@
+"""Kills a tune on the GPU twice, resumes it, and compares with an exhaustive one that nobody interrupted.
+
+python perf/interrupted_tune.py [-o FILE.txt]
+"""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+TUNE = ["tune", "gemm_nn", "-M", "1024", "-N", "1024", "-K", "1024", "--prune", "none", "--json", "--journal"]
+
+
+def started(journal):
+    return subprocess.Popen(
+        [sys.executable, "-m", "fireiron", *TUNE, str(journal)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+
+
+def lines(journal):
+    """The whole lines that a journal has."""
+    return journal.read_text().count("\n") if journal.exists() else 0
+
+
+def killed(journal, least, patience=240.0):
+    """Start a tune, and kill it when the journal has at least so many lines."""
+    process, end = started(journal), time.monotonic() + patience
+    while lines(journal) < least and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return f"killed with {lines(journal)} lines in the journal"
+
+
+def finished(journal):
+    return json.loads(started(journal).communicate(timeout=400)[0])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args()
+    said = []
+    with tempfile.TemporaryDirectory() as folder:
+        whole = finished(Path(folder, "whole.jsonl"))
+        broken = Path(folder, "broken.jsonl")
+        said += [killed(broken, 8), killed(broken, 18)]
+        before = set(broken.read_text().splitlines()[1:])
+        resumed = finished(broken)
+        kept = before <= set(broken.read_text().splitlines())
+        for name, found in (("uninterrupted", whole), ("killed twice and resumed", resumed)):
+            best = found["best"]
+            said.append(f"{name}: {found['counts']}, best {best['values']} {best['us']:.2f} us")
+    said.append(f"results of before the kills kept: {kept}; the same best: {whole['best']['values'] == resumed['best']['values']}")
+    print("\n".join(said))
+    if options.output:
+        options.output.write_text("\n".join(said) + "\n")
+
+
+if __name__ == "__main__":
+    main()
