@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-HEADS = ("problem", "strategy's values", "us", "TFLOP/s", "beside", "its us", "ratio", "registers", "spills", "shared")
+HEADS = ("benchmark", "problem", "tunables", "us", "TFLOP/s", "beside", "its us", "ratio", "registers", "spills", "shared")
 
 
 def experiment_of(benchmark):
@@ -41,26 +41,36 @@ def lines_of(benchmark):
     """A line for each rival; the rest is said once."""
     info = benchmark["extra_info"]
     values = " ".join(f"{name}={value}" for name, value in info["values"].items())
-    ours = [shape_of(info), values, info["us"], info["tflops"]]
+    ours = [label_of(benchmark), shape_of(info), values, info["us"], info["tflops"]]
     resources = [info["registers"], info["spills"], info["shared_bytes"]]
     for number, (name, rival) in enumerate(info["against"].items()):
-        yield [*(ours if number == 0 else [""] * 4), name, rival["us"], rival["ratio"], *(resources if number == 0 else [""] * 3)]
+        yield [*(ours if number == 0 else [""] * 5), name, rival["us"], rival["ratio"], *(resources if number == 0 else [""] * 3)]
 
 
-def ratios_of(benchmarks):
-    return [one["extra_info"]["ratio"] for one in benchmarks if one["extra_info"]["ratio"] is not None]
+def label_of(benchmark):
+    """What tells a benchmark from the others of its experiment."""
+    return benchmark["param"] or re.sub(r"test_[a-z0-9]+_?", "", benchmark["name"]) or benchmark["name"].removeprefix("test_")
+
+
+def first_rival(benchmark):
+    return next(iter(benchmark["extra_info"]["against"]), None)
+
+
+def ratios_of(benchmarks, rival=None):
+    """The ratios to the first rival; with `rival`, of those benchmarks that have this one first."""
+    return [one["extra_info"]["ratio"] for one in benchmarks if first_rival(one) is not None and rival in (None, first_rival(one))]
 
 
 def summary_of(benchmarks):
-    """One line about the ratios to the first rival."""
-    ratios = ratios_of(benchmarks)
-    if len(ratios) < 2:
-        return ""
-    wins = sum(ratio >= 1 for ratio in ratios)
-    mean, middle = statistics.mean(ratios), statistics.median(ratios)
-    return (
-        f"ratio: mean {mean:.3f}, median {middle:.3f}, from {min(ratios):.3f} to {max(ratios):.3f}; at least 1 in {wins} of {len(ratios)}"
-    )
+    """A line about the ratios to each first rival."""
+    lines = []
+    for rival in dict.fromkeys(map(first_rival, benchmarks)):
+        ratios = ratios_of(benchmarks, rival)
+        if rival is not None and len(ratios) > 1:
+            wins = sum(ratio >= 1 for ratio in ratios)
+            middle = f"mean {statistics.mean(ratios):.3f}, median {statistics.median(ratios):.3f}"
+            lines.append(f"beside {rival}: {middle}, from {min(ratios):.3f} to {max(ratios):.3f}; at least 1 in {wins} of {len(ratios)}")
+    return "\n".join(lines)
 
 
 def title_of(name):
@@ -76,26 +86,26 @@ def report(saved):
     parts = ["# Experiments", ", ".join(f"{key} {value}" for key, value in facts.items() if value)]
     for name, benchmarks in grouped(saved["benchmarks"]).items():
         rows = [line for one in benchmarks for line in lines_of(one)]
-        table = tabulate(rows, HEADS, tablefmt="github", floatfmt=".4g", disable_numparse=[0, 1, 4])
+        table = tabulate(rows, HEADS, tablefmt="github", floatfmt=".4g", disable_numparse=[0, 1, 2, 5])
         parts += [f"## {title_of(name)}", table, summary_of(benchmarks)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def plot(name, benchmarks, path):
-    """Bars of the ratio to each benchmark's first rival, as in the paper's figures."""
+    """Bars of the ratio to the first rival that most benchmarks have, as in the paper's figures."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    shown = [one for one in benchmarks if one["extra_info"]["ratio"] is not None]
-    labels = [shape_of(one["extra_info"]) if len(shown) > 4 else one["name"].removeprefix(f"test_{name}") for one in shown]
+    rival = statistics.mode(first_rival(one) for one in benchmarks)
+    shown = [one for one in benchmarks if first_rival(one) == rival]
+    labels = [label_of(one) for one in shown]
     figure, axes = pyplot.subplots(figsize=(max(4.0, 0.34 * len(shown) + 1.5), 3.6))
     axes.bar(range(len(shown)), [one["extra_info"]["ratio"] for one in shown], color="#0072b2")
     axes.axhline(1, color="#555555", linewidth=1)
     axes.set_xticks(range(len(shown)), labels, rotation=60, ha="right", fontsize=7)
-    rivals = sorted({next(iter(one["extra_info"]["against"])) for one in shown})
-    axes.set_ylabel("speed beside " + (rivals[0] if len(rivals) == 1 else "the rival"))
+    axes.set_ylabel(f"speed beside {rival}")
     axes.set_title(title_of(name).partition(" (")[0][:90], fontsize=8)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})

@@ -27,5 +27,5 @@ def test_e7_mma_sync(gpu_benchmark, size):
     """The two configurations of Triton that were fastest in a sweep over its eight."""
     import peers
 
-    rivals = {str(config): triton(config) for config in (peers.CONFIGS[2], peers.CONFIGS[0])}
+    rivals = {f"Triton, {config}": triton(config) for config in (peers.CONFIGS[2], peers.CONFIGS[0])}
     gpu_benchmark(tuned(hmma_ampere.spec(size, size, size), (size, size, size)), against=rivals)
