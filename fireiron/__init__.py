@@ -1,8 +1,9 @@
 """Fireiron: a scheduling language for GPU kernels, embedded in Python."""
 
+from typing import TYPE_CHECKING
+
 from fireiron._version import VERSION as __version__
 from fireiron.atomic_add import AtomicAdd, AtomicAddSpec
-from fireiron.cost import Prediction, predict
 from fireiron.decomp.coalesced import Coalesced
 from fireiron.decomp.done import Done
 from fireiron.decomp.epilog import Epilog
@@ -93,7 +94,6 @@ from fireiron.executable.thread_move import ThreadInit, ThreadMove, vector
 from fireiron.executable.wmma import FILL_FRAGMENT, LOAD_MATRIX_SYNC, MMA_SYNC, STORE_MATRIX_SYNC, FillFragment, MatrixSync, MmaSync
 from fireiron.export import Exported, export
 from fireiron.expr import Const, Expr, Var, all_of, any_of, ceildiv, equal, minimum, positive, sym
-from fireiron.gpus import Gpu
 from fireiron.lanes import LaneMap
 from fireiron.layout import Layout, Swizzle
 from fireiron.machine import (
@@ -126,7 +126,6 @@ from fireiron.machine import (
 from fireiron.matmul import matmul
 from fireiron.operand import DST, SRC, A, B, C, Operand
 from fireiron.pointwise import BinaryPointwise, BinaryPointwiseSpec
-from fireiron.records import Choice, OutdatedRecordWarning, Record, Records, best
 from fireiron.reduction import Reduction, ReductionSpec
 from fireiron.refine.align import Align
 from fireiron.refine.bands import Bands
@@ -146,11 +145,44 @@ from fireiron.refine.unchecked import Unchecked
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import Init, InitSpec, MatMul, MatMulSpec, Move, MoveSpec, Spec
 from fireiron.strategy import Strategy
-from fireiron.sweeps import sweep
 from fireiron.tensor import ColMajor, Cut, Dealt, Dim, MatrixLayout, Mode, RowMajor, Tensor, View
 from fireiron.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch, Refinement
 from fireiron.tunable import Derived, Tunable
 from fireiron.tune import tune
+
+if TYPE_CHECKING:
+    from fireiron.cost import Prediction, predict
+    from fireiron.gpus import Gpu
+    from fireiron.records import Choice, OutdatedRecordWarning, Record, Records, best
+    from fireiron.sweeps import sweep
+
+_LATER = {
+    "Choice": "records",
+    "Gpu": "gpus",
+    "OutdatedRecordWarning": "records",
+    "Prediction": "cost",
+    "Record": "records",
+    "Records": "records",
+    "best": "records",
+    "predict": "cost",
+    "sweep": "sweeps",
+}
+"""Names that no strategy needs, and the modules they are loaded from when they are used."""
+
+
+if not TYPE_CHECKING:  # where types are checked, a name that does not exist must be seen
+
+    def __getattr__(name: str) -> object:
+        if name not in _LATER:
+            raise AttributeError(f"module 'fireiron' has no attribute {name!r}")
+        import importlib
+
+        return getattr(importlib.import_module(f"fireiron.{_LATER[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "Gpu",

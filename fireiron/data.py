@@ -134,20 +134,35 @@ class Data:
         """The bound of `tolerance_of`."""
         return tolerance_of(self.spec, self.sizes)
 
+    @functools.cached_property
+    def originals(self) -> dict[str, Any]:
+        """Copies of the first set's inputs, as they are when this is first asked for."""
+        return {name: self.sets[0][name].copy() for name in self.inputs}
+
     def verify(self, call: Call, tolerance: float | None = None) -> float:
         """Run a launch on the first set, its output poisoned, and compare.
 
         Args: `call` launches on the arrays of `sets[0]`; `tolerance` in place of the one derived from the types.
         Returns: the relative error in the Frobenius norm, against float64.
         Raises: `WrongResultError` where that is above the tolerance, or one element is off by more than eight times as much,
-            relative to its size and the root of the mean square of all; it names the first such element.
+            relative to its size and the root of the mean square of all; it names the first such element. And where the launch writes
+            to an input, which is then restored.
         """
         device = launch.require_cupy().cuda.Device()
+        _ = self.expected, self.originals  # of the inputs as they are before a launch that might write over them
         self.reset()
         device.synchronize()
         call()
         device.synchronize()
+        self._check_inputs()
         return _compared(self, self.tolerance if tolerance is None else tolerance)
+
+    def _check_inputs(self) -> None:
+        for name, original in self.originals.items():
+            array = self.sets[0][name]
+            if not _same_bits(array, original):
+                array[...] = original
+                raise WrongResultError(f"the launch writes to its input {name}", legal=f"only {self.output} is written")
 
 
 def tolerance_of(spec: Spec, sizes: Mapping[str, int] | None = None) -> float:
@@ -233,6 +248,13 @@ def _placed(cupy: Any, view: View, sizes: Mapping[str, int], values: Any) -> Any
     if values is not None:
         array[...] = cupy.asarray(values)
     return array
+
+
+def _same_bits(left: Any, right: Any) -> bool:
+    """Whether two arrays hold the same bits; NaN is like NaN."""
+    cupy = launch.require_cupy()
+    views = [cupy.ascontiguousarray(one).view(f"uint{8 * one.dtype.itemsize}") for one in (left, right)]
+    return bool((views[0] == views[1]).all())
 
 
 def _launch(kernel: CompiledKernel, data: Data, arrays: Mapping[str, Any]) -> Call:

@@ -23,6 +23,7 @@ TIMEOUT = 120.0
 _ARGUMENTS = {"nvdisasm": ("--print-code",), "cuobjdump": ("--dump-sass",)}
 _WHEELS = ("nvidia-cuda-nvdisasm", "nvidia-cuda-cuobjdump")
 _HINT = "pip install nvidia-cuda-nvdisasm (in fireiron[check]), or put a CUDA toolkit's bin folder into PATH"
+_OTHER = "put the bin folder of a CUDA toolkit that knows this architecture into PATH, or name its folder in CUDA_HOME"
 
 
 def disassemblers() -> tuple[Path, ...]:
@@ -49,7 +50,7 @@ def sass(cubin: bytes) -> str:
         if text:
             return text
         refused.append(f"  {tool}: {complaint}")
-    raise LaunchError("\n".join(["the machine code cannot be disassembled", *refused]), hint=_HINT)
+    raise LaunchError("\n".join(["the machine code cannot be disassembled", *refused]), hint=_OTHER)
 
 
 def _candidates(tool: str) -> Iterator[Path]:

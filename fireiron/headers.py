@@ -9,7 +9,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include\b[ \t]*(?:"(?P<near>[^"\n]+)"|<(?P<far>[^>\n]+)>|(?P<other>.*))', re.MULTILINE)
+_INCLUDE = re.compile(r'^[ \t]*(?:#|%:)[ \t]*include\b[ \t]*(?:"(?P<near>[^"\n]+)"|<(?P<far>[^>\n]+)>|(?P<other>.*))', re.MULTILINE)
+_OTHERWISE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*(?:include_next|import|embed)\b|\b__has_(?:include|embed)", re.MULTILINE)
+"""Other ways to look at files, which are not followed."""
+_CONTINUED = re.compile(r"\\[ \t]*\n")
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 def included(source: str, folders: Sequence[Path], release: Sequence[Path] = ()) -> tuple[tuple[str, str], ...] | None:
@@ -62,6 +66,14 @@ def _read(path: str, _changed: int, _size: int) -> tuple[str, tuple[tuple[str, b
 
 
 def _names(text: str) -> tuple[tuple[str, bool], ...]:
-    """`(name, whether in quotes)` of each inclusion; an empty name for one that a macro or the next line spells."""
-    matches = _INCLUDE.finditer(text)
-    return tuple(dict.fromkeys((match["near"] or match["far"] or "", match["near"] is not None) for match in matches))
+    """`(name, whether in quotes)` of each inclusion; an empty name for one that a macro spells, and for other ways to look at files.
+
+    A directive may be spread over lines and hold comments; what looks like a comment may be part of a string, so both readings count.
+    """
+    text = text.replace("\r\n", "\n")
+    joined = _CONTINUED.sub("", text)
+    readings = dict.fromkeys((text, joined, _COMMENT.sub(" ", joined)))
+    matches = [match for reading in readings for match in _INCLUDE.finditer(reading)]
+    found = [(match["near"] or match["far"] or "", match["near"] is not None) for match in matches]
+    odd = [("", False)] if any(map(_OTHERWISE.search, readings)) else []
+    return tuple(dict.fromkeys(found + odd))

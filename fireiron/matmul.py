@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -32,13 +32,13 @@ from fireiron.machine import (
     float32,
     float64,
 )
-from fireiron.records import Accept, Choice, available, is_pinned
 from fireiron.spec import MatMul, Spec, default_result
 from fireiron.tensor import ColMajor, MatrixLayout, RowMajor, View
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
     from fireiron.kernel import CompiledKernel
+    from fireiron.records import Accept, Choice
 
 Given = Mapping[str, "Operand"]
 """Operands by argument: `a`, `b` and, where it is given, `out`."""
@@ -253,15 +253,19 @@ def _made(a: Any, b: Any, out: Any, c_dtype: Any, arch: Any, pinned: bool | None
     arrays = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
     given = {name: _operand(array, name) for name, array in arrays.items()}
     _check(given)
-    problems = _problems(given, c_dtype, all(_has_view(array) for array in arrays.values()))
+    problems = _problems(given, c_dtype, _have_views(arrays.values()))
     architecture = as_architecture(_device_architecture(given["a"].device) if arch is None else arch)
     choice, transposed = _chosen(problems, architecture, pinned, given)
     return _Made(CompiledKernel(choice.program), choice, transposed)
 
 
-def _has_view(array: Any) -> bool:
-    """Whether `array.T` is the same memory on a GPU; in the simulator the storage of the result does not matter."""
-    return type(array).__module__.partition(".")[0] in ("torch", "cupy")
+def _have_views(arrays: Iterable[Any]) -> bool:
+    """Whether `array.T` is the same memory on a GPU, for arrays of one library: a new result is of the first one's, in either order.
+
+    In the simulator the storage of the result does not matter.
+    """
+    kinds = {type(array).__module__.partition(".")[0] for array in arrays}
+    return kinds in ({"torch"}, {"cupy"})
 
 
 def _problems(given: Given, c_dtype: Any, views: bool) -> list[Problem]:
@@ -343,11 +347,13 @@ def _device_architecture(device: int | None) -> str:
 
 def _chosen(problems: list[Problem], architecture: Architecture, pinned: bool | None, given: Given) -> tuple[Choice, bool]:
     """The record that answers, for the product or the transposed one; else, if records are not pinned, the library's default."""
+    from fireiron.records import available, is_pinned, preference
+
     records, gpu = available(pinned), _gpu_name(given["a"].device)
     exact = [(records.find(one.spec, architecture, neighbours=False, gpu=gpu, accept=one.served), one.transposed) for one in problems]
     found = [(choice, transposed) for choice, transposed in exact if choice is not None and choice.record is not None]
     if found:
-        return min(found, key=lambda one: one[0].record.us if one[0].record else 0.0)
+        return min(found, key=lambda one: preference(one[0].record, gpu) if one[0].record else ())
     if is_pinned(pinned):
         return records.best(problems[0].spec, architecture, neighbours=False, gpu=gpu, accept=problems[0].served), problems[0].transposed
     for one in problems:
@@ -359,6 +365,7 @@ def _chosen(problems: list[Problem], architecture: Architecture, pinned: bool | 
 
 def _default(spec: Spec, architecture: Architecture, served: Accept) -> Choice:
     from fireiron.library import defaults, find
+    from fireiron.records import Choice
 
     refusals = []
     for name, values in defaults(spec, architecture):

@@ -256,6 +256,10 @@ class Calls:
         return solve_symbols(self._kernel.spec, shapes, sizes)
 
     def _output_for(self, signatures: Sequence[Signature], sizes: Mapping[str, int]) -> _Output:
+        if not signatures:
+            raise ArgumentError(
+                f"{self._kernel.spec.title} reads no array that tells where its output goes", hint="pass it: kernel(out=...)"
+            )
         views = self._views(signatures)
         symbols = self._symbols(views, sizes)
         refuse_reading(self._kernel.spec, symbols)
@@ -299,7 +303,8 @@ class PreparedLaunch:
 
     `prepared()` runs on the same arrays, which it keeps alive, into the same output `out`, and costs as little as a launch can.
     `prepared(a2, b2, out=c2)` runs on others of exactly the same library, element type, shape, strides and GPU; without `out`
-    into a new output. JAX arrays, and those that come by `__cuda_array_interface__` or DLPack only, are read anew each time.
+    into a new output. JAX arrays, and those that come by `__cuda_array_interface__` or DLPack only, are read anew each time. Shape
+    and strides of the others are not: do not change them in place (`tensor.t_()`).
     """
 
     def __init__(self, calls: Calls, arrays: tuple[Any, ...], out: Any, stream: object, sizes: Mapping[str, int]) -> None:
@@ -317,8 +322,8 @@ class PreparedLaunch:
         return readings
 
     def _prepare(self) -> None:
-        addresses, self._signatures, orders = self._read((*self._arrays, self.out))
-        self._foreign = bool(orders)
+        addresses, self._signatures, _ = self._read((*self._arrays, self.out))
+        self._foreign = not all(type(signature[0]).owns_stream for signature in self._signatures)
         self._plan = self._calls.plan(self._signatures, self._sizes)
         self._plan.check(addresses)
         placed = self._plan.placed(addresses)

@@ -186,7 +186,7 @@ class Records:
         """The records for exactly a spec and the compute capability of an architecture, the fastest first."""
         asked, target = describe(spec), _target(architecture)
         found = [record for record in self.records if record.spec == asked and _capability(record.architecture) == target.capability]
-        return Records(tuple(sorted(found, key=_preference)))
+        return Records(tuple(sorted(found, key=preference)))
 
     def best(
         self,
@@ -232,7 +232,7 @@ class Records:
             beyond legal.
         """
         target, asked = _target(architecture), describe(spec)
-        for record in sorted(self.for_spec(spec, target), key=functools.partial(_preference, gpu=gpu)):
+        for record in sorted(self.for_spec(spec, target), key=functools.partial(preference, gpu=gpu)):
             program = _lowered(record, spec, target, strategies or {})
             if program is not None and accept(program) and _is_safe(program):
                 return Choice(record, True, f"tuned for just this: {_said(record)}", program)
@@ -276,7 +276,7 @@ class Records:
         """The neighbours, the nearest first: the best record of each strategy for each problem."""
         ranked = sorted(
             (
-                (distance, _preference(record, gpu=gpu), record)
+                (distance, preference(record, gpu=gpu), record)
                 for record in self.records
                 if (distance := _distance(record, asked, target)) is not None and distance <= FARTHEST
             ),
@@ -314,7 +314,7 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"[0-9]{1,9}", text)))
 
 
-def _preference(record: Record, gpu: str | None = None) -> tuple[Any, ...]:
+def preference(record: Record, gpu: str | None = None) -> tuple[Any, ...]:
     """The asked GPU first, then times after a pause on rotated buffers, then the fastest."""
     return gpu is not None and record.gpu != gpu, record.regime != "burst", record.l2 != "rotated", record.us, record.line()
 
@@ -323,7 +323,7 @@ def _place(record: Record) -> tuple[Any, ...]:
     """Where a record stands in a file: what it is for, sizes by their value, then the fastest."""
     described = {name: part for name, part in record.spec.items() if name != "sizes"}
     sizes = [(isinstance(size, str), size) for size in record.shape]
-    return json.dumps(described, sort_keys=True), sizes, record.architecture, record.gpu, *_preference(record)
+    return json.dumps(described, sort_keys=True), sizes, record.architecture, record.gpu, *preference(record)
 
 
 def _distance(record: Record, asked: Mapping[str, Any], target: Architecture) -> float | None:

@@ -12,9 +12,7 @@ from __future__ import annotations
 import ast
 import json
 import operator
-import os
 import re
-import secrets
 import types
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -32,6 +30,7 @@ from cattrs.errors import (
 )
 from cattrs.gen import make_dict_structure_fn, override
 
+from fireiron import files
 from fireiron.atomic_add import AtomicAdd, AtomicAddSpec
 from fireiron.decomp.coalesced import Coalesced
 from fireiron.decomp.done import Done
@@ -170,28 +169,10 @@ def load(path: str | Path, *, classes: Iterable[type[Any]] = ()) -> Strategy:
 def write_text(path: str | Path, text: str, *, overwrite: bool = False) -> None:
     """Write a text file, all of it or nothing; an existing file stays unless `overwrite`."""
     try:
-        target = Path(path)
-        target = target.resolve() if target.is_symlink() else target
-        part = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
-        if target.exists() and not target.is_file():
-            raise StoreError(f"{path} is no regular file")
-        if target.exists() and not overwrite:
-            raise StoreError(f"{path} exists", hint="another name, or ask to overwrite it (--force, overwrite=True)")
-        try:
-            with part.open("x", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            if overwrite:
-                part.replace(target)
-            else:
-                target.hardlink_to(part)  # fails where the file has appeared meanwhile
-        finally:
-            part.unlink(missing_ok=True)
-    except FileExistsError:
-        raise StoreError(f"{path} exists", hint="another name, or ask to overwrite it (--force, overwrite=True)") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name, or no text
-        raise StoreError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise StoreError(f"{path} cannot be written: {error}") from None
+    files.write(path, data, overwrite=overwrite)
 
 
 # ---------------------------------------------------------------------------------------------- values to and from plain values

@@ -9,7 +9,6 @@ from typing import Any
 
 import attrs
 
-from fireiron import library
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.spec import Spec
 from fireiron.strategy import Strategy
@@ -108,6 +107,8 @@ def _strategies(given: Any, spec: Callable[..., Spec] | None) -> list[tuple[str,
 def _strategy(given: Any, spec: Callable[..., Spec] | None) -> tuple[str, Strategy, Callable[..., Spec]]:
     name, strategy, own = "strategy", given, None
     if isinstance(given, str):
+        from fireiron import library
+
         entry = library.find(given)
         name, strategy, own = given, entry.strategy, entry.problem
     elif isinstance(given, ModuleType):

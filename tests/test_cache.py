@@ -189,6 +189,23 @@ def test_a_header_that_appears_changes_the_key(tmp_path):
     assert key(text, options=(option,)) != before
 
 
+@pytest.mark.parametrize(
+    "inclusion", ["/* 1 */ #include", "#/**/include", "#\\\ninclude", "#in\\\nclude", "%:include", "# /* two\nlines */ include"], ids=repr
+)
+def test_every_spelling_of_an_inclusion_counts(tmp_path, inclusion):
+    text = WITH_HEADER.replace("#include", inclusion)
+    before = key(text, options=(header(tmp_path),))
+    assert before is not None
+    assert key(text, options=(header(tmp_path, "#define VALUE 2.0f\n"),)) != before
+
+
+@pytest.mark.parametrize("look", ['#if __has_include("later.h")\n#endif', '#include_next "value.h"', '#embed "value.h"'], ids=repr)
+def test_other_looks_at_files_are_not_kept(tmp_path, look):
+    option = header(tmp_path)
+    assert key(WITH_HEADER, options=(option,)) is not None
+    assert key(f"{look}\n{WITH_HEADER}", options=(option,)) is None
+
+
 def test_the_cuda_headers_count(monkeypatch):
     names = dict(included(HALVES, compilation(HALVES, ARCH).include, compilation(HALVES, ARCH).include))
     assert len(names["cuda_fp16.h"]) == 64

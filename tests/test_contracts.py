@@ -8,6 +8,8 @@ import itertools
 import pkgutil
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import attrs
@@ -390,7 +392,7 @@ def test_instruction_names_are_unique():
 
 LAYERS = (
     ("errors", "_version"),
-    ("machine", "settings", "headers"),
+    ("machine", "settings", "headers", "files"),
     ("expr", "gpus", "verbs"),
     ("layout",),
     ("tensor", "graphene"),
@@ -562,6 +564,65 @@ def test_nothing_imports_what_it_does_not_declare():
             assert not set(roots) & {"cupy", "ml_dtypes", "torch", "jax", "pytest", "cattrs"} or name == "store", (
                 f"{name} needs {roots} at import"
             )
+
+
+AT_IMPORT = {
+    "decomp", "refine", "executable", "_version", "atomic_add", "dividing", "errors", "expr", "fragments", "ir", "lanes", "layout",
+    "machine", "operand", "pointwise", "reduction", "spec", "strategy", "substrategy", "tensor", "tree", "tunable", "units", "verbs",
+    "draw", "export", "matmul", "tune",
+}  # fmt: skip
+"""The modules that `import fireiron` loads: the language, and four that only say how they are called."""
+
+WITH_ALL_NAMES = AT_IMPORT | {"cost", "cost.constants", "cost.prediction", "gpus", "record", "records", "sweeps"}
+"""The modules that `from fireiron import *` loads: beside the language what results and tuned records are."""
+
+SLOW = {
+    "cattrs", "concurrent", "ctypes", "cupy", "decimal", "difflib", "fractions", "hashlib", "jax", "ml_dtypes", "multiprocessing", "numpy",
+    "optuna", "pytest", "random", "rich", "secrets", "shutil", "socket", "statistics", "subprocess", "tabulate", "tempfile", "torch",
+    "traceback",
+}  # fmt: skip
+"""What the language does not need, and what takes longer to load than all of it, or a good part of it."""
+
+
+@pytest.mark.parametrize(("statement", "expected"), [("import fireiron", AT_IMPORT), ("from fireiron import *", WITH_ALL_NAMES)])
+def test_import_is_quick(statement, expected):
+    """Nothing is measured: what is loaded decides, 0.02 s of it for each dozen modules with classes."""
+    program = f"import sys\nbefore = set(sys.modules)\n{statement}\nprint(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
+    loaded = set(done.stdout.split())
+    own = {name.removeprefix("fireiron.") for name in loaded if name.startswith("fireiron.")}
+    families = tuple(f"{package}." for package in ("decomp", "refine", "executable"))
+    assert {name for name in own if not name.startswith(families)} == expected
+    assert {name.partition(".")[0] for name in loaded} & SLOW == set()
+
+
+def test_names_that_are_loaded_when_used():
+    """They are public, seen where types are checked, and the objects of the modules that they are said to be in."""
+    later = fireiron._LATER
+    seen = {module: set() for module in later.values()}
+    for module, _, types in imported(MODULES["__init__"]):
+        assert types == (module in seen), module
+    for node in ast.walk(MODULES["__init__"]):
+        if isinstance(node, ast.ImportFrom) and node.module.removeprefix("fireiron.") in seen:
+            seen[node.module.removeprefix("fireiron.")] |= {alias.name for alias in node.names}
+    assert {name: module for module, names in seen.items() for name in names} == later
+    for name, module in later.items():
+        assert getattr(fireiron, name) is getattr(importlib.import_module(f"fireiron.{module}"), name)
+        assert name in dir(fireiron)
+    assert len(set(fireiron.__all__)) == len(fireiron.__all__) and set(fireiron.__all__) <= set(dir(fireiron))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = fireiron.nothing
+
+
+def test_names_that_are_modules_too():
+    """`fireiron.matmul` is the function, also after something in the module of that name was imported."""
+    program = (
+        "import fireiron\nimport fireiron.draw.gallery, fireiron.export.unit, fireiron.tune.run\nfrom fireiron.matmul import matmul\n"
+        "assert fireiron.matmul is matmul and callable(matmul.choice)\n"
+        "print(all(map(callable, (fireiron.draw, fireiron.export, fireiron.tune, fireiron.matmul))))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=PACKAGE.parent)
+    assert done.stdout == "True\n", done.stderr
 
 
 MUTATORS = {"append", "extend", "insert", "pop", "popitem", "remove", "clear", "update", "setdefault", "add", "discard", "sort", "reverse"}

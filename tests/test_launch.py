@@ -661,6 +661,30 @@ def test_a_tensor_that_moved_is_noticed(gpu, torch, kernel):
     assert gpu.launches[0][-1][0] != gpu.launches[1][-1][0] == a.data_ptr()
 
 
+def test_an_interface_without_a_stream_is_read_anew(gpu, kernel):
+    a, b, c = operands(gpu)
+    moving = Interfaced(a)
+    prepared = kernel.prepare(moving, b, out=c)
+    assert prepared() is c
+    moving.array = gpu.array((20, 8))
+    prepared()
+    assert [one[-1] for one in gpu.launches] == [addresses(a, b, c), addresses(moving.array, b, c)]
+    moving.array = gpu.array((20, 8), ld=9)
+    with pytest.raises(ArgumentError, match="A is not like the array"):
+        prepared()
+
+
+def test_a_kernel_without_inputs_is_given_its_output(gpu):
+    gpu.parameters = 1
+    kernel = compiled(Init(8, 8)(GL)(Kernel), Init.tile(8, 8).to(Block).tile(4, 4).to(Thread).tile(1, 1).done())
+    out = gpu.array((8, 8), order="F")
+    assert kernel(out=out) is out and kernel.prepare(out=out)() is out
+    assert [one[-1] for one in gpu.launches] == [addresses(out)] * 2
+    for call in (kernel, kernel.prepare):
+        with pytest.raises(ArgumentError, match="no array that tells where its output goes"):
+            call()
+
+
 def test_prepared_launches_of_jax_give_new_arrays(gpu, jax, kernel):
     prepared = kernel.prepare(jax.Array((20, 8)), jax.Array((8, 12)))
     first, second = prepared(), prepared()

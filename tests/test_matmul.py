@@ -409,3 +409,19 @@ def test_row_major_floats_are_computed_transposed(monkeypatch, gpu):
     spec = calls[0][0].program.spec
     assert [str(size) for size in spec.C.shape] == ["8", "40"] and spec.C.tensor.layout == ColMajor
     assert {spec.A.tensor.layout, spec.B.tensor.layout} == {ColMajor}
+
+
+def test_arrays_of_two_libraries_are_not_turned(gpu):
+    """A new result is of the library of the first array, which is `a` in either order of the elements."""
+    a, b = pretended("cupy", (40, 24), "float32"), pretended("torch", (24, 8), "float32")
+    spec = matmul.choice(a, b).strategy.spec
+    assert [str(size) for size in spec.C.shape] == ["40", "8"] and spec.C.tensor.layout == RowMajor
+
+
+def test_records_of_this_gpu_come_first_for_the_transposed_product_too(gpu, tmp_path, monkeypatch):
+    turned = MatMul(48, 32, 64, dtype=float16, A=ColMajor, B=ColMajor, C=ColMajor)(GL, GL, GL)(Kernel)
+    here = recorded(tmp_path, monkeypatch, turned)
+    elsewhere = attrs.evolve(recorded(tmp_path, monkeypatch, halves(32, 48, 64)), gpu="NVIDIA GH200", us=1.0, quartiles=(1.0, 1.0))
+    (tmp_path / "records.jsonl").write_text(f"{here.line()}\n{elsewhere.line()}\n")
+    a, b = pretended("torch", (32, 64), "float16"), pretended("torch", (64, 48), "float16")
+    assert matmul.choice(a, b).record == here

@@ -827,6 +827,7 @@ def test_list_records(fireiron, tmp_path, monkeypatch):
     assert "no records" in fireiron("list", "--records", "--arch", "sm_80")[1]
     assert len(json.loads(fireiron("list", "--records", "--json")[1])) == 2
     assert fireiron("list", "--records", "--drift")[0] == 2
+    assert fireiron("list", "--records", "nope")[0] == 2
 
 
 def test_list_drift(fireiron, tmp_path, monkeypatch):

@@ -332,6 +332,33 @@ def test_one_element_of_four_million_is_found(clock):
         data.verify(computed(data, change))
 
 
+def test_inputs_are_read_before_they_may_be_written_over(clock):
+    """All zeros, the inputs too, are no right product: the reference is of the inputs before the launch."""
+    data = one_set(matmul(40, 30, 50))
+
+    def call():
+        for array in data.sets[0].values():
+            array[...] = 0
+
+    before = {name: data.sets[0][name].copy() for name in data.inputs}
+    with pytest.raises(WrongResultError, match="the launch writes to its input A"):
+        data.verify(call)
+    np.testing.assert_array_equal(data.sets[0]["A"], before["A"], err_msg="restored for the next launch")
+
+
+def test_a_right_result_does_not_excuse_a_written_input(clock):
+    data = one_set(matmul(40, 30, 50))
+    right = computed(data, lambda out: None)
+
+    def call():
+        right()
+        data.sets[0]["B"][3, 4] += 1
+
+    with pytest.raises(WrongResultError, match="the launch writes to its input B"):
+        data.verify(call)
+    assert data.verify(right) < 1e-6
+
+
 def test_each_check_starts_from_poison(clock):
     data = one_set(SPECS["float32"])
     data.verify(computed(data))

@@ -10,7 +10,7 @@ import pytest
 
 import fireiron
 from fireiron import *
-from fireiron import gpu_state, launch, timing
+from fireiron import gpu_state, launch, library, timing
 from fireiron.timing import Data, measure
 
 pytest_plugins = ["pytester"]
@@ -28,7 +28,7 @@ def half(*sizes):
 
 
 def compiled(name, spec):
-    return fireiron.library.find(name).strategy(spec).compile(launch.device_arch())
+    return library.find(name).strategy(spec).compile(launch.device_arch())
 
 
 def copy(size=4096):
@@ -114,7 +114,7 @@ def test_types(dtype):
     spec = MatMul(130, 70, 333, dtype=dtype)(GL, GL, GL)(Kernel)
     data = Data.of(spec, rotate_bytes=0)
     assert data.verify(data.calls(compiled("naive", spec))[0]) <= data.tolerance
-    expected = fireiron.timing.launch.require_cupy().asnumpy(data.expected)
+    expected = launch.require_cupy().asnumpy(data.expected)
     arrays = [data.expected.__class__.get(data.sets[0][name]) for name in "AB"]
     np.testing.assert_allclose(spec.reference(*arrays).astype(expected.dtype), expected, rtol=2e-2, atol=1 if dtype.kind == "float" else 0)
 

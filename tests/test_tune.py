@@ -16,7 +16,7 @@ from pathlib import Path
 import attrs
 import pytest
 import tuning_fakes
-from tuning_fakes import Compiling, CrashOnce, DeadTogether, Fake, Flaky, NeverStarts, Turned, microseconds, spec, strategy
+from tuning_fakes import Compiling, CrashOnce, DeadTogether, Fake, Flaky, NeverStarts, Nonsense, Turned, microseconds, spec, strategy
 
 import fireiron
 import fireiron.library
@@ -40,6 +40,15 @@ TESTS = Path(__file__).parent
 BEST = {"bm": 16, "bn": 32, "bk": 8}
 FEW = {"bm": 16}
 ALL = [dict(values) for values in strategy.assignments()]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bytecode(tmp_path_factory):
+    """The many processes that these tests start compile this package once, also where no bytecode is written beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        patch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("bytecode")))
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -211,6 +220,23 @@ def test_a_last_measurement_that_fails():
     assert dict(tuning.best.values) == BEST and tuning.best.us == microseconds(BEST)
     assert "the final measurement failed, the order is that of single ones: its process ended with status 3" in tuning.notes[0]
     assert tuning.notes[0] in tuning.table()
+
+
+@pytest.mark.parametrize("us", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_time_that_is_none(tmp_path, us):
+    """It fails its candidate, not the tuning, and is never the best; a journal of it can be read."""
+    for _ in range(2):
+        tuning = tuned(Nonsense(us=us), journal=tmp_path / "a.jsonl", fixed=FEW)
+        (bad,) = (one for one in tuning.results if one.values == BEST)
+        assert bad.status == "failed" and "us is no time" in bad.reason
+        assert dict(tuning.best.values) == {"bm": 16, "bn": 32, "bk": 4}
+    last = tuned(Nonsense(us=us, finally_=True), fixed=FEW)
+    assert dict(last.best.values) == BEST and "us is no time" in last.notes[0]
+
+
+def test_a_finalist_that_is_left_out():
+    tuning = tuned(Nonsense(), fixed=FEW)
+    assert dict(tuning.best.values) == BEST and "not one measurement for each finalist" in tuning.notes[0]
 
 
 def test_results_of_another_text_are_measured_again(tmp_path):
@@ -682,37 +708,43 @@ FAULTS = ((at(bm=8), "exit"), (at(bm=12), "hang"), (at(bm=32, bk=4), "wrong"))
 SMALL = {"bn": 32}
 
 
-def check_executor(executor, tmp_path):
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What the processes of this machine find, for comparison with all executors."""
+    journal = tmp_path_factory.mktemp("alone") / "b.jsonl"
+    return tuned(Turned(FAULTS), timeout=0.5, fixed=SMALL, journal=journal, arch="sm_90")
+
+
+def check_executor(executor, tmp_path, alone):
     tuning = tuned(Turned(FAULTS), executor=executor, timeout=0.5, fixed=SMALL, journal=tmp_path / "a.jsonl", arch="sm_90")
-    alone = tuned(Turned(FAULTS), timeout=0.5, fixed=SMALL, journal=tmp_path / "b.jsonl", arch="sm_90")
     assert seen(tuning) == seen(alone) and len(tuning.results) == 8
     assert tuning.counts == {"ok": 3, "wrong": 1, "crashed": 2, "hung": 2}
     assert tuning.best == alone.best and tuning.library_us == 9.5
     assert all(one.text for one in tuning.results if one.status == "ok")
 
 
-def test_threads(tmp_path, monkeypatch):
+def test_threads(tmp_path, monkeypatch, alone):
     monkeypatch.setattr(bench_module, "BUILD_SECONDS", 1.5)
     with concurrent.futures.ThreadPoolExecutor(2) as executor:
-        check_executor(executor, tmp_path)
+        check_executor(executor, tmp_path, alone)
 
 
-def test_processes(tmp_path, monkeypatch):
+def test_processes(tmp_path, monkeypatch, alone):
     import multiprocessing
 
     monkeypatch.setattr(bench_module, "BUILD_SECONDS", 1.5)
     with concurrent.futures.ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
-        check_executor(executor, tmp_path)
+        check_executor(executor, tmp_path, alone)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs Dask (pip install fireiron[distributed])")
-def test_dask(tmp_path, monkeypatch):
+def test_dask(tmp_path, monkeypatch, alone):
     import distributed
 
     monkeypatch.setattr(bench_module, "BUILD_SECONDS", 1.5)
     options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None, "local_directory": str(tmp_path)}
     with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
-        check_executor(client.get_executor(), tmp_path)
+        check_executor(client.get_executor(), tmp_path, alone)
 
 
 def test_an_executor_that_is_shut_down():
@@ -927,6 +959,8 @@ def test_command_refuses(monkeypatch, capsys):
     assert "not among its values" in capsys.readouterr().err
     assert command(monkeypatch, "--predict", "--save", "x.jsonl") == 2
     assert "measures nothing" in capsys.readouterr().err
+    assert command(monkeypatch, "--predict", "--seconds", "20", "--search", "random") == 2
+    assert "--search, --seconds would do nothing" in capsys.readouterr().err
 
 
 def test_no_candidate_survives(monkeypatch, capsys):

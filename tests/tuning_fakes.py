@@ -11,6 +11,7 @@ import attrs
 
 from fireiron import *
 from fireiron.tune import Measure, Measured
+from fireiron.tune.measure import Together
 
 bm = Tunable("bm", 8, 16, 12, 32)
 bn = Tunable("bn", 8, 16, 32)
@@ -153,3 +154,22 @@ class CrashOnce(Fake):
             Path(self.marker).touch()
             os._exit(5)
         return super().one(candidate)
+
+
+@attrs.frozen
+class Nonsense(Fake):
+    """Times that are none: of the fastest when its turn comes or, `finally_`, of the first finalist; or a finalist is left out."""
+
+    us: float | None = None
+    finally_: bool = False
+
+    def one(self, candidate):
+        measured = super().one(candidate)
+        nonsense = self.us is not None and not self.finally_ and candidate.values == {"bm": 16, "bn": 32, "bk": 8}
+        return attrs.evolve(measured, us=self.us) if nonsense else measured
+
+    def together(self, candidates):
+        first, *others = super().together(candidates).measured
+        if self.us is None:
+            return Together(measured=(*others,))
+        return Together(measured=(attrs.evolve(first, us=self.us) if self.finally_ else first, *others))

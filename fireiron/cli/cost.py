@@ -15,7 +15,7 @@ def register(add: Add) -> None:
     named = "a GPU, such as A100 (else the usual one of --arch); its target, unless --arch is named"
     command.add_argument("--gpu", metavar="NAME", help=named)
     at = "the value of a size known only at run time (repeatable)"
-    command.add_argument("--at", action="append", default=[], type=assignment, metavar="M=4096", help=at)
+    command.add_argument("--let", "--at", dest="let", action="append", default=[], type=assignment, metavar="M=4096", help=at)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     if gpu is not None and arguments.arch is None:
         arguments.arch = gpu.architecture
     program = program_of(arguments)
-    found = predict(program, gpu, dict(arguments.at))
+    found = predict(program, gpu, dict(arguments.let))
     if arguments.json:
         return print_json({"strategy": arguments.strategy, "spec": str(program.spec), "chosen": dict(program.chosen), **found.as_dict()})
     print(f"{arguments.strategy}: {program.spec}")

@@ -33,9 +33,10 @@ def run(arguments: argparse.Namespace) -> int:
         as_architecture(arguments.arch)
     if arguments.records and arguments.drift:
         raise ArgumentError("list: --records and --drift are two tables", hint="give one of them")
-    if arguments.name is not None and not arguments.records and not arguments.drift:
-        find(arguments.name)
-    records = only(available(), arguments.name, arguments.arch)
+    known = available()
+    if arguments.name is not None and (not (arguments.records or arguments.drift) or all(one.strategy != arguments.name for one in known)):
+        find(arguments.name)  # records may also be of strategies outside the library
+    records = only(known, arguments.name, arguments.arch)
     if arguments.records:
         return show(records, arguments.json)
     if arguments.drift:

@@ -30,7 +30,14 @@ def register(add: Add) -> None:
     command.add_argument("--seed", type=natural, help="of the random data (printed if not given)")
     command.add_argument("--blocks", type=positive, metavar="N", help="simulate a sample of N blocks only")
     command.add_argument(
-        "--let", action="append", default=[], type=assignment, metavar="M=1000", help="the value of a size known at run time"
+        "--let",
+        "--at",
+        dest="let",
+        action="append",
+        default=[],
+        type=assignment,
+        metavar="M=1000",
+        help="the value of a size known at run time (repeatable)",
     )
 
 
@@ -175,12 +182,11 @@ def _on_gpu(program: Program, symbols: Mapping[str, int], arrays: Mapping[str, A
 
 def _placed(cupy: Any, program: Program, symbols: Mapping[str, int], name: str, array: Any) -> Any:
     """An array on the GPU with the strides that the kernel was made for."""
-    from fireiron.kernel import element_strides, evaluated
+    from fireiron.arguments import buffer_shape, byte_strides, evaluated
 
     buffer = program.ir.buffer(name)
-    shape = tuple(evaluated(size, symbols) for size in buffer.tensor.shape)
     flat = cupy.zeros(evaluated(buffer.elements, symbols), dtype=buffer.dtype.to_numpy())
-    placed = cupy.ndarray(shape, flat.dtype, flat.data, tuple(step * buffer.dtype.bytes for step in element_strides(buffer, symbols)))
+    placed = cupy.ndarray(buffer_shape(buffer, symbols), flat.dtype, flat.data, byte_strides(buffer, symbols))
     if array is not None:
         placed[...] = cupy.asarray(array)
     return placed

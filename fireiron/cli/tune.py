@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     from fireiron.tune.result import Tuning
 
 INTERRUPTED = 128 + 2
+_MEASURES: dict[str, Any] = {  # options of the search and of the measurement, with their defaults
+    "gpus": None,
+    "search": "exhaustive",
+    "trials": None,
+    "seconds": None,
+    "keep": None,
+    "timeout": 30.0,
+    "seed": 0,
+    "journal": None,
+    "fresh": False,
+}
 
 
 def register(add: Add) -> None:
@@ -40,8 +51,11 @@ def register(add: Add) -> None:
     command.add_argument("--journal", metavar="FILE", help="results as they come; not measured again (a file in the cache folder)")
     command.add_argument("--fresh", action="store_true", help="empty the journal first")
     command.add_argument("--save", metavar="RECORDS", help="append the best to a file of records")
-    command.add_argument("--predict", action="store_true", help="rank by the cost model; no compiler, no GPU, nothing is measured")
-    command.add_argument("--let", action="append", default=[], type=assignment, metavar="M=1000", help="a size known at run time")
+    command.add_argument(
+        "--predict", action="store_true", help="rank all combinations by the cost model; no compiler, no GPU, nothing is measured"
+    )
+    let = "the value of a size known at run time (repeatable)"
+    command.add_argument("--let", "--at", dest="let", action="append", default=[], type=assignment, metavar="M=1000", help=let)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -71,6 +85,10 @@ def _predicted(strategy: Any, common: dict[str, Any], watch: _Watch, arguments: 
 
     if arguments.save is not None:
         raise ArgumentError("--predict measures nothing, so there is no record to save", hint="leave --save or --predict out")
+    without = [f"--{name}" for name, default in _MEASURES.items() if getattr(arguments, name) != default]
+    if without:
+        hint = "leave them or --predict out; --set bm=64 makes fewer combinations"
+        raise ArgumentError(f"--predict ranks every combination and measures nothing: {', '.join(without)} would do nothing", hint=hint)
     return rank(strategy, report=watch, **common)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
 from fireiron.draw.shapes import Picture
 from fireiron.errors import ArgumentError, StoreError
+from fireiron.files import TAKEN, write
 
 SUFFIXES = (".svg", ".png", ".html")
 
@@ -38,24 +38,12 @@ def save(pictures: Sequence[Picture], path: str | Path, *, overwrite: bool = Fal
         files = {target / f"{one.name}.svg": one.svg.encode() for one in pictures}
     taken = [str(file) for file in files if file.exists() and not overwrite]
     if taken:
-        raise StoreError(f"{', '.join(taken)} exists", hint="another name, or ask to overwrite it (--force, overwrite=True)")
-    for file, data in files.items():
-        _write(file, data, suffix == "", overwrite)
-    return tuple(files)
-
-
-def _write(path: Path, data: bytes, make_folder: bool, overwrite: bool) -> None:
-    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
-    try:
-        if make_folder:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        raise StoreError(f"{', '.join(taken)} exists", hint=TAKEN)
+    if not suffix:
         try:
-            part.write_bytes(data)
-            if overwrite:
-                part.replace(path)
-            else:
-                path.hardlink_to(part)  # fails where the file has appeared meanwhile
-        finally:
-            part.unlink(missing_ok=True)
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+            target.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{target} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+    for file, data in files.items():
+        write(file, data, overwrite=overwrite)
+    return tuple(files)

@@ -14,7 +14,6 @@ Execution Control.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,6 +138,8 @@ def _check_free(path: Path, overwrite: bool) -> None:
 
 
 def _write_all(folder: Path, parts: Mapping[str, bytes], overwrite: bool) -> None:
+    import secrets  # takes milliseconds, and most programs that import this package need none
+
     drafts = {file: folder / f".{file}.{secrets.token_hex(6)}.part" for file in parts}
     made: list[Path] = []
     try:

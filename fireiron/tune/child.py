@@ -18,7 +18,7 @@ from typing import Any
 
 import attrs
 
-from fireiron.errors import FireironError
+from fireiron.errors import ArgumentError, FireironError
 from fireiron.tune.measure import Measured, Together
 from fireiron.tune.task import Built, Candidate, Surveyed, Task, build, survey, why
 
@@ -112,4 +112,6 @@ class Worker:
     def together(self, contenders: list[tuple[dict[str, int], Built, float | None]]) -> Together:
         """Time several, alternating."""
         together: Together = self.gauge.together([Candidate(self.task, *one) for one in contenders])
+        if len(together.measured) != len(contenders):
+            raise ArgumentError("together: not one measurement for each finalist", got=len(together.measured), legal=str(len(contenders)))
         return attrs.evolve(together, texts=tuple(built.text for _, built, _ in contenders))

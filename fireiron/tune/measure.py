@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import FireironError, WrongResultError
+from fireiron.errors import ArgumentError, FireironError, WrongResultError
 from fireiron.tune.task import Candidate, Task, why
 
 
@@ -18,13 +19,24 @@ class GpuLostError(FireironError):
     """The GPU reported an error after which its process can use it no more: an illegal address, a trap."""
 
 
+def _times(owner: Any, field: Any, value: Any) -> None:
+    for one in value if isinstance(value, tuple) else (value,):
+        if one is not None and not (math.isfinite(one) and one > 0):
+            raise ArgumentError(f"Measured: {field.name} is no time", got=one, legal="a finite number above 0")
+
+
+def _finite(owner: Any, field: Any, value: Any) -> None:
+    if value is not None and not math.isfinite(value):
+        raise ArgumentError(f"Measured: {field.name} must be a finite number", got=value)
+
+
 @attrs.frozen(kw_only=True)
 class Measured:
     """A candidate's time, verified. `reason` says why it has none: its result was wrong."""
 
-    us: float | None = None
-    quartiles: tuple[float, float] | None = None
-    error: float | None = None
+    us: float | None = attrs.field(default=None, validator=_times)
+    quartiles: tuple[float, float] | None = attrs.field(default=None, validator=_times)
+    error: float | None = attrs.field(default=None, validator=_finite)
     regime: str = ""
     l2: str = ""
     clocks: tuple[int, int] | None = None
@@ -105,7 +117,6 @@ class OnGpu(Measure):
         """By their UUIDs, which mean the same whatever GPUs the calling process sees (CUDA C++ Programming Guide, CUDA Environment
         Variables)."""
         from fireiron import launch
-        from fireiron.errors import ArgumentError
 
         runtime = launch.require_cupy().cuda.runtime
         count = runtime.getDeviceCount()
