@@ -865,9 +865,11 @@ def test_wrong_strategies():
 
 
 @pytest.mark.skipif(launch.gpu_available(), reason="there is a GPU")
-def test_no_gpu():
+def test_no_gpu(capsys):
     with pytest.raises(LaunchError, match="CuPy"):
         tune(strategy, spec)
+    assert main(["tune", "gemm_nn", "-M", "64"]) == 2
+    assert "--predict" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------------- showing

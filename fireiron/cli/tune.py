@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fireiron.cli.arguments import Add, add_strategy, assignment, natural, positive, strategy_of
 from fireiron.cli.output import FAILED, print_json
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, LaunchError
 
 if TYPE_CHECKING:
     from fireiron.tune.progress import Progress
@@ -71,6 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
     watch = _Watch(quiet=arguments.json)
     try:
         tuning = _predicted(strategy, common, watch, arguments) if arguments.predict else _tuned(strategy, common, watch, arguments)
+    except LaunchError as error:
+        error.hint = f"{error.hint}; without a GPU, --predict ranks the candidates by the cost model" if error.hint else None
+        raise
     except KeyboardInterrupt:
         watch.close()
         print(watch.farewell(), file=sys.stderr)
