@@ -23,15 +23,22 @@ from fireiron.prepared import Calls, PreparedLaunch, refuse_reading
 __all__ = ["CompiledKernel", "PreparedLaunch", "architecture_here", "check_facts", "element_strides", "evaluated", "solve_symbols"]
 
 
+def _options(owner: Any, field: Any, value: Any) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(one, str) for one in value):
+        raise ArgumentError("compile: options are texts, in a tuple", got=value, legal='("--use_fast_math",)')
+
+
 @attrs.frozen(eq=False, slots=False)
 class CompiledKernel:
     """A kernel ready to be called.
 
     `kernel(a, b)` returns the output, `kernel(a, b, out=c)` fills it; run-time sizes are read from the arrays' shapes, and
-    those that no shape tells (a leading dimension) are keywords. Arrays have the logical shape (`M x K`, ...).
+    those that no shape tells (a leading dimension) are keywords. Arrays have the logical shape (`M x K`, ...). `options` are
+    further options of NVRTC.
     """
 
     program: Program
+    options: tuple[str, ...] = attrs.field(default=(), validator=_options)
 
     @property
     def ir(self) -> Kernel:
@@ -54,7 +61,7 @@ class CompiledKernel:
         text = self.program.cuda
         newest = launch.driver_version() if launch.gpu_available() else None
         with self.program.timed("nvrtc"):
-            return cache.compile_cached(text, self.program.architecture.name, newest=newest)
+            return cache.compile_cached(text, self.program.architecture.name, options=self.options, newest=newest)
 
     @functools.cached_property
     def resources(self) -> toolchain.KernelResources:
@@ -88,7 +95,7 @@ class CompiledKernel:
         return f"<kernel {self.program.name} of {self.program.spec} for {self.program.architecture}{chosen}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CompiledKernel, (self.program,)
+        return CompiledKernel, (self.program, self.options)
 
     @property
     def block(self) -> int:

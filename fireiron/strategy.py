@@ -133,14 +133,15 @@ class Strategy(Verbs):
         """CUDA C++ for a target (`"sm_90"` if none is named); legal when bound and complete."""
         return self.program(architecture).cuda
 
-    def compile(self, architecture: Any = None) -> Any:
+    def compile(self, architecture: Any = None, options: tuple[str, ...] = ()) -> Any:
         """A callable kernel: NumPy arrays run in the simulator, arrays on a GPU on the GPU.
 
-        Without an architecture it is made for the current GPU, and where there is none for `"sm_90"`, as `cuda()` does.
+        Without an architecture it is made for the current GPU, and where there is none for `"sm_90"`, as `cuda()` does. `options` are
+        further options of NVRTC: `("--use_fast_math",)`, `("--generate-line-info",)`; the simulator knows nothing of them.
         """
         from fireiron.kernel import CompiledKernel, architecture_here
 
-        return CompiledKernel(self.program(architecture_here() if architecture is None else architecture))
+        return CompiledKernel(self.program(architecture_here() if architecture is None else architecture), options)
 
     # ------------------------------------------------------------------------------------------ changing
 

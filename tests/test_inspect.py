@@ -302,3 +302,19 @@ def too_large():
         .done()
     )
     return strategy(MatMul(1024, 1024, 1024)(GL, GL, GL)(Kernel)).program("sm_90").lowered
+
+
+def test_options_of_the_compiler():
+    """They reach NVRTC, and tell entries of the cache apart."""
+    import pickle
+
+    from strategies import gemm_nn
+
+    strategy = gemm_nn.strategy(gemm_nn.spec(128, 128, 128))
+    plain, lines = strategy.compile("sm_80"), strategy.compile("sm_80", ("--generate-line-info",))
+    assert ".loc" in lines.asm["ptx"] and ".loc" not in plain.asm["ptx"]
+    assert pickle.loads(pickle.dumps(lines)).options == lines.options
+    with pytest.raises(ArgumentError, match="options are texts"):
+        strategy.compile("sm_80", "--use_fast_math")
+    with pytest.raises(LaunchError, match="unrecognized|--nonsense"):
+        _ = strategy.compile("sm_80", ("--nonsense",)).compiled
