@@ -12,7 +12,8 @@ DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_blocks_run(document, capsys):
+def test_blocks_run(document, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     scope = {}
     for block in re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL):
         exec(compile(block, str(document), "exec"), scope)
@@ -28,7 +29,8 @@ WITH_GPU = [document for document in DOCUMENTS if "```python gpu\n" in document.
 @pytest.mark.gpu
 @pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install fireiron[cuda13])")
 @pytest.mark.parametrize("document", WITH_GPU, ids=lambda path: str(path.relative_to(ROOT)))
-def test_gpu_blocks_run(document, capsys):
+def test_gpu_blocks_run(document, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     scope = {}
     for block in gpu_blocks(document):
         exec(block, scope)
