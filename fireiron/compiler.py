@@ -15,7 +15,7 @@ from fireiron import cuda as printer
 from fireiron.check import safety
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, SynchronizationError
 from fireiron.executable import INSTRUCTIONS
-from fireiron.expr import is_cuda_name
+from fireiron.expr import constant, is_cuda_name
 from fireiron.ir import Kernel, verify
 from fireiron.lower.allocate import allocate
 from fireiron.lower.asynchronous import asynchronous
@@ -25,7 +25,7 @@ from fireiron.lower.synchronize import synchronize
 from fireiron.lower.vectorize import vectorize
 from fireiron.lower.wait import wait
 from fireiron.lower.walk import Grown, grow_tree, prune, walk
-from fireiron.machine import DEFAULT_ARCHITECTURE, Architecture, as_architecture
+from fireiron.machine import DEFAULT_ARCHITECTURE, SH, Architecture, as_architecture
 from fireiron.spec import Spec
 from fireiron.tree import Executable, Node
 
@@ -100,6 +100,14 @@ class Program:
     def tree(self) -> Node:
         """The decomposition tree."""
         return self.grown.node
+
+    @functools.cached_property
+    def largest_shared(self) -> int:
+        """Bytes of the largest buffer in shared memory, with all its stages: what a block needs at least. Known from the tree."""
+        views = (view for node in self.tree.nodes() for view in node.spec.operands.values() if view.tensor.memory == SH)
+        tensors = {view.tensor.name: view.tensor for view in views}.values()
+        extents = ((tensor, constant(tensor.storage().extent)) for tensor in tensors)
+        return max((extent * tensor.copies * tensor.dtype.bytes for tensor, extent in extents if extent is not None), default=0)
 
     @functools.cached_property
     def stages(self) -> dict[str, Kernel]:
@@ -177,6 +185,9 @@ def _first_legal(strategy: Strategy, target: Architecture, instructions: tuple[E
     for number, values in enumerate(strategy.assignments(), start=1):
         try:
             program = Program(strategy.with_(**values), strategy.spec, target, instructions, label, values)
+            if first is not None and program.largest_shared > target.shared_per_block:
+                kinds.add("shared memory")  # as lowering would find out, for the first one with all its buffers
+                continue
             _ = program.stages if program.tree.complete else None
         except FireironError as error:
             first = first or error
