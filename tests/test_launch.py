@@ -805,7 +805,7 @@ def test_a_kernel_travels_without_what_is_loaded(gpu, kernel):
     kernel(a, b, out=c)
     for other in (copy.copy(kernel), copy.deepcopy(kernel)):
         assert other.program.spec == kernel.program.spec and "_calls" not in vars(other)
-    assert kernel.__reduce__() == (CompiledKernel, (kernel.program,))
+    assert kernel.__reduce__() == (CompiledKernel, (kernel.program, kernel.options))
     assert pickle.loads(pickle.dumps(kernel.program.spec)) == kernel.program.spec
 
 
