@@ -17,9 +17,10 @@ import attrs
 from fireiron import launch
 from fireiron.arguments import evaluated, solve_symbols
 from fireiron.errors import ArgumentError, WrongResultError
+from fireiron.ir import execs
 from fireiron.kernel import CompiledKernel
 from fireiron.lower.walk import symbols_of
-from fireiron.machine import float32, tf32
+from fireiron.machine import DType, float32, tf32
 from fireiron.spec import InitSpec, MatMulSpec, MoveSpec, Spec
 from fireiron.tensor import MatrixLayout, View
 
@@ -139,10 +140,15 @@ class Data:
         """Copies of the first set's inputs, as they are when this is first asked for."""
         return {name: self.sets[0][name].copy() for name in self.inputs}
 
+    def tolerance_for(self, contender: object) -> float:
+        """The bound for a contender of `calls`: for a kernel that of the type it adds in, which may be finer than the spec asks."""
+        adder = adder_of(contender) if isinstance(contender, CompiledKernel) else None
+        return self.tolerance if adder is None else tolerance_of(self.spec, self.sizes, adder)
+
     def verify(self, call: Call, tolerance: float | None = None) -> float:
         """Run a launch on the first set, its output poisoned, and compare.
 
-        Args: `call` launches on the arrays of `sets[0]`; `tolerance` in place of the one derived from the types.
+        Args: `call` launches on the arrays of `sets[0]`; `tolerance` in place of the one derived from the spec (`tolerance_for` a kernel).
         Returns: the relative error in the Frobenius norm, against float64.
         Raises: `WrongResultError` where that is above the tolerance, or one element is off by more than eight times as much,
             relative to its size and the root of the mean square of all; it names the first such element. And where the launch writes
@@ -165,8 +171,16 @@ class Data:
                 raise WrongResultError(f"the launch writes to its input {name}", legal=f"only {self.output} is written")
 
 
-def tolerance_of(spec: Spec, sizes: Mapping[str, int] | None = None) -> float:
+def adder_of(kernel: CompiledKernel) -> DType | None:
+    """The least precise type in which the kernel's instructions add products up; None where none does."""
+    types = [one.spec.C.dtype for one, _ in execs(kernel.ir.body) if isinstance(one.spec, MatMulSpec)]
+    return min(types, key=lambda dtype: dtype.mantissa, default=None)
+
+
+def tolerance_of(spec: Spec, sizes: Mapping[str, int] | None = None, adder: DType | None = None) -> float:
     """The relative error, in the Frobenius norm, that a correct kernel stays below on standard normal data.
+
+    `adder` is the type that sums are kept in (`adder_of` a kernel); by default the spec's accumulator, or else its output's type.
 
     Zero for integers and for what only copies. Otherwise the sum of what each source of rounding may give, with u = 2**-p for a
     type of p significant bits (Higham, Accuracy and Stability of Numerical Algorithms, section 2.8: errors of a sum of K terms
@@ -186,7 +200,7 @@ def tolerance_of(spec: Spec, sizes: Mapping[str, int] | None = None) -> float:
     known = all_sizes(spec, sizes)
     terms = math.prod(evaluated(spec.size(dim), known) for dim in spec.dims if dim not in spec.uses[spec.outputs[0]])
     first = spec.operands[spec.inputs[0]].dtype if spec.inputs else output
-    adder = getattr(spec, "accumulator", None) or output
+    adder = adder or getattr(spec, "accumulator", None) or output
     step = 2.0 ** -(min(adder.mantissa, 13) if first.bits == 8 else adder.mantissa)
     dropped = step * terms / 8 if adder == float32 else 0.0
     inputs = 2.0**-10 if first == tf32 else 0.0

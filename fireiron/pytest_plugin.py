@@ -137,8 +137,10 @@ class GpuBenchmark:
         data = timing.Data.of(kernel.program.spec, sizes=sizes, rotate_bytes=timing.ROTATE_BYTES if rotate else 0)
         if rotate:
             data.check_rotation()
-        calls = {name: data.calls(one) for name, one in {OURS: kernel, **rivals}.items()}
-        return data, calls, {name: data.verify(one[0], tolerance) for name, one in calls.items()}
+        contenders = {OURS: kernel, **rivals}
+        calls = {name: data.calls(one) for name, one in contenders.items()}
+        bounds = {name: data.tolerance_for(one) if tolerance is None else tolerance for name, one in contenders.items()}
+        return data, calls, {name: data.verify(one[0], bounds[name]) for name, one in calls.items()}
 
     @property
     def _disabled(self) -> bool:

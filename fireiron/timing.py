@@ -178,7 +178,7 @@ def time_kernel(
     if l2 == "rotated":
         data.check_rotation()
     calls = data.calls(kernel)
-    data.verify(calls[0], tolerance)
+    data.verify(calls[0], data.tolerance_for(kernel) if tolerance is None else tolerance)
     return measure({"kernel": calls}, rounds=rounds, regime=regime, l2=l2, **options)["kernel"]
 
 

@@ -13,4 +13,4 @@ SIZES = (1536, 1024, 2048)
 
 @sweep("hgemm_nt", [SIZES])
 def test_e1(gpu_benchmark, case):
-    gpu_benchmark(case, against={"written by hand": handwritten("hgemm_nt", SIZES)}, tolerance=0.05)  # sums in half precision
+    gpu_benchmark(case, against={"written by hand": handwritten("hgemm_nt", SIZES)})

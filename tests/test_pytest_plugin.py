@@ -26,6 +26,7 @@ class Data:
     def __init__(self, spec, sizes): self.spec, self.sizes = spec, dict(sizes or {})
     def check_rotation(self): pass
     def calls(self, contender): return (contender, contender)
+    def tolerance_for(self, contender): return None
     def verify(self, call, tolerance=None):
         if getattr(call, "wrong", False):
             raise fireiron.WrongResultError("C is wrong")

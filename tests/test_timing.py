@@ -332,6 +332,20 @@ def test_one_element_of_four_million_is_found(clock):
         data.verify(computed(data, change))
 
 
+def test_the_bound_is_that_of_the_type_a_kernel_adds_in(clock):
+    """A spec of halves allows sums in halves; a kernel that adds in float32 must be as good as that, so that one lost step of k shows."""
+    from strategies import hgemm_nt, hmma_ampere, naive
+
+    def bound(module):
+        spec = module.spec(64, 64, 4096, **({} if module is hgemm_nt else {"dtype": float16, "c_dtype": float16}))
+        return one_set(spec).tolerance_for(module.strategy(spec).compile("sm_90"))
+
+    assert bound(hmma_ampere) == pytest.approx(0.8e-3, rel=0.05)
+    assert bound(hgemm_nt) > 0.05 and bound(naive) > 0.05
+    one_step_lost = math.sqrt(16 / 4096)
+    assert bound(hmma_ampere) < one_step_lost / 50
+
+
 def test_inputs_are_read_before_they_may_be_written_over(clock):
     """All zeros, the inputs too, are no right product: the reference is of the inputs before the launch."""
     data = one_set(matmul(40, 30, 50))

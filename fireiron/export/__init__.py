@@ -77,10 +77,10 @@ def export(
         StoreError: a file exists or cannot be written. Then none was.
         LaunchError: no installed compiler serves the target.
     """
+    from fireiron.cache import compile_cached
     from fireiron.export.driver import driver_build, driver_header, driver_source
     from fireiron.export.runtime import runtime_build, runtime_header, runtime_source
     from fireiron.export.unit import Unit
-    from fireiron.toolchain import compile_cuda
 
     program = _program(kernel, arch)
     unit = Unit.of(program, program.name if name is None else name)
@@ -88,7 +88,7 @@ def export(
     build = runtime_build(unit)
     more = [f"{unit.name}{end}" for end in (".cubin", "_driver.h", "_driver.c")]
     if cubin:
-        compiled = compile_cuda(unit.text, program.architecture.name, newest=newest)
+        compiled = compile_cached(unit.text, program.architecture.name, newest=newest)
         texts = (compiled.cubin, driver_header(unit, compiled).encode(), driver_source(unit).encode())
         parts |= dict(zip(more, texts, strict=True))
         build |= driver_build(unit)

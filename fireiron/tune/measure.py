@@ -178,7 +178,7 @@ class _Gauge(Measure):
 
     def _verified(self, candidate: Candidate) -> tuple[Any, float]:
         calls = self.data.calls(candidate.kernel)
-        return calls, self.data.verify(calls[0])
+        return calls, self.data.verify(calls[0], self.data.tolerance_for(candidate.kernel))
 
     def _library(self) -> Any:
         """Launches of the vendor's matrix product; None where there is none for the spec, or it does not compute it."""

@@ -20,9 +20,6 @@ can hold. pruned: left out by a prediction. compile failed: the compiler refused
 not the spec's. crashed: its process ended or the GPU reported an error. hung: stopped after the time limit. failed: anything else
 that was raised."""
 
-UNMEASURED: Final = ("predicted", "illegal", "pruned")
-"""The statuses that say nothing against a candidate's code on the GPU, and are found again without one."""
-
 MOST_REASON: Final = 200
 """Characters of a reason in a table; results and the journal have all of it."""
 
