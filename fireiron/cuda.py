@@ -34,7 +34,7 @@ from fireiron.expr import (
     conjuncts,
     constant,
 )
-from fireiron.ir import Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Stmt, Wait, execs
+from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Stmt, Wait, execs
 from fireiron.machine import SH, DType, bfloat16, float8_e4m3, float8_e5m2, float16, float32, tf32
 from fireiron.opaque import at_tiles
 from fireiron.spec import MatMulSpec, MoveSpec
@@ -459,7 +459,7 @@ class _Printer:
             case Let():
                 return list(self._let(statement))
             case Barrier(scope=scope, reason=reason):
-                call = "__syncthreads();" if scope == "block" else "__syncwarp();"
+                call = "__syncthreads();" if scope == BLOCK_SCOPE else "__syncwarp();"
                 return [f"{call}  // {reason}" if reason else call]
             case Commit():
                 return ['asm volatile("cp.async.commit_group;" ::: "memory");']

@@ -8,9 +8,10 @@ decided once and are the same for what is printed, simulated and checked.
 
 from __future__ import annotations
 
+import enum
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -201,9 +202,36 @@ def _address(storage: Storage, elements: Expr, copy: Expr, coordinates: tuple[Ex
 
 
 class Stmt:
-    """A statement."""
+    """A statement. One that contains others names them by `children` and is made anew from others by `rebuilt`.
+
+    Every pass and reader goes through these two, or knows each kind of statement and refuses the others by `unknown`.
+    """
 
     __slots__ = ()
+
+    @property
+    def children(self) -> tuple[tuple[Stmt, ...], ...]:
+        """The statement lists inside, each executed in order."""
+        return ()
+
+    def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> Stmt:
+        """The same statement around other lists, as many as `children` has."""
+        if children:
+            raise VerificationError(f"{type(self).__name__} contains no statements, and was given {len(children)} lists")
+        return self
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """The expressions of the statement itself, without those of its children."""
+        return ()
+
+
+def unknown(statement: Stmt, reader: str) -> VerificationError:
+    """The error of a pass or reader that meets a kind of statement it has no rule for."""
+    return VerificationError(
+        f"{reader} has no rule for the statement {type(statement).__name__}",
+        hint="a new kind of statement needs a rule in each pass and reader",
+    )
 
 
 @attrs.frozen
@@ -227,6 +255,11 @@ class Let(Stmt):
     var: Var
     value: Expr
 
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """Its value."""
+        return (self.value,)
+
 
 @attrs.frozen(cache_hash=True)
 class For(Stmt):
@@ -246,6 +279,32 @@ class For(Stmt):
     spread: bool = False
     period: int = 0
 
+    @property
+    def children(self) -> tuple[tuple[Stmt, ...], ...]:
+        """Its body."""
+        return (self.body,)
+
+    def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> For:
+        """The loop around another body."""
+        (body,) = children
+        return attrs.evolve(self, body=body)
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """Its extent."""
+        return (self.extent,)
+
+
+class Completion(enum.Enum):
+    """When what a statement does is done.
+
+    NONE: when the next statement of the thread begins. GROUP: at a `Wait` of the thread that issued it, for the group in
+    which a `Commit` put it (cp.async, PTX ISA 9.7.9.25.3).
+    """
+
+    NONE = "none"
+    GROUP = "group"
+
 
 @attrs.frozen(cache_hash=True)
 class Exec(Stmt):
@@ -256,7 +315,7 @@ class Exec(Stmt):
     `vector` is how many elements are moved together, `vectors` how many of them one load or store takes, per operand (set
     after storage is known; one element each if empty). `scratch` is shared
     memory of the statement's own. `lane_maps` say, for an instruction of a warp, which element of its tile each lane's
-    accesses name, per operand. An `asynchronous` copy is under way until a `Wait` of the thread that issued it.
+    accesses name, per operand. `completion` says when its effect is there, if not at once.
     """
 
     instruction: Instruction
@@ -268,8 +327,18 @@ class Exec(Stmt):
     vectors: tuple[int, ...] = ()
     scratch: Tensor | None = None
     lane_maps: tuple[Any, ...] = ()
-    asynchronous: bool = False
+    completion: Completion = Completion.NONE
     origin: str | None = attrs.field(default=None, eq=False)
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """Its conditions and the expressions of its accesses."""
+        return (self.active, self.accumulate, *(value for access in self.accesses for value in access.expressions()))
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether it is still under way when the thread that issued it goes on."""
+        return self.completion is not Completion.NONE
 
     @property
     def collective(self) -> bool:
@@ -292,10 +361,36 @@ class Exec(Stmt):
 
 
 @attrs.frozen
-class Barrier(Stmt):
-    """All threads of the `scope` (`"block"` or `"warp"`) arrive before any goes on; `reason` says which hazard it orders."""
+class Scope:
+    """Which threads of a block a barrier holds together: aligned groups of `threads` neighbours; None: the whole block.
 
-    scope: str
+    Scopes are ordered by inclusion: `WARP_SCOPE <= BLOCK_SCOPE`, because a barrier of the block orders whatever one of a warp does.
+    """
+
+    name: str
+    threads: int | None
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __le__(self, other: Scope) -> bool:
+        return other.threads is None or (self.threads is not None and other.threads % self.threads == 0)
+
+    def holds(self, one: int, other: int) -> bool:
+        """Whether two threads of a block are in one group."""
+        return self.threads is None or one // self.threads == other // self.threads
+
+
+WARP_SCOPE = Scope("warp", 32)
+WARPGROUP_SCOPE = Scope("warpgroup", 128)
+BLOCK_SCOPE = Scope("block", None)
+
+
+@attrs.frozen
+class Barrier(Stmt):
+    """All threads of a group of the `scope` arrive before any of them goes on; `reason` says which hazard it orders."""
+
+    scope: Scope
     reason: str = ""
 
 
@@ -375,38 +470,54 @@ def buffer_table(kernel: Kernel) -> dict[str, Buffer]:
     return _buffer_table(kernel.buffers)
 
 
-def filled(program: Iterable[Stmt], holes: Mapping[str, tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
-    """The program with each hole replaced by the statements of its name."""
+def rewritten(body: Iterable[Stmt], rewrite: Callable[[Stmt], Sequence[Stmt]]) -> tuple[Stmt, ...]:
+    """The program with each statement replaced by what `rewrite` makes of it, inner statements before the one around them.
+
+    `rewrite` returns the statements that take the place of its argument: `(statement,)` leaves it, `()` removes it. A
+    statement of which nothing changed inside stays the same object.
+    """
     result: list[Stmt] = []
-    for statement in program:
-        if isinstance(statement, Hole):
-            result += holes[statement.child]
-        elif isinstance(statement, For):
-            result.append(attrs.evolve(statement, body=filled(statement.body, holes)))
-        else:
-            result.append(statement)
+    for statement in body:
+        children = statement.children
+        if children:
+            others = tuple(rewritten(child, rewrite) for child in children)
+            if any(new is not old for child, other in zip(children, others) for new, old in itertools.zip_longest(other, child)):
+                statement = statement.rebuilt(others)
+        result += rewrite(statement)
     return tuple(result)
 
 
-def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+def filled(program: Iterable[Stmt], holes: Mapping[str, tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+    """The program with each hole replaced by the statements of its name."""
+    return rewritten(program, lambda statement: holes[statement.child] if isinstance(statement, Hole) else (statement,))
+
+
+def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
     """All statements, outer before inner, in program order."""
     for statement in body:
         yield statement
-        if isinstance(statement, For):
-            yield from statements(statement.body)
+        for child in statement.children:
+            yield from statements(child)
 
 
-def execs(body: tuple[Stmt, ...]) -> Iterator[tuple[Exec, tuple[For, ...]]]:
-    """All `Exec` with the loops around them, outermost first."""
-    yield from _execs(body, ())
-
-
-def _execs(body: tuple[Stmt, ...], loops: tuple[For, ...]) -> Iterator[tuple[Exec, tuple[For, ...]]]:
+def located(body: Iterable[Stmt], around: tuple[Stmt, ...] = ()) -> Iterator[tuple[Stmt, tuple[Stmt, ...]]]:
+    """All statements in program order, each with the statements that contain it, outermost first."""
     for statement in body:
+        yield statement, around
+        for child in statement.children:
+            yield from located(child, (*around, statement))
+
+
+def execs(body: Iterable[Stmt]) -> Iterator[tuple[Exec, tuple[For, ...]]]:
+    """All `Exec` with the loops around them, outermost first."""
+    for statement, around in located(body):
         if isinstance(statement, Exec):
-            yield statement, loops
-        elif isinstance(statement, For):
-            yield from _execs(statement.body, (*loops, statement))
+            yield statement, tuple(one for one in around if isinstance(one, For))
+
+
+def variables(body: Iterable[Stmt]) -> set[Var]:
+    """All variables that the statements refer to."""
+    return {var for statement in statements(body) for value in statement.expressions for var in value.variables()}
 
 
 def scratch_access(tensor: Tensor) -> Access:
@@ -460,15 +571,14 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: frozenset[Var], 
                 raise VerificationError(f"hole {child} was not filled")
             case SyncPoint(subject=subject) if final:
                 raise VerificationError(f"sync point of {subject} was not resolved")
-            case Barrier(scope=group):
-                if group not in ("block", "warp"):
-                    raise VerificationError(f"unknown barrier scope {group}")
+            case Barrier(scope=group) if (group.threads or 0) > 32 and kernel.threads % (group.threads or 1):
+                raise VerificationError(f"a barrier of a {group} in a block of {kernel.threads} threads")
             case Wait(groups=groups) if groups < 0:
                 raise VerificationError(f"a wait for {groups} groups")
-            case Comment() | Hole() | SyncPoint() | Commit() | Wait():
+            case Comment() | Hole() | SyncPoint() | Commit() | Wait() | Barrier():
                 pass
             case _:
-                raise VerificationError(f"unknown statement {type(statement).__name__}")
+                raise unknown(statement, "the verifier")
 
 
 def _fresh(var: Var, scope: frozenset[Var]) -> None:

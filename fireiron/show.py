@@ -170,7 +170,7 @@ def barriers(body: Iterable[Stmt], loops: tuple[str, ...] = ()) -> Iterator[tupl
     """`(scope, where)` of each barrier in program order."""
     for statement in body:
         if isinstance(statement, Barrier):
-            yield statement.scope, f"in the loop over {', '.join(loops)}" if loops else "once"
+            yield str(statement.scope), f"in the loop over {', '.join(loops)}" if loops else "once"
         elif isinstance(statement, For):
             yield from barriers(statement.body, (*loops, statement.var.name))
 

@@ -50,8 +50,8 @@ def _at(kernel, body, position):
     if isinstance(one, ir.Wait):
         yield "raised", [*before, attrs.evolve(one, groups=one.groups + 1), *behind]
     elif isinstance(one, ir.Barrier):
-        if one.scope == "block" and kernel.threads > 32:
-            yield "narrowed", [*before, attrs.evolve(one, scope="warp"), *behind]
+        if one.scope == ir.BLOCK_SCOPE and kernel.threads > 32:
+            yield "narrowed", [*before, attrs.evolve(one, scope=ir.WARP_SCOPE), *behind]
         waits = before[-1:] if before and isinstance(before[-1], ir.Wait) else []
         if waits:
             yield "before its wait", [*before[:-1], one, *waits, *behind]

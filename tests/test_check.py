@@ -161,8 +161,8 @@ def test_dropped_barriers_are_found(strategy, sizes):
 def test_narrowed_barriers_are_found(strategy):
     kernel = lowered(strategy, 1000, 500, 300)
     for path, barrier in barriers(kernel):
-        if barrier.scope == "block":
-            narrowed = edited(kernel, at_path(path, lambda one: [attrs.evolve(one, scope="warp")]))
+        if barrier.scope == ir.BLOCK_SCOPE:
+            narrowed = edited(kernel, at_path(path, lambda one: [attrs.evolve(one, scope=ir.WARP_SCOPE)]))
             found = errors(check_races(Scene(narrowed)))
             assert found
             assert all(len({thread // 32 for thread in one.details["threads"]}) == 2 for one in found)

@@ -144,7 +144,7 @@ def test_fragments_ahead_wait_late():
         loop = loop_of(kernel)
         assert loop.period == stages
         assert [one.groups for _, one in located(kernel.body, ir.Wait)] == [stages - 2] * 2
-        assert [one.scope for _, one in located(kernel.body, ir.Barrier)] == ["block"] * 2
+        assert [one.scope for _, one in located(kernel.body, ir.Barrier)] == [ir.BLOCK_SCOPE] * 2
         inside = [type(one) for one in loop.body]
         assert inside.count(ir.Barrier) == inside.count(ir.Wait) == 1
         at = inside.index(ir.Barrier)
@@ -165,7 +165,7 @@ def test_a_single_stage_waits_for_all():
     for sizes in ((64, 64, 64), (33, 36, 64)):
         kernel = lowered(fma(1), sizes)
         assert [one.groups for _, one in located(kernel.body, ir.Wait)] == [0]
-        assert [one.scope for _, one in located(kernel.body, ir.Barrier)] == ["block"] * 2, "copies in turns need none between them"
+        assert [one.scope for _, one in located(kernel.body, ir.Barrier)] == [ir.BLOCK_SCOPE] * 2, "copies in turns need none between them"
 
 
 def test_more_stages_than_steps_load_before_the_loop_only():
@@ -185,7 +185,7 @@ def test_a_barrier_of_the_user_is_none_for_the_first_iteration():
     for target in ("sm_70", "sm_80"):
         kernel = lowered(chain, (40, 8, 9), target)
         assert kernel.threads == 32
-        assert next(one.scope for _, one in located(kernel.body, ir.Barrier)) == "warp"
+        assert next(one.scope for _, one in located(kernel.body, ir.Barrier)) == ir.WARP_SCOPE
         require_exact(kernel, (40, 8, 9))
 
 

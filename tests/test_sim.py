@@ -326,7 +326,7 @@ def test_dropped_loop_back_barrier():
 
 def test_barrier_narrowed_to_warp():
     for which in (0, 1):
-        faulty = with_barriers(kernel_of(), lambda number, barrier, which=which: ir.Barrier("warp") if number == which else barrier)
+        faulty = with_barriers(kernel_of(), lambda number, barrier, which=which: ir.Barrier(ir.WARP_SCOPE) if number == which else barrier)
         fails(faulty, "race on [ab]_sh")
 
 
@@ -532,7 +532,7 @@ def test_turns_that_write_one_element_run_in_order():
 
 def test_deadlock_is_named():
     kernel = kernel_of()
-    loop = ir.For(Var("odd", 0, 1), kernel.thread // 32, (ir.Barrier("block"),))
+    loop = ir.For(Var("odd", 0, 1), kernel.thread // 32, (ir.Barrier(ir.BLOCK_SCOPE),))
     faulty = attrs.evolve(kernel, body=(*kernel.body, loop))
     with pytest.raises(VerificationError, match="differs between threads"):
         run(faulty)
@@ -543,7 +543,7 @@ def test_deadlock_is_named():
 
 def test_uniform_extent_is_required_in_step():
     kernel = kernel_of()
-    loop = ir.For(Var("odd", 0, 1), kernel.thread // 32, (ir.Barrier("block"),))
+    loop = ir.For(Var("odd", 0, 1), kernel.thread // 32, (ir.Barrier(ir.BLOCK_SCOPE),))
     launch = _Launch(Plan(attrs.evolve(kernel, body=(*kernel.body, loop)), {}), _inputs(), (0,), True, None)
     with pytest.raises(SimulationError, match="differs between threads"):
         launch.run()

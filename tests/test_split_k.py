@@ -290,7 +290,7 @@ def without(kernel, number):
     count = iter(range(100))
 
     def keep(statement):
-        return not (isinstance(statement, ir.Barrier) and statement.scope == "block") or next(count) != number
+        return not (isinstance(statement, ir.Barrier) and statement.scope == ir.BLOCK_SCOPE) or next(count) != number
 
     def rewritten(body):
         return tuple(attrs.evolve(one, body=rewritten(one.body)) if isinstance(one, ir.For) else one for one in body if keep(one))
@@ -303,7 +303,7 @@ def test_missing_barrier_before_the_sum_is_found(target):
     """Parts wait for each other once, and there they must."""
     spec = library("split_k").spec(40, 40, 300)
     kernel = library("split_k").strategy(spec).program(target).ir
-    found = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Barrier) and one.scope == "block"]
+    found = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Barrier) and one.scope == ir.BLOCK_SCOPE]
     assert len(found) == 1 and "p_sh" in found[0].reason
     planted = without(kernel, 0)
     assert {one.buffer for one in check_races(Scene(planted)) if one.severity == "error"} == {"p_sh"}

@@ -20,7 +20,7 @@ from fireiron.check.blocks import between_blocks, local_coordinates
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, accesses_of, linear
 from fireiron.expr import Less, Mod, Var, conjuncts, constant
-from fireiron.ir import Access, Barrier, Commit, Exec, For, Stmt, Wait, statements
+from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Commit, Exec, For, Stmt, Wait, statements
 from fireiron.machine import GL, SH, Block, Level
 from fireiron.units import unit_in
 
@@ -438,7 +438,7 @@ def _nodes(expression: Any) -> Iterable[Any]:
 def _surely_synchronized(body: Sequence[Stmt]) -> bool:
     """Whether a block barrier always runs."""
     for statement in body:
-        if isinstance(statement, Barrier) and statement.scope == "block":
+        if isinstance(statement, Barrier) and statement.scope == BLOCK_SCOPE:
             return True
         if isinstance(statement, For) and statement.extent.low >= 1 and _surely_synchronized(statement.body):
             return True
@@ -592,7 +592,7 @@ class _Run:
             if isinstance(step, Step):
                 self._step(step)
             elif isinstance(step, Barrier):
-                self.state.forget() if step.scope == "block" else self.state.fold()
+                self.state.forget() if step.scope == BLOCK_SCOPE else self.state.fold()
             elif isinstance(step, Commit):
                 self.flight.commit()
             elif isinstance(step, Wait):

@@ -15,7 +15,7 @@ import numpy as np
 from fireiron.cost.amounts import Operation
 from fireiron.cost.work import Work
 from fireiron.expr import Expr, conjuncts, constant
-from fireiron.ir import Barrier, Commit, Exec, For, Stmt, Wait
+from fireiron.ir import BLOCK_SCOPE, Barrier, Commit, Exec, For, Stmt, Wait
 
 MOST_WALKED = 24
 """Iterations of one loop that are walked at most."""
@@ -83,7 +83,7 @@ class Clock:
                     self.now += 1.0
                 case Barrier():
                     self._wait(self.stored, "copies")
-                    self.now += self.latencies.barrier if statement.scope == "block" else 1.0
+                    self.now += self.latencies.barrier if statement.scope == BLOCK_SCOPE else 1.0
                 case _:
                     pass
 

@@ -19,7 +19,7 @@ from fireiron.cost.accesses import WARP, Accesses
 from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
 from fireiron.errors import ArgumentError
 from fireiron.expr import FALSE, conjuncts, constant
-from fireiron.ir import Access, Barrier, Buffer, Comment, Exec, For, Kernel, Let, Stmt
+from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Buffer, Comment, Exec, For, Kernel, Let, Stmt
 from fireiron.machine import GL, SH
 from fireiron.spec import Spec
 
@@ -91,7 +91,7 @@ class Work:
                     self.traffic += self._traffic(statement, loops, operation, times)
                 case Barrier(scope=scope):
                     times = self._times(loops)
-                    total = total + Amounts(instructions=self.warps * times, barriers=times if scope == "block" else 0.0)
+                    total = total + Amounts(instructions=self.warps * times, barriers=times if scope == BLOCK_SCOPE else 0.0)
                 case _:
                     pass
         return total

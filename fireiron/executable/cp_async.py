@@ -12,7 +12,7 @@ import attrs
 
 from fireiron.executable.by_lanes import target_mismatch
 from fireiron.expr import constant
-from fireiron.ir import Commit, Exec, Stmt
+from fireiron.ir import Commit, Completion, Exec, Stmt
 from fireiron.machine import GL, SH, Architecture
 from fireiron.spec import MoveSpec, Spec
 from fireiron.tree import Context, Executable, Mismatch, execution
@@ -52,7 +52,7 @@ class CpAsync(Executable):
         return (*found, *target_mismatch(architecture, CAPABILITY))
 
     def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return (attrs.evolve(execution(self, spec, context), asynchronous=True), Commit())
+        return (attrs.evolve(execution(self, spec, context), completion=Completion.GROUP), Commit())
 
     def under_way(self, architecture: Architecture, size: int) -> Executable | None:
         """Itself, for its own width."""

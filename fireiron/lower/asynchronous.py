@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from fireiron.ir import Commit, Exec, For, Kernel, Stmt, execs
+from fireiron.ir import Commit, Completion, Exec, For, Kernel, Stmt, execs
 
 
 def asynchronous(kernel: Kernel) -> Kernel:
@@ -36,7 +36,7 @@ def _decided(kernel: Kernel, statement: Exec) -> Exec:
     found = None
     if offer is not None and widths == {statement.vector} and buffers[0].dtype == buffers[1].dtype:
         found = offer(kernel.architecture, statement.vector * buffers[0].dtype.bytes)
-    return attrs.evolve(statement, asynchronous=False) if found is None else attrs.evolve(statement, instruction=found)
+    return attrs.evolve(statement, completion=Completion.NONE) if found is None else attrs.evolve(statement, instruction=found)
 
 
 def _without_commits(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

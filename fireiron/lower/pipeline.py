@@ -18,7 +18,7 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.expr import FALSE, TRUE, Expr, Var, all_of, as_expr, constant, less, mod
-from fireiron.ir import Access, Comment, Commit, Exec, For, Kernel, Let, Stmt, SyncPoint, execs, statements
+from fireiron.ir import Access, Comment, Commit, Completion, Exec, For, Kernel, Let, Stmt, SyncPoint, execs, statements
 from fireiron.machine import GL, SH
 from fireiron.spec import MoveSpec
 
@@ -314,7 +314,7 @@ def _staged(statement: Stmt, names: Iterable[str], stages: int, stage: Expr) -> 
     accesses = tuple(_at_stage(access, stages, stage) if access.buffer in names else access for access in statement.accesses)
     fills = isinstance(statement.spec, MoveSpec) and statement.accesses[1].buffer in names
     between = fills and statement.spec.memories == (GL, SH)
-    return attrs.evolve(statement, accesses=accesses, asynchronous=statement.asynchronous or between)
+    return attrs.evolve(statement, accesses=accesses, completion=Completion.GROUP if between else statement.completion)
 
 
 def _at_stage(access: Access, stages: int, stage: Expr) -> Access:

@@ -18,7 +18,7 @@ import numpy as np
 from fireiron.errors import SynchronizationError
 from fireiron.expr import Expr, Var, constant
 from fireiron.footprint import Array, active_mask, evaluate, grid_of, needed_variables
-from fireiron.ir import Access, Barrier, Commit, Exec, For, Kernel, Stmt, SyncPoint, scratch_access
+from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, Access, Barrier, Commit, Exec, For, Kernel, Scope, Stmt, SyncPoint, scratch_access
 from fireiron.machine import GL, SH
 
 
@@ -57,7 +57,7 @@ class Hazard:
     """Positions of which one needs a barrier, its scope, and the witness."""
 
     positions: frozenset[int]
-    scope: str
+    scope: Scope
     before: Touch
     behind: Touch
     witness: str
@@ -112,7 +112,7 @@ class _Solver:
                 leading.append(statement)
                 continue
             else:
-                summary = Summary(barrier=statement.scope == "block", near_barrier=True)
+                summary = Summary(barrier=statement.scope == BLOCK_SCOPE, near_barrier=True)
             items.append((*leading, statement))
             summaries.append(summary)
             leading = []
@@ -129,7 +129,7 @@ class _Solver:
         return tuple(Touch(statement, loops, access) for access in accesses if access.buffer in self.watched)
 
     def _merged(
-        self, items: list[tuple[Stmt, ...]], summaries: list[Summary], barriers: dict[int, tuple[str, str]]
+        self, items: list[tuple[Stmt, ...]], summaries: list[Summary], barriers: dict[int, tuple[Scope, str]]
     ) -> tuple[tuple[Stmt, ...], Summary]:
         merged: list[Stmt] = []
         parts: list[Summary] = []
@@ -137,7 +137,7 @@ class _Solver:
             if position in barriers:
                 scope, reason = barriers[position]
                 merged.append(Barrier(scope, reason))
-                parts.append(Summary(barrier=scope == "block", near_barrier=True))
+                parts.append(Summary(barrier=scope == BLOCK_SCOPE, near_barrier=True))
             if position < len(items):
                 merged += items[position]
                 parts.append(summaries[position])
@@ -192,7 +192,7 @@ class _Solver:
                         continue
                     later = carried is not None and carried.period and not self._meets_next(x, y, outer, carried)
                     where = frozenset(range(len(summaries) + 1)) if later else positions
-                    if conflict[0] == "block" or (near and x in before.near_last and y in behind.near_first):
+                    if conflict[0] == BLOCK_SCOPE or (near and x in before.near_last and y in behind.near_first):
                         yield Hazard(where, conflict[0], x, y, conflict[1], i)
 
     def _may_overlap(self, x: Touch, y: Touch) -> bool:
@@ -207,7 +207,7 @@ class _Solver:
             return True
         return self._conflict(x, y, (*outer, loop.var), loop) is not None
 
-    def _conflict(self, x: Touch, y: Touch, outer: tuple[Var, ...], later: For | None = None) -> tuple[str, str] | None:
+    def _conflict(self, x: Touch, y: Touch, outer: tuple[Var, ...], later: For | None = None) -> tuple[Scope, str] | None:
         """The scope of the barrier that orders two accesses, and a witness; None if each address has one thread."""
         left_needs = needed_variables(self.kernel, x.statement, x.access)
         right_needs = needed_variables(self.kernel, y.statement, y.access)
@@ -221,8 +221,8 @@ class _Solver:
         alone = x.statement is y.statement and x.access is y.access
         if not conflicts.size or (alone and (x.access.spread or under_way) and not self._repeats(x, outer)):
             return None
-        scope = "warp" if (low // 32 == high // 32).all() else "block"
-        crossing = np.flatnonzero(low // 32 != high // 32) if scope == "block" else conflicts
+        scope = WARP_SCOPE if (low // 32 == high // 32).all() else BLOCK_SCOPE
+        crossing = np.flatnonzero(low // 32 != high // 32) if scope == BLOCK_SCOPE else conflicts
         where = int(crossing[0])
         one, other = int(left[1][at_left[where]]), int(right[2][at_right[where]])
         if one == other:
@@ -312,9 +312,9 @@ class _Solver:
 
     def _placed(
         self, hazards: list[Hazard], order: list[int], required: set[int], forbidden: dict[int, SyncPoint]
-    ) -> dict[int, tuple[str, str]]:
-        chosen: dict[int, str] = dict.fromkeys(required, "block")
-        for scope in ("block", "warp"):
+    ) -> dict[int, tuple[Scope, str]]:
+        chosen: dict[int, Scope] = dict.fromkeys(required, BLOCK_SCOPE)
+        for scope in (BLOCK_SCOPE, WARP_SCOPE):
             open_hazards = [h for h in hazards if h.scope == scope and not (h.positions & set(chosen))]
             allowed = [position for position in order if position not in forbidden]
             for position in self._stab(open_hazards, allowed, forbidden):
@@ -407,7 +407,7 @@ def _exposed(parts: Sequence[Summary], side: str, barrier: str) -> tuple[Touch, 
     return tuple(touches)
 
 
-def _reason(hazards: list[Hazard], position: int, scope: str) -> str:
+def _reason(hazards: list[Hazard], position: int, scope: Scope) -> str:
     """What a barrier orders, for the reader of the code: buffers complete (written before) or free (read before)."""
     met = [hazard for hazard in hazards if position in hazard.positions]
     complete = dict.fromkeys(h.before.access.buffer for h in met if h.before.access.write)

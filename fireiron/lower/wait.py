@@ -17,7 +17,7 @@ import numpy as np
 from fireiron.errors import SynchronizationError
 from fireiron.expr import constant
 from fireiron.footprint import Array, active_mask, evaluate, grid_of, needed_variables
-from fireiron.ir import Access, Barrier, Commit, Exec, For, Kernel, Stmt, Wait, execs, statements
+from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Commit, Exec, For, Kernel, Stmt, Wait, execs, statements
 from fireiron.machine import SH
 
 Fixed = Mapping[str, int]
@@ -99,7 +99,7 @@ class _Replay:
     def _ask(self, number: int, access: Access) -> None:
         """Group `number` must be complete at the last barrier behind its commit."""
         behind = [(barrier, count) for barrier, count in self.passed if count > number]
-        behind = [one for one in behind if one[0].scope == "block"] or behind
+        behind = [one for one in behind if one[0].scope == BLOCK_SCOPE] or behind
         if not behind:
             if self.kernel.unchecked:
                 return
@@ -110,7 +110,7 @@ class _Replay:
         groups = count - 1 - number
         known = self.needed.get(id(barrier), (groups, access.buffer))
         self.needed[id(barrier)] = min(known, (groups, access.buffer))
-        if barrier.scope == "block":
+        if barrier.scope == BLOCK_SCOPE:
             self.complete = number + 1
         else:  # what other warps copied has arrived for them, and is not yet visible here
             self.of_warps |= {(one, access.buffer) for one in range(self.complete, number + 1)}

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Barrier, Commit, Wait
+from fireiron.ir import BLOCK_SCOPE, Barrier, Commit, Wait
 from fireiron.sim.chunk import Chunk
 from fireiron.sim.execute import Executor
 from fireiron.sim.memory import Global
@@ -55,7 +55,7 @@ class Run:
     def pass_barrier(self, groups: Sequence[Group], barrier: Barrier) -> None:
         """All threads of the groups have arrived."""
         self.barriers += 1
-        if barrier.scope == "block":
+        if barrier.scope == BLOCK_SCOPE:
             self.watch.epoch += 1
             for group in groups:
                 group.epoch = 0

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Barrier
+from fireiron.ir import WARP_SCOPE, Barrier
 from fireiron.machine import Block
 from fireiron.sim.places import Group
 from fireiron.sim.plan import Array, Environment, Site
@@ -36,7 +36,7 @@ class Warps:
         while ready:
             warp = ready.pop(self.order.randrange(len(ready)))
             event = next(tasks[warp], None)
-            if event is not None and isinstance(event[0], Barrier) and event[0].scope == "warp":
+            if event is not None and isinstance(event[0], Barrier) and event[0].scope == WARP_SCOPE:
                 run.pass_barrier([self.warps[warp]], event[0])
                 ready.append(warp)
             elif event is not None and isinstance(event[0], Site) and self._inside_warp(event[0]):
