@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from fireiron import *
-from fireiron import cli, launch, library
+from fireiron import cli
 from fireiron.cli import main
-from fireiron.explain import explain, text
+from fireiron.gpu import launch
+from fireiron.inspect.explain import explain, text
+from fireiron.language import library
 
 NAMES = library.names()
 SMALL = ["-M", "128", "-N", "128", "-K", "16"]
