@@ -33,7 +33,7 @@ def thread_values(kernel: Kernel) -> Mapping[str, Array]:
 
     A part of block 0's own number is 0 whatever the sizes are, so it is evaluated at their least values.
     """
-    values: dict[str, Array] = {"thread": np.arange(kernel.threads), "block": np.zeros(1, dtype=np.int64)}
+    values: dict[str, Array] = {"thread": np.arange(kernel.workers), "block": np.zeros(1, dtype=np.int64)}
     least = {var.name: var.low for var in kernel.symbols}
     of_block = {"block"}
     for var, value in lets(kernel.body).items():
@@ -56,7 +56,7 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixe
     used = [loop for loop in loops if loop.var in needed and loop.var.name not in fixed]
     counts = {loop.var: _values(loop) for loop in used}
     static = [loop for loop in used if counts[loop.var] is not None]
-    shape = (*(counts[loop.var] or 1 for loop in static), kernel.threads)
+    shape = (*(counts[loop.var] or 1 for loop in static), kernel.workers)
     rank = len(shape)
     for axis, loop in enumerate(static):
         values[loop.var.name] = np.arange(shape[axis]).reshape([-1 if other == axis else 1 for other in range(rank)])

@@ -11,7 +11,7 @@ from fireiron.expr import ZERO, Expr
 from fireiron.machine import Block, Kernel, Level, Memory, Thread
 from fireiron.spec import Spec, Starter
 from fireiron.tensor import MatrixLayout, RowMajor
-from fireiron.tree import Context, Decomposition, call_site
+from fireiron.tree import Decomposition, Draft, call_site
 
 
 def default_copy(order: MatrixLayout = RowMajor) -> tuple[Decomposition, ...]:
@@ -84,10 +84,10 @@ def fits(spec: Spec, dim: str, size: int) -> bool:
     return True
 
 
-def copies_of(memory: Memory, spec: Spec, context: Context) -> tuple[int, Expr]:
+def copies_of(memory: Memory, spec: Spec, draft: Draft) -> tuple[int, Expr]:
     """How many units own a copy of a buffer at this level, and this thread's copy."""
     if memory.private or spec.level in (Block, Kernel):
         return 1, ZERO
-    if context.threads is None:
+    if draft.workers is None:
         return 1, ZERO
-    return context.units(spec.level, Block), context.unit(spec.level, Block)
+    return draft.units(spec.level, Block), draft.unit(spec.level, Block)

@@ -47,7 +47,7 @@ class Work:
         self.sizes = checked_sizes(kernel, sizes or {})
         self.fixed = {**self.sizes, "block": 0}
         self.grid = int(kernel.grid.evaluate(self.sizes))
-        self.warps = -(-kernel.threads // WARP)
+        self.warps = -(-kernel.workers // WARP)
         self.operations: dict[int, Operation] = {}
         self.traffic: list[Traffic] = []
         self.accesses = Accesses(self.scene, self.fixed, self.extent)
@@ -157,7 +157,7 @@ class Work:
         """Which threads take part by conditions on threads, `(threads, samples)` (None: all), how many, and in how many warps."""
         conditions = [one for one in conjuncts(statement.active) if "thread" in (roots := self.scene.roots(one)) and "block" not in roots]
         if not conditions:
-            return None, float(self.kernel.threads), float(self.warps)
+            return None, float(self.kernel.workers), float(self.warps)
         frame = self.accesses.frame(loops)
         mask = np.ones(frame.shape, dtype=bool)
         for condition in conditions:

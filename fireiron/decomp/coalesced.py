@@ -46,7 +46,7 @@ class Coalesced(Decomposition):
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         tile = self._tile(spec)
-        if context.threads is not None and _turns(spec, tile, context) > MOST_UNROLLED:
+        if context.workers is not None and _turns(spec, tile, context) > MOST_UNROLLED:
             tile = attrs.evolve(tile, refinements=tuple(one for one in tile.refinements if not isinstance(one, Unroll)))
         return tile.expand(spec, context)
 
@@ -74,7 +74,7 @@ class Coalesced(Decomposition):
 
 def _turns(spec: Spec, tile: Tile, context: Context) -> int:
     """How many vectors a thread copies."""
-    threads = spec.level.threads or context.threads or 1
+    threads = spec.level.threads or context.workers or 1
     sizes = [constant(size) or 1 for size in spec.sizes]
     return math.prod(sizes) // (math.prod(int(size) for size in tile.sizes) * threads)
 

@@ -14,7 +14,7 @@ from fireiron.expr import constant
 from fireiron.ir import Exec, Stmt
 from fireiron.machine import GL, RF, Architecture, DType, float32, float64, int32
 from fireiron.spec import Spec
-from fireiron.tree import Context, Executable, Mismatch
+from fireiron.tree import Context, Draft, Executable, Mismatch
 
 TYPES: Mapping[DType, int] = {float32: 50, int32: 50, float64: 60}
 """Element types that are added without loss, and the first compute capability that adds them atomically."""
@@ -96,10 +96,10 @@ class LaneAtomicAdd(Executable):
             return (Mismatch("level", f"a group of {lane_map.threads} threads", spec.level.name),)
         return shape_mismatch(spec, tile_of(spec, dict.fromkeys(spec.operands, lane_map)), multiples=True)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        lane_map = followed(spec, context)
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        lane_map = followed(spec, draft)
         assert lane_map is not None
-        return statements_by_lanes(self, spec, context, dict.fromkeys(spec.operands, lane_map))
+        return statements_by_lanes(self, spec, draft, dict.fromkeys(spec.operands, lane_map))
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
         return _text(printer, statement)

@@ -15,7 +15,7 @@ from fireiron.expr import constant
 from fireiron.ir import Commit, Completion, Exec, Stmt
 from fireiron.machine import GL, SH, Architecture
 from fireiron.spec import MoveSpec, Spec
-from fireiron.tree import Context, Executable, Mismatch, execution
+from fireiron.tree import Draft, Executable, Mismatch, execution
 
 WIDTHS = (4, 8, 16)
 """Bytes of one copy."""
@@ -51,8 +51,8 @@ class CpAsync(Executable):
             found.append(Mismatch("shape", f"1xc or rx1 in multiples of {per}", "x".join(map(str, spec.sizes))))
         return (*found, *target_mismatch(architecture, CAPABILITY))
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return (attrs.evolve(execution(self, spec, context), completion=Completion.GROUP), Commit())
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return (attrs.evolve(execution(self, spec, draft), completion=Completion.GROUP), Commit())
 
     def under_way(self, architecture: Architecture, size: int) -> Executable | None:
         """Itself, for its own width."""

@@ -18,7 +18,7 @@ from fireiron.ir import Exec, Stmt
 from fireiron.lanes import LaneMap, Part
 from fireiron.machine import Architecture
 from fireiron.spec import MoveSpec, Spec
-from fireiron.tree import Context, Mismatch
+from fireiron.tree import Context, Draft, Mismatch
 
 
 @attrs.frozen
@@ -61,8 +61,8 @@ class LdMatrix(MatrixCopy):
             return (Mismatch("registers", "a reader that is an instruction of the warp", "none"),)
         return registers_mismatch(self.target, wanted)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, context, self.maps(), vector=8)
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, draft, self.maps(), vector=8)
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
         source, target = statement.accesses

@@ -13,7 +13,7 @@ from fireiron.ir import Exec, Stmt
 from fireiron.machine import SH, Architecture, Block, as_integer, int8
 from fireiron.spec import Spec
 from fireiron.tensor import ColMajor, Tensor
-from fireiron.tree import Context, Executable, Mismatch, call_site, execution
+from fireiron.tree import Draft, Executable, Mismatch, call_site, execution
 
 MOST_THREADS = 1024
 MOST_SCRATCH = 2**20
@@ -89,8 +89,8 @@ class MicroKernel(Executable):
             if constant(size) is None
         )
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        statement = execution(self, spec, context)
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        statement = execution(self, spec, draft)
         if not self.scratch_bytes:
             return (statement,)
         if spec.level != Block:
@@ -98,7 +98,7 @@ class MicroKernel(Executable):
                 f"{self} asks for scratch memory at {spec.level}", legal="Block", hint="use it for a spec of a whole block"
             )
         size = as_expr(self.scratch_bytes)
-        scratch = Tensor(context.fresh("scratch"), (size,), int8, SH, ColMajor, reuse=True, must_reuse=False, origin=context.origin)
+        scratch = Tensor(draft.fresh("scratch"), (size,), int8, SH, ColMajor, reuse=True, must_reuse=False, origin=draft.origin)
         return (attrs.evolve(statement, scratch=scratch),)
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:

@@ -28,7 +28,7 @@ from fireiron.lanes import LaneMap
 from fireiron.machine import RF, Architecture, DType, Level, Warp
 from fireiron.spec import MatMulSpec, Spec
 from fireiron.tensor import MatrixLayout
-from fireiron.tree import Context, Executable, Mismatch, call_site
+from fireiron.tree import Draft, Executable, Mismatch, call_site
 
 
 @attrs.frozen(repr=False)
@@ -113,9 +113,9 @@ class Mma(Executable):
             *target_mismatch(architecture, self.capability),
         )
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        require_whole_warps(self.name, spec, context)
-        return statements_by_lanes(self, spec, context, self.maps())
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        require_whole_warps(self.name, spec, draft)
+        return statements_by_lanes(self, spec, draft, self.maps())
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
         a, b, c = (printer.words(access, statement) for access in statement.accesses)

@@ -18,7 +18,7 @@ from fireiron.ir import Exec, Stmt
 from fireiron.lanes import LaneMap
 from fireiron.machine import Architecture
 from fireiron.spec import MoveSpec, Spec
-from fireiron.tree import Context, Mismatch
+from fireiron.tree import Context, Draft, Mismatch
 
 
 @attrs.frozen
@@ -52,9 +52,9 @@ class StMatrix(MatrixCopy):
             return (Mismatch("registers", "what an instruction of the warp holds", "none"),)
         return registers_mismatch(self.maps()["src"], held)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         spread = ("dst",) if self.count < 4 else ()  # lanes beyond the last matrix repeat addresses, which are not used
-        return statements_by_lanes(self, spec, context, self.maps(), spread, vector=8, vectors=(1, 8))
+        return statements_by_lanes(self, spec, draft, self.maps(), spread, vector=8, vectors=(1, 8))
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
         source, target = statement.accesses

@@ -118,7 +118,7 @@ def holdings(kernel: Kernel, buffer: Buffer, uses: Iterable[Use]) -> tuple[Array
     for statement, loops, access in uses:
         grid = grid_of(kernel, loops, needed_variables(kernel, statement, access))
         mask = active_mask(statement, grid)
-        thread = np.broadcast_to(np.arange(kernel.threads), grid.shape)[mask]
+        thread = np.broadcast_to(np.arange(kernel.workers), grid.shape)[mask]
         for offset in access.elements():
             coordinates = access.coordinates(offset)
             number = np.zeros(grid.shape, dtype=np.int64)

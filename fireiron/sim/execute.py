@@ -303,7 +303,7 @@ def _dealt(tiles: Array, lane_map: LaneMap, seats: Array, shape: tuple[int, ...]
 
 
 def _thread(plan: Plan) -> Var:
-    return Var(THREAD.name, 0, plan.kernel.threads - 1)
+    return Var(THREAD.name, 0, plan.kernel.workers - 1)
 
 
 def _at_threads(value: Any, chosen: Array, threads: int) -> Any:
