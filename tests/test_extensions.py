@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from fireiron import *
-from fireiron.dividing import divide, loop_over
 from fireiron.ir import Comment, Exec, Hole
+from fireiron.language.dividing import divide, loop_over
+from fireiron.language.tree import execution
 from fireiron.sim import simulate
-from fireiron.tensor import Tensor, whole_view
-from fireiron.tree import execution
+from fireiron.values.tensor import Tensor, whole_view
 
 
 @attrs.frozen
@@ -72,7 +72,7 @@ def buffer_that_is_not_said(spec, context):
 def test_expansions_that_break_the_contract_are_refused(expand, says):
     """By an error of the project that names the class, the line of the strategy and what to do."""
     with pytest.raises(DecompositionError, match=says) as caught:
-        alone(expand)(MatMul(8, 8, 8)(GL, GL, GL)(Kernel)).program().tree
+        _ = alone(expand)(MatMul(8, 8, 8)(GL, GL, GL)(Kernel)).program().tree
     assert "tests/test_extensions.py" in str(caught.value)
 
 

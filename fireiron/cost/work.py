@@ -18,10 +18,10 @@ from fireiron.check.scene import Scene
 from fireiron.cost.accesses import WARP, Accesses
 from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
 from fireiron.errors import ArgumentError
-from fireiron.expr import FALSE, conjuncts, constant
 from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Buffer, Comment, Exec, For, Kernel, Let, Stmt
-from fireiron.machine import GL, SH
 from fireiron.spec import Spec
+from fireiron.values.expr import FALSE, conjuncts, constant
+from fireiron.values.machine import GL, SH
 
 Array = Any
 
@@ -120,7 +120,7 @@ class Work:
     def _operation(self, statement: Exec, loops: tuple[For, ...]) -> Operation:
         """The amounts of one execution by all warps of a block."""
         active, threads, warps = self._active(statement, loops)
-        units = threads / (statement.spec.level.threads or self.kernel.threads)
+        units = threads / (statement.spec.level.threads or self.kernel.workers)
         amounts = self._arithmetic(statement, units, warps)
         placed = [(position, one) for position, one in enumerate(statement.accesses) if self._buffer(one).memory in (GL, SH)]
         if not placed and not amounts.flops:
