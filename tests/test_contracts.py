@@ -23,7 +23,7 @@ from fireiron import cuda, decomp, executable, refine
 from fireiron.errors import VerificationError
 from fireiron.gpu import toolchain
 from fireiron.ir import execs, verify
-from fireiron.language.strategy import Cursor, Epiloged, Loaded, Parted, Splitted, Tiled
+from fireiron.language.strategy import Cursor, EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, TileStrategy
 from fireiron.language.tree import count_workers, expanded, grow
 from fireiron.lower.walk import grow_tree
 from fireiron.specs.verbs import Verbs
@@ -104,7 +104,7 @@ def steps_of_language():
 
 VERBS = [(Verbs, name) for name, one in vars(Verbs).items() if inspect.isfunction(one)] + [
     (cls, name)
-    for cls in (Tiled, Splitted, Parted, Loaded, Epiloged)
+    for cls in (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy)
     for name, one in vars(cls).items()
     if inspect.isfunction(one) and name[0] != "_"
 ]
@@ -120,8 +120,8 @@ def test_verbs_say_when_they_are_legal(owner, name):
 
 
 def test_every_refinement_has_a_method():
-    methods = {(cls, name) for cls in (Tiled, Splitted, Parted, Loaded, Epiloged) for name in vars(cls)}
-    by_verb = {"tile": Tiled, "split": Splitted, "split_k": Parted, "load": Loaded, "epilog": Epiloged}
+    methods = {(cls, name) for cls in (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy) for name in vars(cls)}
+    by_verb = {"tile": TileStrategy, "split": SplitStrategy, "split_k": SplitKStrategy, "load": LoadStrategy, "epilog": EpilogStrategy}
     names = {"permute": "swizzle"}
     for module in extensions(refine):
         (one,) = family(module, Refinement)

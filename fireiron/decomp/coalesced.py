@@ -12,7 +12,7 @@ from fireiron.decomp.tile import Tile
 from fireiron.errors import DecompositionError, call_site
 from fireiron.language.tree import Context, Decomposition, Expansion
 from fireiron.language.tunable import chosen, count, integral
-from fireiron.refine.layout import Layout
+from fireiron.refine.layout import DealOrder
 from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import MoveSpec, Spec
@@ -64,7 +64,7 @@ class Coalesced(Decomposition):
         width = math.gcd(width, constant(spec.sizes[along]) or 1, _alignment(_far(spec), along))
         level = Lane if spec.level == Warp else Thread
         sizes = (width, 1) if along == 0 else (1, width)
-        return Tile(sizes, refinements=(To(level), Layout(order), Unroll()))
+        return Tile(sizes, refinements=(To(level), DealOrder(order), Unroll()))
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Coalesced]:
         whole = all(constant(size) is not None for size in spec.sizes)

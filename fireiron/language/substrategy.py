@@ -18,10 +18,10 @@ def default_copy(order: MatrixLayout = RowMajor) -> tuple[Decomposition, ...]:
     """The copy, or other work on elements, that is always right: one element a thread, neighbours along `order`, threads in turns."""
     from fireiron.decomp.done import Done
     from fireiron.decomp.tile import Tile
-    from fireiron.refine.layout import Layout
+    from fireiron.refine.layout import DealOrder
     from fireiron.refine.to import To
 
-    refinements = (To(Thread),) if order == RowMajor else (To(Thread), Layout(order))
+    refinements = (To(Thread),) if order == RowMajor else (To(Thread), DealOrder(order))
     return (Tile((1, 1), refinements=refinements), Done())
 
 
