@@ -2,13 +2,17 @@
 
 import re
 
+import attrs
 import numpy as np
 import pytest
 
 from fireiron import *
 from fireiron.executable.fma import Fma
 from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.lower.walk import grow_tree
 from fireiron.sim import simulate
+from fireiron.values.expr import Var
+from fireiron.values.layout import logical_product
 
 DOT = """for (int p = 0; p < a_size_k; ++p)
   c_at(0, 0) = (accumulate || p ? c_at(0, 0) : c_type(0)) + a_at(0, p) * b_at(p, 0);"""
@@ -184,3 +188,39 @@ def test_stores_of_matrices_fall_back_where_rows_are_not_whole(refinement):
     assert "stmatrix" not in kernel.asm["cuda"]
     a, b = (np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float16) for seed, shape in enumerate([(64, 16), (16, 64)]))
     assert np.array_equal(kernel(a, b), a @ b)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 5, 6])
+def test_quad_pairs_in_any_number_share_k(parts):
+    """Quad-pairs come four in a warp; those that have no part of k are idle."""
+    chain = MatMul.tile(16, 16).to(Block).split_k(parts, QuadPair, 4).split(1).tile(4, 8).to(Thread).tile(1, 1).done()
+    for m, n, k in ((16, 16, 8 * parts), (20, 30, 37)):
+        program = kernel(chain, m, n, k).program()
+        assert program.ir.threads == 32 * -(-parts // 4)
+        right(program, m, n, k)
+
+
+def test_threads_beyond_the_last_part_of_k_are_idle():
+    """Where a block has more threads than whole units, the others belong to none."""
+    spec = MatMul.tile(16, 16).to(Block)(MatMul(16, 16, 16)(GL, GL, GL)(Kernel)).result
+    context = grow_tree(spec, (), ARCHITECTURES[-1], INSTRUCTIONS).context
+    body = SplitK(1, Warp, 8).expand(spec, attrs.evolve(context, workers=40, thread=Var("thread", 0, 39))).child("body")
+    assert [body.active.evaluate({"warp": thread // 32, "thread": thread}) for thread in (0, 31, 32, 39)] == [1, 1, 0, 0]
+
+
+MASKS = (lambda u: (u & ~7) + (7 - u % 8), lambda u: (~7 & u) + ((u & 7) ^ 3), "(uid & ~7) + ((uid & 7) ^ 5)", "(uid & -8) + (7 - uid % 8)")
+
+
+@pytest.mark.parametrize("permutation", MASKS, ids=str)
+def test_masks_that_clear_bits(permutation):
+    chain = MatMul.tile(8, 8).to(Block).swizzle(permutation).then(INNER)
+    assert Strategy.from_json(chain.to_json()) == chain
+    right(kernel(chain, 32, 32, 4).program(), 32, 32, 4)
+
+
+def test_one_copy_needs_no_other_place():
+    """A layout that has no complement can still be taken once."""
+    assert str(logical_product(Layout((2, 2), (2, 3)), Layout(1))) == "((2,2),1):((2,3),0)"
+    assert str(logical_product(Layout((2, 2), (2, 3)), Layout((3, 2), (0, 0)))) == "((2,2),(3,2)):((2,3),(0,0))"
+    with pytest.raises(LayoutError, match="no complement"):
+        logical_product(Layout((2, 2), (2, 3)), Layout(2))

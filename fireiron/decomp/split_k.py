@@ -23,7 +23,7 @@ from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, constant, less
 from fireiron.values.layout import Swizzle
 from fireiron.values.machine import SH, Architecture, Block, Kernel, Level, Warp, Warpgroup, bfloat16, float16, float32
 from fireiron.values.tensor import ColMajor, Dealt, Dim, MatrixLayout, Mode, RowMajor, Tensor, View, cut, require_cut, whole_view
-from fireiron.values.units import check_below
+from fireiron.values.units import check_below, threads_for
 
 MOST_PARTS = 64
 """The most parts: so many partial results are added for each element."""
@@ -83,7 +83,7 @@ class SplitK(Decomposition):
     def threads(self, spec: Spec, context: Context) -> int | None:
         if spec.level != Block or self.level.threads is None:
             return None
-        return chosen(self.parts, "split_k", 1, MOST_PARTS) * self.level.threads
+        return threads_for(chosen(self.parts, "split_k", 1, MOST_PARTS), self.level)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         parts = chosen(self.parts, "split_k", 1, MOST_PARTS)
@@ -103,7 +103,7 @@ class SplitK(Decomposition):
         draft = context.draft()
         unit: Expr = draft.unit(self.level, spec.level)
         active: Expr = TRUE
-        if parts < units:
+        if parts < units or (spec.level == Block and context.workers not in (None, units * (self.level.threads or 1))):
             active = less(unit, ZERO + parts)
             unit = draft.let(f"{draft.prefix}{self.level.label}_part", unit, high=parts - 1)
         partial = self._partial(spec, parts, draft)

@@ -18,7 +18,7 @@ from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, all_of, as_expr, constant, less, minimum, mod, positive
 from fireiron.values.machine import Block, Level
 from fireiron.values.tensor import MatrixLayout, RowMajor, View
-from fireiron.values.units import check_below, unit_in
+from fireiron.values.units import check_below, threads_for, unit_in
 
 
 @attrs.frozen(repr=False)
@@ -130,8 +130,7 @@ class Tile(Decomposition):
         total = product(digits)
         if total is None:
             return None
-        period = _period(level)
-        return -(-total * level.threads // period) * period
+        return threads_for(total, level)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         plan = self.planned(TilePlan())
@@ -163,15 +162,6 @@ def _looped(spec: Spec, views: dict[str, View], digits: list[Digit], plan: TileP
 
 
 # ---------------------------------------------------------------------------------------------- dealing
-
-
-def _period(level: Level) -> int:
-    """Threads with consecutive numbers that consist of whole units: quad-pairs interleave, so four of them come in a warp."""
-    period = max((stride * size for size, stride in zip(level.sizes, level.strides, strict=True)), default=1)
-    if level.parent is None or level.parent.threads is None:
-        return period
-    around = _period(level.parent)
-    return period if around == level.parent.threads else around
 
 
 def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Digit], plan: TilePlan, draft: Draft) -> Expansion:

@@ -560,7 +560,7 @@ def _applied(function: Callable[[Expr], Any]) -> Any:
 
 
 def parse_permutation(text: str) -> Expr:
-    """An expression over `uid` from its text: integers, `+ - * // % & | ^ << >>` and parentheses."""
+    """An expression over `uid` from its text: integers, `+ - * // % & | ^ << >>`, masks such as `~7`, and parentheses."""
     operators: Mapping[type, Callable[[Any, Any], Any]] = {
         ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
         ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.LShift: operator.lshift,
@@ -570,11 +570,15 @@ def parse_permutation(text: str) -> Expr:
     def build(node: ast.AST) -> Any:
         if isinstance(node, ast.BinOp) and type(node.op) in operators:
             return operators[type(node.op)](build(node.left), build(node.right))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant) and as_integer(node.operand.value) is not None:
+            number = operator.index(node.operand.value)  # type: ignore[arg-type]
+            if isinstance(node.op, (ast.USub, ast.Invert)):
+                return as_expr(-number if isinstance(node.op, ast.USub) else ~number)
         if isinstance(node, ast.Name) and node.id == "uid":
             return UID
         if isinstance(node, ast.Constant) and as_integer(node.value) is not None:
             return as_expr(node.value)
-        raise ArgumentError(f"swizzle({text[:60]!r}): cannot be read", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site())
+        raise ArgumentError(f"swizzle({text[:60]!r}): cannot be read", legal="uid, integers, + - * // % & | ^ << >> ~7 ( )", at=call_site())
 
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise ArgumentError(f"swizzle: no text of at most {MOST_TEXT} characters", got=str(text)[:80], at=call_site())
@@ -584,7 +588,7 @@ def parse_permutation(text: str) -> Expr:
         raise error.located(at=call_site()) from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ArgumentError(
-            f"swizzle({text[:60]!r}): no expression", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site()
+            f"swizzle({text[:60]!r}): no expression", legal="uid, integers, + - * // % & | ^ << >> ~7 ( )", at=call_site()
         ) from None
 
 
