@@ -1,6 +1,7 @@
 """Defects that a review found, each by the shortest program that shows it."""
 
 import re
+import time
 
 import attrs
 import numpy as np
@@ -224,3 +225,38 @@ def test_one_copy_needs_no_other_place():
     assert str(logical_product(Layout((2, 2), (2, 3)), Layout((3, 2), (0, 0)))) == "((2,2),(3,2)):((2,3),(0,0))"
     with pytest.raises(LayoutError, match="no complement"):
         logical_product(Layout((2, 2), (2, 3)), Layout(2))
+
+
+def chain_of(steps):
+    """A thread's tile, tiled again and again."""
+    chain = MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread)
+    for _ in range(steps - 4):
+        chain = chain.tile(1, 1)
+    return chain.split(1).done()
+
+
+HUGE = {
+    "accumulated in memory": MatMul.tile(2**20, 2**10).to(Block).tile(2**10, 2**10).to(Thread).split(1).tile(1, 1).done(),
+    "accumulated in registers": MatMul.tile(2**13, 2**13).to(Block).epilog(RF).split(8).tile(2**8, 2**8).to(Thread).tile(1, 1).split(1).done(),
+    "loaded to registers": MatMul.tile(2**12, 2**12).to(Block).split(2**10).tile(2**7, 2**7).to(Thread).load(A, RF).split(1).tile(1, 1).done(),
+    "loaded to shared memory": MatMul.tile(2**19, 64).to(Block).epilog(RF).split(8).load(A, SH).tile(2**16, 64).to(Warp).tile(1, 1).to(Lane).split(1).done(),
+    "partial sums": MatMul.tile(2**12, 2**12).to(Block).split_k(2, Warp, 8).tile(1, 1).to(Lane).split(1).done(),
+    "a micro-kernel": MatMul.tile(2**15, 2**15).to(Block).tile(2**10, 2**10).to(Thread).done(MicroKernel("own", DOT)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_what_is_too_large_is_refused_before_it_is_enumerated(name):
+    """Some of them asked NumPy for terabytes."""
+    start = time.process_time()
+    with pytest.raises(ResourceError):
+        _ = kernel(HUGE[name], 2**22, 2**20, 64).program().ir
+    assert time.process_time() - start < 1
+
+
+def test_chains_are_not_deeper_than_python_can_go_down():
+    right(kernel(chain_of(100), 8, 8, 4).program(), 8, 8, 4)
+    for steps in (101, 2000):
+        with pytest.raises(DecompositionError, match="a chain of more than 100 steps") as caught:
+            _ = kernel(chain_of(steps), 8, 8, 4).program().tree
+        assert "test_regressions.py" in caught.value.at

@@ -19,6 +19,10 @@ from fireiron.values.machine import Architecture, Block
 from fireiron.values.tensor import View
 from fireiron.values.units import count_in, unit_in
 
+MOST_STEPS = 100
+"""The most steps one below the other, those of copies counted with the steps around them: some ten do, and each is a level of the tree
+and perhaps of loops, through which every pass goes down."""
+
 
 @attrs.frozen
 class Refinement:
@@ -484,6 +488,7 @@ def grow(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tupl
     if not steps:
         return Node(spec, None, (Hole("open"),)), context.whole
     step, rest = steps[0], steps[1:]
+    _require_shallow(spec, step, context)
     here = attrs.evolve(context, origin=step.origin or context.origin)
     expansion = expanded(step, spec, here)
     here = here.after(expansion)
@@ -494,6 +499,13 @@ def grow(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tupl
         here = attrs.evolve(here, held={**held_by(grown[child.name]), **here.held}, unfinished=unfinished, whole=whole)
     children = tuple((child.name, grown[child.name]) for child in expansion.children)
     return Node(spec, step, expansion.program, children, expansion.facts), here.whole
+
+
+def _require_shallow(spec: Spec, step: Decomposition, context: Context) -> None:
+    if len(context.path) >= MOST_STEPS:
+        raise DecompositionError(
+            f"a chain of more than {MOST_STEPS} steps", within=f"{spec} / {step.label()}", at=step.origin, legal=f"at most {MOST_STEPS}"
+        )
 
 
 def expanded(step: Decomposition, spec: Spec, context: Context) -> Expansion:
@@ -545,6 +557,7 @@ def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context
     if not steps:
         return None
     step, rest = steps[0], steps[1:]
+    _require_shallow(spec, step, context)
     try:
         needed = step.threads(spec, context)
         if needed is not None:
@@ -553,7 +566,7 @@ def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context
     except FireironError as error:
         raise error.located(within=f"{spec} / {step.label()}", at=step.origin) from None
     behind = context.after(expansion)
-    counts = [count_workers(child.spec, rest, behind) for child in expansion.children if child.steps is None]
+    counts = [count_workers(child.spec, rest, behind.enter(child)) for child in expansion.children if child.steps is None]
     found = [count for count in counts if count is not None]
     return max(found) if found else None
 
