@@ -260,3 +260,32 @@ def test_chains_are_not_deeper_than_python_can_go_down():
         with pytest.raises(DecompositionError, match="a chain of more than 100 steps") as caught:
             _ = kernel(chain_of(steps), 8, 8, 4).program().tree
         assert "test_regressions.py" in caught.value.at
+
+
+ELEMENTS = "for (int i = 0; i < dst_size_m; ++i) for (int j = 0; j < dst_size_n; ++j) dst_at(i, j) = src_at(i, j);"
+TILE = """for (int i = 0; i < c_size_m; ++i) for (int j = 0; j < c_size_n; ++j) for (int p = 0; p < a_size_k; ++p)
+  c_at(i, j) = (accumulate || p ? c_at(i, j) : c_type(0)) + a_at(i, p) * b_at(p, j);"""
+PARTS = MatMul.tile(16, 16).to(Block).split_k(2, Warp, 4)
+STORE = Move.tile(4, 2).to(Lane)
+
+
+def test_the_simulator_takes_tiles_at_fixed_coordinates():
+    """Of the stack of partial sums each warp has its own: a view of two dimensions in a buffer of three."""
+    init, rest = Init.tile(4, 2).to(Lane).tile(1, 1).done(), MatMul.split(4).tile(4, 2).to(Lane).split(1).tile(1, 1).done()
+    chains = (
+        PARTS.split(4).tile(4, 4).to(Lane).done(MicroKernel("tile", TILE)),
+        PARTS.epilog(RF, init, STORE.tile(4, 1).done()).then(rest),
+        PARTS.epilog(RF, init, STORE.done(MicroKernel("elements", ELEMENTS))).then(rest),
+    )
+    a, b = (np.random.default_rng(seed).integers(-3, 4, (16, 16)).astype(np.float32) for seed in (1, 2))
+    for chain in chains:
+        program = kernel(chain, 16, 16, 16).program()
+        np.testing.assert_array_equal(simulate(program.ir, {"A": a, "B": b}).outputs["C"], a @ b)
+
+
+def test_names_that_passes_make_are_new():
+    """The loop of the first loads was called like the symbol."""
+    chain = MatMul.tile(8, 8).to(Block).split(4).pipeline(3).load(A, SH).load(B, SH).then(INNER)
+    program = kernel(chain, 16, sym("k_ahead"), 20).program()
+    assert "k_ahead2" in program.cuda
+    right(program, 16, 8, 20, k_ahead=8)
