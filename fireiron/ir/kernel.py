@@ -446,10 +446,10 @@ class SyncPoint(Stmt):
 class Kernel:
     """A whole kernel.
 
-    `grid` blocks of `threads` threads; `buffers` by name, parameters first; `symbols` are the run-time sizes, parameters
-    too. `body` is the program. `facts` are conditions on sizes that the launcher checks. `unchecked` are the reasons by
-    which a user took a check upon himself. `title` and `notes` go into the header of the printed kernel. `zeroed` names the
-    outputs that blocks add to: whoever launches sets them to zero before.
+    `grid` blocks of `threads` threads, of which tiles are dealt to the first `workers`: these run `body`. `buffers` by name,
+    parameters first; `symbols` are the run-time sizes, parameters too. `body` is the program. `facts` are conditions on sizes
+    that the launcher checks. `unchecked` are the reasons by which a user took a check upon himself. `title` and `notes` go into
+    the header of the printed kernel. `zeroed` names the outputs that blocks add to: whoever launches sets them to zero before.
     """
 
     name: str
@@ -466,11 +466,12 @@ class Kernel:
     shared_bytes: int = 0
     resident: int = 0
     zeroed: tuple[str, ...] = ()
+    workers: int = attrs.field(default=attrs.Factory(lambda kernel: kernel.threads, takes_self=True), kw_only=True)
 
     @property
     def thread(self) -> Var:
-        """The variable of a thread's number in its block."""
-        return Var(THREAD.name, 0, self.threads - 1)
+        """The variable of the number, in its block, of a thread to which tiles are dealt."""
+        return Var(THREAD.name, 0, self.workers - 1)
 
     @property
     def block(self) -> Var:
@@ -573,6 +574,10 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
     Names are bound before use and once; accesses fit their buffers and the specs; conditions are truth values; loop
     extents do not depend on the thread. With `final`, no hole and no sync point is left.
     """
+    if kernel.threads != kernel.workers:
+        raise VerificationError(
+            f"a block has {kernel.threads} threads, tiles are dealt to {kernel.workers}: no statement says what the others do"
+        )
     scope = {kernel.block, kernel.thread, *kernel.symbols}
     names = [buffer.name for buffer in kernel.buffers]
     if len(set(names)) != len(names):

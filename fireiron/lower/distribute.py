@@ -14,7 +14,7 @@ import numpy as np
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs
-from fireiron.lower.footprint import Array, active_mask, evaluate, grid_of, needed_variables
+from fireiron.lower.footprint import Array, active_mask, evaluate, grid_of, needed_variables, require_few
 from fireiron.spec import InitSpec
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, constant
 from fireiron.values.tensor import MatrixLayout, Storage, StorageMode
@@ -117,8 +117,9 @@ def holdings(kernel: Kernel, buffer: Buffer, uses: Iterable[Use]) -> tuple[Array
     threads, registers, elements = [], [], []
     for statement, loops, access in uses:
         grid = grid_of(kernel, loops, needed_variables(kernel, statement, access))
+        require_few(math.prod(grid.shape) * len(access.elements()), loops)
         mask = active_mask(statement, grid)
-        thread = np.broadcast_to(np.arange(kernel.threads), grid.shape)[mask]
+        thread = np.broadcast_to(np.arange(kernel.workers), grid.shape)[mask]
         for offset in access.elements():
             coordinates = access.coordinates(offset)
             number = np.zeros(grid.shape, dtype=np.int64)
