@@ -118,7 +118,7 @@ def environment():
         cpu = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "cpu": cpu,
         "python": platform.python_version(),
         "numpy": numpy.__version__,
@@ -152,7 +152,11 @@ def main():
     columns = ("total", *STAGES, "others")
     table = [[one["kernel"], one["arch"], *(one.get(column) for column in columns)] for one in found]
     print(tabulate(table, ["kernel", "arch", *columns], floatfmt=".1f"))
-    result = {**environment(), "unit": "CPU ms", "rows": [{k: round(v, 2) if isinstance(v, float) else v for k, v in r.items()} for r in found]}
+    result = {
+        **environment(),
+        "unit": "CPU ms",
+        "rows": [{k: round(v, 2) if isinstance(v, float) else v for k, v in r.items()} for r in found],
+    }
     if options.imports:
         result["import"] = round(import_milliseconds(), 1)
         print(f"import fireiron: {result['import']} ms")
