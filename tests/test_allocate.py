@@ -4,12 +4,12 @@ import pytest
 
 from fireiron import *
 from fireiron.executable.thread_move import MOVE
-from fireiron.expr import ZERO, Var, as_expr
 from fireiron.ir import Access, Buffer, Exec, For, verify
 from fireiron.ir import Kernel as Program
 from fireiron.lower.allocate import allocate, live_spans
-from fireiron.machine import as_architecture
-from fireiron.tensor import Mode, Tensor
+from fireiron.values.expr import ZERO, Var, as_expr
+from fireiron.values.machine import as_architecture
+from fireiron.values.tensor import Mode, Tensor
 
 THREAD = Var("thread", 0, 31)
 OUTSIDE = Tensor("g", (as_expr(4096), as_expr(1)), float32, GL, ColMajor)

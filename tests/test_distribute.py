@@ -5,12 +5,12 @@ import pytest
 
 from fireiron import *
 from fireiron.executable.thread_move import INIT, MOVE
-from fireiron.expr import TRUE, ZERO, Const, Var, as_expr, equal, less
 from fireiron.ir import Access, Buffer, Exec, For, verify
 from fireiron.ir import Kernel as Program
 from fireiron.lower.distribute import distribute
-from fireiron.machine import as_architecture
-from fireiron.tensor import Dealt, Mode, Tensor
+from fireiron.values.expr import TRUE, ZERO, Const, Var, as_expr, equal, less
+from fireiron.values.machine import as_architecture
+from fireiron.values.tensor import Dealt, Mode, Tensor
 
 THREADS = 32
 THREAD = Var("thread", 0, THREADS - 1)
