@@ -113,13 +113,13 @@ def level_mismatch(spec: Spec, level: Level) -> tuple[Mismatch, ...]:
 
 def type_mismatch(spec: Spec, operand: str, dtypes: tuple[DType, ...]) -> tuple[Mismatch, ...]:
     """Why an operand's element type is not the instruction's."""
-    got = spec.operands[operand].dtype
+    got = getattr(spec, operand).dtype
     return () if got in dtypes else (Mismatch(f"{operand} type", " or ".join(map(str, dtypes)), str(got)),)
 
 
 def memory_mismatch(spec: Spec, operand: str, memories: tuple[Memory, ...]) -> tuple[Mismatch, ...]:
     """Why an operand does not lie where the instruction wants it."""
-    got = spec.operands[operand].memory
+    got = getattr(spec, operand).memory
     return () if got in memories else (Mismatch(f"{operand} memory", " or ".join(memory.name for memory in memories), got.name),)
 
 

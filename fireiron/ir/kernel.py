@@ -69,6 +69,13 @@ class Access:
         """Elements per dimension."""
         return tuple(_extent(modes) for modes in self.modes)
 
+    @property
+    def reach(self) -> tuple[int, ...]:
+        """The largest offset of an element from `base`, per dimension."""
+        if self.points:
+            return tuple(max(offsets) for offsets in zip(*self.points, strict=True))
+        return tuple(offsets[-1] for offsets in _offsets(self.modes))
+
     def elements(self) -> tuple[tuple[int, ...], ...]:
         """Offsets from `base` of all elements: as an instruction numbers them, else the first dimension fastest."""
         return self.points or _elements(self.modes)
@@ -121,6 +128,12 @@ def _extent(modes: tuple[Mode, ...]) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _elements(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    return tuple(point[::-1] for point in itertools.product(*reversed(_offsets(modes))))
+
+
+@functools.lru_cache(maxsize=4096)
+def _offsets(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """The offsets of a tile's elements along each dimension, in ascending order of the modes' digits."""
     axes = []
     for dim in modes:
         offsets = [0]
@@ -128,8 +141,8 @@ def _elements(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...
             size, stride = constant(mode.size), constant(mode.stride)
             assert size is not None and stride is not None
             offsets = [offset + index * stride for index in range(size) for offset in offsets]
-        axes.append(offsets)
-    return tuple(tuple(reversed(point)) for point in itertools.product(*reversed(axes)))
+        axes.append(tuple(offsets))
+    return tuple(axes)
 
 
 @attrs.frozen(cache_hash=True)
