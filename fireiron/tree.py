@@ -6,7 +6,6 @@ A decomposition is one pure function, `expand(spec, context)`: the children are 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,17 +17,16 @@ from fireiron.errors import DecompositionError, FireironError, IncompleteError
 from fireiron.expr import ONE, TRUE, Const, Expr, Var, all_of
 from fireiron.ir import Access, Buffer, Exec, Hole, Kernel, Stmt, execs
 from fireiron.machine import Architecture, Block
+from fireiron.places import is_own
 from fireiron.spec import Spec
 from fireiron.tensor import View
 from fireiron.units import count_in, unit_in
-
-_PACKAGE = str(Path(__file__).parent) + os.sep
 
 
 def call_site() -> str | None:
     """`file.py:12` of the nearest caller outside this package."""
     frame = sys._getframe(1)
-    while frame is not None and (frame.f_code.co_filename.startswith(_PACKAGE) or frame.f_code.co_filename.startswith("<attrs")):
+    while frame is not None and (is_own(frame.f_code.co_filename) or frame.f_code.co_filename.startswith("<attrs")):
         frame = frame.f_back  # type: ignore[assignment]
     if frame is None:
         return None

@@ -22,7 +22,7 @@ start = time.perf_counter()
 import fireiron
 imported = time.perf_counter()
 import importlib, fireiron.compiler
-module = importlib.import_module("strategies." + sys.argv[1])
+module = importlib.import_module("fireiron.strategies." + sys.argv[1])
 spec = module.spec(*module.SIZES)
 ready = time.perf_counter()
 program = module.strategy(spec).program("sm_90")

@@ -5,7 +5,7 @@ import pkgutil
 
 import numpy as np
 
-import strategies
+from fireiron import strategies
 from fireiron import *
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(strategies.__path__) if not module.name.startswith("_"))
@@ -14,7 +14,7 @@ NAMES = sorted(module.name for module in pkgutil.iter_modules(strategies.__path_
 
 def library(name):
     """A module of the strategy library."""
-    return importlib.import_module(f"strategies.{name}")
+    return importlib.import_module(f"fireiron.strategies.{name}")
 
 
 def integers(shape, dtype, generator, low=-2, high=3):

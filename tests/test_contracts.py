@@ -287,9 +287,9 @@ def kernel_of_lanes(one):
     if type(one).__name__ in ("LaneMove", "LaneInit"):
         return strategy_of(HMMA_16816_F32)(spec_of(HMMA_16816_F32))
     if isinstance(one, LaneAtomicAdd):
-        module = importlib.import_module("strategies.split_k_blocks")
+        module = importlib.import_module("fireiron.strategies.split_k_blocks")
         return module.strategy(module.spec(64, 64, 256))
-    module = importlib.import_module("strategies.wmma_simple")
+    module = importlib.import_module("fireiron.strategies.wmma_simple")
     return module.strategy(module.spec(64, 64, 32))
 
 
