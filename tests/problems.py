@@ -5,8 +5,8 @@ import pkgutil
 
 import numpy as np
 
-from fireiron import strategies
 from fireiron import *
+from fireiron import strategies
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(strategies.__path__) if not module.name.startswith("_"))
 """The library strategies."""
@@ -33,6 +33,16 @@ def stored(array, layout, xp=np, ld=None):
         view = whole[:rows, :]
     view[...] = xp.asarray(array)
     return view
+
+
+def called(kernel, *arrays, **options):
+    """The kernel on NumPy inputs, each of which is first stored in the order that the kernel was made for."""
+    spec = kernel.program.spec
+    return kernel(*(_ordered(spec, name, one) for name, one in zip(spec.inputs, arrays, strict=True)), **options)
+
+
+def _ordered(spec, name, array):
+    return np.asarray(array, order="C" if spec.operands[name].tensor.layout.order == "row" else "F")
 
 
 SIZES = ((1, 1, 1), (128, 128, 64), (129, 127, 9), (100, 50, 30), (1000, 500, 300), (7, 260, 65))

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from problems import library, stored
 
 from fireiron import *
 
@@ -63,3 +65,74 @@ def test_users_own_strategies_beside_an_installation(own_strategies: Path, tmp_p
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     assert not (place / "strategies").exists()
     assert used(own_strategies, place) == place / "fireiron" / "strategies" / "gemm_nn.py"
+
+
+# ---------------------------------------------------------------------------------------------- the simulator is as strict as a GPU
+
+ROWS = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
+
+
+def product(**options):
+    """A small kernel, and a, b and a @ b for it in NumPy's own order."""
+    kernel = library("naive").strategy(MatMul(20, 12, 8, **options)(GL, GL, GL)(Kernel)).compile("sm_80")
+    a, b = np.arange(160, dtype=np.float32).reshape(20, 8) % 5, np.arange(96, dtype=np.float32).reshape(8, 12) % 7
+    return kernel, a, b, a @ b
+
+
+def test_rows_are_refused_where_columns_are_meant():
+    kernel, a, b, c = product()
+    with pytest.raises(LaunchError, match="A has other strides than the kernel was made for \\(ColMajor\\)") as caught:
+        kernel(a, b)
+    assert "make the spec with A=RowMajor" in str(caught.value) and "numpy.asfortranarray" in str(caught.value)
+    with pytest.raises(LaunchError, match="B has other strides"):
+        kernel(np.asfortranarray(a), b)
+    with pytest.raises(LaunchError, match="out has other strides") as caught:
+        kernel(np.asfortranarray(a), np.asfortranarray(b), out=np.empty_like(c, order="C"))
+    assert "make the spec with C=RowMajor" in str(caught.value)
+    result = kernel(np.asfortranarray(a), np.asfortranarray(b))
+    assert np.array_equal(result, c) and result.flags.f_contiguous
+
+
+def test_columns_are_refused_where_rows_are_meant():
+    kernel, a, b, c = product(**ROWS)
+    with pytest.raises(LaunchError, match="other strides") as caught:
+        kernel(np.asfortranarray(a), b)
+    assert "A=ColMajor" in str(caught.value) and "numpy.ascontiguousarray" in str(caught.value)
+    result = kernel(a, b)
+    assert np.array_equal(result, c) and result.flags.c_contiguous
+
+
+def test_leading_dimensions_are_checked_and_kept():
+    kernel, a, b, c = product(A=RowMajor(ld=11), B=RowMajor, C=RowMajor(ld=16))
+    with pytest.raises(LaunchError, match="A has other strides") as caught:
+        kernel(a, b)
+    assert "ld=..." in str(caught.value)
+    result = kernel(stored(a, RowMajor, ld=11), b)
+    assert np.array_equal(result, c) and result.strides == (64, 4)
+    assert kernel(stored(a, RowMajor, ld=11), b, out=result) is result
+
+
+@pytest.mark.parametrize("what", ["stream", "type", "overlap", "alignment", "broadcast", "reversed"])
+def test_what_a_gpu_refuses_is_refused_of_numpy(what):
+    kernel, a, b, _ = product(**ROWS)
+    shifted = np.empty(4 * 160 + 16, np.uint8)[4 : 4 + 4 * 160].view(np.float32).reshape(20, 8)
+    square = library("naive").strategy(MatMul(8, 8, 8, **ROWS)(GL, GL, GL)(Kernel)).compile("sm_80")
+    whole = np.zeros((8, 8), np.float32)
+    calls = {
+        "stream": (lambda: kernel(a, b, stream=0), ArgumentError, "stream= is for arrays on a GPU"),
+        "type": (lambda: kernel(a.astype(np.float64), b), LaunchError, "A has elements of another type"),
+        "overlap": (lambda: square(whole, np.ones((8, 8), np.float32), out=whole), LaunchError, "out overlaps A in memory"),
+        "alignment": (lambda: kernel(shifted, b), LaunchError, "A starts at an address that is no multiple of 16 bytes"),
+        "broadcast": (lambda: kernel(np.broadcast_to(a[:1], (20, 8)), b), LaunchError, "A has other strides"),
+        "reversed": (lambda: kernel(a[::-1], b), LaunchError, "A has other strides"),
+    }
+    call, kind, message = calls[what]
+    with pytest.raises(kind, match=message):
+        call()
+
+
+def test_matmul_takes_arrays_that_start_anywhere():
+    shifted = np.empty(4 * 64 + 16, np.uint8)[4 : 4 + 4 * 64].view(np.float32).reshape(8, 8)
+    shifted[...] = np.eye(8)
+    b = np.arange(64, dtype=np.float32).reshape(8, 8)
+    assert np.array_equal(matmul(shifted, b), b)
