@@ -11,8 +11,8 @@ import pytest
 from contenders import triton
 from tuned import tuned
 
+from fireiron.measure.timing import cublas
 from fireiron.strategies import hmma_ampere
-from fireiron.timing import cublas
 
 SHAPES = list(itertools.product((1024, 2048, 4096), repeat=3))
 

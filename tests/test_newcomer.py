@@ -20,7 +20,7 @@ USES = """
 import sys
 sys.path[:0] = sys.argv[1:]
 import numpy, strategies, fireiron
-from fireiron import library
+from fireiron.language import library
 assert strategies.MINE and fireiron.__file__.startswith(sys.argv[2])
 from fireiron.strategies import gemm_nn
 from fireiron.strategies.hmma_ampere import spec, strategy

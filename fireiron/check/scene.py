@@ -11,8 +11,8 @@ import attrs
 import numpy as np
 
 from fireiron.errors import VerificationError
-from fireiron.expr import Expr, Sum, Var, compiled, conjuncts, constant
 from fireiron.ir import Access, Exec, For, Kernel, Let, Stmt, scratch_access, statements
+from fireiron.values.expr import Expr, Sum, Var, compiled, conjuncts, constant
 
 Array = Any
 

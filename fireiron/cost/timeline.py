@@ -14,8 +14,8 @@ import numpy as np
 
 from fireiron.cost.amounts import Operation
 from fireiron.cost.work import Work
-from fireiron.expr import Expr, conjuncts, constant
 from fireiron.ir import BLOCK_SCOPE, Barrier, Commit, Exec, For, Stmt, Wait
+from fireiron.values.expr import Expr, conjuncts, constant
 
 MOST_WALKED = 24
 """Iterations of one loop that are walked at most."""

@@ -18,10 +18,10 @@ from fireiron.check.scene import Scene
 from fireiron.cost.accesses import WARP, Accesses
 from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
 from fireiron.errors import ArgumentError
-from fireiron.expr import FALSE, conjuncts, constant
 from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Buffer, Comment, Exec, For, Kernel, Let, Stmt
-from fireiron.machine import GL, SH
 from fireiron.spec import Spec
+from fireiron.values.expr import FALSE, conjuncts, constant
+from fireiron.values.machine import GL, SH
 
 Array = Any
 

@@ -10,13 +10,13 @@ import attrs
 from fireiron.compiler import Program
 from fireiron.draw import colours
 from fireiron.draw.shapes import INK, PALE, Line, Page, Picture, Rect, text_width, wrapped
-from fireiron.expr import constant
+from fireiron.inspect.show import main_child, short
 from fireiron.ir import Barrier, For, Kernel, Stmt, execs, statements
-from fireiron.machine import Level
-from fireiron.show import main_child, short
+from fireiron.language.tree import Node
 from fireiron.spec import Spec
-from fireiron.tensor import Tensor
-from fireiron.tree import Node
+from fireiron.values.expr import constant
+from fireiron.values.machine import Level
+from fireiron.values.tensor import Tensor
 
 WIDTH: Final = 900
 _BOX: Final = 452.0

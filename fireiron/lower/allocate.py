@@ -6,8 +6,8 @@ import attrs
 
 from fireiron.errors import DecompositionError, ResourceError
 from fireiron.ir import Buffer, Exec, For, Kernel, Stmt, execs
-from fireiron.machine import SH
-from fireiron.usage import Stages, pipelines, shared_usage, usage_lines
+from fireiron.ir.usage import Stages, pipelines, shared_usage, usage_lines
+from fireiron.values.machine import SH
 
 
 def allocate(kernel: Kernel) -> Kernel:

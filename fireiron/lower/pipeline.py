@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.expr import FALSE, TRUE, Expr, Var, all_of, as_expr, constant, less, mod
 from fireiron.ir import Access, Comment, Commit, Completion, Exec, For, Kernel, Let, Stmt, SyncPoint, execs, statements
-from fireiron.machine import GL, SH
 from fireiron.spec import MoveSpec
+from fireiron.values.expr import FALSE, TRUE, Expr, Var, all_of, as_expr, constant, less, mod
+from fireiron.values.machine import GL, SH
 
 MOST_UNROLLED = 64
 """Steps of a loop whose loads go to registers."""

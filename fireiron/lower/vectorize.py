@@ -5,11 +5,11 @@ from __future__ import annotations
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.expr import ONE, Const, Expr
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt
-from fireiron.machine import GL, SH
-from fireiron.opaque import tile_origin
+from fireiron.ir.opaque import tile_origin
 from fireiron.spec import MoveSpec
+from fireiron.values.expr import ONE, Const, Expr
+from fireiron.values.machine import GL, SH
 
 
 def vectorize(kernel: Kernel) -> Kernel:

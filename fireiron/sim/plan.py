@@ -13,11 +13,11 @@ from typing import Any, Final, TypeAlias
 import attrs
 import numpy as np
 
-from fireiron.expr import FALSE, TRUE, Expr, Var, compiled, conjuncts
 from fireiron.ir import Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Stmt, Wait, scratch_access
-from fireiron.machine import GL, SH, Block
 from fireiron.spec import MatMulSpec, MoveSpec
-from fireiron.tensor import swizzled
+from fireiron.values.expr import FALSE, TRUE, Expr, Var, compiled, conjuncts
+from fireiron.values.machine import GL, SH, Block
+from fireiron.values.tensor import swizzled
 
 Array: TypeAlias = Any
 Environment: TypeAlias = "dict[str, Any]"
