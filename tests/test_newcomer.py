@@ -136,3 +136,38 @@ def test_matmul_takes_arrays_that_start_anywhere():
     shifted[...] = np.eye(8)
     b = np.arange(64, dtype=np.float32).reshape(8, 8)
     assert np.array_equal(matmul(shifted, b), b)
+
+
+# ---------------------------------------------------------------------------------------------- the cost model
+
+
+def test_a_strategy_is_predicted_for_the_gpu_that_is_named():
+    """As docs/cost-model.md says: the strategy has no target of its own, so it is lowered for the GPU's."""
+    module = library("small")
+    bound = module.strategy(module.spec(256, 256, 256))
+    assert predict(bound, "A100").gpu.name.startswith("A100")
+    assert predict(bound, "A100").us == predict(bound.program("sm_80"), "A100").us
+    assert predict(bound).gpu.name.startswith("H200")
+    with pytest.raises(ArgumentError, match="does not run sm_90"):
+        predict(bound.program("sm_90"), "A100")
+
+
+SHAPES = ((64, 64, 64), (256, 256, 4096), (1024, 1024, 1024), (4096, 4096, 4096), (8192, 8192, 64))
+
+
+@pytest.mark.parametrize("name", ["naive", "gemm_nn", "small", "hmma_ampere", "split_k", "wmma_simple", "listing_2"])
+def test_the_bottleneck_is_first_in_its_table(name):
+    """Unless multiprocessors are mostly empty; then the line of the bottleneck says so, and no row is marked."""
+    module = library(name)
+    for sizes in SHAPES:
+        found = predict(module.strategy(module.spec(*sizes)))
+        rows = str(found).split("\n\n")[1].splitlines()[2:]
+        shares = [int(row.split("%")[0].split()[-1]) for row in rows]
+        assert shares == sorted(shares, reverse=True)
+        if found.bottleneck == "tail (waves)":
+            assert found.filled < 0.5 and "% of the multiprocessors' time has no block" in str(found)
+            assert not [row for row in rows if "<--" in row]
+        else:
+            assert rows[0].startswith(found.bottleneck) and rows[0].endswith("<-- bottleneck")
+        for phase in found.phases:
+            assert phase.bounds[phase.limit] == max(phase.bounds.values())
