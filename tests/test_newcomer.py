@@ -11,6 +11,7 @@ import pytest
 from problems import library, stored
 
 from fireiron import *
+from fireiron.language.library import find
 
 ROOT = Path(__file__).parent.parent
 
@@ -171,3 +172,39 @@ def test_the_bottleneck_is_first_in_its_table(name):
             assert rows[0].startswith(found.bottleneck) and rows[0].endswith("<-- bottleneck")
         for phase in found.phases:
             assert phase.bounds[phase.limit] == max(phase.bounds.values())
+
+
+# ---------------------------------------------------------------------------------------------- micro-kernels
+
+DOT = "for (int k = 0; k < a_size_k; ++k) { c[0] += a_at(0, k) * b_at(k, 0); }"
+
+WITH_FILE = """
+from fireiron import *
+strategy = MatMul.tile(16, 16).to(Block).epilog(RF).tile(1, 1).to(Thread).split(8).done("{name}")
+"""
+
+
+def test_a_micro_kernel_lies_beside_its_strategy(tmp_path, monkeypatch):
+    """Wherever the work is done; a file of the same name in the working directory is not meant."""
+    beside, elsewhere = tmp_path / "beside", tmp_path / "elsewhere"
+    beside.mkdir()
+    elsewhere.mkdir()
+    (beside / "mine.py").write_text(WITH_FILE.format(name="own_dot.cu"))
+    (beside / "own_dot.cu").write_text(DOT)
+    (elsewhere / "own_dot.cu").write_text("// another one")
+    monkeypatch.chdir(elsewhere)
+    assert find(str(beside / "mine.py")).strategy.steps[-1].executable.text == DOT
+    (beside / "own_dot.cu").unlink()
+    assert find(str(beside / "mine.py")).strategy.steps[-1].executable.text == "// another one"
+    (elsewhere / "own_dot.cu").unlink()
+    with pytest.raises(ArgumentError, match=r"'own_dot.cu' cannot be read: it does not exist") as caught:
+        find(str(beside / "mine.py"))
+    assert f"{beside / 'own_dot.cu'} and {elsewhere / 'own_dot.cu'}" in str(caught.value)
+
+
+def test_a_micro_kernel_of_the_working_directory_where_there_is_no_file(tmp_path, monkeypatch):
+    (tmp_path / "own_dot.cu").write_text(DOT)
+    monkeypatch.chdir(tmp_path)
+    scope = {}
+    exec(compile(WITH_FILE.format(name="own_dot.cu"), "<stdin>", "exec"), scope)
+    assert scope["strategy"].steps[-1].executable.text == DOT
