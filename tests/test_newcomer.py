@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 from problems import library, stored
 
 from fireiron import *
+from fireiron.cli import main
+from fireiron.gpu import launch, toolchain
 from fireiron.language.library import find
 
 ROOT = Path(__file__).parent.parent
@@ -200,6 +204,94 @@ def test_a_micro_kernel_lies_beside_its_strategy(tmp_path, monkeypatch):
     with pytest.raises(ArgumentError, match=r"'own_dot.cu' cannot be read: it does not exist") as caught:
         find(str(beside / "mine.py"))
     assert f"{beside / 'own_dot.cu'} and {elsewhere / 'own_dot.cu'}" in str(caught.value)
+
+
+GARBAGE = MatMul.tile(16, 16).to(Block).epilog(RF).tile(1, 1).to(Thread).split(8).done("this is no C++ at all;")
+GOOD = MatMul.tile(16, 16).to(Block).epilog(RF).tile(1, 1).to(Thread).split(8).done(DOT)
+
+needs_nvrtc = pytest.mark.skipif(not toolchain.toolchains(), reason="needs NVRTC (pip install fireiron[check])")
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A file with a micro-kernel that is no C++, and with one that is."""
+    (tmp_path / "texts.py").write_text(f"from fireiron import *\ngarbage = {GARBAGE!r}\ngood = {GOOD!r}\n")
+    return str(tmp_path / "texts.py")
+
+
+SMALL = ["-M", "32", "-N", "32", "-K", "16", "--arch", "sm_80"]
+
+
+@needs_nvrtc
+def test_a_garbage_micro_kernel_is_found_without_a_gpu(files, capsys, monkeypatch):
+    """The simulator takes the spec's meaning, so the text is compiled beside it."""
+    monkeypatch.setattr(launch, "gpu_available", lambda: False)
+    assert main(["run", f"{files}:garbage", *SMALL]) == 1
+    out = capsys.readouterr().out
+    assert "FAIL" in out and "the text does not compile" in out and "this is no C++ at all" in out
+    assert main(["check", f"{files}:garbage", *SMALL]) == 1
+    out = capsys.readouterr().out
+    assert "micro-kernel" in out and "1 error" in out
+    assert main(["run", f"{files}:good", *SMALL]) == 0
+    out = capsys.readouterr().out
+    assert "PASS" in out and "the text compiles (NVRTC" in out and "what it computes is only checked on a GPU" in out
+    assert main(["check", f"{files}:good", *SMALL]) == 0
+    assert "0 errors" in capsys.readouterr().out
+
+
+def test_what_was_not_compiled_is_said(files, capsys, monkeypatch):
+    monkeypatch.setattr(launch, "gpu_available", lambda: False)
+    monkeypatch.setattr(toolchain, "toolchains", tuple)
+    for name in ("garbage", "good"):
+        assert main(["run", f"{files}:{name}", *SMALL]) == 0
+        assert "NOT compiled: no CUDA compiler for sm_80" in capsys.readouterr().out
+        assert main(["check", f"{files}:{name}", *SMALL, "--json"]) == 0
+        (finding,) = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["kind"] == "micro-kernel"]
+        assert finding["severity"] == "warning" and "NOT compiled" in finding["message"]
+
+
+# ---------------------------------------------------------------------------------------------- compile() compiles
+
+PROBLEM = MatMul(32, 32, 16)(GL, GL, GL)(Kernel)
+
+
+def shown(error: BaseException) -> list[str]:
+    """The files that a traceback of the error goes through."""
+    return [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+
+
+@needs_nvrtc
+def test_compile_compiles_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(launch, "gpu_available", lambda: False)
+    with pytest.raises(LaunchError, match="refuses the source for sm_80") as caught:
+        GARBAGE(PROBLEM).compile("sm_80")
+    assert "this is no C++ at all" in str(caught.value)
+    with pytest.raises(LaunchError, match="NVRTC"):
+        GOOD(PROBLEM).compile("sm_80", ("--no-such-option",))
+    kernel = GOOD(PROBLEM).compile("sm_80")
+    assert "compiled" in vars(kernel) and kernel.resources.registers
+
+
+def test_compile_needs_no_compiler(monkeypatch):
+    monkeypatch.setattr(toolchain, "toolchains", tuple)
+    kernel = GARBAGE(PROBLEM).compile("sm_80")
+    assert "compiled" not in vars(kernel)
+    with pytest.raises(LaunchError, match="no installed CUDA compiler"):
+        _ = kernel.resources
+
+
+def test_errors_come_at_compile_and_are_short():
+    copy = Move.tile(1, 1).to(Thread).done()
+    racy = MatMul.tile(32, 32).to(Block).split(8).load(A, SH, copy).no_sync().load(B, SH, copy).no_sync().tile(4, 4).to(Thread)
+    racy = racy.split(1).tile(1, 1).done()
+    open_leaf = MatMul.tile(16, 16).to(Block)
+    for strategy, kind in ((racy, SynchronizationError), (open_leaf, IncompleteError)):
+        with pytest.raises(kind) as caught:
+            strategy(PROBLEM).compile("sm_80")
+        frames = shown(caught.value)
+        assert len(frames) <= 3 and frames[0] == __file__
+        assert len("".join(traceback.format_exception(caught.value)).splitlines()) < 25
+        assert caught.value.__cause__ is None and caught.value.__suppress_context__
 
 
 def test_a_micro_kernel_of_the_working_directory_where_there_is_no_file(tmp_path, monkeypatch):

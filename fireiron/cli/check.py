@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fireiron.cli.arguments import Add, add_strategy, strategy_of
 from fireiron.cli.output import FAILED, paint, print_json
+from fireiron.cli.texts import examined
 from fireiron.errors import DecompositionError, FireironError, ResourceError, SynchronizationError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fireiron.check import check
+    from fireiron.check import check, ordered
     from fireiron.language.tree import require_complete
 
     program = _program_or_error(arguments)
@@ -29,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         require_complete(program.tree)
         try:
-            findings = list(check(program.ir))
+            findings = list(ordered((*check(program.ir), *_of_texts(program))))
         except (SynchronizationError, ResourceError, DecompositionError) as error:
             findings = [_finding(error)]
     counts = {severity: sum(one.severity == severity for one in findings) for severity in ("error", "warning", "note")}
@@ -59,6 +60,17 @@ def _finding(error: FireironError) -> Any:
     kinds: Mapping[type[FireironError], str] = {SynchronizationError: "race", ResourceError: "resources"}
     details = {name: str(value) for name, value in (("in", error.within), ("legal", error.legal), ("do", error.hint)) if value is not None}
     return Finding(kinds.get(type(error), "decomposition"), "error", None, str(error), error.at, None, details)
+
+
+def _of_texts(program: Program) -> Iterator[Any]:
+    """What is known of the texts of micro-kernels, which no check of the IR looks into."""
+    from fireiron.check import Finding
+
+    known = examined(program)
+    if known is not None:
+        severity = "error" if known.error is not None else "note" if known.compiled else "warning"
+        message = str(known) if known.error is None else f"{known}: {known.error}"
+        yield Finding("micro-kernel", severity, None, message)
 
 
 def _print_findings(findings: Sequence[Any]) -> None:

@@ -71,7 +71,8 @@ class MicroKernel(Executable):
     def of(text: str, **options: Any) -> MicroKernel:
         """A micro-kernel from CUDA C++ text, or from the name of a `.cu` file that is read now.
 
-        A name that is relative means a file beside the Python file that calls this, or else one in the working directory. Legal for a text that is not empty, or a file that can be read; the options are the other fields of the class.
+        A name that is relative means a file beside the Python file that calls this, or else one in the working directory. Legal for a
+        text that is not empty, or a file that can be read; the options are the other fields of the class.
         """
         if isinstance(text, str) and "\n" not in text and text.endswith((".cu", ".cuh")):
             return MicroKernel(Path(text).stem, _read(text), source=text, **options)

@@ -63,6 +63,17 @@ class CompiledKernel:
         with self.program.timed("nvrtc"):
             return cache.compile_cached(text, self.program.architecture.name, options=self.options, newest=newest)
 
+    def ready(self) -> CompiledKernel:
+        """The kernel with everything made that can be made here: lowered, checked, printed, and compiled where an NVRTC for the target
+        is installed.
+
+        Raises: the errors of all these stages; LaunchError where NVRTC refuses the text or an option.
+        """
+        _ = self.program.cuda
+        if toolchain.serving(self.program.architecture.name) is not None:
+            _ = self.compiled
+        return self
+
     @functools.cached_property
     def resources(self) -> toolchain.KernelResources:
         """Registers and spills, as ptxas reports them, and the shared memory that a block takes, static and dynamic together."""
