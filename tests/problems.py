@@ -7,6 +7,7 @@ import numpy as np
 
 from fireiron import *
 from fireiron import strategies
+from fireiron.gpu.kernel import CompiledKernel
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(strategies.__path__) if not module.name.startswith("_"))
 """The library strategies."""
@@ -33,6 +34,11 @@ def stored(array, layout, xp=np, ld=None):
         view = whole[:rows, :]
     view[...] = xp.asarray(array)
     return view
+
+
+def simulated(strategy, target):
+    """The kernel of a bound strategy, for the simulator alone: NVRTC does not see it."""
+    return CompiledKernel(strategy.program(target))
 
 
 def called(kernel, *arrays, **options):

@@ -17,7 +17,7 @@ from instructions import (
     through,
     through_choices,
 )
-from problems import called, integers, stored
+from problems import called, integers, simulated, stored
 
 import fireiron
 from fireiron import *
@@ -212,7 +212,7 @@ def test_products(form):
     for layouts in layouts_of(form):
         spec = spec_of(form, *layouts)
         a, b = integers((32, 64), form.factors["A"], generator), integers((64, 32), form.factors["B"], generator)
-        kernel = strategy_of(form)(spec).compile(first_target(form.capability))
+        kernel = simulated(strategy_of(form)(spec), first_target(form.capability))
         assert form.opcode in kernel.asm["cuda"]
         assert np.array_equal(called(kernel, a, b), spec.reference(a, b))
 
@@ -222,7 +222,7 @@ def test_probes(form):
     """Each element of A and of B comes out in its place; the same probes run on a GPU in test_probe_gpu.py."""
     depth = max(form.shape[2], 4)
     spec = spec_of(form, *layouts_of(form)[0], sizes=(16, 16, depth))
-    kernel = strategy_of(form, tiles=(16, 16), chunk=depth)(spec).compile(first_target(form.capability))
+    kernel = simulated(strategy_of(form, tiles=(16, 16), chunk=depth)(spec), first_target(form.capability))
     for a, b in probes_of(form):
         assert np.array_equal(called(kernel, a, b), spec.reference(a, b))
 
@@ -234,7 +234,7 @@ def test_adds_to_c(form):
     a, b = integers((32, 64), form.factors["A"], generator), integers((64, 32), form.factors["B"], generator)
     c = integers((32, 32), form.result, generator, -50, 50)
     out = stored(c, spec.C.tensor.layout)
-    called(strategy_of(form, accumulate=True)(spec).compile(first_target(form.capability)), a, b, out=out)
+    called(simulated(strategy_of(form, accumulate=True)(spec), first_target(form.capability)), a, b, out=out)
     assert np.array_equal(out, spec.reference(a, b) + c)
 
 
@@ -275,7 +275,7 @@ def test_mma_tile_chooses_for_the_target(target, dtype, c_dtype, chunk, expected
         assert used.name == expected + (f"_{layout}" if layout else "")
         generator = np.random.default_rng(9)
         left, right = (integers(shape, spec.operands[name].dtype, generator) for name, shape in (("A", (32, 64)), ("B", (64, 32))))
-        assert np.array_equal(called(strategy(spec).compile(target), left, right), spec.reference(left, right))
+        assert np.array_equal(called(simulated(strategy(spec), target), left, right), spec.reference(left, right))
 
 
 def test_none_left_on_older_targets():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import pytest
 from problems import library, stored
 
 from fireiron import *
+from fireiron import compiler
 from fireiron.cli import main
 from fireiron.gpu import launch, toolchain
+from fireiron.inspect import explain as inspect_explain
 from fireiron.language.library import find
 
 ROOT = Path(__file__).parent.parent
@@ -300,3 +303,73 @@ def test_a_micro_kernel_of_the_working_directory_where_there_is_no_file(tmp_path
     scope = {}
     exec(compile(WITH_FILE.format(name="own_dot.cu"), "<stdin>", "exec"), scope)
     assert scope["strategy"].steps[-1].executable.text == DOT
+
+
+# ---------------------------------------------------------------------------------------------- the command line answers at once
+
+
+class Terminal(io.StringIO):
+    """A stream that says that a person reads it."""
+
+    def isatty(self):
+        return True
+
+
+def refuse_to_lower(*_, **__):
+    raise AssertionError("nothing is lowered here")
+
+
+def test_the_list_lowers_nothing(capsys, monkeypatch):
+    """Names, sizes, tunables, records and what it is are in the files; threads and bytes are for one strategy, or for a target."""
+    monkeypatch.setattr(compiler, "grow_tree", refuse_to_lower)
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    assert "hmma_ampere" in out and "threads" not in out.splitlines()[0]
+    assert main(["list", "--json"]) == 0
+    assert {"name", "sizes", "tunables", "tuned", "what it is"} == json.loads(capsys.readouterr().out)[0].keys()
+    with pytest.raises(AssertionError, match="nothing is lowered"):
+        main(["list", "naive"])
+
+
+def test_the_list_of_a_target_comes_row_by_row(capsys, monkeypatch):
+    def grown(spec, steps, *rest):
+        printed.append(capsys.readouterr().out)
+        return real(spec, steps, *rest)
+
+    real, printed = compiler.grow_tree, []
+    monkeypatch.setattr(compiler, "grow_tree", grown)
+    assert main(["list", "--arch", "sm_80"]) == 0
+    assert printed[0].splitlines()[0].split()[:2] == ["name", "sizes"] and "shared bytes" in printed[0]
+    rows = "".join(printed[1:])
+    assert "gemm_nn" in rows.split("naive")[0], "the first rows are printed before the last ones are lowered"
+
+
+COMMANDS = {
+    "show": [], "emit": [], "check": [], "run": ["--simulate"], "explain": [], "cost": [], "diff": ["naive"], "draw": ["--what", "tree", "-o", "-"],
+    "export": ["--no-cubin", "-o", "folder"], "tune": ["--predict"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_terminal_is_told_at_once_what_is_under_way(command, capsys, monkeypatch, tmp_path):
+    """Before anything is lowered; and the line is gone before the result is printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "gpu_available", lambda: False)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    before = []
+
+    def grown(spec, steps, *rest):
+        before.append(terminal.getvalue())
+        return real(spec, steps, *rest)
+
+    real = compiler.grow_tree
+    for module in (compiler, inspect_explain):
+        monkeypatch.setattr(module, "grow_tree", grown)
+    name = "listing_1" if command == "tune" else "naive"
+    extra = ["--jobs", "1"] if command == "tune" else []
+    assert main([command, name, *COMMANDS[command], *SMALL, *extra]) == 0
+    assert terminal.getvalue().lstrip("\r\x1b[K").split(" ...")[0].endswith((name, "naive")), terminal.getvalue()
+    assert all(" ..." in said for said in before)
+    assert terminal.getvalue().endswith("\r\x1b[K")
+    assert capsys.readouterr().out

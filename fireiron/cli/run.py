@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fireiron.cli.arguments import Add, add_strategy, assignment, natural, positive, strategy_of
-from fireiron.cli.output import FAILED, paint, print_json, progress
+from fireiron.cli.output import FAILED, paint, print_json, progress, working
 from fireiron.cli.texts import examined
 from fireiron.errors import ArgumentError, SimulationError
 
@@ -46,12 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Random small integers through the kernel, compared exactly with the spec's meaning."""
     from fireiron.gpu import launch
 
-    gpu = not arguments.simulate and launch.gpu_available()
-    if gpu and arguments.blocks is not None:
-        raise ArgumentError("a sample of blocks is simulated, there is none on a GPU", hint="--simulate, or leave --blocks out")
-    architecture = arguments.arch or (launch.device_arch() if gpu else None)
-    program = strategy_of(arguments).program(architecture)
-    _ = program.ir  # refused before a line is printed
+    with working(f"building {arguments.strategy}"):
+        gpu = not arguments.simulate and launch.gpu_available()
+        if gpu and arguments.blocks is not None:
+            raise ArgumentError("a sample of blocks is simulated, there is none on a GPU", hint="--simulate, or leave --blocks out")
+        architecture = arguments.arch or (launch.device_arch() if gpu else None)
+        program = strategy_of(arguments).program(architecture)
+        _ = program.ir  # refused before a line is printed
     symbols = _symbol_values(program.spec, arguments)
     seed = time.time_ns() % 2**32 if arguments.seed is None else arguments.seed
     say = _Report(arguments.json)
