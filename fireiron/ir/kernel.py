@@ -225,6 +225,12 @@ class Stmt:
         """The expressions of the statement itself, without those of its children."""
         return ()
 
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Stmt:
+        """The statement with variables replaced in its own expressions, not in its children's."""
+        if self.expressions:
+            raise unknown(self, "substitution")
+        return self
+
 
 def unknown(statement: Stmt, reader: str) -> VerificationError:
     """The error of a pass or reader that meets a kind of statement it has no rule for."""
@@ -260,6 +266,10 @@ class Let(Stmt):
         """Its value."""
         return (self.value,)
 
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Let:
+        """The name for the value with variables replaced."""
+        return attrs.evolve(self, value=self.value.substitute(values))
+
 
 @attrs.frozen(cache_hash=True)
 class For(Stmt):
@@ -293,6 +303,10 @@ class For(Stmt):
     def expressions(self) -> tuple[Expr, ...]:
         """Its extent."""
         return (self.extent,)
+
+    def substitute(self, values: Mapping[Var, Expr | int]) -> For:
+        """The loop over the extent with variables replaced."""
+        return attrs.evolve(self, extent=self.extent.substitute(values))
 
 
 class Completion(enum.Enum):
@@ -334,6 +348,15 @@ class Exec(Stmt):
     def expressions(self) -> tuple[Expr, ...]:
         """Its conditions and the expressions of its accesses."""
         return (self.active, self.accumulate, *(value for access in self.accesses for value in access.expressions()))
+
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Exec:
+        """The statement with variables replaced in its conditions and accesses."""
+        return attrs.evolve(
+            self,
+            accesses=tuple(access.substitute(values) for access in self.accesses),
+            active=self.active.substitute(values),
+            accumulate=self.accumulate.substitute(values),
+        )
 
     @property
     def asynchronous(self) -> bool:
@@ -485,6 +508,16 @@ def rewritten(body: Iterable[Stmt], rewrite: Callable[[Stmt], Sequence[Stmt]]) -
                 statement = statement.rebuilt(others)
         result += rewrite(statement)
     return tuple(result)
+
+
+def edited(body: Iterable[Stmt], edit: Callable[[Exec], Exec]) -> tuple[Stmt, ...]:
+    """The program with each `Exec` replaced by what `edit` makes of it."""
+    return rewritten(body, lambda statement: (edit(statement) if isinstance(statement, Exec) else statement,))
+
+
+def substituted(body: Iterable[Stmt], values: Mapping[Var, Expr | int]) -> tuple[Stmt, ...]:
+    """The program with variables replaced everywhere."""
+    return rewritten(body, lambda statement: (statement.substitute(values),))
 
 
 def filled(program: Iterable[Stmt], holes: Mapping[str, tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
