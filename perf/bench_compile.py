@@ -61,7 +61,7 @@ def forget():
 
 def program_of(name, arch, values):
     """The program of a library strategy at its own sizes, of objects made anew."""
-    module = importlib.reload(importlib.import_module(f"strategies.{name}"))
+    module = importlib.reload(importlib.import_module(f"fireiron.strategies.{name}"))
     strategy = module.strategy.with_(**values) if values else module.strategy
     return strategy(module.spec(*module.SIZES)).program(arch)
 

@@ -67,7 +67,7 @@ def test_a_conditional_accumulator_keeps_its_parentheses():
 def test_an_accumulate_that_holds_needs_its_output():
     strategy = MatMul.tile(8, 8).to(Block).then(INNER)
     compiled = kernel(strategy, 16, 16, 8, accumulate=sym("flag") > 1).compile()
-    a, b, c = np.ones((16, 8), np.float32), np.ones((8, 16), np.float32), np.ones((16, 16), np.float32)
+    a, b, c = (np.ones(shape, np.float32, order="F") for shape in ((16, 8), (8, 16), (16, 16)))
     assert (compiled(a, b, flag=1) == 8).all()
     assert (compiled(a, b, flag=2, out=c) == 9).all()
     with pytest.raises(ArgumentError, match="adds to C"):
@@ -76,7 +76,7 @@ def test_an_accumulate_that_holds_needs_its_output():
 
 def test_a_leading_dimension_holds_a_column():
     compiled = kernel(MatMul.tile(8, 8).to(Block).then(INNER), 16, 16, 8, C=ColMajor(ld=sym("ld"))).compile()
-    a, b = np.ones((16, 8), np.float32), np.ones((8, 16), np.float32)
+    a, b = np.ones((16, 8), np.float32, order="F"), np.ones((8, 16), np.float32, order="F")
     assert (compiled(a, b, ld=17) == 8).all()
     with pytest.raises(LaunchError, match="leading dimension of C is at least 16"):
         compiled(a, b, ld=3)
@@ -188,7 +188,7 @@ def test_stores_of_matrices_fall_back_where_rows_are_not_whole(refinement):
     kernel = ragged.then(rest)(spec).compile("sm_90")
     assert "stmatrix" not in kernel.asm["cuda"]
     a, b = (np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float16) for seed, shape in enumerate([(64, 16), (16, 64)]))
-    assert np.array_equal(kernel(a, b), a @ b)
+    assert np.array_equal(kernel(a, np.asfortranarray(b)), a @ b)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 5, 6])
