@@ -121,7 +121,7 @@ EMULATED = {
     ),
     r"cp\.async\.(c[ag])\.shared\.global": _cp_async,
     r"cp\.async\.commit_group": lambda asm: "ptx::cp_async_commit_group()",
-    r"cp\.async\.wait_group": lambda asm: f"ptx::cp_async_wait_group({asm.operands[0]})",
+    r"cp\.async\.wait_group": lambda asm: f"ptx::cp_async_wait_group({asm.value(asm.operands[0])})",
 }
 """What takes the place of an instruction, by its mnemonic; each calls a function of cuda_on_cpu.cpp."""
 
@@ -177,10 +177,11 @@ class Printed:
         """What a program prints."""
         return Printed(program.cuda, program.ir)
 
-    def changed(self, before, after, count=1):
-        """The same with a fault planted: a part of its text, that stands there, replaced."""
-        assert before in self.text, f"`{before}` does not stand in the text; adapt this fault"
-        return dataclasses.replace(self, text=self.text.replace(before, after, count))
+    def changed(self, pattern, replacement, count=1):
+        """The same with a fault planted: what a pattern finds in its text (all of it for a count of 0) replaced."""
+        text, found = re.subn(pattern, replacement, self.text, count)
+        assert found, f"`{pattern}` does not stand in the text; adapt this fault"
+        return dataclasses.replace(self, text=text)
 
 
 def _checked(command):
@@ -289,4 +290,3 @@ class Placed:
         if wrong.any():
             raise Refused(f"{self.buffer.name}: address {np.flatnonzero(wrong)[0]}, outside the tensor, was written")
         return raw.view(self.dtype)[self.places]
-

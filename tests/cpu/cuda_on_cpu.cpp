@@ -653,9 +653,9 @@ void cp_async_commit_group()
   current->issued.clear();
 }
 
-void cp_async_wait_group(unsigned pending)
+void cp_async_wait_group(Operand pending)
 {
-  for (std::deque<std::vector<Copy>>& groups = current->groups; groups.size() > pending; groups.pop_front())
+  for (std::deque<std::vector<Copy>>& groups = current->groups; groups.size() > pending.bits; groups.pop_front())
     for (const Copy& copy : groups.front())
       land(copy);
 }

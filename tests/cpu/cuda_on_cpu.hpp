@@ -194,7 +194,7 @@ void stmatrix(bool transposed, Operand address, Operands values, int line = __bu
 void movmatrix(Operand d, Operand a, int line = __builtin_LINE());
 void cp_async(unsigned bytes, Operand target, Operand source, Operand source_bytes);
 void cp_async_commit_group();
-void cp_async_wait_group(unsigned pending);
+void cp_async_wait_group(Operand pending);
 
 }  // namespace ptx
 
