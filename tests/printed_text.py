@@ -179,7 +179,7 @@ class Printed:
 
     def changed(self, pattern, replacement, count=1):
         """The same with a fault planted: what a pattern finds in its text (all of it for a count of 0) replaced."""
-        text, found = re.subn(pattern, replacement, self.text, count)
+        text, found = re.subn(pattern, replacement, self.text, count=count)
         assert found, f"`{pattern}` does not stand in the text; adapt this fault"
         return dataclasses.replace(self, text=text)
 
