@@ -1,7 +1,7 @@
 """The pytest plugin of Fireiron: the fixture `gpu_benchmark`, the marker `gpu`, options and a table.
 
 It is loaded in every session of an environment where Fireiron is installed, so it imports nothing but pytest; what it does is
-in `fireiron.pytest_plugin`, imported when a test uses the fixture. See docs/benchmarking.md.
+in `fireiron.measure.plugin`, imported when a test uses the fixture. See docs/benchmarking.md.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     benchmarks = [item for item in items if "gpu_benchmark" in getattr(item, "fixturenames", ())]
     marked = [item for item in items if item.get_closest_marker("gpu") and _uses_fireiron(item)]
     if benchmarks or marked:
-        from fireiron import launch
-        from fireiron.pytest_plugin import NO_GPU
+        from fireiron.gpu import launch
+        from fireiron.measure.plugin import NO_GPU
 
         if not launch.gpu_available():
             for item in dict.fromkeys((*benchmarks, *marked)):
@@ -66,7 +66,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """The table of `--fireiron-table`."""
     rows = config.stash[ROWS]
     if rows and config.getoption("fireiron_table"):
-        from fireiron.pytest_plugin import table
+        from fireiron.measure.plugin import table
 
         terminalreporter.section("GPU benchmarks")
         terminalreporter.write_line(table(rows))
@@ -76,7 +76,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
     """Where the benchmarks were made, beside what pytest-benchmark says of the host."""
     if config.stash[ROWS]:
-        from fireiron.timing import environment
+        from fireiron.measure.timing import environment
 
         output_json["gpu_info"] = environment()
 
@@ -87,7 +87,7 @@ class _Recorded:
     @pytest.fixture
     def gpu_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> Any:
         """Verify a kernel, measure it on the GPU, record it with pytest-benchmark."""
-        from fireiron.pytest_plugin import make
+        from fireiron.measure.plugin import make
 
         marker = request.node.get_closest_marker("benchmark")
         return make(request, benchmark, marker.kwargs["timer"], request.config.stash[ROWS])
@@ -99,7 +99,7 @@ class _Alone:
     @pytest.fixture
     def gpu_benchmark(self, request: pytest.FixtureRequest) -> Any:
         """Verify a kernel and measure it on the GPU."""
-        from fireiron.pytest_plugin import make
+        from fireiron.measure.plugin import make
 
         return make(request, None, None, request.config.stash[ROWS])
 

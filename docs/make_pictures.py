@@ -3,7 +3,8 @@
 import sys
 from pathlib import Path
 
-from fireiron import draw, library
+from fireiron import draw
+from fireiron.language import library
 
 FOLDER = Path(__file__).parent / "pictures"
 PICTURES = {

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from fireiron._version import VERSION as __version__
-from fireiron.atomic_add import AtomicAdd, AtomicAddSpec
 from fireiron.decomp.coalesced import Coalesced
 from fireiron.decomp.done import Done
 from fireiron.decomp.epilog import Epilog
@@ -93,10 +92,36 @@ from fireiron.executable.stmatrix import STMATRIX, StMatrix
 from fireiron.executable.thread_move import ThreadInit, ThreadMove, vector
 from fireiron.executable.wmma import FILL_FRAGMENT, LOAD_MATRIX_SYNC, MMA_SYNC, STORE_MATRIX_SYNC, FillFragment, MatrixSync, MmaSync
 from fireiron.export import Exported, export
-from fireiron.expr import Const, Expr, Var, all_of, any_of, ceildiv, equal, minimum, positive, sym
-from fireiron.lanes import LaneMap
-from fireiron.layout import Layout, Swizzle
-from fireiron.machine import (
+from fireiron.ir.lanes import LaneMap
+from fireiron.language.operand import DST, SRC, A, B, C, Operand
+from fireiron.language.strategy import Strategy
+from fireiron.language.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch, Refinement
+from fireiron.language.tunable import Derived, Tunable
+from fireiron.matmul import matmul
+from fireiron.refine.align import Align
+from fireiron.refine.bands import Bands
+from fireiron.refine.converted import Converted
+from fireiron.refine.layout import Layout as DealOrder
+from fireiron.refine.no_sync import NoSync
+from fireiron.refine.pad import Pad
+from fireiron.refine.permute import Permute
+from fireiron.refine.pipeline import Pipeline
+from fireiron.refine.resident import Resident
+from fireiron.refine.reuse_buffer import ReuseBuffer
+from fireiron.refine.storage_layout import StorageLayout
+from fireiron.refine.swizzle import SwizzleStorage
+from fireiron.refine.sync import Sync
+from fireiron.refine.to import To
+from fireiron.refine.unchecked import Unchecked
+from fireiron.refine.unroll import Unroll
+from fireiron.spec import Init, InitSpec, MatMul, MatMulSpec, Move, MoveSpec, Spec
+from fireiron.specs.atomic_add import AtomicAdd, AtomicAddSpec
+from fireiron.specs.pointwise import BinaryPointwise, BinaryPointwiseSpec
+from fireiron.specs.reduction import Reduction, ReductionSpec
+from fireiron.tune import tune
+from fireiron.values.expr import Const, Expr, Var, all_of, any_of, ceildiv, equal, minimum, positive, sym
+from fireiron.values.layout import Layout, Swizzle
+from fireiron.values.machine import (
     ARCHITECTURES,
     FR,
     GL,
@@ -123,49 +148,24 @@ from fireiron.machine import (
     int32,
     tf32,
 )
-from fireiron.matmul import matmul
-from fireiron.operand import DST, SRC, A, B, C, Operand
-from fireiron.pointwise import BinaryPointwise, BinaryPointwiseSpec
-from fireiron.reduction import Reduction, ReductionSpec
-from fireiron.refine.align import Align
-from fireiron.refine.bands import Bands
-from fireiron.refine.converted import Converted
-from fireiron.refine.layout import Layout as DealOrder
-from fireiron.refine.no_sync import NoSync
-from fireiron.refine.pad import Pad
-from fireiron.refine.permute import Permute
-from fireiron.refine.pipeline import Pipeline
-from fireiron.refine.resident import Resident
-from fireiron.refine.reuse_buffer import ReuseBuffer
-from fireiron.refine.storage_layout import StorageLayout
-from fireiron.refine.swizzle import SwizzleStorage
-from fireiron.refine.sync import Sync
-from fireiron.refine.to import To
-from fireiron.refine.unchecked import Unchecked
-from fireiron.refine.unroll import Unroll
-from fireiron.spec import Init, InitSpec, MatMul, MatMulSpec, Move, MoveSpec, Spec
-from fireiron.strategy import Strategy
-from fireiron.tensor import ColMajor, Cut, Dealt, Dim, MatrixLayout, Mode, RowMajor, Tensor, View
-from fireiron.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch, Refinement
-from fireiron.tunable import Derived, Tunable
-from fireiron.tune import tune
+from fireiron.values.tensor import ColMajor, Cut, Dealt, Dim, MatrixLayout, Mode, RowMajor, Tensor, View
 
 if TYPE_CHECKING:
     from fireiron.cost import Prediction, predict
-    from fireiron.gpus import Gpu
-    from fireiron.records import Choice, OutdatedRecordWarning, Record, Records, best
-    from fireiron.sweeps import sweep
+    from fireiron.cost.gpus import Gpu
+    from fireiron.measure.sweeps import sweep
+    from fireiron.tune.records import Choice, OutdatedRecordWarning, Record, Records, best
 
 _LATER = {
-    "Choice": "records",
-    "Gpu": "gpus",
-    "OutdatedRecordWarning": "records",
+    "Choice": "tune.records",
+    "Gpu": "cost.gpus",
+    "OutdatedRecordWarning": "tune.records",
     "Prediction": "cost",
-    "Record": "records",
-    "Records": "records",
-    "best": "records",
+    "Record": "tune.records",
+    "Records": "tune.records",
+    "best": "tune.records",
     "predict": "cost",
-    "sweep": "sweeps",
+    "sweep": "measure.sweeps",
 }
 """Names that no strategy needs, and the modules they are loaded from when they are used."""
 

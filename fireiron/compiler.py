@@ -15,8 +15,8 @@ from fireiron import cuda as printer
 from fireiron.check import safety
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, SynchronizationError
 from fireiron.executable import INSTRUCTIONS
-from fireiron.expr import constant, is_cuda_name
 from fireiron.ir import Kernel, verify
+from fireiron.language.tree import Executable, Node
 from fireiron.lower.allocate import allocate
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.distribute import distribute
@@ -26,12 +26,12 @@ from fireiron.lower.synchronize import synchronize
 from fireiron.lower.vectorize import vectorize
 from fireiron.lower.wait import wait
 from fireiron.lower.walk import Grown, grow_tree, prune, walk
-from fireiron.machine import DEFAULT_ARCHITECTURE, SH, Architecture, as_architecture
 from fireiron.spec import Spec
-from fireiron.tree import Executable, Node
+from fireiron.values.expr import constant, is_cuda_name
+from fireiron.values.machine import DEFAULT_ARCHITECTURE, SH, Architecture, as_architecture
 
 if TYPE_CHECKING:
-    from fireiron.strategy import Strategy
+    from fireiron.language.strategy import Strategy
 
 PASSES: tuple[tuple[str, Callable[[Kernel], Kernel]], ...] = (
     ("pipeline", pipeline),

@@ -10,7 +10,10 @@ from typing import Any
 import attrs
 
 from fireiron.errors import DecompositionError, VerificationError
-from fireiron.expr import (
+from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Piece, Stmt, Wait, execs, variables
+from fireiron.ir.opaque import at_tiles
+from fireiron.spec import MatMulSpec
+from fireiron.values.expr import (
     FALSE,
     INT_MAX,
     TRUE,
@@ -34,10 +37,7 @@ from fireiron.expr import (
     conjuncts,
     constant,
 )
-from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Piece, Stmt, Wait, execs, variables
-from fireiron.machine import SH, DType, bfloat16, float8_e4m3, float8_e5m2, float16, float32, tf32
-from fireiron.opaque import at_tiles
-from fireiron.spec import MatMulSpec
+from fireiron.values.machine import SH, DType, bfloat16, float8_e4m3, float8_e5m2, float16, float32, tf32
 
 _INDENT = "  "
 _CALL = re.compile(r"\s*[A-Za-z_][\w:]*\(.*\);$")

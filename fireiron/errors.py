@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable
+from pathlib import Path
+
+_PACKAGE = str(Path(__file__).parent) + os.sep
+
+
+def call_site() -> str | None:
+    """`file.py:12` of the nearest caller outside this package."""
+    frame = sys._getframe(1)
+    while frame is not None and (frame.f_code.co_filename.startswith(_PACKAGE) or frame.f_code.co_filename.startswith("<attrs")):
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None:
+        return None
+    path = Path(frame.f_code.co_filename)
+    parts = path.parts[-2:] if path.parent.name else path.parts[-1:]
+    return f"{'/'.join(parts)}:{frame.f_lineno}"
 
 
 class FireironError(Exception):

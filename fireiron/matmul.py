@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.machine import (
+from fireiron.spec import MatMul, Spec, default_result
+from fireiron.values.machine import (
     ARCHITECTURES,
     DEFAULT_ARCHITECTURE,
     DTYPES,
@@ -32,13 +33,12 @@ from fireiron.machine import (
     float32,
     float64,
 )
-from fireiron.spec import MatMul, Spec, default_result
-from fireiron.tensor import ColMajor, MatrixLayout, RowMajor, View
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, View
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
-    from fireiron.kernel import CompiledKernel
-    from fireiron.records import Accept, Choice
+    from fireiron.gpu.kernel import CompiledKernel
+    from fireiron.tune.records import Accept, Choice
 
 Given = Mapping[str, "Operand"]
 """Operands by argument: `a`, `b` and, where it is given, `out`."""
@@ -209,7 +209,7 @@ def _foreign(array: Any, name: str) -> Operand:
 
 
 def _current_device() -> int:
-    from fireiron import launch
+    from fireiron.gpu import launch
 
     return int(launch.require_cupy().cuda.Device().id)
 
@@ -248,7 +248,7 @@ def _layout(operand: Operand, name: str) -> MatrixLayout:
 
 
 def _made(a: Any, b: Any, out: Any, c_dtype: Any, arch: Any, pinned: bool | None) -> _Made:
-    from fireiron.kernel import CompiledKernel
+    from fireiron.gpu.kernel import CompiledKernel
 
     arrays = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
     given = {name: _operand(array, name) for name, array in arrays.items()}
@@ -335,7 +335,7 @@ def _device_architecture(device: int | None) -> str:
     """The target of a GPU: itself, or the nearest below it of its family that is known; the default one for the simulator."""
     if device is None:
         return DEFAULT_ARCHITECTURE
-    from fireiron import launch
+    from fireiron.gpu import launch
 
     cupy = launch.require_cupy()
     with cupy.cuda.Device(device):
@@ -347,7 +347,7 @@ def _device_architecture(device: int | None) -> str:
 
 def _chosen(problems: list[Problem], architecture: Architecture, pinned: bool | None, given: Given) -> tuple[Choice, bool]:
     """The record that answers, for the product or the transposed one; else, if records are not pinned, the library's default."""
-    from fireiron.records import available, is_pinned, preference
+    from fireiron.tune.records import available, is_pinned, preference
 
     records, gpu = available(pinned), _gpu_name(given["a"].device)
     exact = [(records.find(one.spec, architecture, neighbours=False, gpu=gpu, accept=one.served), one.transposed) for one in problems]
@@ -364,8 +364,8 @@ def _chosen(problems: list[Problem], architecture: Architecture, pinned: bool | 
 
 
 def _default(spec: Spec, architecture: Architecture, served: Accept) -> Choice:
-    from fireiron.library import defaults, find
-    from fireiron.records import Choice
+    from fireiron.language.library import defaults, find
+    from fireiron.tune.records import Choice
 
     refusals = []
     for name, values in defaults(spec, architecture):
@@ -387,7 +387,7 @@ def _default(spec: Spec, architecture: Architecture, served: Accept) -> Choice:
 def _gpu_name(device: int | None) -> str | None:
     if device is None:
         return None
-    from fireiron import launch
+    from fireiron.gpu import launch
 
     name = launch.require_cupy().cuda.runtime.getDeviceProperties(device)["name"]
     return name.decode() if isinstance(name, bytes) else str(name)

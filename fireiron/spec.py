@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Final, ParamSpec, TypeVar
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.expr import FALSE, Expr, as_expr, constant, positive
-from fireiron.machine import (
+from fireiron.specs.verbs import Verbs
+from fireiron.values.expr import FALSE, Expr, Var, as_expr, constant, positive
+from fireiron.values.machine import (
     FRAGMENTS,
     GL,
     MATRIX_ONLY,
@@ -32,8 +33,7 @@ from fireiron.machine import (
     int32,
     tf32,
 )
-from fireiron.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
-from fireiron.verbs import Verbs
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,7 +47,7 @@ def located(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*args, **kwargs)
         except FireironError as error:
-            from fireiron.tree import call_site
+            from fireiron.errors import call_site
 
             raise error.located(at=call_site()) from None
 
@@ -619,6 +619,19 @@ MatMul: Final = MatMulStarter(MatMulSpec)
 Move: Final = MoveStarter(MoveSpec)
 Init: Final = InitStarter(InitSpec)
 
+
+def symbols_of(spec: Spec) -> tuple[Var, ...]:
+    """The run-time sizes and strides of a spec, in order of appearance."""
+    leading = [getattr(view.tensor.layout, "leading", None) for view in spec.operands.values()]
+    found: dict[str, Var] = {}
+    for value in (*spec.sizes, *leading, getattr(spec, "accumulate", None)):
+        if value is not None:
+            for var in sorted(value.variables(), key=lambda one: one.name):
+                if found.setdefault(var.name, var) != var:
+                    raise ArgumentError(f"two symbols are called {var.name}, with different facts", hint="use one sym(...) object")
+    return tuple(found.values())
+
+
 __all__ = [
     "ColMajor",
     "Init",
@@ -630,4 +643,5 @@ __all__ = [
     "RowMajor",
     "Spec",
     "Starter",
+    "symbols_of",
 ]

@@ -32,7 +32,7 @@ from fireiron.check import check
 findings = check(program.ir)
 checked = time.perf_counter()
 try:
-    from fireiron.toolchain import compile_cuda
+    from fireiron.gpu.toolchain import compile_cuda
     seconds = compile_cuda(text, "sm_90").seconds
 except fireiron.LaunchError:
     seconds = float("nan")

@@ -24,8 +24,8 @@ import time
 from tabulate import tabulate
 
 from fireiron import *
-from fireiron import launch
-from fireiron.arrays import library_of
+from fireiron.gpu import launch
+from fireiron.gpu.arrays import library_of
 
 SIZE = 8
 ROUND = 250

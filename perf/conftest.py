@@ -23,7 +23,7 @@ def sample_folder(request):
 
 @pytest.fixture(scope="session", autouse=True)
 def float32_without_tf32():
-    """PyTorch imported, if it is there: `fireiron.timing.cublas` goes through it then."""
+    """PyTorch imported, if it is there: `fireiron.measure.timing.cublas` goes through it then."""
     if importlib.util.find_spec("torch") is not None:
         import torch
 

@@ -1,4 +1,4 @@
-"""What our kernels are compared with, beside cuBLAS (`fireiron.timing.cublas`): kernels written by hand, NVIDIA's sample, Triton.
+"""What our kernels are compared with, beside cuBLAS (`fireiron.measure.timing.cublas`): kernels written by hand, NVIDIA's sample, Triton.
 
 Each function returns a rival for `gpu_benchmark(..., against=)`: it is given the arrays of a set by operand name, and returns the
 launch on them, on the current stream. All rivals work on the same arrays as our kernel.
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fireiron import launch, toolchain
+from fireiron.gpu import launch, toolchain
 
 HANDWRITTEN = Path(__file__).parent / "handwritten"
 

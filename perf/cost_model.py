@@ -24,11 +24,11 @@ import numpy as np
 from tabulate import tabulate
 
 from fireiron.cost import CONSTANTS
+from fireiron.cost.gpus import as_gpu
 from fireiron.cost.model import model
 from fireiron.cost.work import Work
 from fireiron.errors import FireironError
-from fireiron.gpus import as_gpu
-from fireiron.library import bind, find, names
+from fireiron.language.library import bind, find, names
 
 SHARES = (0.1, 0.2, 0.3)
 FEW = 5

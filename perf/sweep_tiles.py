@@ -9,7 +9,8 @@ import argparse
 import json
 from pathlib import Path
 
-from fireiron import library, timing
+from fireiron.language import library
+from fireiron.measure import timing
 from fireiron.tune import OnGpu, tune
 
 SHAPES = {

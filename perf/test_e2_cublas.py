@@ -4,7 +4,7 @@ The paper: 37 % of cuBLAS on Volta, 19 % on Turing. On a GPU with faster tensor 
 """
 
 from fireiron import sweep
-from fireiron.timing import cublas
+from fireiron.measure.timing import cublas
 
 
 @sweep("hgemm_nt", [(1536, 1024, 2048)])

@@ -4,7 +4,7 @@ The paper: 61 % of cuBLAS on Volta, 68 % on Turing. On Hopper cuBLAS uses wgmma,
 """
 
 from fireiron import sweep
-from fireiron.timing import cublas
+from fireiron.measure.timing import cublas
 
 SIZES = (4096, 4096, 4096)
 

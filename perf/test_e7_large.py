@@ -11,7 +11,7 @@ import pytest
 from contenders import triton
 from tuned import tuned
 
-from fireiron.timing import cublas
+from fireiron.measure.timing import cublas
 from strategies import hmma_ampere
 
 SHAPES = list(itertools.product((1024, 2048, 4096), repeat=3))

@@ -10,7 +10,7 @@ import itertools
 import pytest
 from tuned import tuned
 
-from fireiron.timing import cublas
+from fireiron.measure.timing import cublas
 from strategies import small
 
 CUBES = [(size, size, size) for size in (64, 128, 256, 512, 768, 1024)]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fireiron import library
-from fireiron.timing import cublas
+from fireiron.language import library
+from fireiron.measure.timing import cublas
 
 
 @pytest.mark.parametrize("name", library.names())

@@ -1,8 +1,9 @@
 """The strategy that the tuned records answer with for a problem, as a case of a sweep."""
 
-from fireiron import launch, library
-from fireiron.records import available
-from fireiron.sweeps import Case
+from fireiron.gpu import launch
+from fireiron.language import library
+from fireiron.measure.sweeps import Case
+from fireiron.tune.records import available
 
 
 def tuned(spec, shape):

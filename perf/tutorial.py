@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from fireiron import timing
+from fireiron.measure import timing
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "tutorial.md"
 MOST_LINES = 40

@@ -3,8 +3,8 @@
 import attrs
 
 from fireiron import ir
-from fireiron.expr import Mod, mod
-from fireiron.machine import SH
+from fireiron.values.expr import Mod, mod
+from fireiron.values.machine import SH
 
 
 def located(body, kind, path=()):

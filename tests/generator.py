@@ -7,7 +7,7 @@ drawn again. Everything else that goes wrong is a finding.
 import random
 
 from fireiron import *
-from fireiron.expr import constant
+from fireiron.values.expr import constant
 
 DTYPES = (float32, float32, float32, float16, float64, int32, int8, bfloat16)
 

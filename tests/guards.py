@@ -3,7 +3,7 @@
 import attrs
 
 from fireiron import ir
-from fireiron.expr import all_of, conjuncts
+from fireiron.values.expr import all_of, conjuncts
 
 
 def with_conditions(kernel, buffer, write, change):

@@ -2,10 +2,10 @@
 
 from fireiron import *
 from fireiron import ir
-from fireiron.expr import TRUE, ZERO, Var, as_expr
-from fireiron.machine import Kernel as KernelLevel
-from fireiron.machine import as_architecture
-from fireiron.tensor import Mode, Tensor
+from fireiron.values.expr import TRUE, ZERO, Var, as_expr
+from fireiron.values.machine import Kernel as KernelLevel
+from fireiron.values.machine import as_architecture
+from fireiron.values.tensor import Mode, Tensor
 
 THREAD = Var("thread", 0, 31)
 

@@ -6,7 +6,7 @@ import numpy as np
 from fireiron import *
 from fireiron import ARCHITECTURES
 from fireiron.ir import Hole
-from fireiron.tensor import whole_view
+from fireiron.values.tensor import whole_view
 
 FORMS = tuple(one for one in INSTRUCTIONS if isinstance(one, Mma))
 """All forms of mma.sync."""

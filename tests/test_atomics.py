@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fireiron import *
+from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.sim import simulate
-from fireiron.toolchain import compile_cuda, toolchains
 
 needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
 

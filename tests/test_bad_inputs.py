@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from fireiron import *
+from fireiron.language.tunable import Derived as DerivedTunable
 from fireiron.spec import InitSpec
-from fireiron.tunable import Derived as DerivedTunable
 
 FUZZ = int(os.environ.get("FIREIRON_FUZZ", "1"))
 SECONDS = 1.0

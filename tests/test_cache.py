@@ -16,12 +16,13 @@ from pathlib import Path
 import attrs
 import pytest
 
-from fireiron import cache, settings, toolchain
-from fireiron.cache import _decoded, compile_cached, entries, key_of, prune, verify
+from fireiron import settings
 from fireiron.cli import main
 from fireiron.errors import ArgumentError, CacheWarning, LaunchError
-from fireiron.headers import included
-from fireiron.toolchain import compilation, toolchains
+from fireiron.gpu import cache, toolchain
+from fireiron.gpu.cache import _decoded, compile_cached, entries, key_of, prune, verify
+from fireiron.gpu.headers import included
+from fireiron.gpu.toolchain import compilation, toolchains
 
 SOURCE = '// a store\nextern "C" __global__ void store(float* a) {\n  a[threadIdx.x] = 1.0f;\n}\n'
 HALVES = '#include <cuda_fp16.h>\nextern "C" __global__ void store(__half* a) {\n  a[threadIdx.x] = __float2half(1.0f);\n}\n'
@@ -134,7 +135,7 @@ def test_what_changes_the_result_changes_the_key(monkeypatch):
 
 
 def test_keys_are_the_same_in_every_process(tmp_path):
-    script = "from fireiron.cache import key_of; from fireiron.toolchain import compilation; import sys; print(key_of(compilation(sys.stdin.read(), 'sm_80')))"
+    script = "from fireiron.gpu.cache import key_of; from fireiron.gpu.toolchain import compilation; import sys; print(key_of(compilation(sys.stdin.read(), 'sm_80')))"
     for seed in "12":
         done = subprocess.run(
             [sys.executable, "-c", script],
@@ -303,7 +304,7 @@ def test_a_head_without_what_is_needed_is_damage():
 CHILD = """
 import os, signal, sys, time
 from pathlib import Path
-from fireiron import cache, toolchain
+from fireiron.gpu import cache, toolchain
 source, arch = {source!r}, "sm_80"
 {before}
 found = cache.compile_cached(source, arch)

@@ -16,9 +16,9 @@ from fireiron import ir
 from fireiron.check import Scene, check, check_banks, check_bounds, check_coalescing, check_races, check_resources, safety, table
 from fireiron.check.banks import wavefronts
 from fireiron.check.coalescing import sectors
-from fireiron.expr import ZERO, as_expr, less
-from fireiron.layout import Swizzle
-from fireiron.tensor import Mode
+from fireiron.values.expr import ZERO, as_expr, less
+from fireiron.values.layout import Swizzle
+from fireiron.values.tensor import Mode
 
 SYMBOLIC = (sym("M"), sym("N"), sym("K"))
 DIVISIBLE = (sym("M", multiple_of=128), sym("N", multiple_of=128), sym("K", multiple_of=8))

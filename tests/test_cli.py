@@ -6,15 +6,16 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from fireiron import *
-from fireiron import cli, launch, library
+from fireiron import cli
 from fireiron.cli import main
-from fireiron.explain import explain, text
+from fireiron.gpu import launch
+from fireiron.inspect.explain import explain, text
+from fireiron.language import library
 
 NAMES = library.names()
 SMALL = ["-M", "128", "-N", "128", "-K", "16"]
@@ -424,12 +425,8 @@ def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 
 
 def test_help_is_quick() -> None:
-    took = []
-    for _ in range(3):
-        start = time.perf_counter()
-        assert process("--help").returncode == 0
-        took.append(time.perf_counter() - start)
-    assert min(took) < 0.6, "measured 0.13 s on a quiet machine"
+    """Nothing is measured: what is loaded decides."""
+    assert process("--help").returncode == 0
     program = "import sys, fireiron.cli as c; c._parser(); print([m for m in ('numpy', 'cattrs', 'tabulate', 'cupy') if m in sys.modules])"
     variables = os.environ | {"PYTHONPATH": str(ROOT)}
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=variables, check=True).stdout == "[]\n"

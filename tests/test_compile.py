@@ -7,7 +7,7 @@ from generator import draw as drawn_strategy
 from problems import NAMES, library
 
 from fireiron import *
-from fireiron.toolchain import compile_cuda, toolchains
+from fireiron.gpu.toolchain import compile_cuda, toolchains
 
 pytestmark = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
 

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import graphlib
 import importlib
 import inspect
 import itertools
@@ -18,13 +19,14 @@ from instructions import layouts_of, loaded_by, spec_of, strategy_of, through, t
 
 import fireiron
 from fireiron import *
-from fireiron import decomp, executable, refine, toolchain
+from fireiron import decomp, executable, refine
+from fireiron.gpu import toolchain
 from fireiron.ir import execs
+from fireiron.language.strategy import Cursor, Epiloged, Loaded, Parted, Splitted, Tiled
+from fireiron.language.tree import count_threads, grow
 from fireiron.lower.walk import grow_tree
-from fireiron.machine import FRAGMENTS
-from fireiron.strategy import Cursor, Epiloged, Loaded, Parted, Splitted, Tiled
-from fireiron.tree import count_threads, grow
-from fireiron.verbs import Verbs
+from fireiron.specs.verbs import Verbs
+from fireiron.values.machine import FRAGMENTS
 
 PACKAGE = Path(fireiron.__file__).parent
 NO_CLASS = ("by_lanes", "mma_f16", "mma_f64", "mma_fp8", "mma_int8", "mma_tf32", "mma_volta")
@@ -390,51 +392,43 @@ def test_instruction_names_are_unique():
 
 # ---------------------------------------------------------------------------------------------- the source
 
-LAYERS = (
+ROOMS = (
     ("errors", "_version"),
-    ("machine", "settings", "headers", "files"),
-    ("expr", "gpus", "verbs"),
-    ("layout",),
-    ("tensor", "graphene"),
-    ("units",),
-    ("spec",),
-    ("pointwise", "reduction", "atomic_add"),
+    ("settings", "files"),
+    ("values",),
+    ("spec", "specs"),
     ("ir",),
-    ("tree", "footprint", "opaque", "lanes", "usage"),
-    ("dividing", "operand", "tunable", "fragments"),
-    ("substrategy",),
-    ("executable",),
-    ("decomp", "refine", "lower", "cuda", "sim", "check", "toolchain", "launch"),
-    ("cache", "cost", "disassembly", "gpu_state"),
-    ("arrays",),
-    ("strategy", "arguments"),
-    ("compiler", "prepared"),
-    ("kernel", "library", "store", "show", "record"),
-    ("records",),
-    ("data", "sweeps"),
-    ("timing",),
-    ("pytest_plugin",),
-    ("explain", "diff", "tune", "draw", "export", "matmul"),
+    ("language", "decomp", "refine", "executable"),
+    ("lower", "cuda", "sim", "check"),
+    ("cost",),
+    ("compiler",),
+    ("gpu",),
+    ("measure", "inspect"),
+    ("tune",),
+    ("draw", "export", "matmul"),
     ("cli",),
     ("__init__", "__main__"),
 )
-"""From below to above; a module imports what lies below it only."""
+"""Folders and files at the top from below to above; a module imports from its own row or from below."""
 
-RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+RANK = {name: rank for rank, row in enumerate(ROOMS) for name in row}
 
-UPWARD = {
-    ("verbs", "decomp"): "the verbs stand once for all that a chain starts from; what they append is defined above specs",
-    ("verbs", "strategy"): "a verb returns a strategy",
-    ("spec", "tree"): "call_site, for the line of a wrong argument",
-    ("substrategy", "decomp"): "the default copy is made of a tile and done",
-    ("substrategy", "refine"): "the default copy is dealt to threads",
-    ("substrategy", "strategy"): "a strategy is an argument of load and epilog",
-    ("strategy", "compiler"): "strategy.program() is the first arrow",
-    ("strategy", "kernel"): "strategy.compile()",
-    ("strategy", "store"): "strategy.to_json()",
-    ("records", "tune"): "best(..., tune=True)",
+APART = ("lower", "cuda", "sim", "check", "measure", "inspect", "draw", "export", "matmul")
+"""Rooms that stand in one row and know nothing of each other."""
+
+KNOTS = {
+    ("specs.verbs", "decomp"): "the verbs stand once for all that a chain starts from; what they append is defined above specs",
+    ("specs.verbs", "language.strategy"): "a verb returns a strategy",
+    ("language.substrategy", "decomp"): "the default copy is made of a tile and done",
+    ("language.substrategy", "refine"): "the default copy is dealt to threads",
+    ("language.substrategy", "language.strategy"): "a strategy is an argument of load and epilog",
+    ("language.strategy", "compiler"): "strategy.program() is the first arrow",
+    ("language.strategy", "gpu.kernel"): "strategy.compile()",
+    ("language.strategy", "language.store"): "strategy.to_json()",
+    ("tune.records", "tune"): "best(..., tune=True)",
+    ("draw.shapes", "draw"): "a picture writes itself in any form",
 }
-"""Imports inside functions that look upward, each with its reason."""
+"""Imports inside functions that look upward, each with its reason; without them the graph of all modules has no circle."""
 
 SIBLINGS = {
     ("executable.hfma2", "executable.fma"): "the packed form of the same multiply-add compares the same fields",
@@ -455,8 +449,8 @@ SHARED = {
 """Modules among the extensions that are there to be imported by them, each with its reason."""
 
 READERS = {"cuda", "sim", "check"}
-BELOW_READERS = {name for name in RANK if RANK[name] <= RANK["ir"]} | {"footprint", "opaque", "lanes", "usage"}
-EXTENSIONS = {"decomp", "refine", "executable", "strategy"}
+BELOW_READERS = {name for name in RANK if RANK[name] <= RANK["ir"]}
+EXTENSIONS = {"decomp", "refine", "executable"}
 
 
 def sources():
@@ -468,14 +462,20 @@ def sources():
     }
 
 
+def module_of(module, name):
+    """The module inside the package that `from module import name` loads: `name` itself where it is one."""
+    path = PACKAGE.parent.joinpath(*module.split("."), name)
+    inside = f"{module}.{name}" if module == "fireiron" or path.is_dir() or path.with_suffix(".py").exists() else module
+    return inside.removeprefix("fireiron.")
+
+
 def imported(tree):
     """`(module inside the package, at module level, only for types)` of each import."""
 
     def walk(node, inside, types):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.ImportFrom) and child.level == 0 and (child.module or "").split(".")[0] == "fireiron":
-                names = [alias.name for alias in child.names] if child.module == "fireiron" else [child.module.removeprefix("fireiron.")]
-                for name in names:
+                for name in dict.fromkeys(module_of(child.module, alias.name) for alias in child.names):
                     yield name, not inside, types
             elif isinstance(child, ast.Import):
                 for alias in child.names:
@@ -492,22 +492,42 @@ def imported(tree):
 MODULES = sources()
 
 
+def is_knot(name, module):
+    return any(name == above and (module == below or module.startswith(f"{below}.")) for above, below in KNOTS)
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_imports_run_downwards(name):
+    """From room to room, imports inside functions included."""
     top = name.split(".")[0]
-    assert top in RANK, f"{top}.py has no place in LAYERS"
+    assert top in RANK, f"{top} has no place in ROOMS"
     for module, at_module_level, types in imported(MODULES[name]):
         other = module.split(".")[0]
-        if types or top == "__init__" or top == "__main__":
+        if types or RANK[top] == RANK["__init__"] or other == top:
             continue
         if other not in RANK:
             assert hasattr(fireiron, other), f"{name} imports {module}"
             continue
-        if other == top:
-            continue
-        below = RANK[other] < RANK[top] or (top in ("decomp", "refine") and other == "executable") or (top, other) == ("decomp", "refine")
-        allowed = not at_module_level and (top, other) in UPWARD
-        assert below or allowed, f"{name} imports {module}, which lies above it or beside it"
+        below = RANK[other] < RANK[top] or (RANK[other] == RANK[top] and not {top, other} <= set(APART))
+        assert below or (is_knot(name, module) and not at_module_level), f"{name} imports {module}, which lies above it or beside it"
+
+
+def test_no_circle():
+    """The graph of all modules, imports inside functions included, can be sorted once the named knots are cut."""
+    graph = {}
+    for name, tree in MODULES.items():
+        own = name.removesuffix(".__init__")
+        found = {module.removesuffix(".__init__") for module, _, types in imported(tree) if not types and not is_knot(own, module)}
+        graph[own] = found - {own}
+    list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_every_room_says_what_lives_there():
+    """In a few lines, and what it may import."""
+    for name, tree in MODULES.items():
+        if name.endswith(".__init__"):
+            text = ast.get_docstring(tree) or ""
+            assert "May import: " in text, f"{name}: what may it import?"
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name.split(".")[0] in READERS])
@@ -544,15 +564,13 @@ def test_siblings_do_not_import_siblings(name):
 
 def test_exceptions_are_needed():
     """No stale entry in the lists of exceptions."""
-    upward = {
-        (name.split(".")[0], module.split(".")[0])
-        for name in MODULES
-        for module, level, types in imported(MODULES[name])
-        if not level and not types
-    }
-    assert set(UPWARD) <= upward
-    siblings = {(name, module) for name in MODULES for module, _, _ in imported(MODULES[name])}
-    assert set(SIBLINGS) <= siblings
+    found = {(name.removesuffix(".__init__"), module) for name in MODULES for module, _, types in imported(MODULES[name]) if not types}
+    assert {
+        knot
+        for knot in KNOTS
+        if not any(is_knot(name, module) and name == knot[0] and module.startswith(knot[1]) for name, module in found)
+    } == set()
+    assert set(SIBLINGS) <= found
 
 
 def test_nothing_imports_what_it_does_not_declare():
@@ -561,19 +579,22 @@ def test_nothing_imports_what_it_does_not_declare():
         for node in tree.body:
             roots = [alias.name.split(".")[0] for alias in node.names] if isinstance(node, ast.Import) else []
             roots += [(node.module or "").split(".")[0]] if isinstance(node, ast.ImportFrom) else []
-            assert not set(roots) & {"cupy", "ml_dtypes", "torch", "jax", "pytest", "cattrs"} or name == "store", (
+            assert not set(roots) & {"cupy", "ml_dtypes", "torch", "jax", "pytest", "cattrs"} or name == "language.store", (
                 f"{name} needs {roots} at import"
             )
 
 
 AT_IMPORT = {
-    "decomp", "refine", "executable", "_version", "atomic_add", "dividing", "errors", "expr", "fragments", "ir", "lanes", "layout",
-    "machine", "operand", "pointwise", "reduction", "spec", "strategy", "substrategy", "tensor", "tree", "tunable", "units", "verbs",
-    "draw", "export", "matmul", "tune",
+    "decomp", "refine", "executable", "_version", "errors", "spec", "values", "values.expr", "values.layout", "values.machine",
+    "values.tensor", "values.units", "specs", "specs.atomic_add", "specs.pointwise", "specs.reduction", "specs.verbs", "ir", "ir.kernel",
+    "ir.lanes", "ir.fragments", "language", "language.dividing", "language.operand", "language.strategy", "language.substrategy",
+    "language.tree", "language.tunable", "draw", "export", "matmul", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads: the language, and four that only say how they are called."""
 
-WITH_ALL_NAMES = AT_IMPORT | {"cost", "cost.constants", "cost.prediction", "gpus", "record", "records", "sweeps"}
+WITH_ALL_NAMES = AT_IMPORT | {
+    "cost", "cost.constants", "cost.prediction", "cost.gpus", "tune.record", "tune.records", "measure", "measure.sweeps",
+}  # fmt: skip
 """The modules that `from fireiron import *` loads: beside the language what results and tuned records are."""
 
 SLOW = {
@@ -691,14 +712,14 @@ def test_the_state_check_finds_state():
 
 def test_the_import_check_finds_imports():
     tree = ast.parse(
-        "from fireiron.spec import Spec\ndef f():\n    from fireiron import cuda\nif TYPE_CHECKING:\n    import fireiron.strategy\n"
+        "from fireiron.spec import Spec\ndef f():\n    from fireiron import cuda\nif TYPE_CHECKING:\n    import fireiron.language.strategy\n"
     )
-    assert list(imported(tree)) == [("spec", True, False), ("cuda", False, False), ("strategy", True, True)]
+    assert list(imported(tree)) == [("spec", True, False), ("cuda", False, False), ("language.strategy", True, True)]
 
 
 CATCH_ALL = {
-    "store.py": "cattrs wraps whatever a hook raises",
-    "library.py": "a user's file may raise anything",
+    "language.store.py": "cattrs wraps whatever a hook raises",
+    "language.library.py": "a user's file may raise anything",
     "tune.child.py": "what a candidate raises is its result",
 }
 """Files that may catch every exception, each with its reason."""

@@ -14,11 +14,11 @@ from problems import NAMES, library
 from fireiron import *
 from fireiron import cli
 from fireiron.cost import CONSTANTS, predict
+from fireiron.cost.gpus import GPUS, Gpu, as_gpu, of_architecture
 from fireiron.cost.model import model
 from fireiron.cost.registers import occupancy_on
 from fireiron.cost.work import Work
-from fireiron.gpus import GPUS, Gpu, as_gpu, of_architecture
-from fireiron.machine import ARCHITECTURES
+from fireiron.values.machine import ARCHITECTURES
 
 H200 = as_gpu("H200")
 COPY = Move.tile(1, 1).to(Thread).layout(ColMajor).done()

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import pytest
 from test_expr import LARGEST, draw
 
-import fireiron.expr as expr
+import fireiron.values.expr as expr
 from fireiron import cuda
 from fireiron.errors import ArgumentError, VerificationError
-from fireiron.expr import INT_MAX, Var, all_of, any_of, as_expr, equal, less, minimum, sym
+from fireiron.values.expr import INT_MAX, Var, all_of, any_of, as_expr, equal, less, minimum, sym
 
 SCALE = float(os.environ.get("FIREIRON_FUZZ", "1"))
 SEED = 20240307

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fireiron import launch
+from fireiron.gpu import launch
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from fireiron import *
-from fireiron import library
 from fireiron.check.banks import check_banks
 from fireiron.check.scene import Scene
 from fireiron.cli import main
 from fireiron.draw import KINDS, colours, lanes, owners, tiles, timeline
 from fireiron.draw import banks as banks_module
 from fireiron.draw.shapes import Cells, Picture, Rect, Text, merged, wrapped
+from fireiron.language import library
 from fireiron.sim.launch import _Launch
 from fireiron.sim.plan import Plan
 

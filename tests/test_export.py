@@ -13,7 +13,7 @@ from problems import library
 
 from fireiron import *
 from fireiron.cli import main
-from fireiron.toolchain import compile_cuda
+from fireiron.gpu.toolchain import compile_cuda
 
 CC = shutil.which("cc") or shutil.which("gcc")
 STRICT = ["-Wall", "-Wextra", "-pedantic", "-Werror"]

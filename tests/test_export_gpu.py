@@ -9,7 +9,7 @@ import pytest
 from exports import CASES, built, cuda_headers, main_text, nvcc
 
 from fireiron import *
-from fireiron import launch
+from fireiron.gpu import launch
 
 pytestmark = [
     pytest.mark.gpu,

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-import fireiron.expr as expr
+import fireiron.values.expr as expr
 from fireiron.errors import ArgumentError
-from fireiron.expr import (
+from fireiron.values.expr import (
     FALSE,
     INT_MAX,
     TRUE,

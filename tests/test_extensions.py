@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from fireiron import *
-from fireiron.dividing import divide, loop_over
 from fireiron.ir import Comment, Exec, Hole
+from fireiron.language.dividing import divide, loop_over
+from fireiron.language.tree import execution
 from fireiron.sim import simulate
-from fireiron.tree import execution
 
 
 @attrs.frozen

@@ -5,7 +5,7 @@ import pytest
 from problems import NAMES, SIZES, integers, library, stored
 
 from fireiron import *
-from fireiron import launch
+from fireiron.gpu import launch
 
 pytestmark = [
     pytest.mark.gpu,

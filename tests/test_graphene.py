@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from fireiron.errors import ArgumentError, FireironError, LayoutError
-from fireiron.graphene import KEEP, Guard, Index, Shape, Tensor, _, parse
-from fireiron.layout import Layout, Swizzle, complement
+from fireiron.values.layout import Layout, Swizzle, complement
+from fireiron.values.notation import KEEP, Guard, Index, Shape, Tensor, _, parse
 
 SCALE = float(os.environ.get("FIREIRON_FUZZ", "1"))
 SEED = 20230325
@@ -180,7 +180,7 @@ def test_figure_1d_ldmatrix():
 
 
 def test_figure_1d_with_expressions():
-    expr = pytest.importorskip("fireiron.expr")
+    expr = pytest.importorskip("fireiron.values.expr")
     thread = expr.Var("threadIdx.x", 0, 31)
     (grp_m, grp_n), (local,) = parse("#4:[32].thread").tile(8).reshape(0, (2, 2)).indices()
     tiles = parse("%1:[16,16].fp16.SH").tile(8, 8)
@@ -243,7 +243,7 @@ def test_guards_follow_through_all_levels():
 def test_guards_of_hierarchical_coordinates_and_expressions():
     tiled = parse("[4,(2,3) : 20,(1,4)].fp32").tile(4, 4)
     assert [tiled.inside((0, 1), (0, (i, j))) for j in range(2) for i in range(2)] == [True, True, False, False]
-    expr = pytest.importorskip("fireiron.expr")
+    expr = pytest.importorskip("fireiron.values.expr")
     n = expr.sym("N")
     symbolic = parse("[N].fp32", {"N": n}).tile(32)
     ((index, bound),) = symbolic[expr.Var("i", 0, 99)].bounds(5)
@@ -260,7 +260,7 @@ def test_partial_hierarchical_dimensions():
 
 
 def test_symbolic_sizes():
-    expr = pytest.importorskip("fireiron.expr")
+    expr = pytest.importorskip("fireiron.values.expr")
     m, n = expr.sym("M", multiple_of=128), expr.sym("N")
     tensor = parse("%A:[M,N].fp32.GL", {"M": m, "N": n})
     assert str(tensor) == "%A:[(M,N):(N,1)].fp32.GL" and parse(str(tensor), {"M": m, "N": n}) == tensor
@@ -286,7 +286,7 @@ def test_symbolic_sizes():
 
 
 def test_symbolic_strides_and_hierarchical_dimensions():
-    expr = pytest.importorskip("fireiron.expr")
+    expr = pytest.importorskip("fireiron.values.expr")
     ld = expr.sym("ld")
     tensor = parse("[4,(2,4) : ld,(1,2)].fp32", {"ld": ld})
     assert tensor.address(1, 3).evaluate({"ld": 100}) == tensor.address(1, (1, 1)).evaluate({"ld": 100}) == 103

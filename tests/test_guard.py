@@ -14,12 +14,12 @@ from fireiron.errors import SimulationError, VerificationError
 from fireiron.executable.atomic_add import ATOMIC_ADD
 from fireiron.executable.fma import FFMA
 from fireiron.executable.thread_move import MOVE
-from fireiron.expr import FALSE, TRUE, as_expr, conjuncts, less
 from fireiron.ir import Piece
 from fireiron.lower.guard import guard
 from fireiron.lower.vectorize import vectorize
-from fireiron.machine import Thread
 from fireiron.sim import simulate
+from fireiron.values.expr import FALSE, TRUE, as_expr, conjuncts, less
+from fireiron.values.machine import Thread
 
 LAYOUTS = {"A": RowMajor, "B": RowMajor}
 

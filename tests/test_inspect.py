@@ -11,13 +11,13 @@ import pytest
 from problems import library
 
 from fireiron import *
-from fireiron import disassembly, toolchain
 from fireiron.check.resources import Measured, occupancy, register_estimate, register_limit, report
 from fireiron.cli import main
 from fireiron.compiler import PASSES
-from fireiron.kernel import CompiledKernel
-from fireiron.machine import as_architecture
-from fireiron.usage import pipelines, register_usage, shared_usage
+from fireiron.gpu import disassembly, toolchain
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.ir.usage import pipelines, register_usage, shared_usage
+from fireiron.values.machine import as_architecture
 
 needs_nvrtc = pytest.mark.skipif(not any(chain.serves("sm_90") for chain in toolchain.toolchains()), reason="no NVRTC serves sm_90")
 needs_disassembler = pytest.mark.skipif(not disassembly.disassemblers(), reason="no nvdisasm (pip install fireiron[check])")

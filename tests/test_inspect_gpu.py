@@ -5,11 +5,11 @@ import pytest
 from problems import NAMES, library
 
 from fireiron import *
-from fireiron import launch
 from fireiron.check.resources import occupancy
-from fireiron.kernel import CompiledKernel
-from fireiron.machine import as_architecture
-from fireiron.toolchain import compile_cuda
+from fireiron.gpu import launch
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.gpu.toolchain import compile_cuda
+from fireiron.values.machine import as_architecture
 
 pytestmark = [
     pytest.mark.gpu,

@@ -15,10 +15,10 @@ from problems import NAMES, integers
 
 import fireiron
 from fireiron import *
-from fireiron import tensor
-from fireiron.expr import constant
 from fireiron.ir import Barrier, For
 from fireiron.sim import simulate
+from fireiron.values import tensor
+from fireiron.values.expr import constant
 
 REPOSITORY = Path(__file__).parent.parent
 PUBLIC = {name: value for name, value in vars(fireiron).items() if not name.startswith("_")}

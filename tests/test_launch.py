@@ -16,9 +16,9 @@ from fake_gpu import Capsule, FakeGpu, Interfaced, fake_jax, fake_torch
 from problems import library
 
 from fireiron import *
-from fireiron import arguments, arrays, launch, prepared
-from fireiron.arrays import View
-from fireiron.kernel import CompiledKernel, architecture_here
+from fireiron.gpu import arguments, arrays, launch, prepared
+from fireiron.gpu.arrays import View
+from fireiron.gpu.kernel import CompiledKernel, architecture_here
 
 ROWS = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
 COPY = Move.tile(1, 1).to(Thread).done()

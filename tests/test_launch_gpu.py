@@ -10,8 +10,8 @@ from problems import integers, library, stored
 from test_split_k import blocks
 
 from fireiron import *
-from fireiron import launch
-from fireiron.kernel import architecture_here
+from fireiron.gpu import launch
+from fireiron.gpu.kernel import architecture_here
 
 pytestmark = [
     pytest.mark.gpu,

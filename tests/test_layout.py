@@ -14,9 +14,9 @@ import random
 import numpy as np
 import pytest
 
-import fireiron.layout as fl
+import fireiron.values.layout as fl
 from fireiron.errors import ArgumentError, FireironError, LayoutError
-from fireiron.layout import (
+from fireiron.values.layout import (
     ComposedLayout,
     Layout,
     Swizzle,

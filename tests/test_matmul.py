@@ -9,9 +9,11 @@ import pytest
 
 import fireiron
 from fireiron import *
-from fireiron import launch, library, records
-from fireiron.library import FEW_BLOCKS, defaults
-from fireiron.record import describe, strategy_hash
+from fireiron.gpu import launch
+from fireiron.language import library
+from fireiron.language.library import FEW_BLOCKS, defaults
+from fireiron.tune import records
+from fireiron.tune.record import describe, strategy_hash
 
 module = importlib.import_module("fireiron.matmul")
 
@@ -45,7 +47,7 @@ STORED = ("row", "col", "row slice", "col slice")
 
 
 def element(name):
-    return {dtype.name: dtype for dtype in fireiron.machine.DTYPES}[name].to_numpy()
+    return {dtype.name: dtype for dtype in fireiron.values.machine.DTYPES}[name].to_numpy()
 
 
 @pytest.mark.parametrize("sizes", [(33, 17, 65), (1, 1, 1), (1, 40, 7), (40, 1, 16), (16, 64, 32)], ids=str)
@@ -378,7 +380,7 @@ def test_architecture_of_the_gpu(gpu, monkeypatch):
 
 
 def test_kernel_is_called_with_what_was_given(monkeypatch, gpu):
-    from fireiron.kernel import CompiledKernel
+    from fireiron.gpu.kernel import CompiledKernel
 
     calls = []
     monkeypatch.setattr(CompiledKernel, "__call__", lambda self, *arrays, **named: calls.append((arrays, named)) or "result")
@@ -389,7 +391,7 @@ def test_kernel_is_called_with_what_was_given(monkeypatch, gpu):
 
 def test_row_major_floats_are_computed_transposed(monkeypatch, gpu):
     """C.T = B.T A.T on the same memory: the strategies without tensor cores store column-major."""
-    from fireiron.kernel import CompiledKernel
+    from fireiron.gpu.kernel import CompiledKernel
 
     class Result:
         T = "the result, turned"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fireiron import *
-from fireiron import launch
-from fireiron.data import tolerance_of
+from fireiron.gpu import launch
+from fireiron.measure.data import tolerance_of
 
 pytestmark = [
     pytest.mark.gpu,

@@ -25,9 +25,9 @@ from fireiron import ARCHITECTURES
 from fireiron.executable.ldmatrix import LDMATRIX, addressed, received
 from fireiron.executable.movmatrix import MOVMATRIX
 from fireiron.executable.stmatrix import STMATRIX
+from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir import execs
 from fireiron.spec import convert, multiplied
-from fireiron.toolchain import compile_cuda, toolchains
 
 np = pytest.importorskip("numpy")
 named = pytest.mark.parametrize("form", FORMS, ids=lambda one: one.name)

@@ -13,9 +13,9 @@ from problems import integers, library
 from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_banks, safety
-from fireiron.expr import constant
 from fireiron.refine.swizzle import by_rows
 from fireiron.sim import simulate
+from fireiron.values.expr import constant
 
 HALVES = {"dtype": float16, "c_dtype": float16, "accumulator": float32, "A": RowMajor, "B": RowMajor, "C": RowMajor}
 

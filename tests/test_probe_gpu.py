@@ -12,8 +12,8 @@ from instructions import EXACT, FORMS, layouts_of, loaded_by, probes_of, spec_of
 from problems import integers
 
 from fireiron import *
-from fireiron import launch
-from fireiron.machine import as_architecture
+from fireiron.gpu import launch
+from fireiron.values.machine import as_architecture
 
 pytestmark = [
     pytest.mark.gpu,

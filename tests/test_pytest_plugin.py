@@ -15,8 +15,8 @@ CONFTEST = """
 import os
 import numpy as np
 import pytest
-import fireiron.launch, fireiron.timing, fireiron.kernel
-from fireiron.timing import Timing
+import fireiron.gpu.launch, fireiron.measure.timing, fireiron.gpu.kernel
+from fireiron.measure.timing import Timing
 
 US = float(os.environ.get("US", "100"))
 measured = []
@@ -40,12 +40,12 @@ def measure(contenders, *, rounds=20, regime="burst", l2="rotated", **options):
 class Resources:
     registers, spill_stores, spill_loads = 168, 4, 8
 
-fireiron.launch.gpu_available = lambda: os.environ.get("GPU", "1") == "1"
-fireiron.launch.device_arch = lambda: "sm_90"
-fireiron.timing.Data.of = staticmethod(lambda spec, *, sizes=None, rotate_bytes=0: Data(spec, sizes))
-fireiron.timing.measure = measure
-fireiron.timing.environment = lambda: {"gpu": "NVIDIA H200"}
-fireiron.kernel.CompiledKernel.resources = property(lambda self: Resources)
+fireiron.gpu.launch.gpu_available = lambda: os.environ.get("GPU", "1") == "1"
+fireiron.gpu.launch.device_arch = lambda: "sm_90"
+fireiron.measure.timing.Data.of = staticmethod(lambda spec, *, sizes=None, rotate_bytes=0: Data(spec, sizes))
+fireiron.measure.timing.measure = measure
+fireiron.measure.timing.environment = lambda: {"gpu": "NVIDIA H200"}
+fireiron.gpu.kernel.CompiledKernel.resources = property(lambda self: Resources)
 """
 
 SUITE = """
@@ -282,5 +282,5 @@ def test_sweep_refuses(arguments, options):
 
 def test_import_stays_light():
     """`fireiron.sweep` does not bring pytest along."""
-    code = "import sys, fireiron; assert not {'pytest', 'numpy', 'fireiron.timing'} & set(sys.modules)"
+    code = "import sys, fireiron; assert not {'pytest', 'numpy', 'fireiron.measure.timing'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,9 +16,9 @@ from problems import integers
 
 from fireiron import *
 from fireiron.check import safety
-from fireiron.expr import TRUE
 from fireiron.ir import Barrier, For
 from fireiron.sim import simulate
+from fireiron.values.expr import TRUE
 
 SEED = 20261121
 SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))

@@ -14,10 +14,11 @@ import attrs
 import pytest
 
 from fireiron import *
-from fireiron import library, records
 from fireiron.cli import main
-from fireiron.record import KINDS, describe, spec_of, strategy_hash
-from fireiron.records import FARTHEST, MOST_TRIES, available, current_strategy, merge_files, tune_command
+from fireiron.language import library
+from fireiron.tune import records
+from fireiron.tune.record import KINDS, describe, spec_of, strategy_hash
+from fireiron.tune.records import FARTHEST, MOST_TRIES, available, current_strategy, merge_files, tune_command
 
 HALF = {"dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
 
@@ -767,7 +768,7 @@ def test_tune_where_nothing_is_recorded(tmp_path, monkeypatch):
 
 
 def test_nothing_measures(tmp_path, monkeypatch):
-    from fireiron import launch
+    from fireiron.gpu import launch
 
     def no(*arguments, **named):
         raise AssertionError("touched the GPU")

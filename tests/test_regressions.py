@@ -7,8 +7,8 @@ import pytest
 
 from fireiron import *
 from fireiron.executable.fma import Fma
+from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.sim import simulate
-from fireiron.toolchain import compile_cuda, toolchains
 
 DOT = """for (int p = 0; p < a_size_k; ++p)
   c_at(0, 0) = (accumulate || p ? c_at(0, 0) : c_type(0)) + a_at(0, p) * b_at(p, 0);"""

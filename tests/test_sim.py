@@ -16,12 +16,12 @@ from fireiron import *
 from fireiron import ir
 from fireiron.errors import ArgumentError, SimulationError, VerificationError
 from fireiron.executable.micro_kernel import MicroKernel
-from fireiron.expr import all_of, as_expr, less
 from fireiron.sim import simulate
 from fireiron.sim.launch import _Launch
 from fireiron.sim.plan import Plan
 from fireiron.sim.shadow import EPOCH, Shadow
-from fireiron.tensor import Storage
+from fireiron.values.expr import all_of, as_expr, less
+from fireiron.values.tensor import Storage
 
 one = Move.tile(1, 1).to(Thread).done()
 alone = Move.tile(1, 1).done()

@@ -10,8 +10,8 @@ from problems import integers, library
 from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check, check_races, safety
+from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.sim import simulate
-from fireiron.toolchain import compile_cuda, toolchains
 
 np = pytest.importorskip("numpy")
 needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
@@ -446,7 +446,7 @@ def test_values(name):
 
 
 def test_specs_are_stored():
-    from fireiron.store import dumps, loads_spec
+    from fireiron.language.store import dumps, loads_spec
 
     chain = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).split_k(2, Warp, 64)
     part = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).split_k(2, Block, 64)

@@ -6,7 +6,7 @@ from problems import integers, library, stored
 from test_split_k import LAYOUTS, LIBRARY, SIZES, SYMBOLS, blocks, tiled
 
 from fireiron import *
-from fireiron import launch
+from fireiron.gpu import launch
 
 pytestmark = [
     pytest.mark.gpu,

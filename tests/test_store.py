@@ -13,10 +13,10 @@ import pytest
 
 import fireiron
 from fireiron import *
-from fireiron import library
 from fireiron.executable.by_lanes import MatrixCopy
-from fireiron.explain import End
-from fireiron.store import CLASSES, VERSION, dumps, expression, expression_text, load, loads, loads_spec, save, write_text
+from fireiron.inspect.explain import End
+from fireiron.language import library
+from fireiron.language.store import CLASSES, VERSION, dumps, expression, expression_text, load, loads, loads_spec, save, write_text
 
 NAMES = library.names()
 

@@ -12,8 +12,10 @@ import pytest
 from gpu_stand_in import LATENCY, Clock, stand_in
 
 from fireiron import *
-from fireiron import gpu_state, launch, timing
-from fireiron.timing import Data, Timing, measure, throughput, tolerance_of
+from fireiron.gpu import launch
+from fireiron.gpu import state as gpu_state
+from fireiron.measure import timing
+from fireiron.measure.timing import Data, Timing, measure, throughput, tolerance_of
 
 
 @pytest.fixture
@@ -298,7 +300,7 @@ def test_poison(clock):
 
 
 def test_small_problems_cannot_rotate(clock, monkeypatch):
-    monkeypatch.setattr("fireiron.data.MOST_SETS", 50)
+    monkeypatch.setattr("fireiron.measure.data.MOST_SETS", 50)
     data = Data.of(SPECS["float32"])
     assert len(data.sets) == 50 and data.bytes == 50 * 4 * (40 * 50 + 50 * 30 + 40 * 30)
     with pytest.raises(ArgumentError, match="in the L2 cache together"):

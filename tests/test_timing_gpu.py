@@ -10,8 +10,11 @@ import pytest
 
 import fireiron
 from fireiron import *
-from fireiron import gpu_state, launch, library, timing
-from fireiron.timing import Data, measure
+from fireiron.gpu import launch
+from fireiron.gpu import state as gpu_state
+from fireiron.language import library
+from fireiron.measure import timing
+from fireiron.measure.timing import Data, measure
 
 pytest_plugins = ["pytester"]
 pytestmark = [
@@ -205,7 +208,7 @@ def test_plugin(pytester, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(fireiron.__path__[0]).rpartition("/")[0])
     pytester.makepyfile("""
         import fireiron
-        from fireiron import timing
+        from fireiron.measure import timing
 
         @fireiron.sweep("gemm_nn", [(1024, 1024, 1024)], bk=(8, 16))
         def test_gemm(case, gpu_benchmark):

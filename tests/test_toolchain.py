@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from attrs import frozen
 
-from fireiron import launch, toolchain
 from fireiron.errors import LaunchError
-from fireiron.launch import Launcher, device_arch, driver_version, gpu_available, load
-from fireiron.toolchain import Compiled, KernelResources, Toolchain, compile_cuda, toolchains
+from fireiron.gpu import launch, toolchain
+from fireiron.gpu.launch import Launcher, device_arch, driver_version, gpu_available, load
+from fireiron.gpu.toolchain import Compiled, KernelResources, Toolchain, compile_cuda, toolchains
 
 ARCHS = ("sm_52", "sm_70", "sm_75", "sm_80", "sm_90")
 

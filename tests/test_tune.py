@@ -19,12 +19,12 @@ import tuning_fakes
 from tuning_fakes import Compiling, CrashOnce, DeadTogether, Fake, Flaky, NeverStarts, Nonsense, Turned, microseconds, spec, strategy
 
 import fireiron
-import fireiron.library
-import fireiron.records
+import fireiron.language.library
+import fireiron.tune.records
 from fireiron import *
-from fireiron import launch
 from fireiron.cli import main
 from fireiron.cli import tune as command_module
+from fireiron.gpu import launch
 from fireiron.tune import Display, OnGpu, Progress, Prune, Result, Tuning, rank, tune
 from fireiron.tune import bench as bench_module
 from fireiron.tune import measure as measure_module
@@ -101,7 +101,7 @@ def test_record(tmp_path):
     tuning.save(tmp_path / "records.jsonl")
     loaded = list(Records.load(tmp_path / "records.jsonl").records)
     assert record in loaded
-    assert fireiron.records.strategy_hash(strategy) == record.strategy_hash, "of the strategy with its tunables open"
+    assert fireiron.tune.records.strategy_hash(strategy) == record.strategy_hash, "of the strategy with its tunables open"
 
 
 def test_nothing_to_save(tmp_path):
@@ -625,7 +625,12 @@ def test_a_crash_is_not_blamed_on_the_next(tmp_path):
 
 
 def test_strategies_travel():
-    for one in (strategy, strategy(spec), fireiron.library.find("small").strategy, fireiron.library.find("split_k").strategy):
+    for one in (
+        strategy,
+        strategy(spec),
+        fireiron.language.library.find("small").strategy,
+        fireiron.language.library.find("split_k").strategy,
+    ):
         assert pickle.loads(pickle.dumps(one)) == one
 
 
@@ -648,7 +653,7 @@ def test_a_users_file_travels(tmp_path):
     """Classes that a strategy's own file defines exist in the other processes."""
     path = tmp_path / "mine.py"
     path.write_text(textwrap.dedent(USERS_FILE))
-    mine = fireiron.library.find(f"{path}:first").strategy
+    mine = fireiron.language.library.find(f"{path}:first").strategy
     tuning = tune(mine, MatMul(16, 16, 16)(GL, GL, GL)(Kernel), measure=Fake(), jobs=1, fixed={}, finalists=1, report=None, prune=False)
     assert tuning.counts == {"failed": 2}, "the fake's time needs bn"
     assert "KeyError" in tuning.results[0].reason and "its process" not in tuning.results[0].reason
@@ -772,8 +777,8 @@ def test_machine_code_is_taken_over(monkeypatch):
     task = Task(strategy(spec), "sm_90")
     made = build(task, BEST, None, compiles=True)
     assert made.registers > 0 and made.spills == 0 and made.seconds > 0
-    monkeypatch.setattr("fireiron.cache.compile_cached", lambda *_, **__: pytest.fail("compiled again"))
-    monkeypatch.setattr("fireiron.toolchain.compile_cuda", lambda *_, **__: pytest.fail("compiled again"))
+    monkeypatch.setattr("fireiron.gpu.cache.compile_cached", lambda *_, **__: pytest.fail("compiled again"))
+    monkeypatch.setattr("fireiron.gpu.toolchain.compile_cuda", lambda *_, **__: pytest.fail("compiled again"))
     kernel = Candidate(task, BEST, pickle.loads(pickle.dumps(made))).kernel
     assert kernel.compiled.cubin == made.compiled.cubin and kernel.compiled.cubin[:4] == b"\x7fELF"
     assert kernel.resources.registers == made.registers
@@ -1094,7 +1099,7 @@ class Named:
 def gauge(monkeypatch):
     from types import SimpleNamespace
 
-    from fireiron import data, timing
+    from fireiron.measure import data, timing
 
     runtime = Runtime()
     cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))

@@ -4,7 +4,7 @@ import pytest
 from problems import library
 
 from fireiron import *
-from fireiron import launch
+from fireiron.gpu import launch
 from fireiron.tune import OnGpu, Prune, tune
 
 pytestmark = [

@@ -12,13 +12,13 @@ import fireiron
 from fireiron import *
 from fireiron.check import safety
 from fireiron.cuda import emit
-from fireiron.expr import FALSE
-from fireiron.fragments import FORMS, maps_of
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.inspect.show import show
 from fireiron.ir import Barrier, Exec, For, execs
-from fireiron.machine import FRAGMENTS
-from fireiron.show import show
+from fireiron.ir.fragments import FORMS, maps_of
 from fireiron.sim import simulate
-from fireiron.toolchain import compile_cuda, toolchains
+from fireiron.values.expr import FALSE
+from fireiron.values.machine import FRAGMENTS
 
 FR16 = FR(16, 16, 16)
 PRODUCTS = [(FR(*shape), form.factor, result) for form in FORMS for shape in form.shapes for result in form.results]
@@ -440,7 +440,7 @@ def test_leading_dimensions_that_are_multiples():
 
 
 def test_headers_of_fragments_are_named_when_they_are_missing(monkeypatch):
-    from fireiron import toolchain
+    from fireiron.gpu import toolchain
 
     if not toolchains():
         pytest.skip("no NVRTC installed")

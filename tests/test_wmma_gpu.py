@@ -9,8 +9,8 @@ from test_gpu import check
 from test_wmma import FR16, LAYOUTS, PRODUCTS, aligned, direct, ids
 
 from fireiron import *
-from fireiron import launch
-from fireiron.machine import as_architecture
+from fireiron.gpu import launch
+from fireiron.values.machine import as_architecture
 
 pytestmark = [
     pytest.mark.gpu,

@@ -1,4 +1,7 @@
-"""Static checks of the kernel IR: races, bounds, bank conflicts, coalescing, resources."""
+"""Static checks of the kernel IR: races, bounds, bank conflicts, coalescing, resources.
+
+May import: values, specs, ir.
+"""
 
 from __future__ import annotations
 

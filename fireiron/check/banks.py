@@ -16,11 +16,11 @@ import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import Array, Scene, Use
-from fireiron.expr import constant
 from fireiron.ir import Buffer
-from fireiron.layout import Swizzle
-from fireiron.machine import SH
-from fireiron.tensor import MatrixLayout, Storage
+from fireiron.values.expr import constant
+from fireiron.values.layout import Swizzle
+from fireiron.values.machine import SH
+from fireiron.values.tensor import MatrixLayout, Storage
 
 BANKS = 32
 WORD = 4

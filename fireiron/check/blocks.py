@@ -15,9 +15,9 @@ import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
-from fireiron.expr import ONE, ZERO, Expr, FloorDiv, Mod, as_expr, constant, floordiv, minimum, mod, positive
 from fireiron.ir import Access
-from fireiron.machine import GL
+from fireiron.values.expr import ONE, ZERO, Expr, FloorDiv, Mod, as_expr, constant, floordiv, minimum, mod, positive
+from fireiron.values.machine import GL
 
 
 @attrs.frozen(eq=False)

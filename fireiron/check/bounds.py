@@ -17,10 +17,10 @@ import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
-from fireiron.expr import FALSE, TRUE, ZERO, Expr, FloorDiv, Less, Min, Mod, Var, conjuncts, constant, floordiv, less
 from fireiron.ir import For, Let, Piece, statements
-from fireiron.machine import GL
-from fireiron.tensor import Storage
+from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, FloorDiv, Less, Min, Mod, Var, conjuncts, constant, floordiv, less
+from fireiron.values.machine import GL
+from fireiron.values.tensor import Storage
 
 
 def check_bounds(scene: Scene) -> tuple[Finding, ...]:

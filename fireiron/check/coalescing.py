@@ -13,9 +13,9 @@ import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import Array, Scene, Use
-from fireiron.expr import constant
 from fireiron.ir import Buffer
-from fireiron.machine import GL
+from fireiron.values.expr import constant
+from fireiron.values.machine import GL
 
 SECTOR = 32
 LARGE = 4096

@@ -19,10 +19,10 @@ import numpy as np
 from fireiron.check.blocks import between_blocks, local_coordinates
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, accesses_of, linear
-from fireiron.expr import Less, Mod, Var, conjuncts, constant
 from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Commit, Exec, For, Stmt, Wait, statements
-from fireiron.machine import GL, SH, Block, Level
-from fireiron.units import unit_in
+from fireiron.values.expr import Less, Mod, Var, conjuncts, constant
+from fireiron.values.machine import GL, SH, Block, Level
+from fireiron.values.units import unit_in
 
 ALL_VALUES = 64
 """A loop with barriers whose variable occurs in addresses runs through all its values if they are not more than this."""

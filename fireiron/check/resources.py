@@ -8,10 +8,10 @@ import attrs
 
 from fireiron.check.finding import Finding
 from fireiron.check.scene import Scene
-from fireiron.expr import constant
 from fireiron.ir import Kernel
-from fireiron.machine import SH, Architecture
-from fireiron.usage import Usage, pipelines, register_usage, shared_usage, usage_lines
+from fireiron.ir.usage import Usage, pipelines, register_usage, shared_usage, usage_lines
+from fireiron.values.expr import constant
+from fireiron.values.machine import SH, Architecture
 
 OVERHEAD = 24
 """Registers that a kernel takes beside its arrays: indices, pointers, loop counters; a rule of thumb."""

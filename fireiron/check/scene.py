@@ -11,8 +11,8 @@ import attrs
 import numpy as np
 
 from fireiron.errors import VerificationError
-from fireiron.expr import Expr, Sum, Var, all_of, compiled, conjuncts, constant
-from fireiron.ir import Access, Exec, For, Kernel, Let, Piece, Stmt, scratch_access, statements
+from fireiron.ir import Access, Exec, For, Kernel, Let, Piece, Stmt, execs, scratch_access, statements
+from fireiron.values.expr import Expr, Sum, Var, all_of, compiled, conjuncts, constant
 
 Array = Any
 
@@ -89,7 +89,7 @@ class Scene:
                 raise VerificationError(f"{one.var} has two meanings, {self.lets[one.var.name]} and {one.value}")
         self.symbols = frozenset(symbol.name for symbol in kernel.symbols)
         self.roots = functools.lru_cache(maxsize=None)(self._roots)
-        self.uses = tuple(_uses(kernel.body, ()))
+        self.uses = tuple(_uses(kernel.body))
 
     def _roots(self, expression: Expr) -> frozenset[str]:
         """Names of the thread, block, loops and sizes that an expression depends on, through named values."""
@@ -172,13 +172,10 @@ class Scene:
         return [frame.full(base)[..., None] + step for base, step in zip(access.base, steps, strict=True)]
 
 
-def _uses(body: tuple[Stmt, ...], loops: tuple[For, ...]) -> Iterator[Use]:
-    for statement in body:
-        if isinstance(statement, For):
-            yield from _uses(statement.body, (*loops, statement))
-        elif isinstance(statement, Exec):
-            for access in accesses_of(statement):
-                yield Use(statement, loops, access)
+def _uses(body: tuple[Stmt, ...]) -> Iterator[Use]:
+    for statement, loops in execs(body):
+        for access in accesses_of(statement):
+            yield Use(statement, loops, access)
 
 
 def accesses_of(statement: Exec) -> tuple[Access, ...]:

@@ -1,6 +1,8 @@
 """The command line. Nothing but the parser is imported until a command needs it, so that `--help` is quick.
 
 A command is one file: its `register` adds it to the parser and names the function that runs it.
+
+May import: everything.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from fireiron.errors import FireironError
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
-    from fireiron.strategy import Strategy
+    from fireiron.language.strategy import Strategy
 
 
 class Add(Protocol):
@@ -49,7 +49,7 @@ def size(text: str) -> Any:
     """A size on the command line: a positive integer, or a symbol `M` or `M:8`."""
     match = re.fullmatch(r"([A-Z][A-Za-z0-9_]*)(?::([0-9]{1,9}))?", text, re.ASCII)
     if match:
-        from fireiron.expr import sym
+        from fireiron.values.expr import sym
 
         try:
             return sym(match[1], multiple_of=int(match[2] or 1))
@@ -87,9 +87,9 @@ def layouts(text: str) -> str:
 
 def strategy_of(arguments: argparse.Namespace, name: str | None = None, known_only: bool = False) -> Strategy:
     """The strategy of the arguments, bound; `known_only` passes on only those tunables that it has."""
-    from fireiron.library import bind, find
-    from fireiron.machine import as_architecture, as_dtype
-    from fireiron.tensor import ColMajor, RowMajor
+    from fireiron.language.library import bind, find
+    from fireiron.values.machine import as_architecture, as_dtype
+    from fireiron.values.tensor import ColMajor, RowMajor
 
     if arguments.arch is not None:
         as_architecture(arguments.arch)

@@ -12,7 +12,7 @@ from fireiron.cli.arguments import Add, add_json
 from fireiron.cli.output import FAILED, paint, print_json
 
 if TYPE_CHECKING:
-    from fireiron.cache import Entry
+    from fireiron.gpu.cache import Entry
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DAYS = {"d": 1.0, "h": 1 / 24, "m": 1 / 1440, "w": 7.0}
@@ -58,7 +58,7 @@ def _age(text: str) -> float:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from fireiron.cache import entries, folder
+    from fireiron.gpu.cache import entries, folder
 
     found = entries()
     if arguments.json:
@@ -71,8 +71,8 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    from fireiron.cache import entries, prune
     from fireiron.errors import ArgumentError
+    from fireiron.gpu.cache import entries, prune
 
     if arguments.max_size is None and arguments.older_than is None and not arguments.all:
         raise ArgumentError("prune what?", legal="--max-size 100M, --older-than 30d, or --all")
@@ -86,7 +86,7 @@ def _prune(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from fireiron.cache import entries, verify
+    from fireiron.gpu.cache import entries, verify
 
     total = len(entries())
     damaged = verify(arguments.fix)

@@ -21,7 +21,7 @@ def register(add: Add) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from fireiron.check import check
-    from fireiron.tree import require_complete
+    from fireiron.language.tree import require_complete
 
     program = _program_or_error(arguments)
     if isinstance(program, FireironError):

@@ -20,7 +20,7 @@ def register(add: Add) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from fireiron.cost import predict
-    from fireiron.gpus import as_gpu
+    from fireiron.cost.gpus import as_gpu
 
     gpu = None if arguments.gpu is None else as_gpu(arguments.gpu)
     if gpu is not None and arguments.arch is None:

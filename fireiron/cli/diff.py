@@ -18,8 +18,8 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fireiron.diff import as_dict, diff
-    from fireiron.library import find
+    from fireiron.inspect.diff import as_dict, diff
+    from fireiron.language.library import find
 
     names = (arguments.left, arguments.right)
     tunables = {tunable for name in names for tunable in find(name).strategy.tunables()}

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is None or arguments.output == "-":
         print(text, end="" if text.endswith("\n") else "\n")
         return 0
-    from fireiron.store import write_text
+    from fireiron.language.store import write_text
 
     write_text(arguments.output, text, overwrite=arguments.force)
     return 0
@@ -34,7 +34,7 @@ def _text(arguments: argparse.Namespace) -> str:
     program = program_of(arguments)
     if arguments.form == "cuda":
         return program.cuda
-    from fireiron.kernel import CompiledKernel
+    from fireiron.gpu.kernel import CompiledKernel
 
     text: str = CompiledKernel(program).asm[arguments.form]
     return text

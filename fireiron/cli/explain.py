@@ -14,7 +14,7 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fireiron.explain import explain, text
+    from fireiron.inspect.explain import explain, text
 
     explanation = explain(strategy_of(arguments), arguments.arch)
     if arguments.json:

@@ -11,7 +11,7 @@ from fireiron.cli.records import only, show
 from fireiron.errors import ArgumentError, FireironError
 
 if TYPE_CHECKING:
-    from fireiron.record import Record
+    from fireiron.tune.record import Record
 
 
 def register(add: Add) -> None:
@@ -25,9 +25,9 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fireiron.library import find, names
-    from fireiron.machine import as_architecture
-    from fireiron.records import available
+    from fireiron.language.library import find, names
+    from fireiron.tune.records import available
+    from fireiron.values.machine import as_architecture
 
     if arguments.arch is not None:
         as_architecture(arguments.arch)
@@ -70,7 +70,7 @@ def _cell(value: Any) -> Any:
 
 def _listed(name: str, architecture: str | None, records: list[Record]) -> dict[str, Any]:
     """A row of the table; a strategy that cannot be built for the target says so."""
-    from fireiron.library import bind, find
+    from fireiron.language.library import bind, find
 
     try:
         entry = find(name)
@@ -94,7 +94,7 @@ def _listed(name: str, architecture: str | None, records: list[Record]) -> dict[
 
 
 def _tuned_of(strategy: Any, records: list[Record]) -> dict[str, Any]:
-    from fireiron.record import strategy_hash
+    from fireiron.tune.record import strategy_hash
 
     if not records:
         return _tuned([], 0)
@@ -116,7 +116,7 @@ def _tuned(records: list[Record], outdated: int) -> dict[str, Any]:
 
 def _drift(records: list[Record], as_json: bool) -> int:
     """The records that are not used; the exit status says whether there are any."""
-    from fireiron.records import Records
+    from fireiron.tune.records import Records
 
     found = Records(tuple(records)).drift()
     if as_json:

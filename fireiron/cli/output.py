@@ -27,7 +27,7 @@ def make_printable() -> None:
 
 
 def glyphs() -> tuple[str, ...]:
-    from fireiron.show import ASCII, UNICODE
+    from fireiron.inspect.show import ASCII, UNICODE
 
     try:
         "".join(UNICODE).encode(sys.stdout.encoding or "ascii")

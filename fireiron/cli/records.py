@@ -14,7 +14,7 @@ from fireiron.cli.output import FAILED, print_json
 from fireiron.errors import FireironError, StoreError
 
 if TYPE_CHECKING:
-    from fireiron.record import Record
+    from fireiron.tune.record import Record
 
 ACTIONS = ("show", "merge", "check")
 
@@ -64,7 +64,7 @@ def show(records: Iterable[Record], as_json: bool) -> int:
 
 def only(records: Iterable[Record], strategy: str | None, arch: str | None) -> list[Record]:
     """Records of a strategy, for a target."""
-    from fireiron.machine import as_architecture
+    from fireiron.values.machine import as_architecture
 
     if arch is not None:
         as_architecture(arch)
@@ -95,7 +95,7 @@ def _stored(record: Record, name: str) -> str:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from fireiron.records import Records, available
+    from fireiron.tune.records import Records, available
 
     records = Records.load(*arguments.files) if arguments.files else available()
     return show(only(records, arguments.strategy, arguments.arch), arguments.json)
@@ -106,7 +106,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _merge(arguments: argparse.Namespace) -> int:
     from fireiron.errors import ArgumentError
-    from fireiron.records import Records, merge_files
+    from fireiron.tune.records import Records, merge_files
 
     if arguments.output is None:
         sys.stdout.write(Records.load(*arguments.files).text())
@@ -123,7 +123,7 @@ def _merge(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     """Every line, and whether the strategies still are what was measured."""
-    from fireiron.records import Records, record_files
+    from fireiron.tune.records import Records, record_files
 
     found: list[dict[str, Any]] = []
     good: list[Record] = []
@@ -141,7 +141,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _lines(path: Path, found: list[dict[str, Any]]) -> list[Record]:
-    from fireiron.records import parse_line, read_text
+    from fireiron.tune.records import parse_line, read_text
 
     good = []
     try:

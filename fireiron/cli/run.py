@@ -43,7 +43,7 @@ def register(add: Add) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Random small integers through the kernel, compared exactly with the spec's meaning."""
-    from fireiron import launch
+    from fireiron.gpu import launch
 
     gpu = not arguments.simulate and launch.gpu_available()
     if gpu and arguments.blocks is not None:
@@ -97,7 +97,7 @@ class _Report:
 
 def _symbol_values(spec: Spec, arguments: argparse.Namespace) -> dict[str, int]:
     """Values for the sizes known at run time: those given, else one more than a full tile, as far as its facts allow."""
-    from fireiron.lower.walk import symbols_of
+    from fireiron.spec import symbols_of
 
     given = dict(arguments.let)
     symbols = {var.name: var for var in symbols_of(spec)}
@@ -151,7 +151,7 @@ def _largest_sum(values: Mapping[str, Any]) -> float:
 
 
 def _micro_kernels(kernel: Any) -> tuple[str, ...]:
-    from fireiron.show import micro_kernels
+    from fireiron.inspect.show import micro_kernels
 
     return micro_kernels(kernel)
 
@@ -160,7 +160,7 @@ def _on_gpu(program: Program, symbols: Mapping[str, int], arrays: Mapping[str, A
     """The first wrong element of a run on the GPU."""
     import cupy
 
-    from fireiron.kernel import CompiledKernel
+    from fireiron.gpu.kernel import CompiledKernel
 
     kernel = CompiledKernel(program)
     (output,) = program.spec.outputs
@@ -182,7 +182,7 @@ def _on_gpu(program: Program, symbols: Mapping[str, int], arrays: Mapping[str, A
 
 def _placed(cupy: Any, program: Program, symbols: Mapping[str, int], name: str, array: Any) -> Any:
     """An array on the GPU with the strides that the kernel was made for."""
-    from fireiron.arguments import buffer_shape, byte_strides, evaluated
+    from fireiron.gpu.arguments import buffer_shape, byte_strides, evaluated
 
     buffer = program.ir.buffer(name)
     flat = cupy.zeros(evaluated(buffer.elements, symbols), dtype=buffer.dtype.to_numpy())
@@ -280,7 +280,7 @@ def _order(program: Program, symbols: Mapping[str, int], total: int) -> list[int
 
 def _block_tile(program: Program) -> tuple[Any, ...] | None:
     """The dimensions of the output's view that one block is responsible for."""
-    from fireiron.machine import Block
+    from fireiron.values.machine import Block
 
     (output,) = program.spec.outputs
     node = next((node for node in program.tree.nodes() if node.spec.level == Block), None)

@@ -21,7 +21,7 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fireiron.show import as_dict, show
+    from fireiron.inspect.show import as_dict, show
 
     program = program_of(arguments)
     if arguments.json:

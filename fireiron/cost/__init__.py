@@ -5,6 +5,8 @@
 `work.py` counts (`accesses.py` for one access; `amounts.py` are the values), `timeline.py` follows one warp, `registers.py` estimates
 registers, `model.py` puts them together, `prediction.py` is the answer. What is counted, and what the answer is worth, is in
 docs/cost-model.md.
+
+May import: values, specs, ir, check.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from fireiron.cost.constants import CONSTANTS, Constants
+from fireiron.cost.gpus import Gpu, as_gpu, of_architecture
 from fireiron.cost.prediction import PhaseTime, Prediction
 from fireiron.errors import ArgumentError
-from fireiron.gpus import Gpu, as_gpu, of_architecture
 from fireiron.ir import Kernel
-from fireiron.machine import as_architecture
+from fireiron.values.machine import as_architecture
 
 
 def predict(

@@ -12,9 +12,9 @@ from fireiron.check.banks import address, lanes_per_phase, wavefronts
 from fireiron.check.coalescing import SECTOR, sectors
 from fireiron.check.scene import Frame, Scene
 from fireiron.cost.amounts import Amounts
-from fireiron.expr import constant
 from fireiron.ir import Access, Buffer, Exec, For
-from fireiron.machine import GL, SH
+from fireiron.values.expr import constant
+from fireiron.values.machine import GL, SH
 
 Array = Any
 

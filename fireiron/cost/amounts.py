@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
-from fireiron.expr import Expr
 from fireiron.ir import Stmt
+from fireiron.values.expr import Expr
 
 
 @attrs.frozen

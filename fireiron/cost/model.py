@@ -20,12 +20,12 @@ from fireiron.check.coalescing import SECTOR
 from fireiron.cost.accesses import LINE, WARP
 from fireiron.cost.amounts import Amounts
 from fireiron.cost.constants import CONSTANTS, Constants
+from fireiron.cost.gpus import Gpu
 from fireiron.cost.prediction import PhaseTime, Prediction
 from fireiron.cost.registers import occupancy_on
 from fireiron.cost.timeline import Clock, Latencies, Speeds
 from fireiron.cost.work import Work
-from fireiron.gpus import Gpu
-from fireiron.machine import as_architecture
+from fireiron.values.machine import as_architecture
 
 SCHEDULERS: Final = 4
 """Schedulers of a multiprocessor, each with a quarter of its warps (from Maxwell on, but for sm_60, whose two are twice as wide)."""

@@ -9,8 +9,8 @@ import attrs
 
 if TYPE_CHECKING:
     from fireiron.check.resources import Occupancy
+    from fireiron.cost.gpus import Gpu
     from fireiron.cost.registers import Registers
-    from fireiron.gpus import Gpu
 
 HINTS: Final[Mapping[str, str]] = {
     "tensor cores": "at the limit of mma.sync: only fewer operations help",

@@ -7,9 +7,9 @@ from typing import Final
 import attrs
 
 from fireiron.check.resources import Occupancy, occupancy, register_limit
-from fireiron.expr import constant
 from fireiron.ir import For, Kernel
-from fireiron.machine import Architecture
+from fireiron.values.expr import constant
+from fireiron.values.machine import Architecture
 
 LOOPING: Final = 38
 """Registers of a thread beside its arrays where a loop remains: addresses, counters (median of the sweep, NVRTC 13)."""

@@ -1,1 +1,4 @@
-"""Decompositions, one a file."""
+"""Decompositions, one a file.
+
+May import: values, specs, ir, language, refine, executable.
+"""

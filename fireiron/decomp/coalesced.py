@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.decomp.tile import Tile
-from fireiron.errors import DecompositionError
-from fireiron.expr import constant
-from fireiron.machine import Kernel, Lane, Thread, Warp
+from fireiron.errors import DecompositionError, call_site
+from fireiron.language.tree import Context, Decomposition, Expansion
+from fireiron.language.tunable import chosen, count, integral
 from fireiron.refine.layout import Layout
 from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import MoveSpec, Spec
-from fireiron.tensor import ColMajor, MatrixLayout, RowMajor, View
-from fireiron.tree import Context, Decomposition, Expansion, call_site
-from fireiron.tunable import chosen, count, integral
+from fireiron.values.expr import constant
+from fireiron.values.machine import Kernel, Lane, Thread, Warp
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, View
 
 
 def _elements(value: Any) -> Any:

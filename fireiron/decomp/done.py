@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import ArgumentError, DecompositionError, MatchError
+from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_site
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Hole
+from fireiron.language.tree import Context, Decomposition, Executable, Expansion, Mismatch
 from fireiron.spec import Spec
-from fireiron.tree import Context, Decomposition, Executable, Expansion, Mismatch, call_site
 
 
 @attrs.frozen

@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.atomic_add import AtomicAddSpec
-from fireiron.errors import ArgumentError, DecompositionError
-from fireiron.expr import FALSE, TRUE, constant
+from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Comment, Hole
-from fireiron.machine import DTYPES, GL, MEMORIES, RF, DType, Kernel, Memory
+from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
+from fireiron.language.tree import Child, Context, Decomposition, Expansion
 from fireiron.spec import InitSpec, MatMulSpec, MoveSpec, Spec
-from fireiron.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
-from fireiron.tensor import ColMajor, Tensor, whole_view
-from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
+from fireiron.specs.atomic_add import AtomicAddSpec
+from fireiron.values.expr import FALSE, TRUE, constant
+from fireiron.values.machine import DTYPES, GL, MEMORIES, RF, DType, Kernel, Memory
+from fireiron.values.tensor import ColMajor, Tensor, whole_view
 
 
 def _once(name: str, by_position: Any, by_name: Any) -> Any:

@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import ArgumentError, DecompositionError
-from fireiron.expr import Expr, constant
+from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Comment, Hole, Stmt, SyncPoint
-from fireiron.layout import Layout, Swizzle
-from fireiron.machine import GL, MEMORIES, DType, Kernel, Memory
-from fireiron.operand import Operand, operand_name
+from fireiron.language.operand import Operand, operand_name
+from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
+from fireiron.language.tree import Child, Context, Decomposition, Expansion
 from fireiron.spec import MoveSpec, Spec
-from fireiron.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
-from fireiron.tensor import MatrixLayout, Tensor, View, whole_view
-from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
+from fireiron.values.expr import Expr, constant
+from fireiron.values.layout import Layout, Swizzle
+from fireiron.values.machine import GL, MEMORIES, DType, Kernel, Memory
+from fireiron.values.tensor import MatrixLayout, Tensor, View, whole_view
 
 
 @attrs.frozen

@@ -9,15 +9,15 @@ import attrs
 
 from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Tile
-from fireiron.errors import ArgumentError, DecompositionError
+from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.executable.mma import Mma
-from fireiron.expr import constant
 from fireiron.ir import filled
-from fireiron.machine import Architecture, Warp
+from fireiron.language.tree import Child, Context, Decomposition, Executable, Expansion
 from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import MatMulSpec, Spec
-from fireiron.tree import Child, Context, Decomposition, Executable, Expansion, call_site
+from fireiron.values.expr import constant
+from fireiron.values.machine import Architecture, Warp
 
 SIDE = 16
 """Rows and columns of the tile that `mma_tile` expects."""

@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.dividing import divide, loop_over
-from fireiron.errors import DecompositionError
-from fireiron.expr import TRUE, ZERO, any_of, constant
+from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import For, Hole, Stmt, SyncPoint
+from fireiron.language.dividing import divide, loop_over
+from fireiron.language.substrategy import divisors, fits
+from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.language.tunable import by_dimension, chosen, count, integral
 from fireiron.spec import Spec
-from fireiron.substrategy import divisors, fits
-from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
-from fireiron.tunable import by_dimension, chosen, count, integral
+from fireiron.values.expr import TRUE, ZERO, any_of, constant
 
 
 @attrs.frozen

@@ -11,19 +11,19 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import ArgumentError, DecompositionError
+from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.executable.atomic_add import TYPES
-from fireiron.expr import FALSE, TRUE, ZERO, Expr, Var, constant, less
 from fireiron.ir import Comment, Hole
-from fireiron.layout import Swizzle
-from fireiron.machine import SH, Architecture, Block, Kernel, Level, Warp, Warpgroup, bfloat16, float16, float32
-from fireiron.reduction import ReductionSpec
+from fireiron.language.substrategy import chain, copies_of, default_copy, divisors, require_steps, steps_at, steps_for
+from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.language.tunable import chosen, count, integral
 from fireiron.spec import MatMulSpec, Spec
-from fireiron.substrategy import chain, copies_of, default_copy, divisors, require_steps, steps_at, steps_for
-from fireiron.tensor import ColMajor, Dealt, Dim, MatrixLayout, Mode, RowMajor, Tensor, View, cut, require_cut, whole_view
-from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
-from fireiron.tunable import chosen, count, integral
-from fireiron.units import check_below
+from fireiron.specs.reduction import ReductionSpec
+from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, constant, less
+from fireiron.values.layout import Swizzle
+from fireiron.values.machine import SH, Architecture, Block, Kernel, Level, Warp, Warpgroup, bfloat16, float16, float32
+from fireiron.values.tensor import ColMajor, Dealt, Dim, MatrixLayout, Mode, RowMajor, Tensor, View, cut, require_cut, whole_view
+from fireiron.values.units import check_below
 
 MOST_PARTS = 64
 """The most parts: so many partial results are added for each element."""

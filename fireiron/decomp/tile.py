@@ -8,17 +8,17 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.dividing import Digit, divide, loop_over, moved, product
-from fireiron.errors import DecompositionError, ResourceError
-from fireiron.expr import FALSE, TRUE, Expr, Var, all_of, as_expr, constant, less, minimum, mod, positive
+from fireiron.errors import DecompositionError, ResourceError, call_site
 from fireiron.ir import Comment, For, Hole, Let
-from fireiron.machine import Block, Level
+from fireiron.language.dividing import Digit, divide, loop_over, moved, product
+from fireiron.language.substrategy import divisors, fits
+from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.language.tunable import by_dimension, chosen, count, integral
 from fireiron.spec import Spec
-from fireiron.substrategy import divisors, fits
-from fireiron.tensor import MatrixLayout, RowMajor, View
-from fireiron.tree import Child, Context, Decomposition, Expansion, call_site
-from fireiron.tunable import by_dimension, chosen, count, integral
-from fireiron.units import check_below, unit_in
+from fireiron.values.expr import FALSE, TRUE, Expr, Var, all_of, as_expr, constant, less, minimum, mod, positive
+from fireiron.values.machine import Block, Level
+from fireiron.values.tensor import MatrixLayout, RowMajor, View
+from fireiron.values.units import check_below, unit_in
 
 
 @attrs.frozen(repr=False)

@@ -1,4 +1,7 @@
-"""Pictures of a strategy: its tree, tiles and owners, lane maps, banks, pipeline; as SVG, PNG or HTML. No GPU is needed."""
+"""Pictures of a strategy: its tree, tiles and owners, lane maps, banks, pipeline; as SVG, PNG or HTML. No GPU is needed.
+
+May import: the compiler, inspect, and what these may import.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def draw(
 
 def _program(strategy: Any, architecture: Any) -> Program:
     from fireiron.compiler import Program
-    from fireiron.strategy import Strategy
+    from fireiron.language.strategy import Strategy
 
     if isinstance(strategy, Strategy):
         return strategy.program(architecture)
@@ -74,7 +77,7 @@ def _program(strategy: Any, architecture: Any) -> Program:
 
 
 def _sizes(program: Program, sizes: Mapping[str, int]) -> Mapping[str, int]:
-    from fireiron.lower.walk import symbols_of
+    from fireiron.spec import symbols_of
 
     known = {symbol.name: symbol for symbol in symbols_of(program.spec)}
     for name, value in sizes.items():

@@ -14,10 +14,10 @@ from fireiron.check.scene import Scene
 from fireiron.compiler import Program
 from fireiron.draw import colours
 from fireiron.draw.shapes import PALE, Cells, Page, Picture, Rect, Text
-from fireiron.expr import constant
 from fireiron.ir import Buffer
-from fireiron.layout import Swizzle
-from fireiron.machine import SH
+from fireiron.values.expr import constant
+from fireiron.values.layout import Swizzle
+from fireiron.values.machine import SH
 
 Array = Any
 WIDTH: Final = 900

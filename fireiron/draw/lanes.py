@@ -10,7 +10,7 @@ from fireiron.compiler import Program
 from fireiron.draw import colours
 from fireiron.draw.shapes import PALE, Cells, Page, Picture, Text
 from fireiron.ir import Exec, execs
-from fireiron.lanes import LaneMap
+from fireiron.ir.lanes import LaneMap
 from fireiron.spec import InitSpec, MoveSpec
 
 WIDTH: Final = 900

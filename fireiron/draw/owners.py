@@ -13,10 +13,10 @@ import attrs
 import numpy as np
 
 from fireiron.check.scene import Frame, Scene, Use
-from fireiron.expr import Expr, compiled, conjuncts
 from fireiron.ir import Buffer, Kernel
 from fireiron.spec import InitSpec, MoveSpec
-from fireiron.tensor import View
+from fireiron.values.expr import Expr, compiled, conjuncts
+from fireiron.values.tensor import View
 
 Array = Any
 

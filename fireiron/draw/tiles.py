@@ -13,12 +13,12 @@ from fireiron.compiler import Program
 from fireiron.draw import colours
 from fireiron.draw.owners import Blocks, Owners, blocks_of, members, owners, role, sample_sizes, standing_still
 from fireiron.draw.shapes import PALE, Cells, Page, Picture, Rect, Text, text_width
-from fireiron.expr import Expr, compiled
+from fireiron.inspect.show import main_child
 from fireiron.ir import Buffer
-from fireiron.machine import Block
-from fireiron.show import main_child
-from fireiron.tensor import View
-from fireiron.tree import Node
+from fireiron.language.tree import Node
+from fireiron.values.expr import Expr, compiled
+from fireiron.values.machine import Block
+from fireiron.values.tensor import View
 
 Array = Any
 WIDTH: Final = 900

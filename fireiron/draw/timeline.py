@@ -12,9 +12,9 @@ from fireiron.check.scene import Frame, Scene, Use
 from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
 from fireiron.draw.shapes import PALE, Page, Picture, Rect
-from fireiron.expr import ZERO, compiled, conjuncts, constant
 from fireiron.ir import For, Wait, statements
-from fireiron.machine import SH
+from fireiron.values.expr import ZERO, compiled, conjuncts, constant
+from fireiron.values.machine import SH
 
 WIDTH: Final = 900
 _FILLED: Final = "#f7c873"

@@ -1,4 +1,7 @@
-"""Instructions, one family a file. An instruction set is an immutable tuple; extend it by making a new one."""
+"""Instructions, one family a file. An instruction set is an immutable tuple; extend it by making a new one.
+
+May import: values, specs, ir, language.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from fireiron.executable.reduce import REDUCE
 from fireiron.executable.stmatrix import STMATRIX
 from fireiron.executable.thread_move import INIT, MOVE
 from fireiron.executable.wmma import WMMA
-from fireiron.tree import Executable
+from fireiron.language.tree import Executable
 
 INSTRUCTIONS: tuple[Executable, ...] = (
     *SCALAR, HFMA2, BFMA2, MOVE, INIT, POINTWISE, POINTWISE2, REDUCE, ATOMIC_ADD, LANE_ATOMIC_ADD,

@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.atomic_add import AtomicAddSpec
 from fireiron.executable.by_lanes import shape_mismatch, statements_by_lanes, tile_of
 from fireiron.executable.lane_move import followed
-from fireiron.expr import constant
 from fireiron.ir import Exec, Stmt
-from fireiron.machine import GL, RF, Architecture, DType, float32, float64, int32
+from fireiron.language.tree import Context, Executable, Mismatch
 from fireiron.spec import Spec
-from fireiron.tree import Context, Executable, Mismatch
+from fireiron.specs.atomic_add import AtomicAddSpec
+from fireiron.values.expr import constant
+from fireiron.values.machine import GL, RF, Architecture, DType, float32, float64, int32
 
 TYPES: Mapping[DType, int] = {float32: 50, int32: 50, float64: 60}
 """Element types that are added without loss, and the first compute capability that adds them atomically."""

@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 
 import attrs
 
-from fireiron.dividing import divide, loop_over
 from fireiron.errors import DecompositionError
-from fireiron.expr import Const, Expr, Var, constant
 from fireiron.ir import Exec, Hole, Stmt, filled
-from fireiron.lanes import LaneMap
-from fireiron.machine import RF, SH, Architecture, DType, Level, Memory, Warp, bfloat16, float16
+from fireiron.ir.lanes import LaneMap
+from fireiron.language.dividing import divide, loop_over
+from fireiron.language.tree import Context, Executable, Mismatch
 from fireiron.spec import MoveSpec, Spec
-from fireiron.tensor import MatrixLayout, View
-from fireiron.tree import Context, Executable, Mismatch
-from fireiron.units import index_in
+from fireiron.values.expr import Const, Expr, Var, constant
+from fireiron.values.machine import RF, SH, Architecture, DType, Level, Memory, Warp, bfloat16, float16
+from fireiron.values.tensor import MatrixLayout, View
+from fireiron.values.units import index_in
 
 
 def lane_number(level: Level, context: Context) -> Expr:

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.executable.by_lanes import target_mismatch
-from fireiron.expr import constant
 from fireiron.ir import Commit, Completion, Exec, Stmt
-from fireiron.machine import GL, SH, Architecture
+from fireiron.language.tree import Context, Executable, Mismatch, execution
 from fireiron.spec import MoveSpec, Spec
-from fireiron.tree import Context, Executable, Mismatch, execution
+from fireiron.values.expr import constant
+from fireiron.values.machine import GL, SH, Architecture
 
 WIDTHS = (4, 8, 16)
 """Bytes of one copy."""

@@ -6,12 +6,12 @@ from typing import Any
 
 import attrs
 
-from fireiron.errors import ArgumentError
-from fireiron.expr import constant
+from fireiron.errors import ArgumentError, call_site
 from fireiron.ir import Exec
-from fireiron.machine import Architecture, DType, bfloat16, float16, float32, float64, int8, int32
+from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import MatMulSpec, Spec
-from fireiron.tree import Executable, Mismatch, call_site
+from fireiron.values.expr import constant
+from fireiron.values.machine import Architecture, DType, bfloat16, float16, float32, float64, int8, int32
 
 
 @attrs.frozen

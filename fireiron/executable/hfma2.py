@@ -8,9 +8,9 @@ import attrs
 
 from fireiron.executable.fma import check_fields, fma_mismatches
 from fireiron.ir import Exec
-from fireiron.machine import RF, Architecture, DType, bfloat16, float16
+from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
-from fireiron.tree import Executable, Mismatch
+from fireiron.values.machine import RF, Architecture, DType, bfloat16, float16
 
 
 @attrs.frozen

@@ -9,10 +9,10 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.executable.by_lanes import shape_mismatch, statements_by_lanes, tile_of
 from fireiron.ir import Exec, Stmt
-from fireiron.lanes import LaneMap
-from fireiron.machine import GL, RF, SH, Architecture
+from fireiron.ir.lanes import LaneMap
+from fireiron.language.tree import Context, Executable, Mismatch
 from fireiron.spec import InitSpec, MoveSpec, Spec
-from fireiron.tree import Context, Executable, Mismatch
+from fireiron.values.machine import GL, RF, SH, Architecture
 
 
 def followed(spec: Spec, context: Context) -> LaneMap | None:

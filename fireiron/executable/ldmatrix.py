@@ -15,10 +15,10 @@ import attrs
 
 from fireiron.executable.by_lanes import MatrixCopy, family, statements_by_lanes
 from fireiron.ir import Exec, Stmt
-from fireiron.lanes import LaneMap, Part
-from fireiron.machine import Architecture
+from fireiron.ir.lanes import LaneMap, Part
+from fireiron.language.tree import Context, Mismatch
 from fireiron.spec import MoveSpec, Spec
-from fireiron.tree import Context, Mismatch
+from fireiron.values.machine import Architecture
 
 
 @attrs.frozen

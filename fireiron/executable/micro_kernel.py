@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import ArgumentError, DecompositionError
-from fireiron.expr import as_expr, constant
+from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Exec, Stmt
-from fireiron.machine import SH, Architecture, Block, as_integer, int8
+from fireiron.language.tree import Context, Executable, Mismatch, execution
 from fireiron.spec import Spec
-from fireiron.tensor import ColMajor, Tensor
-from fireiron.tree import Context, Executable, Mismatch, call_site, execution
+from fireiron.values.expr import as_expr, constant
+from fireiron.values.machine import SH, Architecture, Block, as_integer, int8
+from fireiron.values.tensor import ColMajor, Tensor
 
 MOST_THREADS = 1024
 MOST_SCRATCH = 2**20

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, call_site
 from fireiron.executable.by_lanes import (
     level_mismatch,
     memory_mismatch,
@@ -23,13 +23,13 @@ from fireiron.executable.by_lanes import (
     target_mismatch,
     type_mismatch,
 )
-from fireiron.expr import TRUE
 from fireiron.ir import Exec, Stmt
-from fireiron.lanes import LaneMap
-from fireiron.machine import RF, Architecture, DType, Level, Warp
+from fireiron.ir.lanes import LaneMap
+from fireiron.language.tree import Context, Executable, Mismatch
 from fireiron.spec import MatMulSpec, Spec
-from fireiron.tensor import MatrixLayout
-from fireiron.tree import Context, Executable, Mismatch, call_site
+from fireiron.values.expr import TRUE
+from fireiron.values.machine import RF, Architecture, DType, Level, Warp
+from fireiron.values.tensor import MatrixLayout
 
 
 @attrs.frozen(repr=False)

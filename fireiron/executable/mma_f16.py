@@ -11,8 +11,8 @@ t = lane % 4, in the order of the registers:
 from __future__ import annotations
 
 from fireiron.executable.mma import Mma
-from fireiron.lanes import LaneMap
-from fireiron.machine import DType, bfloat16, float16, float32
+from fireiron.ir.lanes import LaneMap
+from fireiron.values.machine import DType, bfloat16, float16, float32
 
 ROW_GROUPS = ((4, 1, 2), (8, 0, 1))
 COLUMN_GROUPS = ((4, 0, 2), (8, 1, 1))

@@ -11,8 +11,8 @@ mma.m16n8k16 with floating point type", type .f64. With g = lane/4 and t = lane%
 from __future__ import annotations
 
 from fireiron.executable.mma import Mma
-from fireiron.lanes import LaneMap, Part
-from fireiron.machine import float64
+from fireiron.ir.lanes import LaneMap, Part
+from fireiron.values.machine import float64
 
 
 def _steps(k: int, dim: int) -> tuple[Part, ...]:

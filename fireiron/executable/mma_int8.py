@@ -13,8 +13,8 @@ Sums that do not fit 32 bits wrap around, as those of the simulator do.
 from __future__ import annotations
 
 from fireiron.executable.mma import Mma
-from fireiron.lanes import LaneMap, Part
-from fireiron.machine import int8, int32
+from fireiron.ir.lanes import LaneMap, Part
+from fireiron.values.machine import int8, int32
 
 
 def _steps(k: int, dim: int) -> tuple[Part, ...]:

@@ -14,8 +14,8 @@ of the mantissa, toward zero. The simulator does the same (`fireiron.spec.multip
 from __future__ import annotations
 
 from fireiron.executable.mma import Mma
-from fireiron.lanes import LaneMap
-from fireiron.machine import float32, tf32
+from fireiron.ir.lanes import LaneMap
+from fireiron.values.machine import float32, tf32
 
 _ROWS = ((4, 1, 1), (8, 0, 1))
 _COLUMNS = ((4, 0, 1), (8, 1, 1))

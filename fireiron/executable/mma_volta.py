@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fireiron.executable.mma import Mma
-from fireiron.lanes import LaneMap, Part
-from fireiron.machine import DType, QuadPair, Warp, float16, float32
+from fireiron.ir.lanes import LaneMap, Part
+from fireiron.values.machine import DType, QuadPair, Warp, float16, float32
 
 _LOW: Mapping[str, Part] = {"Arow": (4, 0, 1), "Acol": (4, 1, 1), "Brow": (4, 0, 1), "Bcol": (4, 1, 1)}
 _HIGH: Mapping[str, Part] = {"A": (2, 0, 4), "B": (2, 1, 4)}

@@ -21,10 +21,10 @@ from fireiron.executable.by_lanes import (
 )
 from fireiron.executable.ldmatrix import received, registers_mismatch
 from fireiron.ir import Exec, Stmt
-from fireiron.lanes import LaneMap
-from fireiron.machine import RF, Architecture, Warp, bfloat16, float16
+from fireiron.ir.lanes import LaneMap
+from fireiron.language.tree import Context, Executable, Mismatch
 from fireiron.spec import MoveSpec, Spec
-from fireiron.tree import Context, Executable, Mismatch
+from fireiron.values.machine import RF, Architecture, Warp, bfloat16, float16
 
 
 @attrs.frozen

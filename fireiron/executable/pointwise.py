@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import ArgumentError
-from fireiron.expr import constant
+from fireiron.errors import ArgumentError, call_site
 from fireiron.ir import Exec
-from fireiron.machine import MATRIX_ONLY, Architecture, bfloat16, float16
-from fireiron.pointwise import BinaryPointwiseSpec
+from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
-from fireiron.tree import Executable, Mismatch, call_site
+from fireiron.specs.pointwise import BinaryPointwiseSpec
+from fireiron.values.expr import constant
+from fireiron.values.machine import MATRIX_ONLY, Architecture, bfloat16, float16
 
 _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
 

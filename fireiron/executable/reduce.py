@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.expr import FALSE, constant
 from fireiron.ir import Exec
-from fireiron.machine import MATRIX_ONLY, Architecture, float32
-from fireiron.reduction import ReductionSpec
+from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
-from fireiron.tree import Executable, Mismatch
+from fireiron.specs.reduction import ReductionSpec
+from fireiron.values.expr import FALSE, constant
+from fireiron.values.machine import MATRIX_ONLY, Architecture, float32
 
 MOST_PARTS = 64
 """Terms of one sum; more are a loop, `split(...)`."""

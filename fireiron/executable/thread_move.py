@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, call_site
 from fireiron.executable.cp_async import under_way
-from fireiron.expr import constant
 from fireiron.ir import Exec
-from fireiron.machine import MEMORIES, Architecture, as_integer
+from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import InitSpec, MoveSpec, Spec
-from fireiron.tree import Executable, Mismatch, call_site
+from fireiron.values.expr import constant
+from fireiron.values.machine import MEMORIES, Architecture, as_integer
 
 WIDTHS = (1, 2, 4, 8, 16)
 """Bytes of a load or store of one thread (PTX ISA, ld and st)."""

@@ -25,14 +25,14 @@ from fireiron.executable.by_lanes import (
     tile_of,
     type_mismatch,
 )
-from fireiron.expr import Expr, constant
-from fireiron.fragments import forms_of, fragment_type, maps_of, order_of, role
 from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt
-from fireiron.lanes import LaneMap
-from fireiron.machine import GL, SH, Architecture, Memory, Warp, tf32
+from fireiron.ir.fragments import forms_of, fragment_type, maps_of, order_of, role
+from fireiron.ir.lanes import LaneMap
+from fireiron.language.tree import Context, Executable, Mismatch
 from fireiron.spec import InitSpec, MatMulSpec, MoveSpec, Spec
-from fireiron.tensor import MatrixLayout, View
-from fireiron.tree import Context, Executable, Mismatch
+from fireiron.values.expr import Expr, constant
+from fireiron.values.machine import GL, SH, Architecture, Memory, Warp, tf32
+from fireiron.values.tensor import MatrixLayout, View
 
 POINTER_BYTES = 32
 """A matrix starts at a multiple of 256 bits; of 128 for 8-bit elements, of which a row or column of a fragment has no more."""

@@ -10,6 +10,8 @@ Equal kernels give equal bytes, in every process: the files hold no date, path o
 
 Sources: CUDA Runtime API, sections Execution Control and Memory Management; CUDA Driver API, sections Module Management and
 Execution Control.
+
+May import: the compiler, gpu, and what these may import.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from fireiron.errors import ArgumentError, StoreError
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
-    from fireiron.kernel import CompiledKernel
-    from fireiron.strategy import Strategy
+    from fireiron.gpu.kernel import CompiledKernel
+    from fireiron.language.strategy import Strategy
 
 
 @attrs.frozen
@@ -77,10 +79,10 @@ def export(
         StoreError: a file exists or cannot be written. Then none was.
         LaunchError: no installed compiler serves the target.
     """
-    from fireiron.cache import compile_cached
     from fireiron.export.driver import driver_build, driver_header, driver_source
     from fireiron.export.runtime import runtime_build, runtime_header, runtime_source
     from fireiron.export.unit import Unit
+    from fireiron.gpu.cache import compile_cached
 
     program = _program(kernel, arch)
     unit = Unit.of(program, program.name if name is None else name)
@@ -98,9 +100,9 @@ def export(
 
 def _program(kernel: Any, arch: Any) -> Program:
     from fireiron.compiler import Program
-    from fireiron.kernel import CompiledKernel
-    from fireiron.machine import as_architecture
-    from fireiron.strategy import Strategy
+    from fireiron.gpu.kernel import CompiledKernel
+    from fireiron.language.strategy import Strategy
+    from fireiron.values.machine import as_architecture
 
     if isinstance(kernel, Strategy):
         return kernel.program(arch)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from fireiron._version import VERSION
 from fireiron.export.unit import DEFAULT_SHARED, Unit, c_text, header
-from fireiron.machine import Architecture
+from fireiron.values.machine import Architecture
 
 if TYPE_CHECKING:
-    from fireiron.toolchain import Compiled
+    from fireiron.gpu.toolchain import Compiled
 
 _PROTOTYPES = """\
 typedef struct NAME_driver {

@@ -12,8 +12,8 @@ import attrs
 
 from fireiron._version import VERSION
 from fireiron.errors import ArgumentError, LaunchError
-from fireiron.expr import FALSE, INT_MAX, TRUE, Expr, Min, Var, as_expr, constant, is_cuda_name
-from fireiron.tensor import MatrixLayout
+from fireiron.values.expr import FALSE, INT_MAX, TRUE, Expr, Min, Var, as_expr, constant, is_cuda_name
+from fireiron.values.tensor import MatrixLayout
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program

@@ -13,11 +13,11 @@ import attrs
 import numpy as np
 
 from fireiron.errors import DecompositionError
-from fireiron.expr import FALSE, ONE, Expr, Var, as_expr, constant
-from fireiron.footprint import Array, active_mask, evaluate, grid_of, needed_variables
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs
+from fireiron.lower.footprint import Array, active_mask, evaluate, grid_of, needed_variables
 from fireiron.spec import InitSpec
-from fireiron.tensor import MatrixLayout, Storage, StorageMode
+from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, constant
+from fireiron.values.tensor import MatrixLayout, Storage, StorageMode
 
 Use = tuple[Exec, tuple[For, ...], Access]
 

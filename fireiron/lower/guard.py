@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
-from fireiron.expr import TRUE, Expr, all_of, conjuncts, constant
 from fireiron.ir import Access, Buffer, Exec, Kernel, Piece, Stmt, buffer_table, execs, rewritten, whole_pieces
 from fireiron.spec import MatMulSpec
+from fireiron.values.expr import TRUE, Expr, all_of, conjuncts, constant
 
 
 def guard(kernel: Kernel) -> Kernel:

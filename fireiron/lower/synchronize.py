@@ -16,10 +16,10 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SynchronizationError
-from fireiron.expr import Expr, Var, constant
-from fireiron.footprint import Array, active_mask, evaluate, grid_of, needed_variables
 from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, Access, Barrier, Commit, Exec, For, Kernel, Scope, Stmt, SyncPoint, scratch_access
-from fireiron.machine import GL, SH
+from fireiron.lower.footprint import Array, active_mask, evaluate, grid_of, needed_variables
+from fireiron.values.expr import Expr, Var, constant
+from fireiron.values.machine import GL, SH
 
 
 @attrs.frozen(eq=False)

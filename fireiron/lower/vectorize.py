@@ -9,11 +9,11 @@ from __future__ import annotations
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.expr import ONE, Const, Expr, constant
 from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt, rewritten
-from fireiron.machine import GL, SH
-from fireiron.opaque import tile_origin
+from fireiron.ir.opaque import tile_origin
 from fireiron.spec import MoveSpec
+from fireiron.values.expr import ONE, Const, Expr, constant
+from fireiron.values.machine import GL, SH
 
 
 def vectorize(kernel: Kernel) -> Kernel:

@@ -15,10 +15,10 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SynchronizationError
-from fireiron.expr import constant
-from fireiron.footprint import Array, active_mask, evaluate, grid_of, needed_variables
 from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Commit, Exec, For, Kernel, Stmt, Wait, execs, statements
-from fireiron.machine import SH
+from fireiron.lower.footprint import Array, active_mask, evaluate, grid_of, needed_variables
+from fireiron.values.expr import constant
+from fireiron.values.machine import SH
 
 Fixed = Mapping[str, int]
 

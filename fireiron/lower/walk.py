@@ -7,14 +7,14 @@ from collections.abc import Iterable
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, ResourceError
-from fireiron.expr import ONE, TRUE, Expr, Positive, Var, less
-from fireiron.ir import Buffer, Comment, Exec, For, Kernel, Let, Stmt, SyncPoint, execs, filled, verify
-from fireiron.machine import Architecture
-from fireiron.machine import Kernel as KernelLevel
-from fireiron.spec import Spec
-from fireiron.tensor import MatrixLayout, Storage, Tensor
-from fireiron.tree import Context, Decomposition, Executable, Names, Node, count_threads, grow, require_complete
-from fireiron.units import BLOCK, THREAD
+from fireiron.ir import Buffer, Exec, Kernel, Let, Stmt, execs, filled, variables, verify
+from fireiron.language.tree import Context, Decomposition, Executable, Names, Node, count_threads, grow, require_complete
+from fireiron.spec import Spec, symbols_of
+from fireiron.values.expr import ONE, TRUE, Expr, Positive, Var, less
+from fireiron.values.machine import Architecture
+from fireiron.values.machine import Kernel as KernelLevel
+from fireiron.values.tensor import MatrixLayout, Storage, Tensor
+from fireiron.values.units import BLOCK, THREAD
 
 _CONTRACT = {
     f"{operand}{suffix}"
@@ -79,18 +79,6 @@ def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executa
     return Context(architecture, instructions, Names(taken), BLOCK, thread, threads)
 
 
-def symbols_of(spec: Spec) -> tuple[Var, ...]:
-    """The run-time sizes and strides of a spec, in order of appearance."""
-    leading = [getattr(view.tensor.layout, "leading", None) for view in spec.operands.values()]
-    found: dict[str, Var] = {}
-    for value in (*spec.sizes, *leading, getattr(spec, "accumulate", None)):
-        if value is not None:
-            for var in sorted(value.variables(), key=lambda one: one.name):
-                if found.setdefault(var.name, var) != var:
-                    raise ArgumentError(f"two symbols are called {var.name}, with different facts", hint="use one sym(...) object")
-    return tuple(found.values())
-
-
 def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
     """The program of a complete tree that starts at the kernel."""
     if spec.level != KernelLevel:
@@ -151,31 +139,13 @@ def prune(kernel: Kernel) -> Kernel:
 
 def _used_lets(lets: tuple[Let, ...], body: tuple[Stmt, ...], more: Iterable[Var] = ()) -> tuple[Stmt, ...]:
     """The named values that the program, or a used name, refers to."""
-    used: set[Var] = set(more)
-    _collect(body, used)
+    used = variables(body) | set(more)
     kept: list[Let] = []
     for let in reversed(lets):
         if let.var in used:
             kept.append(let)
             used |= let.value.variables()
     return tuple(reversed(kept))
-
-
-def _collect(body: Iterable[Stmt], used: set[Var]) -> None:
-    for statement in body:
-        match statement:
-            case Let(value=value):
-                used |= value.variables()
-            case For(extent=extent, body=inner):
-                used |= extent.variables()
-                _collect(inner, used)
-            case Exec():
-                used |= statement.active.variables() | statement.accumulate.variables()
-                for access in statement.accesses:
-                    for value in access.expressions():
-                        used |= value.variables()
-            case Comment() | SyncPoint() | _:
-                pass
 
 
 def _buffers(node: Node, spec: Spec) -> Iterable[Buffer]:

@@ -1,1 +1,4 @@
-"""Refinements, one a file."""
+"""Refinements, one a file.
+
+May import: values, specs, ir, language.
+"""

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.tree import Refinement
-from fireiron.tunable import chosen, integral
+from fireiron.language.tree import Refinement
+from fireiron.language.tunable import chosen, integral
 
 
 def _rows(value: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.tree import Refinement
+from fireiron.language.tree import Refinement
 
 
 @attrs.frozen

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import DecompositionError
-from fireiron.expr import Expr
-from fireiron.tree import Refinement, call_site
+from fireiron.errors import DecompositionError, call_site
+from fireiron.language.tree import Refinement
+from fireiron.values.expr import Expr
 
 MOST_NODES = 400
 """Most parts of an expression: far above any use, and small enough for every reader of expressions to recurse over."""

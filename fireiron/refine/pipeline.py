@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import DecompositionError
-from fireiron.tree import Refinement, call_site
-from fireiron.tunable import chosen, integral
+from fireiron.errors import DecompositionError, call_site
+from fireiron.language.tree import Refinement
+from fireiron.language.tunable import chosen, integral
 
 MOST = 16
 """The most stages; a stage is a whole set of buffers."""

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import DecompositionError
-from fireiron.layout import Layout
-from fireiron.tensor import MatrixLayout
-from fireiron.tree import Refinement, call_site
+from fireiron.errors import DecompositionError, call_site
+from fireiron.language.tree import Refinement
+from fireiron.values.layout import Layout
+from fireiron.values.tensor import MatrixLayout
 
 
 @attrs.frozen

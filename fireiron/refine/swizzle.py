@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import DecompositionError
-from fireiron.layout import Swizzle
-from fireiron.tree import Refinement, call_site
+from fireiron.errors import DecompositionError, call_site
+from fireiron.language.tree import Refinement
+from fireiron.values.layout import Swizzle
 
 
 @attrs.frozen

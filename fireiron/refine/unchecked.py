@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import attrs
 
-from fireiron.errors import DecompositionError
+from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import Comment
-from fireiron.tree import Context, Expansion, Refinement, call_site
+from fireiron.language.tree import Context, Expansion, Refinement
 
 
 @attrs.frozen

@@ -11,6 +11,8 @@ axes (elements, loops, threads, blocks); all other loops run in Python. Three th
 
 A multiply-add of float32 is a multiplication, then an addition: rounded twice, where FFMA rounds once. On integers of
 moderate size both are exact, so tests compare exactly.
+
+May import: values, specs, ir.
 """
 
 from fireiron.sim.launch import Simulation, simulate

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.machine import GL
 from fireiron.sim.memory import Global, Memory, registers, shared_memory
 from fireiron.sim.places import Flat, Group, NotDistinct, Place, Rows, View, first_true, pick, steps_of, vector_environment
 from fireiron.sim.plan import ADDRESS, COORDINATE, Array, Environment, Operand, Plan, Site
+from fireiron.values.machine import GL
 
 
 class Chunk:

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.expr import Var, compiled
-from fireiron.lanes import LaneMap
-from fireiron.machine import Block
+from fireiron.ir.lanes import LaneMap
 from fireiron.sim.chunk import Chunk
 from fireiron.sim.memory import POISON
 from fireiron.sim.places import Group, Held, Place, Rows, View, vector_environment
 from fireiron.sim.plan import Array, Environment, Operand, Plan, Site
 from fireiron.sim.watch import Watch
 from fireiron.spec import MoveSpec
-from fireiron.units import THREAD, index_in, unit_in
+from fireiron.values.expr import Var, compiled
+from fireiron.values.machine import Block
+from fireiron.values.units import THREAD, index_in, unit_in
 
 
 class Executor:

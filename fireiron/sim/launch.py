@@ -17,13 +17,13 @@ import attrs
 import numpy as np
 
 from fireiron.errors import ArgumentError
-from fireiron.expr import compiled
 from fireiron.ir import Kernel, verify
 from fireiron.sim.memory import global_memory
 from fireiron.sim.plan import MOST_ELEMENTS, Array, Plan
 from fireiron.sim.run import Run
 from fireiron.sim.shadow import History, Shadow
 from fireiron.sim.warps import Warps
+from fireiron.values.expr import compiled
 
 _CHUNK_BYTES: Final = 1 << 21
 """Working memory of the blocks that one Python thread simulates together: what a core keeps in its cache."""

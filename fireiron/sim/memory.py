@@ -12,11 +12,11 @@ from typing import Final
 import numpy as np
 
 from fireiron.errors import ArgumentError, SimulationError
-from fireiron.expr import compiled
 from fireiron.ir import Buffer
-from fireiron.machine import GL
 from fireiron.sim.plan import ADDRESS, COORDINATE, Array, Plan, contribution
-from fireiron.tensor import swizzled
+from fireiron.values.expr import compiled
+from fireiron.values.machine import GL
+from fireiron.values.tensor import swizzled
 
 POISON: Final = {"float": 0xFF, "int": 0x5A}
 """The byte that fills fresh memory: floats are NaN; integers are 0x5A5A..., and reads of them are found by a mask."""

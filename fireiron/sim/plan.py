@@ -13,11 +13,11 @@ from typing import Any, Final, TypeAlias
 import attrs
 import numpy as np
 
-from fireiron.expr import FALSE, TRUE, Expr, Var, compiled, conjuncts
-from fireiron.ir import Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Piece, Stmt, Wait, scratch_access
-from fireiron.machine import GL, SH, Block
+from fireiron.ir import Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Piece, Stmt, Wait, scratch_access, unknown
 from fireiron.spec import MatMulSpec, MoveSpec
-from fireiron.tensor import swizzled
+from fireiron.values.expr import FALSE, TRUE, Expr, Var, compiled, conjuncts
+from fireiron.values.machine import GL, SH, Block
+from fireiron.values.tensor import swizzled
 
 Array: TypeAlias = Any
 Environment: TypeAlias = "dict[str, Any]"
@@ -227,6 +227,10 @@ class Plan:
                     nodes.append(self._site(statement, (), (), scope))
                 case Barrier() | Commit() | Wait():
                     nodes.append(statement)
+                case Comment():
+                    pass
+                case _:
+                    raise unknown(statement, "the simulator")
         return nodes
 
     def _site(self, statement: Exec, nest: Sequence[For], lets: Sequence[Let], scope: _Scope) -> Site:

@@ -13,10 +13,10 @@ import numpy as np
 
 from fireiron.errors import SimulationError
 from fireiron.ir import WARP_SCOPE, Barrier
-from fireiron.machine import Block
 from fireiron.sim.places import Group
 from fireiron.sim.plan import Array, Environment, Site
 from fireiron.sim.run import Event, Run
+from fireiron.values.machine import Block
 
 
 class Warps:

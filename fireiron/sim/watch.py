@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.machine import SH
 from fireiron.sim.chunk import Chunk
 from fireiron.sim.places import Group, Place, Rows, first_true, pick, vector_environment
 from fireiron.sim.plan import Array, Environment, Operand, Site
 from fireiron.sim.shadow import EPOCH, History, Shadow
+from fireiron.values.machine import SH
 
 
 class _Repeated:

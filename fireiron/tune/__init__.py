@@ -1,6 +1,8 @@
 """Tuning: the values of a strategy's tunables that are fastest on a GPU, found by measuring (docs/tuning.md).
 
 Only what `import fireiron` needs is defined here; the parts are imported when they are used.
+
+May import: the compiler, gpu, measure, and what these may import.
 """
 
 from __future__ import annotations

@@ -109,14 +109,14 @@ class OnGpu(Measure):
     seed: int = 0
 
     def architecture(self) -> str | None:
-        from fireiron import launch
+        from fireiron.gpu import launch
 
         return launch.device_arch()
 
     def devices(self, gpu_ids: Sequence[int]) -> tuple[str, ...]:
         """By their UUIDs, which mean the same whatever GPUs the calling process sees (CUDA C++ Programming Guide, CUDA Environment
         Variables)."""
-        from fireiron import launch
+        from fireiron.gpu import launch
 
         runtime = launch.require_cupy().cuda.runtime
         count = runtime.getDeviceCount()
@@ -138,7 +138,7 @@ class _Gauge(Measure):
     """`OnGpu` at work: the data are made once, and are the same for all candidates."""
 
     def __init__(self, settings: OnGpu, task: Task) -> None:
-        from fireiron.data import Data
+        from fireiron.measure.data import Data
 
         spec = task.strategy.spec
         assert spec is not None
@@ -148,7 +148,8 @@ class _Gauge(Measure):
         self.data.verify(functools.partial(_write_truth, self.data))  # what CuPy compiles for it is not to count as a candidate's time
 
     def where(self) -> Mapping[str, Any]:
-        from fireiron import launch, timing, toolchain
+        from fireiron.gpu import launch, toolchain
+        from fireiron.measure import timing
 
         newest = launch.driver_version()
         state = timing.environment()
@@ -182,7 +183,7 @@ class _Gauge(Measure):
 
     def _library(self) -> Any:
         """Launches of the vendor's matrix product; None where there is none for the spec, or it does not compute it."""
-        from fireiron import timing
+        from fireiron.measure import timing
 
         spec = self.data.spec
         if spec.title != "MatMul" or spec.operands["C"].dtype.kind != "float" or self.data.initial is not None:
@@ -202,7 +203,7 @@ def _write_truth(data: Any) -> None:
 
 
 def _timed(contenders: Mapping[str, Any], rounds: int) -> Any:
-    from fireiron import timing
+    from fireiron.measure import timing
 
     return timing.measure(contenders, rounds=rounds)
 
@@ -223,7 +224,7 @@ def _or_lost(action: Callable[[], Any]) -> Any:
 
 
 def _lost() -> str | None:
-    from fireiron import launch
+    from fireiron.gpu import launch
 
     runtime = launch.require_cupy().cuda.runtime
     try:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron.errors import ArgumentError, StoreError
-from fireiron.record import Record
+from fireiron.tune.record import Record
 
 STATUSES: Final = ("ok", "predicted", "illegal", "pruned", "compile failed", "wrong", "crashed", "hung", "failed")
 """ok: verified and timed. predicted: legal, and nothing was measured. illegal: no code for these values, or none that the target
@@ -192,7 +192,7 @@ class Tuning:
         """
         if self.best is None:
             raise ArgumentError("there is nothing to save: no candidate was verified and timed")
-        from fireiron.records import Records
+        from fireiron.tune.records import Records
 
         Records.append_to(path, self.best)
 

@@ -17,16 +17,16 @@ import attrs
 from fireiron import settings
 from fireiron._version import VERSION
 from fireiron.errors import ArgumentError
-from fireiron.machine import DEFAULT_ARCHITECTURE, as_architecture, as_integer
-from fireiron.record import Record
 from fireiron.tune.bench import PREPARE, Local, Remote, Setting, surveys
 from fireiron.tune.crew import MEASURE, Crew
 from fireiron.tune.journal import Journal
 from fireiron.tune.measure import Measure, Together
 from fireiron.tune.progress import Progress, Report
+from fireiron.tune.record import Record
 from fireiron.tune.result import Result, Tuning, ranked
 from fireiron.tune.search import MOST_EXHAUSTIVE, MOST_STALE, SEARCHES, TRIALS, Optimiser, Prune, draws, in_order
 from fireiron.tune.task import Surveyed, Task, make_task, packed
+from fireiron.values.machine import DEFAULT_ARCHITECTURE, as_architecture, as_integer
 
 REPORT_SECONDS: Final = 0.1
 """The least time between two reports of progress, but at both ends of a phase: a report counts all results."""

@@ -10,8 +10,8 @@ from typing import Any, Final
 import attrs
 
 from fireiron.errors import ArgumentError
-from fireiron.machine import as_integer
 from fireiron.tune.task import Space, Surveyed
+from fireiron.values.machine import as_integer
 
 SEARCHES: Final = ("exhaustive", "random", "tpe")
 """exhaustive: all combinations. random: distinct draws. tpe: the tree-structured Parzen estimator of optuna."""

@@ -20,15 +20,15 @@ import attrs
 from fireiron._version import VERSION
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.executable import INSTRUCTIONS
-from fireiron.machine import as_integer
-from fireiron.record import describe, strategy_hash
-from fireiron.strategy import Strategy
-from fireiron.tree import Executable
+from fireiron.language.strategy import Strategy
+from fireiron.language.tree import Executable
+from fireiron.tune.record import describe, strategy_hash
+from fireiron.values.machine import as_integer
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
-    from fireiron.kernel import CompiledKernel
-    from fireiron.toolchain import Compiled
+    from fireiron.gpu.kernel import CompiledKernel
+    from fireiron.gpu.toolchain import Compiled
 
 USER_FILE: Final = "fireiron file "
 """How `library` names the module of a user's file."""
@@ -111,7 +111,7 @@ def _other(instructions: Any) -> tuple[Executable, ...] | None:
 
 
 def _run_time_sizes(strategy: Strategy, sizes: Mapping[str, int]) -> dict[str, int]:
-    from fireiron.lower.walk import symbols_of
+    from fireiron.spec import symbols_of
 
     assert strategy.spec is not None
     symbols = {var.name: var for var in symbols_of(strategy.spec)}
@@ -237,7 +237,7 @@ def build(task: Task, values: Mapping[str, int], newest: tuple[int, int] | None,
 
     Raises: FireironError: it is not legal, or the compiler refuses it.
     """
-    from fireiron import cache
+    from fireiron.gpu import cache
 
     program = task.program(values)
     text = program.cuda
@@ -275,7 +275,7 @@ class Candidate:
     @functools.cached_property
     def kernel(self) -> CompiledKernel:
         """The kernel, with the machine code that was compiled for it in another process."""
-        from fireiron.kernel import CompiledKernel
+        from fireiron.gpu.kernel import CompiledKernel
 
         kernel = CompiledKernel(self.program)
         if self.built is not None and self.built.compiled is not None:
@@ -317,7 +317,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _of_users_file(module: str, name: str) -> Any:
-    from fireiron.library import find
+    from fireiron.language.library import find
 
     if module not in sys.modules:
         with contextlib.suppress(FireironError):  # a file whose strategies are not called `strategy` is loaded all the same

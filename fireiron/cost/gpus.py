@@ -1,0 +1,192 @@
+"""GPUs as data: what the cost model divides by, with the source of each number by name.
+
+Speeds are at the boost clock. `tensor` is what `mma.sync` reaches, in floating-point (integer) operations a clock and
+multiprocessor, by the type of A. From Volta to Ada that is the peak of the data sheet. On Hopper only `wgmma` reaches it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+
+from fireiron.errors import ArgumentError
+from fireiron.values.machine import Architecture, as_architecture
+
+
+def _pairs(rates: Mapping[str, int] | tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(rates.items())) if isinstance(rates, Mapping) else rates
+
+
+@attrs.frozen(repr=False)
+class Gpu:
+    """One kind of GPU.
+
+    `architecture` is the name of the best target it runs; `clock_mhz` the boost clock; `memory_gb_s` the bandwidth of device memory in
+    10^9 bytes a second; `l2_bytes` the L2 cache, and `l2_clock_bytes` what it gives to all multiprocessors in a clock; `l1_bytes` the
+    memory of a multiprocessor that L1 and shared memory divide (L1 alone, where shared memory is apart). `lanes`, `half_lanes`
+    and `double_lanes` are multiply-adds of a multiprocessor in a clock, in float32, float16 (in pairs) and float64; `tensor` the
+    operations (two a multiply-add) of its tensor cores in a clock by `mma.sync`, as pairs with the type of A. `sources` says where the
+    numbers are from; `guessed` names the fields for which the project has no source.
+    """
+
+    name: str
+    architecture: str
+    multiprocessors: int
+    clock_mhz: int
+    memory_gb_s: float
+    l2_bytes: int
+    l2_clock_bytes: int
+    l1_bytes: int
+    lanes: int
+    half_lanes: int = 0
+    double_lanes: int = 2
+    tensor: tuple[tuple[str, int], ...] = attrs.field(default=(), converter=_pairs)
+    sources: str = ""
+    guessed: tuple[str, ...] = ()
+
+    @property
+    def clock(self) -> float:
+        """Clocks in a microsecond."""
+        return float(self.clock_mhz)
+
+    def tensor_rate(self, dtype: str) -> int:
+        """Operations of the tensor cores of a multiprocessor in a clock, for factors of a type; 0 where there are none."""
+        return dict(self.tensor).get(dtype, 0)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    __str__ = __repr__
+
+
+KIB: Final = 1024
+MIB: Final = 1024 * 1024
+
+
+def _tensor(half: int, *, bfloat16: bool = True, tf32: int = 0, int8: int = 0, float8: int = 0, float64: int = 0) -> dict[str, int]:
+    rates = {"float16": half, "bfloat16": half if bfloat16 else 0, "tf32": tf32, "int8": int8, "float64": float64}
+    rates |= {"float8_e4m3": float8, "float8_e5m2": float8}
+    return {name: rate for name, rate in rates.items() if rate}
+
+
+_HOPPER_TENSOR = _tensor(2370, tf32=1185, int8=4740, float8=4740, float64=256)
+"""`mma.sync` of halves from registers alone: about 620 TFLOP/s on an H200 at 1980 MHz, 58 % of what `wgmma` may reach, in a trial of
+this project that was not kept (perf/results, tensor cores, README); other types are guessed in proportion."""
+
+GPUS: Final[tuple[Gpu, ...]] = (
+    Gpu(
+        "H200 SXM", "sm_90", 132, 1980, 4800, 60 * MIB, 8448, 256 * KIB, 128, 256, 64, _HOPPER_TENSOR,
+        "NVIDIA H200 data sheet; NVIDIA H100 Tensor Core GPU Architecture white paper; L2 and clock as the driver reports; "
+        "mma.sync measured by this project",
+        ("l2_clock_bytes",),
+    ),
+    Gpu(
+        "H100 SXM", "sm_90", 132, 1980, 3350, 50 * MIB, 8448, 256 * KIB, 128, 256, 64, _HOPPER_TENSOR,
+        "NVIDIA H100 data sheet; NVIDIA H100 Tensor Core GPU Architecture white paper", ("l2_clock_bytes", "tensor"),
+    ),
+    Gpu(
+        "A100 SXM", "sm_80", 108, 1410, 1555, 40 * MIB, 5120, 192 * KIB, 64, 256, 32,
+        _tensor(2048, tf32=1024, int8=4096, float64=128), "NVIDIA A100 Tensor Core GPU Architecture white paper (40 GB)",
+    ),
+    Gpu(
+        "L40S", "sm_89", 142, 2520, 864, 96 * MIB, 4096, 128 * KIB, 128, 128, 2,
+        _tensor(1024, tf32=512, int8=2048, float8=2048), "NVIDIA L40S data sheet; NVIDIA Ada GPU Architecture white paper",
+        ("l2_clock_bytes",),
+    ),
+    Gpu(
+        "RTX 4090", "sm_89", 128, 2520, 1008, 72 * MIB, 4096, 128 * KIB, 128, 128, 2,
+        _tensor(512, tf32=256, int8=2048, float8=1024), "NVIDIA Ada GPU Architecture white paper (halves with float32 sums)",
+        ("l2_clock_bytes",),
+    ),
+    Gpu(
+        "RTX 3090", "sm_86", 82, 1695, 936, 6 * MIB, 3072, 128 * KIB, 128, 128, 2,
+        _tensor(512, tf32=256, int8=2048), "NVIDIA Ampere GA102 GPU Architecture white paper (halves with float32 sums)",
+        ("l2_clock_bytes",),
+    ),
+    Gpu(
+        "V100 SXM2", "sm_70", 80, 1530, 900, 6 * MIB, 2048, 128 * KIB, 64, 128, 32,
+        _tensor(1024, bfloat16=False), "NVIDIA Tesla V100 GPU Architecture white paper",
+    ),
+    Gpu(
+        "T4", "sm_75", 40, 1590, 320, 4 * MIB, 1280, 96 * KIB, 64, 128, 2,
+        _tensor(1024, bfloat16=False, int8=2048), "NVIDIA Turing GPU Architecture white paper; NVIDIA T4 data sheet",
+        ("l2_clock_bytes",),
+    ),
+    Gpu(
+        "P100 SXM2", "sm_60", 56, 1480, 732, 4 * MIB, 2048, 24 * KIB, 64, 128, 32,
+        {}, "NVIDIA Tesla P100 white paper",
+        ("l2_clock_bytes",),
+    ),
+    Gpu(
+        "GTX 1080 Ti", "sm_61", 28, 1582, 484, 2816 * KIB, 1408, 48 * KIB, 128, 2, 4,
+        {}, "NVIDIA GeForce GTX 1080 white paper; NVIDIA GeForce product page",
+        ("l2_clock_bytes",),
+    ),
+    Gpu(
+        "TITAN X (Maxwell)", "sm_52", 24, 1075, 336.5, 3 * MIB, 768, 24 * KIB, 128, 0, 4,
+        {}, "NVIDIA GeForce GTX TITAN X product page; NVIDIA GeForce GTX 980 white paper",
+        ("l2_clock_bytes",),
+    ),
+    Gpu(
+        "GTX 750 Ti", "sm_50", 5, 1085, 86.4, 2 * MIB, 320, 24 * KIB, 128, 0, 4,
+        {}, "NVIDIA GeForce GTX 750 Ti white paper",
+        ("l2_clock_bytes",),
+    ),
+    Gpu(
+        "Tegra X1", "sm_53", 2, 998, 25.6, 256 * KIB, 128, 24 * KIB, 128, 256, 4,
+        {}, "NVIDIA Tegra X1 white paper",
+        ("l2_clock_bytes",),
+    ),
+    Gpu(
+        "B200", "sm_100", 148, 1965, 8000, 126 * MIB, 10240, 256 * KIB, 128, 256, 64, _HOPPER_TENSOR,
+        "NVIDIA Blackwell Architecture technical brief", ("clock_mhz", "l2_bytes", "l2_clock_bytes", "tensor"),
+    ),
+    Gpu(
+        "RTX 5090", "sm_120", 170, 2407, 1792, 96 * MIB, 5120, 128 * KIB, 128, 128, 2,
+        _tensor(512, tf32=256, int8=2048, float8=1024), "NVIDIA RTX Blackwell GPU Architecture white paper (halves with float32 sums)",
+        ("l2_clock_bytes",),
+    ),
+)  # fmt: skip
+"""The GPUs that this package knows; the first of an architecture is its default."""
+
+
+def as_gpu(value: object) -> Gpu:
+    """A GPU, given as a value, or by name: that of `GPUS` in any case, with or without what the driver puts around it.
+
+    >>> as_gpu("NVIDIA H200")
+    H200 SXM
+    """
+    if isinstance(value, Gpu):
+        return value
+    if isinstance(value, str) and value.strip():
+        wanted = _words(value)
+        for gpu in GPUS:
+            model = tuple(word for word in _words(gpu.name) if word not in _FORMS)
+            if wanted[: len(model)] == model:
+                return gpu
+    raise ArgumentError("unknown GPU", got=value, legal=", ".join(gpu.name for gpu in GPUS), hint="or a Gpu(...) of your own")
+
+
+def of_architecture(architecture: Architecture | str) -> Gpu:
+    """The default GPU of an architecture: the first in `GPUS` with its compute capability.
+
+    >>> of_architecture("sm_90a")
+    H200 SXM
+    """
+    target = as_architecture(architecture)
+    for gpu in GPUS:
+        if as_architecture(gpu.architecture).capability == target.capability:
+            return gpu
+    raise ArgumentError(f"no GPU of {target} is known", hint="Gpu(...), with the numbers of its data sheet")
+
+
+_MAKERS: Final = ("nvidia", "geforce", "tesla")
+_FORMS: Final = ("sxm", "sxm2", "maxwell")
+
+
+def _words(name: str) -> tuple[str, ...]:
+    """The words of a name that tell GPUs apart."""
+    return tuple(word for word in re.split(r"[\s()-]+", name.lower()) if word and word not in _MAKERS)

@@ -1,0 +1,137 @@
+"""What a kernel is called with, checked against what it was made for: sizes, element types, strides, alignment, overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fireiron.errors import ArgumentError, LaunchError
+from fireiron.gpu.arrays import View
+from fireiron.ir import Buffer, Kernel
+from fireiron.spec import Spec
+from fireiron.values.expr import Expr, constant
+from fireiron.values.tensor import MatrixLayout
+
+
+def reads_output(spec: Spec, symbols: Mapping[str, int]) -> bool:
+    """Whether the kernel adds to what the output holds."""
+    accumulate = getattr(spec, "accumulate", None)
+    return accumulate is not None and bool(accumulate.evaluate(symbols))
+
+
+def evaluated(value: Expr, symbols: Mapping[str, int]) -> int:
+    """An expression of sizes as an integer."""
+    return int(value.evaluate(symbols))
+
+
+def solve_symbols(spec: Spec, shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, int]) -> dict[str, int]:
+    """The run-time sizes, from the arrays' shapes and from keywords; checked against each other and their facts."""
+    from fireiron.spec import symbols_of
+
+    known: dict[str, int] = {}
+    symbols = {var.name: var for var in symbols_of(spec)}
+    for name, value in given.items():
+        if name not in symbols:
+            raise ArgumentError(f"{name}={value}: the kernel has no such size", legal=symbols or "none")
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ArgumentError(f"{name}={value!r}: must be an integer")
+        known[name] = value
+    for name, shape in shapes.items():
+        extents = spec.operands[name].shape
+        if len(shape) != len(extents):
+            raise ArgumentError(f"{name} has {len(shape)} dimensions, the kernel reads {len(extents)}")
+        for size, extent in zip(shape, extents, strict=True):
+            if extent in symbols.values():
+                known.setdefault(str(extent), size)
+    for layout_name, view in spec.operands.items():
+        layout = view.tensor.layout
+        leading = layout.leading if isinstance(layout, MatrixLayout) else None
+        if leading is not None and constant(leading) is None and leading in symbols.values() and str(leading) not in known:
+            raise ArgumentError(
+                f"the leading dimension {leading} of {layout_name} is known only at run time", hint=f"kernel(..., {leading}=...)"
+            )
+    missing = [name for name in symbols if name not in known]
+    if missing:
+        raise ArgumentError(f"no shape tells {', '.join(missing)}", hint=f"kernel(..., {missing[0]}=...)")
+    for name, value in known.items():
+        var = symbols[name]
+        if not var.low <= value <= var.high or value % var.multiple_of:
+            raise ArgumentError(f"{name}={value}", legal=f"{var.low} <= {name} <= {var.high}, a multiple of {var.multiple_of}")
+    for name, shape in shapes.items():
+        wanted = tuple(evaluated(size, known) for size in spec.operands[name].shape)
+        if tuple(shape) != wanted:
+            raise ArgumentError(f"{name} has the shape {tuple(shape)}, the kernel was made for {wanted}")
+    return known
+
+
+def check_facts(kernel: Kernel, symbols: Mapping[str, int]) -> None:
+    """The conditions on sizes under which the kernel was generated."""
+    for text, condition in kernel.facts:
+        if not condition.evaluate(symbols):
+            raise LaunchError(f"the kernel does not serve these sizes: {text} ({condition})", got=dict(symbols))
+
+
+def element_strides(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
+    """The steps between elements of a parameter, in elements."""
+    return tuple(evaluated(modes[0].weight, symbols) for modes in buffer.storage.dims)
+
+
+def byte_strides(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
+    """The steps between elements of a parameter, in bytes."""
+    return tuple(step * buffer.dtype.bytes for step in element_strides(buffer, symbols))
+
+
+def buffer_shape(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of a parameter."""
+    return tuple(evaluated(size, symbols) for size in buffer.tensor.shape)
+
+
+def check_view(name: str, buffer: Buffer, view: View, symbols: Mapping[str, int]) -> None:
+    """Type, shape and strides of an array on a GPU, called `name` in messages; strides are checked, never assumed."""
+    if view.dtype != buffer.dtype.numpy:
+        raise LaunchError(f"{name} has elements of another type than the kernel was made for", got=view.dtype, legal=buffer.dtype.numpy)
+    shape = buffer_shape(buffer, symbols)
+    if view.shape != shape:
+        raise LaunchError(f"{name} has another shape than the kernel was made for", got=view.shape, legal=str(shape))
+    wanted = byte_strides(buffer, symbols)
+    differs = [dim for dim in range(len(shape)) if shape[dim] > 1 and view.strides[dim] != wanted[dim]]
+    if differs:
+        raise LaunchError(
+            f"{name} has other strides than the kernel was made for ({buffer.tensor.layout}), in bytes",
+            got=view.strides,
+            legal=str(wanted),
+            hint=_hint_on_strides(view, [view.strides[dim] for dim in differs], wanted),
+        )
+
+
+def _hint_on_strides(view: View, differing: Sequence[int], wanted: tuple[int, ...]) -> str:
+    if 0 in differing:
+        return "this is a broadcast view: pass a copy"
+    if min(differing) < 0:
+        return "this is a reversed view: pass a copy"
+    if view.itemsize in view.strides and view.itemsize in wanted and view.strides.index(view.itemsize) != wanted.index(view.itemsize):
+        return "pass an array of this layout, or make the spec with the other one of RowMajor and ColMajor"
+    return "pass an array of this layout, or make the spec with RowMajor / ColMajor(ld=...)"
+
+
+def misaligned(name: str, buffer: Buffer, address: int) -> LaunchError:
+    """The error for an address that the kernel's instructions cannot use."""
+    asked = f"{name} starts at an address that is no multiple of {buffer.tensor.align} bytes"
+    got = f"{address:#x}, {address % buffer.tensor.align} bytes after one"
+    return LaunchError(asked, got=got, hint="copy it to a fresh array")
+
+
+class _Placed:
+    """Memory as NumPy sees it, which is never read: only compared."""
+
+    def __init__(self, view: View, address: int) -> None:
+        typestr = f"|V{view.itemsize}"
+        self.__array_interface__ = {"shape": view.shape, "strides": view.strides, "typestr": typestr, "data": (address, True), "version": 3}
+
+
+def share_memory(one: View, address: int, other: View, other_address: int) -> bool:
+    """Whether two arrays have a byte in common; those that interleave have none."""
+    import numpy
+
+    if one.device != other.device:
+        return False
+    return numpy.shares_memory(numpy.asarray(_Placed(one, address)), numpy.asarray(_Placed(other, other_address)))

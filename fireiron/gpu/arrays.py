@@ -1,0 +1,388 @@
+"""Arrays of other libraries on a GPU, each read natively: CuPy, PyTorch, JAX, `__cuda_array_interface__`, DLPack.
+
+A reading is cheap (a microsecond for three arrays), since it stands before every launch. It gives the address and a
+*signature*: all that can be checked once for many launches. No library is imported here: an array's library is already.
+
+Streams. CuPy and PyTorch have a current stream, on which kernels for their arrays run, in order with the library's own work.
+The others have none, so they run on CuPy's current stream, and order is made here:
+
+- JAX computes asynchronously on streams of its own: the inputs are waited for (`block_until_ready`), and kept alive until the
+  kernel has run. JAX orders its reading of an output behind the kernel when it imports the output through DLPack.
+- `__cuda_array_interface__` version 3 names the producer's stream: the kernel's stream waits for it by an event, and it for the
+  kernel. An interface without a stream asks for no order.
+- DLPack: the producer orders its work before CuPy's current stream; the array is kept alive until the kernel has run.
+
+Sources: https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html, https://dmlc.github.io/dlpack/latest/python_spec.html.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from fireiron.errors import ArgumentError, LaunchError
+from fireiron.gpu import launch
+
+Signature = tuple["Library", tuple[int, ...], Any, Any, int, bool]
+"""Library, shape, strides as the library counts them (None: row-major), element type as the library names it, GPU, read-only."""
+
+Reading = tuple[int, Signature, "Order | None"]
+"""Address, signature, and how the launch is ordered with the array's producer where that takes work."""
+
+_ON_GPU = (2, 13)  # kDLCUDA, kDLCUDAManaged
+
+
+@attrs.frozen(eq=False)
+class Order:
+    """What a launch owes the producer of an array: waiting for a stream of its, and keeping the array alive until it has run."""
+
+    stream: int | None
+    keep: object
+    held: launch.Held | None
+
+    def before(self, stream: int) -> None:
+        """Called before a launch on a stream."""
+        if self.stream is not None:
+            launch.order(self.stream, stream)
+
+    def after(self, stream: int) -> None:
+        """Called after it."""
+        if self.stream is not None:
+            launch.order(stream, self.stream)
+        if self.held is not None:
+            self.held.until_done(self.keep, stream)
+
+
+@attrs.frozen
+class View:
+    """An array on a GPU, as all libraries agree on it; strides count bytes, `dtype` is the name of NumPy or `ml_dtypes`."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    itemsize: int
+    device: int
+    readonly: bool
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """First byte and the byte after the last one, counted from the address."""
+        steps = [(size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True)]
+        return sum(min(step, 0) for step in steps), sum(max(step, 0) for step in steps) + self.itemsize
+
+
+class Library:
+    """Where arrays come from: how they are read, on which stream they are used, and how an output is made."""
+
+    name = "CuPy"
+    owns_stream = False
+    """Whether it has a current stream; else its arrays are used on CuPy's."""
+
+    def __init__(self, module: Any = None) -> None:
+        self.module = module
+        self.held = launch.Held()
+
+    def read(self, name: str, array: Any) -> Reading:
+        """An array of this library, called `name` in messages.
+
+        Raises:
+            LaunchError: it is not in GPU memory, or has no memory to read.
+        """
+        raise NotImplementedError
+
+    def itemsize(self, dtype: Any) -> int:
+        """Bytes of an element."""
+        return int(dtype.itemsize)
+
+    def view(self, signature: Signature) -> View:
+        """The signature in terms that all libraries share."""
+        _, shape, strides, dtype, device, readonly = signature
+        itemsize = self.itemsize(dtype)
+        return View(tuple(shape), self.in_bytes(shape, strides, itemsize), self.type_name(dtype), itemsize, device, readonly)
+
+    def type_name(self, dtype: Any) -> str:
+        """The name of an element type in NumPy or `ml_dtypes`."""
+        return str(dtype)
+
+    def in_bytes(self, shape: Sequence[int], strides: Any, itemsize: int) -> tuple[int, ...]:
+        """Strides in bytes."""
+        return row_major(shape, itemsize) if strides is None else tuple(strides)
+
+    def stream(self, device: int) -> int:
+        """The address of the current stream: CuPy's, unless the library has its own."""
+        address: int = launch.require_cupy().cuda.get_current_stream(device).ptr
+        return address
+
+    def using(self, stream: object, device: int) -> contextlib.AbstractContextManager[None]:
+        """A stream as the current one, for allocations."""
+        return _cupy_stream(stream, device)
+
+    def maker(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: int) -> Callable[[], Any]:
+        """What makes new outputs, on the current GPU; `strides` in bytes, `dtype` a `fireiron.DType`."""
+        cupy, kind = launch.require_cupy(), dtype.to_numpy()
+        array, alloc = cupy.ndarray, cupy.cuda.alloc
+        size = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + dtype.bytes
+        return lambda: array(shape, kind, alloc(size), strides)
+
+    def finished(self, array: Any) -> Any:
+        """What the caller gets of an output that a maker made and a kernel on the current stream fills."""
+        return array
+
+
+def row_major(shape: Sequence[int], itemsize: int, order: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Strides in bytes of an array without holes; `order` lists its dimensions, the slowest first."""
+    strides, step = [0] * len(shape), itemsize
+    for dim in reversed(range(len(shape)) if order is None else order):
+        strides[dim] = step
+        step *= shape[dim]
+    return tuple(strides)
+
+
+# ---------------------------------------------------------------------------------------------- libraries
+
+
+class CuPy(Library):
+    """`cupy.ndarray`."""
+
+    owns_stream = True
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self._current = module.cuda.get_current_stream
+
+    def read(self, name: str, array: Any) -> Reading:
+        data = array.data
+        return data.ptr, (self, array.shape, array.strides, array.dtype, data.device_id, False), None
+
+    def stream(self, device: int) -> int:
+        address: int = self._current(device).ptr
+        return address
+
+
+class Torch(Library):
+    """`torch.Tensor`, of every element type: `__cuda_array_interface__` has no bfloat16 and no 8-bit floats."""
+
+    name = "PyTorch"
+    owns_stream = True
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self._strided, self._grad = module.strided, module.is_grad_enabled
+        raw = getattr(module._C, "_cuda_getCurrentRawStream", None)  # not public, but ten times as fast
+        self.stream = raw or self._public_stream  # type: ignore[method-assign]
+
+    def read(self, name: str, array: Any) -> Reading:
+        if not array.is_cuda or (array.requires_grad and self._grad()) or array.layout is not self._strided or array.is_neg():
+            raise self._refused(name, array)
+        try:
+            address = array.data_ptr()
+        except RuntimeError as error:  # FakeTensor and other tensors without memory
+            raise LaunchError(f"{name} has no memory", got=str(error), hint="call the kernel outside torch.compile") from error
+        return address, (self, array.shape, array.stride(), array.dtype, array.get_device(), False), None
+
+    def _refused(self, name: str, array: Any) -> LaunchError:
+        if not array.is_cuda:
+            hint = "pass .cuda(), or .numpy() (of all arrays) for the simulator"
+            return LaunchError(f"{name} is a PyTorch tensor that is not in GPU memory", got=str(array.device), hint=hint)
+        if array.requires_grad and self._grad():
+            hint = "pass .detach(), or call under torch.no_grad()"
+            return LaunchError(f"{name} requires a gradient, and autograd does not see through a kernel", hint=hint)
+        if array.layout is not self._strided:
+            return LaunchError(f"{name} is a tensor without strides", got=str(array.layout), hint="pass .to_dense()")
+        return LaunchError(f"{name} is a tensor whose signs are still to be flipped", hint="pass .resolve_neg()")
+
+    def type_name(self, dtype: Any) -> str:
+        return str(dtype).removeprefix("torch.")
+
+    def in_bytes(self, shape: Sequence[int], strides: Any, itemsize: int) -> tuple[int, ...]:
+        return tuple(stride * itemsize for stride in strides)
+
+    def _public_stream(self, device: int) -> int:
+        address: int = self.module.cuda.current_stream(device).cuda_stream
+        return address
+
+    @contextlib.contextmanager
+    def using(self, stream: object, device: int) -> Iterator[None]:
+        cuda = self.module.cuda
+        with cuda.stream(cuda.ExternalStream(launch.stream_address(stream, device), device=device)):
+            yield
+
+    def maker(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: int) -> Callable[[], Any]:
+        steps = tuple(stride // dtype.bytes for stride in strides)
+        options = {"dtype": getattr(self.module, dtype.numpy), "device": f"cuda:{device}"}
+        return functools.partial(self.module.empty_strided, shape, steps, **options)
+
+
+class Jax(Library):
+    """`jax.Array`, whole on one GPU."""
+
+    name = "JAX"
+
+    def read(self, name: str, array: Any) -> Reading:
+        if isinstance(array, self.module.core.Tracer):
+            raise LaunchError(
+                f"{name} is traced by JAX, it has no memory yet", hint="call the kernel outside jax.jit, jax.vmap and jax.grad"
+            )
+        try:
+            kind, device = array.__dlpack_device__()
+            array.block_until_ready()
+            address = array.unsafe_buffer_pointer() if kind in _ON_GPU else 0
+        except (ValueError, BufferError, RuntimeError) as error:  # sharded, deleted, or what it waits for failed
+            raise LaunchError(f"{name} is no JAX array that is whole on one GPU", got=str(error)) from error
+        if kind not in _ON_GPU:
+            raise LaunchError(f"{name} is a JAX array that is not in GPU memory", hint="jax.device_put(...), or numpy.asarray(...)")
+        layout = getattr(getattr(array, "format", None), "layout", None)
+        order = getattr(layout, "major_to_minor", None)
+        strides = None if order is None else row_major(array.shape, array.dtype.itemsize, order)
+        return address, (self, array.shape, strides, array.dtype, device, True), Order(None, array, self.held)
+
+    def finished(self, array: Any) -> Any:
+        rows = row_major(array.shape, array.dtype.itemsize)
+        turned = row_major(array.T.shape, array.dtype.itemsize)
+        if array.strides == rows:
+            return self._imported(array)
+        if array.T.strides == turned:
+            return self._imported(array.T).T
+        raise LaunchError("JAX arrays have no leading dimension", got=array.strides, hint="pass a CuPy or PyTorch array as out=")
+
+    def _imported(self, array: Any) -> Any:
+        if array.dtype.isbuiltin == 1:
+            return self.module.dlpack.from_dlpack(array)
+        bits = self.module.dlpack.from_dlpack(array.view(f"u{array.dtype.itemsize}"))  # bfloat16 and 8-bit floats, as bits
+        return self.module.lax.bitcast_convert_type(bits, array.dtype)
+
+
+class Interface(Library):
+    """Anything with `__cuda_array_interface__`."""
+
+    name = "__cuda_array_interface__"
+
+    def read(self, name: str, array: Any) -> Reading:
+        interface = array.__cuda_array_interface__
+        address, readonly = interface["data"]
+        if interface.get("mask") is not None:
+            raise LaunchError(f"{name} is a masked array", hint="fill it first")
+        strides = interface.get("strides")
+        signature = (
+            self,
+            tuple(interface["shape"]),
+            None if strides is None else tuple(strides),
+            _element_type(array, interface["typestr"]),
+            _device_of(name, address) if address else 0,
+            bool(readonly),
+        )
+        stream = interface.get("stream")
+        return address, signature, None if stream is None else Order(stream, None, None)
+
+
+class Dlpack(Library):
+    """Anything with `__dlpack__`, through `cupy.from_dlpack`."""
+
+    name = "DLPack"
+
+    def read(self, name: str, array: Any) -> Reading:
+        kind, device = array.__dlpack_device__()
+        if kind not in _ON_GPU:
+            raise LaunchError(f"{name} is not in GPU memory", got=type(array).__name__, hint="copy it there, say with cupy.asarray")
+        cupy = launch.require_cupy()
+        try:
+            imported = cupy.from_dlpack(array)
+        except (TypeError, ValueError, BufferError, RuntimeError) as error:
+            raise LaunchError(f"{name} cannot be imported through DLPack", got=str(error), hint="pass a CuPy or PyTorch array") from error
+        data = imported.data
+        signature = (self, imported.shape, imported.strides, imported.dtype, device, False)
+        return data.ptr, signature, Order(self.stream(device), (array, imported), self.held)
+
+
+def _element_type(array: Any, typestr: str) -> Any:
+    """The element type of an interface; one that it cannot name (`<V2`) is asked of the array."""
+    import numpy
+
+    dtype = numpy.dtype(typestr)
+    own = getattr(array, "dtype", None)
+    return own if dtype.kind == "V" and getattr(own, "itemsize", None) == dtype.itemsize else dtype
+
+
+def _device_of(name: str, address: int) -> int:
+    runtime = launch.require_cupy().cuda.runtime
+    try:
+        attributes = runtime.pointerGetAttributes(address)
+    except RuntimeError as error:  # CuPy's CUDARuntimeError
+        raise LaunchError(f"{name} is not in GPU memory", got=str(error)) from error
+    if not attributes.devicePointer:
+        raise LaunchError(f"{name} is not in GPU memory", hint="copy it there, say with cupy.asarray")
+    return int(attributes.device)
+
+
+# ---------------------------------------------------------------------------------------------- which library
+
+
+def _library_of(kind: type) -> Library | None:
+    import numpy
+
+    if issubclass(kind, numpy.ndarray | numpy.generic):
+        return None
+    for module, array, library in (("cupy", "ndarray", CuPy), ("torch", "Tensor", Torch), ("jax", "Array", Jax)):
+        found = sys.modules.get(module)
+        base = getattr(found, array, None)
+        if base is not None and issubclass(kind, base):
+            return _library(library, found)
+    if found := _jax_of(kind):
+        return _library(Jax, found)
+    if hasattr(kind, "__cuda_array_interface__"):
+        return _library(Interface, None)
+    return _library(Dlpack, None) if hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__") else None
+
+
+library_of: Callable[[type], Library | None] = functools.lru_cache(maxsize=256)(_library_of)
+"""The library of arrays of a type; None for those of NumPy and for what is no array."""
+
+
+def _jax_of(kind: type) -> Any:
+    """JAX, if the type is one of its tracers or arrays, which only an instance check knows as `jax.Array`."""
+    jax = sys.modules.get("jax")
+    own = kind.__module__.split(".")[0] in ("jax", "jaxlib") and hasattr(kind, "unsafe_buffer_pointer")
+    return jax if own else None
+
+
+@functools.cache
+def _library(kind: Callable[[Any], Library], module: Any) -> Library:
+    return kind(module)
+
+
+@contextlib.contextmanager
+def _cupy_stream(stream: object, device: int) -> Iterator[None]:
+    """A stream as CuPy's current one.
+
+    Raises: LaunchError where it is no stream, or one of another GPU.
+    """
+    cupy = launch.require_cupy()
+    address = launch.stream_address(stream, device)
+    chosen: Any = stream
+    if not isinstance(stream, cupy.cuda.Stream):
+        foreign = _Foreign(address)
+        made = getattr(cupy.cuda.Stream, "from_external", None)  # CuPy 14
+        chosen = cupy.cuda.ExternalStream(foreign.address) if made is None else made(foreign)
+    with chosen:
+        yield
+
+
+@attrs.frozen
+class _Foreign:
+    """A stream by its address, in CUDA's stream protocol."""
+
+    address: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.address
+
+
+def refused(name: str, array: object) -> ArgumentError:
+    """The error for what `library_of` does not know."""
+    legal = "NumPy, CuPy, PyTorch, JAX, or anything with __cuda_array_interface__ or __dlpack__"
+    return ArgumentError(f"{name} is no array", got=type(array).__name__, legal=legal)

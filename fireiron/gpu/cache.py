@@ -1,0 +1,394 @@
+"""Compiled kernels on disk: what one process compiled, the next one reads. docs/decisions/0012-compile-cache.md says why so.
+
+An entry is one file: a first line, a SHA-256 over everything behind it, a line of JSON, then PTX, log and machine code. It is
+written under another name and renamed, and its digest is verified whenever it is read, so what is damaged, cut off or misplaced is
+compiled again, never used. Nothing that is read is executed here: no pickle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from fireiron import settings
+from fireiron._version import VERSION
+from fireiron.errors import CacheWarning
+from fireiron.gpu import toolchain
+from fireiron.gpu.headers import included
+from fireiron.gpu.toolchain import Compilation, Compiled
+
+FORMAT = 1
+"""The form of entries and keys; another number, and all old entries are neither found nor read."""
+PATIENCE = 120.0
+"""Seconds for which a process waits for another that compiles the same kernel, before it compiles it too."""
+LEFTOVER = 3600.0
+"""Seconds after which an unfinished file or a lock belongs to a process that was killed."""
+
+_FIRST = f"fireiron compiled kernel {FORMAT}\n".encode()
+_DIGEST = 64  # hexadecimal digits of SHA-256
+_SUFFIX = ".kernel"
+_ELSEWHERE = ("pre-include", "include", "time", "fdevice-time-trace", "pch", "create-pch", "use-pch", "pch-dir")
+"""Options that read or write files: such a compilation is not kept."""
+
+
+def compile_cached(
+    source: str,
+    arch: str,
+    *,
+    options: tuple[str, ...] = (),
+    werror: bool = True,
+    fast_math: bool = False,
+    newest: tuple[int, int] | None = None,
+) -> Compiled:
+    """As `toolchain.compile_cuda`, from the cache where it has been compiled before (`Compiled.cached` says so).
+
+    Of processes that ask for the same kernel at once, one compiles and the others wait for it. A cache that cannot be written
+    costs a warning, not the kernel.
+
+    Raises:
+        LaunchError: no compiler serves `arch`, or it refuses the source (which is not kept).
+    """
+    work = toolchain.compilation(source, arch, options=options, werror=werror, fast_math=fast_math, newest=newest)
+    key = key_of(work) if settings.cache_enabled() else None
+    if key is None:
+        return work.run()
+    path = _place(key)
+    found = _load(path, key)
+    if found is not None:
+        return found
+    with _alone(path):
+        found = _load(path, key)
+        if found is None:
+            found = work.run()
+            _save(path, _encoded(key, work, found))
+    return found
+
+
+def key_of(work: Compilation) -> str | None:
+    """The name of a compilation's result: a digest of everything that the result depends on, and of no path or user.
+
+    These are the text, the headers it reaches by content, target, options, and the build of the compiler. None where that
+    cannot be told: a header that a macro names, an option that reads files, a compiler whose file cannot be read.
+    """
+    flags, folders = _parted(work.flags)
+    identity = work.chain.identity
+    if identity is None or any(_name(flag) in _ELSEWHERE for flag in flags):
+        return None
+    headers = included(work.source, (*work.include, *folders), work.include)
+    if headers is None:
+        return None
+    parts = {
+        "format": FORMAT,
+        "source": hashlib.sha256(work.source.encode()).hexdigest(),
+        "headers": headers,
+        "arch": work.arch,
+        "flags": flags,
+        "werror": work.werror,
+        "compiler": [*work.chain.version, identity],
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _parted(flags: Sequence[str]) -> tuple[tuple[str, ...], tuple[Path, ...]]:
+    """The options without those that name folders of headers, and these folders."""
+    kept: list[str] = []
+    folders: list[Path] = []
+    rest = iter(flags)
+    for flag in rest:
+        if flag in ("-I", "--include-path"):
+            folders.append(Path(next(rest, ".")))
+        elif flag.startswith(("--include-path=", "-I")):
+            folders.append(Path(flag.removeprefix("--include-path=").removeprefix("-I").lstrip("= ")))
+        else:
+            kept.append(flag)
+    return tuple(kept), tuple(folders)
+
+
+def _name(flag: str) -> str:
+    return flag.lstrip("-").partition("=")[0]
+
+
+# --- one entry --------------------------------------------------------------------------------------------------------
+
+
+class _DamagedError(Exception):
+    """An entry is not what was written."""
+
+
+def folder() -> Path:
+    """Where the entries are; it may not exist."""
+    return settings.cache_folder() / "kernels"
+
+
+def _place(key: str) -> Path:
+    """The file of an entry, two folders deep, so that no folder becomes long."""
+    return folder() / key[:2] / key[2:4] / f"{key}{_SUFFIX}"
+
+
+def _encoded(key: str, work: Compilation, compiled: Compiled) -> bytes:
+    parts = compiled.ptx.encode(), compiled.log.encode(), compiled.cubin
+    head = {
+        "key": key,
+        "kernels": list(compiled.resources),
+        "about": next(iter(work.source.splitlines()), "")[:200],
+        "arch": compiled.arch,
+        "toolchain": compiled.toolchain,
+        "compiler": work.chain.identity,
+        "flags": _parted(work.flags)[0],
+        "seconds": compiled.seconds,
+        "created": time.time(),
+        "fireiron": VERSION,
+        "sizes": [len(part) for part in parts],
+    }
+    body = b"".join((json.dumps(head, sort_keys=True).encode(), b"\n", *parts))
+    return b"".join((_FIRST, hashlib.sha256(body).hexdigest().encode(), b"\n", body))
+
+
+def _decoded(data: bytes, key: str) -> Compiled:
+    """What an entry holds.
+
+    Raises:
+        _DamagedError: it is cut off, changed, or that of another key.
+    """
+    start = len(_FIRST) + _DIGEST + 1
+    if not data.startswith(_FIRST):
+        raise _DamagedError("it is no entry of this format")
+    body = data[start:]
+    if data[len(_FIRST) : start] != hashlib.sha256(body).hexdigest().encode() + b"\n":
+        raise _DamagedError("its digest is wrong: it was cut off or changed")
+    line, _, rest = body.partition(b"\n")
+    try:
+        head = json.loads(line)
+        if head["key"] != key:
+            raise _DamagedError("it is the entry of another key")
+        ptx, log, cubin = _slices(rest, head["sizes"])
+        text, (major, minor) = log.decode(), head["toolchain"]
+        found = toolchain.resources_of(text)
+        return Compiled(head["arch"], (major, minor), ptx.decode(), cubin, found, text, head["seconds"], cached=True)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _DamagedError(f"it is not laid out as this version writes it ({error})") from None
+
+
+def _slices(data: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
+    start = 0
+    for size in sizes:
+        yield data[start : start + size]
+        start += size
+
+
+def _load(path: Path, key: str) -> Compiled | None:
+    """The entry of a key; None if there is none that can be read. One that is damaged is removed, with a warning."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    try:
+        compiled = _decoded(data, key)
+    except _DamagedError as error:
+        warnings.warn(f"{path} is not used and compiled again: {error}", CacheWarning, stacklevel=3)
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return None
+    with contextlib.suppress(OSError):  # a read-only cache serves too
+        os.utime(path)  # the time of last use; that of reading would change with every look
+    return compiled
+
+
+def _save(path: Path, data: bytes) -> None:
+    """Write an entry, whole or not at all; a disk that is full or read-only costs a warning, given once."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            part.write_bytes(data)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        why = error.strerror or error
+        warnings.warn(f"{folder()} cannot be written ({why}): kernels are compiled anew (FIREIRON_NO_CACHE=1 says so)", CacheWarning, 1)
+
+
+# --- one process at a time --------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One process at a time, as far as locks work here; correctness does not hang on them.
+
+    The lock belongs to an open file, so the system releases it when its holder is killed. Its file is removed while it is held:
+    who opened it before gets the lock next, and finds the entry.
+    """
+    handle = _opened(path.with_suffix(".lock"))
+    held = handle is not None and _acquired(handle, path)
+    try:
+        yield
+    finally:
+        if held:
+            with contextlib.suppress(OSError):
+                path.with_suffix(".lock").unlink()
+        if handle is not None:
+            os.close(handle)
+
+
+def _opened(path: Path) -> int | None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError:
+        return None
+
+
+def _acquired(handle: int, path: Path) -> bool:
+    """Waits for the lock, or until the entry is there, `PATIENCE` seconds at most; False where there are no locks, too."""
+    try:
+        import fcntl
+    except ImportError:
+        return False
+    end, pause = time.monotonic() + PATIENCE, 0.002
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if path.exists() or time.monotonic() > end:
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+        except OSError:  # a file system without locks
+            return False
+
+
+# --- all entries ------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Entry:
+    """An entry of the cache, as its file and its head tell.
+
+    Attributes:
+        path: its file.
+        kernels: the names of the kernels in it.
+        about: the first line of the text, which says what it computes.
+        arch, toolchain: the target, and the compiler's (major, minor).
+        size: bytes on disk.
+        created, used: when it was compiled and last read, seconds since 1970.
+        seconds: how long the compilation took.
+        problem: why it will not be used; empty for a good one. `entries` reads heads only, `verify` everything.
+    """
+
+    path: Path
+    kernels: tuple[str, ...] = ()
+    about: str = field(default="", repr=False)
+    arch: str = ""
+    toolchain: tuple[int, ...] = ()
+    size: int = 0
+    created: float = 0.0
+    used: float = 0.0
+    seconds: float = 0.0
+    problem: str = ""
+
+
+def entries() -> tuple[Entry, ...]:
+    """All entries, the last used first."""
+    found = (_entry(path) for path in _files(f"*{_SUFFIX}"))
+    return tuple(sorted((one for one in found if one is not None), key=lambda one: (-one.used, one.path)))
+
+
+def verify(fix: bool = False) -> tuple[Entry, ...]:
+    """The entries that are damaged, read and digested from first to last byte; with `fix` they are removed."""
+    damaged = tuple(entry for entry in map(_verified, entries()) if entry.problem)
+    if fix:
+        for entry in damaged:
+            entry.path.unlink(missing_ok=True)
+    return damaged
+
+
+def prune(max_bytes: int | None = None, older_than_days: float | None = None, everything: bool = False) -> tuple[Entry, ...]:
+    """Remove entries, and what killed processes left.
+
+    Args:
+        max_bytes: so much may stay; what was not used for longest goes first.
+        older_than_days: what was not used for so many days goes.
+        everything: all entries go.
+
+    Returns:
+        The entries that were removed.
+
+    Raises:
+        OSError: the cache cannot be written.
+    """
+    now, kept, removed = time.time(), 0, []
+    for entry in entries():  # the last used first
+        old = older_than_days is not None and now - entry.used > older_than_days * 86400
+        if everything or old or (max_bytes is not None and kept + entry.size > max_bytes):
+            entry.path.unlink(missing_ok=True)
+            removed.append(entry)
+        else:
+            kept += entry.size
+    for path in (*_files(".*.part"), *_files("*.lock")):
+        with contextlib.suppress(FileNotFoundError):
+            if now - path.stat().st_mtime > LEFTOVER:
+                path.unlink()
+    return tuple(removed)
+
+
+def _files(pattern: str) -> Iterator[Path]:
+    return folder().glob(f"[0-9a-f][0-9a-f]/[0-9a-f][0-9a-f]/{pattern}")
+
+
+def _entry(path: Path) -> Entry | None:
+    """What the head of a file tells; None if the file is gone meanwhile."""
+    try:
+        status = path.stat()
+        bare = Entry(path, size=status.st_size, created=status.st_mtime, used=status.st_mtime)
+        with path.open("rb") as file:
+            first, _, line = file.readline(len(_FIRST)), file.readline(_DIGEST + 1), file.readline(1 << 20)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return Entry(path, problem=f"it cannot be read: {error.strerror}")
+    head = _head(line) if first == _FIRST else None
+    if head is None:
+        return evolve(bare, problem="it is no entry of this format")
+    return evolve(
+        bare,
+        kernels=tuple(head["kernels"]),
+        about=head["about"],
+        arch=head["arch"],
+        toolchain=tuple(head["toolchain"]),
+        created=head["created"],
+        seconds=head["seconds"],
+    )
+
+
+def _head(line: bytes) -> Mapping[str, Any] | None:
+    try:
+        head = json.loads(line)
+    except ValueError:
+        return None
+    return head if isinstance(head, dict) and {"kernels", "about", "arch", "toolchain", "created", "seconds"} <= head.keys() else None
+
+
+def _verified(entry: Entry) -> Entry:
+    if entry.problem:
+        return entry
+    try:
+        _decoded(entry.path.read_bytes(), entry.path.name.removesuffix(_SUFFIX))
+    except FileNotFoundError:
+        return entry
+    except OSError as error:
+        return evolve(entry, problem=f"it cannot be read: {error.strerror}")
+    except _DamagedError as error:
+        return evolve(entry, problem=str(error))
+    return entry

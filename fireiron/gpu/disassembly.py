@@ -1,0 +1,82 @@
+"""Machine code as text (SASS): finds nvdisasm or cuobjdump and runs it. No GPU is needed.
+
+Source: CUDA Binary Utilities, https://docs.nvidia.com/cuda/cuda-binary-utilities/.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from fireiron import settings
+from fireiron.errors import LaunchError
+from fireiron.gpu.toolchain import toolkits, wheel_files
+
+TIMEOUT = 120.0
+"""Seconds that a tool may take."""
+
+_ARGUMENTS = {"nvdisasm": ("--print-code",), "cuobjdump": ("--dump-sass",)}
+_WHEELS = ("nvidia-cuda-nvdisasm", "nvidia-cuda-cuobjdump")
+_HINT = "pip install nvidia-cuda-nvdisasm (in fireiron[check]), or put a CUDA toolkit's bin folder into PATH"
+_OTHER = "put the bin folder of a CUDA toolkit that knows this architecture into PATH, or name its folder in CUDA_HOME"
+
+
+def disassemblers() -> tuple[Path, ...]:
+    """The tools installed here, the one to try first in front: nvdisasm before cuobjdump.
+
+    Looks into PATH, the toolkits that CUDA_HOME, CUDA_PATH and `/usr/local` tell, NVIDIA's pip wheels, and Triton, which brings
+    its own.
+    """
+    return tuple(dict.fromkeys(path for tool in _ARGUMENTS for path in _candidates(tool) if os.access(path, os.X_OK)))
+
+
+def sass(cubin: bytes) -> str:
+    """The instructions of every kernel in a cubin.
+
+    Raises:
+        LaunchError: no tool is installed, or none knows this architecture.
+    """
+    tools = disassemblers()
+    if not tools:
+        raise LaunchError("SASS is made by nvdisasm or cuobjdump, and neither is installed", hint=_HINT)
+    refused = []
+    for tool in tools:
+        text, complaint = _run(tool, cubin)
+        if text:
+            return text
+        refused.append(f"  {tool}: {complaint}")
+    raise LaunchError("\n".join(["the machine code cannot be disassembled", *refused]), hint=_OTHER)
+
+
+def _candidates(tool: str) -> Iterator[Path]:
+    found = shutil.which(tool)
+    if found is not None:
+        yield Path(found)
+    yield from (folder / "bin" / tool for folder in (*settings.toolkit_folders(), *toolkits()))
+    for wheel in _WHEELS:
+        yield from (path for path in wheel_files(wheel) if path.name == tool)
+    triton = importlib.util.find_spec("triton")  # finds it without importing it
+    for folder in (triton.submodule_search_locations or ()) if triton is not None else ():
+        yield Path(folder, "backends", "nvidia", "bin", tool)
+
+
+def _run(tool: Path, cubin: bytes) -> tuple[str, str]:
+    """The text, or why there is none. The file gets the same name everywhere, since a tool may print it."""
+    with tempfile.TemporaryDirectory(prefix="fireiron-") as folder:
+        Path(folder, "kernel.cubin").write_bytes(cubin)
+        command = [os.fspath(tool), *_ARGUMENTS[tool.name], "kernel.cubin"]
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, check=False)
+        except subprocess.TimeoutExpired:
+            return "", f"no answer within {TIMEOUT:.0f} s"
+        except OSError as error:
+            return "", error.strerror or str(error)
+    if done.returncode or not done.stdout.strip():
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        return "", lines[0] if lines else f"exit status {done.returncode}, and no word"
+    return done.stdout, ""

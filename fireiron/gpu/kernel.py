@@ -1,0 +1,248 @@
+"""Compiled kernels: called with NumPy arrays they run in the simulator, with arrays on a GPU on the GPU."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from fireiron.check.resources import Measured, Occupancy, occupancy, report
+from fireiron.compiler import Program
+from fireiron.cuda import dynamic_shared_bytes
+from fireiron.errors import ArgumentError, LaunchError
+from fireiron.gpu import toolchain
+from fireiron.gpu.arguments import check_facts, element_strides, evaluated, solve_symbols
+from fireiron.gpu.arrays import library_of, refused
+from fireiron.gpu.launch import Launcher
+from fireiron.gpu.prepared import Calls, PreparedLaunch, refuse_reading
+from fireiron.ir import Kernel
+from fireiron.values.machine import ARCHITECTURES, DEFAULT_ARCHITECTURE
+
+__all__ = ["CompiledKernel", "PreparedLaunch", "architecture_here", "check_facts", "element_strides", "evaluated", "solve_symbols"]
+
+
+def _options(owner: Any, field: Any, value: Any) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(one, str) for one in value):
+        raise ArgumentError("compile: options are texts, in a tuple", got=value, legal='("--use_fast_math",)')
+
+
+@attrs.frozen(eq=False, slots=False)
+class CompiledKernel:
+    """A kernel ready to be called.
+
+    `kernel(a, b)` returns the output, `kernel(a, b, out=c)` fills it; run-time sizes are read from the arrays' shapes, and
+    those that no shape tells (a leading dimension) are keywords. Arrays have the logical shape (`M x K`, ...). `options` are
+    further options of NVRTC.
+    """
+
+    program: Program
+    options: tuple[str, ...] = attrs.field(default=(), validator=_options)
+
+    @property
+    def ir(self) -> Kernel:
+        """The final kernel IR."""
+        return self.program.ir
+
+    @functools.cached_property
+    def asm(self) -> Mapping[str, Any]:
+        """`"cuda"`, and, made when first asked for, `"ptx"`, `"cubin"` and `"sass"` (by nvdisasm or cuobjdump)."""
+        return _Asm(self)
+
+    @functools.cached_property
+    def compiled(self) -> toolchain.Compiled:
+        """What NVRTC made of the text, now or in the compile cache; no GPU is needed.
+
+        On a GPU machine no newer NVRTC than the driver is used.
+        """
+        from fireiron.gpu import cache, launch
+
+        text = self.program.cuda
+        newest = launch.driver_version() if launch.gpu_available() else None
+        with self.program.timed("nvrtc"):
+            return cache.compile_cached(text, self.program.architecture.name, options=self.options, newest=newest)
+
+    @functools.cached_property
+    def resources(self) -> toolchain.KernelResources:
+        """Registers and spills, as ptxas reports them, and the shared memory that a block takes, static and dynamic together."""
+        found = self.compiled.resources[self.ir.name]
+        dynamic = dynamic_shared_bytes(self.ir)
+        return attrs.evolve(found, shared_bytes=found.shared_bytes + dynamic, dynamic_shared_bytes=dynamic)
+
+    @property
+    def occupancy(self) -> Occupancy:
+        """How much of a multiprocessor its blocks fill, with the registers that the compiler took."""
+        return occupancy(self.ir, self.resources.registers)
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Wall time of each stage from the strategy to machine code, in seconds; compiles if that is still to be done.
+
+        `"nvrtc"` is the time until the machine code was there: milliseconds where the cache had it (`compiled.cached`; then
+        `compiled.seconds` says what it took once).
+        """
+        _ = self.compiled
+        return dict(self.program.seconds)
+
+    def report(self) -> str:
+        """Registers and shared memory by buffer, with the lines that made them, spills, and occupancy with what limits it."""
+        found = self.resources
+        return report(self.ir, Measured(found.registers, found.spill_stores, found.spill_loads, found.stack_frame))
+
+    def __repr__(self) -> str:
+        chosen = "".join(f", {name}={value}" for name, value in self.program.chosen.items())
+        return f"<kernel {self.program.name} of {self.program.spec} for {self.program.architecture}{chosen}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CompiledKernel, (self.program, self.options)
+
+    @property
+    def block(self) -> int:
+        """Threads of a block."""
+        return self.ir.threads
+
+    def grid(self, **sizes: int) -> int:
+        """Blocks of a launch for run-time sizes: all of them, since there are no arrays that tell any."""
+        missing = [var.name for var in self.ir.symbols if var.name not in sizes]
+        if missing:
+            raise ArgumentError(f"the grid depends on {', '.join(missing)}", hint=f"kernel.grid({missing[0]}=..., ...)")
+        symbols = solve_symbols(self.program.spec, {}, sizes)
+        check_facts(self.ir, symbols)
+        return evaluated(self.ir.grid, symbols)
+
+    def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> Any:
+        """Run on the arrays of the inputs; see the class."""
+        done = self._calls(arrays, out, stream, sizes)
+        if done is not None:
+            return done
+        self._check_on_host(arrays, out)
+        return self._simulated(dict(zip(self.program.spec.inputs, arrays, strict=True)), out, sizes)
+
+    def prepare(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> PreparedLaunch:
+        """All of a launch but the launch: checked, loaded, and with the least work left for each `prepared()`.
+
+        Without `out` an output is allocated, once; `stream` is that of the allocation only.
+
+        Raises:
+            ArgumentError: an argument is wrong, or lies in host memory.
+            LaunchError: the arrays are not what the kernel was made for, or there is no GPU to load it on.
+        """
+        if self._calls.read(arrays if out is None else (*arrays, out), self._calls.names[: len(arrays) + (out is not None)]) is None:
+            self._check_on_host(arrays, out)
+            raise ArgumentError("a launch is prepared for arrays on a GPU", got="NumPy arrays", hint="call the kernel: it simulates")
+        return PreparedLaunch(self._calls, arrays, out, stream, sizes)
+
+    def _check_on_host(self, arrays: tuple[Any, ...], out: Any) -> None:
+        """Refuse what cannot be called with: all arrays must be NumPy's, since they are not all on a GPU."""
+        import numpy
+
+        inputs = self.program.spec.inputs
+        if len(arrays) != len(inputs):
+            raise ArgumentError(f"{len(arrays)} arrays given, {self.program.spec.title} reads {len(inputs)}", legal=inputs)
+        passed = dict(zip((*inputs, "out"), arrays if out is None else (*arrays, out)))
+        on_host = [name for name, array in passed.items() if isinstance(array, numpy.ndarray)]
+        for name, array in passed.items():
+            if name not in on_host and library_of(type(array)) is None:
+                raise refused(name, array)
+        if len(on_host) < len(passed):
+            others = ", ".join(name for name in passed if name not in on_host)
+            raise ArgumentError(
+                f"{on_host[0]} is a NumPy array, {others} not", hint="all arrays on the GPU, or all NumPy for the simulator"
+            )
+
+    # ------------------------------------------------------------------------------------------ the simulator
+
+    def _simulated(self, given: Mapping[str, Any], out: Any, sizes: Mapping[str, int]) -> Any:
+        from fireiron.sim import simulate
+
+        symbols = solve_symbols(self.program.spec, {name: array.shape for name, array in given.items()}, sizes)
+        (output,) = self.program.spec.outputs
+        values = dict(given)
+        if out is not None:
+            self._check_out(out, symbols)
+            values[output] = out
+        else:
+            refuse_reading(self.program.spec, symbols)
+        check_facts(self.ir, symbols)
+        result = simulate(self.ir, values, symbols).outputs[output]
+        if out is None:
+            return result
+        out[...] = result
+        return out
+
+    def _check_out(self, out: Any, symbols: Mapping[str, int]) -> None:
+        (output,) = self.program.spec.outputs
+        view = self.program.spec.operands[output]
+        shape = tuple(evaluated(size, symbols) for size in view.shape)
+        if tuple(out.shape) != shape or str(out.dtype) != view.dtype.numpy:
+            raise ArgumentError(f"out: {tuple(out.shape)} {out.dtype}, the kernel writes {shape} {view.dtype}")
+        if not out.flags.writeable:
+            raise ArgumentError("out: the array is read-only", hint="pass a copy")
+
+    # ------------------------------------------------------------------------------------------ the GPU
+
+    @functools.cached_property
+    def _calls(self) -> Calls:
+        return Calls(self.ir, self._load)
+
+    @property
+    def launcher(self) -> Launcher:
+        """The kernel, loaded on the current GPU."""
+        from fireiron.gpu import launch
+
+        return self._calls.launcher(launch.require_cupy().cuda.Device().id)
+
+    def _load(self) -> Launcher:
+        """Load the kernel on the current GPU."""
+        from fireiron.gpu import launch
+
+        target, device = self.program.architecture.name, launch.device_arch()
+        if _capability(target) != _capability(device) and not (target[-1] != "a" and _runs_on(target, device)):
+            raise LaunchError(f"the kernel is compiled for {target}, the GPU is {device}", hint=f'compile("{device}")')
+        return launch.load(self.compiled.cubin, self.ir.name, dynamic_shared_bytes(self.ir))
+
+
+class _Asm(dict[str, Any]):
+    def __init__(self, kernel: CompiledKernel) -> None:
+        super().__init__(cuda=kernel.program.cuda)
+        self.kernel = kernel
+
+    def __missing__(self, key: str) -> Any:
+        if key not in ("ptx", "cubin", "sass"):
+            raise ArgumentError(f"asm[{key!r}]: no such form", legal=["cuda", "ptx", "cubin", "sass"])
+        if key == "sass":
+            from fireiron.gpu.disassembly import sass
+
+            self["sass"] = sass(self["cubin"])
+        else:
+            self["ptx"], self["cubin"] = self.kernel.compiled.ptx, self.kernel.compiled.cubin
+        return self[key]
+
+
+def architecture_here() -> str:
+    """What to compile for if nobody says: the current GPU's architecture, or the nearest below it that its driver runs; where
+    there is no GPU, `"sm_90"`.
+
+    Raises:
+        LaunchError: the GPU is of a generation that this package does not know.
+    """
+    from fireiron.gpu import launch
+
+    device = launch.visible_arch()
+    if device is None:
+        return DEFAULT_ARCHITECTURE
+    served = [one for one in ARCHITECTURES if one.name[-1] != "a" and _runs_on(one.name, device)]
+    if not served:
+        raise LaunchError(f"the GPU is {device}, for which no kernels are made", legal=[one.name for one in ARCHITECTURES])
+    return max(served, key=lambda one: one.capability).name
+
+
+def _capability(name: str) -> str:
+    return name.rstrip("a")
+
+
+def _runs_on(target: str, device: str) -> bool:
+    """A cubin runs on the same major capability, at the same minor or above."""
+    ours, theirs = int(_capability(target)[3:]), int(_capability(device)[3:])
+    return ours // 10 == theirs // 10 and ours <= theirs

@@ -1,0 +1,383 @@
+"""Launches of one kernel: what arrays of a kind need is checked once, and kept; each call checks addresses only.
+
+A call reads its arrays (see `fireiron.gpu.arrays`), which gives addresses and signatures. The first call with a signature checks
+types, shapes, strides, sizes and GPUs, loads the kernel on that GPU and works out the grid. Later ones find all that, check
+alignment and overlap, which hang on addresses, and launch.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from fireiron.errors import ArgumentError, LaunchError
+from fireiron.gpu import launch
+from fireiron.gpu.arguments import (
+    buffer_shape,
+    byte_strides,
+    check_facts,
+    check_view,
+    evaluated,
+    misaligned,
+    reads_output,
+    share_memory,
+    solve_symbols,
+)
+from fireiron.gpu.arrays import Library, Order, Signature, View, library_of
+from fireiron.ir import Buffer, Kernel
+from fireiron.spec import Spec
+
+KEPT = 1024
+"""Signatures that a kernel remembers; with more the oldest goes."""
+
+T = TypeVar("T")
+
+
+class _Kept(Generic[T]):
+    """What was worked out for a key, for the last `KEPT` new keys; threads may ask and add at once."""
+
+    def __init__(self) -> None:
+        self._found: dict[Any, T] = {}
+        self._lock = threading.Lock()
+        self.get = self._found.get
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, key: Any, value: T) -> T:
+        with self._lock:
+            while len(self._found) >= KEPT:
+                del self._found[next(iter(self._found))]
+            self._found[key] = value
+        return value
+
+
+Readings = tuple[list[int], tuple[Signature, ...], list[Order]]
+"""The arrays of one call, in the order of the spec: addresses, signatures, what is owed to their producers."""
+
+
+class _Output:
+    """How an output is made for inputs of a signature."""
+
+    def __init__(self, library: Library, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: int) -> None:
+        self._library, self._device = library, device
+        self._make = library.maker(shape, strides, dtype, device)
+        self._final = type(library).finished is Library.finished
+        self._current = launch.require_cupy().cuda.runtime.getDevice
+
+    def make(self, stream: object) -> Any:
+        """A new array, on the given stream or the library's current one."""
+        if stream is None and self._current() == self._device:
+            return self._make()
+        return self._there(stream, self._make)
+
+    def finished(self, array: Any, stream: object) -> Any:
+        """What the caller gets of it."""
+        return array if self._final else self._there(stream, self._library.finished, array)
+
+    def _there(self, stream: object, action: Callable[..., Any], *arguments: Any) -> Any:
+        with launch.on_device(self._device):
+            if stream is None:
+                return action(*arguments)
+            with self._library.using(stream, self._device):
+                return action(*arguments)
+
+
+class _Plan:
+    """All that is decided for arrays of one signature: the launch, and what is left to check of addresses."""
+
+    def __init__(self, names: Sequence[str], buffers: Sequence[Buffer], views: Sequence[View], libraries: Sequence[Library]) -> None:
+        self.names, self.buffers, self.views = names, buffers, views
+        self.device = views[0].device
+        self._aligns = tuple(buffer.tensor.align for buffer in buffers)
+        self._spans = tuple(view.extent[1] for view in views)
+        self._stream = _current_stream(names, libraries)
+        self._place: Callable[[Any], Sequence[int]] | None = None
+        self.launch: launch.FixedLaunch
+
+    def launches(self, fixed: launch.FixedLaunch, places: Sequence[int]) -> _Plan:
+        """The plan with its launch, whose addresses are those at these places among the plan's."""
+        self.launch = fixed
+        if list(places) != list(range(len(self.names))):
+            self._place = operator.itemgetter(*places)
+        return self
+
+    def check(self, addresses: Sequence[int]) -> None:
+        """Alignment, and that the output, the last one, overlaps no input."""
+        start = addresses[-1]
+        stop = start + self._spans[-1]
+        bad = start % self._aligns[-1]
+        for address, align, span in zip(addresses[:-1], self._aligns, self._spans):
+            bad = bad or address % align or (address < stop and start < address + span)
+        if bad:
+            self._refuse(addresses)
+
+    def _refuse(self, addresses: Sequence[int]) -> None:
+        """The error, unless what looked like an overlap is none: arrays may interleave."""
+        for name, buffer, address in zip(self.names, self.buffers, addresses, strict=True):
+            if address % buffer.tensor.align:
+                raise misaligned(name, buffer, address)
+        for name, view, address in list(zip(self.names, self.views, addresses, strict=True))[:-1]:
+            if share_memory(view, address, self.views[-1], addresses[-1]):
+                raise LaunchError(f"{self.names[-1]} overlaps {name} in memory", hint="pass another array")
+
+    def placed(self, addresses: Sequence[int]) -> Sequence[int]:
+        """The addresses in the order of the kernel's parameters."""
+        return addresses if self._place is None else self._place(addresses)
+
+    def stream(self, stream: object) -> int:
+        """The stream to launch on: the given one, or the current one of the arrays' library."""
+        return self._stream(self.device) if stream is None else launch.stream_address(stream, self.device)
+
+    def run(self, addresses: Sequence[int], orders: Sequence[Order], stream: object) -> None:
+        """Launch on arrays of this signature."""
+        self.check(addresses)
+        at = self._stream(self.device) if stream is None else launch.stream_address(stream, self.device)
+        if orders:
+            return self._ordered(addresses, orders, at)
+        self.launch(addresses if self._place is None else self._place(addresses), at)
+
+    def _ordered(self, addresses: Sequence[int], orders: Sequence[Order], at: int) -> None:
+        with launch.on_device(self.device):
+            for order in orders:
+                order.before(at)
+            self.launch(self.placed(addresses), at)
+            for order in orders:
+                order.after(at)
+
+
+def _current_stream(names: Sequence[str], libraries: Sequence[Library]) -> Callable[[int], int]:
+    """Which stream is the current one: that of the libraries that have one, if they agree."""
+    owners: dict[Library, str] = {}
+    for name, library in zip(names, libraries, strict=True):
+        if type(library).owns_stream:
+            owners.setdefault(library, name)
+    if len(owners) < 2:
+        return next(iter(owners), libraries[0]).stream
+
+    def agreed(device: int) -> int:
+        (first, first_name), *others = owners.items()
+        stream = first.stream(device)
+        for other, name in others:
+            if not launch.same_stream(stream, other.stream(device)):
+                asked = f"{first_name} is an array of {first.name}, {name} one of {other.name}, and their current streams differ"
+                raise LaunchError(asked, hint="say which one: kernel(..., stream=...)")
+        return stream
+
+    return agreed
+
+
+class Calls:
+    """The calls of one kernel with arrays on GPUs. `load` loads it on the current GPU."""
+
+    def __init__(self, kernel: Kernel, load: Callable[[], launch.Launcher]) -> None:
+        self._kernel, self._load = kernel, load
+        (self._output,) = kernel.spec.outputs
+        self.inputs: tuple[str, ...] = tuple(kernel.spec.inputs)
+        self.names = (*self.inputs, "out")
+        self._plans: _Kept[_Plan] = _Kept()
+        self._outputs: _Kept[_Output] = _Kept()
+        self._launchers: dict[int, launch.Launcher] = {}
+        self._lock = threading.RLock()
+
+    def launcher(self, device: int) -> launch.Launcher:
+        """The kernel, loaded on a GPU once."""
+        found = self._launchers.get(device)
+        if found is None:
+            with self._lock, launch.on_device(device):
+                found = self._launchers.get(device) or self._load()
+                self._launchers[device] = found
+        return found
+
+    def __call__(self, arrays: tuple[Any, ...], out: Any, stream: object, sizes: Mapping[str, int]) -> Any:
+        """Launch, and give the output; None if the arrays are not as many as the inputs, or of no library that is known."""
+        if out is None:
+            return self._allocating(arrays, stream, sizes)
+        readings = self.read((*arrays, out), self.names)
+        if readings is None:
+            return None
+        addresses, signatures, orders = readings
+        self.plan(signatures, sizes).run(addresses, orders, stream)
+        return out
+
+    def read(self, arrays: tuple[Any, ...], names: Sequence[str]) -> Readings | None:
+        """The arrays' addresses and signatures; None as for a call."""
+        if len(arrays) != len(names):
+            return None
+        addresses, signatures, orders = [], [], []
+        for name, array in zip(names, arrays):
+            library = library_of(type(array))
+            if library is None:
+                return None
+            address, signature, order = library.read(name, array)
+            addresses.append(address)
+            signatures.append(signature)
+            if order is not None:
+                orders.append(order)
+        return addresses, tuple(signatures), orders
+
+    def _allocating(self, arrays: tuple[Any, ...], stream: object, sizes: Mapping[str, int]) -> Any:
+        readings = self.read(arrays, self.inputs)
+        if readings is None:
+            return None
+        addresses, signatures, orders = readings
+        output = self.output(signatures, sizes)
+        out = output.make(stream)
+        made = self.read((out,), ("out",))
+        assert made is not None
+        self.plan((*signatures, *made[1]), sizes).run([*addresses, *made[0]], orders, stream)
+        return output.finished(out, stream)
+
+    # ------------------------------------------------------------------------------------------ once for a signature
+
+    def plan(self, signatures: tuple[Signature, ...], sizes: Mapping[str, int]) -> _Plan:
+        """What was decided for these signatures, inputs and output."""
+        key = (signatures, tuple(sizes.items())) if sizes else signatures
+        found = self._plans.get(key)
+        return self._plans.add(key, self._planned(signatures, sizes)) if found is None else found
+
+    def output(self, signatures: tuple[Signature, ...], sizes: Mapping[str, int]) -> _Output:
+        """How the output for inputs of these signatures is made."""
+        key = (signatures, tuple(sizes.items()))
+        return self._outputs.get(key) or self._outputs.add(key, self._output_for(signatures, sizes))
+
+    def _views(self, signatures: Sequence[Signature]) -> list[View]:
+        views = [signature[0].view(signature) for signature in signatures]
+        for name, view in zip(self.names, views):
+            if view.device != views[0].device:
+                asked = f"{self.names[0]} is on GPU {views[0].device}, {name} on GPU {view.device}"
+                raise LaunchError(asked, hint="copy one of them: a kernel runs on one GPU")
+        return views
+
+    def _symbols(self, views: Sequence[View], sizes: Mapping[str, int]) -> dict[str, int]:
+        shapes = {name: view.shape for name, view in zip(self.inputs, views)}
+        return solve_symbols(self._kernel.spec, shapes, sizes)
+
+    def _output_for(self, signatures: Sequence[Signature], sizes: Mapping[str, int]) -> _Output:
+        if not signatures:
+            raise ArgumentError(
+                f"{self._kernel.spec.title} reads no array that tells where its output goes", hint="pass it: kernel(out=...)"
+            )
+        views = self._views(signatures)
+        symbols = self._symbols(views, sizes)
+        refuse_reading(self._kernel.spec, symbols)
+        check_facts(self._kernel, symbols)
+        buffer = self._kernel.buffer(self._output)
+        return _Output(signatures[0][0], buffer_shape(buffer, symbols), byte_strides(buffer, symbols), buffer.dtype, views[0].device)
+
+    def _planned(self, signatures: Sequence[Signature], sizes: Mapping[str, int]) -> _Plan:
+        kernel, views = self._kernel, self._views(signatures)
+        symbols = self._symbols(views, sizes)
+        if views[-1].readonly:
+            what = "a JAX array, which cannot be written" if signatures[-1][0].name == "JAX" else "read-only"
+            raise LaunchError(f"out is {what}", hint="leave out= away, or pass an array that can be written")
+        check_facts(kernel, symbols)
+        order = (*self.inputs, self._output)
+        buffers = [kernel.buffer(name) for name in order]
+        for name, buffer, view in zip(self.names, buffers, views, strict=True):
+            check_view(name, buffer, view, symbols)
+        places = [order.index(buffer.name) for buffer in kernel.buffers if buffer.parameter]
+        zeroed = [(place, views[order.index(kernel.buffers[place].name)]) for place in range(len(places)) if self._zeroed(place)]
+        fills = [(place, launch.fill_of(view.shape, view.strides, view.itemsize)) for place, view in zeroed]
+        device = views[0].device
+        values = [symbols[var.name] for var in kernel.symbols]
+        fixed = self.launcher(device).fixed(device, evaluated(kernel.grid, symbols), kernel.threads, len(places), values, fills)
+        return _Plan(self.names, buffers, views, [signature[0] for signature in signatures]).launches(fixed, places)
+
+    def _zeroed(self, place: int) -> bool:
+        parameters = [buffer.name for buffer in self._kernel.buffers if buffer.parameter]
+        return parameters[place] in self._kernel.zeroed
+
+
+def refuse_reading(spec: Spec, symbols: Mapping[str, int]) -> None:
+    """Refuse to allocate an output that the kernel adds to."""
+    (output,) = spec.outputs
+    if reads_output(spec, symbols):
+        raise ArgumentError(f"the kernel adds to {output}", hint=f"pass it: kernel(..., out={output.lower()})")
+
+
+class PreparedLaunch:
+    """A kernel with its arrays, ready to run again and again: `kernel.prepare(a, b, out=c)`.
+
+    `prepared()` runs on the same arrays, which it keeps alive, into the same output `out`, and costs as little as a launch can.
+    `prepared(a2, b2, out=c2)` runs on others of exactly the same library, element type, shape, strides and GPU; without `out`
+    into a new output. JAX arrays, and those that come by `__cuda_array_interface__` or DLPack only, are read anew each time. Shape
+    and strides of the others are not: do not change them in place (`tensor.t_()`).
+    """
+
+    def __init__(self, calls: Calls, arrays: tuple[Any, ...], out: Any, stream: object, sizes: Mapping[str, int]) -> None:
+        self._calls, self._arrays, self._sizes, self._given = calls, arrays, dict(sizes), out
+        self.out = calls.output(self._read(arrays)[1], sizes).make(stream) if out is None else out
+        self._prepare()
+        if self._foreign:
+            self.out = out  # what was made here served to check only
+
+    def _read(self, arrays: tuple[Any, ...]) -> Readings:
+        names = self._calls.names
+        readings = self._calls.read(arrays, names[: len(arrays)])
+        if readings is None:
+            raise ArgumentError("a prepared launch runs on a GPU", hint="pass arrays of the library that it was prepared for")
+        return readings
+
+    def _prepare(self) -> None:
+        addresses, self._signatures, _ = self._read((*self._arrays, self.out))
+        self._foreign = not all(type(signature[0]).owns_stream for signature in self._signatures)
+        self._plan = self._calls.plan(self._signatures, self._sizes)
+        self._plan.check(addresses)
+        placed = self._plan.placed(addresses)
+        self._ready = self._plan.launch.frame(placed), placed
+        asks = [getattr(array, "data_ptr", None) for array in (*self._arrays, self.out)]
+        self._asks = [(ask, address) for ask, address in zip(asks, addresses, strict=True) if ask is not None]
+
+    def __call__(self, *arrays: Any, out: Any = None, stream: Any = None) -> Any:
+        """Run on the same arrays, or on others like them.
+
+        Raises:
+            ArgumentError: other arrays differ in what was prepared.
+            LaunchError: they are misaligned or overlap, or the driver refuses.
+        """
+        if arrays or out is not None or self._foreign:
+            return self._others(arrays, out, stream)
+        for ask, address in self._asks:
+            if ask() != address:  # PyTorch can give a tensor other memory
+                self._prepare()
+                break
+        plan, (frame, addresses) = self._plan, self._ready
+        plan.launch.fire(frame, addresses, plan.stream(stream))
+        return self.out
+
+    def _others(self, arrays: tuple[Any, ...], out: Any, stream: Any) -> Any:
+        if not arrays:
+            arrays, out = self._arrays, self._given if out is None else out
+        inputs = self._calls.inputs
+        if len(arrays) != len(inputs):
+            raise ArgumentError(f"{len(arrays)} arrays given, the launch was prepared for {len(inputs)}", legal=inputs)
+        if out is None:
+            self._compare(self._read(arrays)[1])
+            return self._calls(arrays, None, stream, self._sizes)
+        addresses, signatures, orders = self._read((*arrays, out))
+        if signatures != self._signatures:
+            self._compare(signatures)
+        self._plan.run(addresses, orders, stream)
+        return out
+
+    def _compare(self, signatures: Sequence[Signature]) -> None:
+        for name, before, now in zip(self._calls.names, self._signatures, signatures):
+            if before != now:
+                raise ArgumentError(
+                    f"{name} is not like the array that the launch was prepared for",
+                    got=_described(now),
+                    legal=_described(before),
+                    hint="call the kernel, or prepare another launch",
+                )
+
+    def __repr__(self) -> str:
+        return f"<prepared launch of {self._calls._kernel.name} on GPU {self._plan.device}>"
+
+
+def _described(signature: Signature) -> str:
+    library = signature[0]
+    view = library.view(signature)
+    return f"{library.name} {view.dtype}, shape {view.shape}, strides {view.strides} bytes, GPU {view.device}"

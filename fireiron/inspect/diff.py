@@ -1,0 +1,136 @@
+"""Two strategies side by side: their trees, step by step, and what became of them in figures."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any, Final
+
+from fireiron.compiler import Program
+from fireiron.errors import FireironError
+from fireiron.inspect.show import ASCII, UNICODE, Figures, Row, figures, rows
+
+Pair = tuple[str, Row | None, Row | None]
+"""`" "` where both have the row, `"<"` and `">"` where one has, `"|"` where they differ, `"~"` where only the specs do."""
+
+_SIDE: Final = 66
+
+
+def aligned(left: Program, right: Program, glyphs: tuple[str, ...] = UNICODE) -> list[Pair]:
+    """The rows of both trees, equal steps in one line."""
+    first, second = rows(left.tree, glyphs), rows(right.tree, glyphs)
+    matcher = difflib.SequenceMatcher(None, [_key(row) for row in first], [_key(row) for row in second], autojunk=False)
+    pairs: list[Pair] = []
+    for tag, start, stop, begin, end in matcher.get_opcodes():
+        ours: list[Row | None] = list(first[start:stop])
+        theirs: list[Row | None] = list(second[begin:end])
+        length = max(len(ours), len(theirs))
+        ours += [None] * (length - len(ours))
+        theirs += [None] * (length - len(theirs))
+        pairs += [(_mark(tag, one, other), one, other) for one, other in zip(ours, theirs, strict=True)]
+    return pairs
+
+
+def _key(row: Row) -> tuple[int, str]:
+    return row.depth, row.text
+
+
+def _mark(tag: str, one: Row | None, other: Row | None) -> str:
+    if one is None or other is None:
+        return ">" if one is None else "<"
+    return "|" if tag != "equal" else " " if one.after == other.after else "~"
+
+
+def compared(left: Program, right: Program) -> list[tuple[str, str, str]]:
+    """`(what, left, right)` for every figure of the two kernels."""
+    return [(name, *values) for name, values in _columns(_figure_table(left), _figure_table(right))]
+
+
+def _columns(first: dict[str, str], second: dict[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
+    for name in dict.fromkeys([*first, *second]):
+        yield name, (first.get(name, "-"), second.get(name, "-"))
+
+
+def _figure_table(program: Program) -> dict[str, str]:
+    """The figures of a kernel by name; what went wrong, where there is no kernel."""
+    leaves = program.tree.open_leaves()
+    if leaves:
+        return {"threads a block": str(program.grown.threads), "blocks": str(program.grown.grid), "open leaves": str(len(leaves))}
+    try:
+        found = figures(program)
+    except FireironError as error:
+        return {"threads a block": str(program.grown.threads), "blocks": str(program.grown.grid), "error": error.asked}
+    return _rows_of(found) | _findings(program)
+
+
+def _rows_of(found: Figures) -> dict[str, str]:
+    scopes = [scope for scope, _ in found.barriers]
+    table = {
+        "threads a block": str(found.threads),
+        "blocks": found.blocks,
+        "block barriers": str(scopes.count("block")),
+        "warp barriers": str(scopes.count("warp")),
+        "shared bytes, static": str(0 if found.dynamic_shared else found.shared),
+        "shared bytes, dynamic": str(found.dynamic_shared),
+        "registers for arrays": str(found.registers),
+    }
+    table |= {f"tunable {name}": str(value) for name, value in found.chosen}
+    return table | {f"bytes of {name} in {memory}": size for name, memory, _, size, _ in found.buffers if memory != "GL"}
+
+
+def _findings(program: Program) -> dict[str, str]:
+    from fireiron.check import check
+
+    found = check(program.ir)
+    return {f"{severity}s": str(sum(one.severity == severity for one in found)) for severity in ("error", "warning", "note")}
+
+
+def diff(left: Program, right: Program, names: tuple[str, str], glyphs: tuple[str, ...] = UNICODE) -> Iterator[str]:
+    """The text of `fireiron diff`."""
+    from tabulate import tabulate
+
+    pairs = aligned(left, right, glyphs)
+    cells = [(mark, _cell(one), _cell(other)) for mark, one, other in pairs]
+    width = min(max(len(line) for _, cell, _ in cells for line in cell), _SIDE)
+    yield f"  {names[0]:<{width}} | {names[1]}".rstrip()
+    yield f"  {'-' * width}-+-{'-' * width}"
+    for mark, one, other in cells:
+        for position in range(max(len(one), len(other))):
+            ours = one[position] if position < len(one) else ""
+            theirs = other[position] if position < len(other) else ""
+            yield f"{mark if position == 0 else ' '} {ours:<{width}} | {theirs}".rstrip()
+    table = [[" " if one == other else "|", name, one, other] for name, one, other in compared(left, right)]
+    yield "\n" + tabulate(table, headers=["", "", *names], disable_numparse=True, colalign=("left", "left", "right", "right"))
+
+
+def _cell(row: Row | None) -> list[str]:
+    """A step, and the spec behind it in a line of its own."""
+    if row is None:
+        return [""]
+    rail = "".join(glyph if glyph in "│| " else " " for glyph in row.prefix)
+    rail = rail[:-3] + {UNICODE[0]: UNICODE[2], ASCII[0]: ASCII[2]}.get(row.prefix[-3:], "   ") if row.prefix else ""
+    lines = [row.prefix + row.text]
+    if row.after:
+        lines.append(f"{rail}  {row.after}")
+    return [part for line in lines for part in _wrapped(line, rail)]
+
+
+def _wrapped(line: str, rail: str) -> list[str]:
+    parts = [line[:_SIDE]]
+    rest = line[_SIDE:]
+    room = max(_SIDE - len(rail) - 4, 16)
+    while rest:
+        parts.append(f"{rail}    {rest[:room]}")
+        rest = rest[room:]
+    return parts
+
+
+def as_dict(left: Program, right: Program, names: tuple[str, str]) -> dict[str, Any]:
+    """The comparison as plain values, for JSON."""
+    steps = [{"mark": mark.strip() or "=", "left": _plain(one), "right": _plain(other)} for mark, one, other in aligned(left, right)]
+    table = {name: [one, other] for name, one, other in compared(left, right)}
+    return {"left": names[0], "right": names[1], "steps": steps, "figures": table}
+
+
+def _plain(row: Row | None) -> list[str] | None:
+    return None if row is None else [row.text, row.after]

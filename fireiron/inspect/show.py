@@ -1,0 +1,284 @@
+"""What a strategy is, as text: its decomposition tree with the spec after every step, and the kernel in figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import attrs
+
+from fireiron.compiler import Program
+from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.ir import Barrier, Buffer, Exec, For, Kernel, Stmt, execs, located
+from fireiron.language.substrategy import default_copy
+from fireiron.language.tree import Decomposition, Node
+from fireiron.values.expr import Expr, constant
+from fireiron.values.machine import SH
+
+UNICODE: Final = ("├─ ", "└─ ", "│  ", "   ")
+ASCII: Final = ("|- ", "`- ", "|  ", "   ")
+
+# ---------------------------------------------------------------------------------------------- the tree
+
+
+@attrs.frozen
+class Row:
+    """A line of the tree: `prefix` draws it, `text` is a step or the name of a side path, `after` the spec behind it.
+
+    `depth` counts the side paths around it.
+    """
+
+    prefix: str
+    text: str
+    after: str
+    depth: int = 0
+
+
+def rows(node: Node, glyphs: tuple[str, ...] = UNICODE) -> tuple[Row, ...]:
+    """The tree, a step a line. The main chain goes straight down; `init`, `move` and `store` branch off."""
+    return (Row("", str(node.spec), ""), *_chain(node, glyphs, "", 0))
+
+
+def tree(node: Node, glyphs: tuple[str, ...] = UNICODE) -> str:
+    """The tree as text, the specs in a column of their own."""
+    lines = rows(node, glyphs)
+    width = min(max((len(row.prefix + row.text) for row in lines if row.after), default=0), 72)
+    return "\n".join(f"{row.prefix + row.text:<{width}}  {row.after}".rstrip() if row.after else row.prefix + row.text for row in lines)
+
+
+def inner_chains(step: Decomposition) -> dict[str, tuple[Decomposition, ...]]:
+    """The strategies inside a step, by argument: the copy of a load, the init and the store of an epilog."""
+    found = {}
+    for field in attrs.fields(type(step)):
+        value = getattr(step, field.name)
+        if field.init and isinstance(value, tuple) and value and all(isinstance(one, Decomposition) for one in value):
+            found[field.alias] = value
+    return found
+
+
+def short(step: Decomposition) -> str:
+    """A step without the strategies inside it, which the tree shows as its branches."""
+    plain: dict[str, Any] = dict.fromkeys(inner_chains(step), default_copy())
+    return (attrs.evolve(step, **plain) if plain else step).summary()
+
+
+def main_child(node: Node) -> tuple[str, Node] | None:
+    """The child that the rest of the chain decomposes, if one can be told."""
+    if len(node.children) == 1:
+        return node.children[0]
+    return next((pair for pair in node.children if pair[0] == "body"), None)
+
+
+def executed(node: Node) -> str:
+    """What performs a leaf."""
+    instructions = dict.fromkeys(_instruction(statement) for statement, _ in execs(node.program))
+    return ", ".join(instructions) or "nothing"
+
+
+def _instruction(statement: Exec) -> str:
+    inner = statement.instruction
+    return f"micro-kernel {inner.name}" if isinstance(inner, MicroKernel) else inner.name
+
+
+def _chain(node: Node, glyphs: tuple[str, ...], prefix: str, depth: int) -> Iterator[Row]:
+    """The steps from a node to the end of its main chain, each with its side paths."""
+    here: Node | None = node
+    while here is not None:
+        if here.step is None:
+            yield Row(prefix + glyphs[1], "(open)", f"{here.spec} is not decomposed yet", depth)
+            return
+        main = main_child(here)
+        sides = [pair for pair in here.children if pair is not main]
+        last = main is None
+        after = (f"by {executed(here)}" if not sides else "") if main is None else ("body  " if sides else "") + str(main[1].spec)
+        yield Row(prefix + glyphs[1 if last else 0], short(here.step), after, depth)
+        inner = prefix + glyphs[3 if last else 2]
+        for position, (name, side) in enumerate(sides):
+            end = position == len(sides) - 1
+            yield Row(inner + glyphs[1 if end else 0], name, str(side.spec), depth + 1)
+            yield from _chain(side, glyphs, inner + glyphs[3 if end else 2], depth + 1)
+        here = None if main is None else main[1]
+
+
+# ---------------------------------------------------------------------------------------------- figures
+
+
+@attrs.frozen
+class Figures:
+    """A kernel in numbers. Sizes known only at run time are text.
+
+    `buffers` are `(name, memory, element type, bytes, note)` (bytes a thread for registers), `registers` the 32-bit registers that
+    arrays take in each thread, `barriers` the `(scope, where)` of each barrier in the program, `shared` bytes a block, `refused`
+    why the strategies before an `otherwise` are not legal here.
+    """
+
+    threads: int
+    blocks: str
+    buffers: tuple[tuple[str, str, str, str, str], ...] = ()
+    registers: int = 0
+    registers_limit: int = 0
+    shared: int = 0
+    shared_limit: int = 0
+    dynamic_shared: int = 0
+    barriers: tuple[tuple[str, str], ...] = ()
+    chosen: tuple[tuple[str, int], ...] = ()
+    facts: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    micro_kernels: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return attrs.asdict(self) | {
+            "blocks": int(self.blocks) if self.blocks.isdigit() else self.blocks,
+            "buffers": [dict(zip(("name", "memory", "dtype", "bytes", "note"), row, strict=True)) for row in self.buffers],
+            "barriers": [dict(zip(("scope", "where"), row, strict=True)) for row in self.barriers],
+            "chosen": dict(self.chosen),
+        }
+
+
+def figures(program: Program) -> Figures:
+    """The figures of a program whose tree is complete; the errors of the passes where it cannot be built."""
+    from fireiron.cuda import dynamic_shared_bytes
+
+    kernel = program.ir
+    private = [buffer for buffer in kernel.buffers if buffer.memory.private]
+    return Figures(
+        kernel.threads,
+        str(kernel.grid),
+        tuple(_buffer_row(buffer) for buffer in kernel.buffers),
+        sum(-(-buffer.bytes // 4) for buffer in private),
+        kernel.architecture.registers_per_thread,
+        kernel.shared_bytes,
+        kernel.architecture.shared_per_block,
+        dynamic_shared_bytes(kernel),
+        tuple(barriers(kernel.body)),
+        tuple(program.chosen.items()),
+        tuple(f"{text}: {condition}" for text, condition in kernel.facts),
+        kernel.unchecked,
+        micro_kernels(kernel),
+        program.strategy.refused,
+    )
+
+
+def micro_kernels(kernel: Kernel) -> tuple[str, ...]:
+    """The micro-kernels of a kernel, by name."""
+    return tuple(dict.fromkeys(one.instruction.name for one, _ in execs(kernel.body) if isinstance(one.instruction, MicroKernel)))
+
+
+def barriers(body: Iterable[Stmt]) -> Iterator[tuple[str, str]]:
+    """`(scope, where)` of each barrier in program order."""
+    for statement, around in located(body):
+        if isinstance(statement, Barrier):
+            loops = [one.var.name for one in around if isinstance(one, For)]
+            yield str(statement.scope), f"in the loop over {', '.join(loops)}" if loops else "once"
+
+
+def _buffer_row(buffer: Buffer) -> tuple[str, str, str, str, str]:
+    note = "a thread" if buffer.memory.private else f"at byte {buffer.offset}" if buffer.memory == SH else ""
+    return buffer.name, buffer.memory.name, buffer.dtype.name, _bytes(buffer.total, buffer.dtype.bytes), note
+
+
+def _bytes(elements: Expr, size: int) -> str:
+    number = constant(elements)
+    return str(elements * size) if number is None else str(number * size)
+
+
+def report(figures: Figures) -> list[tuple[str, str]]:
+    """The figures as `(name, value)` lines."""
+    shared = f"{figures.shared} of {figures.shared_limit} bytes" + (" (dynamic)" if figures.dynamic_shared else "")
+    too_many = f", more than the {figures.registers_limit} there are" if figures.registers > figures.registers_limit else ""
+    lines = [
+        ("threads a block", str(figures.threads)),
+        ("blocks", figures.blocks),
+        ("shared memory", shared),
+        ("registers", f"{figures.registers} a thread for arrays{too_many}"),
+        ("barriers", _barrier_text(figures.barriers)),
+    ]
+    lines += [("tunables", " ".join(f"{name}={value}" for name, value in figures.chosen))] if figures.chosen else []
+    lines += [("micro-kernel", name) for name in figures.micro_kernels]
+    lines += [("requires", text) for text in figures.facts]
+    lines += [("unchecked", reason) for reason in figures.unchecked]
+    lines += [("refused first", reason) for reason in figures.refused]
+    return lines
+
+
+def _barrier_text(found: tuple[tuple[str, str], ...]) -> str:
+    if not found:
+        return "none"
+    counted = {pair: found.count(pair) for pair in found}
+    return ", ".join(f"{count} {scope} {where}" for (scope, where), count in counted.items())
+
+
+# ---------------------------------------------------------------------------------------------- the command
+
+
+def show(program: Program, glyphs: tuple[str, ...] = UNICODE) -> Iterator[str]:
+    """The text of `fireiron show`, a part at a time, so that the tree is there when a later stage fails."""
+    from tabulate import tabulate
+
+    yield tree(program.tree, glyphs)
+    open_leaves = program.tree.open_leaves()
+    if open_leaves:
+        lines = [("threads a block", str(program.grown.threads)), ("blocks", str(program.grown.grid))]
+        lines += [("tunables", " ".join(f"{name}={value}" for name, value in program.chosen.items()))] if program.chosen else []
+        lines += [("open", str(leaf)) for leaf in open_leaves]
+        yield "\n" + _aligned(lines)
+        buffers = list(partial_buffers(program))
+    else:
+        found = figures(program)
+        yield "\n" + _aligned(report(found))
+        buffers = [list(row) for row in found.buffers]
+    yield "\n" + tabulate(
+        buffers, headers=["buffer", "memory", "type", "bytes", ""], disable_numparse=True, colalign=("left",) * 3 + ("right",)
+    )
+
+
+def partial_buffers(program: Program) -> Iterator[list[str]]:
+    """The buffers of an unfinished tree: registers are not yet divided between threads."""
+    seen = set()
+    for node in program.tree.nodes():
+        for view in node.spec.operands.values():
+            tensor = view.tensor
+            if tensor.name not in seen:
+                seen.add(tensor.name)
+                size = _product(tensor.shape) if tensor.memory.private else tensor.storage().extent * tensor.copies
+                note = "in all threads" if tensor.memory.private else "a block" if tensor.memory == SH else ""
+                yield [tensor.name, tensor.memory.name, tensor.dtype.name, _bytes(size, tensor.dtype.bytes), note]
+
+
+def _product(sizes: tuple[Expr, ...]) -> Expr:
+    total = sizes[0]
+    for size in sizes[1:]:
+        total = total * size
+    return total
+
+
+def _aligned(lines: list[tuple[str, str]]) -> str:
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in lines)
+
+
+def as_dict(program: Program) -> dict[str, Any]:
+    """The tree and the figures as plain values, for JSON."""
+    value: dict[str, Any] = {"spec": str(program.spec), "architecture": program.architecture.name, "tree": node_dict(program.tree)}
+    leaves = program.tree.open_leaves()
+    if leaves:
+        grown = program.grown
+        return value | {
+            "open": [str(leaf) for leaf in leaves],
+            "threads": grown.threads,
+            "blocks": str(grown.grid),
+            "chosen": dict(program.chosen),
+        }
+    return value | figures(program).as_dict()
+
+
+def node_dict(node: Node) -> dict[str, Any]:
+    """A node as plain values: its spec, its step, what performs it, its children by name."""
+    value: dict[str, Any] = {"spec": str(node.spec), "step": None if node.step is None else short(node.step)}
+    if node.step is not None and not node.children:
+        value["by"] = executed(node)
+    if node.children:
+        value["children"] = {name: node_dict(child) for name, child in node.children}
+    return value

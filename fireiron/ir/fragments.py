@@ -1,0 +1,113 @@
+"""WMMA fragments: which products there are, how the IR deals a fragment to lanes, and its type in CUDA C++.
+
+CUDA leaves open which lane holds which element of a fragment (CUDA C++ Programming Guide, "Warp Matrix Functions"). So the lane map
+below is an internal one, which gives each lane its share in some order; only the instructions of `executable/wmma.py` touch
+fragments, and they name them as a whole.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from fireiron.errors import DecompositionError
+from fireiron.ir import Buffer, Kernel, execs
+from fireiron.ir.lanes import LaneMap
+from fireiron.spec import MatMulSpec, MoveSpec
+from fireiron.values.expr import constant
+from fireiron.values.machine import DType, Memory, bfloat16, float16, float32, float64, int8, int32, tf32
+from fireiron.values.tensor import MatrixLayout
+
+
+@attrs.frozen
+class Form:
+    """A row of the table "Element Types and Matrix Sizes": `cuda` is the factors' type in a fragment, if not that in memory."""
+
+    shapes: tuple[tuple[int, int, int], ...]
+    factor: DType
+    results: tuple[DType, ...]
+    capability: int
+    cuda: str = ""
+
+
+_SQUARE_AND_LONG = ((16, 16, 16), (32, 8, 16), (8, 32, 16))
+
+FORMS: tuple[Form, ...] = (
+    Form(_SQUARE_AND_LONG, float16, (float32, float16), 70),
+    Form(_SQUARE_AND_LONG, int8, (int32,), 72),
+    Form(_SQUARE_AND_LONG, bfloat16, (float32,), 80),
+    Form(((16, 16, 8),), tf32, (float32,), 80, "nvcuda::wmma::precision::tf32"),
+    Form(((8, 8, 4),), float64, (float64,), 80),
+)
+
+
+def forms_of(memory: Memory) -> tuple[Form, ...]:
+    """The products that fragments of a memory serve."""
+    return tuple(form for form in FORMS if memory.fragment in form.shapes)
+
+
+def fragment_map(rows: int, columns: int) -> LaneMap:
+    """The internal map of a fragment: column by column, element `e` is value `e // 32` of lane `e % 32`."""
+    across, count = 32 // rows, rows * columns // 32
+    lanes = ((rows, 0, 1), (across, 1, 1)) if across > 1 else ((rows, 0, 1),)
+    return LaneMap((rows, columns), lanes, ((count, 1, across),) if count > 1 else ())
+
+
+def maps_of(memory: Memory) -> dict[str, LaneMap]:
+    """The maps of a product's fragments by operand."""
+    assert memory.fragment is not None
+    m, n, k = memory.fragment
+    return {"A": fragment_map(m, k), "B": fragment_map(k, n), "C": fragment_map(m, n)}
+
+
+# ---------------------------------------------------------------------------------------------- text
+
+
+def order_of(buffer: Buffer) -> str:
+    """`row` or `col`."""
+    layout = buffer.tensor.layout
+    return layout.order if isinstance(layout, MatrixLayout) else "col"
+
+
+def role(kernel: Kernel, buffer: Buffer) -> str:
+    """Which operand of products a fragment is: `matrix_a`, `matrix_b`, or `accumulator`."""
+    found = _roles(kernel, buffer)
+    if len(found) > 1:
+        raise DecompositionError(f"{buffer.name} is {' and '.join(sorted(found))} of products, and a fragment is one of them only")
+    return found.pop() if found else "accumulator"
+
+
+def _roles(kernel: Kernel, buffer: Buffer) -> set[str]:
+    kinds = {"A": "matrix_a", "B": "matrix_b", "C": "accumulator"}
+    return {
+        kinds[name]
+        for statement, _ in execs(kernel.body)
+        if isinstance(statement.spec, MatMulSpec)
+        for name, access in statement.operands.items()
+        if access.buffer == buffer.name
+    }
+
+
+def fragment_type(kernel: Kernel, buffer: Buffer) -> str:
+    """The type of a buffer's fragments, and how many there are: `wmma::fragment<...> name[count]`."""
+    kind = role(kernel, buffer)
+    memory = buffer.memory
+    assert memory.fragment is not None
+    shape = ", ".join(map(str, memory.fragment))
+    factors = {one.factor: one.cuda or one.factor.cuda for one in forms_of(memory)}
+    element = buffer.dtype.cuda if kind == "accumulator" else factors.get(buffer.dtype, buffer.dtype.cuda)
+    layout = "" if kind == "accumulator" else f", nvcuda::wmma::{_loaded_order(kernel, buffer)}_major"
+    name = {"matrix_a": "A", "matrix_b": "B", "accumulator": "C"}[kind]
+    number = -(-(constant(buffer.elements) or 1) // maps_of(memory)[name].count)
+    return f"nvcuda::wmma::fragment<nvcuda::wmma::{kind}, {shape}, {element}{layout}> {buffer.name}[{number}];"
+
+
+def _loaded_order(kernel: Kernel, buffer: Buffer) -> str:
+    """The order of the matrices that a fragment is loaded from; all the same, as a fragment has it in its type."""
+    orders = {
+        order_of(kernel.buffer(statement.operands["src"].buffer))
+        for statement, _ in execs(kernel.body)
+        if isinstance(statement.spec, MoveSpec) and statement.operands["dst"].buffer == buffer.name
+    }
+    if len(orders) > 1:
+        raise DecompositionError(f"{buffer.name} is loaded from row-major and column-major matrices", hint="two loads into two buffers")
+    return orders.pop() if orders else "row"

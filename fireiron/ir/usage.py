@@ -1,0 +1,99 @@
+"""What the buffers of a kernel take: bytes of shared memory a block, registers a thread; and which stages they stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from fireiron.ir import Buffer, Exec, For, Kernel, Stmt, statements
+from fireiron.values.expr import constant
+from fireiron.values.machine import SH
+
+
+@attrs.frozen
+class Usage:
+    """What one buffer takes.
+
+    `amount` counts bytes a block for shared memory, 32-bit registers a thread for registers; `what` is its element type and
+    shape, `origin` the line of the strategy that made it.
+    """
+
+    name: str
+    amount: int
+    what: str
+    origin: str | None
+
+
+@attrs.frozen
+class Stages:
+    """The shared buffers of a pipeline: all `stages` take `bytes`, so one takes `bytes // stages`."""
+
+    stages: int
+    bytes: int
+    buffers: tuple[str, ...]
+    origin: str | None
+
+    @property
+    def each(self) -> int:
+        """Bytes of one stage."""
+        return self.bytes // self.stages
+
+
+def shared_usage(buffers: Iterable[Buffer], stages: Iterable[Stages] = ()) -> tuple[Usage, ...]:
+    """The buffers in shared memory, in the order of their declaration."""
+    depth = {name: one.stages for one in stages for name in one.buffers}
+    return tuple(
+        Usage(one.name, one.bytes, _described(one, depth.get(one.name, 1)), one.tensor.origin) for one in buffers if one.memory == SH
+    )
+
+
+def register_usage(kernel: Kernel) -> tuple[Usage, ...]:
+    """The arrays in registers. One with more elements than a thread has registers lies in local memory, and is left out."""
+    return tuple(
+        Usage(one.name, -(-one.bytes // 4), _described(one, 1), one.tensor.origin)
+        for one in kernel.buffers
+        if one.memory.private and (constant(one.elements) or 0) <= kernel.architecture.registers_per_thread
+    )
+
+
+def pipelines(kernel: Kernel) -> tuple[Stages, ...]:
+    """The pipelines of a kernel, outermost first: which shared buffers they multiply."""
+    found = []
+    counted: set[str] = set()
+    for loop in statements(kernel.body):
+        if isinstance(loop, For) and loop.period > 1:
+            names = dict.fromkeys(_staged(loop, loop.body))
+            buffers = [kernel.buffer(name) for name in names if name not in counted]
+            staged = [one for one in buffers if one.memory == SH and one.tensor.copies % loop.period == 0]
+            counted |= {one.name for one in staged}
+            if staged:
+                found.append(Stages(loop.period, sum(one.bytes for one in staged), tuple(one.name for one in staged), loop.origin))
+    return tuple(found)
+
+
+def _staged(loop: For, body: tuple[Stmt, ...]) -> Iterable[str]:
+    """The buffers of which an iteration of the loop uses another copy than the one before."""
+    for one in statements(body):
+        if isinstance(one, Exec):
+            yield from (access.buffer for access in one.accesses if loop.var in access.copy.variables())
+
+
+def _described(buffer: Buffer, stages: int) -> str:
+    tensor = buffer.tensor
+    parts = [f"{tensor.dtype} {' x '.join(map(str, tensor.shape))}"]
+    stages = tensor.copies if tensor.memory.private else stages
+    units = tensor.copies // stages
+    parts += [f"{stages} stages"] if stages > 1 else []
+    parts += [f"{units} copies"] if units > 1 else []
+    parts += ["over the threads"] if tensor.memory.private else []
+    return ", ".join(parts)
+
+
+def usage_lines(rows: Iterable[Usage], unit: str) -> list[str]:
+    """The rows as aligned text: name, amount, element type and shape, line of the strategy."""
+    rows = tuple(rows)
+    name = max((len(one.name) for one in rows), default=0)
+    amount = max((len(str(one.amount)) for one in rows), default=0)
+    what = max((len(one.what) for one in rows), default=0)
+    return [f"{one.name:<{name}}  {one.amount:>{amount}} {unit}  {one.what:<{what}}  {one.origin or ''}".rstrip() for one in rows]

@@ -1,0 +1,128 @@
+"""Dividing the views of a spec: the tiles of a decomposition, the digits that number them, loops over them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import attrs
+
+from fireiron.errors import DecompositionError
+from fireiron.ir import For, Stmt
+from fireiron.language.tree import Context
+from fireiron.spec import Spec
+from fireiron.values.expr import Expr, Var, as_expr, constant
+from fireiron.values.tensor import Cut, Dealt, Dim, Mode, View, cut, require_cut
+
+
+@attrs.frozen
+class Digit:
+    """Part of a tile number: `size` values of it, each a step of `strides[operand]` coordinates along `dim`."""
+
+    dim: str
+    size: Expr
+    strides: Mapping[str, Expr]
+
+
+def divide(spec: Spec, extents: Mapping[str, tuple[int, int | None]], what: str) -> tuple[dict[str, View], list[Digit]]:
+    """The operands' views of one tile (at tile 0), and the digits of the tile number, slowest first."""
+    cuts: dict[str, dict[str, Cut]] = {}
+    for name, view in spec.operands.items():
+        cuts[name] = {}
+        for position, dim in enumerate(spec.uses[name]):
+            if dim in extents:
+                size, repeat = extents[dim]
+                extent = view.tensor.shape[position]
+                part = view.dims[position]
+                cuts[name][dim] = require_cut(cut(part, size, repeat, extent), size if repeat is None else repeat, part, what, spec)
+    digits = [digit for dim in spec.dims if dim in extents for digit in _digits(dim, cuts)]
+    views = {name: _inner(view, spec.uses[name], cuts[name]) for name, view in spec.operands.items()}
+    return views, digits
+
+
+def _inner(view: View, dims: tuple[str, ...], cuts: Mapping[str, Cut]) -> View:
+    changed = []
+    for dim, part in zip(dims, view.dims, strict=True):
+        result = cuts.get(dim)
+        changed.append(part if result is None else attrs.evolve(part, modes=result.inner, bound=result.bound))
+    return attrs.evolve(view, dims=tuple(changed))
+
+
+def _digits(dim: str, cuts: Mapping[str, Mapping[str, Cut]]) -> list[Digit]:
+    """The common digits of a dimension's tile number over all operands, slowest first."""
+    outer = {name: list(by_dim[dim].outer) for name, by_dim in cuts.items() if dim in by_dim}
+    digits: list[Digit] = []
+    while any(outer.values()):
+        sizes = [modes[0].size for modes in outer.values() if modes]
+        step = _common(sizes)
+        if step is None or not all(outer.values()):
+            raise DecompositionError(
+                f"dimension {dim}: the operands are divided in ways that do not fit together ({', '.join(map(str, sizes))})",
+                hint="tile them alike, or load the operand after the strided tile",
+            )
+        strides = {}
+        for name, modes in outer.items():
+            mode = modes[0]
+            strides[name] = mode.stride
+            if mode.size == step:
+                modes.pop(0)
+            else:
+                modes[0] = Mode(mode.size // step, mode.stride * step)
+        digits.append(Digit(dim, step, strides))
+    return digits[::-1]
+
+
+def _common(sizes: list[Expr]) -> Expr | None:
+    """The largest first digit that all agree on; sizes known only at run time must be equal."""
+    if all(size == sizes[0] for size in sizes):
+        return sizes[0]
+    numbers = [constant(size) for size in sizes]
+    if any(number is None for number in numbers):
+        return None
+    step = math.gcd(*[number for number in numbers if number is not None])
+    return as_expr(step) if step > 1 else None
+
+
+def moved(views: Mapping[str, View], spec: Spec, digit: Digit, index: Expr, unit: bool) -> dict[str, View]:
+    """The views, shifted by `index` tiles along a digit."""
+    result = {}
+    for name, view in views.items():
+        dims = spec.uses[name]
+        if digit.dim not in dims:
+            result[name] = view
+            continue
+        position = dims.index(digit.dim)
+        part = view.dims[position]
+        stride = digit.strides[name]
+        size, step = constant(digit.size), constant(stride)
+        dealt = (*part.dealt, Dealt(size, step, unit)) if size is not None and step is not None else part.dealt
+        shifted: Dim = attrs.evolve(part, base=part.base + index * stride, dealt=dealt)
+        result[name] = attrs.evolve(view, dims=(*view.dims[:position], shifted, *view.dims[position + 1 :]))
+    return result
+
+
+def product(digits: list[Digit]) -> int | None:
+    """The number of tiles; None where it is known only at run time."""
+    total = 1
+    for digit in digits:
+        number = constant(digit.size)
+        if number is None:
+            return None
+        total *= number
+    return total
+
+
+def loop_over(
+    spec: Spec, views: dict[str, View], digits: list[Digit], unroll: bool, context: Context, inner: tuple[Stmt, ...]
+) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:
+    """Loops over digits, slowest outermost, around `inner`; the views moved to the current tile; the loop variables."""
+    variables = []
+    for digit in digits:
+        label = spec.labels[spec.dims.index(digit.dim)]
+        var = Var(context.fresh(label), 0, max(digit.size.high - 1, 0))
+        views = moved(views, spec, digit, var, unit=False)
+        variables.append(var)
+    body = inner
+    for digit, var in zip(reversed(digits), reversed(variables), strict=True):
+        body = (For(var, digit.size, body, unroll, context.origin),)
+    return views, body, variables

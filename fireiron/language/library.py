@@ -1,0 +1,295 @@
+"""The strategy library and the user's own files: a STRATEGY argument becomes a strategy bound to a spec.
+
+A library file (`strategies/NAME.py`) defines `strategy`, `spec(M, N, K, **options)` and `SIZES`; the first line of its
+docstring describes it. A user's file needs no more than a strategy: without a `spec`, the plain
+`MatMul(M, N, K)(GL, GL, GL)(Kernel)` is meant.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, Final
+
+import attrs
+
+from fireiron.errors import ArgumentError, FireironError
+from fireiron.language.strategy import Strategy
+from fireiron.spec import Init, MatMul, MatMulSpec, Move, Spec
+from fireiron.values.expr import constant
+from fireiron.values.machine import DEFAULT_ARCHITECTURE, GL, MATRIX_ONLY, Kernel, as_architecture, bfloat16, float16, float32
+from fireiron.values.tensor import MatrixLayout
+
+DEFAULT_SIZES: Final = (1024, 1024, 1024)
+"""M, N, K where a file names none."""
+
+_PACKAGE: Final = Path(__file__).parents[1]
+
+
+@attrs.frozen(eq=False)
+class Entry:
+    """A strategy with the problem it is meant for: `problem` makes a spec from `sizes` (None: the plain spec)."""
+
+    name: str
+    strategy: Strategy
+    problem: Callable[..., Any] | None = None
+    sizes: tuple[Any, ...] = DEFAULT_SIZES
+    doc: str = ""
+    path: Path | None = None
+
+
+def names() -> tuple[str, ...]:
+    """The names of the strategy library."""
+    try:
+        package = importlib.import_module("strategies")
+    except ImportError:
+        raise ArgumentError("the strategy library is not installed", hint="give a strategy as path.py:name") from None
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_")))
+
+
+def find(argument: str) -> Entry:
+    """The entry of a STRATEGY argument.
+
+    Args: `NAME` of the library, `path.py`, or either with `:name` of a strategy in that file (`strategy`, or the only one, if none
+        is named).
+    Raises: a `FireironError` where it does not exist, or where the file raises; then with the line of the file.
+    """
+    place, name = _parted(argument)
+    if place.endswith(".py"):
+        path = Path(place)
+        return _entry(argument, _load_file(path), name, path)
+    known = names()
+    if place not in known:
+        close = difflib.get_close_matches(place, known, 3, 0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else "a name of the library (fireiron list), or path.py:name"
+        raise ArgumentError(f"no strategy is called {place!r}", legal=known, hint=hint)
+    with _users_code(None, f"strategies/{place}.py"), _no_bytecode():
+        module = importlib.import_module(f"strategies.{place}")
+    return _entry(argument, module, name, Path(module.__file__ or place))
+
+
+def bind(
+    entry: Entry, sizes: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None, values: Mapping[str, int] | None = None
+) -> Strategy:
+    """The entry's strategy on a problem.
+
+    Args: `sizes` by parameter name of the problem (`M`, `N`, `K`; the entry's own where missing), `options` for the problem
+        (`dtype`, `A`, `B`, `C`, ...), and values of tunables.
+    """
+    sizes, options, values = sizes or {}, options or {}, values or {}
+    strategy = _with_values(entry, values)
+    if strategy.spec is None:
+        return strategy(_problem(entry, sizes, options))
+    if sizes or options:
+        given = ", ".join([*sizes, *options])
+        raise ArgumentError(
+            f"{entry.name} is bound to {strategy.spec}: {given} cannot be chosen", hint="bind it in the file, or not at all"
+        )
+    return strategy
+
+
+# ---------------------------------------------------------------------------------------------- defaults
+
+FEW_BLOCKS: Final = 64
+"""Large tiles are the default where they make at least this many blocks: about half the multiprocessors of a large GPU."""
+
+
+def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[str, int]], ...]:
+    """The strategies to take for a spec where nothing is recorded, the best first: names with values of tunables.
+
+    They are chosen by element type, target and size, not by measuring; the last ones are legal for every size. For a MatMul only.
+    """
+    if not isinstance(spec, MatMulSpec):
+        return ()
+    capability = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture).capability
+    orders = [view.tensor.layout.order for view in spec.operands.values() if isinstance(view.tensor.layout, MatrixLayout)]
+    gemm = f"gemm_{''.join('t' if order == 'row' else 'n' for order in orders[:2])}"
+    small_tiles: Mapping[str, int] = {"bm": 64, "bn": 64} if _blocks(spec, 128, 128) < FEW_BLOCKS else {}
+    found: list[tuple[str, Mapping[str, int]]] = [(gemm, small_tiles)] if len(orders) == 3 else []
+    return (*_on_tensor_cores(spec, capability), *found, ("naive", {}))
+
+
+def _on_tensor_cores(spec: MatMulSpec, capability: int) -> tuple[tuple[str, Mapping[str, int]], ...]:
+    """Tensor cores where they compute what the types of A and B say: float32 stays float32."""
+    dtype = spec.A.dtype
+    if capability >= 80 and dtype in (float16, bfloat16, *MATRIX_ONLY):
+        return (("small", {}),) if _blocks(spec, 128, 256) < FEW_BLOCKS else (("hmma_ampere", {}), ("small", {}))
+    if dtype == float16 and capability >= 70:
+        return ((("hmma_turing" if capability >= 75 else "hmma_volta"), {}),)
+    return ()
+
+
+def _blocks(spec: MatMulSpec, rows: int, columns: int) -> int:
+    """How many tiles a matrix C has; sizes known at run time count as large."""
+    M, N = (constant(size) for size in spec.C.shape)
+    return FEW_BLOCKS if M is None or N is None else -(-M // rows) * -(-N // columns)
+
+
+# ---------------------------------------------------------------------------------------------- files
+
+
+def _parted(argument: str) -> tuple[str, str]:
+    """A path may contain colons, a name may not."""
+    place, colon, name = argument.rpartition(":")
+    return (argument, "") if not colon or name.endswith(".py") else (place, name)
+
+
+def _load_file(path: Path) -> ModuleType:
+    """A user's file, executed anew each time from its source; nothing is cached, beside it or elsewhere."""
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise ArgumentError(
+            f"{path} cannot be read: {error.strerror}", hint="a name of the library (fireiron list), or path.py:name"
+        ) from None
+    module = ModuleType(f"fireiron file {path.resolve()}")
+    module.__file__ = str(path.resolve())
+    sys.modules[module.__name__] = module  # attrs and dataclasses look a class's module up here
+    with _users_code(path, str(path)), _no_bytecode(), _importing_from(path.resolve().parent):
+        exec(compile(source, module.__file__, "exec", dont_inherit=True), module.__dict__)
+    return module
+
+
+@contextmanager
+def _no_bytecode() -> Iterator[None]:
+    """No `__pycache__` appears beside a user's files."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
+
+
+@contextmanager
+def _importing_from(folder: Path) -> Iterator[None]:
+    """A file may import its neighbours; they stand last, so that none hides an installed module."""
+    sys.path.append(str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+@contextmanager
+def _users_code(path: Path | None, what: str) -> Iterator[None]:
+    """Whatever a user's code raises is the user's mistake, shown with its line; what this package raises unplanned is not."""
+    try:
+        yield
+    except FireironError as error:
+        raise error.located(at=_line(error.__traceback__, path)) from None
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
+        frames = traceback.extract_tb(error.__traceback__)
+        if _PACKAGE in Path(frames[-1].filename).parents and len(frames) > 1 and not isinstance(error, (SystemExit, SyntaxError)):
+            raise
+        at = (
+            f"{_short(error.filename)}:{error.lineno}"
+            if isinstance(error, SyntaxError) and error.filename
+            else _line(error.__traceback__, path)
+        )
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ArgumentError(f"{what} raises {type(error).__name__}: {message}".rstrip(": "), at=at) from error
+
+
+def _line(trace: TracebackType | None, path: Path | None) -> str | None:
+    """The innermost line outside this package, of the user's own file if it took part."""
+    frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith("<")]
+    outside = [frame for frame in frames if _PACKAGE not in Path(frame.filename).parents]
+    own = [frame for frame in outside if path is not None and frame.filename == str(path.resolve())]
+    chosen = (own or outside)[-1:]
+    return f"{_short(chosen[0].filename)}:{chosen[0].lineno}" if chosen else None
+
+
+def _short(filename: str) -> str:
+    return "/".join(Path(filename).parts[-2:])
+
+
+# ---------------------------------------------------------------------------------------------- entries
+
+
+def _entry(argument: str, module: ModuleType, name: str, path: Path) -> Entry:
+    there = {key: value for key, value in vars(module).items() if isinstance(value, Strategy)}
+    chosen = name or ("strategy" if "strategy" in there or len(there) != 1 else next(iter(there)))
+    if chosen not in there:
+        close = difflib.get_close_matches(chosen, there, 3, 0.5)
+        found = getattr(module, chosen, None)
+        what = "is not there" if found is None or isinstance(found, ModuleType) else f"is no strategy but {type(found).__name__}"
+        hint = f"did you mean {' or '.join(close)}?" if close else f"{path}:NAME" if there else "s = MatMul.tile(...)..."
+        raise ArgumentError(f"{path}: {chosen} {what}", legal=list(there) or "the file has no strategy", hint=hint)
+    problem = getattr(module, "spec", None)
+    sizes = getattr(module, "SIZES", DEFAULT_SIZES)
+    doc = (inspect.getdoc(module) or "").partition("\n")[0]
+    if not isinstance(sizes, tuple):
+        raise ArgumentError(f"{path}: SIZES must be a tuple of sizes", got=sizes, legal="SIZES = (1024, 1024, 1024)")
+    own_function = callable(problem) and not isinstance(problem, (ModuleType, Spec))
+    return Entry(argument, there[chosen], problem if own_function else None, sizes, doc, path)
+
+
+def _with_values(entry: Entry, values: Mapping[str, int]) -> Strategy:
+    known = entry.strategy.tunables()
+    for name, value in values.items():
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1, 0.5)
+            raise ArgumentError(
+                f"{name}={value}: {entry.name} has no such tunable",
+                legal=known or "none",
+                hint=f"did you mean {close[0]}?" if close else None,
+            )
+        if value not in known[name].values:
+            raise ArgumentError(f"{name}={value}: not among the values of this tunable of {entry.name}", legal=known[name].values)
+    return entry.strategy.with_(**values) if values else entry.strategy
+
+
+def _problem(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any]) -> Spec:
+    problem = entry.problem or _plain_problem(entry.strategy)
+    with _users_code(entry.path, f"spec of {entry.name}"):
+        parameters = inspect.signature(problem).parameters
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    dims = [name for name, one in parameters.items() if one.kind in plain and one.default is one.empty]
+    unknown = [name for name in sizes if name not in dims]
+    if unknown:
+        raise ArgumentError(f"{entry.name}: its problem has no size {', '.join(unknown)}", legal=dims)
+    if len(entry.sizes) < len(dims) and any(name not in sizes for name in dims):
+        raise ArgumentError(f"{entry.name}: SIZES has {len(entry.sizes)} sizes, its problem has {', '.join(dims)}", hint="name all sizes")
+    free = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    refused = [name for name in options if name not in parameters and not free]
+    if refused:
+        raise ArgumentError(
+            f"{entry.name}: its problem takes no {', '.join(refused)}", legal=[name for name in parameters if name not in dims]
+        )
+    arguments = [sizes[name] if name in sizes else entry.sizes[position] for position, name in enumerate(dims)]
+    with _users_code(entry.path, f"spec of {entry.name}"):
+        spec = problem(*arguments, **options)
+    if not isinstance(spec, Spec):
+        raise ArgumentError(f"{entry.name}: its spec function returns no spec", got=spec, legal="MatMul(M, N, K)(GL, GL, GL)(Kernel)")
+    return spec
+
+
+def _plain_problem(strategy: Strategy) -> Callable[..., Spec]:
+    """The short form with all operands in global memory."""
+
+    def matmul(M: Any, N: Any, K: Any, *, dtype: Any = float32, **layouts: Any) -> Spec:
+        spec: Spec = MatMul(M, N, K, dtype=dtype, **layouts)(GL, GL, GL)(Kernel)
+        return spec
+
+    def move(M: Any, N: Any, *, dtype: Any = float32) -> Spec:
+        spec: Spec = Move(M, N, dtype=dtype)(GL, GL)(Kernel)
+        return spec
+
+    def init(M: Any, N: Any, *, dtype: Any = float32) -> Spec:
+        spec: Spec = Init(M, N, dtype=dtype)(GL)(Kernel)
+        return spec
+
+    for start, problem in ((MatMul, matmul), (Move, move), (Init, init)):
+        if strategy.start == start:
+            return problem
+    raise ArgumentError(
+        f"a strategy for {strategy.start!r} needs a problem", hint="define spec(M, N) in its file, or bind the strategy there"
+    )

@@ -1,0 +1,37 @@
+"""Names of operands, as they stand in a strategy."""
+
+from __future__ import annotations
+
+import attrs
+
+from fireiron.errors import ArgumentError, call_site
+
+
+@attrs.frozen(repr=False)
+class Operand:
+    """An operand's name: `A`, `B`, `C`, or `Move.src`."""
+
+    name: str
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.isidentifier():
+            raise ArgumentError("an operand's name must be an identifier", got=self.name, at=call_site())
+
+    def __repr__(self) -> str:
+        return self.name if self.name in ("A", "B", "C") else repr(self.name)
+
+
+A = Operand("A")
+B = Operand("B")
+C = Operand("C")
+SRC = Operand("src")
+DST = Operand("dst")
+
+
+def operand_name(value: object) -> str:
+    """The name of an operand, given as an `Operand` or a string; `MatMul.a` of the paper is `A`."""
+    if isinstance(value, Operand):
+        return value.name
+    if isinstance(value, str) and value.isidentifier():
+        return value
+    raise ArgumentError("not an operand", got=value, legal='A B C "src"', at=call_site())

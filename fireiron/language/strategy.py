@@ -1,0 +1,595 @@
+"""Strategies: immutable chains of steps, bound to a spec or not; swapped, composed, compared, stored.
+
+>>> from fireiron import *
+>>> block = MatMul.tile(64, 64).to(Block).epilog(RF).split(8).load(A, SH).load(B, SH)
+>>> warp = MatMul.tile(32, 32).to(Warp).tile(8, 4).to(Lane).split(1).tile(1, 1).done()
+>>> block.then(warp).at(Load, "A").refine(Pad(4)) == block.then(warp)
+False
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import attrs
+
+from fireiron.decomp.done import Done
+from fireiron.decomp.epilog import Epilog
+from fireiron.decomp.load import Load
+from fireiron.decomp.split import Split
+from fireiron.decomp.split_k import SplitK
+from fireiron.decomp.tile import Tile
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site
+from fireiron.language.substrategy import require_steps
+from fireiron.language.tree import Decomposition, Refinement
+from fireiron.language.tunable import Derived, Tunable, count, resolve, tunables_in
+from fireiron.refine.align import Align
+from fireiron.refine.bands import Bands
+from fireiron.refine.converted import Converted
+from fireiron.refine.layout import Layout
+from fireiron.refine.no_sync import NoSync
+from fireiron.refine.pad import MOST as MOST_PAD
+from fireiron.refine.pad import Pad
+from fireiron.refine.permute import Permute
+from fireiron.refine.pipeline import Pipeline
+from fireiron.refine.resident import Resident
+from fireiron.refine.reuse_buffer import ReuseBuffer
+from fireiron.refine.storage_layout import StorageLayout
+from fireiron.refine.swizzle import SwizzleStorage
+from fireiron.refine.sync import Sync
+from fireiron.refine.to import To
+from fireiron.refine.unchecked import Unchecked
+from fireiron.refine.unroll import Unroll
+from fireiron.spec import Init, InitSpec, MatMul, MoveSpec, Spec, Starter
+from fireiron.spec import Move as MoveStart
+from fireiron.specs.verbs import Verbs
+from fireiron.values.expr import Expr, Var, as_expr
+from fireiron.values.layout import Layout as ShapeStride
+from fireiron.values.layout import Swizzle
+from fireiron.values.machine import Level, as_integer
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
+
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
+
+UID = Var("uid", 0, 2**31 - 1)
+"""The symbol for a unit's number in the expression of a `swizzle`."""
+
+MOST_TEXT = 2000
+"""Characters of the text of a `swizzle`."""
+
+
+@attrs.frozen(repr=False, eq=False)
+class Strategy(Verbs):
+    """A chain of `steps`; bound if `spec` is given. Equal if steps, spec and the `others` are equal.
+
+    `others` are the strategies that `otherwise` added; `refused` says, for one that was chosen, why those before it were not.
+    """
+
+    steps: tuple[Decomposition, ...] = ()
+    spec: Spec | None = None
+    start: Starter = MatMul
+    others: tuple[Strategy, ...] = attrs.field(default=(), kw_only=True)
+    refused: tuple[str, ...] = attrs.field(default=(), kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        require_steps(self.steps, "Strategy")
+        if self.spec is not None and not isinstance(self.spec, Spec):
+            raise _not_a_spec(self.spec)
+        if not isinstance(self.start, Starter):
+            raise ArgumentError("Strategy: starts from no name of a spec", got=self.start, legal="MatMul Move Init", at=call_site())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Strategy):
+            return NotImplemented
+        return self.steps == other.steps and self.spec == other.spec and self.others == other.others
+
+    def __hash__(self) -> int:
+        return hash((self.steps, self.spec, self.others))
+
+    def __repr__(self) -> str:
+        if not self.steps:
+            return f"Strategy((), {self.spec!r}, {self.start!r})"
+        chain = repr(self.start if self.spec is None else self.spec) + "".join(f".{step.label()}" for step in self.steps)
+        return chain + "".join(f".otherwise({other!r})" for other in self.others)
+
+    def __call__(self, spec: Spec) -> Strategy:
+        """Bind the strategy to a spec; a tunable without a value takes its first legal one."""
+        if not isinstance(spec, Spec):
+            raise _not_a_spec(spec)
+        return attrs.evolve(self, spec=spec, start=_starter_of(spec))
+
+    # ------------------------------------------------------------------------------------------ looking
+
+    @property
+    def finished(self) -> bool:
+        """Whether the chain ends with `done`."""
+        return bool(self.steps) and isinstance(self.steps[-1], Done)
+
+    @property
+    def result(self) -> Spec:
+        """The spec that is left after the last step; legal when bound."""
+        return self.program().tree.residual
+
+    def trace(self) -> tuple[tuple[str, Spec], ...]:
+        """Each step of the main chain with the spec after it; `tile` and `to` apart, as in the paper's listings."""
+        return self.program().trace()
+
+    def program(self, architecture: Any = None, **options: Any) -> Program:
+        """The decomposition tree on a target, from which everything else is made; legal when bound."""
+        from fireiron.compiler import Program
+
+        if self.spec is None:
+            raise ArgumentError("the strategy is not bound to a spec", hint="strategy(MatMul(M,N,K)(GL,GL,GL)(Kernel))", at=call_site())
+        if self.others:
+            return _first_legal(self, lambda one: Program.of(one, architecture, **options))
+        return Program.of(self, architecture, **options)
+
+    def cuda(self, architecture: Any = None) -> str:
+        """CUDA C++ for a target (`"sm_90"` if none is named); legal when bound and complete."""
+        return self.program(architecture).cuda
+
+    def compile(self, architecture: Any = None, options: tuple[str, ...] = ()) -> Any:
+        """A callable kernel: NumPy arrays run in the simulator, arrays on a GPU on the GPU.
+
+        Without an architecture it is made for the current GPU, and where there is none for `"sm_90"`, as `cuda()` does. `options` are
+        further options of NVRTC: `("--use_fast_math",)`, `("--generate-line-info",)`; the simulator knows nothing of them.
+        """
+        from fireiron.gpu.kernel import CompiledKernel, architecture_here
+
+        return CompiledKernel(self.program(architecture_here() if architecture is None else architecture), options)
+
+    # ------------------------------------------------------------------------------------------ changing
+
+    def otherwise(self, other: Strategy) -> Strategy:
+        """This strategy, and the other one where this one is not legal for the spec and the target.
+
+        Legal when both are finished by `done` and the other is not bound to a spec. `at` and `refine` change this strategy only.
+        rewrite: S --> S; T where S is refused
+
+        >>> from fireiron import *
+        >>> fast = MatMul.tile(3, 3).to(Block).tile(1, 1).to(Thread).split(2).tile(1, 1).done()
+        >>> slow = MatMul.tile(3, 3).to(Block).done("dot.cu text")
+        >>> fast.otherwise(slow).otherwise(fast).others == (slow, fast)
+        True
+        """
+        if not isinstance(other, Strategy):
+            raise ArgumentError("otherwise: not a strategy", got=other, legal="MatMul.tile(...).to(Block) ... .done()", at=call_site())
+        if not self.finished or not other.finished:
+            raise DecompositionError("otherwise: both strategies must end with done()", at=call_site())
+        if other.spec is not None:
+            raise DecompositionError("otherwise: the other strategy is bound to a spec", hint="bind the whole", at=call_site())
+        alone = Strategy(other.steps, None, other.start)
+        return attrs.evolve(self, others=(*self.others, alone, *other.others))
+
+    @property
+    def alternatives(self) -> tuple[Strategy, ...]:
+        """This strategy and those that `otherwise` added, each alone, bound alike."""
+        bound = self.start if self.spec is None else _starter_of(self.spec)
+        return (attrs.evolve(self, others=()), *(attrs.evolve(one, spec=self.spec, start=bound) for one in self.others))
+
+    def at(self, kind: type[Decomposition], operand: object = None, index: int = 0) -> Cursor:
+        """The `index`-th step of a kind (for loads: of an operand), to refine or replace it.
+
+        >>> from fireiron import *
+        >>> MatMul.tile(8, 8).to(Block).at(Tile).replace(Tile((4, 4)))
+        MatMul.tile(4, 4)
+        """
+        from fireiron.language.operand import operand_name
+
+        if not isinstance(kind, type) or not issubclass(kind, Decomposition):
+            raise ArgumentError("at: not a kind of step", got=kind, legal="Tile Load Split Epilog Done", at=call_site())
+        found = []
+        for position, step in enumerate(self.steps):
+            if isinstance(step, kind) and (operand is None or getattr(step, "operand", None) == operand_name(operand)):
+                found.append(position)
+        number = as_integer(index)
+        if number is None:
+            raise ArgumentError("at: the index of a step must be an integer", got=index, at=call_site())
+        if not -len(found) <= number < len(found):
+            names = [step.summary() for step in self.steps]
+            raise DecompositionError(f"at({kind.__name__}, {operand}, {index}): no such step", legal=names, at=call_site())
+        return Cursor(self, found[number])
+
+    def unrefined(self) -> Strategy:
+        """The same decompositions without refinements, but for `to`: slower, and always correct (Fireiron, section 4.2)."""
+        others = tuple(attrs.evolve(one, steps=_unrefined(one.steps)) for one in self.others)
+        return attrs.evolve(self, steps=_unrefined(self.steps), others=others)
+
+    def with_(self, **values: int) -> Strategy:
+        """Tunables replaced by values."""
+        known = self.tunables()
+        numbers: dict[str, int] = {}
+        for name, value in values.items():
+            if name not in known:
+                raise ArgumentError(f"with_({name}={value}): no such tunable", legal=known or "none", at=call_site())
+            number = as_integer(value)
+            if number is None or number not in known[name].values:
+                raise ArgumentError(f"with_({name}={value!r}): not among its values", legal=known[name].values, at=call_site())
+            numbers[name] = number
+        others = tuple(attrs.evolve(one, steps=resolve(one.steps, numbers)) for one in self.others)
+        return attrs.evolve(self, steps=resolve(self.steps, numbers), others=others)
+
+    def tunables(self) -> dict[str, Tunable]:
+        """The tunables without a value, by name."""
+        return tunables_in((self.steps, *(one.steps for one in self.others)))
+
+    def assignments(self) -> Iterator[dict[str, int]]:
+        """All combinations of the tunables' values, the first values first."""
+        known = self.tunables()
+        for combination in itertools.product(*(tunable.values for tunable in known.values())):
+            yield dict(zip(known, combination, strict=True))
+
+    def legal(self, architecture: Any = None) -> Iterator[dict[str, int]]:
+        """The combinations for which code can be generated for the spec and the target; legal when bound."""
+        for values in self.assignments():
+            try:
+                _ = self.with_(**values).program(architecture).ir
+            except FireironError:
+                continue
+            yield values
+
+    def refine(self, refinement: Refinement) -> Self:
+        """The last step with a refinement."""
+        if not self.steps:
+            raise DecompositionError("refine: there is no step yet", at=call_site())
+        return attrs.evolve(self, steps=(*self.steps[:-1], self.steps[-1].refined(refinement)))
+
+    # ------------------------------------------------------------------------------------------ storing
+
+    def to_json(self) -> str:
+        """A text that `Strategy.from_json` reads back without loss."""
+        from fireiron.language.store import dumps
+
+        return dumps(self)
+
+    @staticmethod
+    def from_json(text: str) -> Strategy:
+        """The strategy of a text made by `to_json`."""
+        from fireiron.language.store import loads
+
+        return loads(text)
+
+
+@attrs.frozen
+class Cursor:
+    """A step inside a strategy."""
+
+    strategy: Strategy
+    position: int
+
+    @property
+    def step(self) -> Decomposition:
+        """The step itself."""
+        return self.strategy.steps[self.position]
+
+    def refine(self, refinement: Refinement) -> Strategy:
+        """The strategy with this step refined; a refinement of the same kind is replaced."""
+        return self.replace(self.step.refined(refinement))
+
+    def unrefine(self, kind: type[Refinement]) -> Strategy:
+        """The strategy with this step's refinement of a kind removed."""
+        if not isinstance(kind, type) or not issubclass(kind, Refinement):
+            raise ArgumentError("unrefine: not a kind of refinement", got=kind, legal="To Unroll Pad NoSync ...", at=call_site())
+        kept = tuple(one for one in self.step.refinements if not isinstance(one, kind))
+        return self.replace(attrs.evolve(self.step, refinements=kept))
+
+    def replace(self, step: Decomposition) -> Strategy:
+        """The strategy with another step in this place."""
+        if not isinstance(step, Decomposition):
+            raise ArgumentError("replace: not a decomposition", got=step, legal="Tile((64, 32))", at=call_site())
+        steps = self.strategy.steps
+        return attrs.evolve(self.strategy, steps=(*steps[: self.position], step, *steps[self.position + 1 :]))
+
+
+class Tiled(Strategy):
+    """A chain that ends with `tile`."""
+
+    def to(self, level: Level) -> Self:
+        """Deal the tiles to the units of a level, in parallel; with fewer tiles than units the rest are idle, with more, units take turns.
+
+        Legal when the level is below the spec's. rewrite: for m: for n: S --> unit u: S at level, tile number u
+        """
+        return self.refine(To(level))
+
+    def unroll(self) -> Self:
+        """Unroll the loops in the printed code. Legal on every tile. rewrite: for i: S --> #pragma unroll for i: S"""
+        return self.refine(Unroll())
+
+    def layout(self, order: MatrixLayout) -> Self:
+        """Deal tiles in column-major (rows first) or row-major order.
+
+        Legal on a tile that is dealt with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
+        """
+        return self.refine(Layout(order))
+
+    def swizzle(self, permutation: Expr | Callable[[Expr], Any]) -> Self:
+        """Unit `uid` takes tile `permutation(uid)`; refused where that is no permutation.
+
+        Args: an expression over `uid`, its text, or a callable that is given the symbol.
+        Legal on a tile that is dealt with `to`. rewrite: unit u: tile u --> unit u: tile permutation(u)
+        """
+        return self.refine(Permute(_permutation(permutation)))
+
+    def bands(self, rows: int | Any) -> Self:
+        """Let blocks walk down `rows` tile rows before they go one tile column on: neighbours in time share the L2 cache.
+
+        Args: tile rows, or a tunable. Legal on a tile of two dimensions that is dealt to Block.
+        rewrite: block u: tile (u // columns, u % columns) --> block u: tile (band * rows + u % rows, u // rows) in each band
+        """
+        return self.refine(Bands(count(rows, "bands")))
+
+    def resident(self, blocks: int | Any) -> Self:
+        """Keep to registers that let a multiprocessor hold so many blocks at once.
+
+        Args: blocks, 1 to 32, or a tunable. Legal on a tile that is dealt to Block.
+        rewrite: __launch_bounds__(threads) --> __launch_bounds__(threads, blocks)
+        """
+        return self.refine(Resident(count(blocks, "resident")))
+
+    def unchecked(self, reason: str) -> Self:
+        """Report races as warnings; the reason is printed in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+        return self.refine(Unchecked(reason))
+
+
+class Splitted(Strategy):
+    """A chain that ends with `split`."""
+
+    def unroll(self) -> Self:
+        """Unroll the loop in the printed code. Legal on every split. rewrite: for k: S --> #pragma unroll for k: S"""
+        return self.refine(Unroll())
+
+    def pipeline(self, stages: int | Any, spread: bool = False) -> Self:
+        """Keep the loads directly under the split `stages - 1` iterations ahead, in `stages` buffers each.
+
+        Args: stages, 1 to 16, or a tunable; `spread` issues the copies step by step in the split inside instead of all at
+        once. Legal where at least one load stands under the split.
+        rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
+        """
+        count(stages, "pipeline")
+        return self.refine(Pipeline(stages, spread))
+
+    def sync(self) -> Self:
+        """Require a block barrier last in the body of the loop.
+
+        Legal where all threads of the block run the loop. rewrite: for k: S --> for k: { S; barrier }
+        """
+        return self.refine(Sync())
+
+    def unchecked(self, reason: str) -> Self:
+        """Report races as warnings; the reason is printed in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+        return self.refine(Unchecked(reason))
+
+
+class Parted(Strategy):
+    """A chain that ends with `split_k`."""
+
+    def pad(self, elements: int) -> Self:
+        """Add elements to the leading dimension of the partial results, instead of the swizzle that they have by default.
+
+        Legal from 0 to 4096; 0 for instructions that want neither, such as WMMA's. rewrite: P_sh[p][16][16] --> P_sh[p][16][16 + elements]
+        """
+        return self.refine(Pad(count(elements, "pad", 0, MOST_PAD)))
+
+    def unchecked(self, reason: str) -> Self:
+        """Report races as warnings; the reason is printed in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+        return self.refine(Unchecked(reason))
+
+
+class Loaded(Strategy):
+    """A chain that ends with `load`."""
+
+    def no_sync(self) -> Self:
+        """Forbid a barrier right behind the copy.
+
+        Legal where another barrier orders the copy and its readers; else a `SynchronizationError` shows the race.
+        rewrite: copy; barrier; copy --> copy; copy
+        """
+        return self.refine(NoSync())
+
+    def storage_layout(self, layout: MatrixLayout | ShapeStride) -> Self:
+        """Store the new buffer row- or column-major, or as a hierarchical `shape:stride` layout says.
+
+        Legal for a layout whose shape is the buffer's. rewrite: A_sh[k][m] --> A_sh[m][k]
+        """
+        return self.refine(StorageLayout(layout))
+
+    def to_row_major(self) -> Self:
+        """Store the new buffer row-major. Legal on every load. rewrite: A_sh[k][m] --> A_sh[m][k]"""
+        return self.refine(StorageLayout(RowMajor))
+
+    def to_col_major(self) -> Self:
+        """Store the new buffer column-major. Legal on every load. rewrite: A_sh[m][k] --> A_sh[k][m]"""
+        return self.refine(StorageLayout(ColMajor))
+
+    def pad(self, elements: int) -> Self:
+        """Add elements to the leading dimension of the new buffer.
+
+        Legal from 0 to 4096. rewrite: A_sh[8][128] --> A_sh[8][128 + elements]
+        """
+        return self.refine(Pad(count(elements, "pad", 0, MOST_PAD)))
+
+    def align(self, number: int) -> Self:
+        """Start the new buffer at a multiple of a number of bytes.
+
+        Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same, its buffer declared with __align__(number)
+        """
+        return self.refine(Align(number))
+
+    def reuse_buffer(self) -> Self:
+        """Let the new buffer share storage with earlier buffers that are dead.
+
+        Legal when such a buffer exists. rewrite: two arrays --> one array, and a barrier between their uses
+        """
+        return self.refine(ReuseBuffer())
+
+    def converted(self) -> Self:
+        """Give the new buffer the element type of the copy's destination.
+
+        Legal on the load of a Move's source.
+        rewrite: Move(float32); Move(float32 -> float16) --> Move(float32 -> float16); Move(float16)
+        """
+        return self.refine(Converted())
+
+    def swizzle(self, swizzle: Swizzle | None = None) -> Self:
+        """XOR the addresses in the new buffer; without an argument so that 16-byte pieces of eight rows lie in all banks.
+
+        Legal for every `Swizzle`. rewrite: A_sh[i] --> A_sh[swizzle(i)]
+        """
+        return self.refine(SwizzleStorage(swizzle))
+
+    def unchecked(self, reason: str) -> Self:
+        """Report races as warnings; the reason is printed in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+        return self.refine(Unchecked(reason))
+
+
+class Epiloged(Strategy):
+    """A chain that ends with `epilog`."""
+
+    def unchecked(self, reason: str) -> Self:
+        """Report races as warnings; the reason is printed in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+        return self.refine(Unchecked(reason))
+
+
+S = TypeVar("S", bound=Strategy)
+
+
+def appended(origin: Verbs, step: Decomposition | Strategy, kind: type[S] = Strategy) -> S:  # type: ignore[assignment]
+    """The chain that starts at `origin` with a step, or all steps of a strategy, appended."""
+    steps: tuple[Decomposition, ...] = ()
+    spec: Spec | None = None
+    start: Starter = MatMul
+    if isinstance(origin, Strategy):
+        steps, spec, start = origin.steps, origin.spec, origin.start
+        if origin.finished:
+            raise DecompositionError("the chain is finished by done()", within=origin.steps[-1].summary(), at=call_site())
+    elif isinstance(origin, Spec):
+        spec, start = origin, _starter_of(origin)
+    elif isinstance(origin, Starter):
+        start = origin
+    if isinstance(step, Strategy):
+        if step.spec is not None:
+            raise DecompositionError(
+                "then: the strategy to append is bound to a spec", hint="build it from MatMul, not from a spec", at=call_site()
+            )
+        others = tuple(attrs.evolve(one, steps=(*steps, *one.steps), start=start) for one in step.others)
+        return kind((*steps, *step.steps), spec, start, others=others)
+    if not isinstance(step, Decomposition):
+        raise ArgumentError("then: neither a decomposition nor a strategy", got=step, at=call_site())
+    return kind((*steps, step if step.origin else attrs.evolve(step, origin=call_site())), spec, start)
+
+
+def _first_legal(strategy: Strategy, program_of: Callable[[Strategy], Program]) -> Program:
+    """The program of the first alternative for which code can be generated; it remembers why those before it were refused."""
+    first: FireironError | None = None
+    refused: list[str] = []
+    for one in strategy.alternatives:
+        try:
+            program = program_of(attrs.evolve(one, refused=tuple(refused)))
+            _ = program.stages if program.tree.complete else None
+        except FireironError as error:
+            first = first or error
+            refused.append(error.asked)
+            continue
+        return program
+    assert first is not None
+    rest = "; ".join(refused[1:])
+    first.hint = (f"{first.hint}; " if first.hint else "") + f"the alternatives are not legal either: {rest}"
+    raise first
+
+
+def _starter_of(spec: Spec) -> Starter:
+    return MoveStart if isinstance(spec, MoveSpec) else Init if isinstance(spec, InitSpec) else MatMul
+
+
+def _unrefined(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
+    result = []
+    for step in steps:
+        step = step.unrefined((To,))
+        if isinstance(step, Load):
+            step = attrs.evolve(step, move=_unrefined(step.move))
+        elif isinstance(step, Epilog):
+            step = attrs.evolve(step, init=_unrefined(step.init), store=_unrefined(step.store))
+        elif isinstance(step, SplitK) and step.combine is not None:
+            step = attrs.evolve(step, combine=_unrefined(step.combine))
+        result.append(step)
+    return tuple(result)
+
+
+def _not_a_spec(got: object) -> ArgumentError:
+    return ArgumentError("a strategy is bound to a spec", got=got, legal="MatMul(M,N,K)(GL,GL,GL)(Kernel)", at=call_site())
+
+
+def _permutation(value: Any) -> Any:
+    """The expression over `uid` that a callable, a text, an integer or the expression itself means; checked by `Permute`."""
+    if callable(value) and not isinstance(value, Expr):
+        value = _applied(value)
+    if isinstance(value, str):
+        value = parse_permutation(value)
+    number = as_integer(value)
+    return value if number is None else as_expr(number)
+
+
+def _applied(function: Callable[[Expr], Any]) -> Any:
+    try:
+        return function(UID)
+    except FireironError as error:
+        raise error.located(at=call_site()) from None
+    except (TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
+        raise DecompositionError(
+            f"swizzle: the callable cannot be applied to the symbol uid: {error}", legal="+ - * // % & | ^ << >>", at=call_site()
+        ) from error
+
+
+def parse_permutation(text: str) -> Expr:
+    """An expression over `uid` from its text: integers, `+ - * // % & | ^ << >>` and parentheses."""
+    operators: Mapping[type, Callable[[Any, Any], Any]] = {
+        ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+        ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.LShift: operator.lshift,
+        ast.RShift: operator.rshift,
+    }  # fmt: skip
+
+    def build(node: ast.AST) -> Any:
+        if isinstance(node, ast.BinOp) and type(node.op) in operators:
+            return operators[type(node.op)](build(node.left), build(node.right))
+        if isinstance(node, ast.Name) and node.id == "uid":
+            return UID
+        if isinstance(node, ast.Constant) and as_integer(node.value) is not None:
+            return as_expr(node.value)
+        raise ArgumentError(f"swizzle({text[:60]!r}): cannot be read", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site())
+
+    if not isinstance(text, str) or len(text) > MOST_TEXT:
+        raise ArgumentError(f"swizzle: no text of at most {MOST_TEXT} characters", got=str(text)[:80], at=call_site())
+    try:
+        return build(ast.parse(text.strip(), mode="eval").body)  # type: ignore[no-any-return]
+    except FireironError as error:
+        raise error.located(at=call_site()) from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ArgumentError(
+            f"swizzle({text[:60]!r}): no expression", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site()
+        ) from None
+
+
+__all__ = [
+    "Cursor", "Derived", "Epiloged", "Loaded", "Parted", "Split", "Splitted", "Strategy", "Tile", "Tiled", "Tunable", "appended",
+    "parse_permutation",
+]  # fmt: skip

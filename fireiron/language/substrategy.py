@@ -1,0 +1,93 @@
+"""Strategies inside strategies: the copy of a load, the init and the store of an epilog."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.language.dividing import divide
+from fireiron.language.tree import Context, Decomposition
+from fireiron.spec import Spec, Starter
+from fireiron.values.expr import ZERO, Expr
+from fireiron.values.machine import Block, Kernel, Level, Memory, Thread
+from fireiron.values.tensor import MatrixLayout, RowMajor
+
+
+def default_copy(order: MatrixLayout = RowMajor) -> tuple[Decomposition, ...]:
+    """The copy, or other work on elements, that is always right: one element a thread, neighbours along `order`, threads in turns."""
+    from fireiron.decomp.done import Done
+    from fireiron.decomp.tile import Tile
+    from fireiron.refine.layout import Layout
+    from fireiron.refine.to import To
+
+    refinements = (To(Thread),) if order == RowMajor else (To(Thread), Layout(order))
+    return (Tile((1, 1), refinements=refinements), Done())
+
+
+def steps_at(steps: tuple[Decomposition, ...], level: Level) -> tuple[Decomposition, ...]:
+    """The steps of a copy at a level: the default copy of a single thread has nobody to deal to."""
+    if level.threads == 1 and steps == default_copy():
+        return tuple(step.unrefined() for step in steps)
+    return steps
+
+
+def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decomposition, ...]:
+    """The steps of a strategy given as an argument; the default copy for None or `_`."""
+    from fireiron.language.strategy import Strategy
+
+    if move is None:
+        return default_copy()
+    if isinstance(move, Strategy) and move.spec is not None:
+        raise DecompositionError(
+            f"{what}: the strategy is bound to a spec", hint=f"build it from {starters[0]}, not from a spec", at=call_site()
+        )
+    if isinstance(move, Starter) and move.spec_class.title in starters:
+        raise DecompositionError(f"{what}: {move!r} has no steps yet", hint=f"{move!r}.tile(...).to(...).done()", at=call_site())
+    if not isinstance(move, Strategy):
+        raise ArgumentError(
+            f"{what}: not a strategy", got=move, legal=f"{starters[0]}.tile(...).to(...).done(), or nothing", at=call_site()
+        )
+    if move.others:
+        raise DecompositionError(
+            f"{what}: otherwise() chooses between whole strategies", hint="call it on the outermost one", at=call_site()
+        )
+    return move.steps
+
+
+def require_steps(value: Any, what: str) -> tuple[Decomposition, ...]:
+    """The steps of a chain, `done` at most at its end; refused where they are anything else."""
+    if not isinstance(value, tuple) or any(not isinstance(step, Decomposition) for step in value):
+        raise ArgumentError(f"{what}: not a tuple of decompositions", got=value, legal="strategy.steps", at=call_site())
+    if any(step.verb == "done" for step in value[:-1]):
+        raise DecompositionError(f"{what}: the chain goes on behind done()", within=chain(value, summary=True), at=call_site())
+    return value
+
+
+def chain(steps: tuple[Decomposition, ...], summary: bool = False) -> str:
+    """Steps as they are written in a chain; as a summary, without long texts."""
+    return "".join(f".{step.summary() if summary else step.label()}" for step in steps)
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, ascending."""
+    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
+    return sorted({*small, *(number // size for size in small)})
+
+
+def fits(spec: Spec, dim: str, size: int) -> bool:
+    """Whether tiles of a size along a dimension divide the views of all operands alike."""
+    try:
+        divide(spec, {dim: (size, None)}, "")
+    except DecompositionError:
+        return False
+    return True
+
+
+def copies_of(memory: Memory, spec: Spec, context: Context) -> tuple[int, Expr]:
+    """How many units own a copy of a buffer at this level, and this thread's copy."""
+    if memory.private or spec.level in (Block, Kernel):
+        return 1, ZERO
+    if context.threads is None:
+        return 1, ZERO
+    return context.units(spec.level, Block), context.unit(spec.level, Block)

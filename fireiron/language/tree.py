@@ -1,0 +1,424 @@
+"""The decomposition tree, and the bases of what extends the language: Decomposition, Refinement, Executable.
+
+A decomposition is one pure function, `expand(spec, context)`: the children are specs on views, the program is IR with a
+`Hole` for each child. Nodes pair a spec with a decomposition; partial trees (open leaves) are legal to hold and print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.errors import DecompositionError, FireironError, IncompleteError, call_site
+from fireiron.ir import Access, Buffer, Exec, Hole, Kernel, Stmt, execs
+from fireiron.spec import Spec
+from fireiron.values.expr import ONE, TRUE, Const, Expr, Var, all_of
+from fireiron.values.machine import Architecture, Block
+from fireiron.values.tensor import View
+from fireiron.values.units import count_in, unit_in
+
+
+@attrs.frozen
+class Refinement:
+    """Changes how a decomposition is carried out, never what it computes.
+
+    Subclass it (a frozen attrs class), name the decompositions it `applies_to`, and override `plan` to change a
+    decomposition's plan (a frozen value with fields such as `level` or `pad`), or `rewrite` to change its program.
+    """
+
+    applies_to: ClassVar[tuple[str, ...]] = ()
+
+    def plan(self, plan: Any) -> Any:
+        """The plan, changed with `attrs.evolve`."""
+        return plan
+
+    def rewrite(self, expansion: Expansion, context: Context) -> Expansion:
+        """The expansion, changed."""
+        return expansion
+
+    def __str__(self) -> str:
+        return f"refine({self!r})"
+
+
+@attrs.frozen
+class Child:
+    """A sub-problem: its role, its spec on views, and the condition under which a thread takes part.
+
+    `steps` is the strategy for it; None for the one that the rest of the chain decomposes. `prefix` starts the names of
+    its variables.
+    """
+
+    name: str
+    spec: Spec
+    steps: tuple[Decomposition, ...] | None = None
+    active: Expr = TRUE
+    prefix: str = ""
+
+
+@attrs.frozen
+class Expansion:
+    """What a decomposition does to a spec: children, the program around them, and conditions the launcher must check."""
+
+    children: tuple[Child, ...]
+    program: tuple[Stmt, ...]
+    facts: tuple[tuple[str, Expr], ...] = ()
+
+
+def _undefined(extension: object, method: str) -> DecompositionError:
+    name = type(extension).__name__
+    return DecompositionError(f"{name} does not define {method}", hint=f"override it in the class {name}; see CONTRIBUTING")
+
+
+def _check_refinements(step: Decomposition, _field: Any, value: object) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(one, Refinement) for one in value):
+        raise DecompositionError("refinements must be a tuple of refinements", got=value, at=call_site())
+    for one in value:
+        if step.verb not in one.applies_to:
+            raise DecompositionError(f"{type(one).__name__} does not refine {step.verb}", legal=one.applies_to, at=call_site())
+
+
+def _refinement_order(refinement: Refinement) -> tuple[bool, str]:
+    """`to` first, as it is written; the others by name."""
+    return type(refinement).__name__ != "To", type(refinement).__name__
+
+
+@attrs.frozen
+class Decomposition:
+    """A step of a strategy.
+
+    Subclass it (a frozen attrs class) and define `expand`. `refinements` hold at most one of each kind, in a canonical
+    order, so that refinements chain in any order to equal values. `origin` is the line of the strategy.
+    """
+
+    verb: ClassVar[str] = ""
+    refinements: tuple[Refinement, ...] = attrs.field(default=(), kw_only=True, validator=_check_refinements)
+    origin: str | None = attrs.field(default=None, kw_only=True, eq=False, repr=False)
+
+    def refined(self, refinement: Refinement) -> Decomposition:
+        """The same step with a refinement, which replaces one of its kind."""
+        if not isinstance(refinement, Refinement):
+            raise DecompositionError(f"refine({refinement!r}): not a refinement", at=call_site())
+        if self.verb not in refinement.applies_to:
+            raise DecompositionError(
+                f"{type(refinement).__name__} does not refine {self.verb}",
+                legal=f"it refines {', '.join(refinement.applies_to) or 'nothing'}",
+                at=call_site(),
+            )
+        others = [other for other in self.refinements if type(other) is not type(refinement)]
+        return attrs.evolve(self, refinements=tuple(sorted([*others, refinement], key=_refinement_order)))
+
+    def unrefined(self, keep: tuple[type[Refinement], ...] = ()) -> Decomposition:
+        """The same step without refinements, but for those kinds that say what is computed where."""
+        return attrs.evolve(self, refinements=tuple(one for one in self.refinements if isinstance(one, keep)))
+
+    def planned(self, plan: Any) -> Any:
+        """A plan after all refinements."""
+        for refinement in self.refinements:
+            plan = refinement.plan(plan)
+        return plan
+
+    def expand(self, spec: Spec, context: Context) -> Expansion:
+        """The children and the program; a `DecompositionError` where it is not legal for the spec."""
+        raise _undefined(self, "expand(self, spec, context)")
+
+    def threads(self, spec: Spec, context: Context) -> int | None:
+        """The threads a block needs for this step, if this step fixes them."""
+        return None
+
+    def choices(self, spec: Spec, context: Context) -> Iterator[Decomposition]:
+        """Legal parameters of this kind of step for a spec; the generator of tests, tuner and messages."""
+        return iter(())
+
+    def label(self) -> str:
+        """The step as it is written in a chain: Python that evaluates, refinements included."""
+        plain = attrs.evolve(self, refinements=())
+        return f"then({plain!r})" + "".join(f".{refinement}" for refinement in self.refinements)
+
+    def summary(self) -> str:
+        """The step for listings; long texts left out."""
+        return self.label()
+
+
+@attrs.frozen
+class Mismatch:
+    """Why an executable does not perform a spec: the field, what the executable wants, what the spec has."""
+
+    field: str
+    wanted: str
+    got: str
+
+
+@attrs.frozen
+class Executable:
+    """An instruction or a micro-kernel: states the spec that it performs; its simulation is that spec's meaning.
+
+    Subclass it (a frozen attrs class): `mismatches` compares a spec with what it performs, `cuda` is its text.
+    """
+
+    handles_edges: ClassVar[bool] = False
+    """Whether its text tests each of several elements against the tensor's end by itself."""
+
+    tests_edges: ClassVar[bool] = False
+    """Whether its text is told how many elements of each operand lie inside the tensors, and tests them itself."""
+
+    packs: ClassVar[bool] = False
+    """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
+
+    headers: ClassVar[tuple[str, ...]] = ()
+    """The CUDA headers that its text needs, beside those of the element types."""
+
+    name: str = ""
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        """All differences between a spec and what this performs; none if it matches."""
+        raise _undefined(self, "mismatches(self, spec, architecture)")
+
+    def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
+        """All differences, those that only the rest of the tree shows included: who holds a distributed operand."""
+        return self.mismatches(spec, context.architecture)
+
+    def performs(self) -> str:
+        """The spec it performs, as text for listings."""
+        return ""
+
+    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
+        """The statements for a matching spec: one `Exec` on the operands' views."""
+        return (execution(self, spec, context),)
+
+    def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
+        """The declaration of a buffer in fragments, which only instructions like this one touch."""
+        raise _undefined(self, "declaration(self, kernel, buffer)")
+
+    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+        """Lines of CUDA C++ for one `Exec`."""
+        raise _undefined(self, "cuda(self, printer, statement)")
+
+
+def access_of(view: View, write: bool, origin: str | None) -> Access:
+    """The access to all elements of a view."""
+    dims = view.dims
+    access = Access(
+        view.tensor.name,
+        tuple(dim.base for dim in dims),
+        tuple(dim.modes for dim in dims),
+        tuple(dim.bound for dim in dims),
+        write,
+        view.copy,
+        tuple(dim.dealt for dim in dims),
+        origin=origin,
+    )
+    return access.placed(view.at)
+
+
+def execution(executable: Executable, spec: Spec, context: Context) -> Exec:
+    """The statement that performs a spec on its views; refused where some of its elements may lie outside a tensor."""
+    for name, view in spec.operands.items():
+        if view.bounded and not executable.handles_edges and any(size != ONE for size in view.shape):
+            raise DecompositionError(
+                f"{executable.name} takes all elements of {name} ({view.tensor.name}) or none, and the last tile may overhang",
+                hint="load the operand first (a load fills what lies outside), or make the size a multiple of the tile",
+            )
+    accesses = tuple(access_of(view, name in spec.outputs, context.origin) for name, view in spec.operands.items())
+    accumulate = getattr(spec, "accumulate", Const(0))
+    return Exec(executable, spec, accesses, accumulate, context.active, origin=context.origin)
+
+
+# ---------------------------------------------------------------------------------------------- context
+
+
+class Names:
+    """Unique names, in order of request; equal definitions share one name."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self.taken = taken
+        self.lets: dict[tuple[Expr, int, str], Var] = {}
+        self.grid: Expr | None = None
+        self.unchecked: list[str] = []
+        self.part: Var | None = None
+        self.zeroed: list[str] = []
+        self.resident = 0
+
+    def fresh(self, wanted: str) -> str:
+        """The wanted name, with a number if it is taken."""
+        name, number = wanted, 1
+        while name in self.taken:
+            number += 1
+            name = f"{wanted}{number}"
+        self.taken.add(name)
+        return name
+
+
+@attrs.frozen
+class Context:
+    """What an expansion may know: the target, the threads of a block, where in the tree it stands.
+
+    `threads` is None while they are still being counted. `block` and `thread` are the variables of the block's and the
+    thread's number; `prefix` starts the names of variables; `active` is the condition under which a thread takes part.
+    `held` are the lane maps by which instructions of the main chain hold tensors in registers, by tensor name; `unfinished`
+    says that the main chain has open leaves, so that more may come.
+    """
+
+    architecture: Architecture
+    instructions: tuple[Executable, ...]
+    names: Names
+    block: Var
+    thread: Var
+    threads: int | None = None
+    path: tuple[str, ...] = ()
+    prefix: str = ""
+    active: Expr = TRUE
+    origin: str | None = None
+    held: Mapping[str, Any] = attrs.field(factory=dict)
+    unfinished: bool = False
+
+    def fresh(self, wanted: str) -> str:
+        """A unique name that starts with the prefix of this part of the tree."""
+        return self.names.fresh(self.prefix + wanted)
+
+    def let(self, wanted: str, value: Expr, high: int | None = None) -> Expr:
+        """A name for a value that depends on block, thread and sizes only; the value itself where a name says no more.
+
+        `high` narrows its range for threads that take part.
+        """
+        known = {self.block.name, self.thread.name, *(var.name for var in self.names.lets.values())}
+        if isinstance(value, Const) or (isinstance(value, Var) and (high is None or high >= value.high)):
+            return value
+        if any(var.name not in known and not var.parameter for var in value.variables()):
+            return value
+        top = value.high if high is None else min(high, value.high)
+        for prefix in ("", self.prefix):
+            if (value, top, prefix) in self.names.lets:
+                return self.names.lets[(value, top, prefix)]
+        prefix = self.prefix if self.prefix and wanted.startswith(self.prefix) else ""
+        var = Var(self.names.fresh(wanted), max(value.low, 0), top)
+        self.names.lets[(value, top, prefix)] = var
+        return var
+
+    def unit(self, level: Any, parent: Any) -> Expr:
+        """The number of this thread's unit of `level` inside its unit of `parent`, by name."""
+        name = level.label if parent in (Block, level.parent) or level.threads == 1 else f"{parent.label}_{level.label}"
+        if level.threads == 1 and parent.label == "warp":
+            name = "lane"
+        elif level.threads == 1:
+            name = f"{parent.label}_thread"
+        return self.let(name, unit_in(level, parent, self.thread))
+
+    def units(self, level: Any, parent: Any) -> int:
+        """How many units of `level` a unit of `parent` has."""
+        return count_in(level, parent, self.threads)
+
+    def enter(self, child: Child) -> Context:
+        """The context of a child."""
+        prefix = child.prefix if child.prefix.startswith(self.prefix) else self.prefix + child.prefix
+        return attrs.evolve(self, path=(*self.path, child.name), prefix=prefix or self.prefix, active=all_of((self.active, child.active)))
+
+
+# ---------------------------------------------------------------------------------------------- nodes
+
+
+@attrs.frozen
+class Node:
+    """A spec with the step that decomposes it (None: an open leaf), its program and its children by name."""
+
+    spec: Spec
+    step: Decomposition | None
+    program: tuple[Stmt, ...] = ()
+    children: tuple[tuple[str, Node], ...] = ()
+    facts: tuple[tuple[str, Expr], ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every leaf is executable."""
+        return self.step is not None and all(child.complete for _, child in self.children)
+
+    def child(self, name: str) -> Node:
+        """A child by name."""
+        for other, node in self.children:
+            if other == name:
+                return node
+        raise DecompositionError(f"no child {name!r} here", legal=[other for other, _ in self.children])
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes, parents first."""
+        yield self
+        for _, node in self.children:
+            yield from node.nodes()
+
+    def open_leaves(self) -> tuple[Spec, ...]:
+        """The specs that nothing performs yet."""
+        return tuple(node.spec for node in self.nodes() if node.step is None)
+
+    @property
+    def residual(self) -> Spec:
+        """The spec after the last step of the main chain."""
+        node = self
+        while node.children:
+            node = node.children[_main(node)][1]
+        return node.spec
+
+
+def _main(node: Node) -> int:
+    names = [name for name, _ in node.children]
+    return names.index("body") if "body" in names else len(names) - 1
+
+
+def grow(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> Node:
+    """The tree of a spec under a chain of steps; the main chain grows first, so that it has the plain names."""
+    if not steps:
+        return Node(spec, None, (Hole("open"),))
+    step, rest = steps[0], steps[1:]
+    here = attrs.evolve(context, origin=step.origin or context.origin)
+    try:
+        expansion = step.expand(spec, here)
+        for refinement in step.refinements:
+            expansion = refinement.rewrite(expansion, here)
+    except FireironError as error:
+        raise error.located(within=f"{spec} / {step.label()}", at=here.origin) from None
+    grown: dict[str, Node] = {}
+    for child in sorted(expansion.children, key=lambda one: one.steps is not None):
+        grown[child.name] = grow(child.spec, rest if child.steps is None else child.steps, here.enter(child))
+        unfinished = here.unfinished or (child.steps is None and not grown[child.name].complete)
+        here = attrs.evolve(here, held={**held_by(grown[child.name]), **here.held}, unfinished=unfinished)
+    children = tuple((child.name, grown[child.name]) for child in expansion.children)
+    return Node(spec, step, expansion.program, children, expansion.facts)
+
+
+def held_by(node: Node) -> dict[str, Any]:
+    """The lane maps by which the instructions of a tree hold distributed tensors; the first one counts."""
+    found: dict[str, Any] = {}
+    for inner in node.nodes():
+        for statement, _ in execs(inner.program):
+            for access, lane_map in zip(statement.accesses, statement.lane_maps, strict=False):
+                found.setdefault(access.buffer, lane_map)
+    return found
+
+
+def count_threads(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> int | None:
+    """The threads of a block: what the first step of the body that deals tiles to groups of threads needs."""
+    if not steps:
+        return None
+    step, rest = steps[0], steps[1:]
+    try:
+        needed = step.threads(spec, context)
+        if needed is not None:
+            return needed
+        expansion = step.expand(spec, attrs.evolve(context, origin=step.origin or context.origin))
+    except FireironError as error:
+        raise error.located(within=f"{spec} / {step.label()}", at=step.origin) from None
+    counts = [count_threads(child.spec, rest, context) for child in expansion.children if child.steps is None]
+    found = [count for count in counts if count is not None]
+    return max(found) if found else None
+
+
+def require_complete(node: Node) -> None:
+    """Refuse a tree with open leaves."""
+    leaves = node.open_leaves()
+    if leaves:
+        listing = "; ".join(str(leaf) for leaf in leaves[:4])
+        raise IncompleteError(
+            f"{len(leaves)} open {'leaf' if len(leaves) == 1 else 'leaves'}: {listing}",
+            within=node.spec,
+            hint="decompose further and end with .done(), or .done(micro_kernel)",
+        )

@@ -1,0 +1,230 @@
+"""Tunables: named integers that may stand wherever an integer may, until a value is chosen."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import attrs
+
+from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.values.machine import as_integer
+
+T = TypeVar("T")
+
+_OPERATORS: Mapping[str, Callable[[int, int], int]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
+}  # fmt: skip
+
+MAX_DEPTH = 32
+"""How deep arithmetic on tunables may nest: far above any use, far below Python's recursion limit."""
+
+LARGEST = 2**31 - 1
+"""The largest size."""
+
+
+class _Arithmetic:
+    """Integer arithmetic that waits for the values."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Any) -> Derived:
+        return Derived("+", self, other)
+
+    def __radd__(self, other: Any) -> Derived:
+        return Derived("+", other, self)
+
+    def __sub__(self, other: Any) -> Derived:
+        return Derived("-", self, other)
+
+    def __rsub__(self, other: Any) -> Derived:
+        return Derived("-", other, self)
+
+    def __mul__(self, other: Any) -> Derived:
+        return Derived("*", self, other)
+
+    def __rmul__(self, other: Any) -> Derived:
+        return Derived("*", other, self)
+
+    def __floordiv__(self, other: Any) -> Derived:
+        return Derived("//", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Derived:
+        return Derived("//", other, self)
+
+    def __mod__(self, other: Any) -> Derived:
+        return Derived("%", self, other)
+
+    def __rmod__(self, other: Any) -> Derived:
+        return Derived("%", other, self)
+
+    def __truediv__(self, other: Any) -> Derived:
+        raise ArgumentError(f"{self!r} / {other!r}: sizes are integers", hint=f"{self!r} // {other!r}", at=call_site())
+
+    def __rtruediv__(self, other: Any) -> Derived:
+        raise ArgumentError(f"{other!r} / {self!r}: sizes are integers", hint=f"{other!r} // {self!r}", at=call_site())
+
+    def _unordered(self, other: Any) -> bool:
+        raise ArgumentError(
+            f"{self!r} has no value yet, so it cannot be compared",
+            hint="with_(...) gives it one; or make one strategy per case",
+            at=call_site(),
+        )
+
+    __lt__ = __le__ = __gt__ = __ge__ = _unordered
+
+
+@attrs.frozen(repr=False, init=False)
+class Tunable(_Arithmetic):
+    """A named choice among positive integers; the first that is legal is the default.
+
+    >>> Tunable("bm", 64, 128) // 2
+    Tunable('bm', 64, 128) // 2
+    """
+
+    name: str
+    values: tuple[int, ...]
+
+    def __init__(self, name: str, *values: int) -> None:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ArgumentError("Tunable: a name must be an identifier", got=name, at=call_site())
+        numbers = [number for number in map(as_integer, values) if number is not None and 0 <= number <= LARGEST]
+        if not values or len(numbers) < len(values):
+            raise ArgumentError(
+                f"Tunable({name!r}): values must be integers, not negative, at least one",
+                got=values,
+                legal=f"0 ... {LARGEST}",
+                at=call_site(),
+            )
+        self.__attrs_init__(name, tuple(dict.fromkeys(numbers)))
+
+    def __repr__(self) -> str:
+        return f"Tunable({self.name!r}, {', '.join(map(str, self.values))})"
+
+
+@attrs.frozen(repr=False)
+class Derived(_Arithmetic):
+    """An integer computed from tunables."""
+
+    op: str
+    left: Any
+    right: Any
+    depth: int = attrs.field(init=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.op, str) or self.op not in _OPERATORS:
+            raise ArgumentError("arithmetic on tunables: no such operation", got=self.op, legal=_OPERATORS, at=call_site())
+        for name in ("left", "right"):
+            part = getattr(self, name)
+            if not isinstance(part, _Arithmetic):
+                if as_integer(part) is None:
+                    raise ArgumentError(
+                        "arithmetic on tunables: neither an integer nor a tunable", got=part, legal=f"bm {self.op} 2", at=call_site()
+                    )
+                object.__setattr__(self, name, as_integer(part))
+        object.__setattr__(self, "depth", 1 + max(getattr(part, "depth", 0) for part in (self.left, self.right)))
+        if self.depth > MAX_DEPTH:
+            raise ArgumentError(f"arithmetic on tunables is nested deeper than {MAX_DEPTH}", at=call_site())
+
+    def __repr__(self) -> str:
+        parts = [f"({part!r})" if isinstance(part, Derived) else repr(part) for part in (self.left, self.right)]
+        return f"{parts[0]} {self.op} {parts[1]}"
+
+
+def resolve(value: T, values: Mapping[str, int]) -> T:
+    """The value with tunables replaced, through tuples and attrs classes.
+
+    Nothing is judged here: what is illegal, a division by zero too, is refused where the step is expanded, as `chosen` does,
+    so that a sweep meets the error of each combination in one place.
+    """
+    return _resolve(value, values)  # type: ignore[no-any-return]
+
+
+def _resolve(value: Any, values: Mapping[str, int]) -> Any:
+    if isinstance(value, Tunable):
+        return values.get(value.name, value)
+    if isinstance(value, Derived):
+        left, right = _resolve(value.left, values), _resolve(value.right, values)
+        if isinstance(left, int) and isinstance(right, int) and not (value.op in ("//", "%") and right == 0):
+            return _OPERATORS[value.op](left, right)
+        if left is value.left and right is value.right:
+            return value
+        return Derived(value.op, left, right)
+    if isinstance(value, tuple):
+        changed = tuple(_resolve(part, values) for part in value)
+        return value if all(new is old for new, old in zip(changed, value, strict=True)) else changed
+    if hasattr(value, "resolved"):
+        return value.resolved(lambda part: _resolve(part, values))
+    if attrs.has(type(value)) and not hasattr(value, "low"):
+        updates = {}
+        for field in attrs.fields(type(value)):
+            if field.init:
+                old = getattr(value, field.name)
+                new = _resolve(old, values)
+                if new is not old:
+                    updates[field.alias] = new
+        return attrs.evolve(value, **updates) if updates else value
+    return value
+
+
+def count(value: Any, what: str, least: int = 1, most: int = LARGEST) -> Any:
+    """A number given to a verb, as a plain integer; refused where it is no integer from `least` to `most`.
+
+    A tunable stays as it is, and is checked by `chosen` when it has a value.
+    """
+    if isinstance(value, _Arithmetic):
+        return value
+    number = as_integer(value)
+    if number is None or not least <= number <= most:
+        raise DecompositionError(f"{what}: must be {_integer(least)}", got=value, legal=f"{least} ... {most}", at=call_site())
+    return number
+
+
+def _integer(least: int) -> str:
+    return "a positive integer" if least == 1 else "an integer"
+
+
+def integral(value: Any, what: str) -> Any:
+    """An integer or a tunable, whatever its value: what a step may hold."""
+    return count(value, what, least=-(2**62), most=2**62)
+
+
+def chosen(value: Any, what: str, least: int = 1, most: int = LARGEST) -> int:
+    """The number that a step holds, when it is used: in range, and no tunable any more."""
+    if isinstance(value, _Arithmetic):
+        raise DecompositionError(f"{what}: {value!r} has no value", hint="strategy.with_(...), and no division by zero")
+    if not least <= value <= most:
+        raise DecompositionError(f"{what}: must be {_integer(least)}", got=value, legal=f"{least} ... {most}")
+    return int(value)
+
+
+def by_dimension(value: Any, what: str) -> tuple[tuple[str, Any], ...]:
+    """Sizes by dimension name, as pairs, each an integer or a tunable."""
+    if not isinstance(value, tuple) or any(not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str) for pair in value):
+        raise DecompositionError(f"{what}: sizes by dimension are pairs", got=value, legal='(("m", 64), ("n", 32))', at=call_site())
+    return tuple((dim, integral(size, f"{what}({dim}=...)")) for dim, size in value)
+
+
+def tunables_in(value: Any) -> dict[str, Tunable]:
+    """All tunables that occur, by name; two of one name must be equal."""
+    found: dict[str, Tunable] = {}
+    _collect(value, found)
+    return found
+
+
+def _collect(value: Any, found: dict[str, Tunable]) -> None:
+    if isinstance(value, Tunable):
+        if found.setdefault(value.name, value) != value:
+            raise ArgumentError(
+                f"two tunables are called {value.name}: {found[value.name]} and {value}",
+                hint="use one object, or two names",
+                at=call_site(),
+            )
+    elif isinstance(value, tuple):
+        for part in value:
+            _collect(part, found)
+    elif attrs.has(type(value)) and not hasattr(value, "low"):
+        for field in attrs.fields(type(value)):
+            if field.init:
+                _collect(getattr(value, field.name), found)

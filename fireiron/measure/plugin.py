@@ -1,0 +1,247 @@
+"""What the pytest plugin does: `pytest_fireiron` loads this when a test uses `gpu_benchmark`.
+
+A benchmark verifies the kernel and its rivals, measures them on the GPU, and hands the rounds to pytest-benchmark: its table,
+`--benchmark-json`, `--benchmark-autosave`, `--benchmark-compare` and `--benchmark-compare-fail` work with GPU times then.
+pytest-benchmark reads a clock before and after each round; the plugin gives it one that stands still but for the seconds that
+a launch took.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from fireiron.errors import ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError
+from fireiron.gpu import launch
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.language.strategy import Strategy
+from fireiron.measure import timing
+from fireiron.measure.sweeps import Case
+from fireiron.spec import Spec
+
+OURS = "fireiron"
+"""The name of the kernel among the contenders."""
+
+NO_GPU = "needs a CUDA GPU and CuPy (pip install fireiron[cuda13])"
+
+ILLEGAL = (ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError)
+"""Errors that say that a combination of a sweep is none; others are defects."""
+
+
+@attrs.frozen
+class Row:
+    """One line of the table at the end of a session."""
+
+    name: str
+    shape: str
+    us: float
+    tflops: float
+    gb_s: float
+    ratio: float | None
+    registers: int
+    shared: int
+    spills: int
+
+    HEADS = ("benchmark", "shape", "us", "TFLOP/s", "GB/s", "ratio", "registers", "shared", "spills")
+
+
+@attrs.frozen
+class Benchmarked:
+    """What a benchmark found: errors by contender and, unless benchmarks are disabled, timings by contender."""
+
+    kernel: CompiledKernel
+    errors: Mapping[str, float]
+    timings: Mapping[str, Any] = attrs.field(factory=dict)
+    info: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def timing(self) -> Any:
+        """The kernel's own timing; None where benchmarks are disabled."""
+        return self.timings.get(OURS)
+
+    @property
+    def us(self) -> float | None:
+        """Microseconds of one launch, the median."""
+        return None if self.timing is None else float(self.timing.us)
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as fast as the first rival the kernel is."""
+        return self.info.get("ratio")
+
+
+class GpuBenchmark:
+    """The fixture `gpu_benchmark`: call it once in a test."""
+
+    def __init__(self, node: Any, benchmark: Any, clock: Any, options: Mapping[str, Any], report: Callable[[Row], None]) -> None:
+        self.node = node
+        self.benchmark = benchmark
+        self.clock = clock
+        self.options = options
+        self.report = report
+
+    def __call__(
+        self,
+        kernel: Case | Strategy | CompiledKernel,
+        spec: Spec | None = None,
+        *,
+        sizes: Mapping[str, int] | None = None,
+        against: Mapping[str, Any] | None = None,
+        rounds: int | None = None,
+        regime: str | None = None,
+        l2: str | None = None,
+        tolerance: float | None = None,
+        flops: int | None = None,
+        **options: Any,
+    ) -> Benchmarked:
+        """Verify a kernel and its rivals, measure them beside each other, and report the GPU's times to pytest-benchmark.
+
+        Args:
+            kernel: a case of `sweep`, a strategy (bound, or with `spec`), or a compiled kernel.
+            sizes: of the spec's symbols.
+            against: rivals by name: a function that is given the arrays of a set by name and returns the launch on them
+                (`fireiron.measure.timing.cublas`), or a compiled kernel.
+            rounds, regime, l2: as for `timing.measure`; by default what the command line says.
+            tolerance: as for `Data.verify`.
+            flops: operations of a launch, for a spec of your own.
+            options: further options of `timing.measure`.
+
+        Raises: `WrongResultError` where one of them is wrong. A combination of a sweep that is illegal skips the test.
+        """
+        compiled, values = self._compiled(kernel, spec)
+        rivals = dict(against or {})
+        if OURS in rivals:
+            raise ArgumentError(f"against: {OURS} is the name of the kernel itself", got=tuple(rivals), hint="take another name")
+        chosen = {"rounds": rounds, "regime": regime, "l2": l2}
+        settings: dict[str, Any] = {name: self.options[name] if value is None else value for name, value in chosen.items()}
+
+        def work() -> Benchmarked:
+            data, calls, errors = self._verified(compiled, rivals, sizes, settings["l2"], tolerance)
+            if self._disabled:
+                return Benchmarked(compiled, errors)
+            timings = timing.measure(calls, **settings, **options)
+            speed = timing.throughput(data.spec, timings[OURS].us, sizes, flops=flops)
+            info = _information(compiled, values, timings, errors, speed)
+            self.report(_row(self.node.name, data.spec, data.sizes, info))
+            return Benchmarked(compiled, errors, timings, info)
+
+        return work() if self.benchmark is None else self._recorded(work, settings["rounds"])
+
+    def _verified(
+        self, kernel: CompiledKernel, rivals: Mapping[str, Any], sizes: Mapping[str, int] | None, l2: str, tolerance: float | None
+    ) -> tuple[timing.Data, dict[str, Any], dict[str, float]]:
+        """Data, launches by contender, and the error of each."""
+        rotate = l2 == "rotated" and not self._disabled
+        data = timing.Data.of(kernel.program.spec, sizes=sizes, rotate_bytes=timing.ROTATE_BYTES if rotate else 0)
+        if rotate:
+            data.check_rotation()
+        contenders = {OURS: kernel, **rivals}
+        calls = {name: data.calls(one) for name, one in contenders.items()}
+        bounds = {name: data.tolerance_for(one) if tolerance is None else tolerance for name, one in contenders.items()}
+        return data, calls, {name: data.verify(one[0], bounds[name]) for name, one in calls.items()}
+
+    @property
+    def _disabled(self) -> bool:
+        """Whether kernels are only verified: under pytest-xdist, or with `--benchmark-disable`."""
+        return self.benchmark is not None and bool(self.benchmark.disabled)
+
+    def _compiled(self, kernel: Any, spec: Spec | None) -> tuple[CompiledKernel, Mapping[str, int]]:
+        """The kernel for this GPU, and the values of its tunables."""
+        if isinstance(kernel, CompiledKernel):
+            return kernel, kernel.program.chosen
+        architecture = self.options["architecture"] or launch.device_arch()
+        if isinstance(kernel, Case):
+            import pytest
+
+            try:
+                compiled = kernel.bound.compile(architecture)
+                _ = compiled.ir
+            except ILLEGAL as error:
+                pytest.skip(f"illegal: {error.asked}")
+            return compiled, {**compiled.program.chosen, **kernel.values}
+        if not isinstance(kernel, Strategy):
+            raise ArgumentError("gpu_benchmark: no kernel", got=kernel, legal="a case of sweep, a strategy, a compiled kernel")
+        compiled = (kernel if spec is None else kernel(spec)).compile(architecture)
+        return compiled, compiled.program.chosen
+
+    def _recorded(self, work: Callable[[], Benchmarked], rounds: int) -> Benchmarked:
+        """Let pytest-benchmark run rounds on a clock that each moves on by the seconds that a launch took on the GPU.
+
+        The work is done as part of the first, so that pytest-benchmark knows of a benchmark that fails.
+        """
+        found: list[Benchmarked] = []
+        seconds: Iterator[float] = iter(())
+
+        def restart() -> None:
+            nonlocal seconds
+            if not found:
+                found.append(work())
+                self.benchmark.extra_info.update(found[0].info)
+                seconds = itertools.cycle(() if found[0].timing is None else [us / 1e6 for us in found[0].timing.rounds])
+            self.clock.now = 0.0
+
+        def one_round() -> None:
+            self.clock.now += next(seconds, 0.0)
+
+        self.benchmark.pedantic(one_round, setup=restart, rounds=rounds, iterations=1, warmup_rounds=0)
+        return found[0]
+
+
+def _information(
+    kernel: CompiledKernel, values: Mapping[str, int], timings: Mapping[str, Any], errors: Mapping[str, float], speed: Any
+) -> dict[str, Any]:
+    """What a benchmark's record says beside its times: plain JSON."""
+    ours, resources = timings[OURS], kernel.resources
+    occupancy = getattr(kernel, "occupancy", None)
+    rivals = {name: one for name, one in timings.items() if name != OURS}
+    first = next(iter(rivals.values()), None)
+    return {
+        "us": ours.us,
+        "minimum_us": ours.minimum,
+        "tflops": speed.tflops,
+        "gb_s": speed.gb_s,
+        "error": errors[OURS],
+        "registers": resources.registers,
+        "spills": resources.spill_stores + resources.spill_loads,
+        "shared_bytes": kernel.ir.shared_bytes,
+        "occupancy": None if occupancy is None else occupancy.share,
+        "values": dict(values),
+        "architecture": kernel.program.architecture.name,
+        "spec": str(kernel.program.spec),
+        "regime": ours.regime,
+        "l2": ours.l2,
+        "launches": ours.launches,
+        "graph": ours.graph,
+        "clocks": None if ours.clocks is None else list(ours.clocks),
+        "temperature": ours.temperature,
+        "power": ours.power,
+        "ratio": None if first is None else first.us / ours.us,
+        "against": {name: _rival(one, ours, errors[name]) for name, one in rivals.items()},
+    }
+
+
+def _rival(one: Any, ours: Any, error: float) -> dict[str, Any]:
+    return {"us": one.us, "ratio": one.us / ours.us, "error": error, "graph": one.graph}
+
+
+def _row(name: str, spec: Spec, sizes: Mapping[str, int], info: Mapping[str, Any]) -> Row:
+    shape = "x".join(str(size.evaluate(sizes)) for size in spec.sizes)
+    keys = ("us", "tflops", "gb_s", "ratio", "registers", "shared_bytes", "spills")
+    return Row(name, shape, *(info[key] for key in keys))
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The benchmarks of a session, a line each."""
+    from tabulate import tabulate
+
+    return str(tabulate([attrs.astuple(row) for row in rows], Row.HEADS, floatfmt=".4g", missingval="-"))
+
+
+def make(request: Any, benchmark: Any, clock: Any, rows: list[Row]) -> GpuBenchmark:
+    """The fixture's value, with the defaults of the command line."""
+    chosen = request.config.getoption
+    options = {name: chosen(f"fireiron_{name}") for name in ("rounds", "regime", "l2", "architecture")}
+    return GpuBenchmark(request.node, benchmark, clock, options, rows.append)

@@ -1,0 +1,126 @@
+"""Sweeps: a test, or any loop, over strategies, values of their tunables, and shapes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import attrs
+
+from fireiron.errors import ArgumentError, FireironError
+from fireiron.language.strategy import Strategy
+from fireiron.spec import Spec
+
+
+@attrs.frozen(eq=False, repr=False)
+class Case:
+    """One combination of a sweep."""
+
+    name: str
+    strategy: Strategy
+    spec: Spec
+    values: Mapping[str, int]
+    shape: tuple[int, ...]
+
+    @property
+    def bound(self) -> Strategy:
+        """The strategy with its values, bound to the spec."""
+        return self.strategy.with_(**self.values)(self.spec)
+
+    def __repr__(self) -> str:
+        return f"Case({self})"
+
+    def __str__(self) -> str:
+        values = ",".join(f"{name}={value}" for name, value in self.values.items())
+        return "-".join(part for part in (self.name, values, "x".join(map(str, self.shape))) if part)
+
+
+def sweep(
+    strategies: Any,
+    shapes: Iterable[tuple[int, ...]],
+    *,
+    spec: Callable[..., Spec] | None = None,
+    values: Iterable[Mapping[str, int]] | None = None,
+    argument: str = "case",
+    **tunables: int | Sequence[int],
+) -> Any:
+    """A mark that runs a test for each strategy, each combination of values of its tunables, and each shape.
+
+    Args:
+        strategies: a name of the strategy library, a module that defines `strategy` and `spec`, a strategy, or several of
+            these, as a list or by name in a mapping.
+        shapes: sizes, as the function `spec` takes them: `(4096, 4096, 4096)`.
+        spec: makes a spec from sizes; where a strategy comes without a function of its own.
+        values: combinations of values, one mapping each; or by keyword the values of each tunable, all combinations of them:
+            `bm=(64, 128)`.
+        argument: the test's argument that receives the `Case`.
+
+    Returns: `pytest.mark.parametrize`, with ids such as `hmma_ampere-bm=128,bn=256-4096x4096x4096`. A shape for which there is
+        no spec is skipped with the reason, and so is, by `gpu_benchmark`, a combination that is illegal.
+    Raises: `ArgumentError` where a strategy does not have a tunable.
+    """
+    import pytest
+
+    if values is not None and tunables:
+        raise ArgumentError("sweep: values= and tunables by keyword", legal="one of them", got=tuple(tunables))
+    listed = [dict(one) for one in values] if values is not None else _combinations(tunables)
+    parameters = []
+    for name, strategy, make in _strategies(strategies, spec):
+        _check_tunables(name, strategy, listed)
+        for combination, shape in itertools.product(listed, map(tuple, shapes := list(shapes))):
+            try:
+                case = Case(name, strategy, make(*shape), combination, shape)
+            except FireironError as error:
+                label = "-".join((name, "x".join(map(str, shape))))
+                parameters.append(pytest.param(None, id=label, marks=pytest.mark.skip(reason=f"no such spec: {error.asked}")))
+                continue
+            parameters.append(pytest.param(case, id=str(case)))
+    if not parameters:
+        raise ArgumentError("sweep: no combination at all", hint="name at least one strategy and one shape")
+    return pytest.mark.parametrize(argument, parameters)
+
+
+def _combinations(tunables: Mapping[str, int | Sequence[int]]) -> list[dict[str, int]]:
+    choices = [(value,) if isinstance(value, int) else tuple(value) for value in tunables.values()]
+    return [dict(zip(tunables, chosen, strict=True)) for chosen in itertools.product(*choices)]
+
+
+def _check_tunables(name: str, strategy: Strategy, listed: Sequence[Mapping[str, int]]) -> None:
+    known = strategy.tunables()
+    unknown = sorted({key for one in listed for key in one if key not in known})
+    if unknown:
+        raise ArgumentError(f"sweep: {name} has no tunable {', '.join(unknown)}", legal=known or "none")
+    for one in listed:
+        strategy.with_(**one)  # refuses what is not among a tunable's values
+
+
+def _strategies(given: Any, spec: Callable[..., Spec] | None) -> list[tuple[str, Strategy, Callable[..., Spec]]]:
+    """Name, strategy and function that makes its specs, of each strategy given."""
+    if isinstance(given, Mapping):
+        return [(name, *_strategy(one, spec)[1:]) for name, one in given.items()]
+    several = given if isinstance(given, (list, tuple)) else [given]
+    return [_strategy(one, spec) for one in several]
+
+
+def _strategy(given: Any, spec: Callable[..., Spec] | None) -> tuple[str, Strategy, Callable[..., Spec]]:
+    name, strategy, own = "strategy", given, None
+    if isinstance(given, str):
+        from fireiron.language import library
+
+        entry = library.find(given)
+        name, strategy, own = given, entry.strategy, entry.problem
+    elif isinstance(given, ModuleType):
+        name = given.__name__.rpartition(".")[2]
+        strategy, own = getattr(given, "strategy", None), getattr(given, "spec", None)
+    if not isinstance(strategy, Strategy):
+        raise ArgumentError("sweep: no strategy", got=given, legal="a name of the library, a module with `strategy`, a strategy")
+    make = spec or own
+    if make is None and strategy.spec is not None:
+        raise ArgumentError(f"sweep: {name} is bound to {strategy.spec}", hint="give it unbound, and spec=")
+    if make is None:
+        raise ArgumentError(
+            f"sweep: {name} comes without a spec", hint="sweep(..., spec=lambda M, N, K: MatMul(M, N, K)(GL, GL, GL)(Kernel))"
+        )
+    return name, strategy, make

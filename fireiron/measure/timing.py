@@ -1,0 +1,550 @@
+"""How long kernels take: the one function that measures, for the benchmarks, the tuner, the tests and for users.
+
+    data = Data.of(spec)
+    calls = {"ours": data.calls(kernel), "cublas": data.calls(cublas)}
+    for launches in calls.values():
+        data.verify(launches[0])
+    times = measure(calls)
+
+- The contenders' launches are captured in CUDA graphs whose replay takes about 4 ms, and timed with events around replays;
+  what cannot be captured is launched again and again, and its `Timing` says so.
+- Contenders take turns. In the regime `"burst"` each turn is a pause of 0.25 s and then about 25 ms of work: a card that is
+  capped in power runs near its highest clock then. `"busy"` is without pauses, on a card that has worked for a second.
+  Only times of one regime, measured in one call, may be compared.
+- L2: `"rotated"` cycles through sets of buffers that together are larger than the cache (`Data` makes them); `"flushed"` writes
+  over the cache before each launch and times each launch alone, which adds the one or two microseconds that starting a
+  graph costs; `"hot"` uses the first set again and again.
+- `us` is the median of the rounds. The minimum is there too: the Fireiron paper reports the least kernel time of 1000 runs,
+  which is `measure(..., rounds=1000, launches=1, l2="hot")[name].minimum`.
+
+Sources: CUDA C++ Programming Guide, "CUDA Graphs"; `cupy.cuda.Stream.begin_capture` of CuPy 14; `torch.cuda.ExternalStream`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import importlib
+import itertools
+import math
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from fireiron._version import VERSION
+from fireiron.errors import ArgumentError, LaunchError
+from fireiron.gpu import launch
+from fireiron.gpu import state as gpu_state
+from fireiron.gpu.arguments import evaluated
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.measure.data import ROTATE_BYTES, Call, Data, adds_to_output, all_sizes, tolerance_of
+from fireiron.spec import MatMulSpec, Spec
+from fireiron.specs.pointwise import BinaryPointwiseSpec
+from fireiron.specs.reduction import ReductionSpec
+
+REGIMES = ("burst", "busy")
+L2_STATES = ("rotated", "flushed", "hot")
+
+REPLAY = 4000.0
+"""Microseconds that one replay should take: far above the cost of starting a graph."""
+
+BURST = 20_000.0
+"""Microseconds of timed work in one burst; one more replay goes before it."""
+
+PAUSE = 0.25
+"""Seconds before each burst."""
+
+HEATING = 1.0
+"""Seconds of work before the busy regime is measured."""
+
+MOST_LAUNCHES = 4000
+"""Launches in one graph at most."""
+
+SAMPLE = 64
+"""Launches by which the length of a graph is chosen, at most."""
+
+FLUSH_BYTES = 256_000_000
+"""Bytes written over the cache between two launches, at least; four times the cache if that is more."""
+
+
+@attrs.frozen
+class Timing:
+    """What was measured of one contender; times in microseconds of one launch.
+
+    Attributes:
+        us: the median of the rounds.
+        quartiles: the first and the third.
+        minimum: the least round.
+        rounds: one value a round.
+        launches: launches a round, over which its value is the mean (with a flushed cache: the median).
+        regime: "burst" or "busy".
+        l2: "rotated", "flushed" or "hot".
+        clocks: of the multiprocessors in MHz, after the first replay and after the last round; None if unknown.
+        temperature: degrees Celsius after the last round, if known.
+        power: watts, likewise.
+        held_back: why the clock was held back after the last round, as NVML calls it: "power cap", "heat", ...
+        graph: whether the launches were replayed from a graph; else the host launched each, which may be what was timed.
+        note: why there is no graph.
+    """
+
+    us: float
+    quartiles: tuple[float, float]
+    minimum: float
+    rounds: tuple[float, ...]
+    launches: int
+    regime: str
+    l2: str
+    clocks: tuple[int, int] | None = None
+    temperature: int | None = None
+    power: float | None = None
+    held_back: tuple[str, ...] = ()
+    graph: bool = True
+    note: str = ""
+
+    @staticmethod
+    def of(rounds: Sequence[float], launches: int = 1, regime: str = "burst", l2: str = "rotated", **others: Any) -> Timing:
+        """The timing whose rounds are these."""
+        values = tuple(float(value) for value in rounds)
+        if not values or not all(math.isfinite(value) and value > 0 for value in values):
+            raise ArgumentError("a timing is made of positive times, at least one", got=values)
+        low, _, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+        return Timing(statistics.median(values), (low, high), min(values), values, launches, regime, l2, **others)
+
+
+def measure(
+    contenders: Mapping[str, Sequence[Call]],
+    *,
+    rounds: int = 20,
+    regime: str = "burst",
+    l2: str = "rotated",
+    launches: int | None = None,
+    pause: float = PAUSE,
+    heating: float = HEATING,
+) -> dict[str, Timing]:
+    """Time contenders beside each other on the current GPU.
+
+    Args:
+        contenders: by name, one callable for each set of buffers. It takes nothing and launches on the current stream, CuPy's or
+            PyTorch's (both are set), into memory that is already there (`out=`). Verify it before.
+        rounds: how many times each is timed.
+        regime, l2: see the module. "rotated" needs at least two sets.
+        launches: launches a round; by default as many as fill 4 ms.
+        pause, heating: seconds before each burst, and of work before the busy regime.
+
+    Returns: a timing for each name.
+    Raises: `ArgumentError` for arguments outside this, and for a contender that launches on another stream; `LaunchError`
+        without a GPU; whatever a contender raises when it is called the first time.
+    """
+    _check(contenders, rounds, regime, l2, launches)
+    cupy = launch.require_cupy()
+    cupy.cuda.Device().synchronize()
+    with _on(_stream(cupy, cupy.cuda.Device().id)) as stream:
+        made = {name: _prepared(cupy, stream, name, tuple(calls), l2, launches) for name, calls in contenders.items()}
+        watched = {name: _Watched(one) for name, one in made.items()}
+        if regime == "burst":
+            _run_bursts(watched, rounds, pause)
+        else:
+            _run_busy(watched, rounds, heating)
+        return {name: one.timing(regime, l2) for name, one in watched.items()}
+
+
+def time_kernel(
+    kernel: CompiledKernel,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    data: Data | None = None,
+    rounds: int = 20,
+    regime: str = "burst",
+    l2: str = "rotated",
+    tolerance: float | None = None,
+    **options: Any,
+) -> Timing:
+    """Verify a kernel, then measure it.
+
+    Args: `sizes` of the spec's symbols, or `data` made before; the rest as for `Data.verify` and `measure`.
+    Raises: `WrongResultError` where the kernel is wrong; it is not timed then.
+    """
+    if not isinstance(kernel, CompiledKernel):
+        raise ArgumentError("time_kernel: no compiled kernel", got=kernel, hint="strategy(spec).compile(fireiron.gpu.launch.device_arch())")
+    if data is None:
+        data = Data.of(kernel.program.spec, sizes=sizes, rotate_bytes=ROTATE_BYTES if l2 == "rotated" else 0)
+    if l2 == "rotated":
+        data.check_rotation()
+    calls = data.calls(kernel)
+    data.verify(calls[0], data.tolerance_for(kernel) if tolerance is None else tolerance)
+    return measure({"kernel": calls}, rounds=rounds, regime=regime, l2=l2, **options)["kernel"]
+
+
+def cublas(arrays: Mapping[str, Any]) -> Call:
+    """The product C = A B by cuBLAS on the arrays of one set, for `Data.calls`: through PyTorch if it is imported, else CuPy.
+
+    PyTorch multiplies into row-major output, so a column-major C is C.T = B.T A.T.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        cupy = launch.require_cupy()
+        a, b, c = (arrays[name] for name in "ABC")
+        return functools.partial(cupy.matmul, a, b, out=c)
+    a, b, c = (_as_torch(torch, arrays[name]) for name in "ABC")
+    if c.stride(1) != 1:
+        a, b, c = b.T, a.T, c.T
+    if a.dtype != c.dtype:
+        return functools.partial(torch.mm, a, b, out_dtype=c.dtype, out=c)
+    return functools.partial(torch.matmul, a, b, out=c)
+
+
+# ---------------------------------------------------------------------------------------------- what a launch does
+
+
+@attrs.frozen
+class Throughput:
+    """Arithmetic operations and the fewest bytes of one launch, and both per second."""
+
+    flops: int
+    bytes: int
+    tflops: float
+    gb_s: float
+
+
+def throughput(spec: Spec, us: float, sizes: Mapping[str, int] | None = None, *, flops: int | None = None) -> Throughput:
+    """Throughput of a launch that takes `us` microseconds.
+
+    A product is counted as 2 M N K operations, a pointwise operation and an addition as one, a copy as none; `flops` names them
+    for a spec of your own. Bytes are the least traffic: each input read once, the output written once, and read where it is
+    added to.
+    """
+    if not us > 0:
+        raise ArgumentError("throughput: a launch takes more than no time", got=us)
+    known = all_sizes(spec, sizes)
+    operations = _operations(spec, known) if flops is None else flops
+    moved = sum(_bytes_of(spec, name, known) for name in spec.operands)
+    return Throughput(operations, moved, operations / us / 1e6, moved / us / 1e3)
+
+
+def _operations(spec: Spec, sizes: Mapping[str, int]) -> int:
+    points = math.prod(evaluated(size, sizes) for size in spec.sizes)
+    return points * (2 if isinstance(spec, MatMulSpec) else 1 if isinstance(spec, (BinaryPointwiseSpec, ReductionSpec)) else 0)
+
+
+def _bytes_of(spec: Spec, name: str, sizes: Mapping[str, int]) -> int:
+    view = spec.operands[name]
+    times = 2 if name in spec.outputs and adds_to_output(spec, sizes) else 1
+    return times * view.dtype.bytes * math.prod(evaluated(size, sizes) for size in view.shape)
+
+
+# ---------------------------------------------------------------------------------------------- where it was measured
+
+
+def environment() -> dict[str, Any]:
+    """Date, GPU, driver and versions, as plain JSON; what is not there is None."""
+    torch = sys.modules.get("torch")
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "fireiron": VERSION,
+        "revision": _revision(),
+        "python": platform.python_version(),
+        "numpy": importlib.import_module("numpy").__version__,
+        "torch": None if torch is None else str(torch.__version__),
+        **_gpu_environment(),
+    }
+
+
+def _gpu_environment() -> dict[str, Any]:
+    if not launch.gpu_available():
+        return dict.fromkeys(("gpu", "architecture", "driver", "cuda", "cupy", "clock", "temperature", "power"))
+    cupy = launch.require_cupy()
+    name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"]
+    state = gpu_state.read_state()
+    return {
+        "gpu": name.decode() if isinstance(name, bytes) else str(name),
+        "architecture": launch.device_arch(),
+        "driver": gpu_state.driver_release(),
+        "cuda": ".".join(map(str, launch.driver_version())),
+        "cupy": cupy.__version__,
+        "clock": None if state is None else state.clock,
+        "temperature": None if state is None else state.temperature,
+        "power": None if state is None else state.power,
+    }
+
+
+def _revision() -> str | None:
+    """The git revision of the package, if it lies in a repository of its own."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+# ---------------------------------------------------------------------------------------------- streams and graphs
+
+
+@functools.cache
+def _stream(cupy: Any, device: int) -> Any:
+    """The stream that is captured: one for each GPU, because cuBLAS keeps a workspace for each stream it has seen."""
+    return cupy.cuda.Stream(non_blocking=True)
+
+
+@contextlib.contextmanager
+def _on(stream: Any) -> Iterator[Any]:
+    """The stream as the current one, of CuPy and, if it is imported and sees the GPU, of PyTorch."""
+    with contextlib.ExitStack() as both:
+        both.enter_context(stream)
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_available():
+            device = launch.require_cupy().cuda.Device().id
+            both.enter_context(torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr, device=device)))
+        yield stream
+
+
+def _as_torch(torch: Any, array: Any) -> Any:
+    """The array as PyTorch sees it; bfloat16 by way of integers, which every exchange of arrays knows."""
+    import numpy
+
+    if array.dtype.name == "bfloat16":
+        return torch.from_dlpack(array.view(numpy.int16)).view(torch.bfloat16)
+    return torch.from_dlpack(array)
+
+
+def _captured(stream: Any, name: str, calls: Sequence[Call]) -> tuple[Any, str]:
+    """A graph of the calls, or None and why there is none.
+
+    Raises: `ArgumentError` where the calls launched less than one kernel each on the stream: they work on another.
+    """
+    stream.begin_capture()
+    graph, nodes, why = None, None, ""
+    try:
+        for call in calls:
+            call()
+        nodes = gpu_state.captured_nodes(stream.ptr)
+        graph = stream.end_capture()
+    except (RuntimeError, LaunchError) as error:  # CuPy's, PyTorch's and Triton's errors of CUDA
+        why = f"it cannot be captured: {(str(error) or type(error).__name__).splitlines()[0]}"
+    finally:
+        if graph is None:
+            _abandon(stream)
+    if graph is None:
+        return None, why
+    if nodes is not None and nodes < len(calls):
+        raise ArgumentError(
+            f"{name} does not launch on the current stream: {len(calls)} calls left {nodes} launches there",
+            hint="launch on cupy.cuda.get_current_stream() or torch.cuda.current_stream()",
+        )
+    return graph, ""
+
+
+def _abandon(stream: Any) -> None:
+    """End a capture whose graph nobody wants; the driver reports that it is invalid, which is known."""
+    with contextlib.suppress(RuntimeError):
+        stream.end_capture()
+
+
+# ---------------------------------------------------------------------------------------------- one contender
+
+
+@attrs.frozen(eq=False)
+class _Replays:
+    """Replays that follow each other: round `i` runs `replays[i]`, beginning anew after the last."""
+
+    cupy: Any
+    stream: Any
+    replays: tuple[Call, ...]
+    launches: int
+    work: float  # microseconds of a round
+    note: str
+
+    def round(self, number: int) -> float:
+        """Microseconds of one launch."""
+        return self._elapsed(self.replays[number % len(self.replays)]) / self.launches
+
+    def warm(self, number: int = 0) -> None:
+        """The replay before round `number`, so that the buffers of that round are the longest unused."""
+        self.replays[(number - 1) % len(self.replays)]()
+        self.stream.synchronize()
+
+    def _elapsed(self, replay: Call) -> float:
+        start, stop = self.cupy.cuda.Event(), self.cupy.cuda.Event()
+        start.record(self.stream)
+        replay()
+        stop.record(self.stream)
+        stop.synchronize()
+        return 1000 * float(self.cupy.cuda.get_elapsed_time(start, stop))
+
+
+@attrs.frozen(eq=False)
+class _Flushed(_Replays):
+    """Replays of one launch each, timed one by one, the cache written over before each."""
+
+    flush: Call
+
+    def round(self, number: int) -> float:
+        """Microseconds of one launch, the median of a round."""
+        events = []
+        for position in range(number * self.launches, (number + 1) * self.launches):
+            self.flush()
+            start, stop = self.cupy.cuda.Event(), self.cupy.cuda.Event()
+            start.record(self.stream)
+            self.replays[position % len(self.replays)]()
+            stop.record(self.stream)
+            events.append((start, stop))
+        self.stream.synchronize()
+        return statistics.median(1000 * float(self.cupy.cuda.get_elapsed_time(*pair)) for pair in events)
+
+
+def _prepared(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...], l2: str, launches: int | None) -> _Replays:
+    """Warm a contender up, find out about how long it takes, and capture it."""
+    if l2 == "hot":
+        calls = calls[:1]
+    for call in (calls[0], *calls[:SAMPLE]):
+        call()
+    stream.synchronize()
+    us, note = _estimate(cupy, stream, name, calls)
+    if l2 == "flushed":
+        return _flushed(cupy, stream, name, calls, us, launches, note)
+    parts = _parts(calls, us, launches)
+    replays, note = _replays(stream, name, parts, note)
+    return _Replays(cupy, stream, replays, len(parts[0]), us * len(parts[0]), note)
+
+
+def _replays(stream: Any, name: str, parts: Sequence[Sequence[Call]], note: str) -> tuple[tuple[Call, ...], str]:
+    """A replay for each part, of graphs if all parts can be captured."""
+    graphs = []
+    for part in () if note else parts:
+        graph, note = _captured(stream, name, part)
+        if graph is None:
+            break
+        graphs.append(functools.partial(graph.launch, stream))
+    return (tuple(functools.partial(_all, part) for part in parts) if note else tuple(graphs)), note
+
+
+def _all(calls: Sequence[Call]) -> None:
+    for call in calls:
+        call()
+
+
+def _estimate(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...]) -> tuple[float, str]:
+    """Microseconds of one launch, roughly, and why it cannot be captured if so."""
+    one = _Replays(cupy, stream, calls, 1, 0.0, "")
+    slow = max(1.0, min(one.round(number) for number in range(2)))  # with what the host needs to launch it
+    part = list(itertools.islice(itertools.cycle(calls), max(1, min(SAMPLE, round(REPLAY / slow)))))
+    replays, note = _replays(stream, name, [part], "")
+    sample = _Replays(cupy, stream, replays, len(part), 0.0, note)
+    sample.warm()
+    return max(0.1, statistics.median(sample.round(0) for _ in range(3))), note
+
+
+def _parts(calls: tuple[Call, ...], us: float, launches: int | None) -> list[list[Call]]:
+    """The calls of each replay, equally many in each; one replay after the other goes through all sets before one returns."""
+    sets = len(calls)
+    count = launches or max(1, min(MOST_LAUNCHES, round(REPLAY / us)))
+    if launches is None:
+        count = count // sets * sets if count >= sets else math.ceil(sets / math.ceil(sets / count))
+    whole = math.lcm(count, sets)
+    replays = whole // count if whole <= MOST_LAUNCHES else math.ceil(sets / count)
+    endless = itertools.cycle(calls)
+    return [list(itertools.islice(endless, count)) for _ in range(replays)]
+
+
+def _flushed(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...], us: float, launches: int | None, note: str) -> _Flushed:
+    some = calls[:SAMPLE]
+    replays, note = _replays(stream, name, [[call] for call in some], note)
+    size = max(FLUSH_BYTES, 4 * int(cupy.cuda.Device().attributes.get("L2CacheSize", 0)))
+    buffer = cupy.empty(size, dtype=cupy.uint8)
+    flush = functools.partial(buffer.data.memset_async, 0, size, stream)
+    cost = _Replays(cupy, stream, (flush,), 1, 0.0, "").round(0)
+    count = max(1, min(SAMPLE, round(REPLAY / (us + cost)))) if launches is None else launches
+    return _Flushed(cupy, stream, replays, count, count * (us + cost), note, flush)
+
+
+# ---------------------------------------------------------------------------------------------- turns
+
+
+class _Watched:
+    """A contender with its times, and the state of the GPU before and after them."""
+
+    def __init__(self, contender: _Replays) -> None:
+        self.contender = contender
+        self.times: list[float] = []
+        self.before: gpu_state.State | None = None
+        self.after: gpu_state.State | None = None
+
+    def turn(self, rounds: int, last: int) -> None:
+        """Time some rounds; `last` is how many there are in all."""
+        if not self.times:
+            self.before = gpu_state.read_state()
+        for _ in range(rounds):
+            self.times.append(self.contender.round(len(self.times)))
+        if len(self.times) == last:
+            self.after = gpu_state.read_state()
+
+    def timing(self, regime: str, l2: str) -> Timing:
+        """What was measured."""
+        before, after = self.before, self.after
+        return Timing.of(
+            self.times,
+            self.contender.launches,
+            regime,
+            l2,
+            clocks=None if before is None or after is None else (before.clock, after.clock),
+            temperature=None if after is None else after.temperature,
+            power=None if after is None else after.power,
+            held_back=() if after is None else after.held_back,
+            graph=not self.contender.note,
+            note=self.contender.note,
+        )
+
+
+def _run_bursts(contenders: Mapping[str, _Watched], rounds: int, pause: float) -> None:
+    """Each in turn: a pause, a replay, and the rounds of about 20 ms."""
+    while any(len(one.times) < rounds for one in contenders.values()):
+        for one in contenders.values():
+            left = rounds - len(one.times)
+            if left:
+                time.sleep(pause)
+                one.contender.warm(len(one.times))
+                one.turn(min(left, max(1, round(BURST / one.contender.work))), rounds)
+
+
+def _run_busy(contenders: Mapping[str, _Watched], rounds: int, heating: float) -> None:
+    """Without pauses, one round each in turn, after some seconds of work."""
+    stop = time.monotonic() + heating
+    while True:
+        for one in contenders.values():
+            one.contender.warm()
+        if time.monotonic() >= stop:
+            break
+    for _ in range(rounds):
+        for one in contenders.values():
+            one.turn(1, rounds)
+
+
+def _check(contenders: Mapping[str, Sequence[Call]], rounds: int, regime: str, l2: str, launches: int | None) -> None:
+    if not contenders or not all(calls and all(map(callable, calls)) for calls in contenders.values()):
+        raise ArgumentError("measure: each contender is a sequence of callables, one for each set of buffers", got=dict(contenders))
+    for what, value in (("rounds", rounds), ("launches", launches)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ArgumentError(f"measure: {what} must be a positive integer", got=value)
+    if regime not in REGIMES:
+        raise ArgumentError("measure: no such regime", got=regime, legal=REGIMES)
+    if l2 not in L2_STATES:
+        raise ArgumentError("measure: no such state of the cache", got=l2, legal=L2_STATES)
+    few = [name for name, calls in contenders.items() if len(calls) < 2]
+    if l2 == "rotated" and few:
+        raise ArgumentError(f"measure: {', '.join(few)} has one set of buffers, which cannot rotate", hint='l2="hot", or Data.of(spec)')
+
+
+__all__ = [
+    "L2_STATES", "REGIMES", "ROTATE_BYTES", "Call", "Data", "Throughput", "Timing", "cublas", "environment", "measure", "throughput",
+    "time_kernel", "tolerance_of",
+]  # fmt: skip

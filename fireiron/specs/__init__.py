@@ -1,0 +1,4 @@
+"""The kinds of spec beside those of `spec.py`, one a file.
+
+May import: values and spec.py.
+"""

@@ -1,0 +1,113 @@
+"""`Reduction`: partial results, stacked along a third dimension, added up (Graphene, Table 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+import attrs
+
+from fireiron.errors import ArgumentError
+from fireiron.spec import Spec, Starter, as_condition, check_layout, check_level, check_memory, check_size, convert, located
+from fireiron.values.expr import FALSE, Expr
+from fireiron.values.machine import DType, Level, Memory, as_dtype, float32
+from fireiron.values.tensor import ColMajor, MatrixLayout, Tensor, View, whole_view
+
+
+@attrs.frozen(repr=False)
+class ReductionSpec(Spec):
+    """`dst[m, n] = sum over p of src[m, n, p]`, added to dst where `accumulate` holds.
+
+    The sum is made in the type of src (float32 for 16-bit floats), in the order of p, and converted once.
+    """
+
+    title: ClassVar[str] = "Reduction"
+    dims: ClassVar[tuple[str, ...]] = ("m", "n", "p")
+    uses: ClassVar[Mapping[str, tuple[str, ...]]] = {"src": ("m", "n", "p"), "dst": ("m", "n")}
+    tile_dims: ClassVar[tuple[str, ...]] = ("m", "n")
+    outputs: ClassVar[tuple[str, ...]] = ("dst",)
+
+    src: View
+    dst: View
+    accumulate: Expr = attrs.field(default=FALSE, converter=as_condition)
+
+    def reference(self, *inputs: Any) -> Any:
+        """The sum in float64 (int64 for integers), rounded once to the type of dst."""
+        import numpy
+
+        if len(inputs) != 1:
+            raise ArgumentError(f"reference(src): {len(inputs)} arrays", hint="pass src (M x N x P)")
+        wide = numpy.float64 if self.src.dtype.kind == "float" else numpy.int64
+        return convert(numpy.asarray(inputs[0]).astype(wide).sum(axis=2), self.dst.dtype)
+
+    def perform(self, values: Mapping[str, Any], accumulate: Any) -> dict[str, Any]:
+        """Added in the order of p."""
+        import numpy
+
+        wide = numpy.float32 if self.src.dtype.kind == "float" and self.src.dtype.bits < 32 else self.src.dtype.to_numpy()
+        parts = [values["src"][:, :, p].astype(wide, copy=False) for p in range(values["src"].shape[2])]
+        if accumulate is not False:
+            old = values["dst"].astype(wide, copy=False)
+            parts.insert(0, old if accumulate is True else numpy.where(accumulate, old, 0).astype(wide))
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return {"dst": convert(total, self.dst.dtype)}
+
+
+@attrs.frozen
+class _Shape:
+    sizes: tuple[Expr, ...]
+    dtypes: tuple[DType, DType]
+    layouts: tuple[MatrixLayout, MatrixLayout]
+    accumulate: Expr
+
+    @located
+    def __call__(self, *memories: Memory) -> _Placed:
+        if len(memories) != 2:
+            raise ArgumentError(f"{len(memories)} memories given, one is needed for each operand", legal="src dst")
+        return _Placed(self, tuple(check_memory(memory, "memory") for memory in memories))
+
+
+@attrs.frozen
+class _Placed:
+    shape: _Shape
+    memories: tuple[Memory, ...]
+
+    @located
+    def __call__(self, level: Level) -> ReductionSpec:
+        sizes = (self.shape.sizes, self.shape.sizes[:2])
+        rows = zip(("src", "dst"), sizes, self.shape.dtypes, self.memories, self.shape.layouts, strict=True)
+        src, dst = (whole_view(Tensor(name, size, dtype, memory, layout)) for name, size, dtype, memory, layout in rows)
+        return ReductionSpec(check_level(level), src, dst, self.shape.accumulate)
+
+
+class ReductionStarter(Starter):
+    """The name `Reduction`."""
+
+    @located
+    def __call__(
+        self,
+        M: Expr | int,
+        N: Expr | int,
+        P: Expr | int,
+        *,
+        dtype: DType = float32,
+        dst_dtype: DType | None = None,
+        accumulate: Expr | bool = FALSE,
+        src: MatrixLayout = ColMajor,
+        dst: MatrixLayout = ColMajor,
+    ) -> _Shape:
+        """`dst (M x N) = sum over p of src (M x N x P)`; then the memories of src and dst, then the level.
+
+        >>> from fireiron import *
+        >>> print(Reduction(64, 32, 4)(GL, GL)(Kernel).tile(32, 32).to(Block).tile(1, 1).to(Thread).result)
+        Reduction(1,1,4)(GL,GL)(Thread)
+        """
+        sizes = (check_size(M, "M"), check_size(N, "N"), check_size(P, "P"))
+        layouts = (check_layout(src, "src", sizes[:2]), check_layout(dst, "dst", sizes[:2]))
+        first = as_dtype(dtype)
+        return _Shape(sizes, (first, first if dst_dtype is None else as_dtype(dst_dtype)), layouts, as_condition(accumulate))
+
+
+Reduction: Final = ReductionStarter(ReductionSpec)

@@ -1,0 +1,171 @@
+"""The fluent verbs, once, for everything a chain can start from: a spec class, a spec, a strategy.
+
+Each verb is short for `.then(Decomposition(...))`. The classes that a verb returns live above this module, so they are
+imported when a verb is called; this is the only place that looks upward.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fireiron.language.strategy import Epiloged, Loaded, Parted, Splitted, Strategy, Tiled
+    from fireiron.language.tree import Decomposition, Executable
+    from fireiron.values.machine import DType, Level, Memory
+
+    Size = int | Any
+
+
+class Verbs:
+    """The verbs `tile`, `split`, `split_k`, `load`, `epilog`, `coalesced`, `mma_tile`, `done` and `then`."""
+
+    __slots__ = ()
+
+    def then(self, step: Decomposition | Strategy) -> Strategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+        """
+        from fireiron.language.strategy import appended
+
+        return appended(self, step)
+
+    def tile(self, *sizes: Size, **by_dim: Size) -> Tiled:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or `Strided((chunk, repeat), ...)`, or sizes by dimension name (`m=64`).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+        from fireiron.decomp.tile import Tile
+        from fireiron.language.strategy import Tiled, appended
+
+        return appended(self, Tile.of(sizes, by_dim), Tiled)
+
+    def split(self, *sizes: Size, **by_dim: Size) -> Splitted:
+        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+
+        Args: elements of k in each step. Legal on a spec with a reduction dimension, when the size divides a static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
+        MatMul(64,64,4)(GL,GL,GL)(Block)
+        """
+        from fireiron.decomp.split import Split
+        from fireiron.language.strategy import Splitted, appended
+
+        return appended(self, Split.of(sizes, by_dim), Splitted)
+
+    def split_k(self, parts: Size, level: Level, step: Size, combine: Strategy | None = None) -> Parted:
+        """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
+
+        Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
+        `Reduction` that adds the partial results (none: one element a thread).
+        In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
+        level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
+        Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).tile(16, 16).to(Block)
+        >>> print(mm.split_k(2, Warp, 64).result)
+        MatMul(16,16,128)(GL,GL,SH)(Warp)
+        """
+        from fireiron.decomp.split_k import SplitK
+        from fireiron.language.strategy import Parted, appended
+
+        return appended(self, SplitK.of(parts, level, step, combine), Parted)
+
+    def load(self, operand: object, memory: Memory, move: Strategy | None = None) -> Loaded:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+        from fireiron.decomp.load import Load
+        from fireiron.language.strategy import Loaded, appended
+
+        return appended(self, Load.of(operand, memory, move), Loaded)
+
+    def epilog(
+        self,
+        memory: Memory,
+        first: Strategy | DType | None = None,
+        second: Strategy | None = None,
+        third: Strategy | None = None,
+        *,
+        init: Strategy | None = None,
+        store: Strategy | None = None,
+        dtype: DType | None = None,
+    ) -> Epiloged:
+        """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
+
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
+        `accumulator`, else that of C. Without strategies, one element a thread.
+        Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
+        rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF).result)
+        MatMul(64,64,8)(GL,GL,RF)(Block)
+        """
+        from fireiron.decomp.epilog import Epilog
+        from fireiron.language.strategy import Epiloged, appended
+
+        return appended(self, Epilog.of(memory, (first, second, third), init, store, dtype), Epiloged)
+
+    def coalesced(self, elements: Size) -> Strategy:
+        """A copy by all threads of the group, each a vector of neighbours, in the storage order of the memory further away.
+
+        Args: the most elements of a vector; fewer where sizes or leading dimensions prove no more. Legal on a `Move` of a group of threads.
+        rewrite: Move(m,n)(Block) --> Move(1,elements)(Thread), or Move(elements,1)(Thread) where storage is column-major
+
+        >>> from fireiron import *
+        >>> print(Move(64, 32)(GL, SH)(Block).coalesced(4).result)
+        Move(4,1)(GL,SH)(Thread)
+        """
+        from fireiron.decomp.coalesced import Coalesced
+        from fireiron.language.strategy import appended
+
+        return appended(self, Coalesced.of(elements))
+
+    def mma_tile(self, instruction: Executable | None = None) -> Strategy:
+        """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
+
+        Args: nothing, or the instruction (`HMMA_16816_F32`, ...). The target decides otherwise: m8n8k4 by quad-pairs on Volta,
+        m16n8k8 on Turing, m16n8k16 from Ampere on, for halves; other element types have forms of their own.
+        Legal at Warp for 16 x 16 elements of C and a k that the instruction's divides.
+        rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).tile(16, 16).to(Warp)
+        >>> print(mm.mma_tile().result)
+        MatMul(16,8,16)(GL,GL,GL)(Warp)
+        """
+        from fireiron.decomp.mma_tile import MmaTile
+        from fireiron.language.strategy import appended
+
+        return appended(self, MmaTile.of(instruction))
+
+    def done(self, executable: Executable | str | None = None) -> Strategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+        """
+        from fireiron.decomp.done import Done
+        from fireiron.language.strategy import appended
+
+        return appended(self, Done.of(executable))

@@ -1,0 +1,439 @@
+"""One tuned record: the values of a strategy's tunables that were measured for a spec on a GPU, with all that is needed to judge it.
+
+A record is one JSON object on one line, with sorted keys. It names its strategy by a hash, its spec, the GPU, the toolchain, the
+driver and the date; reading it checks all of that. `records.py` keeps files of them and chooses among them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+
+from fireiron.errors import ArgumentError, FireironError, StoreError
+from fireiron.language.strategy import Strategy
+from fireiron.spec import Init, MatMul, Move, Spec, Starter
+from fireiron.values.expr import FALSE, TRUE, Expr, Var, constant, sym
+from fireiron.values.machine import DTYPES, FRAGMENTS, GL, LEVELS, MEMORIES, Kernel, as_dtype
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View
+
+FORMAT: Final = 1
+"""The version of the format; another one is refused."""
+
+
+# ---------------------------------------------------------------------------------------------- strategies
+
+
+def strategy_hash(strategy: Strategy) -> str:
+    """16 hex digits that tell strategies apart: steps, refinements, tunables with their lists, sub-strategies, micro-kernels.
+
+    Equal in every process and version of Python. The spec, the lines of the Python file and fields that have their default value
+    do not count, so that a strategy keeps its hash when the language grows. Of a user's own classes the name and fields count.
+    """
+    import hashlib  # takes milliseconds, and most programs that import this package need none
+
+    plain = {"start": repr(strategy.start), "steps": _plain(strategy.steps), "others": [_plain(one.steps) for one in strategy.others]}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, allow_nan=False).encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    """A field of a step as JSON can hold it; equal values, and only they, give equal results."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if isinstance(value, Expr):
+        return {"expr": repr(value)}
+    if isinstance(value, Starter) or any(value in known for known in (DTYPES, MEMORIES, FRAGMENTS, LEVELS)):
+        return {"name": repr(value)}
+    if isinstance(value, (tuple, list)):
+        return [_plain(part) for part in value]
+    if isinstance(value, Mapping):
+        return {"mapping": sorted(([_plain(key), _plain(part)] for key, part in value.items()), key=json.dumps)}
+    if attrs.has(type(value)):
+        counted = [field for field in attrs.fields(type(value)) if field.eq and not _is_default(field, value)]
+        return {"type": type(value).__qualname__, **{f".{field.name}": _plain(getattr(value, field.name)) for field in counted}}
+    raise StoreError(f"a strategy with a value of {type(value).__qualname__} has no hash", got=value, hint="make it a frozen attrs class")
+
+
+def _is_default(field: Any, value: Any) -> bool:
+    current = getattr(value, field.name)
+    return type(current) is type(field.default) and bool(current == field.default)
+
+
+# ---------------------------------------------------------------------------------------------- specs
+
+KINDS: Final[Mapping[str, Starter]] = {"MatMul": MatMul, "Move": Move, "Init": Init}
+"""The specs that a record can be for."""
+
+_ORDERS: Final[Mapping[str, MatrixLayout]] = {"row": RowMajor, "col": ColMajor}
+_SYMBOL: Final = ("multiple_of", "low", "high")
+
+
+def describe(spec: Spec) -> dict[str, Any]:
+    """A spec as a record holds it: plain JSON, by operand.
+
+    `sizes` are integers, or names of run-time sizes, whose facts (where they have any) stand under `symbols`; `leading` are leading
+    dimensions where they are given; `align` is the byte alignment of an operand where it is not 16.
+
+    >>> from fireiron import *
+    >>> describe(MatMul(64, 32, 8, dtype=float16, A=RowMajor)(GL, GL, GL)(Kernel))["layouts"]
+    {'A': 'row', 'B': 'col', 'C': 'col'}
+
+    Raises: StoreError for a spec that is no kernel's, of another kind, or with storage that a record has no words for.
+    """
+    if not isinstance(spec, Spec):
+        raise ArgumentError("describe: not a spec", got=spec, legal="MatMul(M, N, K)(GL, GL, GL)(Kernel)")
+    if spec.title not in KINDS or type(spec) is not KINDS[spec.title].spec_class:
+        raise StoreError(f"records are not kept for {spec.title}", legal=KINDS)
+    if spec.level != Kernel:
+        raise StoreError("records are kept for kernels", got=str(spec), hint="a spec at the level Kernel")
+    symbols: dict[str, Any] = {}
+    operands = spec.operands
+    layouts = {name: _layout(spec, name, view) for name, view in operands.items()}
+    leading = {name: _size(one.leading, symbols) for name, one in layouts.items() if one.leading is not None}
+    plain: dict[str, Any] = {
+        "kind": spec.title,
+        "sizes": {dim.upper(): _size(size, symbols) for dim, size in zip(spec.dims, spec.sizes, strict=True)},
+        "dtypes": {name: view.dtype.name for name, view in operands.items()},
+        "layouts": {name: one.order for name, one in layouts.items()},
+        "leading": leading,
+        "symbols": {name: facts for name, facts in symbols.items() if facts},
+        "align": {name: view.tensor.align for name, view in operands.items() if view.tensor.align != 16},
+        **_options(spec),
+    }
+    plain = {name: part for name, part in plain.items() if part != {}}
+    if spec_of(plain) != spec:
+        raise StoreError("a record has no words for this spec", got=spec, legal="whole tensors in global memory, RowMajor or ColMajor")
+    return plain
+
+
+def _options(spec: Any) -> dict[str, Any]:
+    """What a kind of spec has beside sizes and operands, where it is not the default."""
+    plain: dict[str, Any] = {}
+    if getattr(spec, "accumulator", None) is not None:
+        plain["accumulator"] = spec.accumulator.name
+    if getattr(spec, "accumulate", FALSE) not in (FALSE, TRUE):
+        raise StoreError("records are not kept for a condition to accumulate", got=str(spec.accumulate), legal="True False")
+    if getattr(spec, "accumulate", FALSE) == TRUE:
+        plain["accumulate"] = True
+    if getattr(spec, "value", 0):
+        plain["value"] = spec.value
+    return plain
+
+
+def _layout(spec: Spec, name: str, view: View) -> MatrixLayout:
+    if not isinstance(view.tensor.layout, MatrixLayout):
+        raise StoreError(f"records are not kept for the storage of {name}", got=str(view.tensor.layout), legal="RowMajor ColMajor")
+    return view.tensor.layout
+
+
+def _size(size: Expr, symbols: dict[str, Any]) -> int | str:
+    number = constant(size)
+    if number is not None:
+        return number
+    if not isinstance(size, Var) or not size.parameter:
+        raise StoreError("a size in a record is an integer or a symbol", got=str(size), hint='sym("M", multiple_of=8)')
+    bare = sym(size.name, multiple_of=size.multiple_of)
+    facts = {"multiple_of": size.multiple_of} if size.multiple_of != 1 else {}
+    facts |= {name: getattr(size, name) for name in ("low", "high") if getattr(size, name) != getattr(bare, name)}
+    symbols[size.name] = facts
+    return size.name
+
+
+def spec_of(plain: Mapping[str, Any]) -> Spec:
+    """The spec of a mapping made by `describe`; a StoreError says what is wrong in it."""
+    kind = plain.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise StoreError("spec: no such kind", got=kind, legal=KINDS)
+    spec_class = KINDS[kind].spec_class
+    names = tuple(spec_class.uses)
+    sizes = _exactly(plain, "sizes", tuple(dim.upper() for dim in spec_class.dims))
+    dtypes, layouts = _exactly(plain, "dtypes", names), _exactly(plain, "layouts", names)
+    leading, align = _some(plain, "leading", names), _some(plain, "align", names)
+    symbols = _symbols(plain.get("symbols", {}), [*sizes.values(), *leading.values()])
+    known = ("kind", "sizes", "dtypes", "layouts", "leading", "symbols", "align", *_OPTIONS[kind])
+    unknown = [name for name in plain if name not in known]
+    if unknown:
+        raise StoreError(f"spec: unknown field {unknown[0]!r}", legal=known)
+    try:
+        operands = {name: _order(layouts[name]) for name in names}
+        operands |= {name: operands[name](ld=_extent(size, symbols)) for name, size in leading.items()}
+        elements = {name: as_dtype(dtype) for name, dtype in dtypes.items()}
+        made = _made(kind, [_extent(size, symbols) for size in sizes.values()], elements, operands, plain)
+    except StoreError:
+        raise
+    except FireironError as error:
+        raise StoreError(f"spec: {error.asked}", got=error.got, legal=error.legal) from None
+    views = {name: attrs.evolve(view, tensor=_aligned(view.tensor, align[name])) for name, view in made.operands.items() if name in align}
+    return made.with_operands(**views) if views else made
+
+
+_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {"MatMul": ("accumulator", "accumulate"), "Move": (), "Init": ("value",)}
+
+
+def _made(kind: str, sizes: list[Any], dtypes: Mapping[str, Any], layouts: Mapping[str, Any], plain: Mapping[str, Any]) -> Spec:
+    made: Spec
+    if kind == "MatMul":
+        inner, accumulate = plain.get("accumulator"), plain.get("accumulate", False)
+        if not isinstance(accumulate, bool):
+            raise StoreError("spec: accumulate is true or false", got=accumulate)
+        pair = (dtypes["A"], dtypes["B"])
+        made = MatMul(*sizes, dtype=pair, c_dtype=dtypes["C"], accumulator=inner, accumulate=accumulate, **layouts)(GL, GL, GL)(Kernel)
+    elif kind == "Move":
+        made = Move(*sizes, dtype=dtypes["src"], dst_dtype=dtypes["dst"], **layouts)(GL, GL)(Kernel)
+    else:
+        made = Init(*sizes, dtype=dtypes["dst"], value=plain.get("value", 0), **layouts)(GL)(Kernel)
+    return made
+
+
+def _exactly(plain: Mapping[str, Any], field: str, names: tuple[str, ...]) -> Mapping[str, Any]:
+    """A mapping with exactly these names, in their order."""
+    value = plain.get(field)
+    if not isinstance(value, Mapping) or set(value) != set(names):
+        raise StoreError(f"spec: {field} must name {', '.join(names)}", got=value)
+    return {name: value[name] for name in names}
+
+
+def _some(plain: Mapping[str, Any], field: str, names: tuple[str, ...]) -> Mapping[str, Any]:
+    value = plain.get(field, {})
+    if not isinstance(value, Mapping) or not set(value) <= set(names):
+        raise StoreError(f"spec: {field} may name {', '.join(names)}", got=value)
+    return value
+
+
+def _order(value: object) -> MatrixLayout:
+    if not isinstance(value, str) or value not in _ORDERS:
+        raise StoreError("spec: no such layout", got=value, legal=_ORDERS)
+    return _ORDERS[value]
+
+
+def _symbols(facts: Any, sizes: Sequence[Any]) -> dict[str, Var]:
+    used = {size for size in sizes if isinstance(size, str)}
+    valid = isinstance(facts, Mapping) and all(isinstance(one, Mapping) and set(one) <= set(_SYMBOL) for one in facts.values())
+    if not valid or not set(facts) <= used:
+        raise StoreError("spec: symbols holds facts (multiple_of, low, high) of the run-time sizes", got=facts)
+    try:
+        return {name: sym(name, **facts.get(name, {})) for name in used}
+    except FireironError as error:
+        raise StoreError(f"spec: {error.asked}", got=error.got, legal=error.legal) from None
+
+
+def _extent(size: Any, symbols: Mapping[str, Var]) -> Any:
+    if isinstance(size, str):
+        return symbols[size]
+    if not _is_integer(size):
+        raise StoreError("spec: a size is an integer, or the name of a run-time size", got=size)
+    return size
+
+
+def _aligned(tensor: Tensor, align: Any) -> Tensor:
+    if not _is_integer(align) or not 1 <= align <= 1024 or align & (align - 1):
+        raise StoreError("spec: an alignment is a power of two", got=align, legal="1 2 4 ... 1024")
+    return attrs.evolve(tensor, align=align)
+
+
+# ---------------------------------------------------------------------------------------------- one record
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _need(holds: bool, field: str, wanted: str, got: object) -> None:
+    if not holds:
+        raise StoreError(f"{field}: {wanted} is needed", got=got)
+
+
+def _text(record: Any, field: Any, value: Any) -> None:
+    _need(isinstance(value, str) and bool(value.strip()) and value.isprintable(), field.name, "a text of one line", value)
+
+
+def _matching(pattern: str, wanted: str) -> Any:
+    def check(record: Any, field: Any, value: Any) -> None:
+        _need(isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) is not None, field.name, wanted, value)
+
+    return check
+
+
+def _number(least: float, above: bool = False) -> Any:
+    def check(record: Any, field: Any, value: Any) -> None:
+        wanted = f"a finite number {'above' if above else 'of at least'} {least:g}"
+        _need(_is_number(value) and (value > least or (value == least and not above)), field.name, wanted, value)
+
+    return check
+
+
+def _natural(record: Any, field: Any, value: Any) -> None:
+    _need(_is_integer(value) and value >= 0, field.name, "an integer of at least 0", value)
+
+
+def _pair(check: Any, wanted: str) -> Any:
+    def both(record: Any, field: Any, value: Any) -> None:
+        _need(isinstance(value, tuple) and len(value) == 2 and all(map(check, value)), field.name, wanted, value)
+
+    return both
+
+
+def _values(record: Any, field: Any, value: Any) -> None:
+    valid = isinstance(value, Mapping) and all(isinstance(name, str) and name.isidentifier() for name in value)
+    _need(valid and all(_is_integer(one) and one >= 0 for one in value.values()), field.name, "integers by tunable", value)
+
+
+def _spec(record: Any, field: Any, value: Any) -> None:
+    _need(isinstance(value, Mapping), field.name, "a mapping made by describe", value)
+    spec_of(value)
+
+
+def _date(record: Any, field: Any, value: Any) -> None:
+    from datetime import datetime
+
+    try:
+        datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        _need(False, field.name, "a date such as 2026-11-21", value)
+
+
+def _extra(record: Any, field: Any, value: Any) -> None:
+    _need(isinstance(value, Mapping) and all(isinstance(name, str) for name in value), field.name, "a mapping", value)
+    taken = [name for name in value if name in (*_FIELDS, "format")]
+    _need(not taken, field.name, f"another name than {taken[:1]}", value)
+
+
+def _as_pair(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _as_dict(value: Any) -> Any:
+    return json.loads(json.dumps(value)) if isinstance(value, Mapping) and _is_json(value) else value
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+_positive: Final = _number(0, above=True)
+
+
+@attrs.frozen(kw_only=True)
+class Record:
+    """One measurement: a strategy with values for its tunables on a spec, verified, with everything needed to judge it later.
+
+    Attributes:
+        strategy: a name of the library, or `path.py:name` of a user's own.
+        strategy_hash: `strategy_hash` of it, tunables without values.
+        values: of its tunables, by name.
+        spec: what `describe` makes of a spec.
+        architecture: the target of the compiler, `"sm_90"`.
+        gpu: its name as the driver tells it, `"NVIDIA H200"`.
+        us: the median time of one launch, in microseconds, with its `quartiles`.
+        tflops: 10**12 operations a second at that time.
+        regime: `"burst"` (after a pause) or `"busy"`; `l2`: `"rotated"`, `"flushed"` or `"hot"` buffers.
+        error: the relative error against float64 when it was verified.
+        registers: of a thread; `shared_bytes` of a block; `spills` in bytes of a thread.
+        library_us: the vendor's library in the same run, in microseconds; None where it was not run.
+        toolchain: `"NVRTC 13.0"`; `driver`: its version; `clocks`: of the multiprocessors before and after, in MHz, if known.
+        fireiron: the version that made the kernel; `date`: ISO 8601; `source`: `"exhaustive search of 314"`.
+        extra: further fields of the file, kept.
+    """
+
+    strategy: str = attrs.field(validator=_text)
+    strategy_hash: str = attrs.field(validator=_matching("[0-9a-f]{16}", "16 hex digits"))
+    values: Mapping[str, int] = attrs.field(converter=_as_dict, validator=_values)
+    spec: Mapping[str, Any] = attrs.field(converter=_as_dict, validator=_spec)
+    architecture: str = attrs.field(validator=_matching("sm_[0-9]{2,3}[a-z]?", "an architecture such as sm_90"))
+    gpu: str = attrs.field(validator=_text)
+    us: float = attrs.field(validator=_positive)
+    quartiles: tuple[float, float] = attrs.field(
+        converter=_as_pair, validator=_pair(lambda one: _is_number(one) and one > 0, "a pair of times")
+    )
+    tflops: float = attrs.field(validator=_number(0))
+    regime: str = attrs.field(validator=_text)
+    l2: str = attrs.field(validator=_text)
+    error: float = attrs.field(validator=_number(0))
+    registers: int = attrs.field(validator=_natural)
+    shared_bytes: int = attrs.field(validator=_natural)
+    spills: int = attrs.field(validator=_natural)
+    library_us: float | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
+    toolchain: str = attrs.field(validator=_text)
+    driver: str = attrs.field(validator=_text)
+    clocks: tuple[int, int] | None = attrs.field(
+        default=None,
+        converter=_as_pair,
+        validator=attrs.validators.optional(_pair(lambda one: _is_integer(one) and one >= 0, "a pair of clocks in MHz")),
+    )
+    fireiron: str = attrs.field(validator=_text)
+    date: str = attrs.field(validator=_date)
+    source: str = attrs.field(validator=_text)
+    extra: Mapping[str, Any] = attrs.field(factory=dict, converter=_as_dict, validator=_extra)
+
+    def __hash__(self) -> int:
+        return hash(self.line())
+
+    @property
+    def ratio(self) -> float | None:
+        """How fast it is beside the vendor's library, 1.0 as fast; None where that was not run."""
+        return None if self.library_us is None else self.library_us / self.us
+
+    @property
+    def shape(self) -> tuple[int | str, ...]:
+        """The sizes, in order: `(4096, 4096, 4096)`."""
+        return tuple(self.spec["sizes"][dim.upper()] for dim in KINDS[self.spec["kind"]].spec_class.dims)
+
+    def line(self) -> str:
+        """The record as one line of JSON with sorted keys, without the end of the line."""
+        plain = {name: getattr(self, name) for name in _FIELDS}
+        return json.dumps({"format": FORMAT, **self.extra, **plain}, sort_keys=True, allow_nan=False)
+
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> Record:
+        """The record of a mapping read from JSON; fields that are not known are kept in `extra`."""
+        version = plain.get("format")
+        if not _is_integer(version) or version != FORMAT:
+            raise StoreError("another version of the format", got=version, legal=[FORMAT], hint="update fireiron")
+        missing = [name for name in _FIELDS if name not in plain and name not in ("library_us", "clocks")]
+        if missing:
+            raise StoreError(f"the field {missing[0]!r} is missing")
+        extra = {name: part for name, part in plain.items() if name not in _FIELDS and name != "format"}
+        return Record(**{name: plain[name] for name in _FIELDS if name in plain}, extra=extra)
+
+    @staticmethod
+    def parse(line: str) -> Record:
+        """The record of one line of JSON."""
+        try:
+            plain = json.loads(line, object_pairs_hook=_unique, parse_constant=_no_constant)
+        except json.JSONDecodeError as error:
+            raise StoreError(f"no JSON: {error.msg}") from None
+        except RecursionError:
+            raise StoreError("the record is nested too deeply") from None
+        except ValueError as error:  # integers of thousands of digits
+            raise StoreError(f"no JSON: {error}") from None
+        if not isinstance(plain, dict):
+            raise StoreError("a record is a JSON object", got=plain)
+        return Record.of(plain)
+
+
+_FIELDS: Final[tuple[str, ...]] = tuple(field.name for field in attrs.fields(Record) if field.name != "extra")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    if len(set(names)) != len(names):
+        raise StoreError(f"the field {next(name for name in names if names.count(name) > 1)!r} is given twice")
+    return dict(pairs)
+
+
+def _no_constant(name: str) -> Any:
+    raise StoreError(f"{name} is no value here")

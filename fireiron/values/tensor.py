@@ -1,0 +1,354 @@
+"""Tensors, how they are stored, and views: the part of a tensor that a spec works on.
+
+A view has, per dimension, an absolute base coordinate, the local modes `(size, stride)` in coordinates, a bound where
+elements may lie outside the tensor, and the modes already dealt. Tiling divides modes, so strided tiles are no special case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from fireiron.errors import ArgumentError, DecompositionError
+from fireiron.values.expr import ZERO, Expr, Sum, as_expr, bit_xor, constant, floordiv, less, mod
+from fireiron.values.layout import Layout, Swizzle
+from fireiron.values.machine import DType, Memory
+
+
+@attrs.frozen(repr=False)
+class MatrixLayout:
+    """Row- or column-major storage, optionally with a leading dimension (elements from one row or column to the next).
+
+    Dimensions beyond the second stack such matrices, one behind the other.
+
+    >>> RowMajor(ld=1040)
+    RowMajor(ld=1040)
+    """
+
+    order: str
+    leading: Expr | None = None
+
+    def __call__(self, ld: Expr | int) -> MatrixLayout:
+        """The same order with a leading dimension, in elements."""
+        leading = as_expr(ld)
+        if leading.low < 1:
+            raise ArgumentError(f"leading dimension {ld} of {self}: must be at least 1")
+        return MatrixLayout(self.order, leading)
+
+    def __repr__(self) -> str:
+        name = "ColMajor" if self.order == "col" else "RowMajor"
+        if self.leading is None:
+            return name
+        number = constant(self.leading)
+        return f"{name}(ld={self.leading!r})" if number is None else f"{name}(ld={number})"
+
+    __str__ = __repr__
+
+
+ColMajor = MatrixLayout("col")
+RowMajor = MatrixLayout("row")
+
+
+@attrs.frozen
+class StorageMode:
+    """A part of a dimension in storage: coordinate `c` adds `((c // stride) % size) * weight` to the address.
+
+    The outermost part of a dimension has `size` None: it needs no remainder.
+    """
+
+    stride: int
+    size: int | None
+    weight: Expr = attrs.field(converter=as_expr)
+
+    def offset(self, coordinate: Expr) -> Expr:
+        """The contribution of a coordinate, in elements."""
+        quotient = floordiv(coordinate, as_expr(self.stride))
+        digit = quotient if self.size is None else mod(quotient, as_expr(self.size))
+        return digit * self.weight
+
+
+@attrs.frozen(cache_hash=True)
+class Storage:
+    """Coordinates to an address in elements, of one copy; then an optional XOR swizzle.
+
+    `extent` is the number of elements that one copy takes.
+    """
+
+    dims: tuple[tuple[StorageMode, ...], ...]
+    extent: Expr = attrs.field(converter=as_expr)
+    swizzle: Swizzle | None = None
+
+    def address(self, coordinates: Sequence[Expr]) -> Expr:
+        """The address of an element, in elements from the first."""
+        total: Expr = ZERO
+        for modes, coordinate in zip(self.dims, coordinates, strict=True):
+            for mode in modes:
+                total = total + mode.offset(coordinate)
+        return total if self.swizzle is None else swizzled(total, self.swizzle)
+
+
+def swizzled(address: Expr, swizzle: Swizzle) -> Expr:
+    """The address with `bits` bits at `base` XORed with those `shift` higher (CuTe's convention; `shift` may be negative)."""
+    if swizzle.bits == 0:
+        return address
+    mask = (1 << swizzle.bits) - 1
+    if swizzle.shift < 0:
+        source, target = swizzle.base, swizzle.base - swizzle.shift
+    else:
+        source, target = swizzle.base + swizzle.shift, swizzle.base
+    flip = ((address >> source) & mask) << target
+    above, below = _parted(address, 1 << (target + swizzle.bits))
+    return above + bit_xor(below, flip)
+
+
+def _parted(address: Expr, span: int) -> tuple[Expr, Expr]:
+    """An address as multiples of a power of two, which an XOR below it leaves alone, and the rest; zero and all where it does not part."""
+    above: Expr = as_expr(address.constant // span * span if isinstance(address, Sum) else 0)
+    below: Expr = as_expr(address.constant % span) if isinstance(address, Sum) else address
+    for atoms, coefficient in address.terms if isinstance(address, Sum) else ():
+        part: Expr = Sum(((atoms, coefficient),), 0)
+        if part.factor % span == 0:
+            above = above + part
+        elif len(atoms) == 1 and coefficient > 0 and span % coefficient == 0 and part.high >= span:
+            count = as_expr(span // coefficient)
+            above, below = above + floordiv(atoms[0], count) * span, below + mod(atoms[0], count) * coefficient
+        else:
+            below = below + part
+    return (above, below) if below.low >= 0 and below.high < span else (ZERO, address)
+
+
+@attrs.frozen(cache_hash=True)
+class Tensor:
+    """A named array: logical shape, element type, memory and storage layout.
+
+    `pad` counts extra elements in the leading dimension, `align` is a byte alignment, `copies` counts the units that own
+    one copy each, `reuse` lets it share storage with an earlier buffer that is dead. `owner` says which accesses decide who
+    holds an element of a distributed tensor: those that read it (`"reads"`), or those that add to it (`"accumulates"`).
+    """
+
+    name: str
+    shape: tuple[Expr, ...]
+    dtype: DType
+    memory: Memory
+    layout: MatrixLayout | Layout
+    pad: int = 0
+    align: int = 16
+    swizzle: Swizzle | None = None
+    copies: int = 1
+    reuse: bool = False
+    must_reuse: bool = True
+    owner: str = "reads"
+    origin: str | None = attrs.field(default=None, eq=False, repr=False)
+
+    def storage(self) -> Storage:
+        """Addresses for an addressable memory (not for registers, which are distributed)."""
+        if isinstance(self.layout, Layout):
+            return _hierarchical_storage(self)
+        rank = len(self.shape)
+        order = range(rank) if self.layout.order == "col" or rank < 2 else (1, 0, *range(2, rank))
+        weights: dict[int, Expr] = {}
+        weight: Expr = as_expr(1)
+        for position, dim in enumerate(order):
+            weights[dim] = weight
+            step = self.shape[dim] + self.pad if position == 0 else self.shape[dim]
+            if position == 0 and self.layout.leading is not None:
+                step = self.layout.leading
+            weight = weight * step
+        dims = tuple((StorageMode(1, None, weights[dim]),) for dim in range(len(self.shape)))
+        return Storage(dims, _swizzled_extent(weight, self.swizzle), self.swizzle)
+
+
+def _swizzled_extent(extent: Expr, swizzle: Swizzle | None) -> Expr:
+    number = constant(extent)
+    if swizzle is None or number is None:
+        return extent
+    span = 1 << (swizzle.bits + swizzle.base + abs(swizzle.shift))
+    return as_expr(-(-number // span) * span)
+
+
+def _hierarchical_storage(tensor: Tensor) -> Storage:
+    layout = tensor.layout
+    assert isinstance(layout, Layout)
+    dims = []
+    for mode in range(len(tensor.shape)):
+        stride, parts = 1, []
+        flat = _flat_modes(layout, mode)
+        for position, (size, weight) in enumerate(flat):
+            parts.append(StorageMode(stride, None if position == len(flat) - 1 else size, as_expr(weight)))
+            stride *= size
+        dims.append(tuple(parts))
+    return Storage(tuple(dims), _swizzled_extent(as_expr(layout.cosize()), tensor.swizzle), tensor.swizzle)
+
+
+def _flat_modes(layout: Layout, mode: int) -> list[tuple[int, int]]:
+    def flatten(value: object) -> list[int]:
+        return [int(leaf) for part in value for leaf in flatten(part)] if isinstance(value, tuple) else [value]  # type: ignore[list-item]
+
+    return list(zip(flatten(layout.shape[mode]), flatten(layout.stride[mode]), strict=True))  # type: ignore[index]
+
+
+# ---------------------------------------------------------------------------------------------- views
+
+
+@attrs.frozen
+class Mode:
+    """`size` coordinates, `stride` apart."""
+
+    size: Expr = attrs.field(converter=as_expr)
+    stride: Expr = attrs.field(converter=as_expr)
+
+
+@attrs.frozen
+class Dealt:
+    """A mode that was taken out of a view: dealt to units (`unit`), or visited one after the other."""
+
+    size: int
+    stride: int
+    unit: bool
+
+
+@attrs.frozen
+class Dim:
+    """One dimension of a view, in coordinates of the whole tensor."""
+
+    base: Expr
+    modes: tuple[Mode, ...]
+    bound: Expr | None = None
+    dealt: tuple[Dealt, ...] = ()
+
+    @property
+    def size(self) -> Expr:
+        """How many coordinates it has."""
+        total: Expr = as_expr(1)
+        for mode in self.modes:
+            total = total * mode.size
+        return total
+
+    def at(self, index: int) -> Expr:
+        """The coordinate of a local index."""
+        coordinate = self.base
+        for mode in self.modes:
+            size = constant(mode.size)
+            if size is None:
+                return coordinate + index * mode.stride
+            coordinate = coordinate + (index % size) * mode.stride
+            index //= size
+        return coordinate
+
+    def inside(self, index: int = 0) -> Expr:
+        """The condition that a local index lies inside the tensor."""
+        return as_expr(1) if self.bound is None else less(self.at(index), self.bound)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it still is a dimension of the tensor itself, so that a tile may overhang its end."""
+        return self.base == ZERO and len(self.modes) == 1 and not self.dealt and self.bound is None
+
+
+@attrs.frozen(cache_hash=True)
+class View:
+    """A part of a tensor; `copy` selects among the copies that units own.
+
+    `at` are coordinates in the tensor's last dimensions, which the view itself does not have: a matrix of a stack of them.
+    """
+
+    tensor: Tensor
+    dims: tuple[Dim, ...]
+    copy: Expr = ZERO
+    at: tuple[Expr, ...] = ()
+
+    @property
+    def shape(self) -> tuple[Expr, ...]:
+        """Logical sizes."""
+        return tuple(dim.size for dim in self.dims)
+
+    @property
+    def memory(self) -> Memory:
+        """Where the tensor lies."""
+        return self.tensor.memory
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return self.tensor.dtype
+
+    @property
+    def bounded(self) -> bool:
+        """Whether an element may lie outside the tensor."""
+        return any(dim.bound is not None for dim in self.dims)
+
+
+def whole_view(tensor: Tensor, copy: Expr = ZERO) -> View:
+    """The view of all of a tensor."""
+    return View(tensor, tuple(Dim(ZERO, (Mode(size, 1),)) for size in tensor.shape), copy)
+
+
+@attrs.frozen
+class Cut:
+    """One dimension divided: the modes inside a tile, and the modes that count the tiles (fastest first)."""
+
+    inner: tuple[Mode, ...]
+    outer: tuple[Mode, ...]
+    bound: Expr | None
+
+
+def cut(dim: Dim, size: int, repeat: int | None, extent: Expr | None) -> Cut | None:
+    """Divide a dimension into tiles of `size` coordinates; None where the tile does not divide and may not overhang.
+
+    With `repeat`, chunks of `size` are repeated every `repeat` coordinates and together make one tile (T007).
+    `extent` is the whole tensor's size in that dimension, the bound where tiles overhang.
+    """
+    if repeat is not None:
+        return _cut_strided(dim, size, repeat)
+    inner: list[Mode] = []
+    outer: list[Mode] = []
+    need = size
+    for position, mode in enumerate(dim.modes):
+        if need == 1:
+            outer.append(mode)
+            continue
+        number = constant(mode.size)
+        if number is not None and need % number == 0:
+            inner.append(mode)
+            need //= number
+        elif number is not None and number % need == 0:
+            inner.append(Mode(as_expr(need), mode.stride))
+            outer.append(Mode(as_expr(number // need), mode.stride * need))
+            need = 1
+        elif position == len(dim.modes) - 1 and (mode.size.factor % need == 0 or dim.whole):
+            exact = mode.size.factor % need == 0
+            inner.append(Mode(as_expr(need), mode.stride))
+            outer.append(Mode((mode.size + (need - 1)) // need, mode.stride * need))
+            return Cut(tuple(inner), _drop_ones(outer), dim.bound if exact else extent)
+        else:
+            return None
+    if need > 1:
+        if not dim.whole:
+            return None
+        return Cut((Mode(as_expr(size), as_expr(1)),), (), extent)
+    return Cut(tuple(inner), _drop_ones(outer), dim.bound)
+
+
+def _drop_ones(modes: Sequence[Mode]) -> tuple[Mode, ...]:
+    return tuple(mode for mode in modes if constant(mode.size) != 1)
+
+
+def _cut_strided(dim: Dim, chunk: int, repeat: int) -> Cut | None:
+    total = constant(dim.size)
+    if len(dim.modes) != 1 or total is None or repeat % chunk or total % repeat:
+        return None
+    step = dim.modes[0].stride
+    inner = (Mode(chunk, step), Mode(total // repeat, step * repeat))
+    outer = (Mode(repeat // chunk, step * chunk),)
+    return Cut(_drop_ones(inner) or (Mode(1, 1),), _drop_ones(outer), dim.bound)
+
+
+def require_cut(result: Cut | None, size: int, dim: Dim, what: str, within: object) -> Cut:
+    """The cut, or an error that names the legal tile sizes."""
+    if result is not None:
+        return result
+    total = constant(dim.size)
+    legal = [divisor for divisor in range(1, total + 1) if total % divisor == 0] if total is not None and total <= 4096 else None
+    extent = f"{dim.size}" if total is None else f"{dim.size} elements"
+    raise DecompositionError(f"{what}: {size} does not divide the {extent} of the tile", legal=legal, within=within)

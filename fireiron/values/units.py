@@ -1,0 +1,79 @@
+"""Which unit of a level a thread belongs to, as index expressions over the thread's number in its block."""
+
+from __future__ import annotations
+
+from fireiron.errors import DecompositionError
+from fireiron.values.expr import ZERO, Expr, Var, as_expr, floordiv, mod
+from fireiron.values.machine import Block, Kernel, Level
+
+BLOCK = Var("block", 0, 2**31 - 1)
+"""`blockIdx.x`."""
+
+THREAD = Var("thread", 0, 1023)
+"""`threadIdx.x`."""
+
+
+def index_in(level: Level, thread: Expr = THREAD) -> Expr:
+    """A thread's number inside its unit of a level."""
+    if level in (Block, Kernel) or level.parent is None:
+        return thread
+    position = index_in(level.parent, thread)
+    number: Expr = ZERO
+    weight = 1
+    for size, stride in zip(level.sizes, level.strides, strict=True):
+        number = number + mod(floordiv(position, as_expr(stride)), as_expr(size)) * weight
+        weight *= size
+    return number
+
+
+def unit_in(level: Level, parent: Level, thread: Expr = THREAD) -> Expr:
+    """The number of a thread's unit of `level` inside its unit of `parent`."""
+    if level == parent:
+        return ZERO
+    if level.threads == 1:
+        return index_in(parent, thread)
+    if level.parent is None:
+        raise DecompositionError(f"{level} is no group of threads inside {parent}")
+    inside = _complement_index(level, index_in(level.parent, thread))
+    if level.parent == parent:
+        return inside
+    count = count_in(level, level.parent)
+    return unit_in(level.parent, parent, thread) * count + inside
+
+
+def _complement_index(level: Level, position: Expr) -> Expr:
+    """The number of the unit: the digits of the parent's thread number that the unit's own modes leave over."""
+    number: Expr = ZERO
+    weight, reached = 1, 1
+    for stride, size in sorted(zip(level.strides, level.sizes, strict=True)):
+        if size == 1:
+            continue
+        gap = stride // reached
+        if gap > 1:
+            number = number + mod(floordiv(position, as_expr(reached)), as_expr(gap)) * weight
+            weight *= gap
+        reached = stride * size
+    return number + floordiv(position, as_expr(reached)) * weight
+
+
+def count_in(level: Level, parent: Level, threads: int | None = None) -> int:
+    """How many whole units of `level` one unit of `parent` holds; a block of `threads` threads."""
+    total = parent.threads if parent.threads is not None else threads
+    if total is None or level.threads is None:
+        raise DecompositionError(f"the number of {level} units in a {parent} is not known yet")
+    return total // level.threads
+
+
+def check_below(level: Level, current: Level, within: object, at: str | None) -> None:
+    """Refuse a level that is not below the current one."""
+    if not isinstance(level, Level):
+        raise DecompositionError("to(level): not a level", got=level, legal="Block Warpgroup Warp QuadPair Thread Lane", at=at)
+    detached = level.threads == 1 and level.parent is not None and current in level.parent.ancestors()
+    if (level.is_below(current) and not detached and current != Kernel) or (level == Block and current == Kernel):
+        return
+    hint = None
+    if level.threads is not None and current == Kernel:
+        hint = "deal tiles to Block first: .tile(...).to(Block)"
+    elif detached:
+        hint = f"deal tiles to {level.parent} first" + (", or use Thread" if level.threads == 1 else "")
+    raise DecompositionError(f"to({level}): {level} is not below {current}, the level of this spec", within=within, at=at, hint=hint)
