@@ -20,6 +20,7 @@ from fireiron.language.tree import Executable, Node
 from fireiron.lower.allocate import allocate
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.distribute import distribute
+from fireiron.lower.guard import guard
 from fireiron.lower.pipeline import pipeline
 from fireiron.lower.synchronize import synchronize
 from fireiron.lower.vectorize import vectorize
@@ -41,6 +42,7 @@ PASSES: tuple[tuple[str, Callable[[Kernel], Kernel]], ...] = (
     ("prune", prune),
     ("synchronize", synchronize),
     ("wait", wait),
+    ("guard", guard),
 )
 """The passes after the walk, in order; each maps IR to IR and can be printed (see docs/pipeline.md)."""
 

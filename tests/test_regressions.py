@@ -184,3 +184,13 @@ def test_stores_of_matrices_fall_back_where_rows_are_not_whole(refinement):
     assert "stmatrix" not in kernel.asm["cuda"]
     a, b = (np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float16) for seed, shape in enumerate([(64, 16), (16, 64)]))
     assert np.array_equal(kernel(a, b), a @ b)
+
+
+@pytest.mark.parametrize("k", [1, 4, 8, 13, 16])
+def test_parts_of_k_without_any_k_write_zeros(k):
+    """Two of four parts have no k of their own: they skipped what sets their partial sums, and the sum read what nobody wrote."""
+    chain = MatMul.tile(8, 8).to(Block).split_k(4, Warp, 4).split(1).tile(4, 4).to(Lane).tile(1, 1).done()
+    program = kernel(chain, 8, 8, k).program()
+    right(program, 8, 8, k)
+    before, _, assignment = program.cuda.partition("p_sh[warp")
+    assert "fmaf(" in assignment and "if (warp" not in before and (k >= 16 or ": 0.0f" in assignment)

@@ -62,7 +62,7 @@ class LdMatrix(MatrixCopy):
         return registers_mismatch(self.target, wanted)
 
     def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, context, self.maps(), vector=8)
+        return statements_by_lanes(self, spec, context, self.maps(), vectors=(8, 2))
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
         source, target = statement.accesses

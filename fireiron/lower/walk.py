@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, ResourceError
-from fireiron.ir import Buffer, Comment, Exec, For, Kernel, Let, Stmt, SyncPoint, execs, filled, verify
+from fireiron.ir import Buffer, Exec, Kernel, Let, Stmt, execs, filled, variables, verify
 from fireiron.language.tree import Context, Decomposition, Executable, Names, Node, count_threads, grow, require_complete
 from fireiron.spec import Spec, symbols_of
 from fireiron.values.expr import ONE, TRUE, Expr, Positive, Var, less
@@ -139,31 +139,13 @@ def prune(kernel: Kernel) -> Kernel:
 
 def _used_lets(lets: tuple[Let, ...], body: tuple[Stmt, ...], more: Iterable[Var] = ()) -> tuple[Stmt, ...]:
     """The named values that the program, or a used name, refers to."""
-    used: set[Var] = set(more)
-    _collect(body, used)
+    used = variables(body) | set(more)
     kept: list[Let] = []
     for let in reversed(lets):
         if let.var in used:
             kept.append(let)
             used |= let.value.variables()
     return tuple(reversed(kept))
-
-
-def _collect(body: Iterable[Stmt], used: set[Var]) -> None:
-    for statement in body:
-        match statement:
-            case Let(value=value):
-                used |= value.variables()
-            case For(extent=extent, body=inner):
-                used |= extent.variables()
-                _collect(inner, used)
-            case Exec():
-                used |= statement.active.variables() | statement.accumulate.variables()
-                for access in statement.accesses:
-                    for value in access.expressions():
-                        used |= value.variables()
-            case Comment() | SyncPoint() | _:
-                pass
 
 
 def _buffers(node: Node, spec: Spec) -> Iterable[Buffer]:

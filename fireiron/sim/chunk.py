@@ -107,6 +107,9 @@ class Chunk:
         mask: Array | None = None
         for condition in operand.conditions:
             mask = _both(mask, _aligned(np.asarray(condition(vector), dtype=bool), rank))
+        if operand.parts:
+            parts_hold = np.broadcast_arrays(*(_aligned(np.asarray(one(vector), dtype=bool), rank) for one in operand.parts))
+            mask = _both(mask, np.concatenate(parts_hold).take(operand.part_of, axis=0))
         coordinates, parts, doubtful = [], [], False
         for dim in range(len(operand.base)):
             names = operand.keys[dim]
