@@ -133,7 +133,7 @@ class Program:
 
     @functools.cached_property
     def ir(self) -> Kernel:
-        """The final kernel IR, which the independent check found free of races and of accesses out of bounds."""
+        """The final kernel IR, which the independent checks found free of races, of accesses out of bounds and of misaligned ones."""
         kernel = self.lowered
         with self.timed("check"):
             findings = safety(kernel)

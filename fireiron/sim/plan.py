@@ -37,7 +37,7 @@ class Operand:
     """One access of a statement, as functions of the environment; read and write of an output are two operands.
 
     `conditions` hold for all of its elements, `parts` are those of its `pieces` where these differ, and `part_of` the piece of each
-    element. An access without pieces is touched inside its bounds.
+    element. An access without pieces is touched inside its bounds. `vectors` are the pieces of several elements.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Operand:
         self.conditions = tuple(compiled(condition) for condition in conditions)
         self.parts = tuple(compiled(condition) for condition in tested) if len(tested) > 1 else ()
         self.part_of = np.array([tested.index(piece.condition) for piece in pieces for _ in range(piece.width)])
+        self.vectors = tuple(piece for piece in pieces if piece.width > 1)
         storage = access.storage or buffer.storage
         self.digits = tuple(contribution(modes) for modes in storage.dims)
         self.swizzle = None if storage.swizzle is None else compiled(swizzled(ADDRESS, storage.swizzle))
