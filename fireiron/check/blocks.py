@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
-from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
+from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, offsets_of, product, reach_of
 from fireiron.ir import Access
 from fireiron.values.expr import ONE, ZERO, Expr, FloorDiv, Mod, as_expr, constant, floordiv, minimum, mod, positive
 from fireiron.values.machine import GL
@@ -44,7 +44,7 @@ class Local:
 
     def coordinates(self, frame: Frame, access: Access) -> list[Array]:
         """Local coordinates at each point, the access's elements along a last axis."""
-        steps = np.array(access.elements()).T
+        steps = offsets_of(access).T
         return [frame.full(part)[..., None] + step for part, step in zip(self.parts[access.base], steps, strict=True)]
 
     def keys(self, frame: Frame, access: Access) -> Array:
@@ -76,7 +76,7 @@ def _local(scene: Scene, accesses: Iterable[Access], outer: frozenset[str]) -> L
         pairs = [pair for pair in split if pair is not None]
         parts[access.base] = tuple(inner for _, inner in pairs)
         offsets.add(tuple(outside for outside, _ in pairs))
-        reach = [max(offset[dim] for offset in access.elements()) for dim in range(len(pairs))]
+        reach = reach_of(access)
         lows.append([inner.low for _, inner in pairs])
         highs.append([inner.high + step for (_, inner), step in zip(pairs, reach, strict=True)])
     if len(offsets) > 1:
@@ -169,7 +169,7 @@ def _digits(scene: Scene, local: Local, uses: Sequence[Use], offset: Sequence[Ex
             return None
         least = min((abs(factor) for _, factor in terms), default=0)
         around, rests = _moves(uses, [local.parts[use.access.base][dim] for use in uses], least)
-        reach = max(element[dim] for use in uses for element in use.access.elements())
+        reach = max(reach_of(use.access)[dim] for use in uses)
         width = max(rest.high for rest in rests) - min(rest.low for rest in rests) + reach + 1
         found.append(_Digits((*((atoms[0], factor) for atoms, factor in terms), *around), width))
     return found

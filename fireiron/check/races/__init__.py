@@ -19,48 +19,47 @@ from fireiron.check.races.atoms import split
 from fireiron.check.races.findings import Report, trusted, undecided
 from fireiron.check.races.loops import Loops
 from fireiron.check.races.meetings import Meetings
-from fireiron.check.races.order import ADD, READ, Order, Race, kind_of, mark
+from fireiron.check.races.order import Order, Race, mark
 from fireiron.check.races.places import WARP, Places
-from fireiron.check.races.traces import Touch, Trace, Tracer
-from fireiron.check.scene import Scene, Use
+from fireiron.check.races.traces import Kind, Touch, Trace, Tracer
+from fireiron.check.scene import Scene
 from fireiron.values.machine import GL, SH
 
 
 def check_races(scene: Scene) -> tuple[Finding, ...]:
     """All races inside a block and between blocks; what could not be decided is an error too."""
-    findings = [*(_inside_a_block(scene) if scene.kernel.threads > 1 else ()), *between_blocks(scene)]
+    findings = [*_inside_a_block(scene), *between_blocks(scene)]
     return tuple(trusted(findings) if scene.kernel.unchecked else findings)
 
 
 def _inside_a_block(scene: Scene) -> list[Finding]:
-    local = local_coordinates(scene)
-    doubts = {name: one.problem for name, one in local.items() if one.problem is not None}
-    places = Places(scene, local)
-    uses = []
-    for use in scene.uses:
-        if _shared(scene, use.access.buffer) and use.access.buffer not in doubts:
-            foreign = _foreign(scene, places, use)
-            if foreign:
-                doubts[use.access.buffer] = f"its addresses depend on {', '.join(foreign)}"
-            uses.append(use)
-    uses = [use for use in uses if use.access.buffer not in doubts]
+    places = Places(scene, local_coordinates(scene))
+    doubts = _not_placed(scene, places)
+    uses = [use for use in scene.uses if _shared(scene, use.access.buffer) and use.access.buffer not in doubts]
+    if scene.kernel.threads == 1:  # its accesses are ordered, but for copies under way, which go to shared memory
+        doubts, uses = {}, [use for use in uses if places.space(use.access.buffer).shared]
     loops = Loops(scene, places, uses)
     tracer = Tracer(scene, places, loops)
     traces = [tracer.trace(lengths) for lengths in loops.lengths()]
     findings = _races(scene, places, traces)
-    doubts = {**doubts, **loops.undecided}
-    return [*findings, *(undecided(name, why) for name, why in doubts.items())]
+    return [*findings, *(undecided(name, why) for name, why in {**doubts, **loops.undecided}.items())]
+
+
+def _not_placed(scene: Scene, places: Places) -> dict[str, str]:
+    """Why threads cannot be told apart by the addresses of a buffer, for those of which it is so."""
+    doubts = {name: local.problem for name, local in places.local.items() if local.problem is not None}
+    for use in scene.uses:
+        if _shared(scene, use.access.buffer) and use.access.buffer not in doubts:
+            foreign = scene.needs(places.parts(use.access)) - {"thread", *(loop.var.name for loop in use.loops)}
+            if foreign:
+                doubts[use.access.buffer] = f"its addresses depend on {', '.join(sorted(foreign))}"
+    return doubts
 
 
 def _shared(scene: Scene, name: str) -> bool:
     """Whether threads share a buffer, and some of them write it."""
     buffer = scene.kernel.buffer(name)
     return buffer.memory == SH or (buffer.memory == GL and buffer.written)
-
-
-def _foreign(scene: Scene, places: Places, use: Use) -> list[str]:
-    """What the addresses of an access depend on beside the thread and loops."""
-    return sorted(scene.needs(places.parts(use.access)) - {"thread", *(loop.var.name for loop in use.loops)})
 
 
 def _races(scene: Scene, places: Places, traces: Sequence[Trace]) -> list[Finding]:
@@ -108,14 +107,15 @@ def _in_one_step(traces: Sequence[Trace], meetings: Meetings, report: Report, fi
                     if pair not in known and mark(one, event) not in findings and _must_be_ordered(one, event):
                         known.add(pair)
                         strangers = meetings.strangers(one.footprint, event.footprint)
-                        if strangers is not None:
-                            findings[mark(one, event)] = report.in_one_step(one, event, strangers)
+                        meeting = strangers or (event.footprint.pattern.doubled if event.under_way else None)
+                        if meeting is not None:
+                            findings[mark(one, event)] = report.in_one_step(one, event, meeting, strangers is None)
 
 
 def _must_be_ordered(one: Touch, other: Touch) -> bool:
     """Whether two touches of one step conflict where they meet."""
-    kinds = {kind_of(one), kind_of(other)}
-    return kinds not in ({READ}, {ADD}) and one.footprint.space is other.footprint.space
+    kinds = {one.kind, other.kind}
+    return kinds not in ({Kind.READ}, {Kind.ADD}) and one.footprint.space is other.footprint.space
 
 
 __all__ = ["check_races"]

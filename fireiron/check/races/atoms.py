@@ -28,7 +28,8 @@ def split(space: Space, warps: int, first: int, multipliers: Array | None = None
     for one, number in zip(footprints, multipliers, strict=True):
         sums[_range(one)] += one.pattern.warps * number
     _, one_of, group = np.unique(sums, return_index=True, return_inverse=True)
-    if any((touched != touched[one_of][group]).any() for touched in map(_touched, footprints)):
+    alike = one_of[group]
+    if any((touched != touched[alike]).any() for touched in map(_touched, footprints)):
         _, one_of = np.unique(np.stack([_touched(one) for one in footprints]), axis=1, return_index=True)
     for one in footprints:
         one.atoms = _by_warp(_touched(one)[one_of], warps, first)

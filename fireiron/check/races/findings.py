@@ -46,16 +46,16 @@ class Report:
         assert finding is not None
         return finding
 
-    def in_one_step(self, one: Touch, other: Touch, strangers: tuple[int, int, int]) -> Finding:
-        """Two units of threads, or two threads, that meet in one execution of a statement."""
-        key, row, other_row = strangers
+    def in_one_step(self, one: Touch, other: Touch, meeting: tuple[int, int, int], under_way: bool) -> Finding:
+        """Two units of threads, or two threads, that meet in one execution of a statement; or two copies of one thread."""
+        key, row, other_row = meeting
         other_key = key + one.footprint.shift - other.footprint.shift
         points = self.meetings.at_row(one, key, row), self.meetings.at_row(other, other_key, other_row)
         ordered = points if points[0].thread <= points[1].thread else points[::-1]
         touches = (one, other) if ordered is points else (other, one)
         assumed = self._assumed(one)
         real = not assumed or self._possible(assumed, points)
-        return self._finding(touches, ordered, assumed, real, BETWEEN)
+        return self._finding(touches, ordered, assumed, real, UNDER_WAY if under_way else BETWEEN)
 
     # -------------------------------------------------------------------------------------- text
 

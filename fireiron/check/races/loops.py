@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.races.places import Places
-from fireiron.check.scene import MANY, Array, Scene, Use, linear
+from fireiron.check.scene import MANY, Array, Scene, Use, linear, reach_of
 from fireiron.ir import Barrier, Commit, For, Wait, located, statements
 from fireiron.values.expr import Expr, FloorDiv, Less, Mod, Var, compiled, conjuncts, constant
 
@@ -129,7 +129,7 @@ class Loops:
         for dim, step in enumerate(amounts):
             if step:
                 rests = [one[dim] - loop.var * step for one in parts]
-                last = max(offset[dim] for use in uses for offset in use.access.elements())
+                last = max(reach_of(use.access)[dim] for use in uses)
                 found.append((max(one.high for one in rests) - min(one.low for one in rests) + last + 1) // abs(step) + 1)
         reach = min(found, default=None)
         return None if reach is None or reach > LONGEST_PERIOD else reach

@@ -17,16 +17,18 @@ from typing import Any, TypeAlias
 import attrs
 
 from fireiron.check.races.places import WARP
-from fireiron.check.races.traces import Event, Touch, Trace
+from fireiron.check.races.traces import Event, Kind, Touch, Trace
 from fireiron.errors import VerificationError
 from fireiron.ir import Barrier, Commit, Scope, Wait
-
-WRITE, READ, ADD = range(3)
 
 SameThread: TypeAlias = Callable[[Touch, Touch, int], bool]
 """Whether of a warp the same thread touches each address that two touches share."""
 
-_ORDERED_WITH = {WRITE: (WRITE, READ, ADD), READ: (WRITE, ADD), ADD: (WRITE, READ)}
+_ORDERED_WITH = {
+    Kind.WRITE: (Kind.WRITE, Kind.READ, Kind.ADD),
+    Kind.READ: (Kind.WRITE, Kind.ADD),
+    Kind.ADD: (Kind.WRITE, Kind.READ),
+}
 """The kinds of earlier operations that one of a kind must know."""
 
 
@@ -72,6 +74,7 @@ class Order:
         self.same_thread = same_thread
         self.found = found
         self.touched: list[list[int]] = []
+        self.kinds: set[Kind] = set()
         self.operations: list[tuple[Touch, int]] = []
         self.of_step: dict[int, int] = {}
         self.waiting: dict[tuple[Scope, int], set[int]] = {}
@@ -142,7 +145,8 @@ class Order:
 
     def _forget(self) -> None:
         """All agents know all operations: none of them matters any more."""
-        self.touched = [[0] * self.count for _ in range(3)]
+        self.touched = [[0] * self.count for _ in Kind]
+        self.kinds.clear()
         self.operations.clear()
         self.of_step.clear()
         for agent in self.agents:
@@ -153,19 +157,19 @@ class Order:
         atoms = event.footprint.atoms[agent.number] if event.footprint.atoms else ()
         if not atoms:
             return True
-        kind = kind_of(event)
         strange = ~(agent.seen | self.of_step.get(event.step, 0))
-        former = [self.touched[other] for other in _ORDERED_WITH[kind]]
         late = 0
-        for atom in atoms:
-            for one in former:
-                late |= one[atom] & strange
+        for other in _ORDERED_WITH[event.kind]:
+            if other in self.kinds:
+                former = self.touched[other]
+                for atom in atoms:
+                    late |= former[atom] & strange
         if late:
             self._meet(agent, event, late)
-        self._record(agent, event, kind, atoms)
+        self._record(agent, event, atoms)
         return True
 
-    def _record(self, agent: Agent, event: Touch, kind: int, atoms: Sequence[int]) -> None:
+    def _record(self, agent: Agent, event: Touch, atoms: Sequence[int]) -> None:
         bit = 1 << len(self.operations)
         self.operations.append((event, agent.number))
         self.of_step[event.step] = self.of_step.get(event.step, 0) | bit
@@ -174,16 +178,18 @@ class Order:
             agent.issued |= bit
         else:
             agent.own |= bit
-        mine = self.touched[kind]
-        if kind != WRITE:
+        self.kinds.add(event.kind)
+        mine = self.touched[event.kind]
+        if event.kind != Kind.WRITE:
             for atom in atoms:
                 mine[atom] |= bit
             return
         strange = ~agent.seen  # whoever knows this write knows what this agent knew, and nothing else
+        for kind in self.kinds:
+            former = self.touched[kind]
+            for atom in atoms:
+                former[atom] &= strange
         for atom in atoms:
-            for one in self.touched:
-                if one[atom]:
-                    one[atom] &= strange
             mine[atom] |= bit
 
     def _meet(self, agent: Agent, event: Touch, late: int) -> None:
@@ -196,11 +202,6 @@ class Order:
             if warp != agent.number or under_way or not self.same_thread(before, event, warp):
                 race = Race(before, event, (warp, agent.number), under_way)
                 self.found[mark(before, event)] = race if before.step <= event.step or under_way else race.reversed
-
-
-def kind_of(event: Touch) -> int:
-    """Whether an access writes, reads, or adds atomically."""
-    return ADD if event.use.atomic else WRITE if event.use.access.write else READ
 
 
 def mark(one: Touch, other: Touch) -> Any:

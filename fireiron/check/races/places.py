@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.blocks import Local
-from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
+from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, offsets_of, product
 from fireiron.ir import WARP_SCOPE, Access, Buffer, For
 from fireiron.values.expr import ZERO, Expr, compiled, constant
 from fireiron.values.machine import SH, Block, Level
@@ -124,14 +124,22 @@ class Pattern:
     @functools.cached_property
     def strangers(self) -> tuple[int, int, int] | None:
         """A key with two rows of different units that touch it, if there is one."""
+        return self._met(other_unit=True)
+
+    @functools.cached_property
+    def doubled(self) -> tuple[int, int, int] | None:
+        """A key that one unit touches twice, with the row, if there is one."""
+        return self._met(other_unit=False)
+
+    def _met(self, other_unit: bool) -> tuple[int, int, int] | None:
         first, length = self.span
         keys, rows = self.present
-        unit = self.crew.unit[rows]
+        unit, numbers = self.crew.unit[rows], np.arange(keys.size)
         holder = np.empty(length, dtype=np.int64)
-        holder[keys - first] = np.arange(keys.size)
+        holder[keys - first] = numbers
         other = holder[keys - first]
-        wrong = np.flatnonzero(unit[other] != unit)
-        return (int(keys[wrong[0]]), int(rows[wrong[0]]), int(rows[other[wrong[0]]])) if wrong.size else None
+        found = np.flatnonzero(unit[other] != unit if other_unit else (other != numbers) & (unit[other] == unit))
+        return (int(keys[found[0]]), int(rows[found[0]]), int(rows[other[found[0]]])) if found.size else None
 
     @functools.cached_property
     def ends(self) -> tuple[Array, Array, Array]:
@@ -297,7 +305,7 @@ class Places:
         """Where each row and point starts, and the offsets of the elements from there."""
         buffer = self.kernel.buffer(access.buffer)
         if buffer.memory != SH:
-            return [_full(frame, part) for part in self.local[access.buffer].parts[access.base]], np.array(access.elements())
+            return [_full(frame, part) for part in self.local[access.buffer].parts[access.base]], offsets_of(access)
         width = buffer.dtype.bytes
         steps = _steps(buffer, access)
         if steps is None:
@@ -308,7 +316,7 @@ class Places:
 
     def _limit(self, pattern: Pattern, access: Access, known: frozenset[str]) -> None:
         """Leave out elements beyond a bound that is the same in every block and for all sizes."""
-        offsets = np.array(access.elements())
+        offsets = offsets_of(access)
         bounds = [(dim, constant(bound)) for dim, bound in enumerate(access.bounds) if bound is not None]
         bounds = [(dim, bound) for dim, bound in bounds if bound is not None and self.scene.roots(access.base[dim]) <= known]
         points = math.prod(pattern.frame.shape[1:])

@@ -5,6 +5,8 @@ An *agent* is a warp. Each kind of statement has a rule that says what it adds t
 
 from __future__ import annotations
 
+import enum
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -18,32 +20,38 @@ from fireiron.values.expr import Expr, conjuncts
 from fireiron.values.machine import SH
 
 
+class Kind(enum.IntEnum):
+    """What an access does; atomic additions need no order among each other."""
+
+    WRITE = 0
+    READ = 1
+    ADD = 2
+
+
 @attrs.frozen(eq=False)
 class Touch:
-    """An access in some iteration. Touches of one `step` are one statement, executed once; `at_once` says that threads which
-    perform it together order its accesses by themselves.
+    """An access in some iteration. Touches of one `step` are one execution of one statement, whose own threads order them.
+
+    `under_way` says that its effect comes later than the statement: at the wait for its group.
     """
 
     step: int
     footprint: Footprint
     fixed: Mapping[str, int]
+    kind: Kind
+    under_way: bool
 
     @property
     def use(self) -> Use:
         """The access."""
         return self.footprint.use
 
-    @property
-    def under_way(self) -> bool:
-        """Whether its effect comes later than the statement: at the wait for its group."""
-        return self.use.statement.asynchronous and self.use.access.write
-
 
 Event: TypeAlias = "Touch | Barrier | Commit | Wait"
 Trace: TypeAlias = "tuple[Event, ...]"
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, slots=False)
 class Site:
     """An access as traces need it.
 
@@ -61,6 +69,16 @@ class Site:
     copy: Expr
     stride: int
     known: frozenset[str]
+
+    @functools.cached_property
+    def kind(self) -> Kind:
+        """What it does."""
+        return Kind.ADD if self.use.atomic else Kind.WRITE if self.use.access.write else Kind.READ
+
+    @functools.cached_property
+    def under_way(self) -> bool:
+        """Whether its effect comes later."""
+        return self.use.statement.asynchronous and self.use.access.write
 
 
 class Tracer:
@@ -103,7 +121,7 @@ class Tracer:
     def _exec(self, statement: Exec, fixed: Mapping[str, int], lengths: Lengths, events: list[Event]) -> None:
         for site in self.sites.get(id(statement), ()):
             if all(decided(guard, self.scene, fixed, lengths) is not False for guard in site.scalar):
-                events.append(Touch(self.steps, self._footprint(site, fixed), fixed))
+                events.append(Touch(self.steps, self._footprint(site, fixed), fixed, site.kind, site.under_way))
                 self.steps += not statement.collective
         self.steps += statement.collective
 
