@@ -71,10 +71,13 @@ class Loops:
         uses = self.inside[id(loop)]
         if any(use.statement.collective or (use.access.spread and use.access.write) for use in uses):
             return True
-        under_way = {id(use.statement) for use in uses if use.statement.asynchronous}
-        if under_way and any(id(use.statement) not in under_way for use in uses):
+        copies = [use for use in uses if use.statement.asynchronous]
+        if copies and (len(copies) < len(uses) or not all(self._moves_with(loop, use) for use in copies)):
             return True
         return any(self._points(loop, use) > MANY for use in uses)
+
+    def _moves_with(self, loop: For, use: Use) -> bool:
+        return loop.var.name in self.scene.needs((*self.places.parts(use.access), use.statement.active))
 
     def _points(self, loop: For, use: Use) -> int:
         position = next(number for number, one in enumerate(use.loops) if one is loop)

@@ -16,7 +16,7 @@ from fireiron.check.races.loops import Lengths, Loops, decided
 from fireiron.check.races.places import Footprint, Pattern, Places, at, stages
 from fireiron.check.scene import Scene, Use
 from fireiron.ir import Barrier, Comment, Commit, Exec, For, Let, Stmt, Wait, statements, unknown
-from fireiron.values.expr import Expr, conjuncts
+from fireiron.values.expr import Expr, conjuncts, constant
 from fireiron.values.machine import SH
 
 
@@ -112,6 +112,8 @@ class Tracer:
         pass
 
     def _loop(self, statement: For, fixed: Mapping[str, int], lengths: Lengths, events: list[Event]) -> None:
+        if constant(statement.extent) == 0:
+            return
         if id(statement) not in self.loops.ordered:
             self._list(statement.body, fixed, lengths, events)
             return
