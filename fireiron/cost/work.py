@@ -17,7 +17,7 @@ import numpy as np
 from fireiron.check.scene import Scene
 from fireiron.cost.accesses import WARP, Accesses
 from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, shown
 from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Stmt, Wait, execs, unknown
 from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, conjuncts, constant
@@ -254,7 +254,7 @@ def checked_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
             raise ArgumentError(f"{name}={value}: the kernel has no such size", legal=list(wanted) or "none")
         if isinstance(value, bool) or not isinstance(value, int) or not symbol.low <= value <= symbol.high or value % symbol.multiple_of:
             legal = f"{symbol.low} <= {name} <= {symbol.high}, a multiple of {symbol.multiple_of}"
-            raise ArgumentError(f"{name}={value!r}", legal=legal)
+            raise ArgumentError(f"{name}={shown(value)}", legal=legal)
     missing = [name for name in wanted if name not in sizes]
     if missing:
         example = ", ".join(f"{name!r}: 4096" for name in missing)
