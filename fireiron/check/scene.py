@@ -73,7 +73,7 @@ class Scene:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.threads = np.arange(kernel.threads)
+        self.threads = np.arange(kernel.workers)
         self.lets: dict[str, Expr] = {}
         for one in statements(kernel.body):
             if isinstance(one, Let) and self.lets.setdefault(one.var.name, one.value) != one.value:

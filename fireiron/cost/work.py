@@ -47,7 +47,7 @@ class Work:
         self.sizes = checked_sizes(kernel, sizes or {})
         self.fixed = {**self.sizes, "block": 0}
         self.grid = int(kernel.grid.evaluate(self.sizes))
-        self.warps = -(-kernel.threads // WARP)
+        self.warps = -(-kernel.workers // WARP)
         self.operations: dict[int, Operation] = {}
         self.traffic: list[Traffic] = []
         self.accesses = Accesses(self.scene, self.fixed, self.extent)
@@ -122,7 +122,7 @@ class Work:
     def _operation(self, statement: Exec, loops: tuple[For, ...]) -> Operation:
         """The amounts of one execution by all warps of a block."""
         active, threads, warps = self._active(statement, loops)
-        units = threads / (statement.spec.level.threads or self.kernel.threads)
+        units = threads / (statement.spec.level.threads or self.kernel.workers)
         amounts = self._arithmetic(statement, units, warps)
         placed = [(position, one) for position, one in enumerate(statement.accesses) if self._buffer(one).memory in (GL, SH)]
         if not placed and not amounts.flops:
@@ -159,7 +159,7 @@ class Work:
         """Which threads take part by conditions on threads, `(threads, samples)` (None: all), how many, and in how many warps."""
         conditions = [one for one in conjuncts(statement.active) if "thread" in (roots := self.scene.roots(one)) and "block" not in roots]
         if not conditions:
-            return None, float(self.kernel.threads), float(self.warps)
+            return None, float(self.kernel.workers), float(self.warps)
         frame = self.accesses.frame(loops)
         mask = np.ones(frame.shape, dtype=bool)
         for condition in conditions:

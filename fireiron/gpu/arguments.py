@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fireiron.errors import ArgumentError, LaunchError
-from fireiron.gpu.arrays import View
+from fireiron.gpu.arrays import ArrayView
 from fireiron.ir import Buffer, Kernel
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, constant
@@ -86,7 +86,7 @@ def buffer_shape(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(evaluated(size, symbols) for size in buffer.tensor.shape)
 
 
-def check_view(name: str, buffer: Buffer, view: View, symbols: Mapping[str, int]) -> None:
+def check_view(name: str, buffer: Buffer, view: ArrayView, symbols: Mapping[str, int]) -> None:
     """Type, shape and strides of an array, called `name` in messages; strides are checked, never assumed.
 
     Raises: LaunchError where one of them is not what the kernel was made for.
@@ -114,7 +114,7 @@ _REORDERED = {
 """By the order that a kernel wants: what a spec says for the other one, and how an array gets this one."""
 
 
-def _hint_on_strides(buffer: Buffer, view: View, differing: Sequence[int], wanted: tuple[int, ...]) -> str:
+def _hint_on_strides(buffer: Buffer, view: ArrayView, differing: Sequence[int], wanted: tuple[int, ...]) -> str:
     if 0 in differing:
         return "this is a broadcast view: pass a copy"
     if min(differing) < 0:
@@ -125,9 +125,9 @@ def _hint_on_strides(buffer: Buffer, view: View, differing: Sequence[int], wante
     return f"make the spec with {buffer.name}=RowMajor(ld=...) or ColMajor(ld=...), or pass an array of its layout: {how}"
 
 
-def host_view(array: Any) -> View:
+def host_view(array: Any) -> ArrayView:
     """A NumPy array in the terms of arrays on a GPU; its device is none."""
-    return View(array.shape, array.strides, str(array.dtype), array.dtype.itemsize, -1, not array.flags.writeable)
+    return ArrayView(array.shape, array.strides, str(array.dtype), array.dtype.itemsize, -1, not array.flags.writeable)
 
 
 def new_on_host(buffer: Buffer, symbols: Mapping[str, int]) -> Any:
@@ -149,12 +149,12 @@ def misaligned(name: str, buffer: Buffer, address: int) -> LaunchError:
 class _Placed:
     """Memory as NumPy sees it, which is never read: only compared."""
 
-    def __init__(self, view: View, address: int) -> None:
+    def __init__(self, view: ArrayView, address: int) -> None:
         typestr = f"|V{view.itemsize}"
         self.__array_interface__ = {"shape": view.shape, "strides": view.strides, "typestr": typestr, "data": (address, True), "version": 3}
 
 
-def share_memory(one: View, address: int, other: View, other_address: int) -> bool:
+def share_memory(one: ArrayView, address: int, other: ArrayView, other_address: int) -> bool:
     """Whether two arrays have a byte in common; those that interleave have none."""
     import numpy
 
