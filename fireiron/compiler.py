@@ -17,9 +17,10 @@ from fireiron.errors import ArgumentError, DecompositionError, FireironError, Re
 from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import Kernel, verify
 from fireiron.language.tree import Executable, Node
-from fireiron.lower.allocate import allocate
+from fireiron.lower.allocate import allocate, require_room
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.distribute import distribute
+from fireiron.lower.footprint import require_small
 from fireiron.lower.pipeline import pipeline
 from fireiron.lower.synchronize import synchronize
 from fireiron.lower.vectorize import vectorize
@@ -115,6 +116,8 @@ class Program:
         grown = self.grown
         with self.timed("walk"):
             kernel = attrs.evolve(walk(grown, self.spec, self.name), title=tuple(self.title()))
+            require_room(kernel)
+            require_small(kernel)
         stages = {"walk": kernel}
         for name, function in PASSES:
             with self.timed(name):

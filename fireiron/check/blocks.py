@@ -265,7 +265,7 @@ def _elements(scene: Scene, local: Local, uses: Sequence[Use]) -> Array | None:
     """All local coordinates that a block touches."""
     rows = []
     for use in uses:
-        axes = scene.loop_axes(use.loops, scene.needs(local.parts[use.access.base]), MANY // scene.kernel.threads)
+        axes = scene.loop_axes(use.loops, scene.needs(local.parts[use.access.base]), MANY // scene.kernel.workers)
         if axes is None:
             return None
         frame = scene.frame([("thread", scene.threads), *axes])

@@ -37,7 +37,7 @@ class _Bounds:
         self.extents = {use.var.name: use.extent for use in statements(self.kernel.body) if isinstance(use, For)}
         self.named = {one.var.name: one for one in statements(self.kernel.body) if isinstance(one, Let)}
         self.loose = {name for name, let in self.named.items() if not self._keeps_range(let)}
-        self.lengths = {**self.extents, "thread": ZERO + self.kernel.threads, "block": self._blocks()}
+        self.lengths = {**self.extents, "thread": ZERO + self.kernel.workers, "block": self._blocks()}
         self.proved: dict[tuple[Expr, Expr], bool] = {}
 
     def _blocks(self) -> Expr:
@@ -68,7 +68,7 @@ class _Bounds:
             return True
         needed = self.scene.roots(let.value)
         grid = (constant(self.kernel.grid) or MANY) if "block" in needed else 1
-        if not needed <= {"thread", "block"} or grid * self.kernel.threads > MANY:
+        if not needed <= {"thread", "block"} or grid * self.kernel.workers > MANY:
             return False
         frame = self.scene.frame([("block", np.arange(grid)), ("thread", self.scene.threads)])
         values = np.asarray(frame.value(let.value))
@@ -241,7 +241,7 @@ class _Bounds:
         static = tuple(loop for loop in use.loops if constant(loop.extent) is not None)
         conditions, _ = self.scene.guards(use.statement, frozenset({"thread", *(loop.var.name for loop in static)}))
         needed = self.scene.needs((*use.access.base, use.access.copy, *conditions))
-        axes = self.scene.loop_axes(use.loops, needed, MANY // (self.kernel.threads * len(use.access.elements())))
+        axes = self.scene.loop_axes(use.loops, needed, MANY // (self.kernel.workers * len(use.access.elements())))
         limit = constant(total)
         if axes is None or limit is None or not needed <= {"thread", *(name for name, _ in axes)}:
             return _finding(use, f"{buffer.name}: the address could not be proved to lie below {total}", {"elements": str(total)})
@@ -288,7 +288,7 @@ class _Bounds:
             return False
         kept, _ = self.scene.guards(use.statement, frozenset({"thread", *static}))
         needed = self.scene.needs((base, *kept))
-        axes = self.scene.loop_axes(tuple(static.values()), needed, MANY // self.kernel.threads)
+        axes = self.scene.loop_axes(tuple(static.values()), needed, MANY // self.kernel.workers)
         if axes is None:
             return False
         frame = self.scene.frame([("thread", self.scene.threads), *axes])

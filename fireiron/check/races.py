@@ -64,7 +64,7 @@ class _Forget:
 def check_races(scene: Scene) -> tuple[Finding, ...]:
     """All races inside a block and between blocks; what could not be decided is a note."""
     findings: list[Finding] = []
-    if scene.kernel.threads > 1:
+    if scene.kernel.workers > 1:
         findings += _Replay(scene).findings()
     findings += between_blocks(scene)
     if scene.kernel.unchecked:
@@ -351,7 +351,7 @@ class _Replay:
                 return None
             count = constant(loop.extent)
             axes.append((loop.var.name, np.arange(reach if count is None else min(reach, count))))
-        return axes if math.prod(len(values) for _, values in axes) * self.kernel.threads <= MANY else None
+        return axes if math.prod(len(values) for _, values in axes) * self.kernel.workers <= MANY else None
 
     def _reach(self, use: Use, loop: For) -> int | None:
         """How many iterations hold all conflicts of an array that only this loop touches, and moves through in equal steps."""

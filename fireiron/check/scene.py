@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import VerificationError
-from fireiron.ir import Access, Exec, For, Kernel, Let, Stmt, scratch_access, statements
+from fireiron.ir import Access, Exec, For, Kernel, Let, Stmt, execs, scratch_access, statements
 from fireiron.values.expr import Expr, Sum, Var, compiled, conjuncts, constant
 
 Array = Any
@@ -73,14 +73,14 @@ class Scene:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.threads = np.arange(kernel.threads)
+        self.threads = np.arange(kernel.workers)
         self.lets: dict[str, Expr] = {}
         for one in statements(kernel.body):
             if isinstance(one, Let) and self.lets.setdefault(one.var.name, one.value) != one.value:
                 raise VerificationError(f"{one.var} has two meanings, {self.lets[one.var.name]} and {one.value}")
         self.symbols = frozenset(symbol.name for symbol in kernel.symbols)
         self.roots = functools.lru_cache(maxsize=None)(self._roots)
-        self.uses = tuple(_uses(kernel.body, ()))
+        self.uses = tuple(_uses(kernel.body))
 
     def _roots(self, expression: Expr) -> frozenset[str]:
         """Names of the thread, block, loops and sizes that an expression depends on, through named values."""
@@ -144,13 +144,10 @@ class Scene:
         return [frame.full(base)[..., None] + step for base, step in zip(access.base, steps, strict=True)]
 
 
-def _uses(body: tuple[Stmt, ...], loops: tuple[For, ...]) -> Iterator[Use]:
-    for statement in body:
-        if isinstance(statement, For):
-            yield from _uses(statement.body, (*loops, statement))
-        elif isinstance(statement, Exec):
-            for access in accesses_of(statement):
-                yield Use(statement, loops, access)
+def _uses(body: tuple[Stmt, ...]) -> Iterator[Use]:
+    for statement, loops in execs(body):
+        for access in accesses_of(statement):
+            yield Use(statement, loops, access)
 
 
 def accesses_of(statement: Exec) -> tuple[Access, ...]:

@@ -256,7 +256,7 @@ def _sampled(
 
 def _whole(program: Program, blocks: int) -> int:
     """The number of blocks, rounded up to those that add to the same tiles of the output: only their sum can be compared."""
-    part = program.grown.context.names.part
+    part = program.grown.whole.part
     parts = 1 if part is None else part.high + 1
     return -(-blocks // parts) * parts
 
@@ -291,7 +291,7 @@ def _evaluated(program: Program, symbols: Mapping[str, int], block: Any, values:
     """Expressions of the block's number, with the names that the tree gave to parts of it."""
     context = program.grown.context
     environment: dict[str, Any] = {**symbols, context.block.name: block}
-    for (value, _, _), var in context.names.lets.items():
+    for var, value in context.whole.definitions.items():
         if all(one.name in environment for one in value.variables()):
             environment[var.name] = value.evaluate(environment)
     return [value.evaluate(environment) for value in values]

@@ -46,11 +46,12 @@ class Done(Decomposition):
         return getattr(self.executable, "threads", None)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        if context.threads is None:
+        if context.workers is None:
             return Expansion((), ())
         if context.unfinished and self._waits(spec, context):
             return Expansion((), (Hole("open"),))
-        return Expansion((), self.match(spec, context).emit(spec, context))
+        draft = context.draft()
+        return draft.expansion((), self.match(spec, context).emit(spec, draft))
 
     def _waits(self, spec: Spec, context: Context) -> bool:
         """Whether what performs a spec must follow an instruction of the main chain, which is not there yet."""

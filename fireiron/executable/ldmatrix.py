@@ -17,7 +17,7 @@ import attrs
 from fireiron.executable.by_lanes import MatrixCopy, family, statements_by_lanes
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap, Part
-from fireiron.language.tree import Context, Mismatch
+from fireiron.language.tree import Context, Draft, Mismatch
 from fireiron.spec import MoveSpec, Spec
 from fireiron.values.machine import Architecture
 
@@ -62,8 +62,8 @@ class LdMatrix(MatrixCopy):
             return (Mismatch("registers", "a reader that is an instruction of the warp", "none"),)
         return registers_mismatch(self.target, wanted)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, context, self.maps(), vector=8)
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, draft, self.maps(), vector=8)
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
         source, target = statement.accesses

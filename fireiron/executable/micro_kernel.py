@@ -9,7 +9,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Exec, Stmt
-from fireiron.language.tree import Context, Executable, Mismatch, execution
+from fireiron.language.tree import Draft, Executable, Mismatch, execution
 from fireiron.spec import Spec
 from fireiron.values.expr import as_expr, constant
 from fireiron.values.machine import SH, Architecture, Block, as_integer, int8
@@ -89,8 +89,8 @@ class MicroKernel(Executable):
             if constant(size) is None
         )
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        statement = execution(self, spec, context)
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        statement = execution(self, spec, draft)
         if not self.scratch_bytes:
             return (statement,)
         if spec.level != Block:
@@ -98,7 +98,7 @@ class MicroKernel(Executable):
                 f"{self} asks for scratch memory at {spec.level}", legal="Block", hint="use it for a spec of a whole block"
             )
         size = as_expr(self.scratch_bytes)
-        scratch = Tensor(context.fresh("scratch"), (size,), int8, SH, ColMajor, reuse=True, must_reuse=False, origin=context.origin)
+        scratch = Tensor(draft.fresh("scratch"), (size,), int8, SH, ColMajor, reuse=True, must_reuse=False, origin=draft.origin)
         return (attrs.evolve(statement, scratch=scratch),)
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:

@@ -24,7 +24,7 @@ from fireiron.executable.by_lanes import (
 )
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
-from fireiron.language.tree import Context, Executable, Mismatch
+from fireiron.language.tree import Draft, Executable, Mismatch
 from fireiron.spec import MatMulSpec, Spec
 from fireiron.values.expr import TRUE
 from fireiron.values.machine import RF, Architecture, DType, Level, Warp
@@ -113,9 +113,9 @@ class Mma(Executable):
             *target_mismatch(architecture, self.capability),
         )
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        require_whole_warps(self.name, spec, context)
-        return statements_by_lanes(self, spec, context, self.maps())
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        require_whole_warps(self.name, spec, draft)
+        return statements_by_lanes(self, spec, draft, self.maps())
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
         a, b, c = (printer.words(access, statement) for access in statement.accesses)

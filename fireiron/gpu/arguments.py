@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fireiron.errors import ArgumentError, LaunchError
-from fireiron.gpu.arrays import View
+from fireiron.gpu.arrays import ArrayView
 from fireiron.ir import Buffer, Kernel
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, constant
@@ -85,7 +85,7 @@ def buffer_shape(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(evaluated(size, symbols) for size in buffer.tensor.shape)
 
 
-def check_view(name: str, buffer: Buffer, view: View, symbols: Mapping[str, int]) -> None:
+def check_view(name: str, buffer: Buffer, view: ArrayView, symbols: Mapping[str, int]) -> None:
     """Type, shape and strides of an array on a GPU, called `name` in messages; strides are checked, never assumed."""
     if view.dtype != buffer.dtype.numpy:
         raise LaunchError(f"{name} has elements of another type than the kernel was made for", got=view.dtype, legal=buffer.dtype.numpy)
@@ -103,7 +103,7 @@ def check_view(name: str, buffer: Buffer, view: View, symbols: Mapping[str, int]
         )
 
 
-def _hint_on_strides(view: View, differing: Sequence[int], wanted: tuple[int, ...]) -> str:
+def _hint_on_strides(view: ArrayView, differing: Sequence[int], wanted: tuple[int, ...]) -> str:
     if 0 in differing:
         return "this is a broadcast view: pass a copy"
     if min(differing) < 0:
@@ -123,12 +123,12 @@ def misaligned(name: str, buffer: Buffer, address: int) -> LaunchError:
 class _Placed:
     """Memory as NumPy sees it, which is never read: only compared."""
 
-    def __init__(self, view: View, address: int) -> None:
+    def __init__(self, view: ArrayView, address: int) -> None:
         typestr = f"|V{view.itemsize}"
         self.__array_interface__ = {"shape": view.shape, "strides": view.strides, "typestr": typestr, "data": (address, True), "version": 3}
 
 
-def share_memory(one: View, address: int, other: View, other_address: int) -> bool:
+def share_memory(one: ArrayView, address: int, other: ArrayView, other_address: int) -> bool:
     """Whether two arrays have a byte in common; those that interleave have none."""
     import numpy
 

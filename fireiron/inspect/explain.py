@@ -20,7 +20,7 @@ from fireiron.inspect.show import inner_chains, main_child, short
 from fireiron.ir import Hole
 from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import chain, default_copy
-from fireiron.language.tree import Context, Decomposition, Executable, Expansion, Mismatch, Names, Node, held_by
+from fireiron.language.tree import Context, Decomposition, Executable, Expansion, Mismatch, Node, held_by
 from fireiron.lower.walk import Grown, grow_tree
 from fireiron.refine.to import To
 from fireiron.spec import Spec
@@ -182,7 +182,7 @@ def _leaf(end: End, spec: Spec, program: Program, place: str, held: Mapping[str,
 def _compared(
     asked: Executable | None, spec: Spec, program: Program, held: Mapping[str, Any]
 ) -> tuple[Executable | None, tuple[Compared, ...]]:
-    context = Context(program.architecture, program.instructions, Names(set()), BLOCK, THREAD, held=held)
+    context = Context(program.architecture, program.instructions, BLOCK, THREAD, held=held)
     if asked is not None:
         mismatches = asked.fits(spec, context)
         return (asked, ()) if not mismatches else (None, ((asked, mismatches),))
@@ -216,8 +216,8 @@ def _closed(leaf: Leaf, program: Program, grown: Grown, failing: set[int]) -> Le
 
 def closing(leaf: Leaf, program: Program, grown: Grown) -> Iterator[Steps]:
     """Chains of steps after which an executable performs the leaf's spec, shortest first."""
-    unknown = grown.threads == 1 and leaf.place == "main"
-    context = attrs.evolve(grown.context, threads=None if unknown else grown.threads)
+    unknown = grown.workers == 1 and leaf.place == "main"
+    context = attrs.evolve(grown.context, workers=None if unknown else grown.workers)
     queue: deque[tuple[Spec, Steps]] = deque([(leaf.spec, ())])
     seen = {_state(leaf.spec)}
     while queue:
@@ -266,10 +266,8 @@ def _tile(spec: Spec, rows: int, columns: int, level: Level | None = None) -> Ti
 
 def _after(step: Decomposition, spec: Spec, context: Context) -> Spec | None:
     """The spec that a step leaves, or None where it is not legal."""
-    names = Names(set(context.names.taken))
-    names.grid = context.names.grid
     try:
-        expansion = step.expand(spec, attrs.evolve(context, names=names))
+        expansion = step.expand(spec, context)
     except FireironError:
         return None
     return next((child.spec for child in expansion.children if child.steps is None), None)

@@ -238,6 +238,12 @@ class Stmt:
         """The expressions of the statement itself, without those of its children."""
         return ()
 
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Stmt:
+        """The statement with variables replaced in its own expressions, not in its children's."""
+        if self.expressions:
+            raise unknown(self, "substitution")
+        return self
+
 
 def unknown(statement: Stmt, reader: str) -> VerificationError:
     """The error of a pass or reader that meets a kind of statement it has no rule for."""
@@ -273,6 +279,10 @@ class Let(Stmt):
         """Its value."""
         return (self.value,)
 
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Let:
+        """The name for the value with variables replaced."""
+        return attrs.evolve(self, value=self.value.substitute(values))
+
 
 @attrs.frozen(cache_hash=True)
 class For(Stmt):
@@ -306,6 +316,10 @@ class For(Stmt):
     def expressions(self) -> tuple[Expr, ...]:
         """Its extent."""
         return (self.extent,)
+
+    def substitute(self, values: Mapping[Var, Expr | int]) -> For:
+        """The loop over the extent with variables replaced."""
+        return attrs.evolve(self, extent=self.extent.substitute(values))
 
 
 class Completion(enum.Enum):
@@ -347,6 +361,15 @@ class Exec(Stmt):
     def expressions(self) -> tuple[Expr, ...]:
         """Its conditions and the expressions of its accesses."""
         return (self.active, self.accumulate, *(value for access in self.accesses for value in access.expressions()))
+
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Exec:
+        """The statement with variables replaced in its conditions and accesses."""
+        return attrs.evolve(
+            self,
+            accesses=tuple(access.substitute(values) for access in self.accesses),
+            active=self.active.substitute(values),
+            accumulate=self.accumulate.substitute(values),
+        )
 
     @property
     def asynchronous(self) -> bool:
@@ -436,10 +459,10 @@ class SyncPoint(Stmt):
 class Kernel:
     """A whole kernel.
 
-    `grid` blocks of `threads` threads; `buffers` by name, parameters first; `symbols` are the run-time sizes, parameters
-    too. `body` is the program. `facts` are conditions on sizes that the launcher checks. `unchecked` are the reasons by
-    which a user took a check upon himself. `title` and `notes` go into the header of the printed kernel. `zeroed` names the
-    outputs that blocks add to: whoever launches sets them to zero before.
+    `grid` blocks of `threads` threads, of which tiles are dealt to the first `workers`: these run `body`. `buffers` by name,
+    parameters first; `symbols` are the run-time sizes, parameters too. `body` is the program. `facts` are conditions on sizes
+    that the launcher checks. `unchecked` are the reasons by which a user took a check upon himself. `title` and `notes` go into
+    the header of the printed kernel. `zeroed` names the outputs that blocks add to: whoever launches sets them to zero before.
     """
 
     name: str
@@ -456,11 +479,12 @@ class Kernel:
     shared_bytes: int = 0
     resident: int = 0
     zeroed: tuple[str, ...] = ()
+    workers: int = attrs.field(default=attrs.Factory(lambda kernel: kernel.threads, takes_self=True), kw_only=True)
 
     @property
     def thread(self) -> Var:
-        """The variable of a thread's number in its block."""
-        return Var(THREAD.name, 0, self.threads - 1)
+        """The variable of the number, in its block, of a thread to which tiles are dealt."""
+        return Var(THREAD.name, 0, self.workers - 1)
 
     @property
     def block(self) -> Var:
@@ -498,6 +522,16 @@ def rewritten(body: Iterable[Stmt], rewrite: Callable[[Stmt], Sequence[Stmt]]) -
                 statement = statement.rebuilt(others)
         result += rewrite(statement)
     return tuple(result)
+
+
+def edited(body: Iterable[Stmt], edit: Callable[[Exec], Exec]) -> tuple[Stmt, ...]:
+    """The program with each `Exec` replaced by what `edit` makes of it."""
+    return rewritten(body, lambda statement: (edit(statement) if isinstance(statement, Exec) else statement,))
+
+
+def substituted(body: Iterable[Stmt], values: Mapping[Var, Expr | int]) -> tuple[Stmt, ...]:
+    """The program with variables replaced everywhere."""
+    return rewritten(body, lambda statement: (statement.substitute(values),))
 
 
 def filled(program: Iterable[Stmt], holes: Mapping[str, tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
@@ -553,6 +587,10 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
     Names are bound before use and once; accesses fit their buffers and the specs; conditions are truth values; loop
     extents do not depend on the thread. With `final`, no hole and no sync point is left.
     """
+    if kernel.threads != kernel.workers:
+        raise VerificationError(
+            f"a block has {kernel.threads} threads, tiles are dealt to {kernel.workers}: no statement says what the others do"
+        )
     scope = {kernel.block, kernel.thread, *kernel.symbols}
     names = [buffer.name for buffer in kernel.buffers]
     if len(set(names)) != len(names):

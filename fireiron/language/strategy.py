@@ -30,7 +30,7 @@ from fireiron.language.tunable import Derived, Tunable, count, resolve, tunables
 from fireiron.refine.align import Align
 from fireiron.refine.bands import Bands
 from fireiron.refine.converted import Converted
-from fireiron.refine.layout import Layout
+from fireiron.refine.layout import DealOrder
 from fireiron.refine.no_sync import NoSync
 from fireiron.refine.pad import MOST as MOST_PAD
 from fireiron.refine.pad import Pad
@@ -48,8 +48,7 @@ from fireiron.spec import Init, InitSpec, MatMul, MoveSpec, Spec, Starter
 from fireiron.spec import Move as MoveStart
 from fireiron.specs.verbs import Verbs
 from fireiron.values.expr import Expr, Var, as_expr
-from fireiron.values.layout import Layout as ShapeStride
-from fireiron.values.layout import Swizzle
+from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import Level, as_integer
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
 
@@ -286,7 +285,7 @@ class Cursor:
         return attrs.evolve(self.strategy, steps=(*steps[: self.position], step, *steps[self.position + 1 :]))
 
 
-class Tiled(Strategy):
+class TileStrategy(Strategy):
     """A chain that ends with `tile`."""
 
     def to(self, level: Level) -> Self:
@@ -305,7 +304,7 @@ class Tiled(Strategy):
 
         Legal on a tile that is dealt with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
         """
-        return self.refine(Layout(order))
+        return self.refine(DealOrder(order))
 
     def swizzle(self, permutation: Expr | Callable[[Expr], Any]) -> Self:
         """Unit `uid` takes tile `permutation(uid)`; refused where that is no permutation.
@@ -339,7 +338,7 @@ class Tiled(Strategy):
         return self.refine(Unchecked(reason))
 
 
-class Splitted(Strategy):
+class SplitStrategy(Strategy):
     """A chain that ends with `split`."""
 
     def unroll(self) -> Self:
@@ -371,7 +370,7 @@ class Splitted(Strategy):
         return self.refine(Unchecked(reason))
 
 
-class Parted(Strategy):
+class SplitKStrategy(Strategy):
     """A chain that ends with `split_k`."""
 
     def pad(self, elements: int) -> Self:
@@ -389,7 +388,7 @@ class Parted(Strategy):
         return self.refine(Unchecked(reason))
 
 
-class Loaded(Strategy):
+class LoadStrategy(Strategy):
     """A chain that ends with `load`."""
 
     def no_sync(self) -> Self:
@@ -400,7 +399,7 @@ class Loaded(Strategy):
         """
         return self.refine(NoSync())
 
-    def storage_layout(self, layout: MatrixLayout | ShapeStride) -> Self:
+    def storage_layout(self, layout: MatrixLayout | Layout) -> Self:
         """Store the new buffer row- or column-major, or as a hierarchical `shape:stride` layout says.
 
         Legal for a layout whose shape is the buffer's. rewrite: A_sh[k][m] --> A_sh[m][k]
@@ -459,7 +458,7 @@ class Loaded(Strategy):
         return self.refine(Unchecked(reason))
 
 
-class Epiloged(Strategy):
+class EpilogStrategy(Strategy):
     """A chain that ends with `epilog`."""
 
     def unchecked(self, reason: str) -> Self:
@@ -561,7 +560,7 @@ def _applied(function: Callable[[Expr], Any]) -> Any:
 
 
 def parse_permutation(text: str) -> Expr:
-    """An expression over `uid` from its text: integers, `+ - * // % & | ^ << >>` and parentheses."""
+    """An expression over `uid` from its text: integers, `+ - * // % & | ^ << >>`, masks such as `~7`, and parentheses."""
     operators: Mapping[type, Callable[[Any, Any], Any]] = {
         ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
         ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.LShift: operator.lshift,
@@ -571,11 +570,15 @@ def parse_permutation(text: str) -> Expr:
     def build(node: ast.AST) -> Any:
         if isinstance(node, ast.BinOp) and type(node.op) in operators:
             return operators[type(node.op)](build(node.left), build(node.right))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant) and as_integer(node.operand.value) is not None:
+            number = operator.index(node.operand.value)  # type: ignore[arg-type]
+            if isinstance(node.op, (ast.USub, ast.Invert)):
+                return as_expr(-number if isinstance(node.op, ast.USub) else ~number)
         if isinstance(node, ast.Name) and node.id == "uid":
             return UID
         if isinstance(node, ast.Constant) and as_integer(node.value) is not None:
             return as_expr(node.value)
-        raise ArgumentError(f"swizzle({text[:60]!r}): cannot be read", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site())
+        raise ArgumentError(f"swizzle({text[:60]!r}): cannot be read", legal="uid, integers, + - * // % & | ^ << >> ~7 ( )", at=call_site())
 
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise ArgumentError(f"swizzle: no text of at most {MOST_TEXT} characters", got=str(text)[:80], at=call_site())
@@ -585,11 +588,11 @@ def parse_permutation(text: str) -> Expr:
         raise error.located(at=call_site()) from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ArgumentError(
-            f"swizzle({text[:60]!r}): no expression", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site()
+            f"swizzle({text[:60]!r}): no expression", legal="uid, integers, + - * // % & | ^ << >> ~7 ( )", at=call_site()
         ) from None
 
 
 __all__ = [
-    "Cursor", "Derived", "Epiloged", "Loaded", "Parted", "Split", "Splitted", "Strategy", "Tile", "Tiled", "Tunable", "appended",
-    "parse_permutation",
+    "Cursor", "Derived", "EpilogStrategy", "LoadStrategy", "Split", "SplitKStrategy", "SplitStrategy", "Strategy", "Tile", "TileStrategy",
+    "Tunable", "appended", "parse_permutation",
 ]  # fmt: skip

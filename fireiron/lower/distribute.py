@@ -14,7 +14,7 @@ import numpy as np
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs, rewritten, statements
-from fireiron.lower.footprint import Array, active_mask, grid_of, needed_variables
+from fireiron.lower.footprint import Array, active_mask, grid_of, needed_variables, require_few
 from fireiron.spec import InitSpec
 from fireiron.values.expr import FALSE, ONE, TRUE, Expr, Var, as_expr, compiled, constant
 from fireiron.values.tensor import MatrixLayout, Storage, StorageMode, swizzled
@@ -133,6 +133,7 @@ def holdings(kernel: Kernel, buffer: Buffer, uses: Iterable[Use]) -> Holdings:
 def _holdings(kernel: Kernel, buffer: Buffer, use: Use) -> tuple[Array, Array, Array]:
     statement, loops, access = use
     grid = grid_of(kernel, loops, needed_variables(kernel, statement, access))
+    require_few(math.prod(grid.shape) * len(access.elements()), loops)
     inside: Array = True if statement.active == TRUE else active_mask(statement, grid)[..., None]
     steps = np.array(access.elements()).T
     shape = (*grid.shape, steps.shape[1])
@@ -146,7 +147,7 @@ def _holdings(kernel: Kernel, buffer: Buffer, use: Use) -> tuple[Array, Array, A
         number = number * extent + coordinate
         coordinates.append(coordinate)
     registers = _addresses(buffer.storage, coordinates) if buffer.storage.dims else number
-    threads = np.arange(kernel.threads)[:, None]
+    threads = np.arange(kernel.workers)[:, None]
     columns = tuple(np.broadcast_to(column, shape) for column in (threads, registers, number))
     if np.all(inside):
         return columns[0].ravel(), columns[1].ravel(), columns[2].ravel()
@@ -178,7 +179,7 @@ class _Owned:
         if held.registers.size and (held.registers.min() < 0 or held.registers.max() >= self.slots):
             raise _refused(buffer, owners[0], "its coordinates do not give register numbers")
         places = held.threads * self.slots + held.registers
-        self.table = np.full(kernel.threads * self.slots, -1)
+        self.table = np.full(kernel.workers * self.slots, -1)
         self.table[places] = held.elements
         if (self.table[places] != held.elements).any():
             raise self._two_in_one(held)
@@ -249,7 +250,7 @@ def _covers_with_own_modes(kernel: Kernel, owned: _Owned, use: Use, own: dict[tu
     if storage.extent != buffer.elements:
         return False
     asked = holdings(kernel, attrs.evolve(buffer, storage=storage), [use])
-    reached = np.zeros((kernel.threads, owned.slots), dtype=bool)
+    reached = np.zeros((kernel.workers, owned.slots), dtype=bool)
     reached[asked.threads, asked.registers] = True
     if not reached[owned.threads].all():
         return False

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 import numpy as np
 
-from fireiron.ir import Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Stmt, Wait, scratch_access
+from fireiron.ir import Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Stmt, Wait, scratch_access, unknown
 from fireiron.spec import MatMulSpec, MoveSpec
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, compiled, conjuncts
 from fireiron.values.machine import GL, SH, Block
@@ -36,12 +36,12 @@ MOST_ELEMENTS: Final = 1 << 21
 class Operand:
     """One access of a statement, as functions of the environment; read and write of an output are two operands."""
 
-    def __init__(self, plan: Plan, access: Access, conditions: Iterable[Expr], write: bool, scope: _Scope) -> None:
+    def __init__(self, plan: Plan, access: Access, rank: int, conditions: Iterable[Expr], write: bool, scope: _Scope) -> None:
         buffer = plan.buffers[access.buffer]
         self.access, self.buffer, self.write = access, buffer, write
         elements = access.elements()
         self.count = len(elements)
-        self.tile = access.shape
+        self.tile = access.shape[:rank]  # of the spec's view, which may stand at fixed coordinates of a buffer with more dimensions
         self.offsets = [np.array([element[dim] for element in elements]) for dim in range(len(access.base))]
         self.sizes = tuple(plan.number(size) for size in buffer.tensor.shape)
         self.base = tuple(map(compiled, access.base))
@@ -95,16 +95,17 @@ class Site:
         active = conjuncts(statement.active)
         late = () if isinstance(self.accumulate, bool) else (statement.accumulate,)
         for name, access in statement.operands.items():
+            rank = len(statement.spec.operands[name].dims)
             if name in statement.spec.outputs:
-                read = Operand(plan, access, (*active, *late), False, scope)
-                self.outputs.append((name, Operand(plan, access, active, True, scope), read))
+                read = Operand(plan, access, rank, (*active, *late), False, scope)
+                self.outputs.append((name, Operand(plan, access, rank, active, True, scope), read))
                 self.outputs[-1][1].adds = statement.atomic
             else:
-                self.inputs.append((name, Operand(plan, access, active, False, scope)))
+                self.inputs.append((name, Operand(plan, access, rank, active, False, scope)))
         self.active = tuple(map(compiled, active))
         self.scratch = None
         if statement.scratch is not None:
-            self.scratch = Operand(plan, scratch_access(statement.scratch), active, True, scope)
+            self.scratch = Operand(plan, scratch_access(statement.scratch), 1, active, True, scope)
         self.atomic = statement.atomic
         self.lane_maps = dict(zip(statement.operands, statement.lane_maps, strict=False))
         self.multiply_add = not self.lane_maps and _is_multiply_add(statement)
@@ -215,6 +216,10 @@ class Plan:
                     nodes.append(self._site(statement, (), (), scope))
                 case Barrier() | Commit() | Wait():
                     nodes.append(statement)
+                case Comment():
+                    pass
+                case _:
+                    raise unknown(statement, "the simulator")
         return nodes
 
     def _site(self, statement: Exec, nest: Sequence[For], lets: Sequence[Let], scope: _Scope) -> Site:

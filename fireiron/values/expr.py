@@ -868,9 +868,11 @@ def _term_bits(atoms: Atoms, coefficient: int) -> int:
 
 
 def bit_and(left: Expr, right: Expr) -> Expr:
-    """`left & right`; legal when neither is ever negative. A constant mask becomes remainders."""
+    """`left & right`; legal when neither is ever negative, but for a constant mask such as `~7`. It becomes remainders."""
     if isinstance(left, Const):
         left, right = right, left
+    if isinstance(right, Const) and right.value < 0:
+        right = Const(right.value & possible_bits(left))  # all bits above the other side's are ones, and meet zeros
     both = possible_bits(left) & possible_bits(right)
     if both == 0:
         return ZERO
