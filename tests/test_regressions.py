@@ -330,3 +330,27 @@ def test_a_matrix_instruction_with_an_array_for_a_field(field):
     """Arrays have no truth value; what compared them raised NumPy's error."""
     with pytest.raises(ArgumentError, match="needed"):
         attrs.evolve(HMMA_16816_F32, **{field: np.array([1, 2])})
+
+
+def test_many_illegal_combinations_are_given_up():
+    """Each of 540 was lowered, to be refused late; now those near the first one are, and the message says so."""
+    rows, stages, parts = Tunable("rows", 4, 2, 8), Tunable("stages", 4, 2, 3, 5), Tunable("parts", 8, 16, 4, 32, 2)
+    deal = [start.tile(rows, 4).to(Thread).layout(ColMajor).tile(1, 1).done() for start in (Init, Move)]
+    chain = MatMul.tile(Tunable("m", 16, 32, 64), Tunable("n", 16, 32, 64)).to(Block).epilog(RF, *deal)
+    chain = chain.split(parts).pipeline(stages).load(A, SH).load(B, SH).tile(rows, 4).to(Thread).split(1).tile(1, 1).done()
+    start = time.process_time()
+    with pytest.raises(DecompositionError, match="deals elements to threads otherwise") as caught:
+        kernel(chain, 1024, 1024, 1024).program()
+    assert time.process_time() - start < 1
+    tried = int(re.search(r"(\d+) of the 540 combinations of the tunables were tried", caught.value.hint).group(1))
+    assert 16 < tried < 100 and "strategy.legal(target)" in caught.value.hint
+
+
+def test_the_only_legal_combination_is_found_behind_others():
+    """Each value hides what is wrong with the next one, and only the last combination of 45 is right."""
+    depth, rows, inner = Tunable("depth", 3, 5, 6, 7, 8), Tunable("rows", 5, 7, 8), Tunable("inner", 3, 5, 2)
+    chain = MatMul.tile(32, 32).to(Block).split(16).split(depth).tile(rows, 4).to(Thread).tile(inner, 1).split(1).tile(1, 1).done()
+    assert kernel(chain, 64, 64, 32).program().chosen == {"depth": 8, "rows": 8, "inner": 2}
+    small = MatMul.tile(Tunable("m", 1024, 512, 256, 128, 64), Tunable("n", 1024, 512, 256, 128, 64)).to(Block).split(64).load(A, SH)
+    small = small.load(B, SH).tile(8, 8).to(Thread).split(1).tile(1, 1).done()
+    assert kernel(small, 1024, 1024, 1024).program("sm_52").chosen == {"m": 128, "n": 64}
