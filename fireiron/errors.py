@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import FrameType
 
-_PACKAGE = str(Path(__file__).parent) + os.sep
+from fireiron.places import is_own
 
 
 def call_site() -> str | None:
     """`file.py:12` of the nearest caller outside this package."""
-    frame = sys._getframe(1)
-    while frame is not None and (frame.f_code.co_filename.startswith(_PACKAGE) or frame.f_code.co_filename.startswith("<attrs")):
-        frame = frame.f_back  # type: ignore[assignment]
+    frame = _caller()
     if frame is None:
         return None
     path = Path(frame.f_code.co_filename)
@@ -28,6 +26,21 @@ def shown(value: object) -> str:
         return repr(value)
     except Exception as error:
         return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+
+
+def call_folder() -> Path | None:
+    """The folder of the file that the nearest caller outside this package stands in; None for one that stands in no file."""
+    frame = _caller()
+    path = None if frame is None else Path(frame.f_code.co_filename)
+    return None if path is None or not path.is_file() else path.resolve().parent
+
+
+def _caller() -> FrameType | None:
+    """The innermost frame of code that is not this package's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (is_own(frame.f_code.co_filename) or frame.f_code.co_filename.startswith("<attrs")):
+        frame = frame.f_back
+    return frame
 
 
 class FireironError(Exception):

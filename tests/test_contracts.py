@@ -346,9 +346,9 @@ def kernel_of_lanes(one):
     if type(one).__name__ in ("LaneMove", "LaneInit"):
         return strategy_of(HMMA_16816_F32)(spec_of(HMMA_16816_F32))
     if isinstance(one, LaneAtomicAdd):
-        module = importlib.import_module("strategies.split_k_blocks")
+        module = importlib.import_module("fireiron.strategies.split_k_blocks")
         return module.strategy(module.spec(64, 64, 256))
-    module = importlib.import_module("strategies.wmma_simple")
+    module = importlib.import_module("fireiron.strategies.wmma_simple")
     return module.strategy(module.spec(64, 64, 32))
 
 
@@ -450,7 +450,8 @@ def test_instruction_names_are_unique():
 # ---------------------------------------------------------------------------------------------- the source
 
 ROOMS = (
-    ("errors", "_version"),
+    ("places", "strategies", "_version"),
+    ("errors",),
     ("settings", "files"),
     ("values",),
     ("spec", "specs"),
@@ -642,7 +643,7 @@ def test_nothing_imports_what_it_does_not_declare():
 
 
 AT_IMPORT = {
-    "decomp", "refine", "executable", "_version", "errors", "spec", "values", "values.expr", "values.layout", "values.machine",
+    "decomp", "refine", "executable", "_version", "errors", "places", "spec", "values", "values.expr", "values.layout", "values.machine",
     "values.tensor", "values.units", "specs", "specs.atomic_add", "specs.pointwise", "specs.reduction", "specs.verbs", "ir", "ir.kernel",
     "ir.lanes", "ir.fragments", "language", "language.dividing", "language.operand", "language.strategy", "language.substrategy",
     "language.tree", "language.tunable", "draw", "export", "matmul", "tune",

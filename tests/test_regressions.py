@@ -67,7 +67,7 @@ def test_a_conditional_accumulator_keeps_its_parentheses():
 def test_an_accumulate_that_holds_needs_its_output():
     strategy = MatMul.tile(8, 8).to(Block).then(INNER)
     compiled = kernel(strategy, 16, 16, 8, accumulate=sym("flag") > 1).compile()
-    a, b, c = np.ones((16, 8), np.float32), np.ones((8, 16), np.float32), np.ones((16, 16), np.float32)
+    a, b, c = (np.ones(shape, np.float32, order="F") for shape in ((16, 8), (8, 16), (16, 16)))
     assert (compiled(a, b, flag=1) == 8).all()
     assert (compiled(a, b, flag=2, out=c) == 9).all()
     with pytest.raises(ArgumentError, match="adds to C"):
@@ -76,7 +76,7 @@ def test_an_accumulate_that_holds_needs_its_output():
 
 def test_a_leading_dimension_holds_a_column():
     compiled = kernel(MatMul.tile(8, 8).to(Block).then(INNER), 16, 16, 8, C=ColMajor(ld=sym("ld"))).compile()
-    a, b = np.ones((16, 8), np.float32), np.ones((8, 16), np.float32)
+    a, b = np.ones((16, 8), np.float32, order="F"), np.ones((8, 16), np.float32, order="F")
     assert (compiled(a, b, ld=17) == 8).all()
     with pytest.raises(LaunchError, match="leading dimension of C is at least 16"):
         compiled(a, b, ld=3)
@@ -188,7 +188,7 @@ def test_stores_of_matrices_fall_back_where_rows_are_not_whole(refinement):
     kernel = ragged.then(rest)(spec).compile("sm_90")
     assert "stmatrix" not in kernel.asm["cuda"]
     a, b = (np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float16) for seed, shape in enumerate([(64, 16), (16, 64)]))
-    assert np.array_equal(kernel(a, b), a @ b)
+    assert np.array_equal(kernel(a, np.asfortranarray(b)), a @ b)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 5, 6])
@@ -354,3 +354,13 @@ def test_the_only_legal_combination_is_found_behind_others():
     small = MatMul.tile(Tunable("m", 1024, 512, 256, 128, 64), Tunable("n", 1024, 512, 256, 128, 64)).to(Block).split(64).load(A, SH)
     small = small.load(B, SH).tile(8, 8).to(Thread).split(1).tile(1, 1).done()
     assert kernel(small, 1024, 1024, 1024).program("sm_52").chosen == {"m": 128, "n": 64}
+
+
+@pytest.mark.parametrize("k", [1, 4, 8, 13, 16])
+def test_parts_of_k_without_any_k_write_zeros(k):
+    """Two of four parts have no k of their own: they skipped what sets their partial sums, and the sum read what nobody wrote."""
+    chain = MatMul.tile(8, 8).to(Block).split_k(4, Warp, 4).split(1).tile(4, 4).to(Lane).tile(1, 1).done()
+    program = kernel(chain, 8, 8, k).program()
+    right(program, 8, 8, k)
+    before, _, assignment = program.cuda.partition("p_sh[warp")
+    assert "fmaf(" in assignment and "if (warp" not in before and (k >= 16 or ": 0.0f" in assignment)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fireiron.cli.arguments import Add, add_strategy, strategy_of
-from fireiron.cli.output import print_json
+from fireiron.cli.output import print_json, working
 
 
 def register(add: Add) -> None:
@@ -16,7 +16,8 @@ def register(add: Add) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from fireiron.inspect.explain import explain, text
 
-    explanation = explain(strategy_of(arguments), arguments.arch)
+    with working(f"explaining {arguments.strategy}"):
+        explanation = explain(strategy_of(arguments), arguments.arch)
     if arguments.json:
         program = explanation.program
         head = {"spec": str(program.spec), "architecture": program.architecture.name, "chosen": dict(program.chosen)}

@@ -71,9 +71,10 @@ class Done(Decomposition):
             if mismatches:
                 raise MatchError(f"{self.executable} does not perform {spec}:\n{table([(self.executable, mismatches)])}")
             return self.executable
-        found, near = nearest(spec, context)
+        found = next((one for one in context.instructions if not one.fits(spec, context)), None)
         if found is not None:
             return found
+        _, near = nearest(spec, context)
         raise MatchError(
             f"no instruction of {context.architecture} performs {spec}; the nearest:\n{table(near[:3])}",
             hint="fireiron explain STRATEGY shows the steps that would close the gap",

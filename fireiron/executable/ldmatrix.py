@@ -8,6 +8,7 @@ are named by the elements they hold, so the order below only decides which lanes
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -62,7 +63,7 @@ class LdMatrix(MatrixCopy):
         return registers_mismatch(self.target, wanted)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, draft, self.maps(), vector=8)
+        return statements_by_lanes(self, spec, draft, self.maps(), vectors=(8, 2))
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
         source, target = statement.accesses
@@ -78,6 +79,7 @@ def _grid(matrices: tuple[int, int]) -> tuple[Part, ...]:
     return tuple((count, dim, 8) for dim, count in enumerate(matrices) if count > 1)
 
 
+@functools.cache
 def addressed(matrices: tuple[int, int], along: int) -> LaneMap:
     """Lane to the row of eight elements that it addresses; lanes beyond the last matrix repeat."""
     count = matrices[0] * matrices[1]
@@ -85,11 +87,13 @@ def addressed(matrices: tuple[int, int], along: int) -> LaneMap:
     return LaneMap((8 * matrices[0], 8 * matrices[1]), lanes, ((8, along, 1),))
 
 
+@functools.cache
 def received(matrices: tuple[int, int], pairs: int) -> LaneMap:
     """Lane and register half to the element that it has in registers."""
     return LaneMap((8 * matrices[0], 8 * matrices[1]), ((4, pairs, 2), (8, 1 - pairs, 1)), ((2, pairs, 1), *_grid(matrices)))
 
 
+@functools.lru_cache(maxsize=4096)
 def registers_mismatch(given: LaneMap, wanted: LaneMap) -> tuple[Mismatch, ...]:
     """Why lanes that have what `given` says do not hold what `wanted` says; both layouts, and where they first differ."""
     if given.threads != wanted.threads:

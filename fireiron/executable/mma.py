@@ -16,6 +16,7 @@ from fireiron.errors import ArgumentError, call_site
 from fireiron.executable.by_lanes import (
     level_mismatch,
     memory_mismatch,
+    registers_together,
     require_whole_warps,
     shape_mismatch,
     statements_by_lanes,
@@ -125,7 +126,8 @@ class Mma(Executable):
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         require_whole_warps(self.name, spec, draft)
-        return statements_by_lanes(self, spec, draft, self.maps())
+        vectors = tuple(registers_together(view) for view in spec.operands.values())
+        return statements_by_lanes(self, spec, draft, self.maps(), vectors=vectors)
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
         a, b, c = (printer.words(access, statement) for access in statement.accesses)

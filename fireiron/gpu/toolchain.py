@@ -141,6 +141,11 @@ def toolchains() -> tuple[Toolchain, ...]:
     return tuple(sorted(found.values(), key=lambda chain: chain.version, reverse=True))
 
 
+def serving(arch: str) -> Toolchain | None:
+    """The newest installed compiler that generates code for a target; None if there is none."""
+    return next((chain for chain in toolchains() if chain.serves(arch)), None)
+
+
 def _add(found: dict[tuple[int, int], Toolchain], library: str) -> None:
     chain = _open(library)
     if chain is not None:

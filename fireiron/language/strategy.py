@@ -137,10 +137,19 @@ class Strategy(Verbs):
 
         Without an architecture it is made for the current GPU, and where there is none for `"sm_90"`, as `cuda()` does. `options` are
         further options of NVRTC: `("--use_fast_math",)`, `("--generate-line-info",)`; the simulator knows nothing of them.
+
+        All that can be wrong with the kernel is said here, not at the first call: it is lowered, checked and printed, and compiled
+        where an NVRTC that serves the target is installed, with a GPU or without (`fireiron[check]`; the compile cache keeps the result).
+
+        Raises: an error of the language where the kernel cannot be made, LaunchError where NVRTC refuses it.
         """
         from fireiron.gpu.kernel import CompiledKernel, architecture_here
 
-        return CompiledKernel(self.program(architecture_here() if architecture is None else architecture), options)
+        program = self.program(architecture_here() if architecture is None else architecture)
+        try:
+            return CompiledKernel(program, options).ready()
+        except FireironError as error:
+            raise error.with_traceback(None) from None  # it says where in the strategy; frames of this package would bury that
 
     # ------------------------------------------------------------------------------------------ changing
 

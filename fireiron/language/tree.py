@@ -215,6 +215,12 @@ class Executable:
     handles_edges: ClassVar[bool] = False
     """Whether its text tests each of several elements against the tensor's end by itself."""
 
+    tests_edges: ClassVar[bool] = False
+    """Whether its text is told how many elements of each operand lie inside the tensors, and tests them itself."""
+
+    packs: ClassVar[bool] = False
+    """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
+
     headers: ClassVar[tuple[str, ...]] = ()
     """The CUDA headers that its text needs, beside those of the element types."""
 

@@ -6,6 +6,7 @@ elements may lie outside the tensor, and the modes already dealt. Tiling divides
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import attrs
@@ -217,7 +218,7 @@ class Dim:
     bound: Expr | None = None
     dealt: tuple[Dealt, ...] = ()
 
-    @property
+    @functools.cached_property
     def size(self) -> Expr:
         """How many coordinates it has."""
         total: Expr = as_expr(1)
