@@ -36,11 +36,15 @@ def call_folder() -> Path | None:
 
 
 def _caller() -> FrameType | None:
-    """The innermost frame of code that is not this package's."""
+    """The innermost frame of code that is not this package's, nor of attrs on its behalf."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (is_own(frame.f_code.co_filename) or frame.f_code.co_filename.startswith("<attrs")):
+    while frame is not None and (is_own(frame.f_code.co_filename) or _of_attrs(frame)):
         frame = frame.f_back
     return frame
+
+
+def _of_attrs(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith("<attrs") or frame.f_globals.get("__name__") == "attr._make"
 
 
 class FireironError(Exception):

@@ -364,3 +364,42 @@ def test_parts_of_k_without_any_k_write_zeros(k):
     right(program, 8, 8, k)
     before, _, assignment = program.cuda.partition("p_sh[warp")
     assert "fmaf(" in assignment and "if (warp" not in before and (k >= 16 or ": 0.0f" in assignment)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: MatMul.then(INNER)(np.ones((4, 4)), np.ones((4, 4))), "strategy is bound to a spec"),
+        (lambda: MatMul.then(INNER)(MatMul(4, 4, 4)(GL, GL, GL)(Kernel), np.ones((4, 4))), "got +'a spec, ndarray'"),
+        (lambda: MatMul.then(INNER)(), "missing a required argument: 'spec'"),
+        (lambda: MatMul(8, 8, 8, layout=RowMajor), "MatMul: got an unexpected keyword argument 'layout'\n  legal +MatMul\\(M, N, K, dtype"),
+        (lambda: MatMul(8, 8), "MatMul: missing a required argument: 'K'"),
+        (lambda: Reduction(8, 8), "Reduction: missing a required argument: 'P'"),
+        (lambda: MatMul.load(A), "load: missing a required argument: 'memory'\n  legal +load\\(operand, memory, move=None\\)"),
+        (lambda: MatMul.tile(8, 8).to(Block, Warp), "to: too many positional arguments"),
+        (lambda: MatMul.tile(8, 8).at(Tile).unrefine(Pad), "unrefine\\(Pad\\): tile\\(8, 8\\) has no such refinement"),
+        (lambda: MatMul.tile(8, 8).to(Block).at(Tile).unrefine(Unroll), "legal +To"),
+        (lambda: MatMul.tile(64, 64).then(Move.done()), "starts from Move, this chain from MatMul"),
+        (lambda: Move.tile(64, 64).then(Init.done()), "starts from Init, this chain from Move"),
+    ],
+)  # fmt: skip
+def test_calls_that_do_not_fit_are_refused_in_words(call, says):
+    with pytest.raises(FireironError, match=says) as caught:
+        call()
+    assert "test_regressions.py" in caught.value.at
+
+
+def test_arrays_by_name():
+    chain = MatMul.tile(8, 8).to(Block).then(INNER)
+    compiled = kernel(chain, 8, 8, 8).compile()
+    array = np.ones((8, 8), np.float32, order="F")
+    for call in (lambda: compiled(A=array, B=array), lambda: compiled(array, B=array)):
+        with pytest.raises(ArgumentError, match="B: arrays are passed by position"):
+            call()
+
+
+def test_operands_as_the_paper_names_them():
+    chain = MatMul.tile(8, 8).to(Block).split(8)
+    assert chain.load(MatMul.a, SH).load(MatMul.b, SH) == chain.load(A, SH).load(B, SH)
+    assert Move.tile(8, 8).to(Block).load(Move.src, SH) == Move.tile(8, 8).to(Block).load("src", SH)
+    assert (str(MatMul.c), repr(Move.dst), repr(Init.dst)) == ("C", "'dst'", "'dst'")
