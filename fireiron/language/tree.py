@@ -6,6 +6,7 @@ A decomposition is one pure function, `expand(spec, context)`: the children are 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -44,6 +45,10 @@ class Refinement:
 
     def __str__(self) -> str:
         return f"refine({self!r})"
+
+    def label(self) -> str:
+        """The refinement as it is written in a chain: Python that evaluates. Those of this package have methods, others have `refine`."""
+        return str(self) if type(self).__module__.partition(".")[0] == __name__.partition(".")[0] else f"refine({self!r})"
 
 
 @attrs.frozen
@@ -131,6 +136,14 @@ def _check_refinements(step: Decomposition, _field: Any, value: object) -> None:
     for one in value:
         if step.verb not in one.applies_to:
             raise DecompositionError(f"{type(one).__name__} does not refine {step.verb}", legal=one.applies_to, at=call_site())
+        kind = type(one)
+        if kind.plan is Refinement.plan and kind.rewrite is Refinement.rewrite:
+            raise DecompositionError(
+                f"{kind.__name__} overrides neither plan nor rewrite: it changes nothing",
+                got=[name for name in vars(kind) if inspect.isfunction(vars(kind)[name]) and not name.startswith("__")] or "no method",
+                hint="def plan(self, plan) or def rewrite(self, expansion, context); see CONTRIBUTING",
+                at=call_site(),
+            )
 
 
 def _refinement_order(refinement: Refinement) -> tuple[bool, str]:
@@ -189,7 +202,7 @@ class Decomposition:
     def label(self) -> str:
         """The step as it is written in a chain: Python that evaluates, refinements included."""
         plain = attrs.evolve(self, refinements=())
-        return f"then({plain!r})" + "".join(f".{refinement}" for refinement in self.refinements)
+        return f"then({plain!r})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def summary(self) -> str:
         """The step for listings; long texts left out."""
