@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from fireiron.check.races.loops import Lengths, Loops, decided
-from fireiron.check.races.places import Footprint, Pattern, Places, at, stages
+from fireiron.check.races.places import Footprint, Pattern, Places, Space, at, stages
 from fireiron.check.scene import Scene, Use
 from fireiron.ir import Barrier, Comment, Commit, Exec, For, Let, Stmt, Wait, statements, unknown
 from fireiron.values.expr import Expr, conjuncts, constant
@@ -61,6 +61,7 @@ class Site:
     """
 
     use: Use
+    space: Space
     loops: tuple[For, ...]
     guards: tuple[Expr, ...]
     scalar: tuple[Expr, ...]
@@ -141,7 +142,18 @@ class Tracer:
         bounded = tuple(base for base, bound in zip(use.access.base, use.access.bounds, strict=True) if bound is not None)
         needed = tuple(sorted(self.scene.needs((*parts, *bounded, *guards)) & ordered))
         stride = buffer.elements.high * buffer.dtype.bytes if buffer.memory == SH else 0
-        return Site(use, whole, guards, tuple(one for one in conditions if one not in guards), needed, stage, copy, stride, known)
+        return Site(
+            use,
+            self.places.space(use.access.buffer),
+            whole,
+            guards,
+            tuple(one for one in conditions if one not in guards),
+            needed,
+            stage,
+            copy,
+            stride,
+            known,
+        )
 
     def _footprint(self, site: Site, fixed: Mapping[str, int]) -> Footprint:
         values = {name: fixed[name] for name in site.needed}
@@ -150,7 +162,7 @@ class Tracer:
         if pattern is None:
             pattern = self.patterns[key] = self.places.pattern(site.use, site.copy, site.loops, values, site.guards, site.known)
         shift = at(site.stage, fixed) * site.stride if site.stride else 0
-        return self.places.space(site.use.access.buffer).footprint(pattern, shift)
+        return site.space.footprint(pattern, shift)
 
 
 _RULES: Mapping[type[Stmt], Callable[..., None]] = {
