@@ -101,7 +101,7 @@ from fireiron.matmul import matmul
 from fireiron.refine.align import Align
 from fireiron.refine.bands import Bands
 from fireiron.refine.converted import Converted
-from fireiron.refine.layout import Layout as DealOrder
+from fireiron.refine.layout import DealOrder
 from fireiron.refine.no_sync import NoSync
 from fireiron.refine.pad import Pad
 from fireiron.refine.permute import Permute

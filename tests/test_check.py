@@ -8,6 +8,7 @@ import time
 import attrs
 import numpy as np
 import pytest
+from guards import with_conditions
 from problems import NAMES, library
 
 from fireiron import *
@@ -15,7 +16,7 @@ from fireiron import ir
 from fireiron.check import Scene, check, check_banks, check_bounds, check_coalescing, check_races, check_resources, safety, table
 from fireiron.check.banks import wavefronts
 from fireiron.check.coalescing import sectors
-from fireiron.values.expr import ZERO, as_expr
+from fireiron.values.expr import ZERO, as_expr, less
 from fireiron.values.layout import Swizzle
 from fireiron.values.tensor import Mode
 
@@ -357,16 +358,13 @@ def test_unchecked_makes_warnings():
 # ---------------------------------------------------------------------------------------------- bounds
 
 
-def without_bound(dim):
-    return lambda access: attrs.evolve(access, bounds=tuple(None if d == dim else b for d, b in enumerate(access.bounds)))
-
-
 @pytest.mark.parametrize("sizes", [(1000, 500, 300), SYMBOLIC])
 def test_dropped_predicates_are_found(sizes):
     kernel = lowered(LISTING_2, *sizes)
     for buffer, write in (("A", False), ("B", False), ("C", True)):
         for dim in (0, 1):
-            planted = with_access(kernel, buffer, write, without_bound(dim))
+            extent = kernel.buffer(buffer).tensor.shape[dim]
+            planted = with_conditions(kernel, buffer, write, lambda one, extent=extent: None if one.right == extent else one)
             (finding,) = check_bounds(Scene(planted))
             assert finding.severity == "error" and finding.buffer == buffer and finding.details["dimension"] == dim
             assert finding.details["coordinate"] >= finding.details["extent"]
@@ -384,7 +382,7 @@ def test_wrong_bases_are_found(sizes):
 
 def test_loose_predicates_and_registers_are_found():
     kernel = lowered(LISTING_2, 1000, 500, 300)
-    loose = with_access(kernel, "A", False, lambda one: attrs.evolve(one, bounds=tuple(bound + 1 for bound in one.bounds)))
+    loose = with_conditions(kernel, "A", False, lambda one: less(one.left, one.right + 1))
     assert {one.buffer for one in check_bounds(Scene(loose))} == {"A"}
     registers = with_access(kernel, "a_rf", True, moved_base(0, lambda base: base + 1))
     assert [one.buffer for one in check_bounds(Scene(registers))] == ["a_rf"]
@@ -413,7 +411,7 @@ def test_vectors_across_the_edge_are_found():
     buffer = kernel.buffer("A")
     tensor = attrs.evolve(buffer.tensor, shape=(bound, buffer.tensor.shape[1]))
     wrong = with_buffer(kernel, "A", tensor=tensor)
-    planted = with_access(wrong, "A", False, lambda one: attrs.evolve(one, bounds=(bound, *one.bounds[1:])))
+    planted = with_conditions(wrong, "A", False, lambda one: less(one.left, bound))
     (finding,) = check_bounds(Scene(attrs.evolve(planted, symbols=(bound,))))
     assert finding.buffer == "A" and "moved at once" in finding.message
 

@@ -9,6 +9,7 @@ from fireiron.ir import Comment, Exec, Hole
 from fireiron.language.dividing import divide, loop_over
 from fireiron.language.tree import execution
 from fireiron.sim import simulate
+from fireiron.values.tensor import Tensor, whole_view
 
 
 @attrs.frozen
@@ -19,8 +20,60 @@ class Halves(Decomposition):
 
     def expand(self, spec, context):
         views, digits = divide(spec, {"m": (int(str(spec.size("m"))) // 2, None)}, "halves")
-        views, program, _ = loop_over(spec, views, digits, False, context, (Hole("body"),))
-        return Expansion((Child("body", spec.with_operands(**views)),), program)
+        draft = context.draft()
+        views, program, _ = loop_over(spec, views, digits, False, draft, (Hole("body"),))
+        return draft.expansion((Child("body", spec.with_operands(**views)),), program)
+
+
+def alone(expand):
+    """A decomposition of our own that only has an `expand`."""
+
+    class Own(Decomposition):
+        verb = "own"
+
+        def expand(self, spec, context):
+            return expand(spec, context)
+
+    return MatMul.tile(8, 8).to(Block).then(attrs.frozen(Own)()).tile(1, 1).to(Thread).split(1).tile(1, 1).done()
+
+
+def loop_without_a_draft(spec, context):
+    views, digits = divide(spec, {"m": (4, None)}, "own")
+    return loop_over(spec, views, digits, False, context, (Hole("body"),))
+
+
+def loop_that_is_not_said(spec, context):
+    views, digits = divide(spec, {"m": (4, None)}, "own")
+    views, program, _ = loop_over(spec, views, digits, False, context.draft(), (Hole("body"),))
+    return Expansion((Child("body", spec.with_operands(**views)),), program)
+
+
+def buffer_that_is_not_said(spec, context):
+    fresh = whole_view(Tensor("mine", spec.A.shape, float32, SH, ColMajor))
+    return Expansion((Child("body", spec.with_operands(A=fresh)),), (Hole("body"),))
+
+
+@pytest.mark.parametrize(
+    ("expand", "says"),
+    [
+        (lambda spec, context: None, "must return an Expansion"),
+        (lambda spec, context: Expansion((Child("body", spec),), (Hole("inner"),)), "holes of its program are not its children"),
+        (lambda spec, context: Expansion((Child("body", spec),), ()), "holes of its program are not its children"),
+        (lambda spec, context: Expansion((Child("body", spec),), (Hole("body"), Hole("body"))), "holes of its program"),
+        (lambda spec, context: Expansion((Child("body", spec), Child("body", spec)), (Hole("body"),)), "share a name"),
+        (lambda spec, context: context.fresh("k"), "names are made in a draft"),
+        (lambda spec, context: context.let("half", context.thread // 2), "names are made in a draft"),
+        (lambda spec, context: context.unit(Warp, Block), "names are made in a draft"),
+        (loop_without_a_draft, "names are made in a draft"),
+        (loop_that_is_not_said, "makes the names m, which its Expansion does not say"),
+        (buffer_that_is_not_said, "makes the names mine, which its Expansion does not say"),
+    ],
+)
+def test_expansions_that_break_the_contract_are_refused(expand, says):
+    """By an error of the project that names the class, the line of the strategy and what to do."""
+    with pytest.raises(DecompositionError, match=says) as caught:
+        _ = alone(expand)(MatMul(8, 8, 8)(GL, GL, GL)(Kernel)).program().tree
+    assert "tests/test_extensions.py" in str(caught.value)
 
 
 @attrs.frozen

@@ -304,7 +304,7 @@ def _elements(scene: Scene, local: Local, uses: Sequence[Use]) -> Array | None:
     for use in uses:
         guards, _ = scene.guards(use.statement, frozenset({"thread", *(loop.var.name for loop in use.loops)}))
         needed = scene.needs((*local.parts[use.access.base], *guards))
-        axes = scene.loop_axes(use.loops, needed, MANY // scene.kernel.threads)
+        axes = scene.loop_axes(use.loops, needed, MANY // scene.kernel.workers)
         if axes is None:
             return None
         frame = scene.frame([("thread", scene.threads), *axes])

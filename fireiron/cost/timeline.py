@@ -14,7 +14,7 @@ import numpy as np
 
 from fireiron.cost.amounts import Operation
 from fireiron.cost.work import Work
-from fireiron.ir import BLOCK_SCOPE, Barrier, Commit, Exec, For, Stmt, Wait
+from fireiron.ir import BLOCK_SCOPE, Barrier, Comment, Commit, Exec, For, Let, Stmt, Wait, unknown
 from fireiron.values.expr import Expr, conjuncts, constant
 
 MOST_WALKED = 24
@@ -84,8 +84,10 @@ class Clock:
                 case Barrier():
                     self._wait(self.stored, "copies")
                     self.now += self.latencies.barrier if statement.scope == BLOCK_SCOPE else 1.0
-                case _:
+                case Let() | Comment():
                     pass
+                case _:
+                    raise unknown(statement, "the cost model")
 
     def _wait(self, until: float, why: str) -> None:
         if until > self.now:
@@ -125,7 +127,7 @@ class Clock:
         for loop in inner:
             count *= self.work.extent(loop)
         names = {loop.var.name for loop in inner}
-        for condition in conjuncts(statement.active):
+        for condition in conjuncts(statement.performed):
             if constant(condition) is not None:
                 continue
             roots = self.work.scene.roots(condition)
@@ -141,7 +143,7 @@ class Clock:
         frame = self.work.scene.frame(axes, self.values)
         mask = np.ones(frame.shape, dtype=bool)
         known = self.values.keys() | {name for name, _ in axes}
-        for condition in conjuncts(statement.active):
+        for condition in conjuncts(statement.performed):
             if self.work.scene.roots(condition) <= known:
                 mask = mask & np.asarray(frame.full(condition), dtype=bool)
         return int(mask.sum())
@@ -197,7 +199,7 @@ class Clock:
 
 def _batch(loop: For) -> tuple[Exec, tuple[For, ...]] | None:
     """The statement of a nest of loops around one statement only."""
-    inner = [one for one in loop.body if isinstance(one, (For, Exec, Barrier, Commit, Wait))]
+    inner = [one for one in loop.body if not isinstance(one, (Let, Comment))]
     if len(inner) != 1:
         return None
     if isinstance(inner[0], Exec):

@@ -17,8 +17,8 @@ import numpy as np
 from fireiron.check.scene import Scene
 from fireiron.cost.accesses import WARP, Accesses
 from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
-from fireiron.errors import ArgumentError
-from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Buffer, Comment, Exec, For, Kernel, Let, Stmt
+from fireiron.errors import ArgumentError, shown
+from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Stmt, Wait, execs, unknown
 from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, conjuncts, constant
 from fireiron.values.machine import GL, SH
@@ -47,7 +47,7 @@ class Work:
         self.sizes = checked_sizes(kernel, sizes or {})
         self.fixed = {**self.sizes, "block": 0}
         self.grid = int(kernel.grid.evaluate(self.sizes))
-        self.warps = -(-kernel.threads // WARP)
+        self.warps = -(-kernel.workers // WARP)
         self.operations: dict[int, Operation] = {}
         self.traffic: list[Traffic] = []
         self.accesses = Accesses(self.scene, self.fixed, self.extent)
@@ -92,8 +92,10 @@ class Work:
                 case Barrier(scope=scope):
                     times = self._times(loops)
                     total = total + Amounts(instructions=self.warps * times, barriers=times if scope == BLOCK_SCOPE else 0.0)
-                case _:
+                case Let() | Comment() | Commit() | Wait():
                     pass
+                case _:
+                    raise unknown(statement, "the cost model")
         return total
 
     def _times(self, loops: Sequence[For]) -> float:
@@ -102,7 +104,7 @@ class Work:
     def _executions(self, statement: Exec, loops: tuple[For, ...]) -> float:
         """How often the threads that take part execute a statement; conditions that depend on the block count as true."""
         known = frozenset({*(loop.var.name for loop in loops), *self.sizes})
-        conditions = [one for one in conjuncts(statement.active) if self.scene.roots(one) <= known]
+        conditions = [one for one in conjuncts(statement.performed) if self.scene.roots(one) <= known]
         needed = self.scene.needs(conditions)
         outer = self._times([loop for loop in loops if loop.var.name not in needed])
         inner = [(loop.var.name, self.extent(loop)) for loop in loops if loop.var.name in needed]
@@ -120,7 +122,7 @@ class Work:
     def _operation(self, statement: Exec, loops: tuple[For, ...]) -> Operation:
         """The amounts of one execution by all warps of a block."""
         active, threads, warps = self._active(statement, loops)
-        units = threads / (statement.spec.level.threads or self.kernel.threads)
+        units = threads / (statement.spec.level.threads or self.kernel.workers)
         amounts = self._arithmetic(statement, units, warps)
         placed = [(position, one) for position, one in enumerate(statement.accesses) if self._buffer(one).memory in (GL, SH)]
         if not placed and not amounts.flops:
@@ -134,7 +136,8 @@ class Work:
             if access.write and self._reads_old(statement):
                 memory = memory + attrs.evolve(part, l2_read=part.l2_written, l2_written=0.0)
         issued = memory.memory / 2 if statement.asynchronous else memory.memory  # one instruction, two operands
-        guards = sum(bound is not None for access in statement.accesses for bound in access.bounds) + (constant(statement.active) != 1)
+        tests = {piece.condition for pieces in statement.pieces for piece in pieces} | {statement.active, statement.guard}
+        guards = sum(len(conjuncts(one)) for one in tests)
         amounts = amounts + memory + Amounts(instructions=issued + guards * warps, touched=self._touched(statement, warps))
         return self._described(statement, amounts, warps)
 
@@ -155,9 +158,11 @@ class Work:
 
     def _active(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Array, float, float]:
         """Which threads take part by conditions on threads, `(threads, samples)` (None: all), how many, and in how many warps."""
-        conditions = [one for one in conjuncts(statement.active) if "thread" in (roots := self.scene.roots(one)) and "block" not in roots]
+        conditions = [
+            one for one in conjuncts(statement.performed) if "thread" in (roots := self.scene.roots(one)) and "block" not in roots
+        ]
         if not conditions:
-            return None, float(self.kernel.threads), float(self.warps)
+            return None, float(self.kernel.workers), float(self.warps)
         frame = self.accesses.frame(loops)
         mask = np.ones(frame.shape, dtype=bool)
         for condition in conditions:
@@ -249,7 +254,7 @@ def checked_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
             raise ArgumentError(f"{name}={value}: the kernel has no such size", legal=list(wanted) or "none")
         if isinstance(value, bool) or not isinstance(value, int) or not symbol.low <= value <= symbol.high or value % symbol.multiple_of:
             legal = f"{symbol.low} <= {name} <= {symbol.high}, a multiple of {symbol.multiple_of}"
-            raise ArgumentError(f"{name}={value!r}", legal=legal)
+            raise ArgumentError(f"{name}={shown(value)}", legal=legal)
     missing = [name for name in wanted if name not in sizes]
     if missing:
         example = ", ".join(f"{name!r}: 4096" for name in missing)
@@ -282,20 +287,12 @@ def _phases(kernel: Kernel) -> Iterator[Phase]:
         yield Phase(name, tuple(body), number > last and any(_writes_global(kernel, one) for one in body))
 
 
-def _inner(statement: Stmt) -> Iterator[Exec]:
-    if isinstance(statement, Exec):
-        yield statement
-    elif isinstance(statement, For):
-        for one in statement.body:
-            yield from _inner(one)
-
-
 def _writes_global(kernel: Kernel, statement: Stmt) -> bool:
-    return any(one.write and kernel.buffer(one.buffer).memory == GL for inner in _inner(statement) for one in inner.accesses)
+    return any(one.write and kernel.buffer(one.buffer).memory == GL for inner, _ in execs((statement,)) for one in inner.accesses)
 
 
 def _multiplies(statement: Stmt) -> bool:
-    return any(len(inner.spec.operands) > 2 for inner in _inner(statement))
+    return any(len(inner.spec.operands) > 2 for inner, _ in execs((statement,)))
 
 
 def _on_tensor_cores(statement: Exec) -> bool:

@@ -72,8 +72,9 @@ class Load(Decomposition):
         swizzle = plan.swizzle
         if callable(swizzle) and not isinstance(swizzle, Swizzle):
             swizzle = swizzle(_leading(layout, shape, plan.pad), dtype.bytes)
-        name = context.fresh(f"{_root(view.tensor.name)}_{self.memory.label}")
-        copies, copy = copies_of(self.memory, spec, context)
+        draft = context.draft()
+        name = draft.fresh(f"{_root(view.tensor.name)}_{self.memory.label}")
+        copies, copy = copies_of(self.memory, spec, draft)
         tensor = Tensor(
             name, view.shape, dtype, self.memory, _checked(layout, shape), plan.pad, plan.align, swizzle, copies, plan.reuse,
             origin=context.origin,
@@ -88,7 +89,7 @@ class Load(Decomposition):
         program: tuple[Stmt, ...] = (note, Hole("move"), Hole("body"))
         if plan.no_sync is not None:
             program = (note, Hole("move"), SyncPoint(False, name, context.origin), Hole("body"))
-        return Expansion(children, program)
+        return draft.expansion(children, program)
 
     def _dtype(self, spec: Spec, view: View, plan: LoadPlan) -> DType:
         if not plan.converted:

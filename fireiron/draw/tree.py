@@ -11,7 +11,7 @@ from fireiron.compiler import Program
 from fireiron.draw import colours
 from fireiron.draw.shapes import INK, PALE, Line, Page, Picture, Rect, text_width, wrapped
 from fireiron.inspect.show import main_child, short
-from fireiron.ir import Barrier, For, Kernel, Stmt, execs, statements
+from fireiron.ir import Barrier, For, Kernel, Stmt, execs, located, statements
 from fireiron.language.tree import Node
 from fireiron.spec import Spec
 from fireiron.values.expr import constant
@@ -80,13 +80,12 @@ def _facts(program: Program) -> Facts:
     return Facts(kernel.threads, str(kernel.grid), barriers, _buffer_sizes(kernel), copies, tuple(lines))
 
 
-def _barriers(body: Sequence[Stmt], loop: str = "") -> Iterator[tuple[str, str]]:
+def _barriers(body: Sequence[Stmt]) -> Iterator[tuple[str, str]]:
     """`(innermost loop, what the barrier is for)` in program order."""
-    for statement in body:
+    for statement, around in located(body):
         if isinstance(statement, Barrier):
-            yield loop, f"{statement.scope} barrier" + (f" ({statement.reason})" if statement.reason else "")
-        elif isinstance(statement, For):
-            yield from _barriers(statement.body, statement.var.name)
+            loops = [one.var.name for one in around if isinstance(one, For)]
+            yield loops[-1] if loops else "", f"{statement.scope} barrier" + (f" ({statement.reason})" if statement.reason else "")
 
 
 def _counted(texts: Sequence[str]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from fireiron.errors import DecompositionError
 from fireiron.executable.by_lanes import shape_mismatch, statements_by_lanes, tile_of
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
-from fireiron.language.tree import Context, Executable, Mismatch
+from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import InitSpec, MoveSpec, Spec
 from fireiron.values.machine import GL, RF, SH, Architecture
 
@@ -59,8 +59,8 @@ class LaneMove(Executable):
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         return self.mismatches(spec, context.architecture) or _follow_mismatches(spec, context)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, context, dict.fromkeys(spec.operands, _required(spec, context)))
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, draft, dict.fromkeys(spec.operands, _required(spec, draft)))
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
         return list(printer.copy(statement))
@@ -86,8 +86,8 @@ class LaneInit(Executable):
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         return self.mismatches(spec, context.architecture) or _follow_mismatches(spec, context)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, context, {"dst": _required(spec, context)})
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, draft, {"dst": _required(spec, draft)})
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
         assert isinstance(statement.spec, InitSpec)

@@ -22,7 +22,7 @@ from fireiron.executable.by_lanes import (
 from fireiron.executable.ldmatrix import received, registers_mismatch
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
-from fireiron.language.tree import Context, Executable, Mismatch
+from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import MoveSpec, Spec
 from fireiron.values.machine import RF, Architecture, Warp, bfloat16, float16
 
@@ -64,8 +64,8 @@ class MovMatrix(Executable):
             found += () if held is None else registers_mismatch(lane_map, held)
         return tuple(found)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, context, self.maps())
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, draft, self.maps(), vectors=(2, 2))
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
         (source,), (target,) = (printer.words(access, statement) for access in statement.accesses)

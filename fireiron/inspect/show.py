@@ -9,7 +9,7 @@ import attrs
 
 from fireiron.compiler import Program
 from fireiron.executable.micro_kernel import MicroKernel
-from fireiron.ir import Barrier, Buffer, Exec, For, Kernel, Stmt, execs
+from fireiron.ir import Barrier, Buffer, Exec, For, Kernel, Stmt, execs, located
 from fireiron.language.substrategy import default_copy
 from fireiron.language.tree import Decomposition, Node
 from fireiron.values.expr import Expr, constant
@@ -166,13 +166,12 @@ def micro_kernels(kernel: Kernel) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.instruction.name for one, _ in execs(kernel.body) if isinstance(one.instruction, MicroKernel)))
 
 
-def barriers(body: Iterable[Stmt], loops: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+def barriers(body: Iterable[Stmt]) -> Iterator[tuple[str, str]]:
     """`(scope, where)` of each barrier in program order."""
-    for statement in body:
+    for statement, around in located(body):
         if isinstance(statement, Barrier):
+            loops = [one.var.name for one in around if isinstance(one, For)]
             yield str(statement.scope), f"in the loop over {', '.join(loops)}" if loops else "once"
-        elif isinstance(statement, For):
-            yield from barriers(statement.body, (*loops, statement.var.name))
 
 
 def _buffer_row(buffer: Buffer) -> tuple[str, str, str, str, str]:

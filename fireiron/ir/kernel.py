@@ -35,8 +35,18 @@ class Instruction(Protocol):
         """The name in listings and messages."""
         ...
 
+    @property
+    def tests_edges(self) -> bool:
+        """Whether its text is told how many elements of each operand lie inside, and tests them itself: no `pieces` for it."""
+        ...
+
+    @property
+    def packs(self) -> bool:
+        """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
+        ...
+
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        """The lines of CUDA C++ for one `Exec`, without the guard of its `active` condition."""
+        """The lines of CUDA C++ for one `Exec`, without the test of its `active` condition and its `guard`."""
         ...
 
 
@@ -68,6 +78,13 @@ class Access:
     def shape(self) -> tuple[int, ...]:
         """Elements per dimension."""
         return tuple(_extent(modes) for modes in self.modes)
+
+    @property
+    def reach(self) -> tuple[int, ...]:
+        """The largest offset of an element from `base`, per dimension."""
+        if self.points:
+            return tuple(max(offsets) for offsets in zip(*self.points, strict=True))
+        return tuple(offsets[-1] for offsets in _offsets(self.modes))
 
     def elements(self) -> tuple[tuple[int, ...], ...]:
         """Offsets from `base` of all elements: as an instruction numbers them, else the first dimension fastest."""
@@ -121,6 +138,12 @@ def _extent(modes: tuple[Mode, ...]) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _elements(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    return tuple(point[::-1] for point in itertools.product(*reversed(_offsets(modes))))
+
+
+@functools.lru_cache(maxsize=4096)
+def _offsets(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """The offsets of a tile's elements along each dimension, in ascending order of the modes' digits."""
     axes = []
     for dim in modes:
         offsets = [0]
@@ -128,8 +151,8 @@ def _elements(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...
             size, stride = constant(mode.size), constant(mode.stride)
             assert size is not None and stride is not None
             offsets = [offset + index * stride for index in range(size) for offset in offsets]
-        axes.append(offsets)
-    return tuple(tuple(reversed(point)) for point in itertools.product(*reversed(axes)))
+        axes.append(tuple(offsets))
+    return tuple(axes)
 
 
 @attrs.frozen(cache_hash=True)
@@ -225,6 +248,12 @@ class Stmt:
         """The expressions of the statement itself, without those of its children."""
         return ()
 
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Stmt:
+        """The statement with variables replaced in its own expressions, not in its children's."""
+        if self.expressions:
+            raise unknown(self, "substitution")
+        return self
+
 
 def unknown(statement: Stmt, reader: str) -> VerificationError:
     """The error of a pass or reader that meets a kind of statement it has no rule for."""
@@ -260,6 +289,10 @@ class Let(Stmt):
         """Its value."""
         return (self.value,)
 
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Let:
+        """The name for the value with variables replaced."""
+        return attrs.evolve(self, value=self.value.substitute(values))
+
 
 @attrs.frozen(cache_hash=True)
 class For(Stmt):
@@ -294,6 +327,10 @@ class For(Stmt):
         """Its extent."""
         return (self.extent,)
 
+    def substitute(self, values: Mapping[Var, Expr | int]) -> For:
+        """The loop over the extent with variables replaced."""
+        return attrs.evolve(self, extent=self.extent.substitute(values))
+
 
 class Completion(enum.Enum):
     """When what a statement does is done.
@@ -307,6 +344,30 @@ class Completion(enum.Enum):
 
 
 @attrs.frozen(cache_hash=True)
+class Piece:
+    """Elements of an access that one load or store takes: `width` of them from number `first` on, as `Access.elements` counts.
+
+    They are touched where `condition` holds, beside the statement's `active` and `guard`: elsewhere those of an input are not
+    read and count as zero, and those of an output keep their values. They lie side by side, the first at a multiple of
+    `width` elements.
+    """
+
+    first: int
+    width: int = 1
+    condition: Expr = TRUE
+
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Piece:
+        """The piece with variables replaced in its condition."""
+        return self if self.condition == TRUE else attrs.evolve(self, condition=self.condition.substitute(values))
+
+
+@functools.lru_cache(maxsize=1024)
+def whole_pieces(count: int, width: int) -> tuple[Piece, ...]:
+    """The pieces of an access of `count` elements that are touched without condition."""
+    return tuple(Piece(first, width) for first in range(0, count, width))
+
+
+@attrs.frozen(cache_hash=True)
 class Exec(Stmt):
     """Each thread for which `active` holds performs `spec` on the elements that `accesses` name.
 
@@ -316,6 +377,11 @@ class Exec(Stmt):
     after storage is known; one element each if empty). `scratch` is shared
     memory of the statement's own. `lane_maps` say, for an instruction of a warp, which element of its tile each lane's
     accesses name, per operand. `completion` says when its effect is there, if not at once.
+
+    The pass `guard` says who stores: `guard` is a condition, beside `active`, without which the statement does nothing, and
+    `pieces` are, per operand, all elements in the parts by which they are loaded or stored, each with its own condition. From then
+    on these decide, and no longer the bounds of the accesses. Only a statement whose instruction `tests_edges` has no pieces:
+    its text is told the bounds.
     """
 
     instruction: Instruction
@@ -328,12 +394,31 @@ class Exec(Stmt):
     scratch: Tensor | None = None
     lane_maps: tuple[Any, ...] = ()
     completion: Completion = Completion.NONE
+    guard: Expr = TRUE
+    pieces: tuple[tuple[Piece, ...], ...] = ()
     origin: str | None = attrs.field(default=None, eq=False)
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
         """Its conditions and the expressions of its accesses."""
-        return (self.active, self.accumulate, *(value for access in self.accesses for value in access.expressions()))
+        tested = (piece.condition for pieces in self.pieces for piece in pieces if piece.condition != TRUE)
+        return (self.active, self.guard, self.accumulate, *(value for access in self.accesses for value in access.expressions()), *tested)
+
+    @property
+    def performed(self) -> Expr:
+        """The condition under which a thread performs it: it takes part, and something of what it writes lies inside."""
+        return all_of((self.active, self.guard))
+
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Exec:
+        """The statement with variables replaced in its conditions and accesses."""
+        return attrs.evolve(
+            self,
+            accesses=tuple(access.substitute(values) for access in self.accesses),
+            active=self.active.substitute(values),
+            accumulate=self.accumulate.substitute(values),
+            guard=self.guard.substitute(values),
+            pieces=tuple(tuple(piece.substitute(values) for piece in pieces) for pieces in self.pieces),
+        )
 
     @property
     def asynchronous(self) -> bool:
@@ -351,8 +436,17 @@ class Exec(Stmt):
         return self.spec.atomic
 
     def width(self, position: int) -> int:
-        """Elements that one load or store instruction takes at an operand."""
+        """The most elements that one load or store instruction takes at an operand."""
+        if self.pieces:
+            return max(piece.width for piece in self.pieces[position])
         return self.vectors[position] if self.vectors else 1
+
+    def conditions(self, position: int) -> tuple[Expr, ...]:
+        """For each element of an operand, the condition beside `active` and `guard` under which it is touched."""
+        if self.pieces:
+            return tuple(piece.condition for piece in self.pieces[position] for _ in range(piece.width))
+        access = self.accesses[position]
+        return tuple(access.inside(offset) for offset in access.elements())
 
     @property
     def operands(self) -> dict[str, Access]:
@@ -423,10 +517,10 @@ class SyncPoint(Stmt):
 class Kernel:
     """A whole kernel.
 
-    `grid` blocks of `threads` threads; `buffers` by name, parameters first; `symbols` are the run-time sizes, parameters
-    too. `body` is the program. `facts` are conditions on sizes that the launcher checks. `unchecked` are the reasons by
-    which a user took a check upon himself. `title` and `notes` go into the header of the printed kernel. `zeroed` names the
-    outputs that blocks add to: whoever launches sets them to zero before.
+    `grid` blocks of `threads` threads, of which tiles are dealt to the first `workers`: these run `body`. `buffers` by name,
+    parameters first; `symbols` are the run-time sizes, parameters too. `body` is the program. `facts` are conditions on sizes
+    that the launcher checks. `unchecked` are the reasons by which a user took a check upon himself. `title` and `notes` go into
+    the header of the printed kernel. `zeroed` names the outputs that blocks add to: whoever launches sets them to zero before.
     """
 
     name: str
@@ -443,11 +537,12 @@ class Kernel:
     shared_bytes: int = 0
     resident: int = 0
     zeroed: tuple[str, ...] = ()
+    workers: int = attrs.field(default=attrs.Factory(lambda kernel: kernel.threads, takes_self=True), kw_only=True)
 
     @property
     def thread(self) -> Var:
-        """The variable of a thread's number in its block."""
-        return Var(THREAD.name, 0, self.threads - 1)
+        """The variable of the number, in its block, of a thread to which tiles are dealt."""
+        return Var(THREAD.name, 0, self.workers - 1)
 
     @property
     def block(self) -> Var:
@@ -485,6 +580,16 @@ def rewritten(body: Iterable[Stmt], rewrite: Callable[[Stmt], Sequence[Stmt]]) -
                 statement = statement.rebuilt(others)
         result += rewrite(statement)
     return tuple(result)
+
+
+def edited(body: Iterable[Stmt], edit: Callable[[Exec], Exec]) -> tuple[Stmt, ...]:
+    """The program with each `Exec` replaced by what `edit` makes of it."""
+    return rewritten(body, lambda statement: (edit(statement) if isinstance(statement, Exec) else statement,))
+
+
+def substituted(body: Iterable[Stmt], values: Mapping[Var, Expr | int]) -> tuple[Stmt, ...]:
+    """The program with variables replaced everywhere."""
+    return rewritten(body, lambda statement: (statement.substitute(values),))
 
 
 def filled(program: Iterable[Stmt], holes: Mapping[str, tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
@@ -540,6 +645,10 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
     Names are bound before use and once; accesses fit their buffers and the specs; conditions are truth values; loop
     extents do not depend on the thread. With `final`, no hole and no sync point is left.
     """
+    if kernel.threads != kernel.workers:
+        raise VerificationError(
+            f"a block has {kernel.threads} threads, tiles are dealt to {kernel.workers}: no statement says what the others do"
+        )
     scope = {kernel.block, kernel.thread, *kernel.symbols}
     names = [buffer.name for buffer in kernel.buffers]
     if len(set(names)) != len(names):
@@ -566,7 +675,7 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: frozenset[Var], 
                     raise VerificationError(f"loop variable {var} ends at {var.high}, its loop at {extent.high - 1}")
                 _verify_list(kernel, statement.body, scope | {var}, divergent, final)
             case Exec():
-                _verify_exec(kernel, statement, scope)
+                _verify_exec(kernel, statement, scope, final)
             case Hole(child=child) if final:
                 raise VerificationError(f"hole {child} was not filled")
             case SyncPoint(subject=subject) if final:
@@ -592,10 +701,10 @@ def _bound(value: Expr, scope: frozenset[Var], where: str) -> None:
         raise VerificationError(f"{where}: {', '.join(sorted(var.name for var in free))} is not bound in {value}")
 
 
-def _verify_exec(kernel: Kernel, statement: Exec, scope: frozenset[Var]) -> None:
+def _verify_exec(kernel: Kernel, statement: Exec, scope: frozenset[Var], final: bool) -> None:
     where = f"{statement.instruction.name} {statement.spec}"
-    _bound(statement.active, scope, where)
-    _bound(statement.accumulate, scope, where)
+    for condition in (statement.active, statement.guard, statement.accumulate):
+        _bound(condition, scope, where)
     if len(statement.accesses) != len(statement.spec.operands):
         raise VerificationError(f"{where}: {len(statement.accesses)} accesses for {len(statement.spec.operands)} operands")
     table = buffer_table(kernel)
@@ -611,3 +720,25 @@ def _verify_exec(kernel: Kernel, statement: Exec, scope: frozenset[Var]) -> None
             raise VerificationError(f"{where}: {len(statement.lane_maps)} lane maps for {len(statement.accesses)} accesses")
         if access.write and table[access.buffer].parameter and not table[access.buffer].written:
             raise VerificationError(f"{where}: writes the input {access.buffer}")
+    if statement.pieces:
+        _verify_pieces(statement, scope, where)
+    elif final and not statement.collective and not statement.instruction.tests_edges:
+        raise VerificationError(f"{where}: nothing says which of its elements are stored", hint="the pass guard comes last")
+
+
+def _verify_pieces(statement: Exec, scope: frozenset[Var], where: str) -> None:
+    """The pieces of each operand are all of its elements, each once and in order, under conditions that are bound."""
+    if len(statement.pieces) != len(statement.accesses):
+        raise VerificationError(f"{where}: pieces of {len(statement.pieces)} operands for {len(statement.accesses)} accesses")
+    for access, pieces in zip(statement.accesses, statement.pieces, strict=True):
+        count, reached = len(access.elements()), 0
+        for piece in pieces:
+            if piece.first != reached or piece.width < 1:
+                raise VerificationError(f"{where}: element {reached} of {access.buffer} is followed by a piece {piece}")
+            reached += piece.width
+            if piece.condition != TRUE:
+                _bound(piece.condition, scope, where)
+                if piece.condition.low < 0 or piece.condition.high > 1:
+                    raise VerificationError(f"{where}: {piece.condition} is no condition")
+        if reached != count:
+            raise VerificationError(f"{where}: the pieces of {access.buffer} have {reached} elements, the access {count}")

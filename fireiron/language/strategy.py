@@ -23,14 +23,14 @@ from fireiron.decomp.load import Load
 from fireiron.decomp.split import Split
 from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Tile
-from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site, shown
 from fireiron.language.substrategy import require_steps
 from fireiron.language.tree import Decomposition, Refinement
 from fireiron.language.tunable import Derived, Tunable, count, resolve, tunables_in
 from fireiron.refine.align import Align
 from fireiron.refine.bands import Bands
 from fireiron.refine.converted import Converted
-from fireiron.refine.layout import Layout
+from fireiron.refine.layout import DealOrder
 from fireiron.refine.no_sync import NoSync
 from fireiron.refine.pad import MOST as MOST_PAD
 from fireiron.refine.pad import Pad
@@ -48,8 +48,7 @@ from fireiron.spec import Init, InitSpec, MatMul, MoveSpec, Spec, Starter
 from fireiron.spec import Move as MoveStart
 from fireiron.specs.verbs import Verbs
 from fireiron.values.expr import Expr, Var, as_expr
-from fireiron.values.layout import Layout as ShapeStride
-from fireiron.values.layout import Swizzle
+from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import Level, as_integer
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
 
@@ -138,10 +137,19 @@ class Strategy(Verbs):
 
         Without an architecture it is made for the current GPU, and where there is none for `"sm_90"`, as `cuda()` does. `options` are
         further options of NVRTC: `("--use_fast_math",)`, `("--generate-line-info",)`; the simulator knows nothing of them.
+
+        All that can be wrong with the kernel is said here, not at the first call: it is lowered, checked and printed, and compiled
+        where an NVRTC that serves the target is installed, with a GPU or without (`fireiron[check]`; the compile cache keeps the result).
+
+        Raises: an error of the language where the kernel cannot be made, LaunchError where NVRTC refuses it.
         """
         from fireiron.gpu.kernel import CompiledKernel, architecture_here
 
-        return CompiledKernel(self.program(architecture_here() if architecture is None else architecture), options)
+        program = self.program(architecture_here() if architecture is None else architecture)
+        try:
+            return CompiledKernel(program, options).ready()
+        except FireironError as error:
+            raise error.with_traceback(None) from None  # it says where in the strategy; frames of this package would bury that
 
     # ------------------------------------------------------------------------------------------ changing
 
@@ -209,7 +217,7 @@ class Strategy(Verbs):
                 raise ArgumentError(f"with_({name}={value}): no such tunable", legal=known or "none", at=call_site())
             number = as_integer(value)
             if number is None or number not in known[name].values:
-                raise ArgumentError(f"with_({name}={value!r}): not among its values", legal=known[name].values, at=call_site())
+                raise ArgumentError(f"with_({name}={shown(value)}): not among its values", legal=known[name].values, at=call_site())
             numbers[name] = number
         others = tuple(attrs.evolve(one, steps=resolve(one.steps, numbers)) for one in self.others)
         return attrs.evolve(self, steps=resolve(self.steps, numbers), others=others)
@@ -286,7 +294,7 @@ class Cursor:
         return attrs.evolve(self.strategy, steps=(*steps[: self.position], step, *steps[self.position + 1 :]))
 
 
-class Tiled(Strategy):
+class TileStrategy(Strategy):
     """A chain that ends with `tile`."""
 
     def to(self, level: Level) -> Self:
@@ -305,7 +313,7 @@ class Tiled(Strategy):
 
         Legal on a tile that is dealt with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
         """
-        return self.refine(Layout(order))
+        return self.refine(DealOrder(order))
 
     def swizzle(self, permutation: Expr | Callable[[Expr], Any]) -> Self:
         """Unit `uid` takes tile `permutation(uid)`; refused where that is no permutation.
@@ -339,7 +347,7 @@ class Tiled(Strategy):
         return self.refine(Unchecked(reason))
 
 
-class Splitted(Strategy):
+class SplitStrategy(Strategy):
     """A chain that ends with `split`."""
 
     def unroll(self) -> Self:
@@ -371,7 +379,7 @@ class Splitted(Strategy):
         return self.refine(Unchecked(reason))
 
 
-class Parted(Strategy):
+class SplitKStrategy(Strategy):
     """A chain that ends with `split_k`."""
 
     def pad(self, elements: int) -> Self:
@@ -389,7 +397,7 @@ class Parted(Strategy):
         return self.refine(Unchecked(reason))
 
 
-class Loaded(Strategy):
+class LoadStrategy(Strategy):
     """A chain that ends with `load`."""
 
     def no_sync(self) -> Self:
@@ -400,7 +408,7 @@ class Loaded(Strategy):
         """
         return self.refine(NoSync())
 
-    def storage_layout(self, layout: MatrixLayout | ShapeStride) -> Self:
+    def storage_layout(self, layout: MatrixLayout | Layout) -> Self:
         """Store the new buffer row- or column-major, or as a hierarchical `shape:stride` layout says.
 
         Legal for a layout whose shape is the buffer's. rewrite: A_sh[k][m] --> A_sh[m][k]
@@ -459,7 +467,7 @@ class Loaded(Strategy):
         return self.refine(Unchecked(reason))
 
 
-class Epiloged(Strategy):
+class EpilogStrategy(Strategy):
     """A chain that ends with `epilog`."""
 
     def unchecked(self, reason: str) -> Self:
@@ -561,7 +569,7 @@ def _applied(function: Callable[[Expr], Any]) -> Any:
 
 
 def parse_permutation(text: str) -> Expr:
-    """An expression over `uid` from its text: integers, `+ - * // % & | ^ << >>` and parentheses."""
+    """An expression over `uid` from its text: integers, `+ - * // % & | ^ << >>`, masks such as `~7`, and parentheses."""
     operators: Mapping[type, Callable[[Any, Any], Any]] = {
         ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
         ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.LShift: operator.lshift,
@@ -571,11 +579,15 @@ def parse_permutation(text: str) -> Expr:
     def build(node: ast.AST) -> Any:
         if isinstance(node, ast.BinOp) and type(node.op) in operators:
             return operators[type(node.op)](build(node.left), build(node.right))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant) and as_integer(node.operand.value) is not None:
+            number = operator.index(node.operand.value)  # type: ignore[arg-type]
+            if isinstance(node.op, (ast.USub, ast.Invert)):
+                return as_expr(-number if isinstance(node.op, ast.USub) else ~number)
         if isinstance(node, ast.Name) and node.id == "uid":
             return UID
         if isinstance(node, ast.Constant) and as_integer(node.value) is not None:
             return as_expr(node.value)
-        raise ArgumentError(f"swizzle({text[:60]!r}): cannot be read", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site())
+        raise ArgumentError(f"swizzle({text[:60]!r}): cannot be read", legal="uid, integers, + - * // % & | ^ << >> ~7 ( )", at=call_site())
 
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise ArgumentError(f"swizzle: no text of at most {MOST_TEXT} characters", got=str(text)[:80], at=call_site())
@@ -585,11 +597,11 @@ def parse_permutation(text: str) -> Expr:
         raise error.located(at=call_site()) from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ArgumentError(
-            f"swizzle({text[:60]!r}): no expression", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site()
+            f"swizzle({text[:60]!r}): no expression", legal="uid, integers, + - * // % & | ^ << >> ~7 ( )", at=call_site()
         ) from None
 
 
 __all__ = [
-    "Cursor", "Derived", "Epiloged", "Loaded", "Parted", "Split", "Splitted", "Strategy", "Tile", "Tiled", "Tunable", "appended",
-    "parse_permutation",
+    "Cursor", "Derived", "EpilogStrategy", "LoadStrategy", "Split", "SplitKStrategy", "SplitStrategy", "Strategy", "Tile", "TileStrategy",
+    "Tunable", "appended", "parse_permutation",
 ]  # fmt: skip

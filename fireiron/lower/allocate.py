@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from fireiron.errors import DecompositionError, ResourceError
-from fireiron.ir import Buffer, Exec, For, Kernel, Stmt, execs
+from fireiron.ir import Buffer, Exec, Kernel, Stmt, execs
 from fireiron.ir.usage import Stages, pipelines, shared_usage, usage_lines
 from fireiron.values.machine import SH
 
@@ -16,6 +16,13 @@ def allocate(kernel: Kernel) -> Kernel:
     if kernel.shared_bytes > kernel.architecture.shared_per_block:
         _refuse(kernel)
     return kernel
+
+
+def require_room(kernel: Kernel) -> None:
+    """Refuse a kernel of which one shared buffer alone does not fit the target, before its accesses are enumerated."""
+    limit = kernel.architecture.shared_per_block
+    if any(buffer.memory == SH and buffer.bytes > limit for buffer in kernel.buffers):
+        allocate(kernel)
 
 
 def _placed(kernel: Kernel) -> Kernel:
@@ -85,14 +92,15 @@ def live_spans(kernel: Kernel) -> dict[str, tuple[int, int]]:
 
 def _visit(body: tuple[Stmt, ...], clock: list[int], spans: dict[str, tuple[int, int]]) -> None:
     for statement in body:
-        if isinstance(statement, For):
+        if statement.children:
             start = clock[0]
             inner: dict[str, tuple[int, int]] = {}
-            _visit(statement.body, clock, inner)
+            for child in statement.children:
+                _visit(child, clock, inner)
             clock[0] += 1
             for name in inner:
                 _extend(spans, name, start, clock[0])
-        elif isinstance(statement, Exec):
+        if isinstance(statement, Exec):
             for name in [access.buffer for access in statement.accesses] + ([statement.scratch.name] if statement.scratch else []):
                 _extend(spans, name, clock[0], clock[0])
         clock[0] += 1

@@ -7,26 +7,15 @@ from __future__ import annotations
 
 import attrs
 
-from fireiron.ir import Commit, Completion, Exec, For, Kernel, Stmt, execs
+from fireiron.ir import Commit, Completion, Exec, Kernel, edited, execs, rewritten
 
 
 def asynchronous(kernel: Kernel) -> Kernel:
     """The kernel with asynchronous copies where they are possible, and without commits where there are none."""
-    body = _list(kernel, kernel.body)
+    body = edited(kernel.body, lambda statement: _decided(kernel, statement) if statement.asynchronous else statement)
     if not any(statement.asynchronous for statement, _ in execs(body)):
-        body = _without_commits(body)
+        body = rewritten(body, lambda statement: () if isinstance(statement, Commit) else (statement,))
     return attrs.evolve(kernel, body=body)
-
-
-def _list(kernel: Kernel, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    result: list[Stmt] = []
-    for statement in body:
-        if isinstance(statement, For):
-            statement = attrs.evolve(statement, body=_list(kernel, statement.body))
-        elif isinstance(statement, Exec) and statement.asynchronous:
-            statement = _decided(kernel, statement)
-        result.append(statement)
-    return tuple(result)
 
 
 def _decided(kernel: Kernel, statement: Exec) -> Exec:
@@ -37,13 +26,3 @@ def _decided(kernel: Kernel, statement: Exec) -> Exec:
     if offer is not None and widths == {statement.vector} and buffers[0].dtype == buffers[1].dtype:
         found = offer(kernel.architecture, statement.vector * buffers[0].dtype.bytes)
     return attrs.evolve(statement, completion=Completion.NONE) if found is None else attrs.evolve(statement, instruction=found)
-
-
-def _without_commits(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    result: list[Stmt] = []
-    for statement in body:
-        if isinstance(statement, For):
-            statement = attrs.evolve(statement, body=_without_commits(statement.body))
-        if not isinstance(statement, Commit):
-            result.append(statement)
-    return tuple(result)

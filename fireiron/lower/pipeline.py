@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import Access, Comment, Commit, Completion, Exec, For, Kernel, Let, Stmt, SyncPoint, execs, statements
+from fireiron.ir import Access, Comment, Commit, Completion, Exec, For, Kernel, Stmt, SyncPoint, edited, execs, statements, substituted
+from fireiron.lower.walk import taken_names
 from fireiron.spec import MoveSpec
-from fireiron.values.expr import FALSE, TRUE, Expr, Var, all_of, as_expr, constant, less, mod
+from fireiron.values.expr import FALSE, Expr, Var, all_of, as_expr, constant, less, mod
 from fireiron.values.machine import GL, SH
 
 MOST_UNROLLED = 64
@@ -31,7 +32,7 @@ def pipeline(kernel: Kernel) -> Kernel:
     if not any(isinstance(one, For) and one.stages for one in statements(kernel.body)):
         return kernel
     pass_ = _Pipeline(kernel)
-    body = pass_.body(kernel.body, None)
+    body = pass_.body(kernel.body)
     buffers = tuple(
         attrs.evolve(one, tensor=attrs.evolve(one.tensor, copies=one.tensor.copies * pass_.stages.get(one.name, 1)))
         for one in kernel.buffers
@@ -43,9 +44,9 @@ class _Pipeline:
     def __init__(self, kernel: Kernel) -> None:
         self.memories = {buffer.name: buffer.memory for buffer in kernel.buffers}
         self.stages: dict[str, int] = {}
-        self.taken = {one.var.name for one in statements(kernel.body) if isinstance(one, (For, Let))} | set(self.memories)
+        self.taken = taken_names(kernel)
 
-    def body(self, body: Sequence[Stmt], outer: For | None = None) -> tuple[Stmt, ...]:
+    def body(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """A statement list; a loop that is pipelined brings its prologue along."""
         result: list[Stmt] = []
         for statement in body:
@@ -53,11 +54,13 @@ class _Pipeline:
                 prologue, loop = self._loop(statement)
                 inner, early = self._inside(loop)
                 result += [*prologue, *early, _spread(inner, self._fresh) if inner.spread else inner]
-            elif isinstance(statement, For):
-                result.append(attrs.evolve(statement, body=self.body(statement.body, statement)))
             else:
-                result.append(statement)
+                result.append(self._around(statement))
         return tuple(result)
+
+    def _around(self, statement: Stmt) -> Stmt:
+        """A statement with the marked loops inside pipelined."""
+        return statement.rebuilt(tuple(self.body(child) for child in statement.children))
 
     # ------------------------------------------------------------------------------------------ one loop
 
@@ -70,9 +73,9 @@ class _Pipeline:
         self._check_registers(loop, names)
         period = loop.stages if shared else 0
         stage = mod(loop.var, as_expr(loop.stages))
-        consumers = tuple(_staged(one, names, loop.stages, stage) for one in rest)
+        consumers = _staged(rest, names, loop.stages, stage)
         early = mod(loop.var + ahead, as_expr(loop.stages))
-        producers = [_staged(one, names, loop.stages, early) for one in _ahead(loads, {loop.var: loop.var + ahead}, loop, ahead)]
+        producers = _staged(_ahead(loads, {loop.var: loop.var + ahead}, loop, ahead), names, loop.stages, early)
         commit: list[Stmt] = [Commit()] if shared else []
         best = [SyncPoint(None, loop.var.name)] if shared else []
         if all(one.active == FALSE for one, _ in execs(tuple(producers))):
@@ -101,9 +104,8 @@ class _Pipeline:
         if ahead == 0:
             return []
         number = Var(self._fresh(f"{loop.var.name}_ahead"), 0, ahead - 1)
-        items = [_staged(one, names, loop.stages, number) for one in _substituted(loads, {loop.var: number})]
-        guard = less(number, loop.extent)
-        items = [_guarded(one, guard) for one in items]
+        items = _staged(substituted(loads, {loop.var: number}), names, loop.stages, number)
+        items = _guarded(items, less(number, loop.extent))
         note = Comment(f"{'the first iteration' if ahead == 1 else f'the first {ahead} iterations'} of {loop.var.name}, ahead")
         return [note, For(number, as_expr(ahead), (*items, *commit), True, loop.origin)]
 
@@ -163,16 +165,16 @@ class _Pipeline:
         early: list[Stmt] = []
         for statement in loop.body:
             if not isinstance(statement, For):
-                body.append(statement)
+                body.append(self._around(statement))
             elif statement.stages > 1 and loop.period > 1 and self._fills_registers(statement):
                 first, steps, last = self._across(loop, statement)
                 early += first
                 body = [one for one in body if not (isinstance(one, SyncPoint) and one.require is None)]
                 body += [*steps, SyncPoint(None, loop.var.name), *last]
             elif statement.stages:
-                body += self.body((statement,), loop)
+                body += self.body((statement,))
             else:
-                body.append(attrs.evolve(statement, body=self.body(statement.body, statement)))
+                body.append(self._around(statement))
         return attrs.evolve(loop, body=tuple(body)), early
 
     def _fills_registers(self, loop: For) -> bool:
@@ -196,27 +198,27 @@ class _Pipeline:
             )
         names = self._staged(loads, loop)
         stage = mod(loop.var + ahead, as_expr(loop.stages))
-        producers = [_staged(one, names, loop.stages, stage) for one in _substituted(loads, {loop.var: loop.var + ahead})]
-        consumers = [_staged(one, names, loop.stages, mod(loop.var, as_expr(loop.stages))) for one in rest]
+        producers = _staged(substituted(loads, {loop.var: loop.var + ahead}), names, loop.stages, stage)
+        consumers = _staged(rest, names, loop.stages, mod(loop.var, as_expr(loop.stages)))
         steps = _narrowed(attrs.evolve(loop, body=(*producers, *consumers), extent=as_expr(count - ahead), stages=0))
         last: list[Stmt] = []
         for step in range(count - ahead, count):
             values = {loop.var: as_expr(step + ahead - count), outer.var: outer.var + 1}
             guard = less(outer.var + 1, outer.extent)
-            next_loads = [_guarded(one, guard) for one in _substituted(loads, values)]
-            last += [_staged(one, names, loop.stages, as_expr((step + ahead) % loop.stages)) for one in next_loads]
-            last += [_staged(one, names, loop.stages, as_expr(step % loop.stages)) for one in _substituted(rest, {loop.var: as_expr(step)})]
+            next_loads = _guarded(substituted(loads, values), guard)
+            last += _staged(next_loads, names, loop.stages, as_expr((step + ahead) % loop.stages))
+            last += _staged(substituted(rest, {loop.var: as_expr(step)}), names, loop.stages, as_expr(step % loop.stages))
         first: list[Stmt] = []
         for step in range(ahead):
             at = {loop.var: as_expr(step), outer.var: as_expr(0)}
-            first += [_staged(one, names, loop.stages, as_expr(step)) for one in _substituted(loads, at)]
+            first += _staged(substituted(loads, at), names, loop.stages, as_expr(step))
         return first, [steps], last
 
 
 def _narrowed(loop: For) -> For:
     """The loop with a variable whose range is that of its iterations."""
     var = Var(loop.var.name, 0, loop.extent.high - 1)
-    return attrs.evolve(loop, var=var, body=tuple(_substituted(loop.body, {loop.var: var})))
+    return attrs.evolve(loop, var=var, body=substituted(loop.body, {loop.var: var}))
 
 
 def _spread(loop: For, fresh: Callable[[str], str]) -> For:
@@ -255,8 +257,8 @@ def _share(copy: Stmt, steps: For, fresh: Callable[[str], str]) -> Stmt:
     for position, loop in enumerate(reversed(loops)):
         values[loop.var] = left if position == len(loops) - 1 else mod(left, loop.extent)
         left = left // loop.extent
-    shared = _guarded(_with(inner, values), guard)
-    return shared if turn is None else attrs.evolve(loops[0], var=turn, extent=as_expr(each), body=(shared,))
+    shared = tuple(_guarded(substituted((inner,), values), guard))
+    return attrs.evolve(loops[0], var=turn, extent=as_expr(each), body=shared) if turn is not None else shared[0]
 
 
 def _nest(copy: Stmt) -> tuple[list[For], Stmt]:
@@ -269,52 +271,25 @@ def _nest(copy: Stmt) -> tuple[list[For], Stmt]:
 
 
 def _ahead(loads: Sequence[Stmt], values: Mapping[Var, Expr], loop: For, ahead: int) -> list[Stmt]:
-    items = _substituted(loads, values)
-    return items if ahead == 0 else [_guarded(one, less(loop.var + ahead, loop.extent)) for one in items]
+    items = list(substituted(loads, values))
+    return items if ahead == 0 else _guarded(items, less(loop.var + ahead, loop.extent))
 
 
-def _substituted(items: Sequence[Stmt], values: Mapping[Var, Expr]) -> list[Stmt]:
-    return [_with(one, values) for one in items]
+def _guarded(items: Sequence[Stmt], condition: Expr) -> list[Stmt]:
+    """The statements under one more condition."""
+    return list(edited(items, lambda statement: attrs.evolve(statement, active=all_of((condition, statement.active)))))
 
 
-def _with(statement: Stmt, values: Mapping[Var, Expr]) -> Stmt:
-    match statement:
-        case For():
-            extent = statement.extent.substitute(values)
-            return attrs.evolve(statement, extent=extent, body=tuple(_with(one, values) for one in statement.body))
-        case Let():
-            return attrs.evolve(statement, value=statement.value.substitute(values))
-        case Exec():
-            return attrs.evolve(
-                statement,
-                accesses=tuple(access.substitute(values) for access in statement.accesses),
-                active=statement.active.substitute(values),
-                accumulate=statement.accumulate.substitute(values),
-            )
-    return statement
+def _staged(items: Sequence[Stmt], names: Iterable[str], stages: int, stage: Expr) -> list[Stmt]:
+    """The statements with the copies of one stage; copies from global to shared memory may be asynchronous."""
 
+    def edit(statement: Exec) -> Exec:
+        accesses = tuple(_at_stage(access, stages, stage) if access.buffer in names else access for access in statement.accesses)
+        fills = isinstance(statement.spec, MoveSpec) and statement.accesses[1].buffer in names
+        between = fills and statement.spec.memories == (GL, SH)
+        return attrs.evolve(statement, accesses=accesses, completion=Completion.GROUP if between else statement.completion)
 
-def _guarded(statement: Stmt, condition: Expr) -> Stmt:
-    """The statement under one more condition."""
-    if condition == TRUE:
-        return statement
-    if isinstance(statement, For):
-        return attrs.evolve(statement, body=tuple(_guarded(one, condition) for one in statement.body))
-    if isinstance(statement, Exec):
-        return attrs.evolve(statement, active=all_of((condition, statement.active)))
-    return statement
-
-
-def _staged(statement: Stmt, names: Iterable[str], stages: int, stage: Expr) -> Stmt:
-    """The statement with the copies of one stage; copies from global to shared memory may be asynchronous."""
-    if isinstance(statement, For):
-        return attrs.evolve(statement, body=tuple(_staged(one, names, stages, stage) for one in statement.body))
-    if not isinstance(statement, Exec):
-        return statement
-    accesses = tuple(_at_stage(access, stages, stage) if access.buffer in names else access for access in statement.accesses)
-    fills = isinstance(statement.spec, MoveSpec) and statement.accesses[1].buffer in names
-    between = fills and statement.spec.memories == (GL, SH)
-    return attrs.evolve(statement, accesses=accesses, completion=Completion.GROUP if between else statement.completion)
+    return list(edited(items, edit))
 
 
 def _at_stage(access: Access, stages: int, stage: Expr) -> Access:

@@ -36,7 +36,7 @@ def _inside_a_block(scene: Scene) -> list[Finding]:
     places = Places(scene, local_coordinates(scene))
     doubts = _not_placed(scene, places)
     uses = [use for use in scene.uses if _shared(scene, use.access.buffer) and use.access.buffer not in doubts]
-    if scene.kernel.threads == 1:  # its accesses are ordered, but for copies under way, which go to shared memory
+    if scene.kernel.workers == 1:  # its accesses are ordered, but for copies under way, which go to shared memory
         doubts, uses = {}, [use for use in uses if places.space(use.access.buffer).shared]
     loops = Loops(scene, places, uses)
     tracer = Tracer(scene, places, loops)
@@ -71,7 +71,7 @@ def _races(scene: Scene, places: Places, traces: Sequence[Trace]) -> list[Findin
     report = Report(scene, meetings)
     findings: dict[Any, Finding] = {}
     _in_one_step(traces, meetings, report, findings)
-    warps = -(-scene.kernel.threads // WARP)
+    warps = -(-scene.kernel.workers // WARP)
     count = 0
     for space in _met_again(traces):
         count += split(space, warps, count)

@@ -82,7 +82,7 @@ class Loops:
     def _points(self, loop: For, use: Use) -> int:
         position = next(number for number, one in enumerate(use.loops) if one is loop)
         counts = (constant(one.extent) or 1 for one in use.loops[position:])
-        return math.prod(counts) * self.scene.kernel.threads * len(use.access.elements())
+        return math.prod(counts) * self.scene.kernel.workers * len(use.access.elements())
 
     # -------------------------------------------------------------------------------------- how a loop runs
 
@@ -212,7 +212,7 @@ class Loops:
     def _frame(self, loop: For, value: Expr, fixed: Mapping[str, int], count: int) -> Array | None:
         """The values of a condition in all iterations, or None where it depends on the block or on sizes."""
         free = self.scene.roots(value) - {loop.var.name} - set(fixed)
-        axes = {"thread": self.scene.kernel.threads}
+        axes = {"thread": self.scene.kernel.workers}
         axes |= {one.var.name: constant(one.extent) or 0 for one in statements(loop.body) if isinstance(one, For)}
         if not free <= set(axes) or not all(axes[name] for name in free):
             return None
