@@ -77,7 +77,7 @@ class Loops:
         return any(self._points(loop, use) > MANY for use in uses)
 
     def _moves_with(self, loop: For, use: Use) -> bool:
-        return loop.var.name in self.scene.needs((*self.places.parts(use.access), use.statement.active))
+        return loop.var.name in self.scene.needs((*self.places.parts(use.access), use.statement.performed))
 
     def _points(self, loop: For, use: Use) -> int:
         position = next(number for number, one in enumerate(use.loops) if one is loop)
@@ -98,7 +98,7 @@ class Loops:
             groups = max(groups, reach or 0)
             period = math.lcm(period, repeats or 1) if period is not None and (repeats or reach) is not None else None
         kept = (period or 1) + max(period or 1, groups) + 2
-        conditions = (use.statement.active for use in self.inside[id(loop)])
+        conditions = (use.statement.performed for use in self.inside[id(loop)])
         extents = (one.extent for one in statements(loop.body) if isinstance(one, For))
         varies = bool(moving) or loop.var.name in self.scene.needs((*conditions, *extents))
         return Course(period, moves, kept, varies)
@@ -205,7 +205,7 @@ class Loops:
         return np.flatnonzero(changed)
 
     def _conditions(self, loop: For) -> Iterable[Expr]:
-        conditions = [part for use in self.inside[id(loop)] for part in conjuncts(use.statement.active)]
+        conditions = [part for use in self.inside[id(loop)] for part in conjuncts(use.statement.performed)]
         extents = [one.extent for one in statements(loop.body) if isinstance(one, For)]
         return dict.fromkeys(part for part in (*conditions, *extents) if loop.var.name in self.scene.roots(part))
 

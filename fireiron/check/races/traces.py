@@ -69,7 +69,6 @@ class Site:
     stage: Expr
     copy: Expr
     stride: int
-    known: frozenset[str]
 
     @functools.cached_property
     def kind(self) -> Kind:
@@ -134,13 +133,12 @@ class Tracer:
         ordered = self.loops.in_order(use.loops)
         whole = tuple(loop for loop in use.loops if loop.var.name not in ordered)
         known = frozenset({"thread", *(loop.var.name for loop in use.loops)})
-        conditions = conjuncts(use.statement.active)
+        conditions = conjuncts(use.statement.performed)
         guards = tuple(one for one in conditions if self.scene.roots(one) <= known and not self.scene.roots(one) <= ordered)
         buffer = self.scene.kernel.buffer(use.access.buffer)
         stage, copy = stages(self.scene, use.access.copy, ordered)
         parts = (*use.access.base, copy) if buffer.memory == SH else self.places.parts(use.access)
-        bounded = tuple(base for base, bound in zip(use.access.base, use.access.bounds, strict=True) if bound is not None)
-        needed = tuple(sorted(self.scene.needs((*parts, *bounded, *guards)) & ordered))
+        needed = tuple(sorted(self.scene.needs((*parts, *guards)) & ordered))
         stride = buffer.elements.high * buffer.dtype.bytes if buffer.memory == SH else 0
         return Site(
             use,
@@ -152,7 +150,6 @@ class Tracer:
             stage,
             copy,
             stride,
-            known,
         )
 
     def _footprint(self, site: Site, fixed: Mapping[str, int]) -> Footprint:
@@ -160,7 +157,7 @@ class Tracer:
         key = (id(site), *values.values())
         pattern = self.patterns.get(key)
         if pattern is None:
-            pattern = self.patterns[key] = self.places.pattern(site.use, site.copy, site.loops, values, site.guards, site.known)
+            pattern = self.patterns[key] = self.places.pattern(site.use, site.copy, site.loops, values, site.guards)
         shift = at(site.stage, fixed) * site.stride if site.stride else 0
         return site.space.footprint(pattern, shift)
 
