@@ -6,13 +6,14 @@ A decomposition is one pure function, `expand(spec, context)`: the children are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
 
 from fireiron.errors import DecompositionError, FireironError, IncompleteError, call_site
-from fireiron.ir import Access, Buffer, Exec, Hole, Kernel, Stmt, execs
+from fireiron.ir import Access, Buffer, Commit, Exec, Hole, Kernel, Stmt, Wait, execs
+from fireiron.ir.text import Item, Printer
 from fireiron.spec import Spec
 from fireiron.values.expr import ONE, TRUE, Const, Expr, Var, all_of
 from fireiron.values.machine import Architecture, Block
@@ -191,8 +192,12 @@ class Executable:
         """The declaration of a buffer in fragments, which only instructions like this one touch."""
         raise _undefined(self, "declaration(self, kernel, buffer)")
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        """Lines of CUDA C++ for one `Exec`."""
+    def completion_text(self, printer: Printer, statement: Commit | Wait) -> list[Item]:
+        """The CUDA C++ for a commit of its asynchronous statements, or a wait for them."""
+        raise _undefined(self, "completion_text(self, printer, statement)")
+
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        """The CUDA C++ for one `Exec`: lines, and blocks of them (see `fireiron.ir.text`)."""
         raise _undefined(self, "cuda(self, printer, statement)")
 
 
