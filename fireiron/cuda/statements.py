@@ -12,6 +12,8 @@ from fireiron.cuda.printer import KernelPrinter
 from fireiron.errors import VerificationError
 from fireiron.ir import (
     BLOCK_SCOPE,
+    WARP_SCOPE,
+    WARPGROUP_SCOPE,
     Barrier,
     Comment,
     Commit,
@@ -20,6 +22,7 @@ from fireiron.ir import (
     Instruction,
     Kernel,
     Let,
+    Scope,
     Stmt,
     Wait,
     execs,
@@ -27,9 +30,17 @@ from fireiron.ir import (
     substituted,
     unknown,
 )
-from fireiron.ir.text import Block, Item, Noted
+from fireiron.ir.text import Block, Function, Item, Noted
 from fireiron.values.document import Assignment
 from fireiron.values.expr import INT_MAX, Const, Expr, conjuncts, constant
+
+_WARPGROUP_BARRIER = Function(
+    "warpgroup_sync",
+    (),
+    ('asm volatile("bar.sync %0, 128;" :: "r"(1 + threadIdx.x / 128) : "memory");',),
+    "the 128 threads of a warpgroup wait for each other, at the named barrier of their number (0 is that of __syncthreads)",
+)
+"""PTX ISA 9.7.13.1. The number is no constant, so that all 16 barriers of the block are taken: nothing else here uses one."""
 
 MOST_REGISTERS = 255
 """Registers of a thread; larger arrays live in local memory, where they have run-time indices."""
@@ -126,6 +137,15 @@ class Statements:
 
     # ------------------------------------------------------------------------------------------ statements
 
+    def _barrier(self, scope: Scope) -> str:
+        if scope == BLOCK_SCOPE:
+            return "__syncthreads();"
+        if scope == WARP_SCOPE:
+            return "__syncwarp();"
+        if scope == WARPGROUP_SCOPE:
+            return f"{self.printer.function(_WARPGROUP_BARRIER)}();"
+        raise VerificationError(f"the printer has no text for a barrier of a {scope}")
+
     def _statement(self, statement: Stmt) -> list[Item]:
         match statement:
             case Comment(text=text):
@@ -133,7 +153,7 @@ class Statements:
             case Let():
                 return [self._let(statement)]
             case Barrier(scope=scope, reason=reason):
-                call = "__syncthreads();" if scope == BLOCK_SCOPE else "__syncwarp();"
+                call = self._barrier(scope)
                 return [Noted(call, reason) if reason else call]
             case Commit() | Wait():
                 return self._asynchronous().completion_text(self.printer, statement)

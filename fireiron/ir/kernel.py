@@ -551,6 +551,7 @@ class Kernel:
     shared_bytes: int = 0
     resident: int = 0
     zeroed: tuple[str, ...] = ()
+    ineffective: tuple[SyncPoint, ...] = ()
     workers: int = attrs.field(default=attrs.Factory(lambda kernel: kernel.threads, takes_self=True), kw_only=True)
 
     @property

@@ -7,17 +7,17 @@ the same formula, and are compared with the owner element by element; static sha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import attrs
 import numpy as np
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs, rewritten, statements
-from fireiron.lower.footprint import Array, active_mask, grid_of, needed_variables, require_few
+from fireiron.lower.footprint import Array, active_mask, addresses, grid_of, needed_variables, require_few
 from fireiron.spec import InitSpec
 from fireiron.values.expr import FALSE, ONE, TRUE, Expr, Var, as_expr, compiled, constant
-from fireiron.values.tensor import MatrixLayout, Storage, StorageMode, swizzled
+from fireiron.values.tensor import MatrixLayout, Storage, StorageMode
 
 Use = tuple[Exec, tuple[For, ...], Access]
 
@@ -146,26 +146,13 @@ def _holdings(kernel: Kernel, buffer: Buffer, use: Use) -> tuple[Array, Array, A
             inside = inside & (coordinate < extent)
         number = number * extent + coordinate
         coordinates.append(coordinate)
-    registers = _addresses(buffer.storage, coordinates) if buffer.storage.dims else number
+    registers = addresses(buffer.storage, coordinates) if buffer.storage.dims else number
     threads = np.arange(kernel.workers)[:, None]
     columns = tuple(np.broadcast_to(column, shape) for column in (threads, registers, number))
     if np.all(inside):
         return columns[0].ravel(), columns[1].ravel(), columns[2].ravel()
     inside = np.broadcast_to(inside, shape)
     return columns[0][inside], columns[1][inside], columns[2][inside]
-
-
-def _addresses(storage: Storage, coordinates: Sequence[Array]) -> Array:
-    """`Storage.address` of known coordinates in an array of static shape."""
-    total: Array = 0
-    for modes, coordinate in zip(storage.dims, coordinates, strict=True):
-        for mode in modes:
-            quotient = coordinate if mode.stride == 1 else coordinate // mode.stride
-            total = total + (quotient if mode.size is None else quotient % mode.size) * (constant(mode.weight) or 0)
-    if storage.swizzle is None:
-        return total
-    plain = Var("plain", 0, 2 * storage.extent.high)
-    return compiled(swizzled(plain, storage.swizzle))({plain.name: total})
 
 
 class _Owned:

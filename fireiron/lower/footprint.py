@@ -13,6 +13,7 @@ import numpy as np
 from fireiron.errors import ResourceError
 from fireiron.ir import Access, Exec, For, Kernel, execs, lets
 from fireiron.values.expr import Expr, Var, compiled, conjuncts, constant
+from fireiron.values.tensor import Storage, swizzled
 
 Array = Any
 
@@ -28,30 +29,45 @@ class Grid:
 
     A loop whose extent is known only at run time stays at its first value: buffers in shared memory and registers have static
     sizes, so no such loop numbers their elements, and tiles of a written array are disjoint from one value to the next.
+    `axes` name the loops that have an axis, in order; `of_block` are the names whose value is that of block 0.
     """
 
     environment: Mapping[str, Array]
     shape: tuple[int, ...]
+    axes: tuple[str, ...] = ()
+    of_block: frozenset[str] = frozenset()
+
+
+@attrs.frozen
+class Named:
+    """The named values that depend on the thread and the block alone, for all threads of block 0.
+
+    `of_block` are the names of those that the block enters. Sizes known at run time are left out; a part of block 0's own
+    number is 0 whatever the sizes are, so it is evaluated at their least values.
+    """
+
+    values: Mapping[str, Array]
+    of_block: frozenset[str]
 
 
 @functools.lru_cache(maxsize=512)
-def thread_values(kernel: Kernel) -> Mapping[str, Array]:
-    """The named values that depend on the thread alone, for all threads of block 0; sizes known at run time are left out.
-
-    A part of block 0's own number is 0 whatever the sizes are, so it is evaluated at their least values.
-    """
+def thread_values(kernel: Kernel) -> Named:
+    """The values of all names of a kernel that can be known before a loop runs."""
     values: dict[str, Array] = {"thread": np.arange(kernel.workers), "block": np.zeros(1, dtype=np.int64)}
     least = {var.name: var.low for var in kernel.symbols}
+    block_alone = {"block"}
     of_block = {"block"}
     for var, value in lets(kernel.body).items():
         names = {one.name for one in value.variables()}
-        if names <= of_block | set(least):
+        if names & of_block:
             of_block.add(var.name)
+        if names <= block_alone | set(least):
+            block_alone.add(var.name)
             with np.errstate(divide="ignore"):
                 values[var.name] = np.asarray(compiled(value)({**least, **values}))
         elif names <= set(values):
             values[var.name] = np.asarray(compiled(value)(values))
-    return values
+    return Named(values, frozenset(of_block))
 
 
 def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixed: Mapping[str, int] = {}) -> Grid:
@@ -59,7 +75,8 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixe
 
     Loops of unknown extent stay at their first value; those whose addresses repeat run through one period.
     """
-    values: dict[str, Array] = {**thread_values(kernel), **fixed}
+    named = thread_values(kernel)
+    values: dict[str, Array] = {**named.values, **fixed}
     used = [loop for loop in loops if loop.var in needed and loop.var.name not in fixed]
     counts = {loop.var: _values(loop) for loop in used}
     static = [loop for loop in used if counts[loop.var] is not None]
@@ -70,12 +87,15 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixe
         values[loop.var.name] = np.arange(shape[axis]).reshape([-1 if other == axis else 1 for other in range(rank)])
     for loop in used:
         values.setdefault(loop.var.name, np.zeros(1, dtype=np.int64))
+    of_block = set(named.of_block)
     inner: dict[str, Array] = {}
     for var, value in lets(kernel.body).items():
-        if var.name not in values and {one.name for one in value.variables()} <= {*values, *inner}:
+        names = {one.name for one in value.variables()}
+        if var.name not in values and names <= {*values, *inner}:
             inner[var.name] = np.asarray(compiled(value)({**values, **inner}))
+            of_block |= {var.name} if names & of_block else set()
     values |= inner
-    return Grid(values, shape)
+    return Grid(values, shape, tuple(loop.var.name for loop in static), frozenset(of_block))
 
 
 def require_few(points: int, loops: Sequence[For]) -> None:
@@ -121,19 +141,29 @@ def evaluate(value: Expr, grid: Grid) -> Array:
 
 
 def active_mask(statement: Exec, grid: Grid) -> Array:
-    """Which threads take part; conditions that depend on run-time sizes are taken as true."""
+    """Which threads take part in some block; conditions on the block's number or on run-time sizes are taken as true."""
     mask = np.ones(grid.shape, dtype=bool)
+    known = grid.environment.keys() - grid.of_block
     for condition in conjuncts(statement.active):
-        if condition.variables() <= _known(grid, condition):
+        if all(var.name in known for var in condition.variables()):
             mask &= np.asarray(evaluate(condition, grid), dtype=bool)
     return mask
-
-
-def _known(grid: Grid, value: Expr) -> frozenset[Var]:
-    return frozenset(var for var in value.variables() if var.name in grid.environment)
 
 
 def needed_variables(kernel: Kernel, statement: Exec, access: Access) -> frozenset[Var]:
     """Everything that an access's coordinates and its statement's condition depend on."""
     variables: frozenset[Var] = frozenset(statement.active.variables()).union(*(value.variables() for value in (*access.base, access.copy)))
     return closure(kernel, variables)
+
+
+def addresses(storage: Storage, coordinates: Sequence[Array]) -> Array:
+    """`Storage.address` of known coordinates in an array of static shape."""
+    total: Array = 0
+    for modes, coordinate in zip(storage.dims, coordinates, strict=True):
+        for mode in modes:
+            quotient = coordinate if mode.stride == 1 else coordinate // mode.stride
+            total = total + (quotient if mode.size is None else quotient % mode.size) * (constant(mode.weight) or 0)
+    if storage.swizzle is None:
+        return total
+    plain = Var("plain", 0, 2 * storage.extent.high)
+    return compiled(swizzled(plain, storage.swizzle))({plain.name: total})

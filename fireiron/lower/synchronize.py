@@ -1,176 +1,214 @@
 """`synchronize`: the fewest barriers that order every hazard, from which thread touches which address.
 
-A hazard is a pair of accesses to one address by different threads, at least one a write. In its innermost common
-statement list it is an interval of positions, cyclic when carried by a loop; any barrier inside meets it. Lists are solved
-inside out by minimum stabbing, the latest position preferred. `no_sync` forbids a position, `sync` requires one.
+A hazard is a pair of accesses to one place by different threads, at least one a write. In its innermost common statement list it is
+an arc of positions, round the end when a loop carries it; any barrier in it, of a scope that holds both threads, meets it. Lists are
+solved inside out, wide scopes before narrow ones, each by the fewest positions (`stabbing.py`), the latest ones preferred. `no_sync`
+forbids a position, `sync` requires one. Each hazard is credited to one barrier, which says so.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 
 from fireiron.errors import SynchronizationError
-from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, Access, Barrier, Commit, Exec, For, Kernel, Scope, Stmt, SyncPoint, scratch_access
-from fireiron.lower.footprint import Array, active_mask, evaluate, grid_of, needed_variables
-from fireiron.values.expr import Expr, Var, constant
-from fireiron.values.machine import GL, SH
+from fireiron.ir import (
+    BLOCK_SCOPE,
+    WARP_SCOPE,
+    WARPGROUP_SCOPE,
+    Barrier,
+    Comment,
+    Commit,
+    Exec,
+    For,
+    Kernel,
+    Let,
+    Scope,
+    Stmt,
+    SyncPoint,
+    unknown,
+)
+from fireiron.lower.footprint import Array
+from fireiron.lower.stabbing import fewest
+from fireiron.lower.touches import Touch, Touches
+from fireiron.values.expr import Var, constant
 
-
-@attrs.frozen(eq=False)
-class Touch:
-    """An access with the statement and the loops around it."""
-
-    statement: Exec
-    loops: tuple[For, ...]
-    access: Access
-
-    @property
-    def atomic(self) -> bool:
-        """Whether it adds atomically, which needs no order among those that do."""
-        return self.statement.atomic and self.access.write
+Exposed = tuple[tuple[Touch, ...], ...]
+"""For each scope the touches that no barrier of it, or of a wider one, separates from what stands outside."""
 
 
 @attrs.frozen(eq=False)
 class Summary:
-    """What of a statement is exposed to what stands before and behind it, and whether a barrier always runs in it.
+    """What of a statement is exposed to what stands before (`first`) and behind it (`last`), scope by scope.
 
-    `first` and `last` end at block barriers; `near_first` and `near_last` at barriers of a warp as well, which is where
-    hazards within a warp end.
+    `barrier` is the number of scopes of which a barrier always runs in it: a barrier of a wide scope is one of all narrower ones.
     """
 
-    first: tuple[Touch, ...] = ()
-    last: tuple[Touch, ...] = ()
-    near_first: tuple[Touch, ...] = ()
-    near_last: tuple[Touch, ...] = ()
-    barrier: bool = False
-    near_barrier: bool = False
+    first: Exposed
+    last: Exposed
+    barrier: int = 0
 
 
 @attrs.frozen(eq=False)
 class Hazard:
-    """Positions of which one needs a barrier, its scope, and the witness."""
+    """Positions of which one needs a barrier, the number of its scope, and the item behind which it begins."""
 
     positions: frozenset[int]
-    scope: Scope
+    scope: int
     before: Touch
     behind: Touch
-    witness: str
-    first: int = 0
+    first: int
+
+    @property
+    def is_reuse(self) -> bool:
+        """Whether something is written again that was only read before."""
+        return not self.before.access.write
 
 
 def synchronize(kernel: Kernel) -> Kernel:
     """The kernel with barriers, sync points resolved; a `SynchronizationError` where a forbidden one is needed."""
     solver = _Solver(kernel)
-    body, _ = solver.solve(kernel.body, None, ())
-    return attrs.evolve(kernel, body=body)
+    body, _ = solver.solve(kernel.body, ())
+    return attrs.evolve(kernel, body=body, ineffective=(*kernel.ineffective, *solver.ineffective))
+
+
+def scopes_of(kernel: Kernel) -> tuple[Scope, ...]:
+    """The scopes of barriers that a block has, narrow ones first. A warpgroup of its own is worth a named barrier beside others only."""
+    groups = kernel.threads % 128 == 0 and kernel.threads > 128
+    return (WARP_SCOPE, *((WARPGROUP_SCOPE,) if groups else ()), BLOCK_SCOPE)
+
+
+@attrs.define(eq=False)
+class _List:
+    """A statement list as items: statements that touch memory or hold barriers, each with what only leads up to it."""
+
+    items: list[tuple[Stmt, ...]] = attrs.field(factory=list)
+    summaries: list[Summary] = attrs.field(factory=list)
+    commits: list[int] = attrs.field(factory=list)
+    best: list[int] = attrs.field(factory=list)
+    required: dict[int, SyncPoint] = attrs.field(factory=dict)
+    forbidden: dict[int, SyncPoint] = attrs.field(factory=dict)
+
+    @property
+    def positions(self) -> int:
+        """Where a barrier may stand: before each item and behind the last."""
+        return len(self.items) + 1
+
+    def note(self, point: SyncPoint) -> None:
+        """A wish for the position that has been reached."""
+        if point.require is None:
+            self.best.append(len(self.items))
+        else:
+            (self.required if point.require else self.forbidden)[len(self.items)] = point
+
+    def preferred(self) -> list[int]:
+        """All positions: the best ones, then the latest first."""
+        return [*self.best, *(position for position in range(self.positions - 1, -1, -1) if position not in self.best)]
 
 
 class _Solver:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.watched = {buffer.name for buffer in kernel.buffers if (buffer.memory == SH) or (buffer.memory == GL and buffer.written)}
-        self.footprint = functools.lru_cache(maxsize=None)(self._footprint)
+        self.scopes = scopes_of(kernel)
+        self.touches = Touches(kernel)
+        self.ineffective: list[SyncPoint] = []
+        self._scopes_met: dict[Any, int | None] = {}
 
     # -------------------------------------------------------------------------------------- lists, inside out
 
-    def solve(self, body: Sequence[Stmt], loop: For | None, loops: tuple[For, ...]) -> tuple[tuple[Stmt, ...], Summary]:
-        """The list with barriers, and what of it is exposed."""
-        items: list[tuple[Stmt, ...]] = []
-        summaries: list[Summary] = []
+    def solve(self, body: Sequence[Stmt], loops: tuple[For, ...], carried: bool = False) -> tuple[tuple[Stmt, ...], Summary]:
+        """The list with barriers, and what of it is exposed; `carried` where the innermost of the loops repeats it."""
+        found = self._list(body, loops)
+        hazards = [self._behind_commit(one, found.commits) for one in self._hazards(found, loops, carried)]
+        barriers = self._placed(hazards, found)
+        self._note_ineffective(hazards, found, barriers)
+        return self._merged(found, barriers, _reasons(hazards, barriers, found.positions))
+
+    def _list(self, body: Sequence[Stmt], loops: tuple[For, ...]) -> _List:
+        found = _List()
         leading: list[Stmt] = []
-        commits: list[int] = []
-        best: list[int] = []
-        required: dict[int, SyncPoint] = {}
-        forbidden: dict[int, SyncPoint] = {}
         for statement in body:
-            if isinstance(statement, SyncPoint) and statement.require is None:
-                best.append(len(items))
-                continue
-            if isinstance(statement, SyncPoint):
-                (required if statement.require else forbidden)[len(items)] = statement
-                continue
-            summary = Summary()
-            if isinstance(statement, For):
-                inner, summary = self.solve(statement.body, statement, (*loops, statement))
-                runs = statement.extent.low >= 1
-                if statement.period:
-                    summary = _at_the_ends(summary, statement)
-                statement = attrs.evolve(statement, body=inner)
-                summary = attrs.evolve(summary, barrier=summary.barrier and runs, near_barrier=summary.near_barrier and runs)
-            elif isinstance(statement, Exec):
-                touches = self._touches(statement, loops)
-                summary = Summary(touches, touches, touches, touches)
-            elif isinstance(statement, Commit):
-                commits.append(len(items))
-            elif not isinstance(statement, Barrier):
-                leading.append(statement)
-                continue
-            else:
-                summary = Summary(barrier=statement.scope == BLOCK_SCOPE, near_barrier=True)
-            items.append((*leading, statement))
-            summaries.append(summary)
+            match statement:
+                case SyncPoint():
+                    found.note(statement)
+                    continue
+                case Let() | Comment():
+                    leading.append(statement)
+                    continue
+                case For():
+                    statement, summary = self._loop(statement, loops)
+                case Exec():
+                    touches = self.touches.of(statement, loops)
+                    summary = self._everywhere(touches)
+                case Barrier(scope=scope):
+                    summary = attrs.evolve(self._everywhere(()), barrier=self._reach(scope))
+                case Commit():
+                    found.commits.append(len(found.items))
+                    summary = self._everywhere(())
+                case _:
+                    raise unknown(statement, "synchronize")
+            found.items.append((*leading, statement))
+            found.summaries.append(summary)
             leading = []
         if leading:
-            items.append(tuple(leading))
-            summaries.append(Summary())
-        hazards = [_behind_commit(one, commits) for one in self._hazards(summaries, loop is not None, loops)]
-        order = [*best, *(position for position in range(len(items), -1, -1) if position not in best)]
-        barriers = self._placed(hazards, order, set(required), forbidden)
-        return self._merged(items, summaries, barriers)
+            found.items.append(tuple(leading))
+            found.summaries.append(self._everywhere(()))
+        return found
 
-    def _touches(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Touch, ...]:
-        accesses = statement.accesses if statement.scratch is None else (*statement.accesses, scratch_access(statement.scratch))
-        return tuple(Touch(statement, loops, access) for access in accesses if access.buffer in self.watched)
+    def _loop(self, loop: For, loops: tuple[For, ...]) -> tuple[For, Summary]:
+        """A loop with barriers; those inside count for what stands around it only if it surely runs."""
+        inner, summary = self.solve(loop.body, (*loops, loop), True)
+        if loop.period and summary.barrier:
+            summary = _at_the_ends(summary, loop)
+        runs = loop.extent.low >= 1
+        return attrs.evolve(loop, body=inner), summary if runs else attrs.evolve(summary, barrier=0)
 
-    def _merged(
-        self, items: list[tuple[Stmt, ...]], summaries: list[Summary], barriers: dict[int, tuple[Scope, str]]
-    ) -> tuple[tuple[Stmt, ...], Summary]:
+    def _everywhere(self, touches: tuple[Touch, ...]) -> Summary:
+        exposed = (touches,) * len(self.scopes)
+        return Summary(exposed, exposed)
+
+    def _reach(self, scope: Scope) -> int:
+        """Of how many scopes a barrier is one."""
+        return sum(one <= scope for one in self.scopes)
+
+    def _merged(self, found: _List, barriers: Mapping[int, int], reasons: Mapping[int, str]) -> tuple[tuple[Stmt, ...], Summary]:
         merged: list[Stmt] = []
         parts: list[Summary] = []
-        for position in range(len(items) + 1):
+        for position in range(found.positions):
             if position in barriers:
-                scope, reason = barriers[position]
-                merged.append(Barrier(scope, reason))
-                parts.append(Summary(barrier=scope == BLOCK_SCOPE, near_barrier=True))
-            if position < len(items):
-                merged += items[position]
-                parts.append(summaries[position])
-        backward = parts[::-1]
-        return tuple(merged), Summary(
-            _exposed(parts, "first", "barrier"),
-            _exposed(backward, "last", "barrier"),
-            _exposed(parts, "near_first", "near_barrier"),
-            _exposed(backward, "near_last", "near_barrier"),
-            any(part.barrier for part in parts),
-            any(part.near_barrier for part in parts),
-        )
+                merged.append(Barrier(self.scopes[barriers[position]], reasons[position]))
+                parts.append(attrs.evolve(self._everywhere(()), barrier=barriers[position] + 1))
+            if position < len(found.items):
+                merged += found.items[position]
+                parts.append(found.summaries[position])
+        first = tuple(_exposed([(part.first[scope], part.barrier > scope) for part in parts]) for scope in range(len(self.scopes)))
+        last = tuple(_exposed([(part.last[scope], part.barrier > scope) for part in parts[::-1]]) for scope in range(len(self.scopes)))
+        return tuple(merged), Summary(first, last, max((part.barrier for part in parts), default=0))
 
     # -------------------------------------------------------------------------------------- hazards
 
-    def _hazards(self, summaries: list[Summary], cyclic: bool, loops: tuple[For, ...]) -> list[Hazard]:
+    def _hazards(self, found: _List, loops: tuple[For, ...], carried: bool) -> list[Hazard]:
         hazards: list[Hazard] = []
-        count = len(summaries)
+        count = len(found.summaries)
         outer = tuple(loop.var for loop in loops)
         for i in range(count):
             for j in range(i + 1, count):
-                hazards += self._between(summaries, i, j, range(i + 1, j), frozenset(range(i + 1, j + 1)), outer)
-        if cyclic:
+                hazards += self._between(found.summaries, i, j, range(i + 1, j), frozenset(range(i + 1, j + 1)), outer)
+        if carried:
+            everywhere = frozenset(range(count + 1))
             for i in range(count):
                 for j in range(count):
-                    positions = frozenset((*range(i + 1, count + 1), *range(j + 1))) if j <= i else frozenset(range(count + 1))
+                    positions = frozenset((*range(i + 1, count + 1), *range(j + 1))) if j <= i else everywhere
                     middle = (*range(i + 1, count), *range(j)) if j <= i else ()
-                    hazards += self._between(summaries, i, j, middle, positions, outer[:-1], loops[-1])
+                    hazards += self._between(found.summaries, i, j, middle, positions, outer[:-1], loops[-1])
         return hazards
 
     def _between(
         self,
-        summaries: list[Summary],
+        summaries: Sequence[Summary],
         i: int,
         j: int,
         middle: Iterable[int],
@@ -179,189 +217,150 @@ class _Solver:
         carried: For | None = None,
     ) -> Iterable[Hazard]:
         """The hazards between two items of a list that no barrier in the items between them meets."""
-        middle = tuple(middle)
-        if any(summaries[k].barrier for k in middle):
+        passed = max((summaries[k].barrier for k in middle), default=0)
+        if passed == len(self.scopes):
             return
         before, behind = summaries[i], summaries[j]
-        near = not any(summaries[k].near_barrier for k in middle)
-        for x in before.last:
-            for y in behind.first:
-                if (x.access.write or y.access.write) and not (x.atomic and y.atomic) and self._may_overlap(x, y):
-                    conflict = self._conflict(x, y, outer)
-                    if conflict is None:
-                        continue
-                    later = carried is not None and carried.period and not self._meets_next(x, y, outer, carried)
-                    where = frozenset(range(len(summaries) + 1)) if later else positions
-                    if conflict[0] == BLOCK_SCOPE or (near and x in before.near_last and y in behind.near_first):
-                        yield Hazard(where, conflict[0], x, y, conflict[1], i)
+        for x in before.last[-1]:
+            for y in behind.first[-1]:
+                if not self._may_conflict(x, y):
+                    continue
+                scope = self._scope(x, y, outer)
+                if scope is None or scope < passed or x not in before.last[scope] or y not in behind.first[scope]:
+                    continue
+                later = carried is not None and carried.period and not self._meets_next(x, y, outer, carried)
+                yield Hazard(frozenset(range(len(summaries) + 1)) if later else positions, scope, x, y, i)
 
-    def _may_overlap(self, x: Touch, y: Touch) -> bool:
-        if x.access.buffer == y.access.buffer:
-            return True
-        a, b = self.kernel.buffer(x.access.buffer), self.kernel.buffer(y.access.buffer)
-        return a.memory == b.memory == SH and a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
+    def _may_conflict(self, x: Touch, y: Touch) -> bool:
+        return (x.access.write or y.access.write) and not (x.atomic and y.atomic) and self.touches.may_overlap(x, y)
 
     def _meets_next(self, x: Touch, y: Touch, outer: tuple[Var, ...], loop: For) -> bool:
         """Whether two accesses meet from an iteration to the next; if only later, any position in the loop lies between."""
-        if any(loop.var not in needed_variables(self.kernel, one.statement, one.access) for one in (x, y)):
+        if any(loop.var not in self.touches.needed(one) for one in (x, y)):
             return True
-        return self._conflict(x, y, (*outer, loop.var), loop) is not None
+        return self._scope(x, y, (*outer, loop.var), loop) is not None
 
-    def _conflict(self, x: Touch, y: Touch, outer: tuple[Var, ...], later: For | None = None) -> tuple[Scope, str] | None:
-        """The scope of the barrier that orders two accesses, and a witness; None if each address has one thread."""
-        left_needs = needed_variables(self.kernel, x.statement, x.access)
-        right_needs = needed_variables(self.kernel, y.statement, y.access)
-        kept = tuple(var for var in outer if var in left_needs and var in right_needs)
-        left, right = self.footprint(x, kept), self.footprint(y, kept, None if later is None else later.var)
-        keys, at_left, at_right = np.intersect1d(left[0], right[0], assume_unique=True, return_indices=True)
-        low = np.minimum(left[1][at_left], right[1][at_right])
-        high = np.maximum(left[2][at_left], right[2][at_right])
-        under_way = x.statement.asynchronous and x.access.write
-        conflicts = np.flatnonzero((low != high) | under_way)
+    def _scope(self, x: Touch, y: Touch, outer: tuple[Var, ...], later: For | None = None) -> int | None:
+        """The number of the narrowest scope that holds the threads of every conflict; None if each place has one thread."""
+        memo = (id(x), id(y), outer, None if later is None else later.var)
+        if memo not in self._scopes_met:
+            _, low, high = self._conflicts(x, y, outer, later)
+            self._scopes_met[memo] = self._narrowest(low, high) if low.size else None
+        return self._scopes_met[memo]
+
+    def _narrowest(self, low: Array, high: Array) -> int:
+        """The number of the narrowest scope of which one group holds each pair of threads."""
+        for number, scope in enumerate(self.scopes[:-1]):
+            assert scope.threads is not None
+            if (low // scope.threads == high // scope.threads).all():
+                return number
+        return len(self.scopes) - 1
+
+    def _conflicts(self, x: Touch, y: Touch, outer: tuple[Var, ...], later: For | None = None) -> tuple[Array, Array, Array]:
+        """The places at which two accesses meet in several threads, or while one is under way; least and greatest thread of each."""
+        shared = self.touches.needed(x) & self.touches.needed(y)
+        kept = tuple(var for var in outer if var in shared)
+        left = self.touches.footprint(x, kept)
+        right = self.touches.footprint(y, kept, None if later is None else later.var)
+        keys, low, high = left.met(right)
+        if not x.under_way:
+            several = low != high
+            keys, low, high = keys[several], low[several], high[several]
         alone = x.statement is y.statement and x.access is y.access
-        if not conflicts.size or (alone and (x.access.spread or under_way) and not self._repeats(x, outer)):
-            return None
-        scope = WARP_SCOPE if (low // 32 == high // 32).all() else BLOCK_SCOPE
-        crossing = np.flatnonzero(low // 32 != high // 32) if scope == BLOCK_SCOPE else conflicts
-        where = int(crossing[0])
-        one, other = int(left[1][at_left[where]]), int(right[2][at_right[where]])
-        if one == other:
-            one, other = int(left[2][at_left[where]]), int(right[1][at_right[where]])
-        return scope, self._witness(x, y, one, other, int(keys[where]))
+        if keys.size and alone and (x.access.spread or x.under_way) and not self._repeats(x, outer):
+            return keys[:0], low[:0], high[:0]
+        return keys, low, high
 
     def _repeats(self, touch: Touch, outer: tuple[Var, ...]) -> bool:
-        """Whether a statement comes back to an address while the loops `outer` stay in one iteration."""
+        """Whether a statement comes back to a place while the loops `outer` stay in one iteration."""
+        needed = self.touches.needed(touch)
         varying = [loop for loop in touch.loops if loop.var not in outer]
-        needed = needed_variables(self.kernel, touch.statement, touch.access)
         if any(loop.var not in needed or (loop.period and loop.extent.high > loop.period) for loop in varying):
             return True
-        grid = grid_of(self.kernel, touch.loops, needed)
-        mask = active_mask(touch.statement, grid)
-        prefix: Any = 0
-        for var in outer:
-            prefix = prefix * (var.high + 1) + evaluate(var, grid) if var in needed else prefix
-        prefix = np.broadcast_to(prefix, grid.shape)[mask]
-        keys = np.concatenate([prefix * _SPAN + address[mask] for address in self._addresses(touch, grid)])
-        return bool(np.unique(keys).size < keys.size)
+        kept = tuple(var for var in outer if var in needed)
+        return self.touches.footprint(touch, kept).keys.size < self.touches.times(touch)
 
-    def _witness(self, x: Touch, y: Touch, one: int, other: int, key: int) -> str:
-        verbs = ["writes" if touch.access.write else "reads" for touch in (x, y)]
-        places = [f"{touch.statement.spec} at {touch.access.origin or 'an unknown line'}" for touch in (x, y)]
-        address = self._place(x.access, key)
-        return f"thread {one} {verbs[0]} {address} ({places[0]}), thread {other} {verbs[1]} it ({places[1]})"
+    def _behind_commit(self, hazard: Hazard, commits: Sequence[int]) -> Hazard:
+        """For a copy that may be under way: only positions behind the commit of its group, where it can be waited for."""
+        own = [position for position in commits if hazard.first <= position]
+        if not hazard.before.statement.asynchronous or not own:
+            return hazard
+        kept = hazard.positions - frozenset(range(hazard.first + 1, own[0] + 1))
+        return attrs.evolve(hazard, positions=kept or hazard.positions)
 
-    def _place(self, access: Access, key: int) -> str:
-        buffer = self.kernel.buffer(access.buffer)
-        if buffer.memory == SH:
-            return f"{buffer.name}[{(key % _SPAN * _granule(self.kernel) - buffer.offset) // buffer.dtype.bytes}]"
-        coordinates: list[int] = []
-        key %= _SPAN
-        for size in reversed(buffer.tensor.shape):
-            key, digit = divmod(key, _room(size))
-            coordinates.append(digit)
-        return f"{buffer.name}[{', '.join(map(str, reversed(coordinates)))}]"
+    # -------------------------------------------------------------------------------------- where barriers stand
 
-    # -------------------------------------------------------------------------------------- who touches what
+    def _placed(self, hazards: Sequence[Hazard], found: _List, obeyed: bool = True) -> dict[int, int]:
+        """The scope of the barrier at each position that has one; with `obeyed` false, as if nothing were asked for or forbidden."""
+        required = found.required if obeyed else {}
+        forbidden = found.forbidden if obeyed else {}
+        chosen = dict.fromkeys(required, len(self.scopes) - 1)
+        allowed = [position for position in found.preferred() if position not in forbidden]
+        for scope in range(len(self.scopes) - 1, -1, -1):
+            arcs = []
+            for hazard in hazards:
+                if hazard.scope == scope and not any(one >= scope and position in hazard.positions for position, one in chosen.items()):
+                    arc = hazard.positions.intersection(allowed)
+                    if arc:
+                        arcs.append(arc)
+                    elif not self.kernel.unchecked:
+                        raise self._unsatisfiable(hazard, forbidden)
+            for position in fewest(arcs, allowed):
+                chosen[position] = max(scope, chosen.get(position, 0))
+        return chosen
 
-    def _footprint(self, touch: Touch, kept: tuple[Var, ...], later: Var | None = None) -> tuple[Array, Array, Array]:
-        """Addresses (with the values of the kept loops), least and greatest thread of each.
+    def _note_ineffective(self, hazards: Sequence[Hazard], found: _List, barriers: Mapping[int, int]) -> None:
+        """The wishes without which the barriers would stand as they do."""
+        if not found.required and not found.forbidden:
+            return
+        free = self._placed(hazards, found, obeyed=False)
+        self.ineffective += [point for position, point in found.required.items() if free.get(position) == barriers[position]]
+        if free == barriers:
+            self.ineffective += found.forbidden.values()
 
-        With `later`, iterations of that loop count as the one before, in its period: what the next iteration touches.
-        """
-        kernel, access = self.kernel, touch.access
-        grid = grid_of(kernel, touch.loops, needed_variables(kernel, touch.statement, access) | set(kept))
-        mask = active_mask(touch.statement, grid)
-        thread = np.broadcast_to(np.arange(kernel.workers), grid.shape)[mask]
-        thread = thread // 32 * 32 if access.spread else thread
-        prefix: Any = 0
-        for var in kept:
-            value = evaluate(var, grid)
-            if var == later:
-                period = next(loop.period for loop in touch.loops if loop.var == var)
-                value = (value - 1) % period
-            prefix = prefix * (var.high + 1) + value
-        prefix = np.broadcast_to(prefix, grid.shape)[mask]
-        keys = np.concatenate([prefix * _SPAN + address[mask] for address in self._addresses(touch, grid)])
-        low, high = np.tile(thread, keys.size // max(thread.size, 1)), None
-        if getattr(touch.statement.instruction, "collective", False) or touch.statement.collective:
-            unique = np.unique(keys)
-            return unique, np.zeros_like(unique), np.full_like(unique, kernel.workers - 1)
-        order = np.argsort(keys, kind="stable")
-        keys, low = keys[order], low[order]
-        starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1]))) if keys.size else np.zeros(0, dtype=np.int64)
-        if not keys.size:
-            return keys, low, low
-        high = np.maximum.reduceat(low, starts) + (31 if access.spread else 0)
-        return keys[starts], np.minimum.reduceat(low, starts), high
-
-    def _addresses(self, touch: Touch, grid: Any) -> Iterable[Array]:
-        buffer = self.kernel.buffer(touch.access.buffer)
-        for offset in touch.access.elements():
-            if buffer.memory != SH:
-                number: Array = np.zeros(grid.shape, dtype=np.int64)
-                for coordinate, size in zip(touch.access.coordinates(offset), buffer.tensor.shape, strict=True):
-                    number = number * _room(size) + evaluate(coordinate, grid)
-                yield number
-                continue
-            granule = _granule(self.kernel)
-            start = evaluate(buffer.address(touch.access, offset), grid) * (buffer.dtype.bytes // granule) + buffer.offset // granule
-            for part in range(buffer.dtype.bytes // granule):
-                yield start + part
-
-    # -------------------------------------------------------------------------------------- stabbing
-
-    def _placed(
-        self, hazards: list[Hazard], order: list[int], required: set[int], forbidden: dict[int, SyncPoint]
-    ) -> dict[int, tuple[Scope, str]]:
-        chosen: dict[int, Scope] = dict.fromkeys(required, BLOCK_SCOPE)
-        for scope in (BLOCK_SCOPE, WARP_SCOPE):
-            open_hazards = [h for h in hazards if h.scope == scope and not (h.positions & set(chosen))]
-            allowed = [position for position in order if position not in forbidden]
-            for position in self._stab(open_hazards, allowed, forbidden):
-                chosen.setdefault(position, scope)
-        return {position: (scope, _reason(hazards, position, scope)) for position, scope in chosen.items()}
-
-    def _stab(self, hazards: list[Hazard], allowed: list[int], forbidden: dict[int, SyncPoint]) -> tuple[int, ...]:
-        possible = []
-        for hazard in hazards:
-            if hazard.positions.isdisjoint(allowed):
-                if not self.kernel.unchecked:
-                    raise self._unsatisfiable(hazard, forbidden)
-            else:
-                possible.append(hazard)
-        if not possible:
-            return ()
-        sets = list({hazard.positions & frozenset(allowed) for hazard in possible})
-        useful = [position for position in allowed if any(position in one for one in sets)]
-        for size in range(1, min(len(useful), 4) + 1):
-            for combination in itertools.combinations(useful, size):
-                if all(not one.isdisjoint(combination) for one in sets):
-                    return combination
-        return tuple(useful)
-
-    def _unsatisfiable(self, hazard: Hazard, forbidden: dict[int, SyncPoint]) -> SynchronizationError:
+    def _unsatisfiable(self, hazard: Hazard, forbidden: Mapping[int, SyncPoint]) -> SynchronizationError:
         wishes = [point for position, point in forbidden.items() if position in hazard.positions]
         names = ", ".join(f"no_sync on {point.subject} ({point.origin})" for point in wishes)
         return SynchronizationError(
-            f"race on {hazard.before.access.buffer}: {hazard.witness}, and no barrier may stand between: {names or 'no position is left'}",
+            f"race on {hazard.before.access.buffer}: {self._witness(hazard)}, "
+            f"and no barrier may stand between: {names or 'no position is left'}",
             at=wishes[-1].origin if wishes else hazard.behind.access.origin,
             hint="remove no_sync from the last load before the use; one barrier behind the last load covers all of them",
         )
 
+    def _witness(self, hazard: Hazard) -> str:
+        """Two threads that meet, and where."""
+        x, y = hazard.before, hazard.behind
+        keys, low, high = self._conflicts(x, y, ())
+        place = 0
+        if hazard.scope:
+            narrower = self.scopes[hazard.scope - 1].threads or 1
+            place = int(np.flatnonzero(low // narrower != high // narrower)[0])
+        verbs = ["writes" if touch.access.write else "reads" for touch in (x, y)]
+        places = [f"{touch.statement.spec} at {touch.access.origin or 'an unknown line'}" for touch in (x, y)]
+        address = self.touches.named(x, int(keys[place]))
+        return f"thread {low[place]} {verbs[0]} {address} ({places[0]}), thread {high[place]} {verbs[1]} it ({places[1]})"
+
+
+def _exposed(parts: Iterable[tuple[tuple[Touch, ...], bool]]) -> tuple[Touch, ...]:
+    """The touches of the parts up to the first that always runs a barrier."""
+    touches: list[Touch] = []
+    for some, barrier in parts:
+        touches += some
+        if barrier:
+            break
+    return tuple(touches)
+
 
 def _at_the_ends(summary: Summary, loop: For) -> Summary:
     """What of a pipelined loop is exposed: before its first barrier the first iteration, behind its last one the last."""
-    if not summary.barrier:
-        return summary
     end = constant(loop.extent)
-    early = {touch: _at(touch, loop.var, 0) for touch in summary.first}
-    late = {touch: touch if end is None else _at(touch, loop.var, end - 1) for touch in summary.last}
+    early = {touch: _at(touch, loop.var, 0) for touch in summary.first[-1]}
+    late = {touch: touch if end is None else _at(touch, loop.var, end - 1) for touch in summary.last[-1]}
     return attrs.evolve(
         summary,
-        first=tuple(early.values()),
-        last=tuple(late.values()),
-        near_first=tuple(early.get(touch, touch) for touch in summary.near_first),
-        near_last=tuple(late.get(touch, touch) for touch in summary.near_last),
+        first=tuple(tuple(early.get(touch, touch) for touch in touches) for touches in summary.first),
+        last=tuple(tuple(late.get(touch, touch) for touch in touches) for touches in summary.last),
     )
 
 
@@ -370,52 +369,20 @@ def _at(touch: Touch, var: Var, value: int) -> Touch:
     return attrs.evolve(touch, statement=statement, access=touch.access.substitute({var: value}))
 
 
-def _behind_commit(hazard: Hazard, commits: list[int]) -> Hazard:
-    """For a copy that may be under way: only positions behind the commit of its group, where it can be waited for."""
-    if not hazard.before.statement.asynchronous:
-        return hazard
-    own = [position for position in commits if hazard.first <= position]
-    if not own:
-        return hazard
-    hidden = range(hazard.first + 1, own[0] + 1)
-    kept = frozenset(position for position in hazard.positions if position not in hidden)
-    return attrs.evolve(hazard, positions=kept or hazard.positions)
+def _reasons(hazards: Sequence[Hazard], barriers: Mapping[int, int], positions: int) -> dict[int, str]:
+    """What each barrier orders, for the reader of the code: each hazard is credited to the first barrier behind it."""
+    credited: dict[int, list[Hazard]] = {position: [] for position in barriers}
+    for hazard in hazards:
+        meeting = [position for position, scope in barriers.items() if scope >= hazard.scope and position in hazard.positions]
+        if meeting:
+            credited[min(meeting, key=lambda position: (position - hazard.first - 1) % positions)].append(hazard)
+    return {position: _reason(met) for position, met in credited.items()}
 
 
-_SPAN = 1 << 40
-"""Room for an address inside a key that also carries loop values."""
-
-
-def _room(size: Expr) -> int:
-    """More than any coordinate of block 0 along a dimension of this size."""
-    number = constant(size)
-    return 1 << 20 if number is None else min(number + 4096, 1 << 20)
-
-
-def _granule(kernel: Kernel) -> int:
-    sizes = [buffer.dtype.bytes for buffer in kernel.buffers if buffer.memory == SH]
-    return min(sizes, default=1)
-
-
-def _exposed(parts: Sequence[Summary], side: str, barrier: str) -> tuple[Touch, ...]:
-    """The touches of the parts up to the first that always runs a barrier."""
-    touches: list[Touch] = []
-    for part in parts:
-        touches += getattr(part, side)
-        if getattr(part, barrier):
-            break
-    return tuple(touches)
-
-
-def _reason(hazards: list[Hazard], position: int, scope: Scope) -> str:
-    """What a barrier orders, for the reader of the code: buffers complete (written before) or free (read before)."""
-    met = [hazard for hazard in hazards if position in hazard.positions]
-    complete = dict.fromkeys(h.before.access.buffer for h in met if h.before.access.write)
-    free = dict.fromkeys(h.before.access.buffer for h in met if not h.before.access.write)
-    parts = []
-    if complete:
-        parts.append(f"{', '.join(complete)} complete")
-    free = dict.fromkeys(name for name in free if name not in complete)
-    if free:
-        parts.append(f"{', '.join(free)} free again")
+def _reason(met: Sequence[Hazard]) -> str:
+    """Buffers are complete where they were written before, free again where they were read."""
+    complete = dict.fromkeys(hazard.before.access.buffer for hazard in met if not hazard.is_reuse)
+    free = dict.fromkeys(hazard.before.access.buffer for hazard in met if hazard.is_reuse)
+    parts = [f"{', '.join(complete)} complete"] if complete else []
+    parts += [f"{', '.join(free)} free again"] if free else []
     return "; ".join(parts) or "asked for by sync"

@@ -3,7 +3,7 @@
 The barriers stand where `synchronize` put them; a copy that is under way needs a wait at one of them, before its data is
 touched. The program is followed with actual iteration numbers (the first ones, and the last), groups counted as they are
 committed: a touch of a group's data asks the last barrier behind its commit to wait for it, and each barrier takes the
-smallest number asked of it. Groups complete in order, so a wait for one is a wait for all before it.
+smallest number asked of it. Groups complete in order, so a wait for one is a wait for all before it, and says so.
 """
 
 from __future__ import annotations
@@ -15,12 +15,30 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SynchronizationError
-from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Commit, Exec, For, Kernel, Stmt, Wait, execs, statements
-from fireiron.lower.footprint import Array, active_mask, evaluate, grid_of, needed_variables
-from fireiron.values.expr import constant
+from fireiron.ir import (
+    BLOCK_SCOPE,
+    Barrier,
+    Comment,
+    Commit,
+    Exec,
+    For,
+    Kernel,
+    Let,
+    Scope,
+    Stmt,
+    Wait,
+    execs,
+    rewritten,
+    statements,
+    unknown,
+)
+from fireiron.lower.touches import Touch, Touches
+from fireiron.values.expr import Expr, Var, compiled, conjuncts, constant
 from fireiron.values.machine import SH
 
 Fixed = Mapping[str, int]
+Places = int
+"""A set of places in shared memory, as the bits of an integer."""
 
 
 def wait(kernel: Kernel) -> Kernel:
@@ -29,113 +47,150 @@ def wait(kernel: Kernel) -> Kernel:
         return kernel
     replay = _Replay(kernel)
     replay.run(kernel.body, (), {})
-    return attrs.evolve(kernel, body=_with_waits(kernel.body, replay.needed))
 
+    def waited(statement: Stmt) -> tuple[Stmt, ...]:
+        asked = replay.asked.get(id(statement))
+        return (statement,) if asked is None else (asked.wait(), statement)
 
-def _with_waits(body: tuple[Stmt, ...], needed: Mapping[int, tuple[int, str]]) -> tuple[Stmt, ...]:
-    result: list[Stmt] = []
-    for statement in body:
-        if id(statement) in needed:
-            groups, name = needed[id(statement)]
-            result.append(Wait(groups, f"{name} has arrived"))
-        if isinstance(statement, For):
-            statement = attrs.evolve(statement, body=_with_waits(statement.body, needed))
-        result.append(statement)
-    return tuple(result)
+    return attrs.evolve(kernel, body=rewritten(kernel.body, waited))
 
 
 @attrs.frozen(eq=False)
 class _Copy:
-    """An asynchronous copy of some iteration."""
+    """An asynchronous copy of some iteration: the buffer it writes, and where."""
 
-    statement: Exec
-    access: Access
-    keys: Array
+    buffer: str
+    places: Places
+
+
+@attrs.define(eq=False)
+class _Asked:
+    """What is asked of a barrier: how many groups may be under way behind it, and the buffers that arrive with the others."""
+
+    groups: int
+    arriving: dict[str, None] = attrs.field(factory=dict)
+
+    def wait(self) -> Wait:
+        names = list(self.arriving)
+        return Wait(self.groups, f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} arrived")
 
 
 class _Replay:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.granule = min(buffer.dtype.bytes for buffer in kernel.buffers if buffer.memory == SH)
+        self.touches = Touches(kernel)
         self.open: list[_Copy] = []
         self.groups: list[list[_Copy]] = []
         self.complete = 0
-        self.of_warps: set[tuple[int, str]] = set()
+        self.near: dict[Scope, set[tuple[int, str]]] = {}
         self.passed: list[tuple[Barrier, int]] = []
-        self.needed: dict[int, tuple[int, str]] = {}
-        self.memo: dict[Any, Array] = {}
+        self.asked: dict[int, _Asked] = {}
+        self._touches: dict[int, tuple[Touch, ...]] = {}
+        self._places: dict[Any, Places] = {}
+        self._tests: dict[int, tuple[tuple[Expr, ...], frozenset[str]]] = {}
 
     def run(self, body: tuple[Stmt, ...], loops: tuple[For, ...], fixed: Fixed) -> None:
         """Follow a list; `fixed` are the values of loops that are followed one iteration after the other."""
         for statement in body:
-            if isinstance(statement, Exec):
-                self._exec(statement, loops, fixed)
-            elif isinstance(statement, Commit):
-                self.groups.append(self.open)
-                self.open = []
-            elif isinstance(statement, Barrier):
-                self.passed.append((statement, len(self.groups)))
-            elif isinstance(statement, For) and _is_followed(statement):
-                for value in _followed_values(statement):
-                    self.run(statement.body, (*loops, statement), {**fixed, statement.var.name: value})
-            elif isinstance(statement, For):
-                self.run(statement.body, (*loops, statement), fixed)
+            match statement:
+                case Exec():
+                    self._exec(statement, loops, fixed)
+                case Commit():
+                    self.groups.append(self.open)
+                    self.open = []
+                case Barrier():
+                    self.passed.append((statement, len(self.groups)))
+                case For() if _is_followed(statement):
+                    for value in _followed_values(statement):
+                        self.run(statement.body, (*loops, statement), {**fixed, statement.var.name: value})
+                case For():
+                    self.run(statement.body, (*loops, statement), fixed)
+                case Let() | Comment():
+                    pass
+                case _:
+                    raise unknown(statement, "wait")
 
     def _exec(self, statement: Exec, loops: tuple[For, ...], fixed: Fixed) -> None:
-        for access in statement.accesses:
-            if self.kernel.buffer(access.buffer).memory != SH:
-                continue
-            keys = self._keys(statement, loops, access, fixed)
-            self._meet(access, keys)
-            if statement.asynchronous and access.write:
-                self.open.append(_Copy(statement, access, keys))
+        if id(statement) not in self._touches:
+            found = self.touches.of(statement, loops)
+            self._touches[id(statement)] = tuple(one for one in found if self.kernel.buffer(one.access.buffer).memory == SH)
+        for touch in self._touches[id(statement)]:
+            places = self._touched(touch, fixed)
+            self._meet(touch, places)
+            if touch.under_way:
+                self.open.append(_Copy(touch.access.buffer, places))
 
-    def _meet(self, access: Access, keys: Array) -> None:
+    def _meet(self, touch: Touch, places: Places) -> None:
+        """The newest group that writes where the touch is, and that is not known to be complete, is asked for."""
+        arrived = set().union(*self.near.values()) if self.near else set()
         for number in range(len(self.groups) - 1, self.complete - 1, -1):
-            if (number, access.buffer) not in self.of_warps and any(_overlap(copy.keys, keys) for copy in self.groups[number]):
-                self._ask(number, access)
+            if (number, touch.access.buffer) not in arrived and any(copy.places & places for copy in self.groups[number]):
+                self._ask(number, touch)
                 return
 
-    def _ask(self, number: int, access: Access) -> None:
-        """Group `number` must be complete at the last barrier behind its commit."""
+    def _ask(self, number: int, touch: Touch) -> None:
+        """Group `number` must be complete at the last barrier behind its commit, a barrier of the block if there is one."""
         behind = [(barrier, count) for barrier, count in self.passed if count > number]
         behind = [one for one in behind if one[0].scope == BLOCK_SCOPE] or behind
         if not behind:
             if self.kernel.unchecked:
                 return
             raise SynchronizationError(
-                f"{access.buffer} is touched while copies to it are under way, and no barrier stands between", at=access.origin
+                f"{touch.access.buffer} is touched while copies to it are under way, and no barrier stands between", at=touch.access.origin
             )
         barrier, count = behind[-1]
         groups = count - 1 - number
-        known = self.needed.get(id(barrier), (groups, access.buffer))
-        self.needed[id(barrier)] = min(known, (groups, access.buffer))
+        asked = self.asked.setdefault(id(barrier), _Asked(groups))
+        asked.groups = min(asked.groups, groups)
+        asked.arriving |= dict.fromkeys(copy.buffer for group in self.groups[self.complete : number + 1] for copy in group)
         if barrier.scope == BLOCK_SCOPE:
             self.complete = number + 1
-        else:  # what other warps copied has arrived for them, and is not yet visible here
-            self.of_warps |= {(one, access.buffer) for one in range(self.complete, number + 1)}
+        else:  # what others than this group of threads copied has arrived for them, and is not yet visible here
+            known = self.near.setdefault(barrier.scope, set())
+            known |= {(one, touch.access.buffer) for one in range(self.complete, number + 1)}
 
-    def _keys(self, statement: Exec, loops: tuple[For, ...], access: Access, fixed: Fixed) -> Array:
-        """The bytes, in units of the smallest element, that a statement touches in one iteration."""
-        needed = needed_variables(self.kernel, statement, access)
-        near = {var.name for var in needed}
-        fixed = {name: value for name, value in fixed.items() if name in near}
-        values = {var: fixed[var.name] for var in needed if var.name in fixed}
-        memo = (id(statement), id(access), *(part.substitute(values) for part in (*access.base, access.copy, statement.active)))
-        if memo not in self.memo:
-            grid = grid_of(self.kernel, loops, needed, fixed)
-            mask = active_mask(statement, grid)
-            buffer = self.kernel.buffer(access.buffer)
-            parts = [evaluate(buffer.address(access, offset), grid)[mask] for offset in access.elements()]
-            starts = np.unique(np.concatenate(parts)) * buffer.dtype.bytes + buffer.offset
-            self.memo[memo] = (starts[:, None] // self.granule + np.arange(buffer.dtype.bytes // self.granule)).ravel()
-        return self.memo[memo]
+    # ------------------------------------------------------------------------------------------ places
+
+    def _touched(self, touch: Touch, fixed: Fixed) -> Places:
+        """Where a statement touches shared memory in one iteration of the loops that are followed."""
+        tests, needed = self._needed(touch)
+        values = {name: value for name, value in fixed.items() if name in needed}
+        turns = {loop.var.name: loop.period for loop in touch.loops if loop.period}
+        if not all(compiled(test)(values) for test in tests):
+            return 0
+        free = needed - {var.name for test in self._other_tests(touch, tests) for var in test.variables()}
+        memo = (
+            id(touch),
+            tuple((name, value % turns[name] if name in turns and name in free else value) for name, value in values.items()),
+        )
+        if memo not in self._places:
+            _, places, mask = self.touches.places(touch, values)
+            self._places[memo] = _bits(places[mask] if not mask.all() else places)
+        return self._places[memo]
+
+    def _needed(self, touch: Touch) -> tuple[tuple[Expr, ...], frozenset[str]]:
+        """The conditions that depend on followed loops alone, and the names of all loops that matter to the touch."""
+        if id(touch) not in self._tests:
+            loops = {loop.var.name for loop in touch.loops if _is_followed(loop)}
+            tests = tuple(one for one in conjuncts(touch.statement.active) if one.variables() and _names(one.variables()) <= loops)
+            self._tests[id(touch)] = tests, _names(self.touches.needed(touch)) & frozenset(loops)
+        return self._tests[id(touch)]
+
+    def _other_tests(self, touch: Touch, tests: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(one for one in conjuncts(touch.statement.active) if one not in tests)
 
 
-def _overlap(one: Array, other: Array) -> bool:
-    if not one.size or not other.size or one[0] > other[-1] or other[0] > one[-1]:
-        return False
-    return bool(np.intersect1d(one, other, assume_unique=True).size)
+def _names(variables: frozenset[Var]) -> frozenset[str]:
+    return frozenset(var.name for var in variables)
+
+
+def _bits(places: np.ndarray[Any, Any]) -> Places:
+    """The set of some numbers."""
+    if not places.size:
+        return 0
+    table = np.zeros(int(places.max()) + 1, dtype=np.uint8)
+    table[places.ravel()] = 1
+    return int.from_bytes(np.packbits(table, bitorder="little").tobytes(), "little")
 
 
 def _is_followed(loop: For) -> bool:

@@ -1,0 +1,247 @@
+"""Which threads touch which places: the accesses of one block to memory that its threads share, as tables over places.
+
+A place is a piece of shared memory as long as the shortest piece that any access takes, or an element of an array in global memory
+that the kernel writes. For a place, the least and the greatest thread that touch it decide whether two accesses meet in several
+threads, and how near these are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from fireiron.ir import Access, Exec, For, Kernel, located, scratch_access
+from fireiron.lower.footprint import Array, Grid, active_mask, addresses, grid_of, needed_variables
+from fireiron.values.expr import Expr, Var, compiled, constant
+from fireiron.values.machine import GL, SH
+
+MOST_ROOM = 1 << 23
+"""Entries of a table; where a table would be larger, the places that are touched are counted through first."""
+
+
+@attrs.frozen(eq=False)
+class Touch:
+    """An access with its statement, its place among the statement's operands, and the loops around it."""
+
+    statement: Exec
+    loops: tuple[For, ...]
+    access: Access
+    width: int = 1
+
+    @property
+    def atomic(self) -> bool:
+        """Whether it adds atomically, which needs no order among those that do."""
+        return self.statement.atomic and self.access.write
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the thread that issued it goes on before it is done."""
+        return self.statement.asynchronous and self.access.write
+
+
+@attrs.frozen(eq=False)
+class Footprint:
+    """The places that an access touches (with the values of the loops that were kept), and the least and greatest thread of each.
+
+    `keys` are sorted; `index` has for each possible key its position in them, -1 for one that is not touched, where the
+    keys are few enough to have such a table.
+    """
+
+    keys: Array
+    low: Array
+    high: Array
+    index: Array | None
+
+    def met(self, other: Footprint) -> tuple[Array, Array, Array]:
+        """The keys that both touch, and the least and greatest thread of either."""
+        if self.index is not None and other.index is not None and self.index.size == other.index.size:
+            at = self.index[other.keys]
+            common = at >= 0
+            keys, here, there = other.keys[common], at[common], np.flatnonzero(common)
+        else:
+            keys, here, there = np.intersect1d(self.keys, other.keys, assume_unique=True, return_indices=True)
+        return keys, np.minimum(self.low[here], other.low[there]), np.maximum(self.high[here], other.high[there])
+
+
+class Touches:
+    """The accesses of a kernel to what its threads share."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.watched = {one.name for one in kernel.buffers if one.memory == SH or (one.memory == GL and one.written)}
+        self.granule = _granule(kernel)
+        self._needed: dict[int, frozenset[Var]] = {}
+        self._places: dict[int, tuple[Grid, Array, Array]] = {}
+        self._footprints: dict[Any, Footprint] = {}
+        self._alive: list[Touch] = []
+
+    def of(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Touch, ...]:
+        """The touches of a statement that others may have to wait for."""
+        found = []
+        for position, access in enumerate(statement.accesses):
+            if access.buffer in self.watched:
+                found.append(Touch(statement, loops, access, _width(statement, position)))
+        if statement.scratch is not None:
+            found.append(Touch(statement, loops, scratch_access(statement.scratch)))
+        return tuple(found)
+
+    def needed(self, touch: Touch) -> frozenset[Var]:
+        """What its coordinates and its statement's condition depend on."""
+        if id(touch) not in self._needed:
+            self._alive.append(touch)
+            self._needed[id(touch)] = needed_variables(self.kernel, touch.statement, touch.access)
+        return self._needed[id(touch)]
+
+    def may_overlap(self, x: Touch, y: Touch) -> bool:
+        """Whether two accesses are to the same memory, as far as buffers tell."""
+        if x.access.buffer == y.access.buffer:
+            return True
+        a, b = self.kernel.buffer(x.access.buffer), self.kernel.buffer(y.access.buffer)
+        return a.memory == b.memory == SH and a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
+
+    # ------------------------------------------------------------------------------------------ places
+
+    def places(self, touch: Touch, fixed: Mapping[str, int] = {}) -> tuple[Grid, Array, Array]:
+        """The grid, the places (along the grid's axes and a last one for the pieces of the access), and which of them are touched."""
+        kernel, access = self.kernel, touch.access
+        grid = grid_of(kernel, touch.loops, self.needed(touch), fixed)
+        buffer = kernel.buffer(access.buffer)
+        width = 1 if buffer.memory != SH else touch.width
+        steps = np.array(access.elements()[::width]).T
+        coordinates = [
+            np.asarray(compiled(base)(grid.environment))[..., None] + step for base, step in zip(access.base, steps, strict=True)
+        ]
+        if buffer.memory == SH:
+            numbers = addresses(access.storage or buffer.storage, coordinates)
+            copy = np.asarray(compiled(access.copy)(grid.environment))[..., None] * (constant(buffer.elements) or 0)
+            start = ((numbers + copy) * buffer.dtype.bytes + buffer.offset) // self.granule
+            parts = max(width * buffer.dtype.bytes // self.granule, 1)
+            places = (start[..., None] + np.arange(parts)).reshape(*start.shape[:-1], -1)
+        else:
+            places = self._numbered(buffer.name, coordinates)
+        shape = (*grid.shape, places.shape[-1])
+        return grid, np.broadcast_to(places, shape), active_mask(touch.statement, grid)
+
+    def _numbered(self, name: str, coordinates: Sequence[Array]) -> Array:
+        """Elements of an array in global memory by their coordinates in block 0, which reach from 0 to little beyond a tile."""
+        number: Array = 0
+        for coordinate, size in zip(coordinates, self.kernel.buffer(name).tensor.shape, strict=True):
+            number = number * _span(size) + coordinate
+        return number
+
+    def named(self, touch: Touch, key: int) -> str:
+        """The place of a key as a message names it: without the values of loops."""
+        buffer = self.kernel.buffer(touch.access.buffer)
+        key %= self._room(touch)
+        if buffer.memory == SH:
+            return f"{buffer.name}[{(key * self.granule - buffer.offset) // buffer.dtype.bytes}]"
+        coordinates: list[int] = []
+        for size in reversed(buffer.tensor.shape):
+            key, digit = divmod(key, _span(size))
+            coordinates.append(digit)
+        return f"{buffer.name}[{', '.join(map(str, reversed(coordinates)))}]"
+
+    # ------------------------------------------------------------------------------------------ tables
+
+    def footprint(self, touch: Touch, kept: tuple[Var, ...], later: Var | None = None) -> Footprint:
+        """Who touches what in one block, apart for each value of the kept loops.
+
+        With `later`, iterations of that loop count as the one before, in its period: what the next iteration touches.
+        """
+        memo = (id(touch), tuple(var.name for var in kept), None if later is None else later.name)
+        if memo not in self._footprints:
+            keys, threads, room = self.keys(touch, kept, later)
+            self._footprints[memo] = self._by_units(touch, _extremes(keys, threads, room))
+        return self._footprints[memo]
+
+    def times(self, touch: Touch) -> int:
+        """How often threads touch places in all."""
+        _, places, mask = self._located(touch)
+        return int(mask.sum()) * places.shape[-1]
+
+    def keys(self, touch: Touch, kept: tuple[Var, ...], later: Var | None = None) -> tuple[Array, Array, int]:
+        """A key and a thread for each time that a thread touches a place, in the order of threads; and how many keys there may be."""
+        grid, places, mask = self._located(touch)
+        prefix: Array = np.zeros(1, dtype=np.int64)
+        for var in kept:
+            axis = grid.axes.index(var.name) if var.name in grid.axes else None
+            count = 1 if axis is None else grid.shape[axis]
+            number = np.zeros(1, dtype=np.int64) if axis is None else np.asarray(grid.environment[var.name])
+            prefix = prefix * count + ((number - 1) % count if var == later else number)
+        rows = math.prod(grid.shape[grid.axes.index(var.name)] for var in kept if var.name in grid.axes)
+        room = self._room(touch)
+        keys = np.moveaxis(prefix[..., None] * room + places, -2, 0)
+        threads = np.broadcast_to(np.arange(self.kernel.workers, dtype=np.int16).reshape(-1, *(1,) * (keys.ndim - 1)), keys.shape)
+        if mask.all():
+            return keys.ravel(), threads.ravel(), rows * room
+        kept_ones = np.broadcast_to(np.moveaxis(mask, -1, 0)[..., None], keys.shape)
+        return keys[kept_ones], threads[kept_ones], rows * room
+
+    def _located(self, touch: Touch) -> tuple[Grid, Array, Array]:
+        if id(touch) not in self._places:
+            self._alive.append(touch)
+            self._places[id(touch)] = self.places(touch)
+        return self._places[id(touch)]
+
+    def _room(self, touch: Touch) -> int:
+        """More than the greatest number of a place."""
+        buffer = self.kernel.buffer(touch.access.buffer)
+        if buffer.memory != SH:
+            return 1 << 40
+        ends = (one.offset + one.bytes for one in self.kernel.buffers if one.memory == SH)
+        return -(-max(ends) // self.granule)
+
+    def _by_units(self, touch: Touch, found: Footprint) -> Footprint:
+        """What several threads do together counts as done by the first and the last of them."""
+        if not touch.access.spread and not touch.statement.collective:
+            return found
+        unit = touch.statement.spec.level.threads if touch.statement.collective else 32
+        if unit is None or unit >= self.kernel.workers:
+            return attrs.evolve(found, low=np.zeros_like(found.low), high=np.full_like(found.high, self.kernel.workers - 1))
+        unit = max(unit, 32)  # quad-pairs lie anywhere in their warp
+        return attrs.evolve(found, low=found.low // unit * unit, high=found.high // unit * unit + unit - 1)
+
+
+def _extremes(keys: Array, threads: Array, room: int) -> Footprint:
+    """Each key once, with the least and the greatest thread; entries come in the order of threads."""
+    if room <= MOST_ROOM:
+        low, high = np.full(room, -1, dtype=np.int16), np.full(room, -1, dtype=np.int16)
+        high[keys] = threads  # the last of several assignments stays
+        low[keys[::-1]] = threads[::-1]
+        touched = np.flatnonzero(high >= 0)
+        index = np.full(room, -1, dtype=np.int32)
+        index[touched] = np.arange(touched.size, dtype=np.int32)
+        return Footprint(touched, low[touched], high[touched], index)
+    order = np.argsort(keys, kind="stable")
+    keys, threads = keys[order], threads[order]
+    first = np.concatenate(([True], keys[1:] != keys[:-1])) if keys.size else np.zeros(0, dtype=bool)
+    last = np.concatenate((first[1:], [True])) if keys.size else first
+    return Footprint(keys[first], threads[first], threads[last], None)
+
+
+def _width(statement: Exec, position: int) -> int:
+    """Elements of an access, in their order, that lie side by side and aligned; nothing of that is known where lanes are not."""
+    return 1 if statement.collective or statement.accesses[position].spread else statement.width(position)
+
+
+def _span(size: Expr) -> int:
+    """More than any coordinate of block 0 along a dimension of this size."""
+    number = constant(size)
+    return 1 << 20 if number is None else min(number + 4096, 1 << 20)
+
+
+def _granule(kernel: Kernel) -> int:
+    """Bytes of a place: what divides every piece that is taken of shared memory, and where buffers begin."""
+    sizes = [one.offset for one in kernel.buffers if one.memory == SH]
+    for statement, _ in located(kernel.body):
+        if isinstance(statement, Exec):
+            sizes += [1] if statement.scratch is not None else []
+            for position, access in enumerate(statement.accesses):
+                buffer = kernel.buffer(access.buffer)
+                if buffer.memory == SH:
+                    sizes.append(_width(statement, position) * buffer.dtype.bytes)
+    return math.gcd(*sizes) or 1
