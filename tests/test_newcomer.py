@@ -18,6 +18,7 @@ from fireiron import compiler
 from fireiron.cli import main
 from fireiron.gpu import launch, toolchain
 from fireiron.inspect import explain as inspect_explain
+from fireiron.inspect.explain import explain
 from fireiron.language.library import find
 
 ROOT = Path(__file__).parent.parent
@@ -373,3 +374,87 @@ def test_a_terminal_is_told_at_once_what_is_under_way(command, capsys, monkeypat
     assert all(" ..." in said for said in before)
     assert terminal.getvalue().endswith("\r\x1b[K")
     assert capsys.readouterr().out
+
+
+# ---------------------------------------------------------------------------------------------- explain
+
+
+HALVES = MatMul(256, 256, 128, dtype=float16, c_dtype=float16, **ROWS)(GL, GL, GL)(Kernel)
+TO_WARPS = (
+    MatMul.tile(128, 128)
+    .to(Block)
+    .epilog(RF, float32, Init.tile(64, 64).to(Warp).done(), Move.tile(64, 64).to(Warp).done())
+    .split(32)
+    .pipeline(2)
+    .load(A, SH, Move.coalesced(8).done())
+    .load(B, SH, Move.coalesced(8).done())
+    .tile(64, 64)
+    .to(Warp)
+    .split(16)
+    .unroll()
+)
+FRAGMENTS = MatMul.load(A, RF, Move.done()).load(B, RF, Move.done())
+
+
+@pytest.mark.parametrize(
+    "end", [MatMul.tile(16, 16).unroll().mma_tile().done(), MatMul.tile(16, 16).unroll().mma_tile()], ids=["done", "open"]
+)
+def test_loads_of_fragments_that_are_missing_are_told(end):
+    """Not tiles for single threads, with which nothing compiles: the loads into registers that the instruction wants."""
+    found = explain(TO_WARPS.then(end)(HALVES), "sm_80")
+    main_leaf = next(leaf for leaf in found.leaves if leaf.place == "main")
+    assert main_leaf.steps == FRAGMENTS.steps and main_leaf.behind == ".split(16).unroll()"
+    assert main_leaf.others[0][0].name == "HMMA_16816_F32"
+    said = inspect_explain.text(found)
+    assert ".load(A, RF, Move.done()).load(B, RF, Move.done())" in said and "tried: the strategy is complete then" in said
+    assert "Thread).split(1)" not in said and "other leaves remain" not in said
+    assert said.count("closed as it is, once the other leaves are") == 2
+    assert "mma.sync" in TO_WARPS.then(FRAGMENTS).then(MatMul.tile(16, 16).unroll().mma_tile().done())(HALVES).cuda("sm_80")
+
+
+def test_a_strategy_that_emit_refuses_is_not_explained_as_done(tmp_path, capsys):
+    """Every leaf matches, but the store deals elements otherwise than the compute path."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from fireiron import *\n"
+        "copy = Move.tile(1, 1).to(Thread).done()\n"
+        "store = Move.tile(1, 1).to(Thread).done()\n"
+        "block = MatMul.tile(32, 32).to(Block).epilog(RF, Init.tile(4, 4).to(Thread).tile(1, 1).done(), store)\n"
+        "s = block.split(8).load(A, SH, copy).load(B, SH, copy).tile(4, 4).to(Thread).split(1).tile(1, 1).done()\n"
+    )
+    assert main(["emit", f"{path}:s"]) == 2
+    refusal = capsys.readouterr().err
+    assert "compute path" in refusal
+    assert main(["explain", f"{path}:s"]) == 1
+    said = capsys.readouterr().out
+    assert "every leaf matches, but no code can be made" in said and refusal.split("error: ")[1].splitlines()[0] in said
+    assert main(["explain", f"{path}:s", "--json"]) == 1
+    assert "compute path" in json.loads(capsys.readouterr().out)["refused"]
+    assert main(["explain", "naive"]) == 0
+    assert main(["explain", "naive", "--json"]) == 0
+    capsys.readouterr()
+
+
+def test_no_reason_is_empty_and_the_instruction_is_the_one_that_is_used():
+    found = explain(TO_WARPS.then(FRAGMENTS).then(MatMul.tile(16, 16).unroll().mma_tile().done())(HALVES), "sm_80")
+    by_place = {leaf.place: leaf for leaf in found.leaves}
+    copies = [leaf for place, leaf in by_place.items() if "SH" in place]
+    assert found.refused is None and len(copies) == 2
+    for leaf in copies:
+        assert [one.name for one in leaf.performers] == ["CP_ASYNC_16"] and leaf.as_dict()["match"] == "CP_ASYNC_16"
+    said = inspect_explain.text(found)
+    assert "done by CP_ASYNC_16" in said and "not Move   performs it too; CP_ASYNC_16 is taken" in said
+    for line in said.splitlines():
+        if line.startswith("  not ") and not line.endswith("more"):
+            assert len(line.split(None, 2)) == 3, f"no reason: {line!r}"
+    older = inspect_explain.text(explain(TO_WARPS.then(FRAGMENTS).then(MatMul.tile(16, 16).unroll().mma_tile().done())(HALVES), "sm_75"))
+    assert "done by CP_ASYNC" not in older and "done by Move" in older
+
+
+def test_steps_are_not_shown_where_nothing_compiles_with_them():
+    """The instruction would match, but the whole is refused: that is what is said."""
+    copy = Move.tile(1, 1).to(Thread).done()
+    chain = MatMul.tile(32, 32).to(Block).split(8).load(A, SH, copy).no_sync().load(B, SH, copy).no_sync().tile(4, 4).to(Thread)
+    found = explain(chain.split(1).done()(PROBLEM), "sm_80")
+    (leaf,) = [leaf for leaf in found.leaves if leaf.match is None]
+    assert leaf.steps is None and "an instruction matches, but then the strategy is refused: race on" in leaf.outcome

@@ -31,19 +31,19 @@ class Text:
 
 def examined(program: Program) -> Text | None:
     """The kernel with its micro-kernels, compiled if that is possible here; None where it has none."""
-    from fireiron.gpu import toolchain
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.inspect.show import micro_kernels
 
     names = micro_kernels(program.ir)
     if not names:
         return None
-    chain = toolchain.serving(program.architecture.name)
+    kernel = CompiledKernel(program)
+    chain = kernel.compiler
     if chain is None:
         missing = f"no CUDA compiler for {program.architecture} is installed (pip install fireiron[check])"
         return Text(names, f"the text was NOT compiled: {missing}; what it computes is only checked on a GPU", False)
     try:
-        _ = CompiledKernel(program).compiled
+        _ = kernel.compiled
     except LaunchError as error:
         return Text(names, "the text does not compile", True, error)
     return Text(names, f"the text compiles ({chain}); what it computes is only checked on a GPU", True)

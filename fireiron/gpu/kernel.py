@@ -56,12 +56,16 @@ class CompiledKernel:
 
         On a GPU machine no newer NVRTC than the driver is used.
         """
-        from fireiron.gpu import cache, launch
+        from fireiron.gpu import cache
 
         text = self.program.cuda
-        newest = launch.driver_version() if launch.gpu_available() else None
         with self.program.timed("nvrtc"):
-            return cache.compile_cached(text, self.program.architecture.name, options=self.options, newest=newest)
+            return cache.compile_cached(text, self.program.architecture.name, options=self.options, newest=_newest())
+
+    @property
+    def compiler(self) -> toolchain.Toolchain | None:
+        """The NVRTC that compiles it here; None where none that serves the target is installed."""
+        return toolchain.serving(self.program.architecture.name, _newest())
 
     def ready(self) -> CompiledKernel:
         """The kernel with everything made that can be made here: lowered, checked, printed, and compiled where an NVRTC for the target
@@ -70,7 +74,7 @@ class CompiledKernel:
         Raises: the errors of all these stages; LaunchError where NVRTC refuses the text or an option.
         """
         _ = self.program.cuda
-        if toolchain.serving(self.program.architecture.name) is not None:
+        if self.compiler is not None:
             _ = self.compiled
         return self
 
@@ -231,6 +235,13 @@ class CompiledKernel:
         if _capability(target) != _capability(device) and not (target[-1] != "a" and _runs_on(target, device)):
             raise LaunchError(f"the kernel is compiled for {target}, the GPU is {device}", hint=f'compile("{device}")')
         return launch.load(self.compiled.cubin, self.ir.name, dynamic_shared_bytes(self.ir))
+
+
+def _newest() -> tuple[int, int] | None:
+    """The newest CUDA whose machine code the driver here loads; None where there is no GPU to load it."""
+    from fireiron.gpu import launch
+
+    return launch.driver_version() if launch.gpu_available() else None
 
 
 class _Asm(dict[str, Any]):

@@ -7,13 +7,14 @@ A decomposition is one pure function, `expand(spec, context)`: the children are 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
 
 from fireiron.errors import DecompositionError, FireironError, IncompleteError, call_site, shown
-from fireiron.ir import Access, Buffer, Exec, For, Hole, Kernel, Let, Stmt, execs, filled, statements
+from fireiron.ir import Access, Buffer, Commit, Exec, For, Hole, Kernel, Let, Stmt, Wait, execs, filled, statements
+from fireiron.ir.text import Item, Printer
 from fireiron.spec import Spec
 from fireiron.values.expr import ONE, TRUE, Const, Expr, Var, all_of
 from fireiron.values.machine import Architecture, Block
@@ -259,8 +260,12 @@ class Executable:
         """The declaration of a buffer in fragments, which only instructions like this one touch."""
         raise _undefined(self, "declaration(self, kernel, buffer)")
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        """Lines of CUDA C++ for one `Exec`."""
+    def completion_text(self, printer: Printer, statement: Commit | Wait) -> list[Item]:
+        """The CUDA C++ for a commit of its asynchronous statements, or a wait for them."""
+        raise _undefined(self, "completion_text(self, printer, statement)")
+
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        """The CUDA C++ for one `Exec`: lines, and blocks of them (see `fireiron.ir.text`)."""
         raise _undefined(self, "cuda(self, printer, statement)")
 
 
