@@ -119,12 +119,13 @@ class Program:
         grown = self.grown
         with self.timed("walk"):
             kernel = attrs.evolve(walk(grown, self.spec, self.name), title=tuple(self.title()))
-            require_room(kernel)
             require_small(kernel)
         stages = {"walk": kernel}
         for name, function in PASSES:
             with self.timed(name):
                 kernel = verify(function(kernel))
+                if name == "pipeline":  # which is the last to change how much there is; the next pass enumerates
+                    require_room(kernel)
             stages[name] = kernel
         return stages
 
@@ -178,7 +179,7 @@ class Program:
 MOST_IN_ORDER = 16
 """So many combinations of tunables are tried before it is asked whether the others can be given up."""
 
-MOST_TRIED = 64
+MOST_TRIED = 96
 """So many more are lowered to find that out; those whose buffers cannot fit are known from the tree, and do not count."""
 
 
@@ -221,21 +222,22 @@ class _Search:
     def hopeless(self) -> bool:
         """Whether no combination near one that fails otherwise, or fits better, is legal.
 
-        From the first one, and then from each that fails in a new way, one tunable after the other takes all its values.
+        From the first one, then from one that fails in each new way, and from the one that is nearest to fitting, one tunable after
+        the other takes all its values.
         """
         known = self.strategy.tunables()
-        waiting = [{name: tunable.values[0] for name, tunable in known.items()}]
+        waiting = {"": {name: tunable.values[0] for name, tunable in known.items()}}
         least: dict[str, int] = {}
         most = self.lowered + MOST_TRIED
-        for values in waiting:
+        while waiting:
+            values = waiting.pop(next(iter(waiting)))
             for name, value in [(name, value) for name, tunable in known.items() for value in tunable.values]:
                 other = {**values, name: value}
                 if self.program(other) is not None:
                     return False
                 kind, amount = self.failures[tuple(other.values())]
                 if kind not in least or amount < least[kind]:
-                    least[kind] = amount
-                    waiting.append(other)
+                    least[kind], waiting[kind] = amount, other
                 if self.lowered >= most:
                     return True
         return True

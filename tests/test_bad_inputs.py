@@ -255,7 +255,7 @@ POSITIONS = [
     ("at(Load, x)", lambda x: loaded.at(Load, x), only("None", "operand"), True),
     ("at(Load, A, x)", lambda x: loaded.at(Load, A, x), only("0", "-1"), True),
     ("at(Load).refine(x)", lambda x: loaded.at(Load).refine(x), only("Pad(4)"), True),
-    ("at(Load).unrefine(x)", lambda x: loaded.at(Load).unrefine(x), only("Unroll"), True),
+    ("at(Tile).unrefine(x)", lambda x: MatMul.tile(8, 8).unroll().at(Tile).unrefine(x), only("Unroll"), True),
     ("at(Load).replace(x)", lambda x: loaded.at(Load).replace(x), only("Tile((8, 8))"), True),
     ("with_(bm=x)", lambda x: MatMul.tile(bm, 8).with_(bm=x), only(), True),
     ("Strategy(x)", lambda x: Strategy(x), only("()"), True),

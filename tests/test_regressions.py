@@ -10,6 +10,7 @@ import pytest
 from fireiron import *
 from fireiron.executable.fma import Fma
 from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.language import library
 from fireiron.lower.walk import grow_tree
 from fireiron.sim import simulate
 from fireiron.values.expr import Var, all_of, any_of
@@ -403,3 +404,10 @@ def test_operands_as_the_paper_names_them():
     assert chain.load(MatMul.a, SH).load(MatMul.b, SH) == chain.load(A, SH).load(B, SH)
     assert Move.tile(8, 8).to(Block).load(Move.src, SH) == Move.tile(8, 8).to(Block).load("src", SH)
     assert (str(MatMul.c), repr(Move.dst), repr(Init.dst)) == ("C", "'dst'", "'dst'")
+
+
+def test_combinations_that_fit_are_found_where_the_first_ones_do_not():
+    """Two tunables must change together, and what is in the way looks different from one to the next."""
+    entry = library.find("hmma_ampere")
+    chosen = entry.strategy(entry.problem(256, 384, 320)).program("sm_75").chosen
+    assert chosen == {"bm": 128, "bn": 64, "wm": 64, "wn": 64, "stages": 4, "bk": 32}
