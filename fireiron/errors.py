@@ -35,6 +35,14 @@ def _caller() -> FrameType | None:
     return frame
 
 
+def shown(value: object) -> str:
+    """The `repr` of a value that is somebody else's, as far as it has one."""
+    try:
+        return repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+
+
 class FireironError(Exception):
     """A user's mistake, or a request that cannot be met without being wrong.
 
@@ -67,7 +75,7 @@ class FireironError(Exception):
 
     def __str__(self) -> str:
         rows = [
-            ("got", self.got if self.got is None else repr(self.got)),
+            ("got", None if self.got is None else shown(self.got)),
             ("in", self.within),
             ("legal", self.legal if self.legal is None or isinstance(self.legal, str) else " ".join(map(str, self.legal))),
             ("at", self.at),

@@ -583,7 +583,7 @@ def test_no_circle():
 def test_every_room_says_what_lives_there():
     """In a few lines, and what it may import."""
     for name, tree in MODULES.items():
-        if name.endswith(".__init__"):
+        if name.endswith(".__init__") and name.count(".") == 1:
             text = ast.get_docstring(tree) or ""
             assert "May import: " in text, f"{name}: what may it import?"
 
@@ -776,6 +776,7 @@ def test_the_import_check_finds_imports():
 
 
 CATCH_ALL = {
+    "errors.py": "the repr of a value that is somebody else's may raise anything",
     "language.store.py": "cattrs wraps whatever a hook raises",
     "language.library.py": "a user's file may raise anything",
     "tune.child.py": "what a candidate raises is its result",

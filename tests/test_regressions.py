@@ -12,7 +12,7 @@ from fireiron.executable.fma import Fma
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.lower.walk import grow_tree
 from fireiron.sim import simulate
-from fireiron.values.expr import Var
+from fireiron.values.expr import Var, all_of, any_of
 from fireiron.values.layout import logical_product
 
 DOT = """for (int p = 0; p < a_size_k; ++p)
@@ -289,3 +289,54 @@ def test_names_that_passes_make_are_new():
     program = kernel(chain, 16, sym("k_ahead"), 20).program()
     assert "k_ahead2" in program.cuda
     right(program, 16, 8, 20, k_ahead=8)
+
+
+@pytest.mark.parametrize("k", [1, 4, 8, 13, 16])
+def test_parts_of_k_without_any_k_write_zeros(k):
+    """Two of four parts have no k of their own: they skipped what sets their partial sums, and the sum read what nobody wrote."""
+    chain = MatMul.tile(8, 8).to(Block).split_k(4, Warp, 4).split(1).tile(4, 4).to(Lane).tile(1, 1).done()
+    program = kernel(chain, 8, 8, k).program()
+    right(program, 8, 8, k)
+    before, _, assignment = program.cuda.partition("p_sh[warp")
+    assert "fmaf(" in assignment and "if (warp" not in before and (k >= 16 or ": 0.0f" in assignment)
+
+
+class Rude:
+    """Somebody's class with a defect."""
+
+    def __repr__(self):
+        raise ValueError("no repr")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: MatMul.tile(Rude(), 2),
+        lambda: MatMul.tile(2, 2).refine(Rude()),
+        lambda: MatMul.load(A, Rude()),
+        lambda: MatMul(Rude(), 2, 2),
+        lambda: MatMul.tile(2, 2).swizzle(lambda uid: Rude()),
+        lambda: MatMul.tile(Tunable("a", 1, 2), 2).with_(a=Rude()),
+        lambda: sym("M", multiple_of=Rude()),
+        lambda: sym("M") + Rude(),
+        lambda: Tunable("a", 1, 2) / Rude(),
+    ],
+)
+def test_values_without_a_text_are_refused_in_words(call):
+    with pytest.raises(FireironError) as caught:
+        call()
+    assert "whose repr raises ValueError" in str(caught.value)
+
+
+@pytest.mark.parametrize("join", [all_of, any_of])
+@pytest.mark.parametrize("wrong", [1j, None, 5, (1j,), (2,)], ids=str)
+def test_what_is_no_condition_cannot_be_joined(join, wrong):
+    with pytest.raises(ArgumentError):
+        join(wrong)
+
+
+@pytest.mark.parametrize("field", [field.name for field in attrs.fields(Mma)])
+def test_a_matrix_instruction_with_an_array_for_a_field(field):
+    """Arrays have no truth value; what compared them raised NumPy's error."""
+    with pytest.raises(ArgumentError, match="needed"):
+        attrs.evolve(HMMA_16816_F32, **{field: np.array([1, 2])})

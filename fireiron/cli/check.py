@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def register(add: Add) -> None:
     """Add the command."""
-    add_strategy(add("check", run, "races, bounds, bank conflicts, coalescing, resources; exit status 1 on an error"), json=True)
+    add_strategy(add("check", run, "races, bounds, alignment, bank conflicts, coalescing, resources; exit status 1 on an error"), json=True)
 
 
 def run(arguments: argparse.Namespace) -> int:

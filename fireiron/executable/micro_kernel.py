@@ -38,6 +38,7 @@ class MicroKernel(Executable):
     """
 
     handles_edges: ClassVar[bool] = True
+    tests_edges: ClassVar[bool] = True
 
     text: str = ""
     performs_spec: str | None = None

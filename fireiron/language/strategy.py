@@ -23,7 +23,7 @@ from fireiron.decomp.load import Load
 from fireiron.decomp.split import Split
 from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Tile
-from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site, shown
 from fireiron.language.substrategy import require_steps
 from fireiron.language.tree import Decomposition, Refinement
 from fireiron.language.tunable import Derived, Tunable, count, resolve, tunables_in
@@ -217,7 +217,7 @@ class Strategy(Verbs):
                 raise ArgumentError(f"with_({name}={value}): no such tunable", legal=known or "none", at=call_site())
             number = as_integer(value)
             if number is None or number not in known[name].values:
-                raise ArgumentError(f"with_({name}={value!r}): not among its values", legal=known[name].values, at=call_site())
+                raise ArgumentError(f"with_({name}={shown(value)}): not among its values", legal=known[name].values, at=call_site())
             numbers[name] = number
         others = tuple(attrs.evolve(one, steps=resolve(one.steps, numbers)) for one in self.others)
         return attrs.evolve(self, steps=resolve(self.steps, numbers), others=others)

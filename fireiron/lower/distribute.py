@@ -14,9 +14,9 @@ import numpy as np
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs, rewritten, statements
-from fireiron.lower.footprint import Array, active_mask, evaluate, grid_of, needed_variables, require_few
+from fireiron.lower.footprint import Array, active_mask, grid_of, needed_variables, require_few
 from fireiron.spec import InitSpec
-from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, compiled, constant
+from fireiron.values.expr import FALSE, ONE, TRUE, Expr, Var, as_expr, compiled, constant
 from fireiron.values.tensor import MatrixLayout, Storage, StorageMode, swizzled
 
 Use = tuple[Exec, tuple[For, ...], Access]
@@ -134,21 +134,22 @@ def _holdings(kernel: Kernel, buffer: Buffer, use: Use) -> tuple[Array, Array, A
     statement, loops, access = use
     grid = grid_of(kernel, loops, needed_variables(kernel, statement, access))
     require_few(math.prod(grid.shape) * len(access.elements()), loops)
-    inside = active_mask(statement, grid)[..., None]
+    inside: Array = True if statement.active == TRUE else active_mask(statement, grid)[..., None]
     steps = np.array(access.elements()).T
     shape = (*grid.shape, steps.shape[1])
     coordinates = []
     number: Array = 0
-    for base, step, size in zip(access.base, steps, buffer.tensor.shape, strict=True):
-        coordinate = evaluate(base, grid)[..., None] + step
+    for base, step, reach, size in zip(access.base, steps, access.reach, buffer.tensor.shape, strict=True):
+        coordinate = np.asarray(compiled(base)(grid.environment))[..., None] + step  # along the axes that matter to this dimension only
         extent = constant(size) or 1
-        inside = inside & (coordinate < extent)
+        if base.high + reach >= extent:
+            inside = inside & (coordinate < extent)
         number = number * extent + coordinate
         coordinates.append(coordinate)
     registers = _addresses(buffer.storage, coordinates) if buffer.storage.dims else number
     threads = np.arange(kernel.workers)[:, None]
     columns = tuple(np.broadcast_to(column, shape) for column in (threads, registers, number))
-    if inside.all():
+    if np.all(inside):
         return columns[0].ravel(), columns[1].ravel(), columns[2].ravel()
     inside = np.broadcast_to(inside, shape)
     return columns[0][inside], columns[1][inside], columns[2][inside]
