@@ -233,7 +233,7 @@ def test_what_a_step_makes_is_in_its_expansion():
 
 def test_threads_launched_and_threads_with_tiles_are_two_numbers():
     """Statements are those of the threads to which tiles are dealt; what is launched is another number, and nobody is left without work."""
-    kernel = importlib.import_module("strategies.listing_2").strategy(MatMul(256, 256, 16)(GL, GL, GL)(Kernel)).program().ir
+    kernel = importlib.import_module("fireiron.strategies.listing_2").strategy(MatMul(256, 256, 16)(GL, GL, GL)(Kernel)).program().ir
     assert kernel.threads == kernel.workers == kernel.thread.high + 1
     more = attrs.evolve(kernel, threads=kernel.threads + 32)
     assert (more.workers, more.thread) == (kernel.workers, kernel.thread)

@@ -458,3 +458,51 @@ def test_steps_are_not_shown_where_nothing_compiles_with_them():
     found = explain(chain.split(1).done()(PROBLEM), "sm_80")
     (leaf,) = [leaf for leaf in found.leaves if leaf.match is None]
     assert leaf.steps is None and "an instruction matches, but then the strategy is refused: race on" in leaf.outcome
+
+
+# ---------------------------------------------------------------------------------------------- what is analysed, and that it is said
+
+PLAIN = "from fireiron import *\nstrategy = MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()\n"
+SAID = {
+    "spec": "spec = MatMul(96, 64, 20, dtype=float16, A=RowMajor)(GL, GL, GL)(Kernel)\n",
+    "problem": "problem = MatMul(96, 64, 20, dtype=float16, A=RowMajor)(GL, GL, GL)(Kernel)\n",
+    "function": "SIZES = (96, 64, 20)\ndef problem(M, N, K):\n    return MatMul(M, N, K, dtype=float16, A=RowMajor)(GL, GL, GL)(Kernel)\n",
+}
+
+
+@pytest.mark.parametrize("way", SAID)
+def test_the_spec_of_a_file_is_the_one_that_is_analysed(way, tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text(PLAIN + SAID[way])
+    assert main(["show", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("MatMul(96,64,20)(GL,GL,GL)(Kernel)\n") and "float16" in out
+    assert main(["run", str(path), "--simulate", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["operands"] == "A float16 RowMajor, B float16 ColMajor, C float16 ColMajor"
+    status = main(["show", str(path), "-M", "32"])
+    said = capsys.readouterr().err
+    assert status == (0 if way == "function" else 2) and ("a function spec(M, N, K)" in said) == (way != "function")
+
+
+def test_storage_is_shown(capsys):
+    """`--layouts NNN` and `TTT` are different kernels, and look different."""
+    shown = {}
+    for layouts in ("NNN", "TTT"):
+        assert main(["show", "naive", *SMALL, "--layouts", layouts]) == 0
+        shown[layouts] = capsys.readouterr().out
+    assert shown["NNN"].count("ColMajor") - shown["TTT"].count("ColMajor") == 3
+    assert [line.split()[-1] for line in shown["TTT"].splitlines()[-3:]] == ["RowMajor"] * 3
+
+
+def test_the_tree_is_shown_before_what_fails(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from fireiron import *\n"
+        "copy = Move.tile(1, 1).to(Thread).done()\n"
+        "racy = MatMul.tile(32, 32).to(Block).split(8).load(A, SH, copy).no_sync().load(B, SH, copy).no_sync().tile(4, 4).to(Thread)\n"
+        "racy = racy.split(1).tile(1, 1).done()\n"
+    )
+    for command in (["show", f"{path}:racy"], ["diff", f"{path}:racy", "naive"]):
+        status = main([*command, *SMALL])
+        out, err = capsys.readouterr()
+        assert status in (0, 2) and "tile(32, 32).to(Block)" in out and "race on" in out + err

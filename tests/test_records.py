@@ -218,7 +218,7 @@ def test_library_has_different_hashes():
 
 def test_hash_in_another_process():
     """Not the hash of Python's strings, which differs from process to process."""
-    code = "from fireiron import library, records; print(*(records.strategy_hash(library.find(n).strategy) for n in library.names()))"
+    code = "from fireiron.language import library; from fireiron.tune import records; print(*(records.strategy_hash(library.find(n).strategy) for n in library.names()))"
     told = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": "7"}, check=True
     )

@@ -28,9 +28,10 @@ def run(arguments: argparse.Namespace) -> int:
             raise ArgumentError(f"{tunable}: neither strategy has such a tunable", legal=sorted(tunables) or "none")
     with working(f"building {' and '.join(names)}"):
         left, right = (strategy_of(arguments, name, known_only=True).program(arguments.arch) for name in names)
-        shown = as_dict(left, right, names) if arguments.json else list(diff(left, right, names, glyphs()))
-    if isinstance(shown, dict):
-        return print_json(shown)
-    for part in shown:
-        print(part)
+        value = as_dict(left, right, names) if arguments.json else None
+        _ = left.tree, right.tree
+    if value is not None:
+        return print_json(value)
+    for part in diff(left, right, names, glyphs()):  # the trees, before a later stage takes its time, or fails
+        print(part, flush=True)
     return 0

@@ -25,14 +25,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     with working(f"building {arguments.strategy}"):
         program = program_of(arguments)
-        shown = as_dict(program) if arguments.json else list(show(program, glyphs()))
-        times = _times(program) if arguments.times else None
-    if isinstance(shown, dict):
-        return print_json(shown | ({} if times is None else {"seconds": times}))
-    for part in shown:
-        print(part)
-    if times is not None:
-        _print_times(times)
+        value = as_dict(program) if arguments.json else None
+        _ = program.tree
+    if value is not None:
+        return print_json(value | ({"seconds": _times(program)} if arguments.times else {}))
+    for part in show(program, glyphs()):  # the tree, before a later stage takes its time, or fails
+        print(part, flush=True)
+    if arguments.times:
+        _print_times(_times(program))
     return 0
 
 

@@ -1,13 +1,14 @@
 """The strategy library and the user's own files: a STRATEGY argument becomes a strategy bound to a spec.
 
 A library file (`strategies/NAME.py`) defines `strategy`, `spec(M, N, K, **options)` and `SIZES`; the first line of its
-docstring describes it. A user's file needs no more than a strategy: without a `spec`, the plain
-`MatMul(M, N, K)(GL, GL, GL)(Kernel)` is meant.
+docstring describes it. A user's file needs no more than a strategy. What it is for is said by `spec` or `problem`, a spec or
+such a function; without them the plain `MatMul(M, N, K)(GL, GL, GL)(Kernel)` is meant, column-major float32.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import inspect
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import attrs
 
@@ -223,13 +224,27 @@ def _entry(argument: str, module: ModuleType, name: str, path: Path) -> Entry:
         what = "is not there" if found is None or isinstance(found, ModuleType) else f"is no strategy but {type(found).__name__}"
         hint = f"did you mean {' or '.join(close)}?" if close else f"{path}:NAME" if there else "s = MatMul.tile(...)..."
         raise ArgumentError(f"{path}: {chosen} {what}", legal=list(there) or "the file has no strategy", hint=hint)
-    problem = getattr(module, "spec", None)
+    problem = _problem_of(module)
     sizes = getattr(module, "SIZES", DEFAULT_SIZES)
     doc = (inspect.getdoc(module) or "").partition("\n")[0]
     if not isinstance(sizes, tuple):
         raise ArgumentError(f"{path}: SIZES must be a tuple of sizes", got=sizes, legal="SIZES = (1024, 1024, 1024)")
-    own_function = callable(problem) and not isinstance(problem, (ModuleType, Spec))
-    return Entry(argument, there[chosen], problem if own_function else None, sizes, doc, path)
+    return Entry(argument, there[chosen], problem, sizes, doc, path)
+
+
+def _problem_of(module: ModuleType) -> Callable[..., Any] | None:
+    """What the strategies of a file are for: its `spec`, else its `problem`, each a spec or a function that makes one of sizes."""
+    for name in ("spec", "problem"):
+        found = getattr(module, name, None)
+        if isinstance(found, Spec):
+            return functools.partial(_itself, found)
+        if callable(found) and not isinstance(found, ModuleType):
+            return cast(Callable[..., Any], found)
+    return None
+
+
+def _itself(spec: Spec) -> Spec:
+    return spec
 
 
 def _with_values(entry: Entry, values: Mapping[str, int]) -> Strategy:
@@ -255,7 +270,8 @@ def _problem(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any])
     dims = [name for name, one in parameters.items() if one.kind in plain and one.default is one.empty]
     unknown = [name for name in sizes if name not in dims]
     if unknown:
-        raise ArgumentError(f"{entry.name}: its problem has no size {', '.join(unknown)}", legal=dims)
+        hint = None if dims else "its file says one spec; a function spec(M, N, K) there makes one of any size"
+        raise ArgumentError(f"{entry.name}: its problem has no size {', '.join(unknown)}", legal=dims or "none", hint=hint)
     if len(entry.sizes) < len(dims) and any(name not in sizes for name in dims):
         raise ArgumentError(f"{entry.name}: SIZES has {len(entry.sizes)} sizes, its problem has {', '.join(dims)}", hint="name all sizes")
     free = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
