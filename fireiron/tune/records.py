@@ -379,10 +379,11 @@ def current_strategy(record: Record, strategies: Mapping[str, Strategy] | None =
         if not _is_file(record.strategy):
             warnings.warn(f"records of {record.strategy} are not used: no strategy has this name", OutdatedRecordWarning, stacklevel=2)
         return None
-    if strategy_hash(strategy) != record.strategy_hash:
+    now = _hash_now(strategy)
+    if now != record.strategy_hash:
         warnings.warn(
             f"records of {record.strategy} for {_spec_words(record.spec)} are not used: tuned for an older version of the strategy "
-            f"({record.strategy_hash}, now {strategy_hash(strategy)}); fireiron list --drift shows them",
+            f"({record.strategy_hash}, now {now}); fireiron list --drift shows them",
             OutdatedRecordWarning,
             stacklevel=2,
         )
@@ -417,6 +418,12 @@ def _predicted(program: Program, gpu: str) -> float:
 def _is_file(name: str) -> bool:
     """Whether a record names a strategy of a user's own file."""
     return ":" in name or name.endswith(".py")
+
+
+@functools.lru_cache(maxsize=256)
+def _hash_now(strategy: Strategy) -> str:
+    """`strategy_hash`, which takes milliseconds, once for each strategy."""
+    return strategy_hash(strategy)
 
 
 @functools.lru_cache(maxsize=256)
