@@ -21,6 +21,7 @@ from fireiron.lower.allocate import allocate, require_room
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.distribute import distribute
 from fireiron.lower.footprint import require_small
+from fireiron.lower.guard import guard
 from fireiron.lower.pipeline import pipeline
 from fireiron.lower.synchronize import synchronize
 from fireiron.lower.vectorize import vectorize
@@ -45,7 +46,7 @@ SEQUENTIAL: Passes = (
 )
 """The passes that see a program without any synchronisation."""
 
-PASSES: Passes = (*SEQUENTIAL, ("synchronize", synchronize), ("wait", wait))
+PASSES: Passes = (*SEQUENTIAL, ("synchronize", synchronize), ("wait", wait), ("guard", guard))
 """The passes after the walk, in order; each maps IR to IR and can be printed (see docs/pipeline.md)."""
 
 
@@ -151,7 +152,7 @@ class Program:
 
     @functools.cached_property
     def ir(self) -> Kernel:
-        """The final kernel IR, which the independent check found free of races and of accesses out of bounds."""
+        """The final kernel IR, which the independent checks found free of races, of accesses out of bounds and of misaligned ones."""
         kernel = self.lowered
         with self.timed("check"):
             findings = safety(kernel)

@@ -10,9 +10,9 @@ from typing import Any
 import attrs
 
 from fireiron.errors import DecompositionError, VerificationError
-from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Stmt, Wait, execs
+from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Piece, Stmt, Wait, execs, variables
 from fireiron.ir.opaque import at_tiles
-from fireiron.spec import MatMulSpec, MoveSpec
+from fireiron.spec import MatMulSpec
 from fireiron.values.expr import (
     FALSE,
     INT_MAX,
@@ -360,7 +360,7 @@ class _Printer:
             yield f"{self._toucher(buffer).declaration(self.kernel, buffer)}  // of {_shape(buffer)}"
             return
         size = constant(buffer.total) or 1
-        align = f"__align__({min(16, _power_below(size * buffer.dtype.bytes))}) " if self._moved_as_vector(buffer) else ""
+        align = f"__align__({buffer.tensor.align}) " if buffer.tensor.align > buffer.dtype.bytes else ""
         note = "" if size <= 255 else "; too many for registers: lives in local memory"
         yield f"{align}{buffer.dtype.cuda} {buffer.name}[{size}];  // of {_shape(buffer)}{note}"
 
@@ -368,18 +368,10 @@ class _Printer:
         """The first instruction that touches a buffer."""
         return next(one.instruction for one, _ in execs(self.kernel.body) if any(access.buffer == buffer.name for access in one.accesses))
 
-    def _moved_as_vector(self, buffer: Buffer) -> bool:
-        if buffer.dtype.bits < 32 and (constant(buffer.total) or 1) * buffer.dtype.bytes % 4 == 0:
-            return True
-        return any(
-            statement.vector > 1 and any(access.buffer == buffer.name for access in statement.accesses)
-            for statement, _ in execs(self.kernel.body)
-        )
-
     def _uses(self, name: str) -> bool:
         """Whether a statement that is no definition at the top refers to a variable."""
         body = [one for one in self.kernel.body if not isinstance(one, Let)]
-        return any(one.name == name for one in _all_variables(body)) or any(
+        return any(one.name == name for one in variables(body)) or any(
             one.name == name for buffer in self.kernel.buffers for value in buffer.holder for one in value.variables()
         )
 
@@ -424,7 +416,7 @@ class _Printer:
     def _conditions(self, statement: Stmt) -> tuple[Expr, ...]:
         """Conditions, not yet tested around it, without which a statement does nothing."""
         if isinstance(statement, Exec):
-            return tuple(condition for condition in self._guards(statement) if condition not in self.dropped)
+            return tuple(condition for condition in conjuncts(statement.performed) if condition not in self.dropped)
         if isinstance(statement, For):
             inner = [one for one in statement.body if not isinstance(one, Comment)]
             bound = {statement.var} | {one.var for one in inner if isinstance(one, Let)}
@@ -433,24 +425,6 @@ class _Printer:
                 return ()
             return tuple(c for c in parts[0] if all(c in part for part in parts) and c.variables().isdisjoint(bound))
         return ()
-
-    def _guards(self, statement: Exec) -> tuple[Expr, ...]:
-        guards = list(conjuncts(statement.active))
-        if statement.collective:
-            return tuple(guards)
-        if isinstance(statement.spec, MoveSpec):
-            target = statement.accesses[1]
-            guards += [c for c in conjuncts(self.inside(target)) if all(c in conjuncts(target.inside(o)) for o in target.elements())]
-        else:
-            several = any(len(access.elements()) > 1 for access in statement.accesses)
-            for access in statement.accesses:
-                if access.write or not several:
-                    guards += conjuncts(self.inside(access))
-        return tuple(dict.fromkeys(guards))
-
-    def inside(self, access: Access, offset: tuple[int, ...] | None = None) -> Expr:
-        """The condition under which an element of an access lies inside its tensor."""
-        return access.inside(offset if offset is not None else access.elements()[0])
 
     def _statement(self, statement: Stmt) -> list[str]:
         match statement:
@@ -513,6 +487,11 @@ class _Printer:
         """The only element of an operand, as an lvalue."""
         return self.place(statement.operands[name])
 
+    def factor(self, statement: Exec, name: str, dtype: DType) -> str:
+        """The only element of an input in another type, zero where it is not read."""
+        position = list(statement.spec.operands).index(name)
+        return self.value(statement, position, 0, dtype)
+
     def accumulator(self, statement: Exec, text: str, dtype: DType) -> str:
         """The old value of an output, or zero where the statement does not accumulate."""
         if statement.accumulate == TRUE:
@@ -535,17 +514,8 @@ class _Printer:
             places = [self.place(access, offset) for offset in offsets]
             return [f"__float_as_uint({place})" for place in places] if buffer.dtype == tf32 else places
         texts = []
-        for start in range(0, len(offsets), together):
-            first = buffer.address(access, offsets[start])
-            group = offsets[start : start + together]
-            beside = all(buffer.address(access, offset) - first == Const(step) for step, offset in enumerate(group))
-            if not beside or first.factor % together:
-                raise DecompositionError(
-                    f"{statement.instruction.name} wants {together} values of {access.buffer} in one register, and they are kept apart",
-                    within=statement.spec,
-                    at=access.origin,
-                    hint="another instruction decides how this buffer is kept: load it once for each",
-                )
+        for piece in statement.pieces[statement.accesses.index(access)]:
+            start = piece.first
             const = "" if access.write else "const "
             texts.append(f"reinterpret_cast<{const}unsigned&>({self.place(access, offsets[start])})")
         return texts
@@ -585,10 +555,8 @@ class _Printer:
     def _pair_type(self, dtype: DType) -> str:
         return "__half2" if dtype == float16 else "__nv_bfloat162"
 
-    def _packed(self, access: Access) -> bool:
-        buffer = self.kernel.buffer(access.buffer)
-        first, second = (buffer.address(access, offset) for offset in access.elements())
-        return second - first == Const(1) and first.factor % 2 == 0 and (constant(buffer.elements) or 1) % 2 == 0
+    def _packed(self, statement: Exec, name: str) -> bool:
+        return statement.width(list(statement.spec.operands).index(name)) == 2
 
     def pair(self, statement: Exec, name: str) -> str:
         """An operand of one or two 16-bit floats as a packed pair."""
@@ -598,7 +566,7 @@ class _Printer:
         half = dtype == float16
         if len(places) == 1:
             return f"{'__half2half2' if half else '__bfloat162bfloat162'}({places[0]})"
-        if self._packed(access):
+        if self._packed(statement, name):
             const = "" if access.write else "const "
             return f"*reinterpret_cast<{const}{self._pair_type(dtype)}*>(&{places[0]})"
         return f"{'__halves2half2' if half else '__halves2bfloat162'}({places[0]}, {places[1]})"
@@ -609,7 +577,7 @@ class _Printer:
         dtype = self.kernel.buffer(access.buffer).dtype
         read = self.pair(statement, name)
         places = [self.place(access, offset) for offset in access.elements()]
-        if self._packed(access):
+        if self._packed(statement, name):
             return read, read, lambda value, target: [f"{target} = {value};"]
         low, high = ("__low2half", "__high2half") if dtype == float16 else ("__low2bfloat16", "__high2bfloat16")
 
@@ -628,65 +596,61 @@ class _Printer:
 
     def copy(self, statement: Exec) -> list[str]:
         """A move of one thread, in pieces of `vector` elements; what lies outside the source is zero."""
-        source, target = statement.accesses
-        outer = frozenset(conjuncts(statement.active)) | self.dropped
-        pairs = list(zip(source.elements(), target.elements(), strict=True))
         lines: list[str] = []
-        for start in range(0, len(pairs), statement.vector):
-            lines += self._piece(statement, pairs[start : start + statement.vector], outer)
+        count = statement.vector
+        for start in range(0, len(statement.accesses[0].elements()), count):
+            parts = [[one for one in pieces if start <= one.first < start + count] for pieces in statement.pieces]
+            lines += self._moved(statement, start, parts)
         return lines
 
-    def _piece(self, statement: Exec, pairs: list[tuple[tuple[int, ...], tuple[int, ...]]], outer: frozenset[Expr]) -> list[str]:
-        source, target = statement.accesses
-        read, write = (self._width(statement, side, [pair[side] for pair in pairs]) for side in range(2))
-        if len(pairs) == 1 or read == write == len(pairs):
-            guard = self._rest(target.inside(pairs[0][1]), outer)
-            fill = self._rest(source.inside(pairs[0][0]), outer | frozenset(conjuncts(guard)))
-            line = f"{self._target(target, pairs[0][1], write)} = {self._value(source, target, pairs[0][0], read, fill)};"
-            return [line] if guard == TRUE else _guarded(expression(guard), [line])
+    def _moved(self, statement: Exec, start: int, parts: list[list[Piece]]) -> list[str]:
+        """Elements that are moved together: at once, or into a small array and from there."""
+        (source, target), (reads, writes) = statement.accesses, parts
+        if len(reads) == len(writes) == 1:
+            read, write = reads[0], writes[0]
+            fill = self._rest(read.condition, frozenset(conjuncts(write.condition)))
+            offset = target.elements()[write.first]
+            line = f"{self._target(target, offset, write.width)} = {self._value(source, target, read, fill)};"
+            return [line] if write.condition == TRUE else _guarded(expression(write.condition), [line])
         kind, dtype = (self.kernel.buffer(access.buffer).dtype for access in statement.accesses)
-        late = kind != dtype and read > 1
-        if late and write > 1:
-            raise VerificationError(f"{statement.instruction.name}: a vector of {kind} cannot be converted in one piece")
+        late = kind != dtype and reads[0].width > 1
         held = kind if late else dtype
-        lines = [f"__align__({held.bytes * len(pairs)}) {held.cuda} piece[{len(pairs)}];"]
-        for lane in range(0, len(pairs), read):
-            fill = self._rest(source.inside(pairs[lane][0]), outer)
-            slot = f"piece[{lane}]" if read == 1 else f"*reinterpret_cast<{carrier(held, read)}*>(&piece[{lane}])"
-            lines.append(f"{slot} = {self._value(source, target, pairs[lane][0], read, fill)};")
-        for lane in range(0, len(pairs), write):
-            guard = self._rest(target.inside(pairs[lane][1]), outer)
+        count = statement.vector
+        lines = [f"__align__({held.bytes * count}) {held.cuda} piece[{count}];"]
+        for read in reads:
+            lane = read.first - start
+            slot = f"piece[{lane}]" if read.width == 1 else f"*reinterpret_cast<{carrier(held, read.width)}*>(&piece[{lane}])"
+            lines.append(f"{slot} = {self._value(source, target, read, read.condition)};")
+        for write in writes:
+            lane = write.first - start
             single = converted(f"piece[{lane}]", held, dtype)
-            value = single if write == 1 else f"*reinterpret_cast<const {carrier(dtype, write)}*>(&piece[{lane}])"
-            line = f"{self._target(target, pairs[lane][1], write)} = {value};"
-            lines += [line] if guard == TRUE else _guarded(expression(guard), [line])
+            value = single if write.width == 1 else f"*reinterpret_cast<const {carrier(dtype, write.width)}*>(&piece[{lane}])"
+            line = f"{self._target(target, target.elements()[write.first], write.width)} = {value};"
+            lines += [line] if write.condition == TRUE else _guarded(expression(write.condition), [line])
         return ["{", *_indented(lines), "}"]
 
     def asynchronous_copy(self, statement: Exec, text: Callable[[_Printer, str, str, str | None], list[str]]) -> list[str]:
         """A move of one thread in pieces of `vector` elements, each printed by `text(printer, target, source, fill)`."""
         source, target = statement.accesses
-        outer = frozenset(conjuncts(statement.active)) | self.dropped
         lines: list[str] = []
-        for start in range(0, len(source.elements()), statement.vector):
-            read, write = source.elements()[start], target.elements()[start]
-            fill = self._rest(source.inside(read), outer)
-            place = self.shared_address(target, write)
-            lines += text(self, place, f"&{self.place(source, read)}", None if fill == TRUE else _c(fill, 9))
+        for piece in statement.pieces[0]:
+            read, write = source.elements()[piece.first], target.elements()[piece.first]
+            fill = None if piece.condition == TRUE else _c(piece.condition, 9)
+            lines += text(self, self.shared_address(target, write), f"&{self.place(source, read)}", fill)
         return lines
 
-    def value(self, statement: Exec, access: Access, offset: tuple[int, ...], dtype: DType) -> str:
-        """An element of an input in another type, zero where it lies outside."""
-        fill = self._rest(access.inside(offset), frozenset(conjuncts(statement.active)) | self.dropped)
-        text = converted(self.place(access, offset), self.kernel.buffer(access.buffer).dtype, dtype)
+    def value(self, statement: Exec, position: int, number: int, dtype: DType) -> str:
+        """An element of an input, by its number, in another type, zero where it is not read."""
+        access = statement.accesses[position]
+        fill = statement.conditions(position)[number]
+        text = converted(self.place(access, access.elements()[number]), self.kernel.buffer(access.buffer).dtype, dtype)
         return text if fill == TRUE else f"({_c(fill, 1)} ? {text} : {literal(0, dtype)})"
 
     def each(self, statement: Exec, text: Callable[[str, str], str]) -> list[str]:
         """A line `text(source, target)` for each element of a statement from one operand to another, where the target has it."""
         source, target = statement.accesses
-        outer = frozenset(conjuncts(statement.active)) | self.dropped
         lines: list[str] = []
-        for read, write in zip(source.elements(), target.elements(), strict=True):
-            guard = self._rest(target.inside(write), outer)
+        for read, write, guard in zip(source.elements(), target.elements(), statement.conditions(1), strict=True):
             line = text(self.place(source, read), self.place(target, write))
             lines += [line] if guard == TRUE else _guarded(expression(guard), [line])
         return lines
@@ -694,25 +658,13 @@ class _Printer:
     def _rest(self, condition: Expr, tested: frozenset[Expr]) -> Expr:
         return all_of(part for part in conjuncts(condition) if part not in tested)
 
-    def _width(self, statement: Exec, side: int, offsets: list[tuple[int, ...]]) -> int:
-        """Elements that one access takes; registers are taken together where they lie side by side."""
-        access = statement.accesses[side]
-        buffer = self.kernel.buffer(access.buffer)
-        if not buffer.memory.private:
-            return statement.width(side)
-        if statement.spec.operands["src"].dtype != statement.spec.operands["dst"].dtype:
-            return 1
-        first = buffer.address(access, offsets[0])
-        beside = all(buffer.address(access, offset) - first == Const(step) for step, offset in enumerate(offsets))
-        return len(offsets) if beside and first.factor % len(offsets) == 0 and (constant(buffer.elements) or 1) % len(offsets) == 0 else 1
-
     def _target(self, access: Access, offset: tuple[int, ...], width: int) -> str:
         place = self.place(access, offset)
         return place if width == 1 else f"*reinterpret_cast<{carrier(self.kernel.buffer(access.buffer).dtype, width)}*>(&{place})"
 
-    def _value(self, source: Access, target: Access, offset: tuple[int, ...], width: int, fill: Expr) -> str:
+    def _value(self, source: Access, target: Access, read: Piece, fill: Expr) -> str:
         old, new = self.kernel.buffer(source.buffer).dtype, self.kernel.buffer(target.buffer).dtype
-        place = self.place(source, offset)
+        place, width = self.place(source, source.elements()[read.first]), read.width
         value = converted(place, old, new) if width == 1 else f"*reinterpret_cast<const {carrier(old, width)}*>(&{place})"
         if fill == TRUE:
             return value
@@ -872,22 +824,3 @@ def _shape(buffer: Buffer) -> str:
     shape = " x ".join(str(size) for size in buffer.tensor.shape)
     copies = f", {buffer.tensor.copies} copies" if buffer.tensor.copies > 1 else ""
     return f"{shape}{copies}"
-
-
-def _power_below(number: int) -> int:
-    return 1 << (number.bit_length() - 1)
-
-
-def _all_variables(body: Iterable[Stmt]) -> set[Var]:
-    found: set[Var] = set()
-    for statement in body:
-        match statement:
-            case Let(value=value):
-                found |= value.variables()
-            case For():
-                found |= statement.extent.variables() | _all_variables(statement.body)
-            case Exec():
-                found |= statement.active.variables() | statement.accumulate.variables()
-                for access in statement.accesses:
-                    found = found.union(*(value.variables() for value in access.expressions()))
-    return found

@@ -211,7 +211,8 @@ def _key(array: Any) -> Any:
 def _operand(array: Any, name: str) -> Operand:
     kind = type(array).__module__.partition(".")[0]
     if kind == "numpy" and hasattr(array, "strides"):
-        return Operand(array.shape, _steps(array.strides, array.dtype.itemsize, name), array.dtype.name, _MOST_ALIGNED, None)
+        align = min(_alignment(array.__array_interface__["data"][0]), ALIGNMENT)  # more would be chance
+        return Operand(array.shape, _steps(array.strides, array.dtype.itemsize, name), array.dtype.name, align, None)
     if kind == "torch":
         if not array.is_cuda:
             raise ArgumentError(f"{name} is a PyTorch tensor in host memory", hint="tensor.cuda(), or tensor.numpy() for the simulator")

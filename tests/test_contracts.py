@@ -346,9 +346,9 @@ def kernel_of_lanes(one):
     if type(one).__name__ in ("LaneMove", "LaneInit"):
         return strategy_of(HMMA_16816_F32)(spec_of(HMMA_16816_F32))
     if isinstance(one, LaneAtomicAdd):
-        module = importlib.import_module("strategies.split_k_blocks")
+        module = importlib.import_module("fireiron.strategies.split_k_blocks")
         return module.strategy(module.spec(64, 64, 256))
-    module = importlib.import_module("strategies.wmma_simple")
+    module = importlib.import_module("fireiron.strategies.wmma_simple")
     return module.strategy(module.spec(64, 64, 32))
 
 
@@ -450,7 +450,8 @@ def test_instruction_names_are_unique():
 # ---------------------------------------------------------------------------------------------- the source
 
 ROOMS = (
-    ("errors", "_version"),
+    ("places", "strategies", "_version"),
+    ("errors",),
     ("settings", "files"),
     ("values",),
     ("spec", "specs"),
@@ -582,7 +583,7 @@ def test_no_circle():
 def test_every_room_says_what_lives_there():
     """In a few lines, and what it may import."""
     for name, tree in MODULES.items():
-        if name.endswith(".__init__"):
+        if name.endswith(".__init__") and name.count(".") == 1:
             text = ast.get_docstring(tree) or ""
             assert "May import: " in text, f"{name}: what may it import?"
 
@@ -642,7 +643,7 @@ def test_nothing_imports_what_it_does_not_declare():
 
 
 AT_IMPORT = {
-    "decomp", "refine", "executable", "_version", "errors", "spec", "values", "values.expr", "values.layout", "values.machine",
+    "decomp", "refine", "executable", "_version", "errors", "places", "spec", "values", "values.expr", "values.layout", "values.machine",
     "values.tensor", "values.units", "specs", "specs.atomic_add", "specs.pointwise", "specs.reduction", "specs.verbs", "ir", "ir.kernel",
     "ir.lanes", "ir.fragments", "language", "language.dividing", "language.operand", "language.strategy", "language.substrategy",
     "language.tree", "language.tunable", "draw", "export", "matmul", "tune",
@@ -775,6 +776,7 @@ def test_the_import_check_finds_imports():
 
 
 CATCH_ALL = {
+    "errors.py": "the repr of a value that is somebody else's may raise anything",
     "language.store.py": "cattrs wraps whatever a hook raises",
     "language.library.py": "a user's file may raise anything",
     "tune.child.py": "what a candidate raises is its result",

@@ -349,7 +349,7 @@ def wrong(gpu):
         "byte order": (swapped, "A has elements of another type", ">f4"),
         "shape": (gpu.array((20, 9)), "A has the shape (20, 9)", ""),
         "dimensions": (gpu.cupy.ndarray((160,), "float32", fake_gpu.memory(640)), "A has 1 dimensions", ""),
-        "layout": (gpu.array((20, 8), order="F"), "A has other strides", "the other one of RowMajor and ColMajor"),
+        "layout": (gpu.array((20, 8), order="F"), "A has other strides", "make the spec with A=ColMajor, or pass"),
         "padding": (gpu.array((20, 8), ld=10), "A has other strides", "ld=..."),
         "reversed": (reversed_rows, "A has other strides", "reversed view"),
         "broadcast": (broadcast, "A has other strides", "broadcast view"),

@@ -12,7 +12,7 @@ from fireiron.executable.fma import Fma
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.lower.walk import grow_tree
 from fireiron.sim import simulate
-from fireiron.values.expr import Var
+from fireiron.values.expr import Var, all_of, any_of
 from fireiron.values.layout import logical_product
 
 DOT = """for (int p = 0; p < a_size_k; ++p)
@@ -67,7 +67,7 @@ def test_a_conditional_accumulator_keeps_its_parentheses():
 def test_an_accumulate_that_holds_needs_its_output():
     strategy = MatMul.tile(8, 8).to(Block).then(INNER)
     compiled = kernel(strategy, 16, 16, 8, accumulate=sym("flag") > 1).compile()
-    a, b, c = np.ones((16, 8), np.float32), np.ones((8, 16), np.float32), np.ones((16, 16), np.float32)
+    a, b, c = (np.ones(shape, np.float32, order="F") for shape in ((16, 8), (8, 16), (16, 16)))
     assert (compiled(a, b, flag=1) == 8).all()
     assert (compiled(a, b, flag=2, out=c) == 9).all()
     with pytest.raises(ArgumentError, match="adds to C"):
@@ -76,7 +76,7 @@ def test_an_accumulate_that_holds_needs_its_output():
 
 def test_a_leading_dimension_holds_a_column():
     compiled = kernel(MatMul.tile(8, 8).to(Block).then(INNER), 16, 16, 8, C=ColMajor(ld=sym("ld"))).compile()
-    a, b = np.ones((16, 8), np.float32), np.ones((8, 16), np.float32)
+    a, b = np.ones((16, 8), np.float32, order="F"), np.ones((8, 16), np.float32, order="F")
     assert (compiled(a, b, ld=17) == 8).all()
     with pytest.raises(LaunchError, match="leading dimension of C is at least 16"):
         compiled(a, b, ld=3)
@@ -188,7 +188,7 @@ def test_stores_of_matrices_fall_back_where_rows_are_not_whole(refinement):
     kernel = ragged.then(rest)(spec).compile("sm_90")
     assert "stmatrix" not in kernel.asm["cuda"]
     a, b = (np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float16) for seed, shape in enumerate([(64, 16), (16, 64)]))
-    assert np.array_equal(kernel(a, b), a @ b)
+    assert np.array_equal(kernel(a, np.asfortranarray(b)), a @ b)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 5, 6])
@@ -289,3 +289,54 @@ def test_names_that_passes_make_are_new():
     program = kernel(chain, 16, sym("k_ahead"), 20).program()
     assert "k_ahead2" in program.cuda
     right(program, 16, 8, 20, k_ahead=8)
+
+
+@pytest.mark.parametrize("k", [1, 4, 8, 13, 16])
+def test_parts_of_k_without_any_k_write_zeros(k):
+    """Two of four parts have no k of their own: they skipped what sets their partial sums, and the sum read what nobody wrote."""
+    chain = MatMul.tile(8, 8).to(Block).split_k(4, Warp, 4).split(1).tile(4, 4).to(Lane).tile(1, 1).done()
+    program = kernel(chain, 8, 8, k).program()
+    right(program, 8, 8, k)
+    before, _, assignment = program.cuda.partition("p_sh[warp")
+    assert "fmaf(" in assignment and "if (warp" not in before and (k >= 16 or ": 0.0f" in assignment)
+
+
+class Rude:
+    """Somebody's class with a defect."""
+
+    def __repr__(self):
+        raise ValueError("no repr")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: MatMul.tile(Rude(), 2),
+        lambda: MatMul.tile(2, 2).refine(Rude()),
+        lambda: MatMul.load(A, Rude()),
+        lambda: MatMul(Rude(), 2, 2),
+        lambda: MatMul.tile(2, 2).swizzle(lambda uid: Rude()),
+        lambda: MatMul.tile(Tunable("a", 1, 2), 2).with_(a=Rude()),
+        lambda: sym("M", multiple_of=Rude()),
+        lambda: sym("M") + Rude(),
+        lambda: Tunable("a", 1, 2) / Rude(),
+    ],
+)
+def test_values_without_a_text_are_refused_in_words(call):
+    with pytest.raises(FireironError) as caught:
+        call()
+    assert "whose repr raises ValueError" in str(caught.value)
+
+
+@pytest.mark.parametrize("join", [all_of, any_of])
+@pytest.mark.parametrize("wrong", [1j, None, 5, (1j,), (2,)], ids=str)
+def test_what_is_no_condition_cannot_be_joined(join, wrong):
+    with pytest.raises(ArgumentError):
+        join(wrong)
+
+
+@pytest.mark.parametrize("field", [field.name for field in attrs.fields(Mma)])
+def test_a_matrix_instruction_with_an_array_for_a_field(field):
+    """Arrays have no truth value; what compared them raised NumPy's error."""
+    with pytest.raises(ArgumentError, match="needed"):
+        attrs.evolve(HMMA_16816_F32, **{field: np.array([1, 2])})

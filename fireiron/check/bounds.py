@@ -17,8 +17,7 @@ import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
-from fireiron.ir import Buffer, For, Let, statements
-from fireiron.spec import MoveSpec
+from fireiron.ir import Buffer, For, Let, Piece, statements
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, FloorDiv, Less, Min, Mod, Var, conjuncts, constant, floordiv, less
 from fireiron.values.layout import Swizzle
 from fireiron.values.machine import GL
@@ -82,7 +81,7 @@ class _Bounds:
                 return False
             if var.name in self.loose:
                 let = self.named[var.name]
-                if let.value.low < var.low or not self._implied(use, let.value, ZERO + (var.high + 1)):
+                if let.value.low < var.low or not self._implied(conjuncts(use.statement.performed), let.value, ZERO + (var.high + 1)):
                     return False
         return True
 
@@ -138,9 +137,9 @@ class _Bounds:
             self.proved[key] = less(value, extent) == TRUE or less(self._largest(value), extent) == TRUE
         return self.proved[key]
 
-    def _implied(self, use: Use, value: Expr, extent: Expr) -> bool:
-        """Whether the statement's condition says `value < extent`."""
-        spares = [one.right - one.left - 1 for one in conjuncts(use.statement.active) if isinstance(one, Less)]
+    def _implied(self, conditions: Iterable[Expr], value: Expr, extent: Expr) -> bool:
+        """Whether conditions say `value < extent`."""
+        spares = [one.right - one.left - 1 for one in conditions if isinstance(one, Less)]
         for times in itertools.islice(itertools.product(*(_multiples(value, spare) for spare in spares)), MOST_COMBINATIONS):
             most = value
             for spare, number in zip(spares, times, strict=True):
@@ -159,39 +158,52 @@ class _Bounds:
 
     def _in_dimension(self, use: Use, dim: int) -> Finding | None:
         """What is wrong with the coordinates along a dimension, if they are not proved to stay inside."""
-        base, bound = use.access.base[dim], use.access.bounds[dim]
+        base = use.access.base[dim]
         extent = self.kernel.buffer(use.access.buffer).tensor.shape[dim]
-        safe = self.trusted and base.low >= 0
-        if bound is not None and self._below(bound, extent + 1):
-            straddle = self._straddles(use, dim, [offset[dim] for offset in use.access.elements()])
-            if straddle is not None:
-                return straddle
-        else:
-            last = base + use.access.reach[dim]
-            safe = safe and (self._below(last, extent) or self._implied(use, last, extent))
-        return None if safe else self._enumerated(use, dim, base, sorted({offset[dim] for offset in use.access.elements()}), bound, extent)
+        steps = [offset[dim] for offset in use.access.elements()]
+        if self.trusted and base.low >= 0 and self._proved(use, dim, base, steps, extent):
+            return None
+        return self._straddling(use, base, steps, extent, dim) or self._enumerated(use, dim, base, steps, extent)
 
-    def _straddles(self, use: Use, dim: int, steps: Sequence[int]) -> Finding | None:
-        """The predicate is tested for the first element of each vector: the others must lie inside with it."""
-        if use.statement.collective:
-            return None
-        if getattr(use.statement.instruction, "handles_edges", False) and not isinstance(use.statement.spec, MoveSpec):
-            return None
-        width = use.width if isinstance(use.statement.spec, MoveSpec) else len(steps)
-        base, bound = use.access.base[dim], use.access.bounds[dim]
-        assert bound is not None
-        for start in range(0, len(steps), width):
-            part = steps[start : start + width]
-            reach = max(part) - part[0]
-            if reach == 0 or ((base + part[0]).factor % (reach + 1) == 0 and bound.factor % (reach + 1) == 0):
-                continue
-            if self._below(base + max(part), bound):
-                continue
-            message = (
-                f"{use.access.buffer}: {width} elements are moved at once, and only the first one is tested against {bound}; "
-                f"the others may lie outside, as {bound} is not known to be a multiple of {width}"
-            )
-            return _finding(use, message, {"dimension": dim, "bound": str(bound), "vector": width})
+    def _proved(self, use: Use, dim: int, base: Expr, steps: Sequence[int], extent: Expr) -> bool:
+        """Whether all elements that are touched lie below the extent of a dimension: by ranges, or by what their pieces test."""
+        last = base + max(steps)
+        if self._below(last, extent):
+            return True
+        outer = conjuncts(use.statement.performed)
+        if use.pieces:
+            return all(self._inside_with_first(use, piece, outer, base, steps, extent) for piece in use.pieces)
+        bound = use.access.bounds[dim]
+        return (bound is not None and self._below(bound, extent + 1)) or self._implied(outer, last, extent)
+
+    def _inside_with_first(self, use: Use, piece: Piece, outer: tuple[Expr, ...], base: Expr, steps: Sequence[int], extent: Expr) -> bool:
+        """Whether a piece lies below the extent: it is so long that a test of its first element is one of all, or more is known."""
+        part = steps[piece.first : piece.first + piece.width]
+        first, last = base + part[0], base + max(part)
+        conditions = (*outer, *conjuncts(piece.condition))
+        if any(_divides(first, one.right, last - first) for one in self._tests(conditions, first, extent)):
+            return True
+        return self._below(last, extent) or self._implied(conditions, last, extent)
+
+    def _tests(self, conditions: Iterable[Expr], value: Expr, extent: Expr) -> Iterator[Less]:
+        """The conditions that say of a value that it lies below the extent."""
+        for one in conditions:
+            if isinstance(one, Less) and one.left == value and self._below(one.right, extent + 1):
+                yield one
+
+    def _straddling(self, use: Use, base: Expr, steps: Sequence[int], extent: Expr, dim: int) -> Finding | None:
+        """A piece of several elements of which the first is tested, and of which the others may lie outside all the same."""
+        outer = conjuncts(use.statement.performed)
+        for piece in use.pieces:
+            first = base + steps[piece.first]
+            for test in self._tests((*outer, *conjuncts(piece.condition)), first, extent):
+                if piece.width == 1 or self._inside_with_first(use, piece, outer, base, steps, extent):
+                    continue
+                message = (
+                    f"{use.access.buffer}: {piece.width} elements are moved at once, and only the first one is tested against "
+                    f"{test.right}; the others may lie outside, as {test.right} is not known to be a multiple of {piece.width}"
+                )
+                return _finding(use, message, {"dimension": dim, "bound": str(test.right), "vector": piece.width})
         return None
 
     # -------------------------------------------------------------------------------------- shared memory and registers
@@ -234,7 +246,8 @@ class _Bounds:
         if len(elements) > MOST_ADDRESSES:
             return False
         parts = [buffer.address(use.access, offset) for offset in elements]
-        return all(part.low >= 0 and (less(part, total) == TRUE or self._implied(use, part, total)) for part in parts)
+        tests = conjuncts(use.statement.performed)
+        return all(part.low >= 0 and (less(part, total) == TRUE or self._implied(tests, part, total)) for part in parts)
 
     def _by_enumeration(self, use: Use, buffer: Buffer, total: Expr) -> Finding | None:
         """The first address outside, over all threads and loops, as far as they are known and matter."""
@@ -250,9 +263,7 @@ class _Bounds:
         bad = (values < 0) | (values >= limit)
         for condition in conditions:
             bad = bad & np.asarray(frame.full(condition), dtype=bool)[..., None]
-        for place, bound in zip(self.scene.coordinates(frame, use.access), use.access.bounds, strict=True):
-            if bound is not None and self.scene.roots(bound) <= needed:
-                bad = bad & (place < np.asarray(frame.full(bound))[..., None])
+        bad = bad & self.scene.inside(use, frame, needed)
         if not bad.any():
             return None
         index = tuple(int(x) for x in np.argwhere(bad)[0])
@@ -262,18 +273,19 @@ class _Bounds:
 
     # -------------------------------------------------------------------------------------- enumeration
 
-    def _enumerated(self, use: Use, dim: int, base: Expr, steps: Sequence[int], bound: Expr | None, extent: Expr) -> Finding | None:
+    def _enumerated(self, use: Use, dim: int, base: Expr, steps: Sequence[int], extent: Expr) -> Finding | None:
         """A coordinate at all threads, blocks and loop values: None if it stays inside, else the first that does not."""
         complete = False
         if self._stays_inside(use, base, steps, extent):
             return None
+        tested = (base, extent, use.statement.performed, *(one.condition for one in use.pieces), *_told(use))
         for sizes in self._sizes():
-            frame, complete = self._frame(use, sizes, (base, extent, *([] if bound is None else [bound])))
-            bad = self._outside(use, frame, base, steps, bound, extent)
+            frame, complete = self._frame(use, sizes, tested)
+            bad = self._outside(use, frame, base, steps, extent)
             if bad.any():
                 index = tuple(int(x) for x in np.argwhere(bad)[0])
                 return self._counterexample(use, dim, frame, index, (base, steps, extent), sizes)
-        if complete and self._static((base, extent, *([] if bound is None else [bound])), use):
+        if complete and self._static(tested, use):
             return None
         name = use.access.buffer
         message = f"{name}: coordinate {dim}, {base + max(steps)}, could not be proved to lie in 0 .. {extent - 1}, and is not tested"
@@ -300,7 +312,7 @@ class _Bounds:
 
     def _static(self, values: Iterable[Expr], use: Use) -> bool:
         """Whether nothing that matters depends on a size known at run time."""
-        needed = self.scene.needs((*values, use.statement.active, *(loop.extent for loop in use.loops)))
+        needed = self.scene.needs((*values, *(loop.extent for loop in use.loops)))
         return needed.isdisjoint(self.scene.symbols) and ("block" not in needed or constant(self.kernel.grid) is not None)
 
     def _sizes(self) -> Iterator[Mapping[str, int]]:
@@ -316,7 +328,7 @@ class _Bounds:
 
     def _frame(self, use: Use, sizes: Mapping[str, int], values: Iterable[Expr]) -> tuple[Frame, bool]:
         """Threads, blocks and loops with given sizes, and whether that is all of them."""
-        needed = self.scene.needs((*values, use.statement.active))
+        needed = self.scene.needs(values)
         empty = self.scene.frame([], sizes)
         axes: list[tuple[str, Array]] = [("thread", self.scene.threads)]
         fixed = dict(sizes)
@@ -339,12 +351,10 @@ class _Bounds:
             complete = False
         return self.scene.frame(axes, fixed), complete
 
-    def _outside(self, use: Use, frame: Frame, base: Expr, steps: Sequence[int], bound: Expr | None, extent: Expr) -> Array:
+    def _outside(self, use: Use, frame: Frame, base: Expr, steps: Sequence[int], extent: Expr) -> Array:
         value = frame.full(base)[..., None] + np.array(steps)
         bad = (value < 0) | (value >= np.asarray(frame.full(extent))[..., None])
-        if bound is not None:
-            bad = bad & (value < np.asarray(frame.full(bound))[..., None])
-        return bad & np.asarray(frame.full(use.statement.active), dtype=bool)[..., None]
+        return bad & self.scene.inside(use, frame) & np.asarray(frame.full(use.statement.performed), dtype=bool)[..., None]
 
     def _counterexample(
         self, use: Use, dim: int, frame: Frame, index: tuple[int, ...], what: tuple[Expr, Sequence[int], Expr], sizes: Mapping[str, int]
@@ -372,6 +382,17 @@ def _multiples(value: Expr, spare: Expr) -> list[int]:
     own = dict(linear(value)[0])
     ratios = {-own[atoms] // coefficient for atoms, coefficient in linear(spare)[0] if atoms in own and own[atoms] % coefficient == 0}
     return [*sorted((ratio for ratio in ratios if ratio > 1), reverse=True), 1, 0]
+
+
+def _divides(first: Expr, bound: Expr, reach: Expr) -> bool:
+    """Whether a vector that begins at `first` and reaches `reach` further lies below a bound as soon as its first element does."""
+    width = (constant(reach) or 0) + 1
+    return first.factor % width == 0 and bound.factor % width == 0
+
+
+def _told(use: Use) -> tuple[Expr, ...]:
+    """The bounds that a statement's text tests itself."""
+    return () if use.pieces else tuple(bound for bound in use.access.bounds if bound is not None)
 
 
 def _where(point: Mapping[str, int]) -> str:

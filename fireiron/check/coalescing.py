@@ -45,7 +45,7 @@ def check_coalescing(scene: Scene) -> tuple[Finding, ...]:
 
 def _traffic(scene: Scene, use: Use, sizes: dict[str, int]) -> _Traffic | None:
     statement, access = use.statement, use.access
-    needed = scene.needs((*access.base, statement.active))
+    needed = scene.needs((*access.base, statement.performed))
     fixed = {**sizes, "block": 0}
     axes: list[tuple[str, Array]] = []
     for loop in use.loops:
@@ -58,7 +58,7 @@ def _traffic(scene: Scene, use: Use, sizes: dict[str, int]) -> _Traffic | None:
     vector = use.width
     steps = np.array(access.elements()[::vector]).T
     places = tuple(_by_warp(frame.full(base)[..., None] + step) for base, step in zip(access.base, steps, strict=True))
-    active = np.asarray(frame.full(statement.active), dtype=bool)
+    active = np.asarray(frame.full(statement.performed), dtype=bool)
     return _Traffic(places, _by_warp(np.broadcast_to(active[..., None], (*frame.shape, steps.shape[1]))), vector)
 
 

@@ -82,8 +82,8 @@ def touched(scene: Scene, use: Use, fixed: Mapping[str, int]) -> tuple[tuple[Arr
     """
     access, statement = use.access, use.statement
     buffer = scene.kernel.buffer(access.buffer)
-    conditions = conjuncts(statement.active)
-    bounds = [bound for bound in access.bounds if bound is not None]
+    conditions = conjuncts(statement.performed)
+    bounds = [*(bound for bound in access.bounds if bound is not None), *(piece.condition for piece in use.pieces)]
     needed = scene.needs((*access.base, access.copy, *conditions, *bounds))
     group = (statement.spec.level.threads or scene.kernel.workers) if statement.collective else 1
     threads = scene.threads[::group]
@@ -107,9 +107,7 @@ def touched(scene: Scene, use: Use, fixed: Mapping[str, int]) -> tuple[tuple[Arr
         valid &= np.asarray(frame.full(condition), dtype=bool)[..., None]
     if buffer.tensor.copies > 1:
         valid &= (frame.full(access.copy) == 0)[..., None]
-    for place, bound in zip(places, access.bounds, strict=True):
-        if bound is not None:
-            valid &= place < frame.full(bound)[..., None]
+    valid &= scene.inside(use, frame)
     owner = np.broadcast_to(threads.reshape(-1, *[1] * (valid.ndim - 1)), valid.shape)[valid]
     rows, columns = _matrix([np.broadcast_to(place, valid.shape)[valid] for place in places])
     if not len(owner):

@@ -68,10 +68,9 @@ def one_statement(
     draft: Draft,
     maps: Mapping[str, LaneMap],
     spread: Iterable[str] = (),
-    vector: int = 0,
     vectors: tuple[int, ...] = (),
 ) -> Exec:
-    """The statement of one tile; with `vector`, the source is read so many elements at a time; with `vectors`, each operand is."""
+    """The statement of one tile; `vectors` are the elements of each operand that the instruction takes at once."""
     lane = lane_number(spec.level, draft)
     accesses = []
     for name, view in spec.operands.items():
@@ -89,11 +88,15 @@ def one_statement(
         tuple(accesses),
         accumulate,
         draft.active,
-        vector=vector or 1,
-        vectors=vectors or ((vector, 1) if vector else ()),
+        vectors=vectors,
         lane_maps=tuple(maps[name] for name in spec.operands),
         origin=draft.origin,
     )
+
+
+def registers_together(view: View) -> int:
+    """Elements of an operand in registers that one 32-bit register holds: PTX takes 8-bit and 16-bit elements packed."""
+    return max(4 // view.dtype.bytes, 1)
 
 
 def shape_mismatch(spec: Spec, tile: Mapping[str, int], multiples: bool) -> tuple[Mismatch, ...]:

@@ -41,8 +41,8 @@ class Fma(Executable):
         return fma_mismatches(self, spec, architecture, ((1, 1, 1),))
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        a, b, c = (printer.element(statement, name) for name in ("A", "B", "C"))
-        a, b = (printer.converted(text, statement.spec.operands[name].dtype, self.result) for text, name in ((a, "A"), (b, "B")))
+        a, b = (printer.factor(statement, name, self.result) for name in ("A", "B"))
+        c = printer.element(statement, "C")
         old = printer.accumulator(statement, c, self.result)
         argument = ", {c})" in self.text
         return [f"{c} = {self.text.format(a=a, b=b, c=old if argument or ' ? ' not in old else f'({old})')};"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -20,6 +20,8 @@ class Hfma2(Executable):
     The pair of C, and that of its factor, lie in neighbouring registers where the layout of the buffers allows; where not,
     the halves are packed first.
     """
+
+    packs: ClassVar[bool] = True
 
     result: DType = float16
     capability: int = 53

@@ -63,7 +63,7 @@ class LdMatrix(MatrixCopy):
         return registers_mismatch(self.target, wanted)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, draft, self.maps(), vector=8)
+        return statements_by_lanes(self, spec, draft, self.maps(), vectors=(8, 2))
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
         source, target = statement.accesses

@@ -65,7 +65,7 @@ class MovMatrix(Executable):
         return tuple(found)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, draft, self.maps())
+        return statements_by_lanes(self, spec, draft, self.maps(), vectors=(2, 2))
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
         (source,), (target,) = (printer.words(access, statement) for access in statement.accesses)

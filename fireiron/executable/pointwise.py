@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -20,6 +20,8 @@ _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
 @attrs.frozen
 class ThreadPointwise(Executable):
     """`BinaryPointwise(1,1)` of one thread; with `pairs`, `(2,1)` or `(1,2)` in half precision (`hadd2`, `hmul2`)."""
+
+    packs: ClassVar[bool] = True
 
     pairs: bool = False
 
@@ -59,7 +61,8 @@ class ThreadPointwise(Executable):
             left, right = (printer.pair(statement, name) for name in ("lhs", "rhs"))
             _, target, write = printer.pair_updated(statement, "dst")
             return list(write(f"{_HALF[operation]}2({left}, {right})", target))
-        left, right, target = (printer.element(statement, name) for name in ("lhs", "rhs", "dst"))
+        left, right = (printer.factor(statement, name, statement.spec.operands[name].dtype) for name in ("lhs", "rhs"))
+        target = printer.element(statement, "dst")
         if dtype in (float16, bfloat16):
             return [f"{target} = {_HALF[operation]}({left}, {right});"]
         return [f"{target} = {left} {operation} {right};"]

@@ -49,7 +49,7 @@ class ThreadReduce(Executable):
         kind, result = spec.src.dtype, spec.dst.dtype
         wide = float32 if kind.kind == "float" and kind.bits < 32 else kind
         place = printer.place(target)
-        terms = [printer.value(statement, source, offset, wide) for offset in source.elements()]
+        terms = [printer.value(statement, 0, number, wide) for number in range(len(source.elements()))]
         if statement.accumulate != FALSE:
             old = printer.accumulator(statement, printer.converted(place, result, wide), wide)
             terms.insert(0, f"({old})" if " ? " in old else old)

@@ -54,7 +54,7 @@ class StMatrix(MatrixCopy):
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         spread = ("dst",) if self.count < 4 else ()  # lanes beyond the last matrix repeat addresses, which are not used
-        return statements_by_lanes(self, spec, draft, self.maps(), spread, vector=8, vectors=(1, 8))
+        return statements_by_lanes(self, spec, draft, self.maps(), spread, vectors=(2, 8))
 
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
         source, target = statement.accesses

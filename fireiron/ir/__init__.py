@@ -19,6 +19,7 @@ from fireiron.ir.kernel import (
     Instruction,
     Kernel,
     Let,
+    Piece,
     Scope,
     Stmt,
     SyncPoint,
@@ -36,6 +37,7 @@ from fireiron.ir.kernel import (
     unknown,
     variables,
     verify,
+    whole_pieces,
 )
 
 __all__ = [
@@ -54,6 +56,7 @@ __all__ = [
     "Instruction",
     "Kernel",
     "Let",
+    "Piece",
     "Scope",
     "Stmt",
     "SyncPoint",
@@ -71,4 +74,5 @@ __all__ = [
     "unknown",
     "variables",
     "verify",
+    "whole_pieces",
 ]

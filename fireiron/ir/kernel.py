@@ -35,8 +35,18 @@ class Instruction(Protocol):
         """The name in listings and messages."""
         ...
 
+    @property
+    def tests_edges(self) -> bool:
+        """Whether its text is told how many elements of each operand lie inside, and tests them itself: no `pieces` for it."""
+        ...
+
+    @property
+    def packs(self) -> bool:
+        """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
+        ...
+
     def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        """The lines of CUDA C++ for one `Exec`, without the guard of its `active` condition."""
+        """The lines of CUDA C++ for one `Exec`, without the test of its `active` condition and its `guard`."""
         ...
 
 
@@ -334,6 +344,30 @@ class Completion(enum.Enum):
 
 
 @attrs.frozen(cache_hash=True)
+class Piece:
+    """Elements of an access that one load or store takes: `width` of them from number `first` on, as `Access.elements` counts.
+
+    They are touched where `condition` holds, beside the statement's `active` and `guard`: elsewhere those of an input are not
+    read and count as zero, and those of an output keep their values. They lie side by side, the first at a multiple of
+    `width` elements.
+    """
+
+    first: int
+    width: int = 1
+    condition: Expr = TRUE
+
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Piece:
+        """The piece with variables replaced in its condition."""
+        return self if self.condition == TRUE else attrs.evolve(self, condition=self.condition.substitute(values))
+
+
+@functools.lru_cache(maxsize=1024)
+def whole_pieces(count: int, width: int) -> tuple[Piece, ...]:
+    """The pieces of an access of `count` elements that are touched without condition."""
+    return tuple(Piece(first, width) for first in range(0, count, width))
+
+
+@attrs.frozen(cache_hash=True)
 class Exec(Stmt):
     """Each thread for which `active` holds performs `spec` on the elements that `accesses` name.
 
@@ -343,6 +377,11 @@ class Exec(Stmt):
     after storage is known; one element each if empty). `scratch` is shared
     memory of the statement's own. `lane_maps` say, for an instruction of a warp, which element of its tile each lane's
     accesses name, per operand. `completion` says when its effect is there, if not at once.
+
+    The pass `guard` says who stores: `guard` is a condition, beside `active`, without which the statement does nothing, and
+    `pieces` are, per operand, all elements in the parts by which they are loaded or stored, each with its own condition. From then
+    on these decide, and no longer the bounds of the accesses. Only a statement whose instruction `tests_edges` has no pieces:
+    its text is told the bounds.
     """
 
     instruction: Instruction
@@ -355,12 +394,20 @@ class Exec(Stmt):
     scratch: Tensor | None = None
     lane_maps: tuple[Any, ...] = ()
     completion: Completion = Completion.NONE
+    guard: Expr = TRUE
+    pieces: tuple[tuple[Piece, ...], ...] = ()
     origin: str | None = attrs.field(default=None, eq=False)
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
         """Its conditions and the expressions of its accesses."""
-        return (self.active, self.accumulate, *(value for access in self.accesses for value in access.expressions()))
+        tested = (piece.condition for pieces in self.pieces for piece in pieces if piece.condition != TRUE)
+        return (self.active, self.guard, self.accumulate, *(value for access in self.accesses for value in access.expressions()), *tested)
+
+    @property
+    def performed(self) -> Expr:
+        """The condition under which a thread performs it: it takes part, and something of what it writes lies inside."""
+        return all_of((self.active, self.guard))
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Exec:
         """The statement with variables replaced in its conditions and accesses."""
@@ -369,6 +416,8 @@ class Exec(Stmt):
             accesses=tuple(access.substitute(values) for access in self.accesses),
             active=self.active.substitute(values),
             accumulate=self.accumulate.substitute(values),
+            guard=self.guard.substitute(values),
+            pieces=tuple(tuple(piece.substitute(values) for piece in pieces) for pieces in self.pieces),
         )
 
     @property
@@ -387,8 +436,17 @@ class Exec(Stmt):
         return self.spec.atomic
 
     def width(self, position: int) -> int:
-        """Elements that one load or store instruction takes at an operand."""
+        """The most elements that one load or store instruction takes at an operand."""
+        if self.pieces:
+            return max(piece.width for piece in self.pieces[position])
         return self.vectors[position] if self.vectors else 1
+
+    def conditions(self, position: int) -> tuple[Expr, ...]:
+        """For each element of an operand, the condition beside `active` and `guard` under which it is touched."""
+        if self.pieces:
+            return tuple(piece.condition for piece in self.pieces[position] for _ in range(piece.width))
+        access = self.accesses[position]
+        return tuple(access.inside(offset) for offset in access.elements())
 
     @property
     def operands(self) -> dict[str, Access]:
@@ -616,7 +674,7 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                     raise VerificationError(f"loop variable {var} ends at {var.high}, its loop at {extent.high - 1}")
                 _verify_list(kernel, statement.body, {**scope, var.name: var}, divergent, final)
             case Exec():
-                _verify_exec(kernel, statement, scope)
+                _verify_exec(kernel, statement, scope, final)
             case Hole(child=child) if final:
                 raise VerificationError(f"hole {child} was not filled")
             case SyncPoint(subject=subject) if final:
@@ -649,11 +707,13 @@ def _described(statement: Let | For | Exec) -> str:
     return f"{'let' if isinstance(statement, Let) else 'for'} {statement.var}"
 
 
-def _verify_exec(kernel: Kernel, statement: Exec, scope: Mapping[str, Var]) -> None:
+def _verify_exec(kernel: Kernel, statement: Exec, scope: Mapping[str, Var], final: bool) -> None:
     for value in statement.expressions:
         _bound(value, scope, statement)
     if len(statement.accesses) != len(statement.spec.operands):
         raise VerificationError(f"{_described(statement)}: {len(statement.accesses)} accesses for {len(statement.spec.operands)} operands")
+    if statement.lane_maps and len(statement.lane_maps) != len(statement.accesses):
+        raise VerificationError(f"{_described(statement)}: {len(statement.lane_maps)} lane maps for {len(statement.accesses)} accesses")
     table = buffer_table(kernel)
     for access in statement.accesses:
         if access.buffer not in table:
@@ -661,7 +721,26 @@ def _verify_exec(kernel: Kernel, statement: Exec, scope: Mapping[str, Var]) -> N
         rank = len(table[access.buffer].tensor.shape)
         if not len(access.base) == len(access.modes) == len(access.bounds) == rank:
             raise VerificationError(f"{_described(statement)}: access to {access.buffer} has not its rank {rank}")
-        if statement.lane_maps and len(statement.lane_maps) != len(statement.accesses):
-            raise VerificationError(f"{_described(statement)}: {len(statement.lane_maps)} lane maps for {len(statement.accesses)} accesses")
         if access.write and table[access.buffer].parameter and not table[access.buffer].written:
             raise VerificationError(f"{_described(statement)}: writes the input {access.buffer}")
+    if statement.pieces:
+        _verify_pieces(statement)
+    elif final and not statement.collective and not statement.instruction.tests_edges:
+        raise VerificationError(f"{_described(statement)}: nothing says which of its elements are stored", hint="the pass guard comes last")
+
+
+def _verify_pieces(statement: Exec) -> None:
+    """The pieces of each operand are all of its elements, each once and in order, under conditions."""
+    if len(statement.pieces) != len(statement.accesses):
+        where = _described(statement)
+        raise VerificationError(f"{where}: pieces of {len(statement.pieces)} operands for {len(statement.accesses)} accesses")
+    for access, pieces in zip(statement.accesses, statement.pieces, strict=True):
+        count, reached = len(access.elements()), 0
+        for piece in pieces:
+            if piece.first != reached or piece.width < 1:
+                raise VerificationError(f"{_described(statement)}: element {reached} of {access.buffer} is followed by a piece {piece}")
+            reached += piece.width
+            if piece.condition.low < 0 or piece.condition.high > 1:
+                raise VerificationError(f"{_described(statement)}: {piece.condition} is no condition")
+        if reached != count:
+            raise VerificationError(f"{_described(statement)}: the pieces of {access.buffer} have {reached} elements, the access {count}")

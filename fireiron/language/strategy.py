@@ -23,7 +23,7 @@ from fireiron.decomp.load import Load
 from fireiron.decomp.split import Split
 from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Tile
-from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site, shown
 from fireiron.language.substrategy import require_steps
 from fireiron.language.tree import Decomposition, Refinement
 from fireiron.language.tunable import Derived, Tunable, count, resolve, tunables_in
@@ -137,10 +137,19 @@ class Strategy(Verbs):
 
         Without an architecture it is made for the current GPU, and where there is none for `"sm_90"`, as `cuda()` does. `options` are
         further options of NVRTC: `("--use_fast_math",)`, `("--generate-line-info",)`; the simulator knows nothing of them.
+
+        All that can be wrong with the kernel is said here, not at the first call: it is lowered, checked and printed, and compiled
+        where an NVRTC that serves the target is installed, with a GPU or without (`fireiron[check]`; the compile cache keeps the result).
+
+        Raises: an error of the language where the kernel cannot be made, LaunchError where NVRTC refuses it.
         """
         from fireiron.gpu.kernel import CompiledKernel, architecture_here
 
-        return CompiledKernel(self.program(architecture_here() if architecture is None else architecture), options)
+        program = self.program(architecture_here() if architecture is None else architecture)
+        try:
+            return CompiledKernel(program, options).ready()
+        except FireironError as error:
+            raise error.with_traceback(None) from None  # it says where in the strategy; frames of this package would bury that
 
     # ------------------------------------------------------------------------------------------ changing
 
@@ -208,7 +217,7 @@ class Strategy(Verbs):
                 raise ArgumentError(f"with_({name}={value}): no such tunable", legal=known or "none", at=call_site())
             number = as_integer(value)
             if number is None or number not in known[name].values:
-                raise ArgumentError(f"with_({name}={value!r}): not among its values", legal=known[name].values, at=call_site())
+                raise ArgumentError(f"with_({name}={shown(value)}): not among its values", legal=known[name].values, at=call_site())
             numbers[name] = number
         others = tuple(attrs.evolve(one, steps=resolve(one.steps, numbers)) for one in self.others)
         return attrs.evolve(self, steps=resolve(self.steps, numbers), others=others)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import DecompositionError, FireironError, IncompleteError, call_site
+from fireiron.errors import DecompositionError, FireironError, IncompleteError, call_site, shown
 from fireiron.ir import Access, Buffer, Exec, For, Hole, Kernel, Let, Stmt, execs, filled, statements
 from fireiron.spec import Spec
 from fireiron.values.expr import ONE, TRUE, Const, Expr, Var, all_of
@@ -154,7 +154,7 @@ class Decomposition:
     def refined(self, refinement: Refinement) -> Decomposition:
         """The same step with a refinement, which replaces one of its kind."""
         if not isinstance(refinement, Refinement):
-            raise DecompositionError(f"refine({refinement!r}): not a refinement", at=call_site())
+            raise DecompositionError(f"refine({shown(refinement)}): not a refinement", at=call_site())
         if self.verb not in refinement.applies_to:
             raise DecompositionError(
                 f"{type(refinement).__name__} does not refine {self.verb}",
@@ -214,6 +214,12 @@ class Executable:
 
     handles_edges: ClassVar[bool] = False
     """Whether its text tests each of several elements against the tensor's end by itself."""
+
+    tests_edges: ClassVar[bool] = False
+    """Whether its text is told how many elements of each operand lie inside the tensors, and tests them itself."""
+
+    packs: ClassVar[bool] = False
+    """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
 
     headers: ClassVar[tuple[str, ...]] = ()
     """The CUDA headers that its text needs, beside those of the element types."""

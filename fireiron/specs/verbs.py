@@ -162,7 +162,8 @@ class Verbs:
     def done(self, executable: Executable | str | None = None) -> Strategy:
         """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
 
-        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file.
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
         """
         from fireiron.decomp.done import Done

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, dataclass_transfo
 
 import attrs
 
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, shown
 
 INT_MAX = 2**31 - 1
 """Largest value of a 32-bit index."""
@@ -78,7 +78,10 @@ class Expr:
         return mod(as_expr(other), self)
 
     def __and__(self, other: object) -> Expr:
-        return bit_and(self, as_expr(other))
+        mask = as_expr(other)
+        if isinstance(mask, Const) and mask.value < 0:  # as ~7: all bits above the other side's are ones, and meet zeros
+            mask = Const(mask.value & possible_bits(self))
+        return bit_and(self, mask)
 
     __rand__ = __and__
 
@@ -143,7 +146,7 @@ class Expr:
         """The expression with variables replaced, simplified again."""
         for variable in values:
             if not isinstance(variable, Var):
-                raise ArgumentError(f"substitute({variable!r}): {variable!r} is no variable", legal="a Var for each value")
+                raise ArgumentError(f"substitute({shown(variable)}): {shown(variable)} is no variable", legal="a Var for each value")
         if not values or self.variables().isdisjoint(values):
             return self
         return _substitute(self, {name: as_expr(value) for name, value in values.items()}, {})
@@ -425,12 +428,12 @@ def sym(name: str, multiple_of: int = 1, low: int = 1, high: int = SYMBOL_MAX) -
     0
     """
     if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
-        raise ArgumentError(f"sym({name!r}): a name must be an identifier", legal="ASCII letters, digits and _", hint='sym("M")')
+        raise ArgumentError(f"sym({shown(name)}): a name must be an identifier", legal="ASCII letters, digits and _", hint='sym("M")')
     if keyword.iskeyword(name) or name in _CPP_KEYWORDS.split():
         raise ArgumentError(f"sym({name!r}): {name} is a keyword of Python or C++", hint=f'sym("{name}_size")')
     for label, value in (("multiple_of", multiple_of), ("low", low), ("high", high)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ArgumentError(f"sym({name!r}, {label}={value!r}): {label} must be a positive integer")
+            raise ArgumentError(f"sym({name!r}, {label}={shown(value)}): {label} must be a positive integer")
     if low > high or high > INT_MAX or high // multiple_of * multiple_of < low:
         raise ArgumentError(f"sym({name!r}): no multiple of {multiple_of} between {low} and {high}", legal=f"1 <= low <= high <= {INT_MAX}")
     return Var(name, low, high, multiple_of, True)
@@ -445,7 +448,7 @@ def as_expr(value: object) -> Expr:
     if not isinstance(value, bool):
         with contextlib.suppress(TypeError):
             return Const(operator.index(value))  # type: ignore[arg-type]
-    raise ArgumentError(f"{value!r} is no integer expression", legal="an int or an expression of symbols")
+    raise ArgumentError(f"{shown(value)} is no integer expression", legal="an int or an expression of symbols")
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -879,11 +882,9 @@ def _term_bits(atoms: Atoms, coefficient: int) -> int:
 
 
 def bit_and(left: Expr, right: Expr) -> Expr:
-    """`left & right`; legal when neither is ever negative, but for a constant mask such as `~7`. It becomes remainders."""
+    """`left & right`; legal when neither is ever negative. A constant mask becomes remainders."""
     if isinstance(left, Const):
         left, right = right, left
-    if isinstance(right, Const) and right.value < 0:
-        right = Const(right.value & possible_bits(left))  # all bits above the other side's are ones, and meet zeros
     both = possible_bits(left) & possible_bits(right)
     if both == 0:
         return ZERO
@@ -985,9 +986,11 @@ def equal(left: Expr | int, right: Expr | int) -> Expr:
 
 
 def _parts(conditions: Iterable[Expr], kind: type[All] | type[AnyOf]) -> Iterable[Expr]:
+    if not isinstance(conditions, Iterable):
+        raise ArgumentError("conditions to join must come in a sequence", got=conditions, legal="all_of((less(a, b), equal(c, d)))")
     for condition in conditions:
         if not isinstance(condition, Expr) or condition.low < 0 or condition.high > 1:
-            raise ArgumentError(f"{condition!r} is no condition", legal="less(a, b), equal(a, b), and all_of or any_of of conditions")
+            raise ArgumentError(f"{shown(condition)} is no condition", legal="less(a, b), equal(a, b), and all_of or any_of of conditions")
         yield from condition.conditions if isinstance(condition, kind) else (condition,)
 
 
