@@ -37,24 +37,20 @@ class _Expected:
             if isinstance(statement, SyncPoint):
                 result += self._barrier(stages) if statement.require is not False else ()
                 continue
-            if isinstance(statement, Exec) and not stages:
-                result += self._before(statement)
             inner = stages
-            if isinstance(statement, For) and not stages:
-                inner = statement.period
-                self.read |= self._read_and_written(statement)
+            if not stages:
+                reads, writes = self._touched(statement)
+                result += self._barrier(0) if reads & self.written or writes & self.read else ()
+                if isinstance(statement, Exec):
+                    self.written |= writes
+                    self.read |= reads
+                elif isinstance(statement, For):
+                    self.read |= reads & writes  # by the iteration before
+                    inner = statement.period
             if statement.children:
                 statement = statement.rebuilt(tuple(self.listed(child, inner) for child in statement.children))
             result.append(statement)
         return tuple(result)
-
-    def _before(self, statement: Exec) -> tuple[Stmt, ...]:
-        """The barrier before a statement that meets what others wrote or read, if it does."""
-        reads, writes = self._touched(statement)
-        barrier = self._barrier(0) if reads & self.written or writes & self.read else ()
-        self.written |= writes
-        self.read |= reads
-        return barrier
 
     def _barrier(self, stages: int) -> tuple[Stmt, ...]:
         """A barrier of the block; in a pipelined loop behind the wait for the oldest group of copies."""
@@ -63,13 +59,9 @@ class _Expected:
         barrier = Barrier(BLOCK_SCOPE, "expected")
         return (Wait(stages - 2), barrier) if stages > 1 else (barrier,)
 
-    def _touched(self, statement: Exec) -> tuple[set[str], set[str]]:
-        """The shared buffers that a statement reads, and those that it writes."""
-        reads = {access.buffer for access in statement.accesses if not access.write}
-        writes = {access.buffer for access in statement.accesses if access.write}
+    def _touched(self, statement: Stmt) -> tuple[set[str], set[str]]:
+        """The shared buffers that a statement, or what it contains, reads, and those that it writes."""
+        accesses = [access for one, _ in execs((statement,)) for access in one.accesses]
+        reads = {access.buffer for access in accesses if not access.write}
+        writes = {access.buffer for access in accesses if access.write}
         return reads & self.shared, writes & self.shared
-
-    def _read_and_written(self, loop: For) -> set[str]:
-        """The shared buffers that iterations of a loop both read and write."""
-        touched = [self._touched(statement) for statement, _ in execs(loop.body)]
-        return set().union(*(reads for reads, _ in touched)) & set().union(*(writes for _, writes in touched))
