@@ -254,6 +254,24 @@ def test_the_end_of_a_long_loop_is_followed():
         assert races(body, reads(127 - T)) and not races(body, BLOCK_BARRIER, reads(127 - T)), count
 
 
+def test_conditions_that_begin_to_hold_late():
+    """In a loop of any length they may hold; in one of a known length the iteration decides."""
+    for condition in (less(as_expr(900), i), less(as_expr(900), i + T)):
+        body = (writes(T, active=condition), reads(127 - T, active=condition), BLOCK_BARRIER)
+        assert races(loop(K, *body), symbols=(K,)) and races(loop(1000, *body)) and not races(loop(700, *body))
+    early = less(i, as_expr(2))
+    assert races(loop(1000, writes(T, active=early), reads(127 - T), BLOCK_BARRIER))
+    assert not races(loop(1000, writes(T, active=early), BLOCK_BARRIER, reads(127 - T), BLOCK_BARRIER))
+    j = Var("j", 0, 1 << 20)
+    inner = loop(K, writes(T, active=less(as_expr(50), i + j)), var=j)
+    assert races(loop(100, inner, reads(127 - T), BLOCK_BARRIER), symbols=(K,))
+
+
+def test_one_statement_may_stand_in_several_places():
+    again = writes(T)
+    assert races(again, loop(3, again), reads(127 - T)) and not races(again, loop(3, again), BLOCK_BARRIER, reads(127 - T))
+
+
 def test_addresses_that_move_on():
     step = buffer("g", 1 << 20, memory=GL)
     for width, racy in ((128, False), (64, True)):

@@ -10,7 +10,7 @@ import attrs
 from fireiron.ir import Access, Exec
 
 SEVERITIES = ("error", "warning", "note")
-"""`error`: the kernel is wrong. `warning`: it is slow, or taken on trust. `note`: good to know, or not decided."""
+"""`error`: the kernel is wrong. `warning`: it is slow, or taken on trust. `note`: good to know."""
 
 
 @attrs.frozen

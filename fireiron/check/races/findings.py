@@ -92,7 +92,7 @@ class Report:
     def _assumed(self, touch: Touch) -> list[Expr]:
         """The conditions that were taken to hold: those on the block and on sizes."""
         known = {"thread", *(loop.var.name for loop in touch.use.loops)}
-        return [part for part in conjuncts(touch.use.statement.active) if not self.scene.roots(part) <= known]
+        return [part for part in conjuncts(touch.use.statement.performed) if not self.scene.roots(part) <= known]
 
     def _possible(self, conditions: Iterable[Expr], points: Sequence[Point]) -> bool:
         """Whether conditions hold together for both sides somewhere: a few sizes, and the first and last blocks, are tried."""

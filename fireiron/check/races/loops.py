@@ -77,7 +77,7 @@ class Loops:
         return any(self._points(loop, use) > MANY for use in uses)
 
     def _moves_with(self, loop: For, use: Use) -> bool:
-        return loop.var.name in self.scene.needs((*self.places.parts(use.access), use.statement.active))
+        return loop.var.name in self.scene.needs((*self.places.parts(use.access), use.statement.performed))
 
     def _points(self, loop: For, use: Use) -> int:
         position = next(number for number, one in enumerate(use.loops) if one is loop)
@@ -98,7 +98,7 @@ class Loops:
             groups = max(groups, reach or 0)
             period = math.lcm(period, repeats or 1) if period is not None and (repeats or reach) is not None else None
         kept = (period or 1) + max(period or 1, groups) + 2
-        conditions = (use.statement.active for use in self.inside[id(loop)])
+        conditions = (use.statement.performed for use in self.inside[id(loop)])
         extents = (one.extent for one in statements(loop.body) if isinstance(one, For))
         varies = bool(moving) or loop.var.name in self.scene.needs((*conditions, *extents))
         return Course(period, moves, kept, varies)
@@ -198,26 +198,50 @@ class Loops:
         """The iterations that differ from the one before in which threads are active, or in the length of a loop inside."""
         changed = np.zeros(count, dtype=bool)
         for value in self._conditions(loop):
-            frame = self._frame(loop, value, fixed, count)
-            if frame is not None:
-                rows = frame.reshape(count, -1)
-                changed[1:] |= (rows[1:] != rows[:-1]).any(axis=1)
+            axes = self._axes(loop, value, fixed)
+            if axes is None:
+                continue
+            size = max(MANY // max(math.prod(len(values) for _, values in axes), 1), 2)
+            for start in range(0, count, size - 1):
+                numbers = np.arange(start, min(start + size, count))
+                rows = self.scene.frame([(loop.var.name, numbers), *axes], dict(fixed)).full(value).reshape(len(numbers), -1)
+                changed[numbers[1:]] |= (rows[1:] != rows[:-1]).any(axis=1)
         return np.flatnonzero(changed)
 
     def _conditions(self, loop: For) -> Iterable[Expr]:
-        conditions = [part for use in self.inside[id(loop)] for part in conjuncts(use.statement.active)]
+        conditions = [part for use in self.inside[id(loop)] for part in conjuncts(use.statement.performed)]
         extents = [one.extent for one in statements(loop.body) if isinstance(one, For)]
         return dict.fromkeys(part for part in (*conditions, *extents) if loop.var.name in self.scene.roots(part))
 
-    def _frame(self, loop: For, value: Expr, fixed: Mapping[str, int], count: int) -> Array | None:
-        """The values of a condition in all iterations, or None where it depends on the block or on sizes."""
+    def _axes(self, loop: For, value: Expr, fixed: Mapping[str, int]) -> list[tuple[str, Array]] | None:
+        """All values of what else a condition depends on, or None where that is the block or a size: there it is taken as true."""
+        ranges = {"thread": self.scene.threads}
+        for one in statements(loop.body):
+            if isinstance(one, For):
+                ranges[one.var.name] = np.arange(self._most(one))
         free = self.scene.roots(value) - {loop.var.name} - set(fixed)
-        axes = {"thread": self.scene.kernel.workers}
-        axes |= {one.var.name: constant(one.extent) or 0 for one in statements(loop.body) if isinstance(one, For)}
-        if not free <= set(axes) or not all(axes[name] for name in free):
-            return None
-        others = [(name, np.arange(axes[name])) for name in sorted(free)]
-        return self.scene.frame([(loop.var.name, np.arange(count)), *others], dict(fixed)).full(value)
+        return [(name, ranges[name]) for name in sorted(free)] if free <= set(ranges) else None
+
+    def _most(self, loop: For) -> int:
+        """The most iterations of a loop that are followed, or that there are."""
+        extent = self.scene.opened(loop.extent)
+        at_run_time = not self.scene.roots(extent).isdisjoint(self.scene.symbols | {"block"})
+        course = self.course(loop)
+        return max(course.kept + (course.period or 1) if at_run_time else extent.high, 0)
+
+    def is_trusted(self, condition: Expr, loops: Iterable[For]) -> bool:
+        """Whether what a condition says in the iterations that are followed holds for all: false for one that may begin to hold later
+        in a loop of a length known at run time only.
+        """
+        for loop in loops:
+            extent = self.scene.opened(loop.extent)
+            at_run_time = not self.scene.roots(extent).isdisjoint(self.scene.symbols | {"block"})
+            if at_run_time and loop.var.name in self.scene.roots(condition):
+                opened = self.scene.opened(condition)
+                step = _coefficient(opened.left - opened.right, loop.var) if isinstance(opened, Less) else None
+                if step is None or step < 0:
+                    return False
+        return True
 
 
 def decided(condition: Expr, scene: Scene, fixed: Mapping[str, int], lengths: Lengths) -> bool | None:

@@ -36,8 +36,7 @@ _ORDERED_WITH = {
 class Agent:
     """A warp on its way through its trace.
 
-    `mine` are its own operations, `issued` those under way that no commit has put into a group yet, `groups` the groups not
-    waited for, oldest first.
+    `issued` are its operations under way that no commit has put into a group yet, `groups` the groups not waited for, oldest first.
     """
 
     number: int
@@ -45,7 +44,6 @@ class Agent:
     position: int = 0
     own: int = 0
     seen: int = 0
-    mine: int = 0
     issued: int = 0
     groups: list[int] = attrs.field(factory=list)
 
@@ -75,6 +73,8 @@ class Order:
         self.found = found
         self.touched: list[list[int]] = []
         self.kinds: set[Kind] = set()
+        self.latest: dict[tuple[int, int], int] = {}
+        self.fine: set[Any] = set()
         self.operations: list[tuple[Touch, int]] = []
         self.of_step: dict[int, int] = {}
         self.waiting: dict[tuple[Scope, int], set[int]] = {}
@@ -147,10 +147,11 @@ class Order:
         """All agents know all operations: none of them matters any more."""
         self.touched = [[0] * self.count for _ in Kind]
         self.kinds.clear()
+        self.latest.clear()
         self.operations.clear()
         self.of_step.clear()
         for agent in self.agents:
-            agent.own = agent.seen = agent.mine = 0
+            agent.own = agent.seen = 0
             agent.groups = [0] * len(agent.groups)
 
     def _touch(self, agent: Agent, event: Touch) -> bool:
@@ -173,7 +174,7 @@ class Order:
         bit = 1 << len(self.operations)
         self.operations.append((event, agent.number))
         self.of_step[event.step] = self.of_step.get(event.step, 0) | bit
-        agent.mine |= bit
+        known = agent.own
         if event.under_way:
             agent.issued |= bit
         else:
@@ -181,27 +182,37 @@ class Order:
         self.kinds.add(event.kind)
         mine = self.touched[event.kind]
         if event.kind != Kind.WRITE:
+            again = self._again(agent, event, bit)
             for atom in atoms:
-                mine[atom] |= bit
+                mine[atom] = mine[atom] & again | bit
             return
-        strange = ~agent.seen  # whoever knows this write knows what this agent knew, and nothing else
-        for kind in self.kinds:
+        for kind in self.kinds:  # whoever knows this write knows what this agent knew, and was held against it by now
             former = self.touched[kind]
             for atom in atoms:
-                former[atom] &= strange
+                former[atom] &= ~known
         for atom in atoms:
             mine[atom] |= bit
+
+    def _again(self, agent: Agent, event: Touch, bit: int) -> int:
+        """All operations but the last that was the same, which whoever knows this one knows."""
+        key = agent.number, id(event.footprint)
+        former = self.latest.get(key, 0)
+        self.latest[key] = bit
+        return ~former
 
     def _meet(self, agent: Agent, event: Touch, late: int) -> None:
         """Operations that an agent does not know and that touch what it touches."""
         for number in _bits(late):
             before, warp = self.operations[number]
-            if mark(before, event) in self.found:
-                continue
+            pair = before.footprint, event.footprint, warp, agent.number
             under_way = before.under_way and not self.agents[warp].own >> number & 1
+            if (not under_way and pair in self.fine) or mark(before, event) in self.found:
+                continue
             if warp != agent.number or under_way or not self.same_thread(before, event, warp):
                 race = Race(before, event, (warp, agent.number), under_way)
                 self.found[mark(before, event)] = race if before.step <= event.step or under_way else race.reversed
+            else:
+                self.fine.add(pair)
 
 
 def mark(one: Touch, other: Touch) -> Any:

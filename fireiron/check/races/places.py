@@ -288,17 +288,17 @@ class Places:
         local = self.local.get(access.buffer)
         return (*access.base, access.copy) if local is None else local.parts[access.base]
 
-    def pattern(
-        self, use: Use, copy: Expr, loops: Sequence[For], fixed: Mapping[str, int], guards: Sequence[Expr], known: frozenset[str]
-    ) -> Pattern:
+    def pattern(self, use: Use, copy: Expr, loops: Sequence[For], fixed: Mapping[str, int], guards: Sequence[Expr]) -> Pattern:
         """What an access touches with `copy` for its copy, while `loops` run as a whole and others stand at their `fixed` values."""
         access = attrs.evolve(use.access, copy=copy)
         crew = self.crew(use)
         needed = self.scene.needs((*self.parts(access), *guards))
         frame = self.scene.frame([("thread", crew.rows), *(self.scene.loop_axes(loops, needed) or ())], fixed)
         bases, offsets = self._bases(frame, access)
-        pattern = Pattern(use, crew, self.kernel.buffer(access.buffer).dtype.bytes, frame, bases, offsets, _active(frame, guards))
-        self._limit(pattern, access, known)
+        active = _active(frame, guards)
+        if active is not None:
+            active = np.repeat(active, bases[0].shape[-1] // active.shape[-1], axis=-1)
+        pattern = Pattern(use, crew, self.kernel.buffer(access.buffer).dtype.bytes, frame, bases, offsets, active)
         self.space(access.buffer).patterns.append(pattern)
         return pattern
 
@@ -314,21 +314,6 @@ class Places:
             return [addresses * width + buffer.offset], np.zeros((1, 1), dtype=np.int64)
         first = _full(frame, buffer.address(access, access.elements()[0]))
         return [first * width + buffer.offset], np.array(steps)[:, None] * width
-
-    def _limit(self, pattern: Pattern, access: Access, known: frozenset[str]) -> None:
-        """Leave out elements beyond a bound that is the same in every block and for all sizes."""
-        offsets = offsets_of(access)
-        bounds = [(dim, constant(bound)) for dim, bound in enumerate(access.bounds) if bound is not None]
-        bounds = [(dim, bound) for dim, bound in bounds if bound is not None and self.scene.roots(access.base[dim]) <= known]
-        points = math.prod(pattern.frame.shape[1:])
-        if bounds and pattern.bases[0].shape[-1] == points:
-            pattern.bases = [(one[..., None] + pattern.offsets[:, dim]).reshape(len(one), -1) for dim, one in enumerate(pattern.bases)]
-            pattern.offsets = np.zeros((1, len(pattern.bases)), dtype=np.int64)
-        if pattern.valid is not None:
-            pattern.valid = np.repeat(pattern.valid, pattern.bases[0].shape[-1] // points, axis=-1)
-        for dim, bound in bounds:
-            inside = (_full(pattern.frame, access.base[dim])[..., None] + offsets[:, dim] < bound).reshape(pattern.frame.shape[0], -1)
-            pattern.valid = inside if pattern.valid is None else pattern.valid & inside
 
 
 def _full(frame: Frame, expression: Expr) -> Array:
