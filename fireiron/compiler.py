@@ -35,17 +35,19 @@ from fireiron.values.machine import DEFAULT_ARCHITECTURE, SH, Architecture, as_a
 if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
 
-PASSES: tuple[tuple[str, Callable[[Kernel], Kernel]], ...] = (
+Passes = tuple[tuple[str, Callable[[Kernel], Kernel]], ...]
+
+SEQUENTIAL: Passes = (
     ("pipeline", pipeline),
     ("distribute", distribute),
     ("allocate", allocate),
     ("vectorize", vectorize),
     ("asynchronous", asynchronous),
     ("prune", prune),
-    ("synchronize", synchronize),
-    ("wait", wait),
-    ("guard", guard),
 )
+"""The passes that see a program without any synchronisation."""
+
+PASSES: Passes = (*SEQUENTIAL, ("synchronize", synchronize), ("wait", wait), ("guard", guard))
 """The passes after the walk, in order; each maps IR to IR and can be printed (see docs/pipeline.md)."""
 
 
@@ -114,20 +116,34 @@ class Program:
         return max((extent * tensor.copies * tensor.dtype.bytes for tensor, extent in extents if extent is not None), default=0)
 
     @functools.cached_property
-    def stages(self) -> dict[str, Kernel]:
-        """The kernel IR after the walk and after each pass, by name."""
+    def _sequential(self) -> dict[str, Kernel]:
+        """The kernel IR after the walk and after each pass before synchronisation, by name."""
         grown = self.grown
         with self.timed("walk"):
             kernel = attrs.evolve(walk(grown, self.spec, self.name), title=tuple(self.title()))
             require_small(kernel)
-        stages = {"walk": kernel}
-        for name, function in PASSES:
+        return self._passed({"walk": kernel}, SEQUENTIAL)
+
+    def _passed(self, stages: dict[str, Kernel], passes: Passes) -> dict[str, Kernel]:
+        """Stages, and what further passes make of the last of them."""
+        kernel = next(reversed(stages.values()))
+        for name, function in passes:
             with self.timed(name):
                 kernel = verify(function(kernel))
                 if name == "pipeline":  # which is the last to change how much there is; the next pass enumerates
                     require_room(kernel)
             stages[name] = kernel
         return stages
+
+    @property
+    def sequential(self) -> Kernel:
+        """The kernel IR before synchronisation: all that decides about its speed, but not yet whether it is legal."""
+        return self._sequential[SEQUENTIAL[-1][0]]
+
+    @functools.cached_property
+    def stages(self) -> dict[str, Kernel]:
+        """The kernel IR after the walk and after each pass, by name."""
+        return self._passed(dict(self._sequential), PASSES[len(SEQUENTIAL) :])
 
     @functools.cached_property
     def lowered(self) -> Kernel:

@@ -87,7 +87,7 @@ class Problem:
     def served(self, program: Program) -> bool:
         """Whether the arrays are aligned as a program needs them; a new result always is."""
         aligned = self.aligned
-        return all(aligned[buffer.name] >= buffer.tensor.align for buffer in program.lowered.buffers if buffer.parameter)
+        return all(aligned[buffer.name] >= buffer.tensor.align for buffer in program.sequential.buffers if buffer.parameter)
 
 
 @attrs.frozen

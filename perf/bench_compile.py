@@ -6,7 +6,7 @@ Each row is a first compilation in a warm process: modules are imported and othe
 one. Before each run all memo tables of the package are emptied, the strategy's module is executed anew (so no object keeps a hash or a
 tree), two other kernels are compiled, and the garbage is collected; then the time runs from the spec to the text.
 
-Times are CPU milliseconds of the process, the run with the least total of `--runs` (5). `tree`, `walk`, `verify`, `check` (races and bounds),
+Times are CPU milliseconds of the process, the run with the least total of `--runs` (5). `tree`, `walk`, `verify`, `check` (all that decide whether a kernel is right),
 `print` and the passes are the compiler's own stages (each pass with the verification behind it); `search` is the choice of legal tunables.
 `total` is all of them. `others` are the checks that only `fireiron check` runs (banks, coalescing, resources), beside the total.
 """
@@ -30,7 +30,7 @@ import numpy
 from tabulate import tabulate
 
 import fireiron
-from fireiron.check import CHECKS, Scene, check_bounds, check_races
+from fireiron.check import Scene, check_banks, check_coalescing, check_resources
 
 ROOT = Path(__file__).parent.parent
 TARGETS = ("sm_80", "sm_90")
@@ -38,7 +38,20 @@ OLDER = ("sm_75", "sm_70")
 OTHERS = ("naive", "small")
 """Compiled before each run, so that the process is warm."""
 
-STAGES = ("search", "tree", "walk", "pipeline", "distribute", "allocate", "vectorize", "asynchronous", "prune", "synchronize", "wait")
+STAGES = (
+    "search",
+    "tree",
+    "walk",
+    "pipeline",
+    "distribute",
+    "allocate",
+    "vectorize",
+    "asynchronous",
+    "prune",
+    "synchronize",
+    "wait",
+    "guard",
+)
 STAGES = (*STAGES, "verify", "check", "print")
 LARGEST = {
     "hmma_ampere 256x256x64": ("hmma_ampere", {"bm": 256, "bn": 256, "bk": 64, "wm": 64, "wn": 64, "stages": 3}),
@@ -80,9 +93,8 @@ def run(name, arch, values):
         total = time.process_time() - start
         scene = Scene(program.ir)
         start = time.process_time()
-        for one in CHECKS:
-            if one not in (check_races, check_bounds):
-                one(scene)
+        for one in (check_banks, check_coalescing, check_resources):
+            one(scene)
         others = time.process_time() - start
     stages = {stage.replace("tunables", "search"): seconds * 1000 for stage, seconds in program.seconds.items()}
     return {"total": total * 1000, **stages, "others": others * 1000, "lines": len(text.splitlines())}

@@ -565,19 +565,18 @@ class Kernel:
         number = constant(self.grid)
         return BLOCK if number is None else Var(BLOCK.name, 0, max(number - 1, 0))
 
+    @functools.cached_property
+    def _by_name(self) -> Mapping[str, Buffer]:
+        return {buffer.name: buffer for buffer in self.buffers}
+
     def buffer(self, name: str) -> Buffer:
         """A buffer by name."""
-        return buffer_table(self)[name]
+        return self._by_name[name]
 
 
-@functools.lru_cache(maxsize=256)
-def _buffer_table(buffers: tuple[Buffer, ...]) -> dict[str, Buffer]:
-    return {buffer.name: buffer for buffer in buffers}
-
-
-def buffer_table(kernel: Kernel) -> dict[str, Buffer]:
+def buffer_table(kernel: Kernel) -> Mapping[str, Buffer]:
     """All buffers by name."""
-    return _buffer_table(kernel.buffers)
+    return kernel._by_name
 
 
 def rewritten(body: Iterable[Stmt], rewrite: Callable[[Stmt], Sequence[Stmt]]) -> tuple[Stmt, ...]:
@@ -664,31 +663,31 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
         raise VerificationError(
             f"a block has {kernel.threads} threads, tiles are dealt to {kernel.workers}: no statement says what the others do"
         )
-    scope = {kernel.block, kernel.thread, *kernel.symbols}
+    scope = {var.name: var for var in (*kernel.symbols, kernel.thread, kernel.block)}
     names = [buffer.name for buffer in kernel.buffers]
     if len(set(names)) != len(names):
         raise VerificationError(f"buffers share a name: {names}")
-    _verify_list(kernel, kernel.body, frozenset(scope), frozenset({kernel.thread}), final)
+    _verify_list(kernel, kernel.body, scope, frozenset({kernel.thread}), final)
     return kernel
 
 
-def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: frozenset[Var], divergent: frozenset[Var], final: bool) -> None:
+def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var], divergent: frozenset[Var], final: bool) -> None:
     for statement in body:
         match statement:
             case Let(var=var, value=value):
-                _bound(value, scope, f"let {var}")
+                _bound(value, scope, statement)
                 _fresh(var, scope)
-                scope = scope | {var}
+                scope = {**scope, var.name: var}
                 if not value.variables().isdisjoint(divergent):
                     divergent = divergent | {var}
             case For(var=var, extent=extent):
-                _bound(extent, scope, f"for {var}")
+                _bound(extent, scope, statement)
                 _fresh(var, scope)
                 if not extent.variables().isdisjoint(divergent):
                     raise VerificationError(f"loop {var} has an extent {extent} that differs between threads")
                 if constant(extent) is not None and var.high < extent.high - 1:
                     raise VerificationError(f"loop variable {var} ends at {var.high}, its loop at {extent.high - 1}")
-                _verify_list(kernel, statement.body, scope | {var}, divergent, final)
+                _verify_list(kernel, statement.body, {**scope, var.name: var}, divergent, final)
             case Exec():
                 _verify_exec(kernel, statement, scope, final)
             case Hole(child=child) if final:
@@ -705,55 +704,58 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: frozenset[Var], 
                 raise unknown(statement, "the verifier")
 
 
-def _fresh(var: Var, scope: frozenset[Var]) -> None:
-    if any(other.name == var.name for other in scope):
+def _fresh(var: Var, scope: Mapping[str, Var]) -> None:
+    if var.name in scope:
         raise VerificationError(f"the name {var.name} is bound twice")
 
 
-def _bound(value: Expr, scope: frozenset[Var], where: str) -> None:
-    free = value.variables() - scope
+def _bound(value: Expr, scope: Mapping[str, Var], statement: Let | For | Exec) -> None:
+    free = [var for var in value.variables() if (known := scope.get(var.name)) is not var and known != var]
     if free:
-        raise VerificationError(f"{where}: {', '.join(sorted(var.name for var in free))} is not bound in {value}")
+        names = ", ".join(sorted(var.name for var in free))
+        raise VerificationError(f"{_described(statement)}: {names} is not bound in {value}")
 
 
-def _verify_exec(kernel: Kernel, statement: Exec, scope: frozenset[Var], final: bool) -> None:
-    where = f"{statement.instruction.name} {statement.spec}"
-    for condition in (statement.active, statement.guard, statement.accumulate):
-        _bound(condition, scope, where)
+def _described(statement: Let | For | Exec) -> str:
+    if isinstance(statement, Exec):
+        return f"{statement.instruction.name} {statement.spec}"
+    return f"{'let' if isinstance(statement, Let) else 'for'} {statement.var}"
+
+
+def _verify_exec(kernel: Kernel, statement: Exec, scope: Mapping[str, Var], final: bool) -> None:
+    for value in statement.expressions:
+        _bound(value, scope, statement)
     if len(statement.accesses) != len(statement.spec.operands):
-        raise VerificationError(f"{where}: {len(statement.accesses)} accesses for {len(statement.spec.operands)} operands")
+        raise VerificationError(f"{_described(statement)}: {len(statement.accesses)} accesses for {len(statement.spec.operands)} operands")
+    if statement.lane_maps and len(statement.lane_maps) != len(statement.accesses):
+        raise VerificationError(f"{_described(statement)}: {len(statement.lane_maps)} lane maps for {len(statement.accesses)} accesses")
     table = buffer_table(kernel)
     for access in statement.accesses:
         if access.buffer not in table:
-            raise VerificationError(f"{where}: unknown buffer {access.buffer}")
+            raise VerificationError(f"{_described(statement)}: unknown buffer {access.buffer}")
         rank = len(table[access.buffer].tensor.shape)
         if not len(access.base) == len(access.modes) == len(access.bounds) == rank:
-            raise VerificationError(f"{where}: access to {access.buffer} has not its rank {rank}")
-        for value in access.expressions():
-            _bound(value, scope, where)
-        if statement.lane_maps and len(statement.lane_maps) != len(statement.accesses):
-            raise VerificationError(f"{where}: {len(statement.lane_maps)} lane maps for {len(statement.accesses)} accesses")
+            raise VerificationError(f"{_described(statement)}: access to {access.buffer} has not its rank {rank}")
         if access.write and table[access.buffer].parameter and not table[access.buffer].written:
-            raise VerificationError(f"{where}: writes the input {access.buffer}")
+            raise VerificationError(f"{_described(statement)}: writes the input {access.buffer}")
     if statement.pieces:
-        _verify_pieces(statement, scope, where)
+        _verify_pieces(statement)
     elif final and not statement.collective and not statement.instruction.tests_edges:
-        raise VerificationError(f"{where}: nothing says which of its elements are stored", hint="the pass guard comes last")
+        raise VerificationError(f"{_described(statement)}: nothing says which of its elements are stored", hint="the pass guard comes last")
 
 
-def _verify_pieces(statement: Exec, scope: frozenset[Var], where: str) -> None:
-    """The pieces of each operand are all of its elements, each once and in order, under conditions that are bound."""
+def _verify_pieces(statement: Exec) -> None:
+    """The pieces of each operand are all of its elements, each once and in order, under conditions."""
     if len(statement.pieces) != len(statement.accesses):
+        where = _described(statement)
         raise VerificationError(f"{where}: pieces of {len(statement.pieces)} operands for {len(statement.accesses)} accesses")
     for access, pieces in zip(statement.accesses, statement.pieces, strict=True):
         count, reached = len(access.elements()), 0
         for piece in pieces:
             if piece.first != reached or piece.width < 1:
-                raise VerificationError(f"{where}: element {reached} of {access.buffer} is followed by a piece {piece}")
+                raise VerificationError(f"{_described(statement)}: element {reached} of {access.buffer} is followed by a piece {piece}")
             reached += piece.width
-            if piece.condition != TRUE:
-                _bound(piece.condition, scope, where)
-                if piece.condition.low < 0 or piece.condition.high > 1:
-                    raise VerificationError(f"{where}: {piece.condition} is no condition")
+            if piece.condition.low < 0 or piece.condition.high > 1:
+                raise VerificationError(f"{_described(statement)}: {piece.condition} is no condition")
         if reached != count:
-            raise VerificationError(f"{where}: the pieces of {access.buffer} have {reached} elements, the access {count}")
+            raise VerificationError(f"{_described(statement)}: the pieces of {access.buffer} have {reached} elements, the access {count}")

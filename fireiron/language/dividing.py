@@ -44,8 +44,8 @@ def _inner(view: View, dims: tuple[str, ...], cuts: Mapping[str, Cut]) -> View:
     changed = []
     for dim, part in zip(dims, view.dims, strict=True):
         result = cuts.get(dim)
-        changed.append(part if result is None else attrs.evolve(part, modes=result.inner, bound=result.bound))
-    return attrs.evolve(view, dims=tuple(changed))
+        changed.append(part if result is None else Dim(part.base, result.inner, result.bound, part.dealt))
+    return View(view.tensor, tuple(changed), view.copy, view.at)
 
 
 def _digits(dim: str, cuts: Mapping[str, Mapping[str, Cut]]) -> list[Digit]:
@@ -96,8 +96,8 @@ def moved(views: Mapping[str, View], spec: Spec, digit: Digit, index: Expr, unit
         stride = digit.strides[name]
         size, step = constant(digit.size), constant(stride)
         dealt = (*part.dealt, Dealt(size, step, unit)) if size is not None and step is not None else part.dealt
-        shifted: Dim = attrs.evolve(part, base=part.base + index * stride, dealt=dealt)
-        result[name] = attrs.evolve(view, dims=(*view.dims[:position], shifted, *view.dims[position + 1 :]))
+        shifted = Dim(part.base + index * stride, part.modes, part.bound, dealt)
+        result[name] = View(view.tensor, (*view.dims[:position], shifted, *view.dims[position + 1 :]), view.copy, view.at)
     return result
 
 

@@ -39,10 +39,12 @@ Node = TypeVar("Node")
 class Expr:
     """An integer (or truth) value known when the kernel runs; immutable, equal by value."""
 
-    __slots__ = ()
+    __slots__ = ("_order", "_variables")
     low: int
     high: int
     factor: int
+    _order: str
+    _variables: frozenset[Var]
 
     def __add__(self, other: object) -> Expr:
         return add(self, as_expr(other))
@@ -133,7 +135,12 @@ class Expr:
 
     def variables(self) -> frozenset[Var]:
         """All variables that occur."""
-        return _variables(self)
+        try:
+            return self._variables
+        except AttributeError:  # asked for the first time
+            found = frozenset((self,)) if isinstance(self, Var) else frozenset().union(*(child.variables() for child in self.children))
+            _assign(self, "_variables", found)
+            return found
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Expr:
         """The expression with variables replaced, simplified again."""
@@ -504,9 +511,13 @@ def _order(term: tuple[Atoms, int]) -> tuple[str, ...]:
     return (_key(atoms[0]),) if len(atoms) == 1 else tuple(_key(atom) for atom in atoms)
 
 
-@functools.lru_cache(maxsize=100_000)
 def _key(value: Expr) -> str:
-    return _text(value, 0)
+    """By what factors and terms are sorted: the text, which is equal in every process."""
+    try:
+        return value._order
+    except AttributeError:  # asked for the first time
+        _assign(value, "_order", _text(value, 0))
+        return value._order
 
 
 def add(left: Expr, right: Expr) -> Expr:
@@ -1029,19 +1040,12 @@ AnyOf.join = staticmethod(any_of)
 # ---------------------------------------------------------------------------------------------- walking
 
 
-@functools.lru_cache(maxsize=50_000)
-def _variables(value: Expr) -> frozenset[Var]:
-    if isinstance(value, Var):
-        return frozenset((value,))
-    return frozenset().union(*(_variables(child) for child in value.children)) if value.children else frozenset()
-
-
 def _substitute(value: Expr, values: Mapping[Var, Expr], memo: dict[Expr, Expr]) -> Expr:
     if value in memo:
         return memo[value]
     if isinstance(value, Var):
         result = values.get(value, value)
-    elif not value.children or _variables(value).isdisjoint(values):
+    elif not value.children or value.variables().isdisjoint(values):
         result = value
     else:
         result = value.rebuilt(tuple(_substitute(child, values, memo) for child in value.children))

@@ -20,6 +20,7 @@ from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, offsets
 from fireiron.ir import WARP_SCOPE, Access, Buffer, For
 from fireiron.values.expr import ZERO, Expr, compiled, constant
 from fireiron.values.machine import SH, Block, Level
+from fireiron.values.tensor import Storage
 from fireiron.values.units import unit_in
 
 WARP = WARP_SCOPE.threads or 32
@@ -329,9 +330,20 @@ def _active(frame: Frame, guards: Sequence[Expr]) -> Array | None:
 def _steps(buffer: Buffer, access: Access) -> tuple[int, ...] | None:
     """Elements from the first address of an access to each other one, where they are the same for all threads and loops."""
     offsets = access.elements()
+    weights = _weights(access.storage or buffer.storage)
+    if weights is not None:
+        return tuple(((np.array(offsets) - np.array(offsets[0])) @ weights).tolist())
     first = buffer.address(access, offsets[0])
     steps = tuple(constant(buffer.address(access, offset) - first) for offset in offsets)
     return None if None in steps else steps  # type: ignore[return-value]
+
+
+def _weights(storage: Storage) -> Array | None:
+    """What one step along each dimension adds to an address, where that is the same everywhere."""
+    if storage.swizzle is not None or any(len(modes) != 1 or (modes[0].stride, modes[0].size) != (1, None) for modes in storage.dims):
+        return None
+    weights = [constant(modes[0].weight) for modes in storage.dims]
+    return None if None in weights else np.array(weights)
 
 
 def stages(scene: Scene, copy: Expr, ordered: frozenset[str]) -> tuple[Expr, Expr]:
