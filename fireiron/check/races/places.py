@@ -107,17 +107,18 @@ class Pattern:
     @functools.cached_property
     def span(self) -> tuple[int, int]:
         """The least key, and how many there are up to the greatest."""
-        keys, _ = self.present
+        keys = self.keys if self.active is None else self.keys[self.active]
         return (int(keys.min()), int(keys.max()) - int(keys.min()) + 1) if keys.size else (0, 0)
 
     @functools.cached_property
     def warps(self) -> Array:
         """For each key of the span, the warps that touch it as bits."""
         first, length = self.span
-        keys, rows = self.present
         count = -(-(int(self.crew.warp.max()) + 1) // 8) * 8
         touched = np.zeros((count, length), dtype=bool)
-        touched[self.crew.warp[rows], keys - first] = True
+        warps = np.broadcast_to(self.crew.warp[:, None], self.keys.shape)
+        held = ... if self.active is None else self.active
+        touched[warps[held], self.keys[held] - first] = True
         packed = np.packbits(touched, axis=0, bitorder="little").astype(np.uint32)
         return functools.reduce(np.bitwise_or, (part << np.uint32(8 * number) for number, part in enumerate(packed)))
 
@@ -195,12 +196,13 @@ class Space:
     def settle(self) -> None:
         """Number the grains of all patterns, once all of them are known."""
         places = [self._bytes(pattern) for pattern in self.patterns]
+        low = [int(np.bitwise_or.reduce(starts, axis=None)) for starts, _ in places]
         shifts = {shift for _, shift in self.footprints}
         self.grain = next(
             grain
             for grain in _GRAINS
             if not any(shift % grain for shift in shifts)
-            and all(_whole(starts, steps, pattern, grain) for pattern, (starts, steps) in zip(self.patterns, places, strict=True))
+            and all(_whole(bits, steps, pattern, grain) for pattern, bits, (_, steps) in zip(self.patterns, low, places, strict=True))
         )
         for pattern, (starts, steps) in zip(self.patterns, places, strict=True):
             pieces = _pieces(steps, pattern.width, self.grain)
@@ -255,9 +257,9 @@ def _pieces(steps: Array, width: int, grain: int) -> Array:
     return np.unique((steps[:, None] + np.arange(0, width, min(grain, width))) // grain)
 
 
-def _whole(starts: Array, steps: Array, pattern: Pattern, grain: int) -> bool:
-    """Whether the elements fill whole grains at every row and point."""
-    return len(_pieces(steps, pattern.width, grain)) * grain == len(steps) * pattern.width and not (starts % grain).any()
+def _whole(bits: int, steps: Array, pattern: Pattern, grain: int) -> bool:
+    """Whether the elements fill whole grains at every row and point; `bits` are those that occur in a first byte."""
+    return bits % grain == 0 and len(_pieces(steps, pattern.width, grain)) * grain == len(steps) * pattern.width
 
 
 class Places:
