@@ -237,7 +237,7 @@ class Space:
 
     def _compress(self) -> None:
         """Make keys dense: they become indices of tables."""
-        footprints = [one for one in self.footprints.values() if one.pattern.present[0].size]
+        footprints = [one for one in self.footprints.values() if one.pattern.span[1]]
         if not footprints:
             return
         self.first = min(one.pattern.span[0] + one.shift for one in footprints)
