@@ -20,6 +20,14 @@ def call_site() -> str | None:
     return f"{'/'.join(parts)}:{frame.f_lineno}"
 
 
+def shown(value: object) -> str:
+    """The `repr` of a value that is somebody else's, as far as it has one."""
+    try:
+        return repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+
+
 def call_folder() -> Path | None:
     """The folder of the file that the nearest caller outside this package stands in; None for one that stands in no file."""
     frame = _caller()
@@ -28,19 +36,15 @@ def call_folder() -> Path | None:
 
 
 def _caller() -> FrameType | None:
-    """The innermost frame of code that is not this package's."""
+    """The innermost frame of code that is not this package's, nor of attrs on its behalf."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (is_own(frame.f_code.co_filename) or frame.f_code.co_filename.startswith("<attrs")):
+    while frame is not None and (is_own(frame.f_code.co_filename) or _of_attrs(frame)):
         frame = frame.f_back
     return frame
 
 
-def shown(value: object) -> str:
-    """The `repr` of a value that is somebody else's, as far as it has one."""
-    try:
-        return repr(value)
-    except Exception as error:
-        return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+def _of_attrs(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith("<attrs") or frame.f_globals.get("__name__") == "attr._make"
 
 
 class FireironError(Exception):

@@ -4,6 +4,7 @@ import attrs
 import numpy as np
 import pytest
 
+import fireiron
 from fireiron import *
 from fireiron.ir import Comment, Exec, Hole
 from fireiron.language.dividing import divide, loop_over
@@ -183,3 +184,28 @@ def test_executable_that_emits_several_statements():
     init = Init.tile(1, 1).to(Thread).done(Twice("twice"))
     chain = MatMul.tile(16, 16).to(Block).epilog(SH, init).split(4).tile(2, 2).to(Thread).split(1).tile(1, 1).done()
     assert run(chain, 20, 20, 6).cuda.count("// twice") == 1
+
+
+def test_chains_with_extensions_of_our_own_evaluate():
+    """Whatever `__str__` says: only refinements of the package have methods of their own."""
+
+    @attrs.frozen
+    class Noted(Remark):
+        def __str__(self):
+            return f"noted({self.text!r})"
+
+    chain = MatMul.tile(8, 8).to(Block).refine(Noted("twice")).then(Halves()).refine(Remark("once"))
+    assert eval(repr(chain), {**vars(fireiron), "Noted": Noted, "Halves": Halves, "Remark": Remark}) == chain
+
+
+def test_refinements_without_effect_are_refused():
+    @attrs.frozen
+    class Misspelt(Refinement):
+        applies_to = ("tile",)
+
+        def paln(self, plan):
+            return plan
+
+    with pytest.raises(DecompositionError, match="overrides neither plan nor rewrite") as caught:
+        MatMul.tile(8, 8).refine(Misspelt())
+    assert "paln" in str(caught.value) and "tests/test_extensions.py" in str(caught.value)

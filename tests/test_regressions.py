@@ -291,16 +291,6 @@ def test_names_that_passes_make_are_new():
     right(program, 16, 8, 20, k_ahead=8)
 
 
-@pytest.mark.parametrize("k", [1, 4, 8, 13, 16])
-def test_parts_of_k_without_any_k_write_zeros(k):
-    """Two of four parts have no k of their own: they skipped what sets their partial sums, and the sum read what nobody wrote."""
-    chain = MatMul.tile(8, 8).to(Block).split_k(4, Warp, 4).split(1).tile(4, 4).to(Lane).tile(1, 1).done()
-    program = kernel(chain, 8, 8, k).program()
-    right(program, 8, 8, k)
-    before, _, assignment = program.cuda.partition("p_sh[warp")
-    assert "fmaf(" in assignment and "if (warp" not in before and (k >= 16 or ": 0.0f" in assignment)
-
-
 class Rude:
     """Somebody's class with a defect."""
 
@@ -340,3 +330,76 @@ def test_a_matrix_instruction_with_an_array_for_a_field(field):
     """Arrays have no truth value; what compared them raised NumPy's error."""
     with pytest.raises(ArgumentError, match="needed"):
         attrs.evolve(HMMA_16816_F32, **{field: np.array([1, 2])})
+
+
+def test_many_illegal_combinations_are_given_up():
+    """Each of 540 was lowered, to be refused late; now those near the first one are, and the message says so."""
+    rows, stages, parts = Tunable("rows", 4, 2, 8), Tunable("stages", 4, 2, 3, 5), Tunable("parts", 8, 16, 4, 32, 2)
+    deal = [start.tile(rows, 4).to(Thread).layout(ColMajor).tile(1, 1).done() for start in (Init, Move)]
+    chain = MatMul.tile(Tunable("m", 16, 32, 64), Tunable("n", 16, 32, 64)).to(Block).epilog(RF, *deal)
+    chain = chain.split(parts).pipeline(stages).load(A, SH).load(B, SH).tile(rows, 4).to(Thread).split(1).tile(1, 1).done()
+    start = time.process_time()
+    with pytest.raises(DecompositionError, match="deals elements to threads otherwise") as caught:
+        kernel(chain, 1024, 1024, 1024).program()
+    assert time.process_time() - start < 1
+    tried = int(re.search(r"(\d+) of the 540 combinations of the tunables were tried", caught.value.hint).group(1))
+    assert 16 < tried < 100 and "strategy.legal(target)" in caught.value.hint
+
+
+def test_the_only_legal_combination_is_found_behind_others():
+    """Each value hides what is wrong with the next one, and only the last combination of 45 is right."""
+    depth, rows, inner = Tunable("depth", 3, 5, 6, 7, 8), Tunable("rows", 5, 7, 8), Tunable("inner", 3, 5, 2)
+    chain = MatMul.tile(32, 32).to(Block).split(16).split(depth).tile(rows, 4).to(Thread).tile(inner, 1).split(1).tile(1, 1).done()
+    assert kernel(chain, 64, 64, 32).program().chosen == {"depth": 8, "rows": 8, "inner": 2}
+    small = MatMul.tile(Tunable("m", 1024, 512, 256, 128, 64), Tunable("n", 1024, 512, 256, 128, 64)).to(Block).split(64).load(A, SH)
+    small = small.load(B, SH).tile(8, 8).to(Thread).split(1).tile(1, 1).done()
+    assert kernel(small, 1024, 1024, 1024).program("sm_52").chosen == {"m": 128, "n": 64}
+
+
+@pytest.mark.parametrize("k", [1, 4, 8, 13, 16])
+def test_parts_of_k_without_any_k_write_zeros(k):
+    """Two of four parts have no k of their own: they skipped what sets their partial sums, and the sum read what nobody wrote."""
+    chain = MatMul.tile(8, 8).to(Block).split_k(4, Warp, 4).split(1).tile(4, 4).to(Lane).tile(1, 1).done()
+    program = kernel(chain, 8, 8, k).program()
+    right(program, 8, 8, k)
+    before, _, assignment = program.cuda.partition("p_sh[warp")
+    assert "fmaf(" in assignment and "if (warp" not in before and (k >= 16 or ": 0.0f" in assignment)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: MatMul.then(INNER)(np.ones((4, 4)), np.ones((4, 4))), "strategy is bound to a spec"),
+        (lambda: MatMul.then(INNER)(MatMul(4, 4, 4)(GL, GL, GL)(Kernel), np.ones((4, 4))), "got +'a spec, ndarray'"),
+        (lambda: MatMul.then(INNER)(), "missing a required argument: 'spec'"),
+        (lambda: MatMul(8, 8, 8, layout=RowMajor), "MatMul: got an unexpected keyword argument 'layout'\n  legal +MatMul\\(M, N, K, dtype"),
+        (lambda: MatMul(8, 8), "MatMul: missing a required argument: 'K'"),
+        (lambda: Reduction(8, 8), "Reduction: missing a required argument: 'P'"),
+        (lambda: MatMul.load(A), "load: missing a required argument: 'memory'\n  legal +load\\(operand, memory, move=None\\)"),
+        (lambda: MatMul.tile(8, 8).to(Block, Warp), "to: too many positional arguments"),
+        (lambda: MatMul.tile(8, 8).at(Tile).unrefine(Pad), "unrefine\\(Pad\\): tile\\(8, 8\\) has no such refinement"),
+        (lambda: MatMul.tile(8, 8).to(Block).at(Tile).unrefine(Unroll), "legal +To"),
+        (lambda: MatMul.tile(64, 64).then(Move.done()), "starts from Move, this chain from MatMul"),
+        (lambda: Move.tile(64, 64).then(Init.done()), "starts from Init, this chain from Move"),
+    ],
+)  # fmt: skip
+def test_calls_that_do_not_fit_are_refused_in_words(call, says):
+    with pytest.raises(FireironError, match=says) as caught:
+        call()
+    assert "test_regressions.py" in caught.value.at
+
+
+def test_arrays_by_name():
+    chain = MatMul.tile(8, 8).to(Block).then(INNER)
+    compiled = kernel(chain, 8, 8, 8).compile()
+    array = np.ones((8, 8), np.float32, order="F")
+    for call in (lambda: compiled(A=array, B=array), lambda: compiled(array, B=array)):
+        with pytest.raises(ArgumentError, match="B: arrays are passed by position"):
+            call()
+
+
+def test_operands_as_the_paper_names_them():
+    chain = MatMul.tile(8, 8).to(Block).split(8)
+    assert chain.load(MatMul.a, SH).load(MatMul.b, SH) == chain.load(A, SH).load(B, SH)
+    assert Move.tile(8, 8).to(Block).load(Move.src, SH) == Move.tile(8, 8).to(Block).load("src", SH)
+    assert (str(MatMul.c), repr(Move.dst), repr(Init.dst)) == ("C", "'dst'", "'dst'")

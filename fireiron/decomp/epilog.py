@@ -65,7 +65,7 @@ class Epilog(Decomposition):
         dtype = "" if self.dtype is None else f", {self.dtype}"
         plain = self.init == default_copy() and self.store == default_copy()
         strategies = "" if plain else f", Init{init}, Move{store}"
-        return f"epilog({self.memory}{dtype}{strategies})" + "".join(f".{refinement}" for refinement in self.refinements)
+        return f"epilog({self.memory}{dtype}{strategies})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         spec = self._checked(spec)

@@ -56,7 +56,7 @@ class Split(Decomposition):
 
     def label(self) -> str:
         arguments = [repr(size) for size in self.sizes] + [f"{dim}={size!r}" for dim, size in self.by_dim]
-        return f"split({', '.join(arguments)})" + "".join(f".{refinement}" for refinement in self.refinements)
+        return f"split({', '.join(arguments)})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def extents(self, spec: Spec) -> dict[str, tuple[int, int | None]]:
         """`(size, None)` by reduction dimension."""

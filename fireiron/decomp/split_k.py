@@ -78,7 +78,7 @@ class SplitK(Decomposition):
 
     def _text(self, steps: str) -> str:
         combine = f", Reduction{steps}" if steps else ""
-        return f"split_k({self.parts}, {self.level}, {self.step}{combine})" + "".join(f".{one}" for one in self.refinements)
+        return f"split_k({self.parts}, {self.level}, {self.step}{combine})" + "".join(f".{one.label()}" for one in self.refinements)
 
     def threads(self, spec: Spec, context: Context) -> int | None:
         if spec.level != Block or self.level.threads is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -11,6 +11,7 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.ir import Exec, Hole, Stmt, filled
 from fireiron.ir.lanes import LaneMap
+from fireiron.ir.text import Block, Item, Registers
 from fireiron.language.dividing import divide, loop_over
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import MoveSpec, Spec
@@ -132,6 +133,36 @@ def target_mismatch(architecture: Architecture, first: int, last: int | None = N
         return ()
     return (Mismatch("target", f"sm_{first}" + (" or newer" if last is None else f" to sm_{last}"), architecture.name),)
 
+
+# ---------------------------------------------------------------------------------------------- text
+
+
+def registers(first: int, count: int) -> str:
+    """Operands of inline PTX in braces: `{%0, %1}`."""
+    return "{" + ", ".join(f"%{number}" for number in range(first, first + count)) + "}"
+
+
+def listed(constraint: str, name: str, count: int) -> str:
+    """The elements of an array as operands of inline PTX."""
+    return ", ".join(f'"{constraint}"({name}[{number}])' for number in range(count))
+
+
+def matrices(count: int) -> str:
+    """So many matrices, for a comment."""
+    number = {1: "an", 2: "two", 4: "four"}[count]
+    return f"{number} 8x8 {'matrices' if count > 1 else 'matrix'} of 16-bit elements"
+
+
+def with_registers(items: Sequence[Item], *operands: Registers) -> Sequence[Item]:
+    """Items between what gathers the values of operands that a lane keeps apart, and what brings them back."""
+    if not any(one.before for one in operands):
+        return items
+    before = [item for one in operands for item in one.before]
+    after = [item for one in operands for item in one.after]
+    return [Block("", (*before, *items, *after))]
+
+
+# ---------------------------------------------------------------------------------------------- copies of matrices
 
 Copy = TypeVar("Copy", bound="MatrixCopy")
 

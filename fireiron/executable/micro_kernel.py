@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_folder, call_site
 from fireiron.ir import Exec, Stmt
+from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch, execution
 from fireiron.spec import Spec
 from fireiron.values.expr import as_expr, constant
@@ -103,8 +105,8 @@ class MicroKernel(Executable):
         scratch = Tensor(draft.fresh("scratch"), (size,), int8, SH, ColMajor, reuse=True, must_reuse=False, origin=draft.origin)
         return (attrs.evolve(statement, scratch=scratch),)
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        return list(printer.micro_kernel(statement, self))
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        return printer.micro_kernel(statement, self.text)
 
     def __str__(self) -> str:
         return f"micro-kernel {self.name}"

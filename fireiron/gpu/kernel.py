@@ -138,7 +138,7 @@ class CompiledKernel:
         done = self._calls(arrays, out, stream, sizes)
         if done is not None:
             return done
-        self._check_on_host(arrays, out)
+        self._check_on_host(arrays, out, sizes)
         if stream is not None:
             raise ArgumentError(
                 "stream= is for arrays on a GPU", got="NumPy arrays", hint="leave it away: the simulator returns when it is done"
@@ -155,15 +155,19 @@ class CompiledKernel:
             LaunchError: the arrays are not what the kernel was made for, or there is no GPU to load it on.
         """
         if self._calls.read(arrays if out is None else (*arrays, out), self._calls.names[: len(arrays) + (out is not None)]) is None:
-            self._check_on_host(arrays, out)
+            self._check_on_host(arrays, out, sizes)
             raise ArgumentError("a launch is prepared for arrays on a GPU", got="NumPy arrays", hint="call the kernel: it simulates")
         return PreparedLaunch(self._calls, arrays, out, stream, sizes)
 
-    def _check_on_host(self, arrays: tuple[Any, ...], out: Any) -> None:
+    def _check_on_host(self, arrays: tuple[Any, ...], out: Any, sizes: Mapping[str, Any]) -> None:
         """Refuse what cannot be called with: all arrays must be NumPy's, since they are not all on a GPU."""
         import numpy
 
-        inputs = self.program.spec.inputs
+        inputs, operands = self.program.spec.inputs, self.program.spec.operands
+        named = [name for name in sizes if name in operands]
+        if named:
+            order = ", ".join(name.lower() for name in inputs)
+            raise ArgumentError(f"{', '.join(named)}: arrays are passed by position", hint=f"kernel({order}), kernel({order}, out=...)")
         if len(arrays) != len(inputs):
             raise ArgumentError(f"{len(arrays)} arrays given, {self.program.spec.title} reads {len(inputs)}", legal=inputs)
         passed = dict(zip((*inputs, "out"), arrays if out is None else (*arrays, out)))

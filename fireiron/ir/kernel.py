@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import attrs
 
 from fireiron.errors import VerificationError
+from fireiron.ir.text import Item, Printer
 from fireiron.spec import Spec
 from fireiron.values.expr import TRUE, ZERO, Expr, Var, all_of, as_expr, constant
 from fireiron.values.machine import Architecture, DType, Memory
@@ -45,8 +46,21 @@ class Instruction(Protocol):
         """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
         ...
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        """The lines of CUDA C++ for one `Exec`, without the test of its `active` condition and its `guard`."""
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """The CUDA headers that its text needs, beside those of the element types."""
+        ...
+
+    def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
+        """The declaration of a buffer in fragments, which only instructions like this one touch."""
+        ...
+
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        """The CUDA C++ for one `Exec`, without the test of its `active` condition and its `guard`."""
+        ...
+
+    def completion_text(self, printer: Printer, statement: Commit | Wait) -> list[Item]:
+        """The CUDA C++ for a commit of its asynchronous statements, or a wait for them."""
         ...
 
 

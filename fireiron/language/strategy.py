@@ -46,7 +46,7 @@ from fireiron.refine.unchecked import Unchecked
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import Init, InitSpec, MatMul, MoveSpec, Spec, Starter
 from fireiron.spec import Move as MoveStart
-from fireiron.specs.verbs import Verbs
+from fireiron.specs.verbs import Verbs, fitting
 from fireiron.values.expr import Expr, Var, as_expr
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import Level, as_integer
@@ -96,10 +96,14 @@ class Strategy(Verbs):
         chain = repr(self.start if self.spec is None else self.spec) + "".join(f".{step.label()}" for step in self.steps)
         return chain + "".join(f".otherwise({other!r})" for other in self.others)
 
-    def __call__(self, spec: Spec) -> Strategy:
-        """Bind the strategy to a spec; a tunable without a value takes its first legal one."""
-        if not isinstance(spec, Spec):
-            raise _not_a_spec(spec)
+    @fitting
+    def __call__(self, spec: Spec, *arrays: Any, **sizes: Any) -> Strategy:
+        """Bind the strategy to a spec; a tunable without a value takes its first legal one.
+
+        A strategy takes no arrays: `strategy(spec).compile()` is the kernel that does.
+        """
+        if not isinstance(spec, Spec) or arrays or sizes:
+            raise _not_a_spec(", ".join(["a spec", *(type(one).__name__ for one in arrays), *sizes]) if isinstance(spec, Spec) else spec)
         return attrs.evolve(self, spec=spec, start=_starter_of(spec))
 
     # ------------------------------------------------------------------------------------------ looking
@@ -187,7 +191,7 @@ class Strategy(Verbs):
         >>> MatMul.tile(8, 8).to(Block).at(Tile).replace(Tile((4, 4)))
         MatMul.tile(4, 4)
         """
-        from fireiron.language.operand import operand_name
+        from fireiron.specs.operand import operand_name
 
         if not isinstance(kind, type) or not issubclass(kind, Decomposition):
             raise ArgumentError("at: not a kind of step", got=kind, legal="Tile Load Split Epilog Done", at=call_site())
@@ -280,10 +284,16 @@ class Cursor:
         return self.replace(self.step.refined(refinement))
 
     def unrefine(self, kind: type[Refinement]) -> Strategy:
-        """The strategy with this step's refinement of a kind removed."""
+        """The strategy with this step's refinement of a kind removed. Legal where it has one."""
         if not isinstance(kind, type) or not issubclass(kind, Refinement):
             raise ArgumentError("unrefine: not a kind of refinement", got=kind, legal="To Unroll Pad NoSync ...", at=call_site())
         kept = tuple(one for one in self.step.refinements if not isinstance(one, kind))
+        if len(kept) == len(self.step.refinements):
+            raise DecompositionError(
+                f"unrefine({kind.__name__}): {self.step.summary()} has no such refinement",
+                legal=[type(one).__name__ for one in kept] or "none: it has no refinements",
+                at=call_site(),
+            )
         return self.replace(attrs.evolve(self.step, refinements=kept))
 
     def replace(self, step: Decomposition) -> Strategy:
@@ -297,6 +307,7 @@ class Cursor:
 class TileStrategy(Strategy):
     """A chain that ends with `tile`."""
 
+    @fitting
     def to(self, level: Level) -> Self:
         """Deal the tiles to the units of a level, in parallel; with fewer tiles than units the rest are idle, with more, units take turns.
 
@@ -304,10 +315,12 @@ class TileStrategy(Strategy):
         """
         return self.refine(To(level))
 
+    @fitting
     def unroll(self) -> Self:
         """Unroll the loops in the printed code. Legal on every tile. rewrite: for i: S --> #pragma unroll for i: S"""
         return self.refine(Unroll())
 
+    @fitting
     def layout(self, order: MatrixLayout) -> Self:
         """Deal tiles in column-major (rows first) or row-major order.
 
@@ -315,6 +328,7 @@ class TileStrategy(Strategy):
         """
         return self.refine(DealOrder(order))
 
+    @fitting
     def swizzle(self, permutation: Expr | Callable[[Expr], Any]) -> Self:
         """Unit `uid` takes tile `permutation(uid)`; refused where that is no permutation.
 
@@ -323,6 +337,7 @@ class TileStrategy(Strategy):
         """
         return self.refine(Permute(_permutation(permutation)))
 
+    @fitting
     def bands(self, rows: int | Any) -> Self:
         """Let blocks walk down `rows` tile rows before they go one tile column on: neighbours in time share the L2 cache.
 
@@ -331,6 +346,7 @@ class TileStrategy(Strategy):
         """
         return self.refine(Bands(count(rows, "bands")))
 
+    @fitting
     def resident(self, blocks: int | Any) -> Self:
         """Keep to registers that let a multiprocessor hold so many blocks at once.
 
@@ -339,6 +355,7 @@ class TileStrategy(Strategy):
         """
         return self.refine(Resident(count(blocks, "resident")))
 
+    @fitting
     def unchecked(self, reason: str) -> Self:
         """Report races as warnings; the reason is printed in the kernel's header.
 
@@ -350,10 +367,12 @@ class TileStrategy(Strategy):
 class SplitStrategy(Strategy):
     """A chain that ends with `split`."""
 
+    @fitting
     def unroll(self) -> Self:
         """Unroll the loop in the printed code. Legal on every split. rewrite: for k: S --> #pragma unroll for k: S"""
         return self.refine(Unroll())
 
+    @fitting
     def pipeline(self, stages: int | Any, spread: bool = False) -> Self:
         """Keep the loads directly under the split `stages - 1` iterations ahead, in `stages` buffers each.
 
@@ -364,6 +383,7 @@ class SplitStrategy(Strategy):
         count(stages, "pipeline")
         return self.refine(Pipeline(stages, spread))
 
+    @fitting
     def sync(self) -> Self:
         """Require a block barrier last in the body of the loop.
 
@@ -371,6 +391,7 @@ class SplitStrategy(Strategy):
         """
         return self.refine(Sync())
 
+    @fitting
     def unchecked(self, reason: str) -> Self:
         """Report races as warnings; the reason is printed in the kernel's header.
 
@@ -382,6 +403,7 @@ class SplitStrategy(Strategy):
 class SplitKStrategy(Strategy):
     """A chain that ends with `split_k`."""
 
+    @fitting
     def pad(self, elements: int) -> Self:
         """Add elements to the leading dimension of the partial results, instead of the swizzle that they have by default.
 
@@ -389,6 +411,7 @@ class SplitKStrategy(Strategy):
         """
         return self.refine(Pad(count(elements, "pad", 0, MOST_PAD)))
 
+    @fitting
     def unchecked(self, reason: str) -> Self:
         """Report races as warnings; the reason is printed in the kernel's header.
 
@@ -400,6 +423,7 @@ class SplitKStrategy(Strategy):
 class LoadStrategy(Strategy):
     """A chain that ends with `load`."""
 
+    @fitting
     def no_sync(self) -> Self:
         """Forbid a barrier right behind the copy.
 
@@ -408,6 +432,7 @@ class LoadStrategy(Strategy):
         """
         return self.refine(NoSync())
 
+    @fitting
     def storage_layout(self, layout: MatrixLayout | Layout) -> Self:
         """Store the new buffer row- or column-major, or as a hierarchical `shape:stride` layout says.
 
@@ -415,14 +440,17 @@ class LoadStrategy(Strategy):
         """
         return self.refine(StorageLayout(layout))
 
+    @fitting
     def to_row_major(self) -> Self:
         """Store the new buffer row-major. Legal on every load. rewrite: A_sh[k][m] --> A_sh[m][k]"""
         return self.refine(StorageLayout(RowMajor))
 
+    @fitting
     def to_col_major(self) -> Self:
         """Store the new buffer column-major. Legal on every load. rewrite: A_sh[m][k] --> A_sh[k][m]"""
         return self.refine(StorageLayout(ColMajor))
 
+    @fitting
     def pad(self, elements: int) -> Self:
         """Add elements to the leading dimension of the new buffer.
 
@@ -430,6 +458,7 @@ class LoadStrategy(Strategy):
         """
         return self.refine(Pad(count(elements, "pad", 0, MOST_PAD)))
 
+    @fitting
     def align(self, number: int) -> Self:
         """Start the new buffer at a multiple of a number of bytes.
 
@@ -437,6 +466,7 @@ class LoadStrategy(Strategy):
         """
         return self.refine(Align(number))
 
+    @fitting
     def reuse_buffer(self) -> Self:
         """Let the new buffer share storage with earlier buffers that are dead.
 
@@ -444,6 +474,7 @@ class LoadStrategy(Strategy):
         """
         return self.refine(ReuseBuffer())
 
+    @fitting
     def converted(self) -> Self:
         """Give the new buffer the element type of the copy's destination.
 
@@ -452,6 +483,7 @@ class LoadStrategy(Strategy):
         """
         return self.refine(Converted())
 
+    @fitting
     def swizzle(self, swizzle: Swizzle | None = None) -> Self:
         """XOR the addresses in the new buffer; without an argument so that 16-byte pieces of eight rows lie in all banks.
 
@@ -459,6 +491,7 @@ class LoadStrategy(Strategy):
         """
         return self.refine(SwizzleStorage(swizzle))
 
+    @fitting
     def unchecked(self, reason: str) -> Self:
         """Report races as warnings; the reason is printed in the kernel's header.
 
@@ -470,6 +503,7 @@ class LoadStrategy(Strategy):
 class EpilogStrategy(Strategy):
     """A chain that ends with `epilog`."""
 
+    @fitting
     def unchecked(self, reason: str) -> Self:
         """Report races as warnings; the reason is printed in the kernel's header.
 
@@ -498,6 +532,12 @@ def appended(origin: Verbs, step: Decomposition | Strategy, kind: type[S] = Stra
         if step.spec is not None:
             raise DecompositionError(
                 "then: the strategy to append is bound to a spec", hint="build it from MatMul, not from a spec", at=call_site()
+            )
+        if step.start not in (start, MatMul):
+            raise DecompositionError(
+                f"then: the strategy to append starts from {step.start!r}, this chain from {start!r}",
+                hint=f"a chain that starts from {step.start!r} goes where copies go: load(A, SH, ...), epilog(RF, init, store)",
+                at=call_site(),
             )
         others = tuple(attrs.evolve(one, steps=(*steps, *one.steps), start=start) for one in step.others)
         return kind((*steps, *step.steps), spec, start, others=others)
@@ -544,7 +584,13 @@ def _unrefined(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
 
 
 def _not_a_spec(got: object) -> ArgumentError:
-    return ArgumentError("a strategy is bound to a spec", got=got, legal="MatMul(M,N,K)(GL,GL,GL)(Kernel)", at=call_site())
+    return ArgumentError(
+        "a strategy is bound to a spec",
+        got=got,
+        legal="MatMul(M,N,K)(GL,GL,GL)(Kernel)",
+        at=call_site(),
+        hint="kernel = strategy(spec).compile(), and kernel(a, b) for arrays",
+    )
 
 
 def _permutation(value: Any) -> Any:

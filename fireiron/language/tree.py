@@ -6,13 +6,15 @@ A decomposition is one pure function, `expand(spec, context)`: the children are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
 
 from fireiron.errors import DecompositionError, FireironError, IncompleteError, call_site, shown
-from fireiron.ir import Access, Buffer, Exec, For, Hole, Kernel, Let, Stmt, execs, filled, statements
+from fireiron.ir import Access, Buffer, Commit, Exec, For, Hole, Kernel, Let, Stmt, Wait, execs, filled, statements
+from fireiron.ir.text import Item, Printer
 from fireiron.spec import Spec
 from fireiron.values.expr import ONE, TRUE, Const, Expr, Var, all_of
 from fireiron.values.machine import Architecture, Block
@@ -44,6 +46,10 @@ class Refinement:
 
     def __str__(self) -> str:
         return f"refine({self!r})"
+
+    def label(self) -> str:
+        """The refinement as it is written in a chain: Python that evaluates. Those of this package have methods, others have `refine`."""
+        return str(self) if type(self).__module__.partition(".")[0] == __name__.partition(".")[0] else f"refine({self!r})"
 
 
 @attrs.frozen
@@ -131,6 +137,14 @@ def _check_refinements(step: Decomposition, _field: Any, value: object) -> None:
     for one in value:
         if step.verb not in one.applies_to:
             raise DecompositionError(f"{type(one).__name__} does not refine {step.verb}", legal=one.applies_to, at=call_site())
+        kind = type(one)
+        if kind.plan is Refinement.plan and kind.rewrite is Refinement.rewrite:
+            raise DecompositionError(
+                f"{kind.__name__} overrides neither plan nor rewrite: it changes nothing",
+                got=[name for name in vars(kind) if inspect.isfunction(vars(kind)[name]) and not name.startswith("__")] or "no method",
+                hint="def plan(self, plan) or def rewrite(self, expansion, context); see CONTRIBUTING",
+                at=call_site(),
+            )
 
 
 def _refinement_order(refinement: Refinement) -> tuple[bool, str]:
@@ -189,7 +203,7 @@ class Decomposition:
     def label(self) -> str:
         """The step as it is written in a chain: Python that evaluates, refinements included."""
         plain = attrs.evolve(self, refinements=())
-        return f"then({plain!r})" + "".join(f".{refinement}" for refinement in self.refinements)
+        return f"then({plain!r})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def summary(self) -> str:
         """The step for listings; long texts left out."""
@@ -246,8 +260,12 @@ class Executable:
         """The declaration of a buffer in fragments, which only instructions like this one touch."""
         raise _undefined(self, "declaration(self, kernel, buffer)")
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        """Lines of CUDA C++ for one `Exec`."""
+    def completion_text(self, printer: Printer, statement: Commit | Wait) -> list[Item]:
+        """The CUDA C++ for a commit of its asynchronous statements, or a wait for them."""
+        raise _undefined(self, "completion_text(self, printer, statement)")
+
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        """The CUDA C++ for one `Exec`: lines, and blocks of them (see `fireiron.ir.text`)."""
         raise _undefined(self, "cuda(self, printer, statement)")
 
 

@@ -6,7 +6,12 @@ imported when a verb is called; this is the only place that looks upward.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from fireiron.errors import ArgumentError, call_site
 
 if TYPE_CHECKING:
     from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
@@ -16,11 +21,42 @@ if TYPE_CHECKING:
     Size = int | Any
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def unfitting(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ArgumentError | None:
+    """The error of a call whose arguments are too few, too many or of other names; None where they fit."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        shown = [str(one.replace(annotation=inspect.Parameter.empty)) for name, one in signature.parameters.items() if name != "self"]
+        owner, _, name = function.__qualname__.rpartition(".")
+        what = owner.removesuffix("Starter") if name == "__call__" else name
+        return ArgumentError(f"{what}: {error}", legal=f"{what}({', '.join(shown)})", at=call_site())
+    return None
+
+
+def fitting(method: Callable[P, T]) -> Callable[P, T]:
+    """The method; a call that does not fit its parameters is refused by an error that shows them."""
+
+    @functools.wraps(method)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except TypeError as error:
+            raise unfitting(method, args, kwargs) or error from None
+
+    return called
+
+
 class Verbs:
     """The verbs `tile`, `split`, `split_k`, `load`, `epilog`, `coalesced`, `mma_tile`, `done` and `then`."""
 
     __slots__ = ()
 
+    @fitting
     def then(self, step: Decomposition | Strategy) -> Strategy:
         """Append a decomposition, or all steps of another strategy.
 
@@ -31,6 +67,7 @@ class Verbs:
 
         return appended(self, step)
 
+    @fitting
     def tile(self, *sizes: Size, **by_dim: Size) -> TileStrategy:
         """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
 
@@ -47,6 +84,7 @@ class Verbs:
 
         return appended(self, Tile.of(sizes, by_dim), TileStrategy)
 
+    @fitting
     def split(self, *sizes: Size, **by_dim: Size) -> SplitStrategy:
         """Sequential loop over a reduction dimension; the rest is zero, not a special case.
 
@@ -62,6 +100,7 @@ class Verbs:
 
         return appended(self, Split.of(sizes, by_dim), SplitStrategy)
 
+    @fitting
     def split_k(self, parts: Size, level: Level, step: Size, combine: Strategy | None = None) -> SplitKStrategy:
         """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
 
@@ -82,6 +121,7 @@ class Verbs:
 
         return appended(self, SplitK.of(parts, level, step, combine), SplitKStrategy)
 
+    @fitting
     def load(self, operand: object, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
@@ -99,6 +139,7 @@ class Verbs:
 
         return appended(self, Load.of(operand, memory, move), LoadStrategy)
 
+    @fitting
     def epilog(
         self,
         memory: Memory,
@@ -126,6 +167,7 @@ class Verbs:
 
         return appended(self, Epilog.of(memory, (first, second, third), init, store, dtype), EpilogStrategy)
 
+    @fitting
     def coalesced(self, elements: Size) -> Strategy:
         """A copy by all threads of the group, each a vector of neighbours, in the storage order of the memory further away.
 
@@ -141,6 +183,7 @@ class Verbs:
 
         return appended(self, Coalesced.of(elements))
 
+    @fitting
     def mma_tile(self, instruction: Executable | None = None) -> Strategy:
         """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
 
@@ -159,6 +202,7 @@ class Verbs:
 
         return appended(self, MmaTile.of(instruction))
 
+    @fitting
     def done(self, executable: Executable | str | None = None) -> Strategy:
         """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
 
