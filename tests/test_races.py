@@ -427,7 +427,7 @@ def test_atoms_are_the_sets_of_touchers_whatever_the_sums():
 # ---------------------------------------------------------------------------------------------- drawn programs
 
 
-def racy_by_hand(program):
+def racy_by_hand(program, **sizes):
     """Happens-before thread by thread, all loops run in full: whether two accesses conflict and are not ordered."""
     threads = program.threads
     known, issued = [0] * threads, [0] * threads
@@ -483,10 +483,10 @@ def racy_by_hand(program):
             known[thread] |= bit
         return False
 
-    return run(program.body, {})
+    return run(program.body, sizes)
 
 
-def drawn(generator):
+def drawn(generator, extents=(0, 1, 2, 3, 8, 20)):
     """A program of touches, barriers, waits and loops, some of it ordered, some not."""
     threads = generator.choice((1, 32, 64, 96))
     thread = Var("thread", 0, threads - 1)
@@ -503,7 +503,7 @@ def drawn(generator):
             where, width = place(var)
             condition = generator.choice((TRUE, TRUE, less(thread, as_expr(generator.choice((8, 40))))))
             if var is not None and generator.random() < 0.2:
-                condition = less(var + generator.choice((1, 2)), as_expr(generator.choice((3, 9, 20))))
+                condition = less(var + generator.choice((1, 2)), generator.choice([as_expr(one) for one in (3, 9, *extents[-2:])]))
             make = generator.choice((writes, reads, reads, copies))
             return (make(where, width=width, active=condition),)
         if kind < 0.75 or depth == 2:
@@ -511,11 +511,11 @@ def drawn(generator):
         if kind < 0.87:
             return (Commit(), Wait(generator.choice((0, 0, 1, 2))), BLOCK_BARRIER)
         inner = Var(f"i{depth}", 0, 63)
-        extent = generator.choice((0, 1, 2, 3, 8, 20))
+        extent = generator.choice(extents)
         body = tuple(one for _ in range(generator.choice((1, 2, 3, 4))) for one in statement(inner, depth + 1))
         return (For(inner, as_expr(extent), body),)
 
-    return kernel(*(one for _ in range(generator.choice((2, 3, 4))) for one in statement(None, 0)), threads=threads)
+    return kernel(*(one for _ in range(generator.choice((2, 3, 4))) for one in statement(None, 0)), threads=threads, symbols=(K,))
 
 
 @pytest.mark.parametrize("chunk", range(8))
@@ -528,6 +528,18 @@ def test_drawn_programs_are_judged_as_thread_by_thread(chunk):
         assert bool(found) == expected, (seed, program.body, [str(one) for one in found])
         verdicts[expected] += 1
     assert min(verdicts) >= 5, verdicts
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_loops_of_unknown_length_are_judged_by_all_their_lengths(chunk):
+    verdicts = [0, 0]
+    for seed in range(chunk * 20, chunk * 20 + 20):
+        program = drawn(random.Random(seed), extents=(2, K))
+        expected = any(racy_by_hand(program, K=size) for size in range(20))
+        found = check_races(Scene(program))
+        assert bool(found) == expected, (seed, program.body, [str(one) for one in found])
+        verdicts[expected] += 1
+    assert min(verdicts) >= 3, verdicts
 
 
 # ---------------------------------------------------------------------------------------------- strategies
