@@ -32,7 +32,7 @@ from fireiron.ir import (
 from fireiron.ir import (
     Kernel as Program,
 )
-from fireiron.values.expr import TRUE, ZERO, as_expr, less
+from fireiron.values.expr import TRUE, ZERO, all_of, as_expr, less
 from fireiron.values.machine import ARCHITECTURES
 from fireiron.values.tensor import Mode, Storage, StorageMode, Tensor
 
@@ -152,6 +152,19 @@ def test_partial_overlap_of_pieces():
     assert not races(writes(T * 4, width=4), reads(T * 4 + 2, width=2))
     (finding,) = races(writes(T * 4, width=4), reads(T * 4 + 3, width=2))
     assert finding.details["address"] % 4 == 0 and finding.details["threads"][0] != finding.details["threads"][1]
+
+
+def test_what_lies_outside_is_not_touched():
+    """Beyond a bound, or where the piece of an element says so; elsewhere it is."""
+    use = reads(128 + T * 2, width=2, bound=as_expr(131))
+    assert not races(writes(T + 131), use) and races(writes(T + 128), use)
+    pieces = (ir.Piece(0), ir.Piece(1, 1, less(T, as_expr(5))))
+    use = attrs.evolve(reads(T * 2, width=2), pieces=(pieces,))
+    odd, only = less(as_expr(10), T), less(T, as_expr(12))
+    assert not races(writes(T, active=all_of((odd, only))), use) and races(writes(T - 2, active=all_of((odd, only))), use)
+    first = writes(T + 298, active=less(T, as_expr(1)))
+    for count, bound, racy in ((40, 300, False), (46, 300, True), (46, 298, False)):
+        assert bool(races(first, loop(count, reads(T * 2 + i, width=2, bound=as_expr(bound))))) == racy
 
 
 def test_buffers_may_overlap():

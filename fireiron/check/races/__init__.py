@@ -4,8 +4,8 @@
     traces     what each warp does, in order                          atoms    pieces of memory that the same warps touch alike
     order      what each warp may rely on when it touches memory      meetings, findings   which threads met where, and its text
 
-Control flow does not depend on data, so traces are known. Conditions on the block, on run-time sizes and on single elements are
-taken as true; they only remove accesses, so "no race" holds for all blocks and all M, N, K. What cannot be decided is an error.
+Control flow does not depend on data, so traces are known. Conditions on the block and on run-time sizes are taken as true; they
+only remove accesses, so "no race" holds for all blocks and all M, N, K. What cannot be decided is an error.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
@@ -18,9 +18,12 @@ import numpy as np
 from fireiron.check.blocks import Local
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, offsets_of, product
 from fireiron.ir import WARP_SCOPE, Access, Buffer, For
-from fireiron.values.expr import ZERO, Expr, compiled, constant
+from fireiron.values.expr import TRUE, ZERO, Expr, compiled, conjuncts, constant, less
 from fireiron.values.machine import SH, Block, Level
 from fireiron.values.units import unit_in
+
+Test: TypeAlias = "tuple[Expr, Array]"
+"""A condition of single elements of an access, and their numbers."""
 
 WARP = WARP_SCOPE.threads or 32
 """Threads of a warp."""
@@ -289,17 +292,27 @@ class Places:
         local = self.local.get(access.buffer)
         return (*access.base, access.copy) if local is None else local.parts[access.base]
 
-    def pattern(self, use: Use, copy: Expr, loops: Sequence[For], fixed: Mapping[str, int], guards: Sequence[Expr]) -> Pattern:
-        """What an access touches with `copy` for its copy, while `loops` run as a whole and others stand at their `fixed` values."""
+    def pattern(
+        self, use: Use, copy: Expr, loops: Sequence[For], fixed: Mapping[str, int], guards: Sequence[Expr], tests: Sequence[Test]
+    ) -> Pattern:
+        """What an access touches with `copy` for its copy, while `loops` run as a whole and others stand at their `fixed` values.
+
+        `guards` are the conditions under which the statement runs at all, `tests` those of single elements.
+        """
         access = attrs.evolve(use.access, copy=copy)
         crew = self.crew(use)
-        needed = self.scene.needs((*self.parts(access), *guards))
+        needed = self.scene.needs((*self.parts(access), *guards, *(condition for condition, _ in tests)))
         frame = self.scene.frame([("thread", crew.rows), *(self.scene.loop_axes(loops, needed) or ())], fixed)
         bases, offsets = self._bases(frame, access)
-        active = _active(frame, guards)
-        if active is not None:
-            active = np.repeat(active, bases[0].shape[-1] // active.shape[-1], axis=-1)
-        pattern = Pattern(use, crew, self.kernel.buffer(access.buffer).dtype.bytes, frame, bases, offsets, active)
+        pattern = Pattern(use, crew, self.kernel.buffer(access.buffer).dtype.bytes, frame, bases, offsets, _active(frame, guards))
+        if tests:
+            _one_by_one(pattern)
+            inside = np.ones((*pattern.bases[0].shape[:1], math.prod(frame.shape[1:]), len(access.elements())), dtype=bool)
+            for condition, elements in tests:
+                inside[..., elements] &= _full(frame, condition).astype(bool)[..., None]
+            pattern.valid = inside.reshape(len(inside), -1) & (True if pattern.valid is None else pattern.valid)
+        elif pattern.valid is not None:
+            pattern.valid = np.repeat(pattern.valid, bases[0].shape[-1] // pattern.valid.shape[-1], axis=-1)
         self.space(access.buffer).patterns.append(pattern)
         return pattern
 
@@ -315,6 +328,31 @@ class Places:
             return [addresses * width + buffer.offset], np.zeros((1, 1), dtype=np.int64)
         first = _full(frame, buffer.address(access, access.elements()[0]))
         return [first * width + buffer.offset], np.array(steps)[:, None] * width
+
+
+def _one_by_one(pattern: Pattern) -> None:
+    """Make each element of a pattern a point of its own."""
+    count, points = len(pattern.use.access.elements()), math.prod(pattern.frame.shape[1:])
+    if pattern.bases[0].shape[-1] == points:
+        pattern.bases = [(one[..., None] + pattern.offsets[:, dim]).reshape(len(one), -1) for dim, one in enumerate(pattern.bases)]
+        pattern.offsets = np.zeros((1, len(pattern.bases)), dtype=np.int64)
+    if pattern.valid is not None:
+        pattern.valid = np.repeat(pattern.valid, count, axis=-1)
+
+
+def element_tests(use: Use) -> Iterator[Test]:
+    """The conditions under which single elements are touched, each with the numbers of its elements: what always holds is left out."""
+    offsets = offsets_of(use.access)
+    for piece in use.pieces:
+        for part in conjuncts(piece.condition):
+            yield part, np.arange(piece.first, piece.first + piece.width)
+    for dim, bound in enumerate(() if use.pieces else use.access.bounds):
+        if bound is None:
+            continue
+        for step in np.unique(offsets[:, dim]):
+            condition = less(use.access.base[dim] + int(step), bound)
+            if condition != TRUE:
+                yield condition, np.flatnonzero(offsets[:, dim] == step)
 
 
 def _full(frame: Frame, expression: Expr) -> Array:
