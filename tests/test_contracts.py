@@ -31,7 +31,7 @@ from fireiron.values.expr import as_expr
 from fireiron.values.machine import FRAGMENTS
 
 PACKAGE = Path(fireiron.__file__).parent
-NO_CLASS = ("by_lanes", "mma_f16", "mma_f64", "mma_fp8", "mma_int8", "mma_tf32", "mma_volta")
+NO_CLASS = ("by_lanes", "pairs", "mma_f16", "mma_f64", "mma_fp8", "mma_int8", "mma_tf32", "mma_volta")
 """Files that define no class of their own: what instructions share, and families whose instructions are values of `Mma`."""
 
 FAMILIES = {decomp: Decomposition, refine: Refinement, executable: Executable}
@@ -501,6 +501,7 @@ SIBLINGS = {
 """Extensions that import a sibling, each with its reason."""
 
 SHARED = {
+    "executable.pairs": "how packed pairs of 16-bit floats are read and written",
     "executable.by_lanes": "how an instruction of several lanes becomes a statement",
     "executable.mma": "the class that all forms of mma.sync are values of",
 }
@@ -643,9 +644,9 @@ def test_nothing_imports_what_it_does_not_declare():
 
 
 AT_IMPORT = {
-    "decomp", "refine", "executable", "_version", "errors", "places", "spec", "values", "values.expr", "values.layout", "values.machine",
+    "decomp", "refine", "executable", "_version", "errors", "places", "spec", "values", "values.expr", "values.layout", "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.machine",
     "values.tensor", "values.units", "specs", "specs.atomic_add", "specs.operand", "specs.pointwise", "specs.reduction", "specs.verbs", "ir", "ir.kernel",
-    "ir.lanes", "ir.fragments", "language", "language.dividing", "language.strategy", "language.substrategy",
+    "ir.lanes", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.strategy", "language.substrategy",
     "language.tree", "language.tunable", "draw", "export", "matmul", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads: the language, and four that only say how they are called."""
