@@ -32,7 +32,7 @@ from fireiron.ir import (
 from fireiron.ir import (
     Kernel as Program,
 )
-from fireiron.values.expr import TRUE, ZERO, as_expr, less
+from fireiron.values.expr import TRUE, ZERO, all_of, as_expr, less
 from fireiron.values.machine import ARCHITECTURES
 from fireiron.values.tensor import Mode, Storage, StorageMode, Tensor
 
@@ -152,6 +152,19 @@ def test_partial_overlap_of_pieces():
     assert not races(writes(T * 4, width=4), reads(T * 4 + 2, width=2))
     (finding,) = races(writes(T * 4, width=4), reads(T * 4 + 3, width=2))
     assert finding.details["address"] % 4 == 0 and finding.details["threads"][0] != finding.details["threads"][1]
+
+
+def test_what_lies_outside_is_not_touched():
+    """Beyond a bound, or where the piece of an element says so; elsewhere it is."""
+    use = reads(128 + T * 2, width=2, bound=as_expr(131))
+    assert not races(writes(T + 131), use) and races(writes(T + 128), use)
+    pieces = (ir.Piece(0), ir.Piece(1, 1, less(T, as_expr(5))))
+    use = attrs.evolve(reads(T * 2, width=2), pieces=(pieces,))
+    odd, only = less(as_expr(10), T), less(T, as_expr(12))
+    assert not races(writes(T, active=all_of((odd, only))), use) and races(writes(T - 2, active=all_of((odd, only))), use)
+    first = writes(T + 298, active=less(T, as_expr(1)))
+    for count, bound, racy in ((40, 300, False), (46, 300, True), (46, 298, False)):
+        assert bool(races(first, loop(count, reads(T * 2 + i, width=2, bound=as_expr(bound))))) == racy
 
 
 def test_buffers_may_overlap():
@@ -427,7 +440,7 @@ def test_atoms_are_the_sets_of_touchers_whatever_the_sums():
 # ---------------------------------------------------------------------------------------------- drawn programs
 
 
-def racy_by_hand(program):
+def racy_by_hand(program, **sizes):
     """Happens-before thread by thread, all loops run in full: whether two accesses conflict and are not ordered."""
     threads = program.threads
     known, issued = [0] * threads, [0] * threads
@@ -483,10 +496,10 @@ def racy_by_hand(program):
             known[thread] |= bit
         return False
 
-    return run(program.body, {})
+    return run(program.body, sizes)
 
 
-def drawn(generator):
+def drawn(generator, extents=(0, 1, 2, 3, 8, 20)):
     """A program of touches, barriers, waits and loops, some of it ordered, some not."""
     threads = generator.choice((1, 32, 64, 96))
     thread = Var("thread", 0, threads - 1)
@@ -503,7 +516,7 @@ def drawn(generator):
             where, width = place(var)
             condition = generator.choice((TRUE, TRUE, less(thread, as_expr(generator.choice((8, 40))))))
             if var is not None and generator.random() < 0.2:
-                condition = less(var + generator.choice((1, 2)), as_expr(generator.choice((3, 9, 20))))
+                condition = less(var + generator.choice((1, 2)), generator.choice([as_expr(one) for one in (3, 9, *extents[-2:])]))
             make = generator.choice((writes, reads, reads, copies))
             return (make(where, width=width, active=condition),)
         if kind < 0.75 or depth == 2:
@@ -511,11 +524,11 @@ def drawn(generator):
         if kind < 0.87:
             return (Commit(), Wait(generator.choice((0, 0, 1, 2))), BLOCK_BARRIER)
         inner = Var(f"i{depth}", 0, 63)
-        extent = generator.choice((0, 1, 2, 3, 8, 20))
+        extent = generator.choice(extents)
         body = tuple(one for _ in range(generator.choice((1, 2, 3, 4))) for one in statement(inner, depth + 1))
         return (For(inner, as_expr(extent), body),)
 
-    return kernel(*(one for _ in range(generator.choice((2, 3, 4))) for one in statement(None, 0)), threads=threads)
+    return kernel(*(one for _ in range(generator.choice((2, 3, 4))) for one in statement(None, 0)), threads=threads, symbols=(K,))
 
 
 @pytest.mark.parametrize("chunk", range(8))
@@ -528,6 +541,18 @@ def test_drawn_programs_are_judged_as_thread_by_thread(chunk):
         assert bool(found) == expected, (seed, program.body, [str(one) for one in found])
         verdicts[expected] += 1
     assert min(verdicts) >= 5, verdicts
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_loops_of_unknown_length_are_judged_by_all_their_lengths(chunk):
+    verdicts = [0, 0]
+    for seed in range(chunk * 20, chunk * 20 + 20):
+        program = drawn(random.Random(seed), extents=(2, K))
+        expected = any(racy_by_hand(program, K=size) for size in range(20))
+        found = check_races(Scene(program))
+        assert bool(found) == expected, (seed, program.body, [str(one) for one in found])
+        verdicts[expected] += 1
+    assert min(verdicts) >= 3, verdicts
 
 
 # ---------------------------------------------------------------------------------------------- strategies

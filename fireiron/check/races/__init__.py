@@ -4,13 +4,13 @@
     traces     what each warp does, in order                          atoms    pieces of memory that the same warps touch alike
     order      what each warp may rely on when it touches memory      meetings, findings   which threads met where, and its text
 
-Control flow does not depend on data, so traces are known. Conditions on the block, on run-time sizes and on single elements are
-taken as true; they only remove accesses, so "no race" holds for all blocks and all M, N, K. What cannot be decided is an error.
+Control flow does not depend on data, so traces are known. Conditions on the block and on run-time sizes are taken as true; they
+only remove accesses, so "no race" holds for all blocks and all M, N, K. What cannot be decided is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fireiron.check.blocks import between_blocks, local_coordinates
@@ -95,21 +95,27 @@ def _met_again(traces: Sequence[Trace]) -> list[Any]:
 
 
 def _in_one_step(traces: Sequence[Trace], meetings: Meetings, report: Report, findings: dict[Any, Finding]) -> None:
-    """Threads, or units of threads that act together, that meet in one execution of a statement."""
+    """Threads, or units of threads that act together, that meet in one execution of a statement; and copies of one thread that do."""
     known: set[Any] = set()
+    for one, other in _pairs(traces):
+        pair = id(one.footprint.pattern), id(other.footprint.pattern), one.footprint.shift - other.footprint.shift
+        if pair in known or mark(one, other) in findings:
+            continue
+        known.add(pair)
+        strangers = meetings.strangers(one.footprint, other.footprint)
+        meeting = strangers or (other.footprint.pattern.doubled if other.under_way else None)
+        if meeting is not None:
+            findings[mark(one, other)] = report.in_one_step(one, other, meeting, strangers is None)
+
+
+def _pairs(traces: Sequence[Trace]) -> Iterator[tuple[Touch, Touch]]:
+    """The touches of each step with themselves and each other, where they must not meet."""
     for trace in traces:
         step: list[Touch] = []
         for event in trace:
             if isinstance(event, Touch):
-                step = [*(step if step and step[0].step == event.step else ()), event]
-                for one in step:
-                    pair = id(one.footprint.pattern), id(event.footprint.pattern), one.footprint.shift - event.footprint.shift
-                    if pair not in known and mark(one, event) not in findings and _must_be_ordered(one, event):
-                        known.add(pair)
-                        strangers = meetings.strangers(one.footprint, event.footprint)
-                        meeting = strangers or (event.footprint.pattern.doubled if event.under_way else None)
-                        if meeting is not None:
-                            findings[mark(one, event)] = report.in_one_step(one, event, meeting, strangers is None)
+                step = [*(one for one in step if one.step == event.step), event]
+                yield from ((one, event) for one in step if _must_be_ordered(one, event))
 
 
 def _must_be_ordered(one: Touch, other: Touch) -> bool:

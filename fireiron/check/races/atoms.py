@@ -19,7 +19,7 @@ _SEED = 20261122
 
 def split(space: Space, warps: int, first: int, multipliers: Array | None = None) -> int:
     """Give each footprint of a space the atoms that its warps touch, numbered from `first`; how many there are."""
-    footprints = [one for one in space.footprints.values() if one.pattern.present[0].size]
+    footprints = [one for one in space.footprints.values() if one.pattern.span[1]]
     if not footprints:
         return 0
     if multipliers is None:

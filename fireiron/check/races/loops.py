@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 import numpy as np
 
-from fireiron.check.races.places import Places
+from fireiron.check.races.places import Places, element_tests
 from fireiron.check.scene import MANY, Array, Scene, Use, linear, reach_of
 from fireiron.ir import Barrier, Commit, For, Wait, located, statements
 from fireiron.values.expr import Expr, FloorDiv, Less, Mod, Var, compiled, conjuncts, constant
@@ -51,6 +51,7 @@ class Loops:
     def __init__(self, scene: Scene, places: Places, uses: Sequence[Use]) -> None:
         self.scene, self.places, self.uses = scene, places, uses
         self.undecided: dict[str, str] = {}
+        self.tested: dict[int, tuple[Expr, ...]] = {}
         around = [(one, [other for other in outer if isinstance(other, For)]) for one, outer in located(scene.kernel.body)]
         self.all = {id(one): (one, *outer) for one, outer in around if isinstance(one, For)}
         self.inside = {id(one): [use for use in uses if any(loop is one for loop in use.loops)] for one, *_ in self.all.values()}
@@ -77,7 +78,7 @@ class Loops:
         return any(self._points(loop, use) > MANY for use in uses)
 
     def _moves_with(self, loop: For, use: Use) -> bool:
-        return loop.var.name in self.scene.needs((*self.places.parts(use.access), use.statement.performed))
+        return loop.var.name in self.scene.needs(self.places.parts(use.access))
 
     def _points(self, loop: For, use: Use) -> int:
         position = next(number for number, one in enumerate(use.loops) if one is loop)
@@ -98,9 +99,7 @@ class Loops:
             groups = max(groups, reach or 0)
             period = math.lcm(period, repeats or 1) if period is not None and (repeats or reach) is not None else None
         kept = (period or 1) + max(period or 1, groups) + 2
-        conditions = (use.statement.performed for use in self.inside[id(loop)])
-        extents = (one.extent for one in statements(loop.body) if isinstance(one, For))
-        varies = bool(moving) or loop.var.name in self.scene.needs((*conditions, *extents))
+        varies = bool(moving) or any(True for _ in self._conditions(loop))
         return Course(period, moves, kept, varies)
 
     def _period(self, uses: Sequence[Use], var: Var) -> int | None:
@@ -209,9 +208,15 @@ class Loops:
         return np.flatnonzero(changed)
 
     def _conditions(self, loop: For) -> Iterable[Expr]:
-        conditions = [part for use in self.inside[id(loop)] for part in conjuncts(use.statement.performed)]
+        conditions = [part for use in self.inside[id(loop)] for part in self._tested(use)]
         extents = [one.extent for one in statements(loop.body) if isinstance(one, For)]
         return dict.fromkeys(part for part in (*conditions, *extents) if loop.var.name in self.scene.roots(part))
+
+    def _tested(self, use: Use) -> Iterable[Expr]:
+        """The conditions of a statement, and those of single elements of an access."""
+        if id(use) not in self.tested:
+            self.tested[id(use)] = (*conjuncts(use.statement.performed), *dict.fromkeys(condition for condition, _ in element_tests(use)))
+        return self.tested[id(use)]
 
     def _axes(self, loop: For, value: Expr, fixed: Mapping[str, int]) -> list[tuple[str, Array]] | None:
         """All values of what else a condition depends on, or None where that is the block or a size: there it is taken as true."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
@@ -18,10 +18,13 @@ import numpy as np
 from fireiron.check.blocks import Local
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, offsets_of, product
 from fireiron.ir import WARP_SCOPE, Access, Buffer, For
-from fireiron.values.expr import ZERO, Expr, compiled, constant
+from fireiron.values.expr import TRUE, ZERO, Expr, compiled, conjuncts, constant, less
 from fireiron.values.machine import SH, Block, Level
 from fireiron.values.tensor import Storage
 from fireiron.values.units import unit_in
+
+Test: TypeAlias = "tuple[Expr, Array]"
+"""A condition of single elements of an access, and their numbers."""
 
 WARP = WARP_SCOPE.threads or 32
 """Threads of a warp."""
@@ -108,17 +111,18 @@ class Pattern:
     @functools.cached_property
     def span(self) -> tuple[int, int]:
         """The least key, and how many there are up to the greatest."""
-        keys, _ = self.present
+        keys = self.keys if self.active is None else self.keys[self.active]
         return (int(keys.min()), int(keys.max()) - int(keys.min()) + 1) if keys.size else (0, 0)
 
     @functools.cached_property
     def warps(self) -> Array:
         """For each key of the span, the warps that touch it as bits."""
         first, length = self.span
-        keys, rows = self.present
         count = -(-(int(self.crew.warp.max()) + 1) // 8) * 8
         touched = np.zeros((count, length), dtype=bool)
-        touched[self.crew.warp[rows], keys - first] = True
+        warps = np.broadcast_to(self.crew.warp[:, None], self.keys.shape)
+        held = ... if self.active is None else self.active
+        touched[warps[held], self.keys[held] - first] = True
         packed = np.packbits(touched, axis=0, bitorder="little").astype(np.uint32)
         return functools.reduce(np.bitwise_or, (part << np.uint32(8 * number) for number, part in enumerate(packed)))
 
@@ -196,12 +200,13 @@ class Space:
     def settle(self) -> None:
         """Number the grains of all patterns, once all of them are known."""
         places = [self._bytes(pattern) for pattern in self.patterns]
+        low = [int(np.bitwise_or.reduce(starts, axis=None)) for starts, _ in places]
         shifts = {shift for _, shift in self.footprints}
         self.grain = next(
             grain
             for grain in _GRAINS
             if not any(shift % grain for shift in shifts)
-            and all(_whole(starts, steps, pattern, grain) for pattern, (starts, steps) in zip(self.patterns, places, strict=True))
+            and all(_whole(bits, steps, pattern, grain) for pattern, bits, (_, steps) in zip(self.patterns, low, places, strict=True))
         )
         for pattern, (starts, steps) in zip(self.patterns, places, strict=True):
             pieces = _pieces(steps, pattern.width, self.grain)
@@ -236,7 +241,7 @@ class Space:
 
     def _compress(self) -> None:
         """Make keys dense: they become indices of tables."""
-        footprints = [one for one in self.footprints.values() if one.pattern.present[0].size]
+        footprints = [one for one in self.footprints.values() if one.pattern.span[1]]
         if not footprints:
             return
         self.first = min(one.pattern.span[0] + one.shift for one in footprints)
@@ -256,9 +261,9 @@ def _pieces(steps: Array, width: int, grain: int) -> Array:
     return np.unique((steps[:, None] + np.arange(0, width, min(grain, width))) // grain)
 
 
-def _whole(starts: Array, steps: Array, pattern: Pattern, grain: int) -> bool:
-    """Whether the elements fill whole grains at every row and point."""
-    return len(_pieces(steps, pattern.width, grain)) * grain == len(steps) * pattern.width and not (starts % grain).any()
+def _whole(bits: int, steps: Array, pattern: Pattern, grain: int) -> bool:
+    """Whether the elements fill whole grains at every row and point; `bits` are those that occur in a first byte."""
+    return bits % grain == 0 and len(_pieces(steps, pattern.width, grain)) * grain == len(steps) * pattern.width
 
 
 class Places:
@@ -288,17 +293,27 @@ class Places:
         local = self.local.get(access.buffer)
         return (*access.base, access.copy) if local is None else local.parts[access.base]
 
-    def pattern(self, use: Use, copy: Expr, loops: Sequence[For], fixed: Mapping[str, int], guards: Sequence[Expr]) -> Pattern:
-        """What an access touches with `copy` for its copy, while `loops` run as a whole and others stand at their `fixed` values."""
+    def pattern(
+        self, use: Use, copy: Expr, loops: Sequence[For], fixed: Mapping[str, int], guards: Sequence[Expr], tests: Sequence[Test]
+    ) -> Pattern:
+        """What an access touches with `copy` for its copy, while `loops` run as a whole and others stand at their `fixed` values.
+
+        `guards` are the conditions under which the statement runs at all, `tests` those of single elements.
+        """
         access = attrs.evolve(use.access, copy=copy)
         crew = self.crew(use)
-        needed = self.scene.needs((*self.parts(access), *guards))
+        needed = self.scene.needs((*self.parts(access), *guards, *(condition for condition, _ in tests)))
         frame = self.scene.frame([("thread", crew.rows), *(self.scene.loop_axes(loops, needed) or ())], fixed)
         bases, offsets = self._bases(frame, access)
-        active = _active(frame, guards)
-        if active is not None:
-            active = np.repeat(active, bases[0].shape[-1] // active.shape[-1], axis=-1)
-        pattern = Pattern(use, crew, self.kernel.buffer(access.buffer).dtype.bytes, frame, bases, offsets, active)
+        pattern = Pattern(use, crew, self.kernel.buffer(access.buffer).dtype.bytes, frame, bases, offsets, _active(frame, guards))
+        if tests:
+            _one_by_one(pattern)
+            inside = np.ones((*pattern.bases[0].shape[:1], math.prod(frame.shape[1:]), len(access.elements())), dtype=bool)
+            for condition, elements in tests:
+                inside[..., elements] &= _full(frame, condition).astype(bool)[..., None]
+            pattern.valid = inside.reshape(len(inside), -1) & (True if pattern.valid is None else pattern.valid)
+        elif pattern.valid is not None:
+            pattern.valid = np.repeat(pattern.valid, bases[0].shape[-1] // pattern.valid.shape[-1], axis=-1)
         self.space(access.buffer).patterns.append(pattern)
         return pattern
 
@@ -314,6 +329,31 @@ class Places:
             return [addresses * width + buffer.offset], np.zeros((1, 1), dtype=np.int64)
         first = _full(frame, buffer.address(access, access.elements()[0]))
         return [first * width + buffer.offset], np.array(steps)[:, None] * width
+
+
+def _one_by_one(pattern: Pattern) -> None:
+    """Make each element of a pattern a point of its own."""
+    count, points = len(pattern.use.access.elements()), math.prod(pattern.frame.shape[1:])
+    if pattern.bases[0].shape[-1] == points:
+        pattern.bases = [(one[..., None] + pattern.offsets[:, dim]).reshape(len(one), -1) for dim, one in enumerate(pattern.bases)]
+        pattern.offsets = np.zeros((1, len(pattern.bases)), dtype=np.int64)
+    if pattern.valid is not None:
+        pattern.valid = np.repeat(pattern.valid, count, axis=-1)
+
+
+def element_tests(use: Use) -> Iterator[Test]:
+    """The conditions under which single elements are touched, each with the numbers of its elements: what always holds is left out."""
+    offsets = offsets_of(use.access)
+    for piece in use.pieces:
+        for part in conjuncts(piece.condition):
+            yield part, np.arange(piece.first, piece.first + piece.width)
+    for dim, bound in enumerate(() if use.pieces else use.access.bounds):
+        if bound is None:
+            continue
+        for step in np.unique(offsets[:, dim]):
+            condition = less(use.access.base[dim] + int(step), bound)
+            if condition != TRUE:
+                yield condition, np.flatnonzero(offsets[:, dim] == step)
 
 
 def _full(frame: Frame, expression: Expr) -> Array:

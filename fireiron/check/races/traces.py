@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from fireiron.check.races.loops import Lengths, Loops, decided
-from fireiron.check.races.places import Footprint, Pattern, Places, Space, at, stages
+from fireiron.check.races.places import Footprint, Pattern, Places, Space, Test, at, element_tests, stages
 from fireiron.check.scene import Scene, Use
 from fireiron.ir import Barrier, Comment, Commit, Exec, For, Let, Stmt, Wait, statements, unknown
 from fireiron.values.expr import Expr, conjuncts, constant
@@ -55,15 +55,16 @@ Trace: TypeAlias = "tuple[Event, ...]"
 class Site:
     """An access as traces need it.
 
-    `loops` are those around it that are taken as a whole, `guards` the conditions that its pattern applies, `scalar` those that
-    loops in order and lengths decide; `needed` names the loops in order that the pattern depends on, `stage` and `copy` are
-    the two parts of its copy's number, `stride` the bytes of a copy.
+    `loops` are those around it that are taken as a whole, `guards` the conditions that its pattern applies, `tests` those of single
+    elements, `scalar` those that loops in order and lengths decide; `needed` names the loops in order that the pattern depends on,
+    `stage` and `copy` are the two parts of its copy's number, `stride` the bytes of a copy.
     """
 
     use: Use
     space: Space
     loops: tuple[For, ...]
     guards: tuple[Expr, ...]
+    tests: tuple[Test, ...]
     scalar: tuple[Expr, ...]
     needed: tuple[str, ...]
     stage: Expr
@@ -155,13 +156,19 @@ class Tracer:
         buffer = self.scene.kernel.buffer(use.access.buffer)
         stage, copy = stages(self.scene, use.access.copy, ordered)
         parts = (*use.access.base, copy) if buffer.memory == SH else self.places.parts(use.access)
-        needed = tuple(sorted(self.scene.needs((*parts, *guards)) & ordered))
+        tests = tuple(
+            (one, elements)
+            for one, elements in element_tests(use)
+            if self.scene.roots(one) <= known and self.loops.is_trusted(one, use.loops)
+        )
+        needed = tuple(sorted(self.scene.needs((*parts, *guards, *(one for one, _ in tests))) & ordered))
         stride = buffer.elements.high * buffer.dtype.bytes if buffer.memory == SH else 0
         return Site(
             use,
             self.places.space(use.access.buffer),
             whole,
             guards,
+            tests,
             tuple(one for one in conditions if one not in guards),
             needed,
             stage,
@@ -174,7 +181,7 @@ class Tracer:
         key = (id(site), *values.values())
         pattern = self.patterns.get(key)
         if pattern is None:
-            pattern = self.patterns[key] = self.places.pattern(site.use, site.copy, site.loops, values, site.guards)
+            pattern = self.patterns[key] = self.places.pattern(site.use, site.copy, site.loops, values, site.guards, site.tests)
         shift = at(site.stage, fixed) * site.stride if site.stride else 0
         return site.space.footprint(pattern, shift)
 
