@@ -34,7 +34,7 @@ OPTIONS = {"ASAN_OPTIONS": "detect_stack_use_after_return=0:detect_leaks=0:exitc
 POISON = np.frombuffer(bytes.fromhex("f97f"), np.uint8)
 """Repeated, no number in any float type, and large in a 32-bit integer."""
 
-STACK = 1 << 16
+FRAME = 1 << 14
 """Bytes of a thread's stack beyond what its registers take, guarded and unoptimised as they are, three times over."""
 
 
@@ -224,7 +224,7 @@ class HostProgram:
         placed = {buffer.name: Placed(buffer, values, kernel) for buffer in kernel.buffers if buffer.parameter}
         registers = sum(buffer.bytes for buffer in kernel.buffers if buffer.memory.private)
         job = [f"kernel {number} grid {compiled(kernel.grid)(values)} threads {kernel.threads}"]
-        job += [f"shared {dynamic_shared_bytes(kernel)} stack {(STACK + 3 * registers) // 4096 * 4096} seed {seed}"]
+        job += [f"shared {dynamic_shared_bytes(kernel)} frame {(FRAME + 3 * registers) // 4096 * 4096} seed {seed}"]
         for name, one in placed.items():
             file = self.folder / f"{name}.bin"
             one.filled(arrays.get(name)).tofile(file)

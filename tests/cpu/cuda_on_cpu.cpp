@@ -39,6 +39,7 @@ namespace {
 
 constexpr int lanes_of_warp = 32;
 constexpr size_t page = 4096;
+constexpr size_t report_bytes = 64 << 10;  // of a stack, for what the sanitizers have to say
 
 std::mt19937_64 dice;
 
@@ -80,6 +81,7 @@ std::vector<Thread> threads;
 std::vector<Group> warps;
 Group block;
 Thread* current;
+size_t frame_bytes;  // of a stack, that the kernel takes at most and that are poisoned
 size_t stack_bytes;
 void (*current_kernel)(void* const*);
 void* const* current_arguments;
@@ -231,7 +233,7 @@ void poison(void* start, size_t bytes)
 
 void begin(Thread& thread)
 {
-  poison(thread.stack + page, stack_bytes);
+  poison(thread.stack + page + stack_bytes - frame_bytes, frame_bytes);
   thread.ended = thread.started = false;
   thread.stop = Stop::none;
   thread.issued.clear();
@@ -797,7 +799,7 @@ Array array(const std::string& file, size_t bytes, size_t aligned)
   return {file, bytes, start};
 }
 
-// Reads from its input: `kernel number`, `grid blocks`, `threads count`, `shared bytes` of dynamic shared memory, `stack bytes` of
+// Reads from its input: `kernel number`, `grid blocks`, `threads count`, `shared bytes` of dynamic shared memory, `frame bytes` of
 // a thread, `seed number`, and in the order of the parameters `array file bytes alignment` or `int number`.
 int launch()
 {
@@ -821,7 +823,8 @@ int launch()
     }
   }
   const size_t grid = numbers["grid"], count = numbers["threads"], shared_bytes = numbers["shared"];
-  stack_bytes = numbers["stack"];
+  frame_bytes = numbers["frame"];
+  stack_bytes = frame_bytes + report_bytes;
   dice.seed(numbers["seed"]);
   gridDim = {static_cast<unsigned>(grid), 1, 1};
   blockDim = {static_cast<unsigned>(count), 1, 1};
