@@ -103,7 +103,9 @@ def _mma(asm, m, n, k, a_order, b_order, d, a, b, c):
 
 def _cp_async(asm, cache):
     target, source, size, *filled = asm.operands
-    return f"ptx::cp_async({'true' if cache == 'cg' else 'false'}, {', '.join(map(asm.value, (target, source, size, *(filled or [size]))))})"
+    return (
+        f"ptx::cp_async({'true' if cache == 'cg' else 'false'}, {', '.join(map(asm.value, (target, source, size, *(filled or [size]))))})"
+    )
 
 
 EMULATED = {

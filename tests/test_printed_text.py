@@ -234,7 +234,9 @@ def test_text_that_no_compiler_takes_is_refused(tmp_path):
 def test_asm_becomes_a_call_that_stands_on_its_line():
     text = 'before;\nasm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"\n    :\n    : "r"(to[a ? 1 : 0]), "l"(&A[f(1, 2)]), "r"(inside ? 16 : 0)\n    : "memory");\nafter;'
     changed = for_the_host(text)
-    assert "ptx::cp_async(true, ptx::in(to[a ? 1 : 0]), ptx::in(&A[f(1, 2)]), ptx::in(16), ptx::in(inside ? 16 : 0));" in changed.replace("\n", "")
+    assert "ptx::cp_async(true, ptx::in(to[a ? 1 : 0]), ptx::in(&A[f(1, 2)]), ptx::in(16), ptx::in(inside ? 16 : 0));" in changed.replace(
+        "\n", ""
+    )
     assert changed.count("\n") == text.count("\n") and changed.endswith("after;")
 
 
