@@ -14,7 +14,7 @@ import numpy as np
 
 from fireiron.errors import SimulationError
 from fireiron.sim.memory import Global, Memory, registers, shared_memory
-from fireiron.sim.places import Flat, Group, NotDistinct, Place, Rows, View, first_true, pick, steps_of, vector_environment
+from fireiron.sim.places import Flat, Group, NotDistinct, Place, Rows, Window, first_true, pick, steps_of, vector_environment
 from fireiron.sim.plan import ADDRESS, COORDINATE, Array, Environment, Operand, Plan, Site
 from fireiron.values.machine import GL, SH
 
@@ -87,7 +87,7 @@ class Chunk:
         else:
             self.read_bytes += size * operand.buffer.dtype.bytes
 
-    def _view(self, site: Site, operand: Operand, env: Environment, numbers: Array, group: Group) -> View | None:
+    def _view(self, site: Site, operand: Operand, env: Environment, numbers: Array, group: Group) -> Window | None:
         """The registers as a strided window, where their numbers are the same in all threads and affine in the loops."""
         same = numbers[..., :1, :1]
         if group.threads[-1] - group.threads[0] + 1 != group.threads.size or (numbers != same).any():
@@ -97,7 +97,7 @@ class Chunk:
             window = np.broadcast_to(window, (operand.count, *(env[name].size for name, _ in site.loops)))
             if site.loops:
                 self._check_distinct(window)
-        return None if steps_of(window) is None else View(self.memories[operand.buffer.name], window, self.plan.kernel.threads, group)
+        return None if steps_of(window) is None else Window(self.memories[operand.buffer.name], window, self.plan.kernel.threads, group)
 
     def coordinates(
         self, site: Site, operand: Operand, env: Environment, group: Group, cached: bool

@@ -978,8 +978,8 @@ def logical_product(layout: Layout, tiler: Tiler) -> Layout:
     """`(layout, complement o tiler)`: mode 0 is the layout, mode 1 repeats it at free places in the tiler's order.
 
     With a tuple, each mode is multiplied by itself.
-    Legal when: the layout has a complement and its composition with the tiler is legal; with a tuple, if copies do not overlap.
-    Under a swizzle: `Sw o product`, whose mode 0 is the swizzled layout.
+    Legal when: the layout has a complement and its composition with the tiler is legal, or the tiler asks for one copy only, which
+    needs no other place; with a tuple, if copies do not overlap. Under a swizzle: `Sw o product`, whose mode 0 is the swizzled layout.
 
     >>> print(logical_product(Layout((2, 2), (4, 1)), Layout(6, 1)))
     ((2,2),(2,3)):((4,1),(2,8))
@@ -991,6 +991,8 @@ def logical_product(layout: Layout, tiler: Tiler) -> Layout:
     right = _tiler(tiler)
     if isinstance(right, tuple):
         return _disjoint(_by_mode(logical_product, layout, right), layout, right)
+    if right.cosize() == 1:
+        return make_layout(layout, composition(Layout(1, 0), right))
     holes, period = _holes(layout)
     copies = -(-right.cosize() // product(tuple(size for size, _ in holes)))
     return make_layout(layout, composition(complement(layout, copies * period), right))
