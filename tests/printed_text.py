@@ -1,6 +1,6 @@
 """Printed CUDA C++ executed on the CPU: compiled by the host's C++ compiler, every thread a coroutine, in random order.
 
-The text stays as it is printed, but for what no C++ compiler reads: `asm volatile("...")` becomes a call chosen by the mnemonic
+The text stays as it is printed, but for what no C++ compiler reads: `asm volatile("...")`, wherever it stands, becomes a call chosen by the mnemonic
 of its PTX, and `extern __shared__` gets a word of its own. `cpu/cuda_on_cpu.hpp` supplies the rest of the language,
 `cpu/cuda_on_cpu.cpp` the machine. Address and undefined-behaviour sanitizers are on; arrays in global memory end where
 their last element ends, shared memory where the launch says, and both start as poison.
@@ -34,7 +34,7 @@ OPTIONS = {"ASAN_OPTIONS": "detect_stack_use_after_return=0:detect_leaks=0:exitc
 POISON = np.frombuffer(bytes.fromhex("f97f"), np.uint8)
 """Repeated, no number in any float type, and large in a 32-bit integer."""
 
-STACK = 1 << 16
+FRAME = 1 << 14
 """Bytes of a thread's stack beyond what its registers take, guarded and unoptimised as they are, three times over."""
 
 
@@ -103,9 +103,9 @@ def _mma(asm, m, n, k, a_order, b_order, d, a, b, c):
 
 def _cp_async(asm, cache):
     target, source, size, *filled = asm.operands
-    assert (cache == "cg") <= (size == "16"), f"only 16 bytes may bypass L1: {asm.ptx}"
-    assert size in ("4", "8", "16"), asm.ptx
-    return f"ptx::cp_async({size}, {', '.join(map(asm.value, (target, source, *(filled or [size]))))})"
+    return (
+        f"ptx::cp_async({'true' if cache == 'cg' else 'false'}, {', '.join(map(asm.value, (target, source, size, *(filled or [size]))))})"
+    )
 
 
 EMULATED = {
@@ -139,7 +139,7 @@ def emulated(text):
 def for_the_host(text):
     """Printed text as the host's compiler reads it; each line stays where it is."""
     parts, position = [], 0
-    for found in re.finditer(r"\basm\s+volatile\s*\(", text):
+    for found in re.finditer(r"\basm\s*(?:volatile\s*)?\(", text):
         end = _closing(text, found.end())
         inside = text[found.end() : end]
         parts += [text[position : found.start()], emulated(inside), "\n" * inside.count("\n")]
@@ -226,7 +226,7 @@ class HostProgram:
         placed = {buffer.name: Placed(buffer, values, kernel) for buffer in kernel.buffers if buffer.parameter}
         registers = sum(buffer.bytes for buffer in kernel.buffers if buffer.memory.private)
         job = [f"kernel {number} grid {compiled(kernel.grid)(values)} threads {kernel.threads}"]
-        job += [f"shared {dynamic_shared_bytes(kernel)} stack {(STACK + 3 * registers) // 4096 * 4096} seed {seed}"]
+        job += [f"shared {dynamic_shared_bytes(kernel)} frame {(FRAME + 3 * registers) // 4096 * 4096} seed {seed}"]
         for name, one in placed.items():
             file = self.folder / f"{name}.bin"
             one.filled(arrays.get(name)).tofile(file)

@@ -113,7 +113,7 @@ def test_library_is_clean(name):
     for sizes, target in zip(SIZES, itertools.cycle(("sm_80", "sm_75", "sm_70", "sm_90"))):
         try:
             kernel = module.strategy(module.spec(*sizes)).program(target).lowered
-        except (DecompositionError, MatchError):
+        except (DecompositionError, MatchError, ResourceError):
             continue
         assert messages(kernel) == [], (name, sizes, target)
 

@@ -111,9 +111,10 @@ def test_each_element_in_its_place(forms, tmp_path):
 
 
 def test_copies_of_a_warp(tmp_path):
-    """ldmatrix, movmatrix and stmatrix, each of their forms."""
+    """ldmatrix, movmatrix and stmatrix; each of their forms in the long tier."""
     copies = [through(*choice).program("sm_90") for choice in through_choices()]
     products = [loaded_by(one).program("sm_90") for one in LDMATRIX] + [stored_by(one).program("sm_90") for one in STMATRIX if one.pairs]
+    copies, products = copies[:: 1 if SCALE > 1 else 4], products[:: 1 if SCALE > 1 else 3]
     host = HostProgram(map(Printed.of, copies + products), tmp_path)
     values = np.random.default_rng(5).permutation(1024).reshape(32, 32).astype(np.float16)
     for number in range(len(copies)):
@@ -185,7 +186,7 @@ def test_a_misaligned_vector_is_found(tmp_path):
 
 def test_a_wait_for_too_few_groups_is_found(tmp_path):
     sizes = (64, 64, 512)
-    faulty = printed("small", sizes).changed(r"cp\.async\.wait_group (\d+)", r"cp.async.wait_group 1\1", 0)
+    faulty = printed("small", sizes).changed(r"cp_async_wait<(\d+)>", r"cp_async_wait<1\1>", 0)
     found = outcomes(faulty, sizes, tmp_path)
     assert found.count("wrong") > ORDERS // 2, found
 
@@ -198,14 +199,14 @@ def test_a_swapped_address_of_ldmatrix_is_found(tmp_path):
 
 def test_an_address_beyond_shared_memory_is_found(tmp_path):
     sizes = (64, 64, 16)
-    faulty = printed("listing_2", sizes).changed(r"(?<!float )a_sh\[", "a_sh[4096 + ")
+    faulty = printed("listing_2", sizes).changed(r"= a_sh \+", "= a_sh + 1024 +")
     reports = outcomes(faulty, sizes, tmp_path)
-    assert all("AddressSanitizer" in report or "out of bounds" in report for report in reports), reports
+    assert all("AddressSanitizer" in report or "runtime error" in report for report in reports), reports
 
 
 def test_an_address_beyond_dynamic_shared_memory_is_found(tmp_path):
     sizes = (128, 256, 64)
-    faulty = printed("hmma_ampere", sizes).changed(r"smem \+ 0\)", "smem + 8192)", 0)
+    faulty = printed("hmma_ampere", sizes).changed(r"\(smem", "(8192 + smem", 0)
     assert all("AddressSanitizer" in report for report in outcomes(faulty, sizes, tmp_path))
 
 
@@ -233,7 +234,9 @@ def test_text_that_no_compiler_takes_is_refused(tmp_path):
 def test_asm_becomes_a_call_that_stands_on_its_line():
     text = 'before;\nasm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"\n    :\n    : "r"(to[a ? 1 : 0]), "l"(&A[f(1, 2)]), "r"(inside ? 16 : 0)\n    : "memory");\nafter;'
     changed = for_the_host(text)
-    assert "ptx::cp_async(16, ptx::in(to[a ? 1 : 0]), ptx::in(&A[f(1, 2)]), ptx::in(inside ? 16 : 0));" in changed.replace("\n", "")
+    assert "ptx::cp_async(true, ptx::in(to[a ? 1 : 0]), ptx::in(&A[f(1, 2)]), ptx::in(16), ptx::in(inside ? 16 : 0));" in changed.replace(
+        "\n", ""
+    )
     assert changed.count("\n") == text.count("\n") and changed.endswith("after;")
 
 

@@ -1,8 +1,8 @@
-// The machine under cuda_on_cpu.hpp: threads as coroutines in random order, shared memory with poison, and what a warp does together.
+// The machine under cuda_on_cpu.hpp: threads as coroutines in random order, shared memory with poison, what a warp does together.
 //
-// Lane maps, completion and alignment are written from the PTX ISA 8.7 (chapter 9.7), not from what the compiler believes about
-// them. Whatever the ISA leaves undefined ends the run with a report: lanes that do not meet, addresses outside an array,
-// addresses that are not aligned. The order of threads, and when an asynchronous copy lands, are drawn from the seed.
+// Lane maps, completion and alignment are written from the PTX ISA, not from what the compiler believes about them. Whatever
+// it leaves undefined ends the run with a report: lanes that do not meet, addresses outside an array, addresses that are not
+// aligned. The order of threads, and when an asynchronous copy lands, are drawn from the seed.
 #include "cuda_on_cpu.hpp"
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 #include <deque>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -38,6 +39,7 @@ namespace {
 
 constexpr int lanes_of_warp = 32;
 constexpr size_t page = 4096;
+constexpr size_t report_bytes = 64 << 10;  // of a stack, for what the sanitizers have to say
 
 std::mt19937_64 dice;
 
@@ -79,6 +81,7 @@ std::vector<Thread> threads;
 std::vector<Group> warps;
 Group block;
 Thread* current;
+size_t frame_bytes;  // of a stack, that the kernel takes at most and that are poisoned
 size_t stack_bytes;
 void (*current_kernel)(void* const*);
 void* const* current_arguments;
@@ -158,8 +161,8 @@ void require_same_place(const Group& group, const char* whose)
   const Thread& first = *group.members[0];
   for (const Thread* member : group.members)
     if (member->stop != first.stop || member->line != first.line || std::strcmp(member->what, first.what))
-      fail("threads of one %s part: thread %d is at %s in line %d, thread %d at %s in line %d", whose, first.number, first.what,
-           first.line, member->number, member->what, member->line);
+      fail("threads of one %s part: thread %d is at %s in line %d, thread %d at %s in line %d", whose, first.number,
+           first.what, first.line, member->number, member->what, member->line);
 }
 
 // The thread waits until its whole group is there; the last one to come performs what they do together.
@@ -216,7 +219,8 @@ void require_all_ended()
 {
   for (const Thread& thread : threads)
     if (!thread.ended)
-      fail("deadlock: thread %d of block %u waits for ever at %s in line %d", thread.number, blockIdx.x, thread.what, thread.line);
+      fail("deadlock: thread %d of block %u waits for ever at %s in line %d", thread.number, blockIdx.x, thread.what,
+           thread.line);
 }
 
 // Fresh memory is no number in any float type, and large in 32-bit integers: 0x7ff9 repeated.
@@ -229,7 +233,7 @@ void poison(void* start, size_t bytes)
 
 void begin(Thread& thread)
 {
-  poison(thread.stack + page, stack_bytes);
+  poison(thread.stack + page + stack_bytes - frame_bytes, frame_bytes);
   thread.ended = thread.started = false;
   thread.stop = Stop::none;
   thread.issued.clear();
@@ -409,7 +413,10 @@ struct Matrix {
   int rows, columns;
   std::vector<double> elements;
 
-  Matrix(int rows, int columns) : rows(rows), columns(columns), elements(static_cast<size_t>(rows) * columns, std::nan("")) {}
+  Matrix(int rows, int columns)
+      : rows(rows), columns(columns), elements(static_cast<size_t>(rows) * columns, std::nan(""))
+  {
+  }
   double& at(int row, int column) { return elements.at(static_cast<size_t>(row) * columns + column); }
 };
 
@@ -425,7 +432,7 @@ struct Place {
   int row, column;
 };
 
-// PTX ISA 9.7.14.5.1, "Matrix fragments for mma.m8n8k4 with .f16 floating point type": eight lanes, `high` the upper four of them
+// PTX ISA, "Matrix fragments for mma.m8n8k4 with .f16 floating point type": eight lanes, `high` says whether the upper four
 bool by_quad_pairs(const Form& form) { return form.m == 8 && form.n == 8 && form.k == 4 && form.a == Type::f16; }
 
 Place quad_pair_a(const Form& form, int low, int high, int i)
@@ -445,7 +452,7 @@ Place quad_pair_c(Type type, int low, int high, int i)
   return {(low & 1) + (i & 2) + 4 * high, (i & 4) + (low & 2) + (i & 1)};
 }
 
-// PTX ISA 9.7.14.5.2 to 9.7.14.5.10, "Matrix fragments for mma.m16n8k8", "m16n8k16", "m8n8k16", "m16n8k32" and those with .f64 and .tf32
+// PTX ISA, "Matrix fragments for mma.m16n8k8", "... m16n8k16", "... m8n8k16", "... m16n8k32", and those with .f64 and .tf32
 Place fragment_a(const Form& form, int group, int member, int i)
 {
   switch (format_of(form.a).bits) {
@@ -474,7 +481,9 @@ Place place_of(const Form& form, Role role, int lane, int i)
     const int low = lane % 4, high = lane / 16;
     if (role == Role::a)
       return quad_pair_a(form, low, high, i);
-    return role == Role::b ? quad_pair_b(form, low, high, i) : quad_pair_c(role == Role::c ? form.c : form.d, low, high, i);
+    if (role == Role::b)
+      return quad_pair_b(form, low, high, i);
+    return quad_pair_c(role == Role::c ? form.c : form.d, low, high, i);
   }
   const int group = lane / 4, member = lane % 4;
   if (role == Role::a)
@@ -519,7 +528,8 @@ void require_count(const Form& form, Operands registers, Type type, int elements
   for (const Operand& one : registers)
     bits += one.bytes * 8;
   if (bits * lanes != static_cast<size_t>(elements) * format_of(type).bits)
-    fail("mma.m%dn%dk%d in line %d: %zu registers for a matrix of %d elements", form.m, form.n, form.k, line, registers.size(), elements);
+    fail("mma.m%dn%dk%d in line %d: %zu registers for a matrix of %d elements", form.m, form.n, form.k, line,
+         registers.size(), elements);
 }
 
 void multiply(const Mma* const* lanes, const std::vector<int>& team)
@@ -544,7 +554,7 @@ std::vector<std::vector<int>> teams(const Form& form)
   return found;
 }
 
-// Rows of 8 x 8 matrices of 16-bit elements: where lane `lane` has a pair of them (PTX ISA 9.7.14.5.15, "ldmatrix").
+// Rows of 8 x 8 matrices of 16-bit elements (PTX ISA, "Warp-level matrix load instruction: ldmatrix").
 struct Matrices {
   Operands registers;
   const unsigned short* row;  // that this lane addresses
@@ -612,7 +622,7 @@ void stmatrix(bool transposed, Operand address, Operands values, int line)
   });
 }
 
-// PTX ISA 9.7.14.5.17, "movmatrix": the matrix transposed, both held by rows.
+// PTX ISA, "Warp-level matrix transpose instruction: movmatrix": the matrix transposed, both held by rows.
 void movmatrix(Operand d, Operand a, int line)
 {
   struct Given {
@@ -631,11 +641,14 @@ void movmatrix(Operand d, Operand a, int line)
   });
 }
 
-// PTX ISA 9.7.9.25.3: until the group of a copy is waited for, nobody knows whether it has happened. Most of them land late.
-void cp_async(unsigned bytes, Operand target, Operand source, Operand source_bytes)
+// PTX ISA, "Non-bulk copy: cp.async": until the group of a copy is waited for, nobody knows whether it has happened. Most of them
+// land when they are waited for, some at once, which shows places that are written while others still read them.
+void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operand source_size)
 {
-  const auto filled = static_cast<unsigned>(source_bytes.bits);
+  const auto bytes = static_cast<unsigned>(size.bits), filled = static_cast<unsigned>(source_size.bits);
   const Copy copy = {shared(target.bits), reinterpret_cast<const void*>(source.bits), bytes, filled};
+  if (bytes != 16 && (past_l1 || (bytes != 4 && bytes != 8)))
+    fail("cp.async.%s: a copy of %u bytes", past_l1 ? "cg" : "ca", bytes);
   if (filled > bytes)
     fail("cp.async: %u of %u bytes come from the source", filled, bytes);
   require("cp.async, the target", 0, copy.target, bytes, bytes);
@@ -786,11 +799,11 @@ Array array(const std::string& file, size_t bytes, size_t aligned)
   return {file, bytes, start};
 }
 
-// Reads from its input: `kernel number`, `grid blocks`, `threads count`, `shared bytes` of dynamic shared memory, `stack bytes` of
+// Reads from its input: `kernel number`, `grid blocks`, `threads count`, `shared bytes` of dynamic shared memory, `frame bytes` of
 // a thread, `seed number`, and in the order of the parameters `array file bytes alignment` or `int number`.
 int launch()
 {
-  size_t number = 0, grid = 0, count = 0, shared_bytes = 0, seed = 0;
+  std::map<std::string, size_t> numbers;
   std::deque<Array> arrays;
   std::deque<int> integers;
   std::vector<void*> arguments;
@@ -806,15 +819,16 @@ int launch()
       std::cin >> integers.back();
       arguments.push_back(&integers.back());
     } else {
-      size_t& value = word == "kernel" ? number : word == "grid" ? grid : word == "threads" ? count : word == "shared" ? shared_bytes
-          : word == "stack" ? stack_bytes : seed;
-      std::cin >> value;
+      std::cin >> numbers[word];
     }
   }
-  dice.seed(seed);
+  const size_t grid = numbers["grid"], count = numbers["threads"], shared_bytes = numbers["shared"];
+  frame_bytes = numbers["frame"];
+  stack_bytes = frame_bytes + report_bytes;
+  dice.seed(numbers["seed"]);
   gridDim = {static_cast<unsigned>(grid), 1, 1};
   blockDim = {static_cast<unsigned>(count), 1, 1};
-  current_kernel = kernels[number];
+  current_kernel = kernels[numbers["kernel"]];
   current_arguments = arguments.data();
   prepare(static_cast<int>(count));
   __asan_poison_memory_region(smem + shared_bytes, most_shared - shared_bytes);

@@ -33,6 +33,7 @@ constexpr int warpSize = 32;
 void __syncthreads(int line = __builtin_LINE());
 void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE());
 size_t __cvta_generic_to_shared(const void* pointer);
+inline size_t __cvta_generic_to_global(const void* pointer) { return reinterpret_cast<size_t>(pointer); }
 
 // ---------------------------------------------------------------------------------------------- vectors
 
@@ -192,7 +193,7 @@ void mma(const Form& form, Operands d, Operands a, Operands b, Operands c, int l
 void ldmatrix(bool transposed, Operands d, Operand address, int line = __builtin_LINE());
 void stmatrix(bool transposed, Operand address, Operands values, int line = __builtin_LINE());
 void movmatrix(Operand d, Operand a, int line = __builtin_LINE());
-void cp_async(unsigned bytes, Operand target, Operand source, Operand source_bytes);
+void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operand source_size);
 void cp_async_commit_group();
 void cp_async_wait_group(Operand pending);
 
