@@ -278,7 +278,7 @@ class _Solver:
         if any(loop.var not in needed or (loop.period and loop.extent.high > loop.period) for loop in varying):
             return True
         kept = tuple(var for var in outer if var in needed)
-        return self.touches.footprint(touch, kept).keys.size < self.touches.times(touch)
+        return bool(self.touches.footprint(touch, kept).keys.size < self.touches.times(touch))
 
     def _behind_commit(self, hazard: Hazard, commits: Sequence[int]) -> Hazard:
         """For a copy that may be under way: only positions behind the commit of its group, where it can be waited for."""

@@ -161,7 +161,7 @@ class Touches:
     def times(self, touch: Touch) -> int:
         """How often threads touch places in all."""
         _, places, mask = self._located(touch)
-        return int(mask.sum()) * places.shape[-1]
+        return int(int(mask.sum()) * places.shape[-1])
 
     def keys(self, touch: Touch, kept: tuple[Var, ...], later: Var | None = None) -> tuple[Array, Array, int]:
         """A key and a thread for each time that a thread touches a place, in the order of threads; and how many keys there may be."""
