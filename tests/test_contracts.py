@@ -443,6 +443,7 @@ SIBLINGS = {
 """Extensions that import a sibling, each with its reason."""
 
 SHARED = {
+    "executable.pairs": "two halves as one register, for all arithmetic of pairs",
     "executable.by_lanes": "how an instruction of several lanes becomes a statement",
     "executable.mma": "the class that all forms of mma.sync are values of",
 }

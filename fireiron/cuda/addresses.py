@@ -54,6 +54,7 @@ class Addresses:
     def __init__(self, kernel: Kernel, names: Names) -> None:
         self.kernel, self.names = kernel, names
         self.fixed = frozenset({kernel.block, kernel.thread, *kernel.symbols, *(one.var for one in kernel.body if isinstance(one, Let))})
+        self.sizes = frozenset(kernel.symbols)
         self.declared: list[Text] = []
         self.turns: list[Turns] = []
         self.used: set[Var] = set()
@@ -81,13 +82,18 @@ class Addresses:
     def _parts(self, address: Expr) -> tuple[Expr, Expr]:
         if not isinstance(address, Sum):
             return (address, ZERO) if address.variables() and address.variables() <= self.fixed else (ZERO, address)
-        base = tuple(term for term in address.terms if all(atom.variables() <= self.fixed for atom in term[0]))
+        base = tuple(term for term in address.terms if self._belongs_to_thread(term[0]))
         if not base:
             return ZERO, address
         total: Expr = ZERO
         for term in base:
             total = total + _product(term)
         return total, address - total
+
+    def _belongs_to_thread(self, atoms: tuple[Expr, ...]) -> bool:
+        """Whether a term is what block and thread decide; sizes alone may be a part of what a loop adds, `(k + 1) * N`."""
+        variables = frozenset().union(*(atom.variables() for atom in atoms))
+        return variables <= self.fixed and not variables <= self.sizes
 
     # ------------------------------------------------------------------------------------------ texts
 
