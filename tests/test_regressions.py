@@ -117,7 +117,7 @@ def test_a_vector_is_converted_on_its_way_to_registers(dtype):
         spec = MatMul(32, 64, 16, dtype=dtype, c_dtype=dtype, accumulate=True, A=RowMajor, B=RowMajor, C=layout)(GL, GL, GL)(Kernel)
         text = strategy(spec).cuda("sm_80")
         load = text[text.index("// c_rf:") : text.index("// A to a_sh")]
-        assert re.search(rf"reinterpret_cast<const {move}\*>\(\s*&c_source\d*\[", load)
+        assert re.search(rf"reinterpret_cast<const {move}\*>\(\s*&(?:C|c_source\d*)\[", load)
         assert "2float(piece[1])" in text
 
 
