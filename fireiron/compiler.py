@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,9 +18,10 @@ from fireiron.errors import ArgumentError, DecompositionError, FireironError, Re
 from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import Kernel, verify
 from fireiron.language.tree import Executable, Node
-from fireiron.lower.allocate import allocate
+from fireiron.lower.allocate import allocate, require_room
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.distribute import distribute
+from fireiron.lower.footprint import require_small
 from fireiron.lower.guard import guard
 from fireiron.lower.pipeline import pipeline
 from fireiron.lower.synchronize import synchronize
@@ -119,6 +121,8 @@ class Program:
         grown = self.grown
         with self.timed("walk"):
             kernel = attrs.evolve(walk(grown, self.spec, self.name), title=tuple(self.title()))
+            require_room(kernel)
+            require_small(kernel)
         stages = {"walk": kernel}
         for name, function in PASSES:
             with self.timed(name):
@@ -135,7 +139,7 @@ class Program:
 
     @functools.cached_property
     def ir(self) -> Kernel:
-        """The final kernel IR, which the independent check found free of races and of accesses out of bounds."""
+        """The final kernel IR, which the independent checks found free of races, of accesses out of bounds and of misaligned ones."""
         kernel = self.lowered
         with self.timed("check"):
             findings = safety(kernel)
@@ -173,35 +177,93 @@ class Program:
         return tuple(rows)
 
 
-MOST_ALIKE = 48
-"""Where the first so many combinations of tunables all fail for one reason, none of resources, the others are given up."""
+MOST_IN_ORDER = 16
+"""So many combinations of tunables are tried before it is asked whether the others can be given up."""
+
+MOST_TRIED = 64
+"""So many more are lowered to find that out; those whose buffers cannot fit are known from the tree, and do not count."""
 
 
-def _kind(error: FireironError) -> str:
-    """What an error says, whatever the numbers."""
-    return type(error).__name__ + re.sub(r"\d+", "", str(error))
+class _Search:
+    """The combinations of a strategy's tunables that were tried, with what each failure said: its kind, and how far from fitting it is."""
+
+    def __init__(self, strategy: Strategy, target: Architecture, instructions: tuple[Executable, ...], label: str) -> None:
+        self.strategy, self.target, self.instructions, self.label = strategy, target, instructions, label
+        self.first: FireironError | None = None
+        self.failures: dict[tuple[int, ...], tuple[str, int]] = {}
+        self.said: dict[str, str] = {}
+        self.lowered = 0
+
+    def program(self, values: Mapping[str, int]) -> Program | None:
+        """The program with these values; None where it is not legal."""
+        key = tuple(values.values())
+        if key in self.failures:
+            return None
+        assert self.strategy.spec is not None
+        try:
+            program = Program(self.strategy.with_(**values), self.strategy.spec, self.target, self.instructions, self.label, values)
+            if self.first is not None and program.largest_shared > self.target.shared_per_block:
+                # as lowering would find out, for the first one with all its buffers
+                self._note(key, f"ResourceError: {program.largest_shared} bytes of shared memory", program.largest_shared)
+                return None
+            self.lowered += 1
+            _ = program.stages if program.tree.complete else None
+        except FireironError as error:
+            self.first = self.first or error
+            amounts = [int(number) for number in re.findall(r"\d+", error.asked)] if isinstance(error, ResourceError) else []
+            self._note(key, f"{type(error).__name__}: {error.asked.splitlines()[0]}", amounts[0] if amounts else 0)
+            return None
+        return program
+
+    def _note(self, key: tuple[int, ...], text: str, amount: int) -> None:
+        kind = re.sub(r"\d+", "", text)
+        self.failures[key] = kind, amount
+        self.said.setdefault(kind, text)
+
+    def hopeless(self) -> bool:
+        """Whether no combination near one that fails otherwise, or fits better, is legal.
+
+        From the first one, and then from each that fails in a new way, one tunable after the other takes all its values.
+        """
+        known = self.strategy.tunables()
+        waiting = [{name: tunable.values[0] for name, tunable in known.items()}]
+        least: dict[str, int] = {}
+        most = self.lowered + MOST_TRIED
+        for values in waiting:
+            for name, value in [(name, value) for name, tunable in known.items() for value in tunable.values]:
+                other = {**values, name: value}
+                if self.program(other) is not None:
+                    return False
+                kind, amount = self.failures[tuple(other.values())]
+                if kind not in least or amount < least[kind]:
+                    least[kind] = amount
+                    waiting.append(other)
+                if self.lowered >= most:
+                    return True
+        return True
+
+    def refusal(self) -> FireironError:
+        """The first failure, with what became of the others."""
+        assert self.first is not None
+        known = self.strategy.tunables()
+        total, tried = math.prod(len(tunable.values) for tunable in known.values()), len(self.failures)
+        names = ", ".join(map(repr, known.values()))
+        hint = f"no combination of the tunables is legal ({names}); the first fails as above"
+        if tried < total:
+            hint = f"{tried} of the {total} combinations of the tunables were tried, and none is legal; the first fails as above"
+            hint += "; list(strategy.legal(target)) tries all"
+        others = [text for text in self.said.values() if self.first.asked.splitlines()[0] not in text][:3]
+        self.first.hint = "; ".join([hint, *(f"others: {text}" for text in others), *([self.first.hint] if self.first.hint else [])])
+        return self.first
 
 
 def _first_legal(strategy: Strategy, target: Architecture, instructions: tuple[Executable, ...], label: str) -> Program:
-    assert strategy.spec is not None
-    first: FireironError | None = None
-    kinds: set[str] = set()
-    for number, values in enumerate(strategy.assignments(), start=1):
-        try:
-            program = Program(strategy.with_(**values), strategy.spec, target, instructions, label, values)
-            if first is not None and program.largest_shared > target.shared_per_block:
-                kinds.add("shared memory")  # as lowering would find out, for the first one with all its buffers
-                continue
-            _ = program.stages if program.tree.complete else None
-        except FireironError as error:
-            first = first or error
-            kinds.add(_kind(error))
-            if number == MOST_ALIKE and len(kinds) == 1 and not isinstance(error, ResourceError):
-                first.hint = f"{number} combinations of the tunables fail for the same reason" + (f"; {first.hint}" if first.hint else "")
-                raise first from None
-            continue
-        return program
-    assert first is not None
-    names = ", ".join(map(repr, strategy.tunables().values()))
-    first.hint = f"no combination of the tunables is legal ({names}); the first fails as above" + (f"; {first.hint}" if first.hint else "")
-    raise first
+    """The program with the first legal combination of the tunables' values."""
+    search = _Search(strategy, target, instructions, label)
+    for number, values in enumerate(strategy.assignments()):
+        if number == MOST_IN_ORDER and search.hopeless():
+            break
+        program = search.program(values)
+        if program is not None:
+            return program
+    raise search.refusal() from None

@@ -292,12 +292,12 @@ def test_overlapping_block_tiles_are_found():
     assert finding.severity == "error" and finding.buffer == "C" and finding.details["blocks"][0] != finding.details["blocks"][1]
 
 
-def test_what_is_not_decided_is_said():
-    """Offsets of blocks that no digits give, right as they are: a note, never silence."""
+def test_what_is_not_decided_is_refused():
+    """Offsets of blocks that no digits give, right as they are: an error, never silence."""
     kernel = lowered(LISTING_2, *SYMBOLIC)
     found = check_races(Scene(with_access(kernel, "C", True, moved_base(0, lambda base: base // 3 * 3))))
-    assert found and {one.severity for one in found} == {"note"}
-    assert all("not decided" in one.message and "mixes block and thread" in one.message for one in found)
+    assert len(found) == 2 and {one.severity for one in found} == {"error"}
+    assert all("undecided" in one.message and "mixes block and thread" in one.message for one in found)
 
 
 def test_tiles_visited_by_every_thread_are_found():
@@ -327,7 +327,7 @@ def test_rasterisation_orders_are_no_races():
 
 
 def test_predicates_only_remove_accesses():
-    """A guard on a size is taken as possibly true; one that no size makes true is no race, and says so."""
+    """A guard on a size is taken as possibly true; one that no size tried makes true is not decided, and says so."""
     M = sym("M")
     kernel = lowered(LISTING_2, M, 256, 64)
     path, _ = barriers(kernel)[0]
@@ -344,7 +344,7 @@ def test_predicates_only_remove_accesses():
 
     assert errors(guarded(M > 100))
     never = guarded(M * M < M)
-    assert not errors(never) and all("not decided" in one.message and one.severity == "warning" for one in never) and never
+    assert never and all("undecided" in one.message and one.severity == "error" for one in never)
 
 
 def test_unchecked_makes_warnings():
@@ -625,9 +625,9 @@ def test_fast_enough_to_follow_each_compilation():
 
 
 def _timed(function, *arguments):
-    start = time.perf_counter()
+    start = time.process_time()
     function(*arguments)
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def test_the_race_check_shares_no_code_with_lowering():
@@ -636,9 +636,8 @@ def test_the_race_check_shares_no_code_with_lowering():
 
     import fireiron.check
 
-    allowed = {"ir", "errors", "machine", "expr", "layout", "tensor", "spec", "units", "check"}
-    for path in Path(fireiron.check.__file__).parent.glob("*.py"):
+    allowed = {"ir", "errors", "values", "spec", "specs", "check"}
+    for path in Path(fireiron.check.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fireiron"):
-                shared = {"usage"} if path.name == "resources.py" else set()
-                assert node.module.split(".")[1] in allowed | shared, (path.name, node.module)
+                assert node.module.split(".")[1] in allowed, (path.name, node.module)

@@ -116,7 +116,7 @@ def request(scene: Scene, use: Use) -> Request | None:
     needed = scene.needs((*access.base, access.copy, *conditions))
     fixed = {loop.var.name: 0 for loop in use.loops if constant(loop.extent) is None}
     axes = []
-    room = max(_SAMPLE // scene.kernel.threads, 1)
+    room = max(_SAMPLE // scene.kernel.workers, 1)
     for loop in reversed(use.loops):
         count = constant(loop.extent)
         if loop.var.name in needed and count is not None:

@@ -17,8 +17,9 @@ import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
-from fireiron.ir import For, Let, Piece, statements
+from fireiron.ir import Buffer, For, Let, Piece, statements
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, FloorDiv, Less, Min, Mod, Var, conjuncts, constant, floordiv, less
+from fireiron.values.layout import Swizzle
 from fireiron.values.machine import GL
 from fireiron.values.tensor import Storage
 
@@ -35,7 +36,7 @@ class _Bounds:
         self.extents = {use.var.name: use.extent for use in statements(self.kernel.body) if isinstance(use, For)}
         self.named = {one.var.name: one for one in statements(self.kernel.body) if isinstance(one, Let)}
         self.loose = {name for name, let in self.named.items() if not self._keeps_range(let)}
-        self.lengths = {**self.extents, "thread": ZERO + self.kernel.threads, "block": self._blocks()}
+        self.lengths = {**self.extents, "thread": ZERO + self.kernel.workers, "block": self._blocks()}
         self.proved: dict[tuple[Expr, Expr], bool] = {}
 
     def _blocks(self) -> Expr:
@@ -66,7 +67,7 @@ class _Bounds:
             return True
         needed = self.scene.roots(let.value)
         grid = (constant(self.kernel.grid) or MANY) if "block" in needed else 1
-        if not needed <= {"thread", "block"} or grid * self.kernel.threads > MANY:
+        if not needed <= {"thread", "block"} or grid * self.kernel.workers > MANY:
             return False
         frame = self.scene.frame([("block", np.arange(grid)), ("thread", self.scene.threads)])
         values = np.asarray(frame.value(let.value))
@@ -208,48 +209,67 @@ class _Bounds:
     # -------------------------------------------------------------------------------------- shared memory and registers
 
     def _in_buffer(self, use: Use) -> Iterator[Finding]:
+        """Addresses in shared memory and register numbers: by the ranges of coordinates, else of addresses, else by enumeration."""
         buffer = self.kernel.buffer(use.access.buffer)
-        total = buffer.total
         if not buffer.memory.private:
-            for dim in range(len(use.access.base)):
-                found = self._in_dimension(use, dim)
-                if found is not None:
-                    yield found
-                    return
+            outside = next((found for dim in range(len(use.access.base)) if (found := self._in_dimension(use, dim))), None)
+            if outside is not None:
+                yield outside
+                return
+        total = buffer.total
         if use.access.copy.low >= 0 and use.access.copy.high < buffer.tensor.copies:
             use = attrs.evolve(use, access=attrs.evolve(use.access, copy=ZERO))
             total = buffer.elements
+        if self.trusted and (self._by_ranges(use, buffer, total) or self._by_addresses(use, buffer, total)):
+            return
+        found = self._by_enumeration(use, buffer, total)
+        if found is not None:
+            yield found
+
+    def _by_ranges(self, use: Use, buffer: Buffer, total: Expr) -> bool:
+        """Whether the largest value of each digit of the coordinates gives an address below the total."""
+        access, storage = use.access, use.access.storage or buffer.storage
+        if access.copy != ZERO or any(base.low < 0 for base in access.base):
+            return False
+        most = 0
+        for base, step, modes in zip(access.base, access.reach, storage.dims, strict=True):
+            for mode in modes:
+                digit = (base.high + step) // mode.stride
+                most += mode.weight.high * (digit if mode.size is None else min(digit, mode.size - 1))
+        return _last_of_span(most, storage.swizzle) < total.low
+
+    def _by_addresses(self, use: Use, buffer: Buffer, total: Expr) -> bool:
+        """Whether the ranges of the addresses, or the statement's condition, say that each lies below the total."""
         elements = use.access.elements()
-        if len(elements) > 8:
-            elements = (elements[0], elements[-1]) if _monotone(use.access.storage or buffer.storage) else ()
+        if _monotone(use.access.storage or buffer.storage):
+            elements = (elements[0], use.access.reach)
+        if len(elements) > MOST_ADDRESSES:
+            return False
         parts = [buffer.address(use.access, offset) for offset in elements]
         tests = conjuncts(use.statement.performed)
-        if (
-            parts
-            and self.trusted
-            and all(part.low >= 0 and (less(part, total) == TRUE or self._implied(tests, part, total)) for part in parts)
-        ):
-            return
+        return all(part.low >= 0 and (less(part, total) == TRUE or self._implied(tests, part, total)) for part in parts)
+
+    def _by_enumeration(self, use: Use, buffer: Buffer, total: Expr) -> Finding | None:
+        """The first address outside, over all threads and loops, as far as they are known and matter."""
         static = tuple(loop for loop in use.loops if constant(loop.extent) is not None)
-        known = frozenset({"thread", *(loop.var.name for loop in static)})
-        conditions, _ = self.scene.guards(use.statement, known)
+        conditions, _ = self.scene.guards(use.statement, frozenset({"thread", *(loop.var.name for loop in static)}))
         needed = self.scene.needs((*use.access.base, use.access.copy, *conditions))
-        axes = self.scene.loop_axes(use.loops, needed, MANY // (self.kernel.threads * len(use.access.elements())))
+        axes = self.scene.loop_axes(use.loops, needed, MANY // (self.kernel.workers * len(use.access.elements())))
         limit = constant(total)
         if axes is None or limit is None or not needed <= {"thread", *(name for name, _ in axes)}:
-            yield _finding(use, f"{buffer.name}: the address could not be proved to lie below {total}", {"elements": str(total)})
-            return
+            return _finding(use, f"{buffer.name}: the address could not be proved to lie below {total}", {"elements": str(total)})
         frame = self.scene.frame([("thread", self.scene.threads), *axes])
         values = self.scene.addresses(frame, use.access)
         bad = (values < 0) | (values >= limit)
         for condition in conditions:
             bad = bad & np.asarray(frame.full(condition), dtype=bool)[..., None]
         bad = bad & self.scene.inside(use, frame, needed)
-        if bad.any():
-            index = tuple(int(x) for x in np.argwhere(bad)[0])
-            point = frame.at(index[:-1])
-            message = f"{buffer.name}: {_where(point)} touches address {int(values[index])}, it has {limit} elements"
-            yield _finding(use, message, {**_split(point), "address": int(values[index]), "elements": limit})
+        if not bad.any():
+            return None
+        index = tuple(int(x) for x in np.argwhere(bad)[0])
+        point = frame.at(index[:-1])
+        message = f"{buffer.name}: {_where(point)} touches address {int(values[index])}, it has {limit} elements"
+        return _finding(use, message, {**_split(point), "address": int(values[index]), "elements": limit})
 
     # -------------------------------------------------------------------------------------- enumeration
 
@@ -280,7 +300,7 @@ class _Bounds:
             return False
         kept, _ = self.scene.guards(use.statement, frozenset({"thread", *static}))
         needed = self.scene.needs((base, *kept))
-        axes = self.scene.loop_axes(tuple(static.values()), needed, MANY // self.kernel.threads)
+        axes = self.scene.loop_axes(tuple(static.values()), needed, MANY // self.kernel.workers)
         if axes is None:
             return False
         frame = self.scene.frame([("thread", self.scene.threads), *axes])
@@ -350,6 +370,9 @@ class _Bounds:
         return _finding(use, message, details)
 
 
+MOST_ADDRESSES = 8
+"""Elements of an access whose addresses are looked at one by one."""
+
 MOST_COMBINATIONS = 64
 """Ways to add what a statement's conditions leave over that are tried for one proof."""
 
@@ -379,6 +402,14 @@ def _where(point: Mapping[str, int]) -> str:
 def _split(point: Mapping[str, int]) -> dict[str, Any]:
     loops = {name: value for name, value in point.items() if name not in ("thread", "block")}
     return {**{name: value for name, value in point.items() if name in ("thread", "block")}, "loops": loops}
+
+
+def _last_of_span(address: int, swizzle: Swizzle | None) -> int:
+    """The largest address that a swizzle makes of one up to this: it moves elements inside aligned spans only."""
+    if swizzle is None:
+        return address
+    span = 1 << (swizzle.bits + swizzle.base + abs(swizzle.shift))
+    return address // span * span + span - 1
 
 
 def _monotone(storage: Storage) -> bool:

@@ -125,12 +125,12 @@ def _finding(scene: Scene, use: Use, buffer: Buffer, traffic: _Traffic, sizes: d
 def _better_order(scene: Scene, use: Use, buffer: Buffer, traffic: _Traffic, sizes: dict[str, int], count: int) -> str | None:
     """The order of dealing that moves at most half the sectors, found by dealing the same tiles the other way round."""
     dims = len(use.access.base)
-    if dims != 2 or len(traffic.active) * 32 < scene.kernel.threads:
+    if dims != 2 or len(traffic.active) * 32 < scene.kernel.workers:
         return None
     frame = scene.frame([("thread", scene.threads)], {**sizes, "block": 0, **{loop.var.name: 0 for loop in use.loops}})
     lanes = [frame.full(base) for base in use.access.base]
     values = [np.unique(part) for part in lanes]
-    if len(values[0]) * len(values[1]) != scene.kernel.threads:
+    if len(values[0]) * len(values[1]) != scene.kernel.workers:
         return None
     for name, fast in (("ColMajor", 0), ("RowMajor", 1)):
         digits = {fast: scene.threads % len(values[fast]), 1 - fast: scene.threads // len(values[fast])}

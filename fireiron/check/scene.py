@@ -82,7 +82,7 @@ class Scene:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.threads = np.arange(kernel.threads)
+        self.threads = np.arange(kernel.workers)
         self.lets: dict[str, Expr] = {}
         for one in statements(kernel.body):
             if isinstance(one, Let) and self.lets.setdefault(one.var.name, one.value) != one.value:
@@ -168,7 +168,7 @@ class Scene:
 
     def coordinates(self, frame: Frame, access: Access) -> list[Array]:
         """Coordinates per dimension at every point of the frame, the access's elements along a last axis."""
-        steps = np.array(access.elements()).T
+        steps = offsets_of(access).T
         return [frame.full(base)[..., None] + step for base, step in zip(access.base, steps, strict=True)]
 
 
@@ -181,6 +181,17 @@ def _uses(body: tuple[Stmt, ...]) -> Iterator[Use]:
 def accesses_of(statement: Exec) -> tuple[Access, ...]:
     """All accesses of a statement, that to its scratch memory included."""
     return statement.accesses if statement.scratch is None else (*statement.accesses, scratch_access(statement.scratch))
+
+
+@functools.lru_cache(maxsize=8192)
+def offsets_of(access: Access) -> Array:
+    """The offsets of an access's elements, `(elements, dimensions)`; not to be written to."""
+    return np.array(access.elements())
+
+
+def reach_of(access: Access) -> tuple[int, ...]:
+    """The greatest offset of an access's elements per dimension."""
+    return tuple(int(one) for one in offsets_of(access).max(axis=0))
 
 
 def linear(expression: Expr) -> tuple[list[tuple[tuple[Expr, ...], int]], int]:

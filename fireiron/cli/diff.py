@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fireiron.cli.arguments import Add, add_json, strategy_of
-from fireiron.cli.output import glyphs, print_json
+from fireiron.cli.output import glyphs, print_json, working
 from fireiron.errors import ArgumentError
 
 
@@ -26,9 +26,11 @@ def run(arguments: argparse.Namespace) -> int:
     for tunable, _ in arguments.set:
         if tunable not in tunables:
             raise ArgumentError(f"{tunable}: neither strategy has such a tunable", legal=sorted(tunables) or "none")
-    left, right = (strategy_of(arguments, name, known_only=True).program(arguments.arch) for name in names)
-    if arguments.json:
-        return print_json(as_dict(left, right, names))
-    for part in diff(left, right, names, glyphs()):
+    with working(f"building {' and '.join(names)}"):
+        left, right = (strategy_of(arguments, name, known_only=True).program(arguments.arch) for name in names)
+        shown = as_dict(left, right, names) if arguments.json else list(diff(left, right, names, glyphs()))
+    if isinstance(shown, dict):
+        return print_json(shown)
+    for part in shown:
         print(part)
     return 0

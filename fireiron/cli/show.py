@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fireiron.cli.arguments import Add, add_strategy, program_of
-from fireiron.cli.output import glyphs, print_json
+from fireiron.cli.output import glyphs, print_json, working
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
@@ -23,14 +23,16 @@ def register(add: Add) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from fireiron.inspect.show import as_dict, show
 
-    program = program_of(arguments)
-    if arguments.json:
-        value = as_dict(program)
-        return print_json(value | ({"seconds": _times(program)} if arguments.times else {}))
-    for part in show(program, glyphs()):
+    with working(f"building {arguments.strategy}"):
+        program = program_of(arguments)
+        shown = as_dict(program) if arguments.json else list(show(program, glyphs()))
+        times = _times(program) if arguments.times else None
+    if isinstance(shown, dict):
+        return print_json(shown | ({} if times is None else {"seconds": times}))
+    for part in shown:
         print(part)
-    if arguments.times:
-        _print_times(_times(program))
+    if times is not None:
+        _print_times(times)
     return 0
 
 

@@ -11,7 +11,7 @@ from fireiron.executable.by_lanes import shape_mismatch, statements_by_lanes, ti
 from fireiron.executable.lane_move import followed
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.text import Item, Printer
-from fireiron.language.tree import Context, Executable, Mismatch
+from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.specs.atomic_add import AtomicAddSpec
 from fireiron.values.document import Joined, Text, called
@@ -98,10 +98,10 @@ class LaneAtomicAdd(Executable):
             return (Mismatch("level", f"a group of {lane_map.threads} threads", spec.level.name),)
         return shape_mismatch(spec, tile_of(spec, dict.fromkeys(spec.operands, lane_map)), multiples=True)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        lane_map = followed(spec, context)
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        lane_map = followed(spec, draft)
         assert lane_map is not None
-        return statements_by_lanes(self, spec, context, dict.fromkeys(spec.operands, lane_map))
+        return statements_by_lanes(self, spec, draft, dict.fromkeys(spec.operands, lane_map))
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         return _text(printer, statement)

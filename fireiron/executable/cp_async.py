@@ -14,7 +14,7 @@ import attrs
 from fireiron.executable.by_lanes import target_mismatch
 from fireiron.ir import Commit, Completion, Exec, Stmt, Wait
 from fireiron.ir.text import Function, Item, Noted, Printer
-from fireiron.language.tree import Context, Executable, Mismatch, execution
+from fireiron.language.tree import Draft, Executable, Mismatch, execution
 from fireiron.spec import MoveSpec, Spec
 from fireiron.values.document import called
 from fireiron.values.expr import constant
@@ -54,8 +54,8 @@ class CpAsync(Executable):
             found.append(Mismatch("shape", f"1xc or rx1 in multiples of {per}", "x".join(map(str, spec.sizes))))
         return (*found, *target_mismatch(architecture, CAPABILITY))
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return (attrs.evolve(execution(self, spec, context), completion=Completion.GROUP), Commit())
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return (attrs.evolve(execution(self, spec, draft), completion=Completion.GROUP), Commit())
 
     def under_way(self, architecture: Architecture, size: int) -> Executable | None:
         """Itself, for its own width."""

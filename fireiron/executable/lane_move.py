@@ -12,7 +12,7 @@ from fireiron.executable.by_lanes import shape_mismatch, statements_by_lanes, ti
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Item, Printer
-from fireiron.language.tree import Context, Executable, Mismatch
+from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import InitSpec, MoveSpec, Spec
 from fireiron.values.document import Assignment
 from fireiron.values.machine import GL, RF, SH, Architecture
@@ -62,8 +62,8 @@ class LaneMove(Executable):
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         return self.mismatches(spec, context.architecture) or _follow_mismatches(spec, context)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, context, dict.fromkeys(spec.operands, _required(spec, context)))
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, draft, dict.fromkeys(spec.operands, _required(spec, draft)))
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         return printer.moved(statement)
@@ -89,8 +89,8 @@ class LaneInit(Executable):
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         return self.mismatches(spec, context.architecture) or _follow_mismatches(spec, context)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, context, {"dst": _required(spec, context)})
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, draft, {"dst": _required(spec, draft)})
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         assert isinstance(statement.spec, InitSpec)

@@ -8,6 +8,7 @@ are named by the elements they hold, so the order below only decides which lanes
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 
 import attrs
@@ -16,7 +17,7 @@ from fireiron.executable.by_lanes import MatrixCopy, family, listed, matrices, r
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap, Part
 from fireiron.ir.text import Function, Item, Printer
-from fireiron.language.tree import Context, Mismatch
+from fireiron.language.tree import Context, Draft, Mismatch
 from fireiron.spec import MoveSpec, Spec
 from fireiron.values.document import called
 from fireiron.values.machine import Architecture
@@ -62,8 +63,8 @@ class LdMatrix(MatrixCopy):
             return (Mismatch("registers", "a reader that is an instruction of the warp", "none"),)
         return registers_mismatch(self.target, wanted)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, context, self.maps(), vectors=(8, 2))
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, draft, self.maps(), vectors=(8, 2))
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         target = printer.registers(statement, 1)
@@ -89,6 +90,7 @@ def _grid(matrices: tuple[int, int]) -> tuple[Part, ...]:
     return tuple((count, dim, 8) for dim, count in enumerate(matrices) if count > 1)
 
 
+@functools.cache
 def addressed(matrices: tuple[int, int], along: int) -> LaneMap:
     """Lane to the row of eight elements that it addresses; lanes beyond the last matrix repeat."""
     count = matrices[0] * matrices[1]
@@ -96,11 +98,13 @@ def addressed(matrices: tuple[int, int], along: int) -> LaneMap:
     return LaneMap((8 * matrices[0], 8 * matrices[1]), lanes, ((8, along, 1),))
 
 
+@functools.cache
 def received(matrices: tuple[int, int], pairs: int) -> LaneMap:
     """Lane and register half to the element that it has in registers."""
     return LaneMap((8 * matrices[0], 8 * matrices[1]), ((4, pairs, 2), (8, 1 - pairs, 1)), ((2, pairs, 1), *_grid(matrices)))
 
 
+@functools.lru_cache(maxsize=4096)
 def registers_mismatch(given: LaneMap, wanted: LaneMap) -> tuple[Mismatch, ...]:
     """Why lanes that have what `given` says do not hold what `wanted` says; both layouts, and where they first differ."""
     if given.threads != wanted.threads:

@@ -29,11 +29,19 @@ from fireiron.executable.by_lanes import (
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
-from fireiron.language.tree import Context, Executable, Mismatch
+from fireiron.language.tree import Draft, Executable, Mismatch
 from fireiron.spec import MatMulSpec, Spec
 from fireiron.values.document import Assignment, called
 from fireiron.values.machine import RF, Architecture, DType, Level, Warp, tf32
 from fireiron.values.tensor import MatrixLayout
+
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 3 and all(type(size) is int and size > 0 for size in value)
+
+
+def _is_orders(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) in (0, 2) and all(isinstance(one, str) and one in _LAYOUTS for one in value)
 
 
 @attrs.frozen(repr=False)
@@ -75,15 +83,17 @@ class Mma(Executable):
         wanted = (
             (types and all(isinstance(one, DType) for one in types), "element types", (self.factor, self.result)),
             (all(isinstance(one, LaneMap) for one in (self.a, self.b, self.c)), "lane maps", (self.a, self.b, self.c)),
-            (isinstance(self.shape, tuple) and len(self.shape) == 3, "a shape (m, n, k)", self.shape),
+            (_is_shape(self.shape), "a shape (m, n, k)", self.shape),
             (isinstance(self.level, Level) and self.level.threads is not None, "a level with a number of threads", self.level),
             (isinstance(self.opcode, str) and isinstance(self.name, str), "a name and an opcode", (self.name, self.opcode)),
-            (self.orders == () or (len(self.orders) == 2 and set(self.orders) <= set(_LAYOUTS)), "orders of A and B", self.orders),
+            (_is_orders(self.orders), "orders of A and B", self.orders),
             (type(self.capability) is int and type(self.last) in (int, type(None)), "compute capabilities", (self.capability, self.last)),
         )
         for holds, what, got in wanted:
             if not holds:
-                raise ArgumentError(f"{self.name or 'mma'}: {what} are needed", got=got, at=call_site())
+                raise ArgumentError(
+                    f"{self.name if isinstance(self.name, str) and self.name else 'mma'}: {what} are needed", got=got, at=call_site()
+                )
 
     @property
     def factors(self) -> dict[str, DType]:
@@ -118,10 +128,10 @@ class Mma(Executable):
             *target_mismatch(architecture, self.capability),
         )
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        require_whole_warps(self.name, spec, context)
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        require_whole_warps(self.name, spec, draft)
         vectors = tuple(registers_together(view) for view in spec.operands.values())
-        return statements_by_lanes(self, spec, context, self.maps(), vectors=vectors)
+        return statements_by_lanes(self, spec, draft, self.maps(), vectors=vectors)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         a, b, c = (printer.registers(statement, position) for position in range(3))

@@ -24,7 +24,7 @@ from fireiron.executable.ldmatrix import received, registers_mismatch
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
-from fireiron.language.tree import Context, Executable, Mismatch
+from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import MoveSpec, Spec
 from fireiron.values.document import called
 from fireiron.values.machine import RF, Architecture, Warp, bfloat16, float16
@@ -77,8 +77,8 @@ class MovMatrix(Executable):
             found += () if held is None else registers_mismatch(lane_map, held)
         return tuple(found)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, context, self.maps(), vectors=(2, 2))
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, draft, self.maps(), vectors=(2, 2))
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         source, target = (printer.registers(statement, position) for position in range(2))

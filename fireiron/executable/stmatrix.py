@@ -17,7 +17,7 @@ from fireiron.executable.ldmatrix import addressed, received, registers_mismatch
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
-from fireiron.language.tree import Context, Mismatch
+from fireiron.language.tree import Context, Draft, Mismatch
 from fireiron.spec import MoveSpec, Spec
 from fireiron.values.document import called
 from fireiron.values.machine import Architecture
@@ -54,9 +54,9 @@ class StMatrix(MatrixCopy):
             return (Mismatch("registers", "what an instruction of the warp holds", "none"),)
         return registers_mismatch(self.maps()["src"], held)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         spread = ("dst",) if self.count < 4 else ()  # lanes beyond the last matrix repeat addresses, which are not used
-        return statements_by_lanes(self, spec, context, self.maps(), spread, vectors=(2, 8))
+        return statements_by_lanes(self, spec, draft, self.maps(), spread, vectors=(2, 8))
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         source = printer.registers(statement, 0)

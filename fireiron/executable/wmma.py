@@ -30,7 +30,7 @@ from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt
 from fireiron.ir.fragments import forms_of, fragment_type, maps_of, order_of, role
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Braces, Item, Printer
-from fireiron.language.tree import Context, Executable, Mismatch
+from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import InitSpec, MatMulSpec, MoveSpec, Spec
 from fireiron.values.document import called
 from fireiron.values.expr import Expr, constant
@@ -65,8 +65,8 @@ class MmaSync(Executable):
             *_product_mismatch(spec, memory, architecture),
         )
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, context, maps_of(spec.memories[0]))
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, draft, maps_of(spec.memories[0]))
 
     def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
         return fragment_type(kernel, buffer)
@@ -135,12 +135,12 @@ class MatrixSync(Executable):
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         return self.mismatches(spec, context.architecture) or _fragments_mismatch(spec, spec.operands[self.inner], context)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         matrix = spec.operands[self.outer]
         _require_whole(spec, self, matrix)
         width = max(POINTER_BYTES // (2 if matrix.dtype.bits == 8 else 1) // matrix.dtype.bytes, 1)
-        maps = dict.fromkeys(spec.operands, _map_of(spec.operands[self.inner], context))
-        return statements_by_lanes(self, spec, context, maps, (self.outer,), vectors=(1, width) if self.store else (width, 1))
+        maps = dict.fromkeys(spec.operands, _map_of(spec.operands[self.inner], draft))
+        return statements_by_lanes(self, spec, draft, maps, (self.outer,), vectors=(1, width) if self.store else (width, 1))
 
     def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
         return fragment_type(kernel, buffer)
@@ -185,8 +185,8 @@ class FillFragment(Executable):
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         return self.mismatches(spec, context.architecture) or _fragments_mismatch(spec, spec.operands["dst"], context)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, context, {"dst": _map_of(spec.operands["dst"], context)})
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, draft, {"dst": _map_of(spec.operands["dst"], draft)})
 
     def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
         return fragment_type(kernel, buffer)

@@ -93,6 +93,13 @@ class Access:
         """Elements per dimension."""
         return tuple(_extent(modes) for modes in self.modes)
 
+    @property
+    def reach(self) -> tuple[int, ...]:
+        """The largest offset of an element from `base`, per dimension."""
+        if self.points:
+            return tuple(max(offsets) for offsets in zip(*self.points, strict=True))
+        return tuple(offsets[-1] for offsets in _offsets(self.modes))
+
     def elements(self) -> tuple[tuple[int, ...], ...]:
         """Offsets from `base` of all elements: as an instruction numbers them, else the first dimension fastest."""
         return self.points or _elements(self.modes)
@@ -145,6 +152,12 @@ def _extent(modes: tuple[Mode, ...]) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _elements(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    return tuple(point[::-1] for point in itertools.product(*reversed(_offsets(modes))))
+
+
+@functools.lru_cache(maxsize=4096)
+def _offsets(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """The offsets of a tile's elements along each dimension, in ascending order of the modes' digits."""
     axes = []
     for dim in modes:
         offsets = [0]
@@ -152,8 +165,8 @@ def _elements(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...
             size, stride = constant(mode.size), constant(mode.stride)
             assert size is not None and stride is not None
             offsets = [offset + index * stride for index in range(size) for offset in offsets]
-        axes.append(offsets)
-    return tuple(tuple(reversed(point)) for point in itertools.product(*reversed(axes)))
+        axes.append(tuple(offsets))
+    return tuple(axes)
 
 
 @attrs.frozen(cache_hash=True)
@@ -518,10 +531,10 @@ class SyncPoint(Stmt):
 class Kernel:
     """A whole kernel.
 
-    `grid` blocks of `threads` threads; `buffers` by name, parameters first; `symbols` are the run-time sizes, parameters
-    too. `body` is the program. `facts` are conditions on sizes that the launcher checks. `unchecked` are the reasons by
-    which a user took a check upon himself. `title` and `notes` go into the header of the printed kernel. `zeroed` names the
-    outputs that blocks add to: whoever launches sets them to zero before.
+    `grid` blocks of `threads` threads, of which tiles are dealt to the first `workers`: these run `body`. `buffers` by name,
+    parameters first; `symbols` are the run-time sizes, parameters too. `body` is the program. `facts` are conditions on sizes
+    that the launcher checks. `unchecked` are the reasons by which a user took a check upon himself. `title` and `notes` go into
+    the header of the printed kernel. `zeroed` names the outputs that blocks add to: whoever launches sets them to zero before.
     """
 
     name: str
@@ -538,11 +551,12 @@ class Kernel:
     shared_bytes: int = 0
     resident: int = 0
     zeroed: tuple[str, ...] = ()
+    workers: int = attrs.field(default=attrs.Factory(lambda kernel: kernel.threads, takes_self=True), kw_only=True)
 
     @property
     def thread(self) -> Var:
-        """The variable of a thread's number in its block."""
-        return Var(THREAD.name, 0, self.threads - 1)
+        """The variable of the number, in its block, of a thread to which tiles are dealt."""
+        return Var(THREAD.name, 0, self.workers - 1)
 
     @property
     def block(self) -> Var:
@@ -645,6 +659,10 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
     Names are bound before use and once; accesses fit their buffers and the specs; conditions are truth values; loop
     extents do not depend on the thread. With `final`, no hole and no sync point is left.
     """
+    if kernel.threads != kernel.workers:
+        raise VerificationError(
+            f"a block has {kernel.threads} threads, tiles are dealt to {kernel.workers}: no statement says what the others do"
+        )
     scope = {kernel.block, kernel.thread, *kernel.symbols}
     names = [buffer.name for buffer in kernel.buffers]
     if len(set(names)) != len(names):

@@ -9,7 +9,7 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import For, Stmt
-from fireiron.language.tree import Context
+from fireiron.language.tree import Draft
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, Var, as_expr, constant
 from fireiron.values.tensor import Cut, Dealt, Dim, Mode, View, cut, require_cut
@@ -113,16 +113,19 @@ def product(digits: list[Digit]) -> int | None:
 
 
 def loop_over(
-    spec: Spec, views: dict[str, View], digits: list[Digit], unroll: bool, context: Context, inner: tuple[Stmt, ...]
+    spec: Spec, views: dict[str, View], digits: list[Digit], unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
 ) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:
-    """Loops over digits, slowest outermost, around `inner`; the views moved to the current tile; the loop variables."""
+    """Loops over digits, slowest outermost, around `inner`; the views moved to the current tile; the loop variables.
+
+    Their names are made in `draft`, a `context.draft()` whose `expansion` then says them.
+    """
     variables = []
     for digit in digits:
         label = spec.labels[spec.dims.index(digit.dim)]
-        var = Var(context.fresh(label), 0, max(digit.size.high - 1, 0))
+        var = Var(draft.fresh(label), 0, max(digit.size.high - 1, 0))
         views = moved(views, spec, digit, var, unit=False)
         variables.append(var)
     body = inner
     for digit, var in zip(reversed(digits), reversed(variables), strict=True):
-        body = (For(var, digit.size, body, unroll, context.origin),)
+        body = (For(var, digit.size, body, unroll, draft.origin),)
     return views, body, variables

@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-import pkgutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -23,15 +22,17 @@ import attrs
 
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.language.strategy import Strategy
+from fireiron.places import is_own, library_folder
 from fireiron.spec import Init, MatMul, MatMulSpec, Move, Spec
 from fireiron.values.expr import constant
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, GL, MATRIX_ONLY, Kernel, as_architecture, bfloat16, float16, float32
 from fireiron.values.tensor import MatrixLayout
 
+LIBRARY: Final = "fireiron.strategies"
+"""The package of the strategy library."""
+
 DEFAULT_SIZES: Final = (1024, 1024, 1024)
 """M, N, K where a file names none."""
-
-_PACKAGE: Final = Path(__file__).parents[1]
 
 
 @attrs.frozen(eq=False)
@@ -48,11 +49,10 @@ class Entry:
 
 def names() -> tuple[str, ...]:
     """The names of the strategy library."""
-    try:
-        package = importlib.import_module("strategies")
-    except ImportError:
-        raise ArgumentError("the strategy library is not installed", hint="give a strategy as path.py:name") from None
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_")))
+    found = tuple(sorted(path.stem for path in library_folder().glob("[!_]*.py")))
+    if not found:
+        raise ArgumentError("the strategy library is not installed", hint="give a strategy as path.py:name")
+    return found
 
 
 def find(argument: str) -> Entry:
@@ -72,7 +72,7 @@ def find(argument: str) -> Entry:
         hint = f"did you mean {' or '.join(close)}?" if close else "a name of the library (fireiron list), or path.py:name"
         raise ArgumentError(f"no strategy is called {place!r}", legal=known, hint=hint)
     with _users_code(None, f"strategies/{place}.py"), _no_bytecode():
-        module = importlib.import_module(f"strategies.{place}")
+        module = importlib.import_module(f"{LIBRARY}.{place}")
     return _entry(argument, module, name, Path(module.__file__ or place))
 
 
@@ -187,7 +187,7 @@ def _users_code(path: Path | None, what: str) -> Iterator[None]:
         raise error.located(at=_line(error.__traceback__, path)) from None
     except (Exception, SystemExit) as error:  # a user's file may raise anything
         frames = traceback.extract_tb(error.__traceback__)
-        if _PACKAGE in Path(frames[-1].filename).parents and len(frames) > 1 and not isinstance(error, (SystemExit, SyntaxError)):
+        if is_own(frames[-1].filename) and len(frames) > 1 and not isinstance(error, (SystemExit, SyntaxError)):
             raise
         at = (
             f"{_short(error.filename)}:{error.lineno}"
@@ -201,7 +201,7 @@ def _users_code(path: Path | None, what: str) -> Iterator[None]:
 def _line(trace: TracebackType | None, path: Path | None) -> str | None:
     """The innermost line outside this package, of the user's own file if it took part."""
     frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith("<")]
-    outside = [frame for frame in frames if _PACKAGE not in Path(frame.filename).parents]
+    outside = [frame for frame in frames if not is_own(frame.filename)]
     own = [frame for frame in outside if path is not None and frame.filename == str(path.resolve())]
     chosen = (own or outside)[-1:]
     return f"{_short(chosen[0].filename)}:{chosen[0].lineno}" if chosen else None

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 
-from fireiron.ir import Access, Exec, For, Kernel, lets
+from fireiron.errors import ResourceError
+from fireiron.ir import Access, Exec, For, Kernel, execs, lets
 from fireiron.values.expr import Expr, Var, compiled, conjuncts, constant
 
 Array = Any
+
+
+MOST_POINTS = 1 << 22
+"""The most combinations of threads, loop values and elements of an access that are told apart: 16 times what the registers of a
+block of 1024 threads hold, and a fraction of a second of NumPy's time."""
 
 
 @attrs.frozen
@@ -33,7 +40,7 @@ def thread_values(kernel: Kernel) -> Mapping[str, Array]:
 
     A part of block 0's own number is 0 whatever the sizes are, so it is evaluated at their least values.
     """
-    values: dict[str, Array] = {"thread": np.arange(kernel.threads), "block": np.zeros(1, dtype=np.int64)}
+    values: dict[str, Array] = {"thread": np.arange(kernel.workers), "block": np.zeros(1, dtype=np.int64)}
     least = {var.name: var.low for var in kernel.symbols}
     of_block = {"block"}
     for var, value in lets(kernel.body).items():
@@ -56,7 +63,8 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixe
     used = [loop for loop in loops if loop.var in needed and loop.var.name not in fixed]
     counts = {loop.var: _values(loop) for loop in used}
     static = [loop for loop in used if counts[loop.var] is not None]
-    shape = (*(counts[loop.var] or 1 for loop in static), kernel.threads)
+    shape = (*(counts[loop.var] or 1 for loop in static), kernel.workers)
+    require_few(math.prod(shape), static)
     rank = len(shape)
     for axis, loop in enumerate(static):
         values[loop.var.name] = np.arange(shape[axis]).reshape([-1 if other == axis else 1 for other in range(rank)])
@@ -68,6 +76,25 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixe
             inner[var.name] = np.asarray(compiled(value)({**values, **inner}))
     values |= inner
     return Grid(values, shape)
+
+
+def require_few(points: int, loops: Sequence[For]) -> None:
+    """Refuse to enumerate more than `MOST_POINTS`: a block that does so much in one statement is no good kernel either."""
+    if points > MOST_POINTS:
+        inside = f" (loops: {', '.join(f'{loop.var} of {loop.extent}' for loop in loops)})" if loops else ""
+        raise ResourceError(
+            f"the threads of a block touch {points} elements in one statement, of which each is compared with the others{inside}",
+            legal=f"at most {MOST_POINTS}",
+            at=next((loop.origin for loop in reversed(loops)), None),
+            hint="smaller tiles for Block",
+        )
+
+
+def require_small(kernel: Kernel) -> None:
+    """Refuse statements that take too many elements at once, before anything lists them: those of all threads, or of a unit together."""
+    for statement, _ in execs(kernel.body):
+        for access in statement.accesses:
+            require_few(math.prod(access.shape) * (1 if statement.collective else kernel.workers), ())
 
 
 def _values(loop: For) -> int | None:

@@ -271,7 +271,7 @@ class _Solver:
         kernel, access = self.kernel, touch.access
         grid = grid_of(kernel, touch.loops, needed_variables(kernel, touch.statement, access) | set(kept))
         mask = active_mask(touch.statement, grid)
-        thread = np.broadcast_to(np.arange(kernel.threads), grid.shape)[mask]
+        thread = np.broadcast_to(np.arange(kernel.workers), grid.shape)[mask]
         thread = thread // 32 * 32 if access.spread else thread
         prefix: Any = 0
         for var in kept:
@@ -285,7 +285,7 @@ class _Solver:
         low, high = np.tile(thread, keys.size // max(thread.size, 1)), None
         if getattr(touch.statement.instruction, "collective", False) or touch.statement.collective:
             unique = np.unique(keys)
-            return unique, np.zeros_like(unique), np.full_like(unique, kernel.threads - 1)
+            return unique, np.zeros_like(unique), np.full_like(unique, kernel.workers - 1)
         order = np.argsort(keys, kind="stable")
         keys, low = keys[order], low[order]
         starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1]))) if keys.size else np.zeros(0, dtype=np.int64)

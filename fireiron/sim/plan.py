@@ -37,17 +37,17 @@ class Operand:
     """One access of a statement, as functions of the environment; read and write of an output are two operands.
 
     `conditions` hold for all of its elements, `parts` are those of its `pieces` where these differ, and `part_of` the piece of each
-    element. An access without pieces is touched inside its bounds.
+    element. An access without pieces is touched inside its bounds. `vectors` are the pieces of several elements.
     """
 
     def __init__(
-        self, plan: Plan, access: Access, conditions: Iterable[Expr], write: bool, scope: _Scope, pieces: tuple[Piece, ...] = ()
+        self, plan: Plan, access: Access, rank: int, conditions: Iterable[Expr], write: bool, scope: _Scope, pieces: tuple[Piece, ...] = ()
     ) -> None:
         buffer = plan.buffers[access.buffer]
         self.access, self.buffer, self.write = access, buffer, write
         elements = access.elements()
         self.count = len(elements)
-        self.tile = access.shape
+        self.tile = access.shape[:rank]  # of the spec's view, which may stand at fixed coordinates of a buffer with more dimensions
         self.offsets = [np.array([element[dim] for element in elements]) for dim in range(len(access.base))]
         self.sizes = tuple(plan.number(size) for size in buffer.tensor.shape)
         self.base = tuple(map(compiled, access.base))
@@ -58,6 +58,7 @@ class Operand:
         self.conditions = tuple(compiled(condition) for condition in conditions)
         self.parts = tuple(compiled(condition) for condition in tested) if len(tested) > 1 else ()
         self.part_of = np.array([tested.index(piece.condition) for piece in pieces for _ in range(piece.width)])
+        self.vectors = tuple(piece for piece in pieces if piece.width > 1)
         storage = access.storage or buffer.storage
         self.digits = tuple(contribution(modes) for modes in storage.dims)
         self.swizzle = None if storage.swizzle is None else compiled(swizzled(ADDRESS, storage.swizzle))
@@ -107,16 +108,17 @@ class Site:
         late = () if isinstance(self.accumulate, bool) else (statement.accumulate,)
         pieces = statement.pieces or ((),) * len(statement.accesses)
         for (name, access), parts in zip(statement.operands.items(), pieces, strict=True):
+            rank = len(statement.spec.operands[name].dims)
             if name in statement.spec.outputs:
-                read = Operand(plan, access, (*active, *late), False, scope, parts)
-                self.outputs.append((name, Operand(plan, access, active, True, scope, parts), read))
+                read = Operand(plan, access, rank, (*active, *late), False, scope, parts)
+                self.outputs.append((name, Operand(plan, access, rank, active, True, scope, parts), read))
                 self.outputs[-1][1].adds = statement.atomic
             else:
-                self.inputs.append((name, Operand(plan, access, active, False, scope, parts)))
+                self.inputs.append((name, Operand(plan, access, rank, active, False, scope, parts)))
         self.active = tuple(map(compiled, active))
         self.scratch = None
         if statement.scratch is not None:
-            self.scratch = Operand(plan, scratch_access(statement.scratch), active, True, scope)
+            self.scratch = Operand(plan, scratch_access(statement.scratch), 1, active, True, scope)
         self.atomic = statement.atomic
         self.lane_maps = dict(zip(statement.operands, statement.lane_maps, strict=False))
         self.multiply_add = not self.lane_maps and _is_multiply_add(statement)

@@ -39,7 +39,7 @@ class Run:
 
     def in_step(self) -> None:
         """Execute all threads of a block together."""
-        group = self.group(np.arange(self.plan.kernel.threads))
+        group = self.group(np.arange(self.plan.kernel.workers))
         for event, env in self.body(self.plan.nodes, group.environment, group):
             if isinstance(event, Barrier):
                 self.pass_barrier([group], event)

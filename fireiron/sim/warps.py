@@ -24,7 +24,7 @@ class Warps:
 
     def __init__(self, run: Run, order: random.Random) -> None:
         self.run_, self.order = run, order
-        threads = np.arange(run.plan.kernel.threads)
+        threads = np.arange(run.plan.kernel.workers)
         self.warps = [run.group(threads[start : start + 32]) for start in range(0, threads.size, 32)]
 
     def run(self) -> None:

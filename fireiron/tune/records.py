@@ -22,6 +22,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, FireironError, StoreError
 from fireiron.language.strategy import Strategy
+from fireiron.places import library_folder
 from fireiron.spec import Spec
 from fireiron.tune.record import FORMAT, KINDS, Record, describe, spec_of, strategy_hash
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, Architecture, as_architecture
@@ -461,11 +462,8 @@ def _size_word(size: int | str, asked: Mapping[str, Any]) -> str:
 
 
 def _shipped() -> tuple[Path, ...]:
-    from importlib.util import find_spec
-
-    package = find_spec("strategies")
-    folders = [Path(place) / "records" for place in (package.submodule_search_locations or ())] if package else []
-    return tuple(folder for folder in folders if folder.is_dir())
+    folder = library_folder() / "records"
+    return (folder,) if folder.is_dir() else ()
 
 
 def record_files(*paths: str | Path) -> tuple[Path, ...]:
