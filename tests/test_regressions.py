@@ -362,7 +362,7 @@ def test_parts_of_k_without_any_k_write_zeros(k):
     chain = MatMul.tile(8, 8).to(Block).split_k(4, Warp, 4).split(1).tile(4, 4).to(Lane).tile(1, 1).done()
     program = kernel(chain, 8, 8, k).program()
     right(program, 8, 8, k)
-    before, _, assignment = program.cuda.partition("p_sh[warp")
+    before, _, assignment = program.cuda.partition("          p_sh_target[")
     assert "fmaf(" in assignment and "if (warp" not in before and (k >= 16 or ": 0.0f" in assignment)
 
 

@@ -61,15 +61,16 @@ class Addresses:
         self.bases: dict[tuple[str, Expr, bool], str] = {}
         self.swizzles: dict[Expr, Var] = {}
         self.splits: dict[Expr, tuple[Expr, Expr]] = {}
-        self.looped = frozenset(self._in_loops())
+        self.repeated = frozenset(self._repeated())
 
-    def _in_loops(self) -> set[tuple[str, Expr]]:
-        """The bases of what is touched in loops."""
+    def _repeated(self) -> set[tuple[str, Expr]]:
+        """The bases that are printed in loops, or several times in a statement."""
         found = set()
         for statement, loops in execs(self.kernel.body):
-            for access in statement.accesses if loops else ():
+            for position, access in enumerate(statement.accesses):
                 buffer = self.kernel.buffer(access.buffer)
-                if not buffer.memory.private:
+                several = bool(statement.pieces) and len(statement.pieces[position]) > 1
+                if (loops or several) and not buffer.memory.private:
                     found.add((buffer.name, self.split(buffer.address(access, access.elements()[0]))[0]))
         return found
 
@@ -112,7 +113,7 @@ class Addresses:
         index = buffer.address(access, offset)
         if not buffer.memory.private:
             base, rest = self.split(index)
-            if (buffer.name, base) in self.looped and not _plain(base):
+            if (buffer.name, base) in self.repeated and not _plain(base):
                 return self._base(buffer, base, access.write), rest, buffer
         return buffer.name, index, buffer
 
@@ -131,7 +132,7 @@ class Addresses:
         buffer = self.kernel.buffer(access.buffer)
         size = buffer.dtype.bytes
         base, rest = self.split(buffer.address(access, offset))
-        if (buffer.name, base) not in self.looped or _plain(base):
+        if (buffer.name, base) not in self.repeated or _plain(base):
             base, rest = ZERO, base + rest
         key = (buffer.name, base, True)
         if key not in self.bases:
