@@ -27,7 +27,7 @@ from fireiron.lower.pipeline import pipeline
 from fireiron.lower.synchronize import synchronize
 from fireiron.lower.vectorize import vectorize
 from fireiron.lower.wait import wait
-from fireiron.lower.walk import Grown, grow_tree, prune, walk
+from fireiron.lower.walk import RESERVED, Grown, grow_tree, prune, walk
 from fireiron.spec import Spec
 from fireiron.values.expr import constant, is_cuda_name
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, SH, Architecture, as_architecture
@@ -74,8 +74,10 @@ class Program:
         """The program of a bound strategy; tunables without a value take the first legal combination."""
         target = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
         assert strategy.spec is not None
-        if name is not None and not is_cuda_name(name):
-            raise ArgumentError("the name of a kernel must be an identifier, and no keyword of C++", got=name)
+        if name is not None and not (is_cuda_name(name) and name not in RESERVED | {"main"} and not name.startswith("__")):
+            raise ArgumentError(
+                "the name of a kernel must be an identifier that means nothing else in CUDA C++", got=name, legal="my_kernel"
+            )
         if not isinstance(instructions, tuple) or not all(isinstance(one, Executable) for one in instructions):
             raise ArgumentError("instructions must be a tuple of executables", got=instructions, legal="(Mine(), *INSTRUCTIONS)")
         label = name or strategy.spec.title.lower()

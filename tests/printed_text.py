@@ -120,6 +120,7 @@ EMULATED = {
         f"ptx::movmatrix({asm.out(asm.operands[0])[1:-1]}, {asm.value(asm.operands[1])})"
     ),
     r"cp\.async\.(c[ag])\.shared\.global": _cp_async,
+    r"bar\.sync": lambda asm: f"ptx::bar_sync({asm.value(asm.operands[0])}, {asm.value(asm.operands[1])})",
     r"cp\.async\.commit_group": lambda asm: "ptx::cp_async_commit_group()",
     r"cp\.async\.wait_group": lambda asm: f"ptx::cp_async_wait_group({asm.value(asm.operands[0])})",
 }

@@ -54,21 +54,23 @@ class Addresses:
     def __init__(self, kernel: Kernel, names: Names) -> None:
         self.kernel, self.names = kernel, names
         self.fixed = frozenset({kernel.block, kernel.thread, *kernel.symbols, *(one.var for one in kernel.body if isinstance(one, Let))})
+        self.sizes = frozenset(kernel.symbols)
         self.declared: list[Text] = []
         self.turns: list[Turns] = []
         self.used: set[Var] = set()
         self.bases: dict[tuple[str, Expr, bool], str] = {}
         self.swizzles: dict[Expr, Var] = {}
         self.splits: dict[Expr, tuple[Expr, Expr]] = {}
-        self.looped = frozenset(self._in_loops())
+        self.repeated = frozenset(self._repeated())
 
-    def _in_loops(self) -> set[tuple[str, Expr]]:
-        """The bases of what is touched in loops."""
+    def _repeated(self) -> set[tuple[str, Expr]]:
+        """The bases that are printed in loops, or several times in a statement."""
         found = set()
         for statement, loops in execs(self.kernel.body):
-            for access in statement.accesses if loops else ():
+            for position, access in enumerate(statement.accesses):
                 buffer = self.kernel.buffer(access.buffer)
-                if not buffer.memory.private:
+                several = bool(statement.pieces) and len(statement.pieces[position]) > 1
+                if (loops or several) and not buffer.memory.private:
                     found.add((buffer.name, self.split(buffer.address(access, access.elements()[0]))[0]))
         return found
 
@@ -81,13 +83,18 @@ class Addresses:
     def _parts(self, address: Expr) -> tuple[Expr, Expr]:
         if not isinstance(address, Sum):
             return (address, ZERO) if address.variables() and address.variables() <= self.fixed else (ZERO, address)
-        base = tuple(term for term in address.terms if all(atom.variables() <= self.fixed for atom in term[0]))
+        base = tuple(term for term in address.terms if self._belongs_to_thread(term[0]))
         if not base:
             return ZERO, address
         total: Expr = ZERO
         for term in base:
             total = total + _product(term)
         return total, address - total
+
+    def _belongs_to_thread(self, atoms: tuple[Expr, ...]) -> bool:
+        """Whether a term is what block and thread decide; sizes alone may be a part of what a loop adds, `(k + 1) * N`."""
+        variables = frozenset().union(*(atom.variables() for atom in atoms))
+        return variables <= self.fixed and not variables <= self.sizes
 
     # ------------------------------------------------------------------------------------------ texts
 
@@ -106,7 +113,7 @@ class Addresses:
         index = buffer.address(access, offset)
         if not buffer.memory.private:
             base, rest = self.split(index)
-            if (buffer.name, base) in self.looped and not _plain(base):
+            if (buffer.name, base) in self.repeated and not _plain(base):
                 return self._base(buffer, base, access.write), rest, buffer
         return buffer.name, index, buffer
 
@@ -125,7 +132,7 @@ class Addresses:
         buffer = self.kernel.buffer(access.buffer)
         size = buffer.dtype.bytes
         base, rest = self.split(buffer.address(access, offset))
-        if (buffer.name, base) not in self.looped or _plain(base):
+        if (buffer.name, base) not in self.repeated or _plain(base):
             base, rest = ZERO, base + rest
         key = (buffer.name, base, True)
         if key not in self.bases:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fireiron.ir.text import Block, If, Item, Noted
+from fireiron.ir.text import Braces, If, Item, Noted
 from fireiron.values.document import Chain, Joined, Text, laid_out
 
 WIDTH = 120
@@ -25,7 +25,7 @@ def lines_of(items: Iterable[Item], depth: int = 0) -> list[str]:
 def _item(item: Item, depth: int) -> list[str]:
     if isinstance(item, If):
         return _block(Joined(("if (", _all(item.conditions), ")")), item.body, depth)
-    if isinstance(item, Block):
+    if isinstance(item, Braces):
         lines = _block(item.head, item.body, depth)
         return [item.pragma, *lines] if item.pragma else lines
     if isinstance(item, Noted):

@@ -10,7 +10,7 @@ import attrs
 from fireiron.cuda.expressions import document, expression, is_wide
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Exec, Kernel
-from fireiron.ir.text import Block, Item
+from fireiron.ir.text import Braces, Item
 from fireiron.spec import MatMulSpec
 from fireiron.values.document import Assignment, Joined, Text
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, constant
@@ -40,7 +40,7 @@ class _MicroKernel:
                     hint=f"{name.split('_')[0]}_at(...) gives an element in any storage",
                 )
             lines += declaration
-        return [Block("", (*lines, *text.strip("\n").split("\n")))]
+        return [Braces("", (*lines, *text.strip("\n").split("\n")))]
 
     def _text(self, value: Expr) -> str:
         self.use(value)

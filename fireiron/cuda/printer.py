@@ -10,7 +10,7 @@ from fireiron.cuda.lines import guarded
 from fireiron.cuda.micro_kernel import micro_kernel
 from fireiron.cuda.types import carrier, converted, literal, zero
 from fireiron.ir import Access, Buffer, Exec, Kernel, Piece
-from fireiron.ir.text import Block, Copy, Function, Item, Registers
+from fireiron.ir.text import Braces, Copy, Function, Item, Registers
 from fireiron.values.document import Assignment, Call, Choice, Joined, Text
 from fireiron.values.expr import FALSE, TRUE, Const, Expr, all_of, conjuncts
 from fireiron.values.machine import DType
@@ -171,7 +171,7 @@ class KernelPrinter:
             one = converted(f"piece[{lane}]", held, dtype)
             value = one if write.width == 1 else f"*reinterpret_cast<const {carrier(dtype, write.width)}*>(&piece[{lane}])"
             items.append(self._under(write.condition, Assignment(self._target(target, write), value)))
-        return Block("", tuple(items))
+        return Braces("", tuple(items))
 
     def _under(self, condition: Expr, line: Text) -> Item:
         return line if condition == TRUE else guarded(self.conditions(conjuncts(condition)), (line,))

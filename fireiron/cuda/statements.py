@@ -30,7 +30,7 @@ from fireiron.ir import (
     substituted,
     unknown,
 )
-from fireiron.ir.text import Block, Function, Item, Noted
+from fireiron.ir.text import Braces, Function, Item, Noted
 from fireiron.values.document import Assignment
 from fireiron.values.expr import INT_MAX, Const, Expr, conjuncts, constant
 
@@ -180,11 +180,11 @@ class Statements:
         unroll = statement.unroll or self._indexes_registers(statement)
         body = self._unrolled(statement) if unroll else self._running(statement)
         if statement.extent == Const(1):
-            return [Block("", (f"const int {statement.var} = 0;", *body))]
+            return [Braces("", (f"const int {statement.var} = 0;", *body))]
         name, kind = statement.var.name, _integer(statement.extent.high)
         self.printer.addresses.used |= statement.extent.variables()
         head = f"for ({kind} {name} = 0; {name} < {operand(statement.extent, Binds.SUM)}; ++{name})"
-        return [Block(head, tuple(body), "#pragma unroll" if unroll else "")]
+        return [Braces(head, tuple(body), "#pragma unroll" if unroll else "")]
 
     def _unrolled(self, loop: For) -> list[Item]:
         return self._list(loop.body)

@@ -11,7 +11,7 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.ir import Exec, Hole, Stmt, filled
 from fireiron.ir.lanes import LaneMap
-from fireiron.ir.text import Block, Item, Registers
+from fireiron.ir.text import Braces, Item, Registers
 from fireiron.language.dividing import divide, loop_over
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import MoveSpec, Spec
@@ -159,7 +159,7 @@ def with_registers(items: Sequence[Item], *operands: Registers) -> Sequence[Item
         return items
     before = [item for one in operands for item in one.before]
     after = [item for one in operands for item in one.after]
-    return [Block("", (*before, *items, *after))]
+    return [Braces("", (*before, *items, *after))]
 
 
 # ---------------------------------------------------------------------------------------------- copies of matrices

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fireiron.ir import Exec
-from fireiron.ir.text import Block, Item, Printer
+from fireiron.ir.text import Braces, Item, Printer
 from fireiron.values.document import Assignment, Call, Choice, Joined, Text, in_parentheses
 from fireiron.values.expr import FALSE, TRUE
 from fireiron.values.machine import DType, float16
@@ -64,7 +64,7 @@ def stored_pair(printer: Printer, statement: Exec, name: str, value: Text) -> Se
     low, high = _named(dtype, "__low2half", "__low2bfloat16"), _named(dtype, "__high2half", "__high2bfloat16")
     first, second = (printer.place(access, offset) for offset in access.elements())
     return [
-        Block(
+        Braces(
             "",
             (
                 Assignment(f"const {_kind(dtype)} pair", value),

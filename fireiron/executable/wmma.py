@@ -29,7 +29,7 @@ from fireiron.executable.by_lanes import (
 from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt
 from fireiron.ir.fragments import forms_of, fragment_type, maps_of, order_of, role
 from fireiron.ir.lanes import LaneMap
-from fireiron.ir.text import Block, Item, Printer
+from fireiron.ir.text import Braces, Item, Printer
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import InitSpec, MatMulSpec, MoveSpec, Spec
 from fireiron.values.document import called
@@ -163,7 +163,7 @@ def _truncated(target: str, buffer: Buffer) -> list[Item]:
     if buffer.dtype != tf32:
         return []
     kept = "element = __uint_as_float(__float_as_uint(element) & 0xffffe000u);"
-    return [Block(f"for (float& element : {target}.x)", (kept,))]
+    return [Braces(f"for (float& element : {target}.x)", (kept,))]
 
 
 @attrs.frozen

@@ -39,7 +39,7 @@ class Function:
 
 
 @attrs.frozen
-class Block:
+class Braces:
     """Items in braces behind a head such as `for (...)`; a single line needs no braces. `pragma` stands in front of it."""
 
     head: Text
@@ -63,7 +63,7 @@ class Noted:
     note: str
 
 
-Item: TypeAlias = "str | Doc | Block | If | Noted"
+Item: TypeAlias = "str | Doc | Braces | If | Noted"
 """A line of text, or a block of items."""
 
 

@@ -39,7 +39,8 @@ RESERVED = frozenset(_CONTRACT | _VECTORS | {
     "blockDim", "gridDim", "piece", "pair", "index_0", "index_1", "index_2", "index_3", "held_register",
     "shared_address", "nvcuda", "NULL", "INFINITY", "NAN",
 })  # fmt: skip
-"""Names that generated code must not bind: C++ keywords and what the printer uses itself."""
+"""Names that generated code must not bind: C++ keywords, what the printer uses itself, and macros of the headers that nvcc reads
+(NVRTC has no INFINITY and no NAN: the printer makes such constants of their bits)."""
 
 
 @attrs.frozen

@@ -80,6 +80,7 @@ struct Group {
 std::vector<Thread> threads;
 std::vector<Group> warps;
 Group block;
+std::map<int, Group> named;  // barriers by number, each with the threads that have come
 Thread* current;
 size_t frame_bytes;  // of a stack, that the kernel takes at most and that are poisoned
 size_t stack_bytes;
@@ -658,6 +659,22 @@ void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operan
     land(copy);
   else
     current->issued.push_back(copy);
+}
+
+// As many threads as the barrier counts wait for each other, wherever the last of them comes from.
+void bar_sync(Operand number, Operand count, int line)
+{
+  Group& group = named[static_cast<int>(number.bits)];
+  group.members.push_back(current);
+  current->stop = Stop::block_barrier;
+  current->what = "bar.sync";
+  current->line = line;
+  if (group.members.size() == count.bits) {
+    require_same_place(group, "named barrier");
+    release(group);
+    group.members.clear();
+  }
+  leave(*current);
 }
 
 void cp_async_commit_group()

@@ -194,6 +194,7 @@ void ldmatrix(bool transposed, Operands d, Operand address, int line = __builtin
 void stmatrix(bool transposed, Operand address, Operands values, int line = __builtin_LINE());
 void movmatrix(Operand d, Operand a, int line = __builtin_LINE());
 void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operand source_size);
+void bar_sync(Operand number, Operand count, int line = __builtin_LINE());
 void cp_async_commit_group();
 void cp_async_wait_group(Operand pending);
 
