@@ -213,7 +213,7 @@ def test_threads_beyond_the_last_part_of_k_are_idle():
 MASKS = (lambda u: (u & ~7) + (7 - u % 8), lambda u: (~7 & u) + ((u & 7) ^ 3), "(uid & ~7) + ((uid & 7) ^ 5)", "(uid & -8) + (7 - uid % 8)")
 
 
-@pytest.mark.parametrize("permutation", MASKS, ids=str)
+@pytest.mark.parametrize("permutation", MASKS, ids=range(len(MASKS)))
 def test_masks_that_clear_bits(permutation):
     chain = MatMul.tile(8, 8).to(Block).swizzle(permutation).then(INNER)
     assert Strategy.from_json(chain.to_json()) == chain

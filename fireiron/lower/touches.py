@@ -106,7 +106,10 @@ class Touches:
     # ------------------------------------------------------------------------------------------ places
 
     def places(self, touch: Touch, fixed: Mapping[str, int] = {}) -> tuple[Grid, Array, Array]:
-        """The grid, the places (along the grid's axes and a last one for the pieces of the access), and which of them are touched."""
+        """The grid, the places along the grid's axes and a last one for the pieces of the access, and which of them are touched.
+
+        What lies beyond the end of a shared buffer is not: a check proves that a condition keeps every thread from it.
+        """
         kernel, access = self.kernel, touch.access
         grid = grid_of(kernel, touch.loops, self.needed(touch), fixed)
         buffer = kernel.buffer(access.buffer)
@@ -124,7 +127,11 @@ class Touches:
         else:
             places = self._numbered(buffer.name, coordinates)
         shape = (*grid.shape, places.shape[-1])
-        return grid, np.broadcast_to(places, shape), active_mask(touch.statement, grid)
+        mask = active_mask(touch.statement, grid)[..., None]
+        if buffer.memory == SH:
+            end = (buffer.offset + buffer.bytes) // self.granule
+            mask = mask & (places < end) if places.size and places.max() >= end else mask
+        return grid, np.broadcast_to(places, shape), np.broadcast_to(mask, shape)
 
     def _numbered(self, name: str, coordinates: Sequence[Array]) -> Array:
         """Elements of an array in global memory by their coordinates in block 0, which reach from 0 to little beyond a tile."""
@@ -160,8 +167,8 @@ class Touches:
 
     def times(self, touch: Touch) -> int:
         """How often threads touch places in all."""
-        _, places, mask = self._located(touch)
-        return int(int(mask.sum()) * places.shape[-1])
+        _, _, mask = self._located(touch)
+        return int(mask.sum())
 
     def keys(self, touch: Touch, kept: tuple[Var, ...], later: Var | None = None) -> tuple[Array, Array, int]:
         """A key and a thread for each time that a thread touches a place, in the order of threads; and how many keys there may be."""
@@ -178,8 +185,8 @@ class Touches:
         threads = np.broadcast_to(np.arange(self.kernel.workers, dtype=np.int16).reshape(-1, *(1,) * (keys.ndim - 1)), keys.shape)
         if mask.all():
             return keys.ravel(), threads.ravel(), rows * room
-        kept_ones = np.broadcast_to(np.moveaxis(mask, -1, 0)[..., None], keys.shape)
-        return keys[kept_ones], threads[kept_ones], rows * room
+        touched = np.broadcast_to(np.moveaxis(mask, -2, 0), keys.shape)
+        return keys[touched], threads[touched], rows * room
 
     def _located(self, touch: Touch) -> tuple[Grid, Array, Array]:
         if id(touch) not in self._places:
