@@ -374,9 +374,8 @@ class Min(Binary):
     """The smaller of two values."""
 
     def __attrs_post_init__(self) -> None:
-        set_range(
-            self, min(self.left.low, self.right.low), min(self.left.high, self.right.high), math.gcd(self.left.factor, self.right.factor)
-        )
+        low, high = min(self.left.low, self.right.low), min(self.left.high, self.right.high)
+        set_range(self, low, high, math.gcd(self.left.factor, self.right.factor))
 
 
 @node
