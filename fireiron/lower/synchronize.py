@@ -260,8 +260,9 @@ class _Solver:
         """The places at which two accesses meet in several threads, or while one is under way; least and greatest thread of each."""
         shared = self.touches.needed(x) & self.touches.needed(y)
         kept = tuple(var for var in outer if var in shared)
-        left = self.touches.footprint(x, kept)
-        right = self.touches.footprint(y, kept, None if later is None else later.var)
+        granule = self.touches.granule(x, y)
+        left = self.touches.footprint(x, granule, kept)
+        right = self.touches.footprint(y, granule, kept, None if later is None else later.var)
         keys, low, high = left.met(right)
         if not x.under_way:
             several = low != high
@@ -278,7 +279,8 @@ class _Solver:
         if any(loop.var not in needed or (loop.period and loop.extent.high > loop.period) for loop in varying):
             return True
         kept = tuple(var for var in outer if var in needed)
-        return bool(self.touches.footprint(touch, kept).keys.size < self.touches.times(touch))
+        granule = self.touches.granule(touch)
+        return bool(self.touches.footprint(touch, granule, kept).keys.size < self.touches.times(touch, granule))
 
     def _behind_commit(self, hazard: Hazard, commits: Sequence[int]) -> Hazard:
         """For a copy that may be under way: only positions behind the commit of its group, where it can be waited for."""
@@ -338,7 +340,7 @@ class _Solver:
             place = int(np.flatnonzero(low // narrower != high // narrower)[0])
         verbs = ["writes" if touch.access.write else "reads" for touch in (x, y)]
         places = [f"{touch.statement.spec} at {touch.access.origin or 'an unknown line'}" for touch in (x, y)]
-        address = self.touches.named(x, int(keys[place]))
+        address = self.touches.named(x, int(keys[place]), self.touches.granule(x, y))
         return f"thread {low[place]} {verbs[0]} {address} ({places[0]}), thread {high[place]} {verbs[1]} it ({places[1]})"
 
 
