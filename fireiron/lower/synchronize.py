@@ -160,7 +160,7 @@ class _Solver:
 
     def _loop(self, loop: For, loops: tuple[For, ...]) -> tuple[For, Summary]:
         """A loop with barriers; those inside count for what stands around it only if it surely runs."""
-        inner, summary = self.solve(loop.body, (*loops, loop), True)
+        inner, summary = self.solve(loop.body, (*loops, loop), loop.extent.high > 1)
         if loop.period and summary.barrier:
             summary = _at_the_ends(summary, loop)
         runs = loop.extent.low >= 1
@@ -202,7 +202,7 @@ class _Solver:
             for i in range(count):
                 for j in range(count):
                     positions = frozenset((*range(i + 1, count + 1), *range(j + 1))) if j <= i else everywhere
-                    middle = (*range(i + 1, count), *range(j)) if j <= i else ()
+                    middle = (*range(i + 1, count), *range(j)) if j <= i else range(count)
                     hazards += self._between(found.summaries, i, j, middle, positions, outer[:-1], loops[-1])
         return hazards
 
@@ -218,18 +218,13 @@ class _Solver:
     ) -> Iterable[Hazard]:
         """The hazards between two items of a list that no barrier in the items between them meets."""
         passed = max((summaries[k].barrier for k in middle), default=0)
-        if passed == len(self.scopes):
-            return
         before, behind = summaries[i], summaries[j]
-        for x in before.last[-1]:
-            for y in behind.first[-1]:
-                if not self._may_conflict(x, y):
-                    continue
-                scope = self._scope(x, y, outer)
-                if scope is None or scope < passed or x not in before.last[scope] or y not in behind.first[scope]:
-                    continue
-                later = carried is not None and carried.period and not self._meets_next(x, y, outer, carried)
-                yield Hazard(frozenset(range(len(summaries) + 1)) if later else positions, scope, x, y, i)
+        for scope in range(passed, len(self.scopes)):
+            for x in before.last[scope]:
+                for y in behind.first[scope]:
+                    if self._may_conflict(x, y) and self._scope(x, y, outer) == scope:
+                        later = carried is not None and carried.period and not self._meets_next(x, y, outer, carried)
+                        yield Hazard(frozenset(range(len(summaries) + 1)) if later else positions, scope, x, y, i)
 
     def _may_conflict(self, x: Touch, y: Touch) -> bool:
         return (x.access.write or y.access.write) and not (x.atomic and y.atomic) and self.touches.may_overlap(x, y)
@@ -266,7 +261,7 @@ class _Solver:
         if not x.under_way:
             several = low != high
             keys, low, high = keys[several], low[several], high[several]
-        alone = x.statement is y.statement and x.access is y.access
+        alone = x is y
         if keys.size and alone and (x.access.spread or x.under_way) and not self._repeats(x, outer):
             return keys[:0], low[:0], high[:0]
         return keys, low, high
@@ -353,15 +348,25 @@ def _exposed(parts: Iterable[tuple[tuple[Touch, ...], bool]]) -> tuple[Touch, ..
 
 
 def _at_the_ends(summary: Summary, loop: For) -> Summary:
-    """What of a pipelined loop is exposed: before its first barrier the first iteration, behind its last one the last."""
+    """What of a pipelined loop is exposed: before its first barrier the first iteration, behind its last one the last.
+
+    Of a scope of which no barrier runs in each iteration, all of them are.
+    """
     end = constant(loop.extent)
-    early = {touch: _at(touch, loop.var, 0) for touch in summary.first[-1]}
-    late = {touch: touch if end is None else _at(touch, loop.var, end - 1) for touch in summary.last[-1]}
+    early = {touch: _at(touch, loop.var, 0) for touches in summary.first[: summary.barrier] for touch in touches}
+    late = {
+        touch: touch if end is None else _at(touch, loop.var, end - 1) for touches in summary.last[: summary.barrier] for touch in touches
+    }
     return attrs.evolve(
         summary,
-        first=tuple(tuple(early.get(touch, touch) for touch in touches) for touches in summary.first),
-        last=tuple(tuple(late.get(touch, touch) for touch in touches) for touches in summary.last),
+        first=_replaced(summary.first, early, summary.barrier),
+        last=_replaced(summary.last, late, summary.barrier),
     )
+
+
+def _replaced(exposed: Exposed, others: Mapping[Touch, Touch], scopes: int) -> Exposed:
+    """Other touches in their places, for the narrowest scopes."""
+    return (*(tuple(others[touch] for touch in touches) for touches in exposed[:scopes]), *exposed[scopes:])
 
 
 def _at(touch: Touch, var: Var, value: int) -> Touch:
