@@ -72,7 +72,8 @@ def synchronize(kernel: Kernel) -> Kernel:
     """The kernel with barriers, sync points resolved; a `SynchronizationError` where a forbidden one is needed."""
     solver = _Solver(kernel)
     body, _ = solver.solve(kernel.body, ())
-    return attrs.evolve(kernel, body=body, ineffective=(*kernel.ineffective, *solver.ineffective))
+    ineffective = (point for point, matters in solver.wishes.values() if not matters)
+    return attrs.evolve(kernel, body=body, ineffective=(*kernel.ineffective, *ineffective))
 
 
 def scopes_of(kernel: Kernel) -> tuple[Scope, ...]:
@@ -114,7 +115,7 @@ class _Solver:
         self.kernel = kernel
         self.scopes = scopes_of(kernel)
         self.touches = Touches(kernel)
-        self.ineffective: list[SyncPoint] = []
+        self.wishes: dict[tuple[bool | None, str, str | None], tuple[SyncPoint, bool]] = {}
         self._scopes_met: dict[Any, int | None] = {}
 
     # -------------------------------------------------------------------------------------- lists, inside out
@@ -124,7 +125,7 @@ class _Solver:
         found = self._list(body, loops)
         hazards = [self._behind_commit(one, found.commits) for one in self._hazards(found, loops, carried)]
         barriers = self._placed(hazards, found)
-        self._note_ineffective(hazards, found, barriers)
+        self._note_wishes(hazards, found, barriers)
         return self._merged(found, barriers, _reasons(hazards, barriers, found.positions))
 
     def _list(self, body: Sequence[Stmt], loops: tuple[For, ...]) -> _List:
@@ -285,12 +286,10 @@ class _Solver:
 
     # -------------------------------------------------------------------------------------- where barriers stand
 
-    def _placed(self, hazards: Sequence[Hazard], found: _List, obeyed: bool = True) -> dict[int, int]:
-        """The scope of the barrier at each position that has one; with `obeyed` false, as if nothing were asked for or forbidden."""
-        required = found.required if obeyed else {}
-        forbidden = found.forbidden if obeyed else {}
-        chosen = dict.fromkeys(required, len(self.scopes) - 1)
-        allowed = [position for position in found.preferred() if position not in forbidden]
+    def _placed(self, hazards: Sequence[Hazard], found: _List) -> dict[int, int]:
+        """The scope of the barrier at each position that has one."""
+        chosen = dict.fromkeys(found.required, len(self.scopes) - 1)
+        allowed = [position for position in found.preferred() if position not in found.forbidden]
         for scope in range(len(self.scopes) - 1, -1, -1):
             arcs = []
             for hazard in hazards:
@@ -299,19 +298,27 @@ class _Solver:
                     if arc:
                         arcs.append(arc)
                     elif not self.kernel.unchecked:
-                        raise self._unsatisfiable(hazard, forbidden)
+                        raise self._unsatisfiable(hazard, found.forbidden)
             for position in fewest(arcs, allowed):
                 chosen[position] = max(scope, chosen.get(position, 0))
         return chosen
 
-    def _note_ineffective(self, hazards: Sequence[Hazard], found: _List, barriers: Mapping[int, int]) -> None:
-        """The wishes without which the barriers would stand as they do."""
-        if not found.required and not found.forbidden:
-            return
-        free = self._placed(hazards, found, obeyed=False)
-        self.ineffective += [point for position, point in found.required.items() if free.get(position) == barriers[position]]
-        if free == barriers:
-            self.ineffective += found.forbidden.values()
+    def _note_wishes(self, hazards: Sequence[Hazard], found: _List, barriers: Mapping[int, int]) -> None:
+        """Which wishes the barriers would stand the same without; a wish may stand in several lists, and counts where it matters."""
+        for wishes in (found.required, found.forbidden):
+            for position, point in wishes.items():
+                rest = {other: one for other, one in wishes.items() if other != position}
+                others = attrs.evolve(found, required=rest) if wishes is found.required else attrs.evolve(found, forbidden=rest)
+                wish = (point.require, point.subject, point.origin)
+                matters = self._differs(hazards, others, barriers)
+                self.wishes[wish] = (point, matters or self.wishes.get(wish, (point, False))[1])
+
+    def _differs(self, hazards: Sequence[Hazard], found: _List, barriers: Mapping[int, int]) -> bool:
+        """Whether barriers stand elsewhere under other wishes, or cannot stand at all."""
+        try:
+            return self._placed(hazards, found) != barriers
+        except SynchronizationError:
+            return True
 
     def _unsatisfiable(self, hazard: Hazard, forbidden: Mapping[int, SyncPoint]) -> SynchronizationError:
         wishes = [point for position, point in forbidden.items() if position in hazard.positions]
