@@ -136,7 +136,7 @@ class Touches:
         shape = (*grid.shape, places.shape[-1])
         mask = active_mask(touch.statement, grid)[..., None]
         if buffer.memory == SH:
-            end = (buffer.offset + buffer.bytes) // granule
+            end = -(-(buffer.offset + buffer.bytes) // granule)
             mask = mask & (places < end) if places.size and places.max() >= end else mask
         return grid, np.broadcast_to(places, shape), np.broadcast_to(mask, shape)
 
