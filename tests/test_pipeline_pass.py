@@ -203,7 +203,7 @@ def nested(outer=3, inner=2, extent=4, **fields):
 
 def test_fragments_are_loaded_ahead_across_iterations():
     kernel = passed(nested())
-    note, prologue, first, steady = kernel.body
+    _note, prologue, first, steady = kernel.body
     assert isinstance(prologue, For) and first.accesses[0].base[1] == as_expr(0)
     assert stages_of(first, k=0) == [0, 0], "the first step's data before both loops, from the first stage"
     producer, commit, steps, wish, early, last = steady.body
