@@ -170,7 +170,7 @@ MUTANTS = [
         "cuda/statements.py",
         "test_cuda_text",
         ("loops of one turn", "substituted(statement.body, {statement.var: 0})", "substituted(statement.body, {statement.var: 1})"),
-        ("barriers under a condition", "isinstance(one, (Barrier, Commit, Wait)) for one in inner)", "isinstance(one, Commit) for one in inner)"),
+        ("conditions on a loop's variable", "for part in parts) and c.variables().isdisjoint(bound))", "for part in parts))"),
         ("registers at run time", "unroll = statement.unroll or self._indexes_registers(statement)", "unroll = statement.unroll"),
     ),
     *mutants(
