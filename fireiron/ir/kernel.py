@@ -442,6 +442,16 @@ class SyncPoint(Stmt):
     origin: str | None = attrs.field(default=None, eq=False)
 
 
+@attrs.frozen
+class Ineffective:
+    """A refinement that changed nothing: its name, what it was put on, why, and the line of the user's strategy."""
+
+    refinement: str
+    subject: str
+    why: str
+    origin: str | None = attrs.field(default=None, eq=False)
+
+
 @attrs.frozen(cache_hash=True)
 class Kernel:
     """A whole kernel.
@@ -449,7 +459,7 @@ class Kernel:
     `grid` blocks of `threads` threads; `buffers` by name, parameters first; `symbols` are the run-time sizes, parameters
     too. `body` is the program. `facts` are conditions on sizes that the launcher checks. `unchecked` are the reasons by
     which a user took a check upon himself. `title` and `notes` go into the header of the printed kernel. `zeroed` names the
-    outputs that blocks add to: whoever launches sets them to zero before.
+    outputs that blocks add to: whoever launches sets them to zero before. `ineffective` are refinements that changed nothing.
     """
 
     name: str
@@ -466,6 +476,7 @@ class Kernel:
     shared_bytes: int = 0
     resident: int = 0
     zeroed: tuple[str, ...] = ()
+    ineffective: tuple[Ineffective, ...] = ()
 
     @property
     def thread(self) -> Var:

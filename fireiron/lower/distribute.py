@@ -117,7 +117,7 @@ def holdings(kernel: Kernel, buffer: Buffer, uses: Iterable[Use]) -> tuple[Array
     threads, registers, elements = [], [], []
     for statement, loops, access in uses:
         grid = grid_of(kernel, loops, needed_variables(kernel, statement, access))
-        mask = active_mask(statement, grid)
+        mask = active_mask(statement, grid, kernel)
         thread = np.broadcast_to(np.arange(kernel.threads), grid.shape)[mask]
         for offset in access.elements():
             coordinates = access.coordinates(offset)

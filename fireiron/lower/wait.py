@@ -9,94 +9,166 @@ smallest number asked of it. Groups complete in order, so a wait for one is a wa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
-import numpy as np
 
 from fireiron.errors import SynchronizationError
-from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Commit, Exec, For, Kernel, Stmt, Wait, execs, statements
-from fireiron.lower.footprint import Array, active_mask, evaluate, grid_of, needed_variables
-from fireiron.values.expr import constant
+from fireiron.ir import (
+    BLOCK_SCOPE,
+    Barrier,
+    Comment,
+    Commit,
+    Exec,
+    For,
+    Kernel,
+    Let,
+    Stmt,
+    Wait,
+    execs,
+    rewritten,
+    statements,
+    unknown,
+)
+from fireiron.lower.footprint import named
+from fireiron.lower.touches import Touch, Touches
+from fireiron.values.expr import Expr, compiled, conjuncts, constant
 from fireiron.values.machine import SH
 
 Fixed = Mapping[str, int]
 
 
 def wait(kernel: Kernel) -> Kernel:
-    """The kernel with the waits that its asynchronous copies need."""
+    """The kernel with the waits that its asynchronous copies need.
+
+    Raises:
+        SynchronizationError: data of a copy is touched, and no barrier stands between.
+        VerificationError: a statement of unknown kind.
+    """
     if not any(statement.asynchronous for statement, _ in execs(kernel.body)):
         return kernel
     replay = _Replay(kernel)
     replay.run(kernel.body, (), {})
-    return attrs.evolve(kernel, body=_with_waits(kernel.body, replay.needed))
 
+    def before_barriers(statement: Stmt) -> tuple[Stmt, ...]:
+        asked = replay.asked.get(id(statement))
+        return (statement,) if asked is None else (Wait(asked.groups, asked.reason), statement)
 
-def _with_waits(body: tuple[Stmt, ...], needed: Mapping[int, tuple[int, str]]) -> tuple[Stmt, ...]:
-    result: list[Stmt] = []
-    for statement in body:
-        if id(statement) in needed:
-            groups, name = needed[id(statement)]
-            result.append(Wait(groups, f"{name} has arrived"))
-        if isinstance(statement, For):
-            statement = attrs.evolve(statement, body=_with_waits(statement.body, needed))
-        result.append(statement)
-    return tuple(result)
+    return attrs.evolve(kernel, body=rewritten(kernel.body, before_barriers))
 
 
 @attrs.frozen(eq=False)
 class _Copy:
-    """An asynchronous copy of some iteration."""
+    """An asynchronous copy of some iteration, with the places that it fills."""
 
-    statement: Exec
-    access: Access
-    keys: Array
+    buffer: str
+    region: int
+    places: int
+
+
+@attrs.define
+class _Asked:
+    """What is asked of a barrier: how many groups may be under way behind it, and the buffers that its wait brings."""
+
+    groups: int
+    buffers: dict[str, None] = attrs.field(factory=dict)
+
+    @property
+    def reason(self) -> str:
+        """For the reader of the code."""
+        return f"{', '.join(self.buffers)} {'has' if len(self.buffers) == 1 else 'have'} arrived"
+
+
+class _Places:
+    """The places of touches at iterations, each enumerated once: the same where guards hold and the place in the period is the same."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.touches = Touches(kernel, (BLOCK_SCOPE,))
+        self.known: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
+        self.of_statement: dict[int, tuple[Touch, ...]] = {}
+        self.guards: dict[int, tuple[tuple[Expr, ...], frozenset[str]]] = {}
+
+    def of(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Touch, ...]:
+        """The touches of shared memory of a statement; the same objects each time."""
+        if id(statement) not in self.of_statement:
+            touches = self.touches.of(statement, loops)
+            self.of_statement[id(statement)] = tuple(one for one in touches if self.kernel.buffer(one.access.buffer).memory == SH)
+        return self.of_statement[id(statement)]
+
+    def at(self, touch: Touch, fixed: Fixed) -> int:
+        """The places that a touch covers at an iteration of the `fixed` loops."""
+        alone, mixed = self._guards(touch, fixed)
+        if not all(bool(compiled(condition)(fixed)) for condition in alone):
+            return 0
+        needed = {var.name for var in self.touches.needs(touch)}
+        near = {name: value for name, value in fixed.items() if name in needed}
+        periods = {loop.var.name: loop.period for loop in touch.loops if loop.period and loop.var.name not in mixed}
+        key = (id(touch), tuple((name, value % periods[name] if name in periods else value) for name, value in near.items()))
+        if key not in self.known:
+            self.known[key] = self.touches.places(touch, near)
+        return self.known[key]
+
+    def _guards(self, touch: Touch, fixed: Fixed) -> tuple[tuple[Expr, ...], frozenset[str]]:
+        """The conditions that the fixed loops decide alone, and the fixed loops that occur in others."""
+        if id(touch) not in self.guards:
+            table = named(self.kernel)
+            conditions = conjuncts(touch.statement.active)
+            alone = tuple(one for one in conditions if one.variables() and {var.name for var in one.variables()} <= set(fixed))
+            others = (table.roots(one) for one in conditions if one not in alone)
+            self.guards[id(touch)] = alone, frozenset(fixed) & frozenset().union(*others)
+        return self.guards[id(touch)]
 
 
 class _Replay:
+    """The state of following a program: copies since the last commit, the groups, those complete, and the barriers passed."""
+
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.granule = min(buffer.dtype.bytes for buffer in kernel.buffers if buffer.memory == SH)
+        self.places = _Places(kernel)
         self.open: list[_Copy] = []
         self.groups: list[list[_Copy]] = []
         self.complete = 0
         self.of_warps: set[tuple[int, str]] = set()
         self.passed: list[tuple[Barrier, int]] = []
-        self.needed: dict[int, tuple[int, str]] = {}
-        self.memo: dict[Any, Array] = {}
+        self.asked: dict[int, _Asked] = {}
 
     def run(self, body: tuple[Stmt, ...], loops: tuple[For, ...], fixed: Fixed) -> None:
         """Follow a list; `fixed` are the values of loops that are followed one iteration after the other."""
         for statement in body:
-            if isinstance(statement, Exec):
-                self._exec(statement, loops, fixed)
-            elif isinstance(statement, Commit):
-                self.groups.append(self.open)
-                self.open = []
-            elif isinstance(statement, Barrier):
-                self.passed.append((statement, len(self.groups)))
-            elif isinstance(statement, For) and _is_followed(statement):
-                for value in _followed_values(statement):
-                    self.run(statement.body, (*loops, statement), {**fixed, statement.var.name: value})
-            elif isinstance(statement, For):
-                self.run(statement.body, (*loops, statement), fixed)
+            match statement:
+                case Exec():
+                    self._exec(statement, loops, fixed)
+                case Commit():
+                    self.groups.append(self.open)
+                    self.open = []
+                case Barrier():
+                    self.passed.append((statement, len(self.groups)))
+                case For() if _is_followed(statement):
+                    for value in _followed_values(statement):
+                        self.run(statement.body, (*loops, statement), {**fixed, statement.var.name: value})
+                case For():
+                    self.run(statement.body, (*loops, statement), fixed)
+                case Comment() | Let():
+                    pass
+                case _:
+                    raise unknown(statement, "wait")
 
     def _exec(self, statement: Exec, loops: tuple[For, ...], fixed: Fixed) -> None:
-        for access in statement.accesses:
-            if self.kernel.buffer(access.buffer).memory != SH:
-                continue
-            keys = self._keys(statement, loops, access, fixed)
-            self._meet(access, keys)
-            if statement.asynchronous and access.write:
-                self.open.append(_Copy(statement, access, keys))
+        for touch in self.places.of(statement, loops):
+            region = self.places.touches.regions[touch.access.buffer][0]
+            places = self.places.at(touch, fixed)
+            self._meet(touch, region, places)
+            if touch.under_way:
+                self.open.append(_Copy(touch.access.buffer, region, places))
 
-    def _meet(self, access: Access, keys: Array) -> None:
+    def _meet(self, touch: Touch, region: int, places: int) -> None:
         for number in range(len(self.groups) - 1, self.complete - 1, -1):
-            if (number, access.buffer) not in self.of_warps and any(_overlap(copy.keys, keys) for copy in self.groups[number]):
-                self._ask(number, access)
+            met = any(copy.region == region and copy.places & places for copy in self.groups[number])
+            if met and (number, touch.access.buffer) not in self.of_warps:
+                self._ask(number, touch)
                 return
 
-    def _ask(self, number: int, access: Access) -> None:
+    def _ask(self, number: int, touch: Touch) -> None:
         """Group `number` must be complete at the last barrier behind its commit."""
         behind = [(barrier, count) for barrier, count in self.passed if count > number]
         behind = [one for one in behind if one[0].scope == BLOCK_SCOPE] or behind
@@ -104,38 +176,16 @@ class _Replay:
             if self.kernel.unchecked:
                 return
             raise SynchronizationError(
-                f"{access.buffer} is touched while copies to it are under way, and no barrier stands between", at=access.origin
+                f"{touch.access.buffer} is touched while copies to it are under way, and no barrier stands between", at=touch.access.origin
             )
         barrier, count = behind[-1]
-        groups = count - 1 - number
-        known = self.needed.get(id(barrier), (groups, access.buffer))
-        self.needed[id(barrier)] = min(known, (groups, access.buffer))
+        asked = self.asked.setdefault(id(barrier), _Asked(count - 1 - number))
+        asked.groups = min(asked.groups, count - 1 - number)
+        asked.buffers |= {copy.buffer: None for group in self.groups[self.complete : number + 1] for copy in group if copy.places}
         if barrier.scope == BLOCK_SCOPE:
             self.complete = number + 1
         else:  # what other warps copied has arrived for them, and is not yet visible here
-            self.of_warps |= {(one, access.buffer) for one in range(self.complete, number + 1)}
-
-    def _keys(self, statement: Exec, loops: tuple[For, ...], access: Access, fixed: Fixed) -> Array:
-        """The bytes, in units of the smallest element, that a statement touches in one iteration."""
-        needed = needed_variables(self.kernel, statement, access)
-        near = {var.name for var in needed}
-        fixed = {name: value for name, value in fixed.items() if name in near}
-        values = {var: fixed[var.name] for var in needed if var.name in fixed}
-        memo = (id(statement), id(access), *(part.substitute(values) for part in (*access.base, access.copy, statement.active)))
-        if memo not in self.memo:
-            grid = grid_of(self.kernel, loops, needed, fixed)
-            mask = active_mask(statement, grid)
-            buffer = self.kernel.buffer(access.buffer)
-            parts = [evaluate(buffer.address(access, offset), grid)[mask] for offset in access.elements()]
-            starts = np.unique(np.concatenate(parts)) * buffer.dtype.bytes + buffer.offset
-            self.memo[memo] = (starts[:, None] // self.granule + np.arange(buffer.dtype.bytes // self.granule)).ravel()
-        return self.memo[memo]
-
-
-def _overlap(one: Array, other: Array) -> bool:
-    if not one.size or not other.size or one[0] > other[-1] or other[0] > one[-1]:
-        return False
-    return bool(np.intersect1d(one, other, assume_unique=True).size)
+            self.of_warps |= {(one, touch.access.buffer) for one in range(self.complete, number + 1)}
 
 
 def _is_followed(loop: For) -> bool:
