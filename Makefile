@@ -32,17 +32,17 @@ bench: .venv/test
 pictures: .venv/core
 	$(BIN)/python docs/make_pictures.py
 
-.venv/core: setup.cfg pyproject.toml
+.venv/core: setup.cfg setup.py pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -e .
 	@touch $@
 
-.venv/test: setup.cfg pyproject.toml
+.venv/test: setup.cfg setup.py pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -e .[test]
 	@touch $@ .venv/core
 
-.venv/dev: setup.cfg pyproject.toml
+.venv/dev: setup.cfg setup.py pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -e .[test,dev]
 	@touch $@ .venv/test .venv/core

@@ -93,7 +93,6 @@ from fireiron.executable.thread_move import ThreadInit, ThreadMove, vector
 from fireiron.executable.wmma import FILL_FRAGMENT, LOAD_MATRIX_SYNC, MMA_SYNC, STORE_MATRIX_SYNC, FillFragment, MatrixSync, MmaSync
 from fireiron.export import Exported, export
 from fireiron.ir.lanes import LaneMap
-from fireiron.language.operand import DST, SRC, A, B, C, Operand
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch, Refinement
 from fireiron.language.tunable import Derived, Tunable
@@ -101,7 +100,7 @@ from fireiron.matmul import matmul
 from fireiron.refine.align import Align
 from fireiron.refine.bands import Bands
 from fireiron.refine.converted import Converted
-from fireiron.refine.layout import Layout as DealOrder
+from fireiron.refine.layout import DealOrder
 from fireiron.refine.no_sync import NoSync
 from fireiron.refine.pad import Pad
 from fireiron.refine.permute import Permute
@@ -116,6 +115,7 @@ from fireiron.refine.unchecked import Unchecked
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import Init, InitSpec, MatMul, MatMulSpec, Move, MoveSpec, Spec
 from fireiron.specs.atomic_add import AtomicAdd, AtomicAddSpec
+from fireiron.specs.operand import DST, SRC, A, B, C, Operand
 from fireiron.specs.pointwise import BinaryPointwise, BinaryPointwiseSpec
 from fireiron.specs.reduction import Reduction, ReductionSpec
 from fireiron.tune import tune

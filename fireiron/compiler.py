@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,14 +18,16 @@ from fireiron.errors import ArgumentError, DecompositionError, FireironError, Re
 from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import Kernel, verify
 from fireiron.language.tree import Executable, Node
-from fireiron.lower.allocate import allocate
+from fireiron.lower.allocate import allocate, require_room
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.distribute import distribute
+from fireiron.lower.footprint import require_small
+from fireiron.lower.guard import guard
 from fireiron.lower.pipeline import pipeline
 from fireiron.lower.synchronize import synchronize
 from fireiron.lower.vectorize import vectorize
 from fireiron.lower.wait import wait
-from fireiron.lower.walk import Grown, grow_tree, prune, walk
+from fireiron.lower.walk import RESERVED, Grown, grow_tree, prune, walk
 from fireiron.spec import Spec
 from fireiron.values.expr import constant, is_cuda_name
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, SH, Architecture, as_architecture
@@ -32,16 +35,19 @@ from fireiron.values.machine import DEFAULT_ARCHITECTURE, SH, Architecture, as_a
 if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
 
-PASSES: tuple[tuple[str, Callable[[Kernel], Kernel]], ...] = (
+Passes = tuple[tuple[str, Callable[[Kernel], Kernel]], ...]
+
+SEQUENTIAL: Passes = (
     ("pipeline", pipeline),
     ("distribute", distribute),
     ("allocate", allocate),
     ("vectorize", vectorize),
     ("asynchronous", asynchronous),
     ("prune", prune),
-    ("synchronize", synchronize),
-    ("wait", wait),
 )
+"""The passes that see a program without any synchronisation."""
+
+PASSES: Passes = (*SEQUENTIAL, ("synchronize", synchronize), ("wait", wait), ("guard", guard))
 """The passes after the walk, in order; each maps IR to IR and can be printed (see docs/pipeline.md)."""
 
 
@@ -68,8 +74,10 @@ class Program:
         """The program of a bound strategy; tunables without a value take the first legal combination."""
         target = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
         assert strategy.spec is not None
-        if name is not None and not is_cuda_name(name):
-            raise ArgumentError("the name of a kernel must be an identifier, and no keyword of C++", got=name)
+        if name is not None and not (is_cuda_name(name) and name not in RESERVED | {"main"} and not name.startswith("__")):
+            raise ArgumentError(
+                "the name of a kernel must be an identifier that means nothing else in CUDA C++", got=name, legal="my_kernel"
+            )
         if not isinstance(instructions, tuple) or not all(isinstance(one, Executable) for one in instructions):
             raise ArgumentError("instructions must be a tuple of executables", got=instructions, legal="(Mine(), *INSTRUCTIONS)")
         label = name or strategy.spec.title.lower()
@@ -110,17 +118,34 @@ class Program:
         return max((extent * tensor.copies * tensor.dtype.bytes for tensor, extent in extents if extent is not None), default=0)
 
     @functools.cached_property
-    def stages(self) -> dict[str, Kernel]:
-        """The kernel IR after the walk and after each pass, by name."""
+    def _sequential(self) -> dict[str, Kernel]:
+        """The kernel IR after the walk and after each pass before synchronisation, by name."""
         grown = self.grown
         with self.timed("walk"):
             kernel = attrs.evolve(walk(grown, self.spec, self.name), title=tuple(self.title()))
-        stages = {"walk": kernel}
-        for name, function in PASSES:
+            require_small(kernel)
+        return self._passed({"walk": kernel}, SEQUENTIAL)
+
+    def _passed(self, stages: dict[str, Kernel], passes: Passes) -> dict[str, Kernel]:
+        """Stages, and what further passes make of the last of them."""
+        kernel = next(reversed(stages.values()))
+        for name, function in passes:
             with self.timed(name):
                 kernel = verify(function(kernel))
+                if name == "pipeline":  # which is the last to change how much there is; the next pass enumerates
+                    require_room(kernel)
             stages[name] = kernel
         return stages
+
+    @property
+    def sequential(self) -> Kernel:
+        """The kernel IR before synchronisation: all that decides about its speed, but not yet whether it is legal."""
+        return self._sequential[SEQUENTIAL[-1][0]]
+
+    @functools.cached_property
+    def stages(self) -> dict[str, Kernel]:
+        """The kernel IR after the walk and after each pass, by name."""
+        return self._passed(dict(self._sequential), PASSES[len(SEQUENTIAL) :])
 
     @functools.cached_property
     def lowered(self) -> Kernel:
@@ -131,7 +156,7 @@ class Program:
 
     @functools.cached_property
     def ir(self) -> Kernel:
-        """The final kernel IR, which the independent check found free of races and of accesses out of bounds."""
+        """The final kernel IR, which the independent checks found free of races, of accesses out of bounds and of misaligned ones."""
         kernel = self.lowered
         with self.timed("check"):
             findings = safety(kernel)
@@ -169,35 +194,94 @@ class Program:
         return tuple(rows)
 
 
-MOST_ALIKE = 48
-"""Where the first so many combinations of tunables all fail for one reason, none of resources, the others are given up."""
+MOST_IN_ORDER = 16
+"""So many combinations of tunables are tried before it is asked whether the others can be given up."""
+
+MOST_TRIED = 96
+"""So many more are lowered to find that out; those whose buffers cannot fit are known from the tree, and do not count."""
 
 
-def _kind(error: FireironError) -> str:
-    """What an error says, whatever the numbers."""
-    return type(error).__name__ + re.sub(r"\d+", "", str(error))
+class _Search:
+    """The combinations of a strategy's tunables that were tried, with what each failure said: its kind, and how far from fitting it is."""
+
+    def __init__(self, strategy: Strategy, target: Architecture, instructions: tuple[Executable, ...], label: str) -> None:
+        self.strategy, self.target, self.instructions, self.label = strategy, target, instructions, label
+        self.first: FireironError | None = None
+        self.failures: dict[tuple[int, ...], tuple[str, int]] = {}
+        self.said: dict[str, str] = {}
+        self.lowered = 0
+
+    def program(self, values: Mapping[str, int]) -> Program | None:
+        """The program with these values; None where it is not legal."""
+        key = tuple(values.values())
+        if key in self.failures:
+            return None
+        assert self.strategy.spec is not None
+        try:
+            program = Program(self.strategy.with_(**values), self.strategy.spec, self.target, self.instructions, self.label, values)
+            if self.first is not None and program.largest_shared > self.target.shared_per_block:
+                # as lowering would find out, for the first one with all its buffers
+                self._note(key, f"ResourceError: {program.largest_shared} bytes of shared memory", program.largest_shared)
+                return None
+            self.lowered += 1
+            _ = program.stages if program.tree.complete else None
+        except FireironError as error:
+            self.first = self.first or error
+            amounts = [int(number) for number in re.findall(r"\d+", error.asked)] if isinstance(error, ResourceError) else []
+            self._note(key, f"{type(error).__name__}: {error.asked.splitlines()[0]}", amounts[0] if amounts else 0)
+            return None
+        return program
+
+    def _note(self, key: tuple[int, ...], text: str, amount: int) -> None:
+        kind = re.sub(r"\d+", "", text)
+        self.failures[key] = kind, amount
+        self.said.setdefault(kind, text)
+
+    def hopeless(self) -> bool:
+        """Whether no combination near one that fails otherwise, or fits better, is legal.
+
+        From the first one, then from one that fails in each new way, and from the one that is nearest to fitting, one tunable after
+        the other takes all its values.
+        """
+        known = self.strategy.tunables()
+        waiting = {"": {name: tunable.values[0] for name, tunable in known.items()}}
+        least: dict[str, int] = {}
+        most = self.lowered + MOST_TRIED
+        while waiting:
+            values = waiting.pop(next(iter(waiting)))
+            for name, value in [(name, value) for name, tunable in known.items() for value in tunable.values]:
+                other = {**values, name: value}
+                if self.program(other) is not None:
+                    return False
+                kind, amount = self.failures[tuple(other.values())]
+                if kind not in least or amount < least[kind]:
+                    least[kind], waiting[kind] = amount, other
+                if self.lowered >= most:
+                    return True
+        return True
+
+    def refusal(self) -> FireironError:
+        """The first failure, with what became of the others."""
+        assert self.first is not None
+        known = self.strategy.tunables()
+        total, tried = math.prod(len(tunable.values) for tunable in known.values()), len(self.failures)
+        names = ", ".join(map(repr, known.values()))
+        hint = f"no combination of the tunables is legal ({names}); the first fails as above"
+        if tried < total:
+            hint = f"{tried} of the {total} combinations of the tunables were tried, and none is legal; the first fails as above"
+            hint += "; list(strategy.legal(target)) tries all"
+        others = [text for text in self.said.values() if self.first.asked.splitlines()[0] not in text][:3]
+        self.first.hint = "; ".join([hint, *(f"others: {text}" for text in others), *([self.first.hint] if self.first.hint else [])])
+        return self.first
 
 
 def _first_legal(strategy: Strategy, target: Architecture, instructions: tuple[Executable, ...], label: str) -> Program:
-    assert strategy.spec is not None
-    first: FireironError | None = None
-    kinds: set[str] = set()
-    for number, values in enumerate(strategy.assignments(), start=1):
-        try:
-            program = Program(strategy.with_(**values), strategy.spec, target, instructions, label, values)
-            if first is not None and program.largest_shared > target.shared_per_block:
-                kinds.add("shared memory")  # as lowering would find out, for the first one with all its buffers
-                continue
-            _ = program.stages if program.tree.complete else None
-        except FireironError as error:
-            first = first or error
-            kinds.add(_kind(error))
-            if number == MOST_ALIKE and len(kinds) == 1 and not isinstance(error, ResourceError):
-                first.hint = f"{number} combinations of the tunables fail for the same reason" + (f"; {first.hint}" if first.hint else "")
-                raise first from None
-            continue
-        return program
-    assert first is not None
-    names = ", ".join(map(repr, strategy.tunables().values()))
-    first.hint = f"no combination of the tunables is legal ({names}); the first fails as above" + (f"; {first.hint}" if first.hint else "")
-    raise first
+    """The program with the first legal combination of the tunables' values."""
+    search = _Search(strategy, target, instructions, label)
+    for number, values in enumerate(strategy.assignments()):
+        if number == MOST_IN_ORDER and search.hopeless():
+            break
+        program = search.program(values)
+        if program is not None:
+            return program
+    raise search.refusal() from None

@@ -2,24 +2,49 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import FrameType
 
-_PACKAGE = str(Path(__file__).parent) + os.sep
+from fireiron.places import is_own
 
 
 def call_site() -> str | None:
     """`file.py:12` of the nearest caller outside this package."""
-    frame = sys._getframe(1)
-    while frame is not None and (frame.f_code.co_filename.startswith(_PACKAGE) or frame.f_code.co_filename.startswith("<attrs")):
-        frame = frame.f_back  # type: ignore[assignment]
+    frame = _caller()
     if frame is None:
         return None
     path = Path(frame.f_code.co_filename)
     parts = path.parts[-2:] if path.parent.name else path.parts[-1:]
     return f"{'/'.join(parts)}:{frame.f_lineno}"
+
+
+def shown(value: object) -> str:
+    """The `repr` of a value that is somebody else's, as far as it has one."""
+    try:
+        return repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+
+
+def call_folder() -> Path | None:
+    """The folder of the file that the nearest caller outside this package stands in; None for one that stands in no file."""
+    frame = _caller()
+    path = None if frame is None else Path(frame.f_code.co_filename)
+    return None if path is None or not path.is_file() else path.resolve().parent
+
+
+def _caller() -> FrameType | None:
+    """The innermost frame of code that is not this package's, nor of attrs on its behalf."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (is_own(frame.f_code.co_filename) or _of_attrs(frame)):
+        frame = frame.f_back
+    return frame
+
+
+def _of_attrs(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith("<attrs") or frame.f_globals.get("__name__") == "attr._make"
 
 
 class FireironError(Exception):
@@ -54,7 +79,7 @@ class FireironError(Exception):
 
     def __str__(self) -> str:
         rows = [
-            ("got", self.got if self.got is None else repr(self.got)),
+            ("got", None if self.got is None else shown(self.got)),
             ("in", self.within),
             ("legal", self.legal if self.legal is None or isinstance(self.legal, str) else " ".join(map(str, self.legal))),
             ("at", self.at),

@@ -65,13 +65,13 @@ class Operand:
     device: int | None
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen
 class Problem:
     """A spec for the arrays, or for the transposed product of the same arrays, and the arrays by operand."""
 
     spec: Spec
     transposed: bool
-    operands: Mapping[str, Operand]
+    operands: Mapping[str, Operand] = attrs.field(eq=False)
 
     @property
     def result_order(self) -> str:
@@ -79,26 +79,55 @@ class Problem:
         layout = self.spec.operands["C"].tensor.layout
         return layout.order if isinstance(layout, MatrixLayout) else ""
 
+    @property
+    def aligned(self) -> dict[str, int]:
+        """Bytes by operand; a new result is always aligned."""
+        return {name: self.operands[name].align if name in self.operands else _MOST_ALIGNED for name in self.spec.operands}
+
     def served(self, program: Program) -> bool:
         """Whether the arrays are aligned as a program needs them; a new result always is."""
-        aligned = {name: one.align for name, one in self.operands.items()}
-        return all(aligned.get(buffer.name, _MOST_ALIGNED) >= buffer.tensor.align for buffer in program.lowered.buffers if buffer.parameter)
+        aligned = self.aligned
+        return all(aligned[buffer.name] >= buffer.tensor.align for buffer in program.sequential.buffers if buffer.parameter)
+
+
+@attrs.frozen
+class _Asked:
+    """What decides on a kernel: the product and the transposed one, how operands are aligned, the target, whose records answer, the GPU.
+
+    `aligned` are bytes by operand; a result that the call is to make is aligned as new memory is.
+    """
+
+    problems: tuple[Problem, ...]
+    aligned: tuple[int, ...]
+    architecture: Architecture
+    pinned: bool
+    device: int | None
 
 
 @attrs.frozen
 class _Made:
-    """A kernel, why it was chosen, and whether it computes the transposed product C.T = B.T A.T."""
+    """A kernel, why it was chosen, and for which of the problems: the product, or the transposed one C.T = B.T A.T."""
 
     kernel: CompiledKernel
     choice: Choice
-    transposed: bool
+    problem: Problem
+
+    @property
+    def transposed(self) -> bool:
+        """Whether it computes the transposed product."""
+        return self.problem.transposed
 
 
 class _MatMul:
-    """`fireiron.matmul`: see `__call__`. Kernels are kept in memory, by the arrays' shapes, types, strides and alignment."""
+    """`fireiron.matmul`: see `__call__`. Kernels are kept in memory, by the arrays' shapes, types, strides and alignment.
+
+    Different arrays may ask for one problem, as those of a call with `out` do where the call without makes such a result
+    itself: kernels are kept by problem too, so each is chosen, compiled and loaded once.
+    """
 
     def __init__(self) -> None:
         self._kernels: OrderedDict[Any, _Made] = OrderedDict()
+        self._problems: OrderedDict[_Asked, _Made] = OrderedDict()
         self._lock = threading.RLock()
 
     def __call__(
@@ -141,6 +170,7 @@ class _MatMul:
         """Forget all kernels, so that records and environment variables are read anew."""
         with self._lock:
             self._kernels.clear()
+            self._problems.clear()
 
     def _found(self, a: Any, b: Any, out: Any, c_dtype: Any, arch: Any, pinned: bool | None) -> _Made:
         key = (_key(a), _key(b), out if out is None else _key(out), c_dtype, arch, pinned)
@@ -150,10 +180,14 @@ class _MatMul:
                 self._kernels.move_to_end(key)
             return found
         with self._lock:
-            found = self._kernels.get(key) or _made(a, b, out, c_dtype, arch, pinned)
-            self._kernels[key] = found
-            while len(self._kernels) > MOST_KERNELS:
-                self._kernels.popitem(last=False)
+            found = self._kernels.get(key) or self._of_problem(_asked(a, b, out, c_dtype, arch, pinned))
+            _keep(self._kernels, key, found)
+        return found
+
+    def _of_problem(self, asked: _Asked) -> _Made:
+        """The kernel of a problem: the one that it has already, else one that is chosen now."""
+        found = self._problems.get(asked) or _made(asked)
+        _keep(self._problems, asked, found)
         return found
 
 
@@ -177,7 +211,8 @@ def _key(array: Any) -> Any:
 def _operand(array: Any, name: str) -> Operand:
     kind = type(array).__module__.partition(".")[0]
     if kind == "numpy" and hasattr(array, "strides"):
-        return Operand(array.shape, _steps(array.strides, array.dtype.itemsize, name), array.dtype.name, _MOST_ALIGNED, None)
+        align = min(_alignment(array.__array_interface__["data"][0]), ALIGNMENT)  # more would be chance
+        return Operand(array.shape, _steps(array.strides, array.dtype.itemsize, name), array.dtype.name, align, None)
     if kind == "torch":
         if not array.is_cuda:
             raise ArgumentError(f"{name} is a PyTorch tensor in host memory", hint="tensor.cuda(), or tensor.numpy() for the simulator")
@@ -247,16 +282,31 @@ def _layout(operand: Operand, name: str) -> MatrixLayout:
 # ---------------------------------------------------------------------------------------------- from arrays to a kernel
 
 
-def _made(a: Any, b: Any, out: Any, c_dtype: Any, arch: Any, pinned: bool | None) -> _Made:
-    from fireiron.gpu.kernel import CompiledKernel
+def _keep(kernels: OrderedDict[Any, _Made], key: Any, made: _Made) -> None:
+    """Keep a kernel, and forget those that were not used for longest where there are too many."""
+    kernels[key] = made
+    kernels.move_to_end(key)
+    while len(kernels) > MOST_KERNELS:
+        kernels.popitem(last=False)
+
+
+def _asked(a: Any, b: Any, out: Any, c_dtype: Any, arch: Any, pinned: bool | None) -> _Asked:
+    from fireiron.tune.records import is_pinned
 
     arrays = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
     given = {name: _operand(array, name) for name, array in arrays.items()}
     _check(given)
     problems = _problems(given, c_dtype, _have_views(arrays.values()))
-    architecture = as_architecture(_device_architecture(given["a"].device) if arch is None else arch)
-    choice, transposed = _chosen(problems, architecture, pinned, given)
-    return _Made(CompiledKernel(choice.program), choice, transposed)
+    device = given["a"].device
+    architecture = as_architecture(_device_architecture(device) if arch is None else arch)
+    return _Asked(tuple(problems), tuple(problems[0].aligned.values()), architecture, is_pinned(pinned), device)
+
+
+def _made(asked: _Asked) -> _Made:
+    from fireiron.gpu.kernel import CompiledKernel
+
+    choice, problem = _chosen(asked)
+    return _Made(CompiledKernel(choice.program), choice, problem)
 
 
 def _have_views(arrays: Iterable[Any]) -> bool:
@@ -345,22 +395,24 @@ def _device_architecture(device: int | None) -> str:
     return max(runs, key=lambda one: one.capability).name if runs else name
 
 
-def _chosen(problems: list[Problem], architecture: Architecture, pinned: bool | None, given: Given) -> tuple[Choice, bool]:
+def _chosen(asked: _Asked) -> tuple[Choice, Problem]:
     """The record that answers, for the product or the transposed one; else, if records are not pinned, the library's default."""
-    from fireiron.tune.records import available, is_pinned, preference
+    from fireiron.tune.records import available, preference
 
-    records, gpu = available(pinned), _gpu_name(given["a"].device)
-    exact = [(records.find(one.spec, architecture, neighbours=False, gpu=gpu, accept=one.served), one.transposed) for one in problems]
-    found = [(choice, transposed) for choice, transposed in exact if choice is not None and choice.record is not None]
+    problems, architecture = asked.problems, asked.architecture
+    records, gpu = available(asked.pinned), _gpu_name(asked.device)
+    exact = [(records.find(one.spec, architecture, neighbours=False, gpu=gpu, accept=one.served), one) for one in problems]
+    found = [(choice, problem) for choice, problem in exact if choice is not None and choice.record is not None]
     if found:
         return min(found, key=lambda one: preference(one[0].record, gpu) if one[0].record else ())
-    if is_pinned(pinned):
-        return records.best(problems[0].spec, architecture, neighbours=False, gpu=gpu, accept=problems[0].served), problems[0].transposed
+    first = problems[0]
+    if asked.pinned:
+        return records.best(first.spec, architecture, neighbours=False, gpu=gpu, accept=first.served), first
     for one in problems:
         near = records.find(one.spec, architecture, gpu=gpu, accept=one.served)
         if near is not None:
-            return near, one.transposed
-    return _default(problems[0].spec, architecture, problems[0].served), problems[0].transposed
+            return near, one
+    return _default(first.spec, architecture, first.served), first
 
 
 def _default(spec: Spec, architecture: Architecture, served: Accept) -> Choice:

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Final, ParamSpec, TypeVar
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.specs.verbs import Verbs
+from fireiron.specs import operand
+from fireiron.specs.verbs import Verbs, unfitting
 from fireiron.values.expr import FALSE, Expr, Var, as_expr, constant, positive
 from fireiron.values.machine import (
     FRAGMENTS,
@@ -50,6 +51,8 @@ def located(function: Callable[P, T]) -> Callable[P, T]:
             from fireiron.errors import call_site
 
             raise error.located(at=call_site()) from None
+        except TypeError as error:
+            raise unfitting(function, args, kwargs) or error from None
 
     return called
 
@@ -549,7 +552,11 @@ class Starter(Verbs):
 
 
 class MatMulStarter(Starter):
-    """The name `MatMul`."""
+    """The name `MatMul`; `MatMul.a`, `MatMul.b` and `MatMul.c` name its operands, as in the paper."""
+
+    a: Final = operand.A
+    b: Final = operand.B
+    c: Final = operand.C
 
     @located
     def __call__(
@@ -584,7 +591,10 @@ class MatMulStarter(Starter):
 
 
 class MoveStarter(Starter):
-    """The name `Move`."""
+    """The name `Move`; `Move.src` and `Move.dst` name its operands."""
+
+    src: Final = operand.SRC
+    dst: Final = operand.DST
 
     @located
     def __call__(
@@ -605,7 +615,9 @@ class MoveStarter(Starter):
 
 
 class InitStarter(Starter):
-    """The name `Init`."""
+    """The name `Init`; `Init.dst` names its operand."""
+
+    dst: Final = operand.DST
 
     @located
     def __call__(self, M: Expr | int, N: Expr | int, *, dtype: DType = float32, dst: MatrixLayout = ColMajor, value: int = 0) -> InitShape:

@@ -1,58 +1,179 @@
-"""How long the Python side takes: import, strategy to CUDA text, checks, NVRTC.
+"""How long the Python side takes: strategy to CUDA text with the checks that every kernel passes, by stage, and import and NVRTC.
 
-    python perf/bench_compile.py
+    python perf/bench_compile.py [--json FILE] [--only NAME ...] [--runs N] [--import]
 
-Aims on two cores: import under 200 ms, strategy to CUDA text under 100 ms for every strategy of the library (the first one of
-a process included). Each kernel is made in a fresh process, so nothing is cached; the least of three runs is shown.
+Each row is a first compilation in a warm process: modules are imported and other kernels were compiled, but nothing is remembered of this
+one. Before each run all memo tables of the package are emptied, the strategy's module is executed anew (so no object keeps a hash or a
+tree), two other kernels are compiled, and the garbage is collected; then the time runs from the spec to the text.
+
+Times are CPU milliseconds of the process, the run with the least total of `--runs` (5). `tree`, `walk`, `verify`, `check` (all that decide whether a kernel is right),
+`print` and the passes are the compiler's own stages (each pass with the verification behind it); `search` is the choice of legal tunables.
+`total` is all of them. `others` are the checks that only `fireiron check` runs (banks, coalescing, resources), beside the total.
 """
 
+import argparse
+import contextlib
+import datetime
+import functools
+import gc
+import importlib
 import json
 import pkgutil
+import platform
 import subprocess
 import sys
+import time
 from pathlib import Path
+from unittest import mock
 
+import numpy
 from tabulate import tabulate
 
+import fireiron
+from fireiron.check import Scene, check_banks, check_coalescing, check_resources
+
 ROOT = Path(__file__).parent.parent
+TARGETS = ("sm_80", "sm_90")
+OLDER = ("sm_75", "sm_70")
+OTHERS = ("naive", "small")
+"""Compiled before each run, so that the process is warm."""
+
+STAGES = (
+    "search",
+    "tree",
+    "walk",
+    "pipeline",
+    "distribute",
+    "allocate",
+    "vectorize",
+    "asynchronous",
+    "prune",
+    "synchronize",
+    "wait",
+    "guard",
+)
+STAGES = (*STAGES, "verify", "check", "print")
+LARGEST = {
+    "hmma_ampere 256x256x64": ("hmma_ampere", {"bm": 256, "bn": 256, "bk": 64, "wm": 64, "wn": 64, "stages": 3}),
+    "hmma_ampere 256x192x32": ("hmma_ampere", {"bm": 256, "bn": 192, "bk": 32, "wm": 64, "wn": 96, "stages": 4}),
+}
+
+
+def names():
+    """The strategies of the library."""
+    return sorted(module.name for module in pkgutil.iter_modules([str(ROOT / "strategies")]) if not module.name.startswith("_"))
+
+
+def forget():
+    """Empty every memo table of the package."""
+    for one in gc.get_objects():
+        if isinstance(one, functools._lru_cache_wrapper) and (one.__module__ or "").startswith("fireiron"):
+            one.cache_clear()
+    gc.collect()
+
+
+def program_of(name, arch, values):
+    """The program of a library strategy at its own sizes, of objects made anew."""
+    module = importlib.reload(importlib.import_module(f"fireiron.strategies.{name}"))
+    strategy = module.strategy.with_(**values) if values else module.strategy
+    return strategy(module.spec(*module.SIZES)).program(arch)
+
+
+def run(name, arch, values):
+    """CPU milliseconds by stage of one first compilation."""
+    forget()
+    for other in OTHERS:
+        if other != name:
+            _ = program_of(other, "sm_90", {}).cuda
+    gc.collect()
+    with mock.patch("time.perf_counter", time.process_time):
+        start = time.process_time()
+        program = program_of(name, arch, values)
+        text = program.cuda
+        total = time.process_time() - start
+        scene = Scene(program.ir)
+        start = time.process_time()
+        for one in (check_banks, check_coalescing, check_resources):
+            one(scene)
+        others = time.process_time() - start
+    stages = {stage.replace("tunables", "search"): seconds * 1000 for stage, seconds in program.seconds.items()}
+    return {"total": total * 1000, **stages, "others": others * 1000, "lines": len(text.splitlines())}
+
+
+def measured(label, name, arch, values, runs):
+    """The best of several runs; None where the target has no such kernel."""
+    try:
+        found = min((run(name, arch, values) for _ in range(runs)), key=lambda one: one["total"])
+    except fireiron.FireironError:
+        return None
+    return {"kernel": label, "arch": arch, **found}
+
+
+def rows(only, runs):
+    """The measurements of all kernels."""
+    kernels = [(name, name, {}) for name in names()] + [(label, name, values) for label, (name, values) in LARGEST.items()]
+    for label, name, values in kernels:
+        if only and name not in only:
+            continue
+        found = [one for arch in TARGETS if (one := measured(label, name, arch, values, runs))]
+        found = found or [one for arch in OLDER if (one := measured(label, name, arch, values, runs))]
+        for one in found:
+            print(f"{one['kernel']} {one['arch']}: {one['total']:.1f} ms", file=sys.stderr)
+        yield from found
+
+
+def environment():
+    """What the numbers were made with."""
+    cpu = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        cpu = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "cpu": cpu,
+        "python": platform.python_version(),
+        "numpy": numpy.__version__,
+        "commit": commit,
+        "command": " ".join(["python", "perf/bench_compile.py", *sys.argv[1:]]),
+    }
+
 
 CHILD = """
-import sys, time, json
-start = time.perf_counter()
+import time
+start = time.process_time()
 import fireiron
-imported = time.perf_counter()
-import importlib, fireiron.compiler
-module = importlib.import_module("strategies." + sys.argv[1])
-spec = module.spec(*module.SIZES)
-ready = time.perf_counter()
-program = module.strategy(spec).program("sm_90")
-text = program.cuda
-printed = time.perf_counter()
-from fireiron.check import check
-findings = check(program.ir)
-checked = time.perf_counter()
-try:
-    from fireiron.gpu.toolchain import compile_cuda
-    seconds = compile_cuda(text, "sm_90").seconds
-except fireiron.LaunchError:
-    seconds = float("nan")
-print(json.dumps([imported - start, printed - ready, checked - printed, seconds, len(text.splitlines())]))
+print(time.process_time() - start)
 """
 
 
-def measured(name):
-    """The least of three runs, in milliseconds."""
-    runs = [
-        json.loads(subprocess.run([sys.executable, "-c", CHILD, name], cwd=ROOT, check=True, capture_output=True, text=True).stdout)
-        for _ in range(3)
-    ]
-    return [min(values) * 1000 for values in list(zip(*runs, strict=True))[:4]] + [runs[0][4]]
+def import_milliseconds():
+    """CPU time of `import fireiron` in a fresh process, the least of five."""
+    found = [subprocess.run([sys.executable, "-c", CHILD], cwd=ROOT, check=True, capture_output=True, text=True).stdout for _ in range(5)]
+    return min(map(float, found)) * 1000
 
 
 def main():
-    names = sorted(module.name for module in pkgutil.iter_modules([str(ROOT / "strategies")]) if not module.name.startswith("_"))
-    rows = [[name, *measured(name)] for name in names]
-    print(tabulate(rows, ["strategy", "import ms", "to CUDA ms", "all checks ms", "NVRTC ms", "lines"], floatfmt=".0f"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="where to write the result")
+    parser.add_argument("--only", nargs="*", help="names of strategies")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--import", action="store_true", dest="imports", help="also the time of `import fireiron`")
+    options = parser.parse_args()
+    found = list(rows(options.only, options.runs))
+    columns = ("total", *STAGES, "others")
+    table = [[one["kernel"], one["arch"], *(one.get(column) for column in columns)] for one in found]
+    print(tabulate(table, ["kernel", "arch", *columns], floatfmt=".1f"))
+    result = {
+        **environment(),
+        "unit": "CPU ms",
+        "rows": [{k: round(v, 2) if isinstance(v, float) else v for k, v in r.items()} for r in found],
+    }
+    if options.imports:
+        result["import"] = round(import_milliseconds(), 1)
+        print(f"import fireiron: {result['import']} ms")
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

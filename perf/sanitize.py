@@ -14,7 +14,7 @@ import numpy as np
 
 from fireiron import *
 from fireiron.gpu import launch
-from strategies import hgemm_nt, hmma_ampere, hmma_turing, listing_1, listing_2, maxwell, sgemm, small, wmma_optimized
+from fireiron.strategies import hgemm_nt, hmma_ampere, hmma_turing, listing_1, listing_2, maxwell, sgemm, small, wmma_optimized
 
 CLEAN = (listing_1, listing_2, maxwell, hgemm_nt, sgemm, hmma_ampere, hmma_turing, small, wmma_optimized)
 

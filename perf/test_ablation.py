@@ -6,7 +6,7 @@ Graphene (section 2) reports a loss of 17 % without ldmatrix; that row is here t
 import pytest
 
 from fireiron import *
-from strategies import hmma_ampere
+from fireiron.strategies import hmma_ampere
 
 SIZES = (4096, 4096, 4096)
 WHOLE = hmma_ampere.strategy

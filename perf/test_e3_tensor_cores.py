@@ -6,7 +6,7 @@ The paper: up to five times as fast as the kernel of E1; the peak of the tensor 
 from tuned import tuned
 
 from fireiron import ColMajor, RowMajor, float16
-from strategies import hgemm_nt, hmma_ampere
+from fireiron.strategies import hgemm_nt, hmma_ampere
 
 SIZES = (1536, 1024, 2048)
 STORAGE = {"dtype": float16, "c_dtype": float16, "A": ColMajor, "B": RowMajor, "C": ColMajor}

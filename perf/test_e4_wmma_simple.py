@@ -6,7 +6,7 @@ The paper: Listing 3 generates exactly the unoptimised kernel of the sample. It 
 from contenders import handwritten, sample, sample_sizes
 
 from fireiron import sweep
-from strategies import wmma_simple
+from fireiron.strategies import wmma_simple
 
 SIZES = (4096, 4096, 4096)
 

@@ -6,7 +6,7 @@ The paper: the same performance as the hand-written kernel on Volta and Turing. 
 import pytest
 from contenders import sample, sample_sizes
 
-from strategies import wmma_optimized
+from fireiron.strategies import wmma_optimized
 
 
 @pytest.mark.parametrize("name", ["strategy", "listing_5"])

@@ -12,7 +12,7 @@ from contenders import triton
 from tuned import tuned
 
 from fireiron.measure.timing import cublas
-from strategies import hmma_ampere
+from fireiron.strategies import hmma_ampere
 
 SHAPES = list(itertools.product((1024, 2048, 4096), repeat=3))
 

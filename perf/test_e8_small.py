@@ -11,7 +11,7 @@ import pytest
 from tuned import tuned
 
 from fireiron.measure.timing import cublas
-from strategies import small
+from fireiron.strategies import small
 
 CUBES = [(size, size, size) for size in (64, 128, 256, 512, 768, 1024)]
 OTHERS = [shape for shape in itertools.product((64, 256, 1024), repeat=3) if shape not in CUBES]

@@ -15,7 +15,7 @@ MatMul(M,N,K)(GL,GL,GL)(Kernel)
 """
 
 from fireiron import *
-from strategies._gemm import gemm
+from fireiron.strategies._gemm import gemm
 
 SIZES = (1024, 1024, 1024)
 

@@ -9,7 +9,7 @@ The paper's kernel has one load strategy for each operand because one of them is
 """
 
 from fireiron import *
-from strategies.maxwell import strategy as maxwell
+from fireiron.strategies.maxwell import strategy as maxwell
 
 SIZES = (1536, 1024, 2048)
 

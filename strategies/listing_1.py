@@ -15,8 +15,6 @@ All of K lies in shared memory and in registers, so K must be static, and the ti
 grows: `bm` and `bn` take the first values that fit the target (128 up to K = 227 on sm_90).
 """
 
-from pathlib import Path
-
 from fireiron import *
 
 SIZES = (256, 256, 128)
@@ -25,7 +23,7 @@ bm = Tunable("bm", 128, 64, 32, 16)
 bn = Tunable("bn", 128, 64, 32, 16)
 copy = Move.tile(1, 1).to(Thread).layout(ColMajor).done()
 element = Move.tile(1, 1).done()
-dot = MicroKernel.of(str(Path(__file__).parent / "dot.cu"))
+dot = MicroKernel.of("dot.cu")
 
 strategy = (
     MatMul.tile(bm, bn)

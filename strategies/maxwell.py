@@ -18,8 +18,6 @@ The store is a micro-kernel that stages columns in shared memory; it uses the co
 for column-major A and B, the paper's default; `hgemm_nt` swaps the load of B for one that coalesces along n.
 """
 
-from pathlib import Path
-
 from fireiron import *
 
 SIZES = (1536, 1024, 2048)
@@ -30,7 +28,7 @@ def swizz(uid):
     return ((uid >> 1) & 0x07) | (uid & 0x30) | ((uid & 0x01) << 3)
 
 
-store_cuda = MicroKernel.of(str(Path(__file__).parent / "store_through_shared.cu"), scratch_bytes=16 * 132 * 8)
+store_cuda = MicroKernel.of("store_through_shared.cu", scratch_bytes=16 * 132 * 8)
 init = Init.tile(64, 32).to(Warp).tile(8, 8).to(Lane).tile(1, 1).unroll().done()
 load_a = Move.tile(128, 1).to(Warp).tile(64, 1).unroll().tile(2, 1).to(Lane).layout(ColMajor).done()
 load_b = Move.tile(8, 16).to(Warp).tile(8, 4).unroll().tile(1, 1).to(Lane).layout(ColMajor).done()

@@ -91,8 +91,9 @@ class Through(Decomposition):
     def expand(self, spec, context):
         shape, dtype = spec.src.shape, spec.src.dtype
         order = RowMajor if self.store.along else ColMajor
-        first, second = (whole_view(Tensor(context.fresh(name), shape, dtype, RF, ColMajor)) for name in ("r_one", "r_two"))
-        shared = whole_view(Tensor(context.fresh("t_sh"), shape, dtype, SH, order))
+        draft = context.draft()
+        first, second = (whole_view(Tensor(draft.fresh(name), shape, dtype, RF, ColMajor)) for name in ("r_one", "r_two"))
+        shared = whole_view(Tensor(draft.fresh("t_sh"), shape, dtype, SH, order))
         out = (Tile((1, 1), refinements=(To(Lane),)), Done())
         children = (
             Child("body", MoveSpec(spec.level, first, second), (Done(self.move),)),
@@ -100,7 +101,7 @@ class Through(Decomposition):
             Child("store", MoveSpec(spec.level, second, shared), (Done(self.store),), prefix="store_"),
             Child("out", MoveSpec(spec.level, shared, spec.dst), out, prefix="out_"),
         )
-        return Expansion(children, tuple(Hole(name) for name in ("load", "body", "store", "out")))
+        return draft.expansion(children, tuple(Hole(name) for name in ("load", "body", "store", "out")))
 
 
 def through(load, move, store, dtype=float16):

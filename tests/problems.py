@@ -5,8 +5,9 @@ import pkgutil
 
 import numpy as np
 
-import strategies
 from fireiron import *
+from fireiron import strategies
+from fireiron.gpu.kernel import CompiledKernel
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(strategies.__path__) if not module.name.startswith("_"))
 """The library strategies."""
@@ -14,7 +15,7 @@ NAMES = sorted(module.name for module in pkgutil.iter_modules(strategies.__path_
 
 def library(name):
     """A module of the strategy library."""
-    return importlib.import_module(f"strategies.{name}")
+    return importlib.import_module(f"fireiron.strategies.{name}")
 
 
 def integers(shape, dtype, generator, low=-2, high=3):
@@ -33,6 +34,21 @@ def stored(array, layout, xp=np, ld=None):
         view = whole[:rows, :]
     view[...] = xp.asarray(array)
     return view
+
+
+def simulated(strategy, target):
+    """The kernel of a bound strategy, for the simulator alone: NVRTC does not see it."""
+    return CompiledKernel(strategy.program(target))
+
+
+def called(kernel, *arrays, **options):
+    """The kernel on NumPy inputs, each of which is first stored in the order that the kernel was made for."""
+    spec = kernel.program.spec
+    return kernel(*(_ordered(spec, name, one) for name, one in zip(spec.inputs, arrays, strict=True)), **options)
+
+
+def _ordered(spec, name, array):
+    return np.asarray(array, order="C" if spec.operands[name].tensor.layout.order == "row" else "F")
 
 
 SIZES = ((1, 1, 1), (128, 128, 64), (129, 127, 9), (100, 50, 30), (1000, 500, 300), (7, 260, 65))

@@ -281,10 +281,13 @@ def test_explain_where_no_step_helps() -> None:
     spec = MatMul(64, 64, 16, dtype=float64, c_dtype=float16)(GL, GL, GL)(Kernel)
     said = text(explain(spec.tile(8, 8).to(Block).done()))
     assert "no chain of up to 4" in said and "C type" in said
-    half = MatMul(64, 64, 16, dtype=float16)(GL, GL, GL)(Kernel).tile(32, 32).to(Block).epilog(RF, Init.tile(2, 2).to(Thread).done())
-    said = text(explain(half.tile(2, 2).to(Thread).split(1).tile(2, 1).done(HFMA2)))
-    assert ".load(A, RF).load(B, RF).done(HFMA2)" in said
-    assert ".tile(1, 1).done()" in said and "other leaves remain" in said
+    block = MatMul(64, 64, 16, dtype=float16)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+    rest = MatMul.tile(2, 2).to(Thread).split(1).tile(2, 1).done(HFMA2)
+    said = text(explain(block.epilog(RF, Init.tile(2, 2).to(Thread).done(), Move.tile(2, 2).to(Thread).done()).then(rest)))
+    assert "closed behind .split(1) by\n    .load(A, RF, Move.done()).load(B, RF, Move.done())\n  tried" in said
+    assert said.count("    .tile(1, 1).done()\n  tried") == 2, "the init and the store, too"
+    said = text(explain(block.epilog(RF, Init.tile(2, 2).to(Thread).done()).then(rest)))
+    assert "tried" not in said and "but then the strategy is refused: c_rf" in said
     with pytest.raises(DecompositionError):
         explain(spec.tile(7, 8).to(Block).tile(3, 3).done())
 

@@ -14,10 +14,12 @@ from problems import NAMES, library
 from fireiron import *
 from fireiron import cli
 from fireiron.cost import CONSTANTS, predict
+from fireiron.cost.expected import with_expected_barriers
 from fireiron.cost.gpus import GPUS, Gpu, as_gpu, of_architecture
 from fireiron.cost.model import model
 from fireiron.cost.registers import occupancy_on
 from fireiron.cost.work import Work
+from fireiron.ir import Barrier, Comment, For, Let, statements
 from fireiron.values.machine import ARCHITECTURES
 
 H200 = as_gpu("H200")
@@ -489,3 +491,19 @@ def test_sums_that_wait_for_each_other_take_their_latency():
 
     assert clocks((1, 1)) == pytest.approx(6400 * 400, rel=0.05)
     assert clocks((8, 1)) == pytest.approx(6400 * 400, rel=0.05)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_expected_barriers_are_as_good_as_inferred_ones(name):
+    """Kernels are compared before they are synchronised: by a time within a tenth of the one with the barriers that they get."""
+    module = library(name)
+    program = module.strategy(module.spec(*module.SIZES)).program("sm_90")
+    assert predict(with_expected_barriers(program.sequential)).us == pytest.approx(predict(program).us, rel=0.1)
+
+
+def test_expected_barriers_order_what_a_loop_writes_and_reads():
+    """One before the copies, which overwrite what the iteration before has read, and one behind them; copies need none between them."""
+    kernel = with_expected_barriers(library("listing_2").strategy(library("listing_2").spec(256, 256, 64)).program("sm_90").sequential)
+    loop = next(one for one in kernel.body if isinstance(one, For) and any(isinstance(inner, Barrier) for inner in one.body))
+    assert sum(isinstance(one, Barrier) for one in statements(kernel.body)) == 2
+    assert [isinstance(one, Barrier) for one in loop.body if not isinstance(one, (Comment, Let))].count(True) == 2

@@ -21,7 +21,7 @@ import pytest
 from test_expr import LARGEST, draw
 
 import fireiron.values.expr as expr
-from fireiron import cuda
+from fireiron.cuda import expressions as cuda
 from fireiron.errors import ArgumentError, VerificationError
 from fireiron.values.expr import INT_MAX, Var, all_of, any_of, as_expr, equal, less, minimum, sym
 
@@ -238,27 +238,39 @@ def test_width(value, wide):
 
 WRONG = {
     "32 bits for all": ("    wide = is_wide(value)\n", "    wide = False\n"),
-    "a remainder printed as a quotient": ("{_dividend(left)} % {_c(right, 7)}", "{_dividend(left)} / {_c(right, 7)}"),
-    "parentheses of a divisor dropped": ("{_dividend(left)} / {_c(right, 7)}", "{_dividend(left)} / {_c(right, 6)}"),
-    "parentheses of a dividend dropped": ("    return _c(left, 6)\n", "    return _c(left, 5)\n"),
-    "parentheses of factors dropped": ("_c(atom, 6 if position == 0 else 7)", "_c(atom, 6)"),
-    "parentheses of the first factor dropped": ("_c(atom, 6 if position == 0 else 7)", "_c(atom, 0 if position == 0 else 7)"),
-    "parentheses of exclusive or dropped": ("{_bits(left, 4)} ^ {_bits(right, 4)}", "{_bits(left, 1)} ^ {_bits(right, 1)}"),
-    "parentheses of a mask dropped": ("{_bits(left, 4)} & {_bits(right, 4)}", "{_bits(left, 1)} & {_bits(right, 1)}"),
-    "parentheses of conditions dropped": ('" && ".join(_c(condition, 4)', '" && ".join(_c(condition, 0)'),
-    "parentheses of a comparison dropped": ("{_c(left, 5)} == {_c(right, 5)}", "{_c(left, 1)} == {_c(right, 1)}"),
-    "a negative constant added": ("{'-' if value.constant < 0 else '+'}", "{'+'}"),
-    "a negative term added": ('("- " if coefficient < 0 else "+ ")', '("+ ")'),
-    "a coefficient dropped": ("if abs(coefficient) != 1:", "if abs(coefficient) > 2:"),
+    "a remainder printed as a quotient": ("{_dividend(left)} % {operand(", "{_dividend(left)} / {operand("),
+    "parentheses of a divisor dropped": (
+        "{_dividend(left)} / {operand(right, Binds.FACTOR)}",
+        "{_dividend(left)} / {operand(right, Binds.PRODUCT)}",
+    ),
+    "parentheses of a dividend dropped": ("    return operand(left, Binds.PRODUCT)\n", "    return operand(left, Binds.SUM)\n"),
+    "parentheses of factors dropped": ("Binds.PRODUCT if position == 0 else Binds.FACTOR", "Binds.PRODUCT"),
+    "parentheses of the first factor dropped": ("Binds.PRODUCT if position == 0 else", "Binds.LOOSELY if position == 0 else"),
+    "parentheses of bit operations dropped": ('return text if binds >= Binds.FACTOR else f"({text})"', "return text"),
+    "parentheses of exclusive or in a sum dropped": (
+        'return Joined(("(", Chain((left, Joined(("^ ", right)))), ")"))',
+        'return Chain((left, Joined(("^ ", right))))',
+    ),
+    "parentheses of conditions dropped": (
+        '" && ".join(operand(condition, Binds.COMPARISON)',
+        '" && ".join(operand(condition, Binds.LOOSELY)',
+    ),
+    "parentheses of a comparison dropped": (
+        "{operand(left, Binds.SUM)} == {operand(right, Binds.SUM)}",
+        "{operand(left, Binds.LOOSELY)} == {operand(right, Binds.LOOSELY)}",
+    ),
+    "a negative constant added": ("number = (constant < 0, ", "number = (False, "),
+    "a negative term added": ('parts.append((coefficient < 0, " * ".join(factors)))', 'parts.append((False, " * ".join(factors)))'),
+    "a coefficient dropped": ("    if number == 1:\n", "    if number <= 2:\n"),
     "negative dividends printed": ("if left.low < 0:", "if left.low < -(2**70):"),
     "only the total examined, no partial sum": ("        if extreme > INT_MAX:", "        if max(-value.low, value.high) > INT_MAX:"),
 }
-"""Wrong printers: a text of `cuda.py`, found once, and what stands there instead."""
+"""Wrong printers: a text of `cuda/expressions.py`, found once, and what stands there instead."""
 
 
 def mutant(name, before, after):
     text = inspect.getsource(cuda)
-    assert text.count(before) == 1, f"{name}: `{before}` stands {text.count(before)} times in cuda.py; adapt this entry"
+    assert text.count(before) == 1, f"{name}: `{before}` stands {text.count(before)} times in expressions.py; adapt this entry"
     module = types.ModuleType(f"wrong_printer_{abs(hash(name))}")
     sys.modules[module.__name__] = module
     try:

@@ -201,7 +201,7 @@ def test_drawn_owners_write_in_the_simulator(case):
         drawn_thread[index] = np.where(mine, found.first, drawn_thread[index])
     assert (drawn_block == blocks).all()
     assert (drawn_thread == threads).all()
-    lets = {var.name: value for (value, _, _), var in program.grown.context.names.lets.items()}
+    lets = {var.name: value for var, value in program.grown.whole.definitions.items()}
     coarse = owners.blocks_of(tiles._block_views(program.tree)["C"], lets, grid, sizes)
     for (row, column), block in np.ndenumerate(coarse.first):
         part = blocks[coarse.rows[row] : coarse.rows[row + 1], coarse.columns[column] : coarse.columns[column + 1]]

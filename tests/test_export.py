@@ -45,7 +45,7 @@ def test_files(tmp_path):
 
 def test_equal_in_every_process(tmp_path):
     """The bytes hold no date, path or number of a process."""
-    case = "from strategies import split_k_blocks as s; from fireiron import export; import sys\n"
+    case = "from fireiron.strategies import split_k_blocks as s; from fireiron import export; import sys\n"
     case += "export(s.strategy(s.spec(64, 64, 512)), sys.argv[1], 'gemm', arch='sm_80')"
     for folder in ("one", "two"):
         subprocess.run([sys.executable, "-c", case, tmp_path / folder], check=True)

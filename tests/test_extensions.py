@@ -4,11 +4,13 @@ import attrs
 import numpy as np
 import pytest
 
+import fireiron
 from fireiron import *
 from fireiron.ir import Comment, Exec, Hole
 from fireiron.language.dividing import divide, loop_over
 from fireiron.language.tree import execution
 from fireiron.sim import simulate
+from fireiron.values.tensor import Tensor, whole_view
 
 
 @attrs.frozen
@@ -19,8 +21,60 @@ class Halves(Decomposition):
 
     def expand(self, spec, context):
         views, digits = divide(spec, {"m": (int(str(spec.size("m"))) // 2, None)}, "halves")
-        views, program, _ = loop_over(spec, views, digits, False, context, (Hole("body"),))
-        return Expansion((Child("body", spec.with_operands(**views)),), program)
+        draft = context.draft()
+        views, program, _ = loop_over(spec, views, digits, False, draft, (Hole("body"),))
+        return draft.expansion((Child("body", spec.with_operands(**views)),), program)
+
+
+def alone(expand):
+    """A decomposition of our own that only has an `expand`."""
+
+    class Own(Decomposition):
+        verb = "own"
+
+        def expand(self, spec, context):
+            return expand(spec, context)
+
+    return MatMul.tile(8, 8).to(Block).then(attrs.frozen(Own)()).tile(1, 1).to(Thread).split(1).tile(1, 1).done()
+
+
+def loop_without_a_draft(spec, context):
+    views, digits = divide(spec, {"m": (4, None)}, "own")
+    return loop_over(spec, views, digits, False, context, (Hole("body"),))
+
+
+def loop_that_is_not_said(spec, context):
+    views, digits = divide(spec, {"m": (4, None)}, "own")
+    views, program, _ = loop_over(spec, views, digits, False, context.draft(), (Hole("body"),))
+    return Expansion((Child("body", spec.with_operands(**views)),), program)
+
+
+def buffer_that_is_not_said(spec, context):
+    fresh = whole_view(Tensor("mine", spec.A.shape, float32, SH, ColMajor))
+    return Expansion((Child("body", spec.with_operands(A=fresh)),), (Hole("body"),))
+
+
+@pytest.mark.parametrize(
+    ("expand", "says"),
+    [
+        (lambda spec, context: None, "must return an Expansion"),
+        (lambda spec, context: Expansion((Child("body", spec),), (Hole("inner"),)), "holes of its program are not its children"),
+        (lambda spec, context: Expansion((Child("body", spec),), ()), "holes of its program are not its children"),
+        (lambda spec, context: Expansion((Child("body", spec),), (Hole("body"), Hole("body"))), "holes of its program"),
+        (lambda spec, context: Expansion((Child("body", spec), Child("body", spec)), (Hole("body"),)), "share a name"),
+        (lambda spec, context: context.fresh("k"), "names are made in a draft"),
+        (lambda spec, context: context.let("half", context.thread // 2), "names are made in a draft"),
+        (lambda spec, context: context.unit(Warp, Block), "names are made in a draft"),
+        (loop_without_a_draft, "names are made in a draft"),
+        (loop_that_is_not_said, "makes the names m, which its Expansion does not say"),
+        (buffer_that_is_not_said, "makes the names mine, which its Expansion does not say"),
+    ],
+)
+def test_expansions_that_break_the_contract_are_refused(expand, says):
+    """By an error of the project that names the class, the line of the strategy and what to do."""
+    with pytest.raises(DecompositionError, match=says) as caught:
+        _ = alone(expand)(MatMul(8, 8, 8)(GL, GL, GL)(Kernel)).program().tree
+    assert "tests/test_extensions.py" in str(caught.value)
 
 
 @attrs.frozen
@@ -130,3 +184,28 @@ def test_executable_that_emits_several_statements():
     init = Init.tile(1, 1).to(Thread).done(Twice("twice"))
     chain = MatMul.tile(16, 16).to(Block).epilog(SH, init).split(4).tile(2, 2).to(Thread).split(1).tile(1, 1).done()
     assert run(chain, 20, 20, 6).cuda.count("// twice") == 1
+
+
+def test_chains_with_extensions_of_our_own_evaluate():
+    """Whatever `__str__` says: only refinements of the package have methods of their own."""
+
+    @attrs.frozen
+    class Noted(Remark):
+        def __str__(self):
+            return f"noted({self.text!r})"
+
+    chain = MatMul.tile(8, 8).to(Block).refine(Noted("twice")).then(Halves()).refine(Remark("once"))
+    assert eval(repr(chain), {**vars(fireiron), "Noted": Noted, "Halves": Halves, "Remark": Remark}) == chain
+
+
+def test_refinements_without_effect_are_refused():
+    @attrs.frozen
+    class Misspelt(Refinement):
+        applies_to = ("tile",)
+
+        def paln(self, plan):
+            return plan
+
+    with pytest.raises(DecompositionError, match="overrides neither plan nor rewrite") as caught:
+        MatMul.tile(8, 8).refine(Misspelt())
+    assert "paln" in str(caught.value) and "tests/test_extensions.py" in str(caught.value)

@@ -308,7 +308,7 @@ def test_options_of_the_compiler():
     """They reach NVRTC, and tell entries of the cache apart."""
     import pickle
 
-    from strategies import gemm_nn
+    from fireiron.strategies import gemm_nn
 
     strategy = gemm_nn.strategy(gemm_nn.spec(128, 128, 128))
     plain, lines = strategy.compile("sm_80"), strategy.compile("sm_80", ("--generate-line-info",))

@@ -17,7 +17,7 @@ from problems import library
 
 from fireiron import *
 from fireiron.gpu import arguments, arrays, launch, prepared
-from fireiron.gpu.arrays import View
+from fireiron.gpu.arrays import ArrayView
 from fireiron.gpu.kernel import CompiledKernel, architecture_here
 
 ROWS = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
@@ -349,7 +349,7 @@ def wrong(gpu):
         "byte order": (swapped, "A has elements of another type", ">f4"),
         "shape": (gpu.array((20, 9)), "A has the shape (20, 9)", ""),
         "dimensions": (gpu.cupy.ndarray((160,), "float32", fake_gpu.memory(640)), "A has 1 dimensions", ""),
-        "layout": (gpu.array((20, 8), order="F"), "A has other strides", "the other one of RowMajor and ColMajor"),
+        "layout": (gpu.array((20, 8), order="F"), "A has other strides", "make the spec with A=ColMajor, or pass"),
         "padding": (gpu.array((20, 8), ld=10), "A has other strides", "ld=..."),
         "reversed": (reversed_rows, "A has other strides", "reversed view"),
         "broadcast": (broadcast, "A has other strides", "broadcast view"),
@@ -436,7 +436,7 @@ def test_shared_memory_is_told_exactly():
         for _ in range(2):
             shape = tuple(int(size) for size in generator.integers(1, 5, 2))
             strides = tuple(int(stride) for stride in generator.integers(1, 12, 2) * 2)
-            views.append(View(shape, strides, "float16", 2, 0, False))
+            views.append(ArrayView(shape, strides, "float16", 2, 0, False))
             where.append(int(generator.integers(0, 40)) * 2 + 4096)
         touched = [
             {address + i * view.strides[0] + j * view.strides[1] for i in range(view.shape[0]) for j in range(view.shape[1])}

@@ -141,7 +141,7 @@ def test_what_no_strategy_computes():
 def test_read_only_out():
     out = np.ones((4, 4), "float32")
     out.flags.writeable = False
-    with pytest.raises(ArgumentError, match="read-only"):
+    with pytest.raises(LaunchError, match="read-only"):
         matmul(ones, ones, out)
 
 
@@ -231,13 +231,31 @@ def test_kernels_are_kept(monkeypatch):
     assert matmul.kernel(a[:7], b) is not first
     monkeypatch.setattr(module, "MOST_KERNELS", 2)
     matmul.kernel(a[:3], b)
-    assert len(matmul._kernels) == 2
+    assert len(matmul._kernels) == len(matmul._problems) == 2
     matmul.kernel(a[:7], b)
     matmul.kernel(a[:3], b)
     matmul.kernel(a[:5], b)
     assert [key[0].shape[0] for key in matmul._kernels] == [3, 5], "the one not used for longest goes first"
     matmul.clear()
     assert matmul.kernel(a, b) is not first
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("kind", ["cupy", "torch"])
+def test_a_call_with_out_takes_the_kernel_of_the_call_without(gpu, monkeypatch, kind, dtype):
+    """The result that a call makes is row-major and aligned: an `out` like it is the same problem, so nothing is compiled again."""
+    made, real = [], module._made
+    monkeypatch.setattr(module, "_made", lambda asked: made.append(asked) or real(asked))
+    a, b = pretended(kind, (64, 32), dtype), pretended(kind, (32, 48), dtype, address=0x4000)
+    first = matmul.kernel(a, b)
+    assert matmul.kernel(a, b, pretended(kind, (64, 48), dtype, address=0x8000)) is first
+    assert matmul.kernel(a, b, pretended(kind, (64, 48), dtype, address=0x9000), c_dtype=dtype) is first
+    assert matmul.kernel(a, b, c_dtype=dtype) is first and matmul.kernel(a, b, arch="sm_90", pinned=False) is first
+    assert len(made) == 1
+    assert matmul.kernel(a, b, pretended(kind, (64, 48), dtype, address=0x8008)) is not first, "an unaligned result"
+    assert matmul.kernel(a, b, pretended(kind, (64, 48), dtype, strides=(50, 1))) is not first, "a leading dimension"
+    assert matmul.kernel(a, b, pretended(kind, (64, 48), dtype, strides=(1, 64))) is not first, "the other storage order"
+    assert matmul.kernel(a, b, arch="sm_80") is not first
 
 
 def test_one_kernel_for_threads_that_ask_at_once(monkeypatch):

@@ -44,6 +44,7 @@ fireiron.gpu.launch.gpu_available = lambda: os.environ.get("GPU", "1") == "1"
 fireiron.gpu.launch.device_arch = lambda: "sm_90"
 fireiron.measure.timing.Data.of = staticmethod(lambda spec, *, sizes=None, rotate_bytes=0: Data(spec, sizes))
 fireiron.measure.timing.measure = measure
+fireiron.gpu.toolchain.serving = lambda *asked: None  # nothing is compiled
 fireiron.measure.timing.environment = lambda: {"gpu": "NVIDIA H200"}
 fireiron.gpu.kernel.CompiledKernel.resources = property(lambda self: Resources)
 """
@@ -254,7 +255,7 @@ def test_sweep_makes_marks():
     assert [one.id for one in mark.args[1]] == ["gemm_nn-bk=8-128x128x64", "gemm_nn-bk=16-128x128x64"]
     (case,) = mark.args[1][0].values
     assert case.bound.spec == case.spec and str(case) == "gemm_nn-bk=8-128x128x64"
-    from strategies import gemm_nn, naive
+    from fireiron.strategies import gemm_nn, naive
 
     several = sweep([gemm_nn, naive], iter([(8, 8, 8), (16, 8, 8)]), values=[{}], argument="one")
     assert [one.id for one in several.args[1]] == ["gemm_nn-8x8x8", "gemm_nn-16x8x8", "naive-8x8x8", "naive-16x8x8"]

@@ -218,7 +218,7 @@ def test_library_has_different_hashes():
 
 def test_hash_in_another_process():
     """Not the hash of Python's strings, which differs from process to process."""
-    code = "from fireiron import library, records; print(*(records.strategy_hash(library.find(n).strategy) for n in library.names()))"
+    code = "from fireiron.language import library; from fireiron.tune import records; print(*(records.strategy_hash(library.find(n).strategy) for n in library.names()))"
     told = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": "7"}, check=True
     )
@@ -228,6 +228,7 @@ def test_hash_in_another_process():
 def test_hash_is_pinned():
     """The hash that records in the world were made with; whoever changes it makes all of them outdated."""
     assert strategy_hash(MatMul.tile(Tunable("bm", 64, 32), 64).to(Block).split(8)) == "8ca3af9ab4e65d8c"
+    assert strategy_hash(MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread).layout(ColMajor)) == "0b5f1b4f631e0d6f"
 
 
 def test_what_has_no_hash():

@@ -10,6 +10,7 @@ from types import MappingProxyType
 import attrs
 import numpy as np
 import pytest
+from guards import with_conditions
 
 from fireiron import *
 from fireiron import ir
@@ -19,7 +20,7 @@ from fireiron.sim import simulate
 from fireiron.sim.launch import _Launch
 from fireiron.sim.plan import Plan
 from fireiron.sim.shadow import EPOCH, Shadow
-from fireiron.values.expr import all_of, as_expr
+from fireiron.values.expr import all_of, as_expr, less
 from fireiron.values.tensor import Storage
 
 one = Move.tile(1, 1).to(Thread).done()
@@ -371,23 +372,18 @@ def test_two_blocks_write_one_element():
 
 
 def test_dropped_guard_of_a_store():
-    faulty = edited(kernel_of(60, 60, 16), lambda s: evolved_access(s, "C", bounds=(None, None)) if writes(s, "C") else s)
+    faulty = with_conditions(kernel_of(60, 60, 16), "C", True, lambda condition: None)
     fails(faulty, r"C\[\d+, \d+\] is outside the tensor: thread \d+ of block \d+ writes", M=60, N=60)
 
 
 def test_dropped_guard_of_a_load():
-    def unguarded(s):
-        return evolved_access(s, "A", bounds=(None, None)) if writes(s, "a_sh") else s
-
-    fails(edited(kernel_of(60, 60, 13), unguarded), r"A\[\d+, \d+\] is outside the tensor: .* reads", M=60, N=60, K=13)
+    unguarded = with_conditions(kernel_of(60, 60, 13), "A", False, lambda condition: None)
+    fails(unguarded, r"A\[\d+, \d+\] is outside the tensor: .* reads", M=60, N=60, K=13)
 
 
 def test_guard_one_too_wide():
-    def wide(s):
-        bounds = tuple(None if bound is None else bound + 1 for bound in s.operands["dst"].bounds) if writes(s, "C") else ()
-        return evolved_access(s, "C", bounds=bounds) if bounds else s
-
-    fails(edited(kernel_of(60, 60, 16), wide), r"C\[(60, \d+|\d+, 60)\] is outside the tensor", M=60, N=60)
+    wide = with_conditions(kernel_of(60, 60, 16), "C", True, lambda condition: less(condition.left, condition.right + 1))
+    fails(wide, r"C\[(60, \d+|\d+, 60)\] is outside the tensor", M=60, N=60)
 
 
 def test_wrong_leading_dimension():

@@ -262,8 +262,8 @@ def test_what_is_said_about_zero():
     text = blocks(3, 8)(spec).cuda()
     assert "// requires: C is zero before the launch" in text
     assert "atomicAdd(" in text
-    a, b = (arrays_of(spec)[name] for name in "AB")
-    out = np.full((20, 37), 9, np.float32)
+    a, b = (np.asfortranarray(arrays_of(spec)[name]) for name in "AB")
+    out = np.full((20, 37), 9, np.float32, order="F")
     assert np.array_equal(blocks(3, 8)(spec).compile()(a, b, out=out), a @ b), "zeroed by who launches"
 
 

@@ -336,7 +336,7 @@ def test_one_element_of_four_million_is_found(clock):
 
 def test_the_bound_is_that_of_the_type_a_kernel_adds_in(clock):
     """A spec of halves allows sums in halves; a kernel that adds in float32 must be as good as that, so that one lost step of k shows."""
-    from strategies import hgemm_nt, hmma_ampere, naive
+    from fireiron.strategies import hgemm_nt, hmma_ampere, naive
 
     def bound(module):
         spec = module.spec(64, 64, 4096, **({} if module is hgemm_nt else {"dtype": float16, "c_dtype": float16}))

@@ -32,6 +32,7 @@ from fireiron.tune import run as run_module
 from fireiron.tune.crew import MEASURE, Crew
 from fireiron.tune.journal import Journal
 from fireiron.tune.measure import Measure, Measured
+from fireiron.tune.record import strategy_hash
 from fireiron.tune.result import failures, ranked
 from fireiron.tune.search import MOST_EXHAUSTIVE, Optimiser, draws, in_order
 from fireiron.tune.task import Built, Candidate, Space, Surveyed, Task, build, packed, survey
@@ -101,7 +102,7 @@ def test_record(tmp_path):
     tuning.save(tmp_path / "records.jsonl")
     loaded = list(Records.load(tmp_path / "records.jsonl").records)
     assert record in loaded
-    assert fireiron.tune.records.strategy_hash(strategy) == record.strategy_hash, "of the strategy with its tunables open"
+    assert strategy_hash(strategy) == record.strategy_hash, "of the strategy with its tunables open"
 
 
 def test_nothing_to_save(tmp_path):

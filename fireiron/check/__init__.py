@@ -1,10 +1,11 @@
-"""Static checks of the kernel IR: races, bounds, bank conflicts, coalescing, resources.
+"""Static checks of the kernel IR: races, bounds, alignment, bank conflicts, coalescing, resources.
 
 May import: values, specs, ir.
 """
 
 from __future__ import annotations
 
+from fireiron.check.alignment import check_alignment
 from fireiron.check.banks import check_banks
 from fireiron.check.bounds import check_bounds
 from fireiron.check.coalescing import check_coalescing
@@ -14,7 +15,7 @@ from fireiron.check.resources import check_resources
 from fireiron.check.scene import Scene
 from fireiron.ir import Kernel
 
-CHECKS = (check_races, check_bounds, check_banks, check_coalescing, check_resources)
+CHECKS = (check_races, check_bounds, check_alignment, check_banks, check_coalescing, check_resources)
 """All checks, each from a `Scene` to findings."""
 
 
@@ -25,9 +26,9 @@ def check(kernel: Kernel) -> tuple[Finding, ...]:
 
 
 def safety(kernel: Kernel) -> tuple[Finding, ...]:
-    """Races and bounds alone: what decides whether a kernel is right."""
+    """Races, bounds and alignment alone: what decides whether a kernel is right."""
     scene = Scene(kernel)
-    return ordered((*check_races(scene), *check_bounds(scene)))
+    return ordered((*check_races(scene), *check_bounds(scene), *check_alignment(scene)))
 
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Finding",
     "Scene",
     "check",
+    "check_alignment",
     "check_banks",
     "check_bounds",
     "check_coalescing",

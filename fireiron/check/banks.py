@@ -63,19 +63,23 @@ def lanes_per_phase(width: int) -> int:
 
 
 def wavefronts(start: Array, width: int, active: Array) -> Array:
-    """Passes of each request: `start` are byte addresses `(requests, 32)`, `width` the bytes of a lane."""
+    """Passes of each request: `start` are byte addresses `(requests, 32)`, `width` the bytes of a lane.
+
+    Lanes that take aligned vectors of 8 or 16 bytes always use the same 2 or 4 banks together, which then count as one.
+    """
     lanes = lanes_per_phase(width)
-    count = max(width // WORD, 1)
     phases = 32 // lanes
-    words = start[:, :, None] // WORD + np.arange(count)
+    together = width if width > WORD and not (start % width).any() else WORD
+    banks, count = BANKS * WORD // together, max(width // together, 1)
+    words = start[:, :, None] // together + np.arange(count)
     words = np.where(active[:, :, None], words, -1).reshape(len(start) * phases, lanes * count)
     words = np.sort(words, axis=1)
     fresh = np.ones(words.shape, dtype=bool)
     fresh[:, 1:] = words[:, 1:] != words[:, :-1]
     fresh &= words >= 0
     rows = np.broadcast_to(np.arange(len(words))[:, None], words.shape)
-    loads = np.bincount(rows[fresh] * BANKS + words[fresh] % BANKS, minlength=len(words) * BANKS)
-    return np.asarray(loads.reshape(len(start), phases, BANKS).max(axis=2).sum(axis=1))
+    loads = np.bincount(rows[fresh] * banks + words[fresh] % banks, minlength=len(words) * banks)
+    return np.asarray(loads.reshape(len(start), phases, banks).max(axis=2).sum(axis=1))
 
 
 def address(storage: Storage, places: Sequence[Array]) -> Array:
@@ -100,9 +104,9 @@ def check_banks(scene: Scene) -> tuple[Finding, ...]:
         if buffer.memory != SH:
             continue
         requests = [one for use in scene.uses if use.access.buffer == buffer.name and (one := request(scene, use)) is not None]
-        bad = any((one.passes(buffer) > one.ideal(buffer)).any() for one in requests)
-        repair = _repair(buffer, requests) if bad else {}
-        findings += [_finding(buffer, one, repair) for one in requests]
+        counted = [(one, one.passes(buffer), one.ideal(buffer)) for one in requests]
+        repair = _repair(buffer, requests) if any((passes > ideal).any() for _, passes, ideal in counted) else {}
+        findings += [_finding(buffer, one, passes, ideal, repair) for one, passes, ideal in counted]
     return tuple(findings)
 
 
@@ -116,7 +120,7 @@ def request(scene: Scene, use: Use) -> Request | None:
     needed = scene.needs((*access.base, access.copy, *conditions))
     fixed = {loop.var.name: 0 for loop in use.loops if constant(loop.extent) is None}
     axes = []
-    room = max(_SAMPLE // scene.kernel.threads, 1)
+    room = max(_SAMPLE // scene.kernel.workers, 1)
     for loop in reversed(use.loops):
         count = constant(loop.extent)
         if loop.var.name in needed and count is not None:
@@ -144,8 +148,7 @@ def _by_warp(values: Array, fill: Any = 0) -> Array:
     return np.moveaxis(values.reshape(len(values) // 32, 32, -1), 1, 2).reshape(-1, 32)
 
 
-def _finding(buffer: Buffer, one: Request, repair: dict[str, Any]) -> Finding:
-    passes, ideal = one.passes(buffer), one.ideal(buffer)
+def _finding(buffer: Buffer, one: Request, passes: Array, ideal: Array, repair: dict[str, Any]) -> Finding:
     where = int(np.argmax(passes - ideal))
     worst, best = int(passes[where]), int(ideal[where])
     width = one.vector * buffer.dtype.bytes

@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
-from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
+from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, offsets_of, product, reach_of
 from fireiron.ir import Access
 from fireiron.values.expr import ONE, ZERO, Expr, FloorDiv, Mod, as_expr, constant, floordiv, minimum, mod, positive
 from fireiron.values.machine import GL
@@ -44,7 +44,7 @@ class Local:
 
     def coordinates(self, frame: Frame, access: Access) -> list[Array]:
         """Local coordinates at each point, the access's elements along a last axis."""
-        steps = np.array(access.elements()).T
+        steps = offsets_of(access).T
         return [frame.full(part)[..., None] + step for part, step in zip(self.parts[access.base], steps, strict=True)]
 
     def keys(self, frame: Frame, access: Access) -> Array:
@@ -76,7 +76,7 @@ def _local(scene: Scene, accesses: Iterable[Access], outer: frozenset[str]) -> L
         pairs = [pair for pair in split if pair is not None]
         parts[access.base] = tuple(inner for _, inner in pairs)
         offsets.add(tuple(outside for outside, _ in pairs))
-        reach = [max(offset[dim] for offset in access.elements()) for dim in range(len(pairs))]
+        reach = reach_of(access)
         lows.append([inner.low for _, inner in pairs])
         highs.append([inner.high + step for (_, inner), step in zip(pairs, reach, strict=True)])
     if len(offsets) > 1:
@@ -121,13 +121,17 @@ def between_blocks(scene: Scene) -> list[Finding]:
 
 
 def _undecided(use: Use, why: str) -> Finding:
-    message = f"not decided whether two blocks write one element of {use.access.buffer}: {why}"
-    return Finding("race", "note", use.access.buffer, message, line_of(use.statement, use.access), described(use.statement, use.access))
+    """What could not be decided is refused."""
+    message = (
+        f"undecided whether two blocks touch one element of {use.access.buffer}: {why}; sizes known before the kernel runs, or tiles "
+        "that the blocks count in digits, would decide it, or take it on yourself: .unchecked(reason)"
+    )
+    return Finding("race", "error", use.access.buffer, message, line_of(use.statement, use.access), described(use.statement, use.access))
 
 
 def _compared(scene: Scene, local: Local, uses: Sequence[Use], write: Use) -> Finding | None:
     offset = tuple(scene.opened(part) for part in local.offset)
-    if _told_apart(scene, local, offset) or _in_bands(scene, local, offset, write):
+    if _told_apart(scene, _digits(scene, local, uses, offset), offset) or _in_bands(scene, local, offset, write):
         return None
     grid = constant(scene.kernel.grid)
     if all(not part.variables() for part in offset):
@@ -139,7 +143,7 @@ def _compared(scene: Scene, local: Local, uses: Sequence[Use], write: Use) -> Fi
     for target in (300, 1000):
         sizes = {one.name: min(max(-(-target // one.multiple_of) * one.multiple_of, one.low), one.high) for one in scene.kernel.symbols}
         found = _enumerated(scene, local, uses, write, offset, sizes)
-        if found is not None and found.severity == "error":
+        if found is not None and "blocks" in found.details:
             return found
     return _undecided(write, "the offsets of the blocks could not be decoded for all sizes")
 
@@ -148,19 +152,52 @@ def _sizes(part: Expr) -> bool:
     return any(var.name != "block" for var in part.variables())
 
 
-def _told_apart(scene: Scene, local: Local, offset: Sequence[Expr]) -> bool:
+@attrs.frozen
+class _Digits:
+    """A coordinate as a sum of digits: `terms` are blocks and loops around all accesses with their steps, above a rest of `width`."""
+
+    terms: tuple[tuple[Expr, int], ...]
+    width: int
+
+
+def _digits(scene: Scene, local: Local, uses: Sequence[Use], offset: Sequence[Expr]) -> list[_Digits] | None:
+    """The digits of each dimension, if the blocks' parts are such."""
+    found = []
+    for dim, part in enumerate(offset):
+        terms = [(atoms, factor) for atoms, factor in linear(part)[0] if _blocks(scene, atoms)]
+        if any(len(atoms) > 1 for atoms, _ in terms):
+            return None
+        least = min((abs(factor) for _, factor in terms), default=0)
+        around, rests = _moves(uses, [local.parts[use.access.base][dim] for use in uses], least)
+        reach = max(reach_of(use.access)[dim] for use in uses)
+        width = max(rest.high for rest in rests) - min(rest.low for rest in rests) + reach + 1
+        found.append(_Digits((*((atoms[0], factor) for atoms, factor in terms), *around), width))
+    return found
+
+
+def _moves(uses: Sequence[Use], parts: Sequence[Expr], least: int) -> tuple[list[tuple[Expr, int]], list[Expr]]:
+    """The loops around all accesses that move all of them by the same step, more than `least`; and what is left of the coordinates."""
+    found: list[tuple[Expr, int]] = []
+    rests = list(parts)
+    for loop in uses[0].loops:
+        steps = {next((factor for atoms, factor in linear(part)[0] if atoms == (loop.var,)), 0) for part in parts}
+        (step, *others) = steps
+        if step > least > 0 and not others and all(any(one is loop for one in use.loops) for use in uses):
+            found.append((loop.var, step))
+            rests = [rest - loop.var * step for rest in rests]
+    return found, rests
+
+
+def _told_apart(scene: Scene, dimensions: Sequence[_Digits] | None, offset: Sequence[Expr]) -> bool:
     """Whether the digits of all dimensions can be decoded, and give the block's number."""
     known: set[Expr] = set()
-    for part, low, high in zip(offset, local.low, local.high, strict=True):
-        width = high - low + 1
-        terms = sorted(((atoms, factor) for atoms, factor in linear(part)[0] if _blocks(scene, atoms)), key=lambda term: abs(term[1]))
-        if any(len(atoms) > 1 or factor < 0 for atoms, factor in terms):
-            return False
-        for (atom,), factor in terms:
-            if factor < width:
+    for one in dimensions or ():
+        width = one.width
+        for digit, step in sorted(one.terms, key=lambda term: abs(term[1])):
+            if step < width:
                 return False
-            known.add(atom)
-            width += factor * (atom.high - atom.low)
+            width += step * (digit.high - digit.low)
+            known |= {digit} if _blocks(scene, (digit,)) else set()
     return _recovered(next((var for part in offset for var in part.variables() if var.name == "block"), None), frozenset(known), 6)
 
 
@@ -265,11 +302,14 @@ def _elements(scene: Scene, local: Local, uses: Sequence[Use]) -> Array | None:
     """All local coordinates that a block touches."""
     rows = []
     for use in uses:
-        axes = scene.loop_axes(use.loops, scene.needs(local.parts[use.access.base]), MANY // scene.kernel.threads)
+        guards, _ = scene.guards(use.statement, frozenset({"thread", *(loop.var.name for loop in use.loops)}))
+        needed = scene.needs((*local.parts[use.access.base], *guards))
+        axes = scene.loop_axes(use.loops, needed, MANY // scene.kernel.workers)
         if axes is None:
             return None
         frame = scene.frame([("thread", scene.threads), *axes])
-        rows.append(np.unique(np.stack([part.ravel() for part in local.coordinates(frame, use.access)], axis=-1), axis=0))
+        active = functools.reduce(np.logical_and, (frame.full(guard).astype(bool) for guard in guards), np.ones(frame.shape, dtype=bool))
+        rows.append(np.unique(np.stack([part[active].ravel() for part in local.coordinates(frame, use.access)], axis=-1), axis=0))
     return np.unique(np.concatenate(rows), axis=0)
 
 

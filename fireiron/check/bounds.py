@@ -17,9 +17,9 @@ import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
-from fireiron.ir import For, Let, statements
-from fireiron.spec import MoveSpec
+from fireiron.ir import Buffer, For, Let, Piece, statements
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, FloorDiv, Less, Min, Mod, Var, conjuncts, constant, floordiv, less
+from fireiron.values.layout import Swizzle
 from fireiron.values.machine import GL
 from fireiron.values.tensor import Storage
 
@@ -36,7 +36,7 @@ class _Bounds:
         self.extents = {use.var.name: use.extent for use in statements(self.kernel.body) if isinstance(use, For)}
         self.named = {one.var.name: one for one in statements(self.kernel.body) if isinstance(one, Let)}
         self.loose = {name for name, let in self.named.items() if not self._keeps_range(let)}
-        self.lengths = {**self.extents, "thread": ZERO + self.kernel.threads, "block": self._blocks()}
+        self.lengths = {**self.extents, "thread": ZERO + self.kernel.workers, "block": self._blocks()}
         self.proved: dict[tuple[Expr, Expr], bool] = {}
 
     def _blocks(self) -> Expr:
@@ -67,7 +67,7 @@ class _Bounds:
             return True
         needed = self.scene.roots(let.value)
         grid = (constant(self.kernel.grid) or MANY) if "block" in needed else 1
-        if not needed <= {"thread", "block"} or grid * self.kernel.threads > MANY:
+        if not needed <= {"thread", "block"} or grid * self.kernel.workers > MANY:
             return False
         frame = self.scene.frame([("block", np.arange(grid)), ("thread", self.scene.threads)])
         values = np.asarray(frame.value(let.value))
@@ -81,7 +81,7 @@ class _Bounds:
                 return False
             if var.name in self.loose:
                 let = self.named[var.name]
-                if let.value.low < var.low or not self._implied(use, let.value, ZERO + (var.high + 1)):
+                if let.value.low < var.low or not self._implied(conjuncts(use.statement.performed), let.value, ZERO + (var.high + 1)):
                     return False
         return True
 
@@ -137,9 +137,9 @@ class _Bounds:
             self.proved[key] = less(value, extent) == TRUE or less(self._largest(value), extent) == TRUE
         return self.proved[key]
 
-    def _implied(self, use: Use, value: Expr, extent: Expr) -> bool:
-        """Whether the statement's condition says `value < extent`."""
-        spares = [one.right - one.left - 1 for one in conjuncts(use.statement.active) if isinstance(one, Less)]
+    def _implied(self, conditions: Iterable[Expr], value: Expr, extent: Expr) -> bool:
+        """Whether conditions say `value < extent`."""
+        spares = [one.right - one.left - 1 for one in conditions if isinstance(one, Less)]
         for times in itertools.islice(itertools.product(*(_multiples(value, spare) for spare in spares)), MOST_COMBINATIONS):
             most = value
             for spare, number in zip(spares, times, strict=True):
@@ -158,103 +158,134 @@ class _Bounds:
 
     def _in_dimension(self, use: Use, dim: int) -> Finding | None:
         """What is wrong with the coordinates along a dimension, if they are not proved to stay inside."""
-        base, bound = use.access.base[dim], use.access.bounds[dim]
+        base = use.access.base[dim]
         extent = self.kernel.buffer(use.access.buffer).tensor.shape[dim]
         steps = [offset[dim] for offset in use.access.elements()]
-        safe = self.trusted and base.low >= 0
-        if bound is not None and self._below(bound, extent + 1):
-            straddle = self._straddles(use, dim, steps)
-            if straddle is not None:
-                return straddle
-        else:
-            last = base + max(steps)
-            safe = safe and (self._below(last, extent) or self._implied(use, last, extent))
-        return None if safe else self._enumerated(use, dim, base, steps, bound, extent)
+        if self.trusted and base.low >= 0 and self._proved(use, dim, base, steps, extent):
+            return None
+        return self._straddling(use, base, steps, extent, dim) or self._enumerated(use, dim, base, steps, extent)
 
-    def _straddles(self, use: Use, dim: int, steps: Sequence[int]) -> Finding | None:
-        """The predicate is tested for the first element of each vector: the others must lie inside with it."""
-        if use.statement.collective:
-            return None
-        if getattr(use.statement.instruction, "handles_edges", False) and not isinstance(use.statement.spec, MoveSpec):
-            return None
-        width = use.width if isinstance(use.statement.spec, MoveSpec) else len(steps)
-        base, bound = use.access.base[dim], use.access.bounds[dim]
-        assert bound is not None
-        for start in range(0, len(steps), width):
-            part = steps[start : start + width]
-            reach = max(part) - part[0]
-            if reach == 0 or ((base + part[0]).factor % (reach + 1) == 0 and bound.factor % (reach + 1) == 0):
-                continue
-            if self._below(base + max(part), bound):
-                continue
-            message = (
-                f"{use.access.buffer}: {width} elements are moved at once, and only the first one is tested against {bound}; "
-                f"the others may lie outside, as {bound} is not known to be a multiple of {width}"
-            )
-            return _finding(use, message, {"dimension": dim, "bound": str(bound), "vector": width})
+    def _proved(self, use: Use, dim: int, base: Expr, steps: Sequence[int], extent: Expr) -> bool:
+        """Whether all elements that are touched lie below the extent of a dimension: by ranges, or by what their pieces test."""
+        last = base + max(steps)
+        if self._below(last, extent):
+            return True
+        outer = conjuncts(use.statement.performed)
+        if use.pieces:
+            return all(self._inside_with_first(use, piece, outer, base, steps, extent) for piece in use.pieces)
+        bound = use.access.bounds[dim]
+        return (bound is not None and self._below(bound, extent + 1)) or self._implied(outer, last, extent)
+
+    def _inside_with_first(self, use: Use, piece: Piece, outer: tuple[Expr, ...], base: Expr, steps: Sequence[int], extent: Expr) -> bool:
+        """Whether a piece lies below the extent: it is so long that a test of its first element is one of all, or more is known."""
+        part = steps[piece.first : piece.first + piece.width]
+        first, last = base + part[0], base + max(part)
+        conditions = (*outer, *conjuncts(piece.condition))
+        if any(_divides(first, one.right, last - first) for one in self._tests(conditions, first, extent)):
+            return True
+        return self._below(last, extent) or self._implied(conditions, last, extent)
+
+    def _tests(self, conditions: Iterable[Expr], value: Expr, extent: Expr) -> Iterator[Less]:
+        """The conditions that say of a value that it lies below the extent."""
+        for one in conditions:
+            if isinstance(one, Less) and one.left == value and self._below(one.right, extent + 1):
+                yield one
+
+    def _straddling(self, use: Use, base: Expr, steps: Sequence[int], extent: Expr, dim: int) -> Finding | None:
+        """A piece of several elements of which the first is tested, and of which the others may lie outside all the same."""
+        outer = conjuncts(use.statement.performed)
+        for piece in use.pieces:
+            first = base + steps[piece.first]
+            for test in self._tests((*outer, *conjuncts(piece.condition)), first, extent):
+                if piece.width == 1 or self._inside_with_first(use, piece, outer, base, steps, extent):
+                    continue
+                message = (
+                    f"{use.access.buffer}: {piece.width} elements are moved at once, and only the first one is tested against "
+                    f"{test.right}; the others may lie outside, as {test.right} is not known to be a multiple of {piece.width}"
+                )
+                return _finding(use, message, {"dimension": dim, "bound": str(test.right), "vector": piece.width})
         return None
 
     # -------------------------------------------------------------------------------------- shared memory and registers
 
     def _in_buffer(self, use: Use) -> Iterator[Finding]:
+        """Addresses in shared memory and register numbers: by the ranges of coordinates, else of addresses, else by enumeration."""
         buffer = self.kernel.buffer(use.access.buffer)
-        total = buffer.total
         if not buffer.memory.private:
-            for dim in range(len(use.access.base)):
-                found = self._in_dimension(use, dim)
-                if found is not None:
-                    yield found
-                    return
+            outside = next((found for dim in range(len(use.access.base)) if (found := self._in_dimension(use, dim))), None)
+            if outside is not None:
+                yield outside
+                return
+        total = buffer.total
         if use.access.copy.low >= 0 and use.access.copy.high < buffer.tensor.copies:
             use = attrs.evolve(use, access=attrs.evolve(use.access, copy=ZERO))
             total = buffer.elements
-        elements = use.access.elements()
-        if len(elements) > 8:
-            elements = (elements[0], elements[-1]) if _monotone(use.access.storage or buffer.storage) else ()
-        parts = [buffer.address(use.access, offset) for offset in elements]
-        if (
-            parts
-            and self.trusted
-            and all(part.low >= 0 and (less(part, total) == TRUE or self._implied(use, part, total)) for part in parts)
-        ):
+        if self.trusted and (self._by_ranges(use, buffer, total) or self._by_addresses(use, buffer, total)):
             return
+        found = self._by_enumeration(use, buffer, total)
+        if found is not None:
+            yield found
+
+    def _by_ranges(self, use: Use, buffer: Buffer, total: Expr) -> bool:
+        """Whether the largest value of each digit of the coordinates gives an address below the total."""
+        access, storage = use.access, use.access.storage or buffer.storage
+        if access.copy != ZERO or any(base.low < 0 for base in access.base):
+            return False
+        most = 0
+        for base, step, modes in zip(access.base, access.reach, storage.dims, strict=True):
+            for mode in modes:
+                digit = (base.high + step) // mode.stride
+                most += mode.weight.high * (digit if mode.size is None else min(digit, mode.size - 1))
+        return _last_of_span(most, storage.swizzle) < total.low
+
+    def _by_addresses(self, use: Use, buffer: Buffer, total: Expr) -> bool:
+        """Whether the ranges of the addresses, or the statement's condition, say that each lies below the total."""
+        elements = use.access.elements()
+        if _monotone(use.access.storage or buffer.storage):
+            elements = (elements[0], use.access.reach)
+        if len(elements) > MOST_ADDRESSES:
+            return False
+        parts = [buffer.address(use.access, offset) for offset in elements]
+        tests = conjuncts(use.statement.performed)
+        return all(part.low >= 0 and (less(part, total) == TRUE or self._implied(tests, part, total)) for part in parts)
+
+    def _by_enumeration(self, use: Use, buffer: Buffer, total: Expr) -> Finding | None:
+        """The first address outside, over all threads and loops, as far as they are known and matter."""
         static = tuple(loop for loop in use.loops if constant(loop.extent) is not None)
-        known = frozenset({"thread", *(loop.var.name for loop in static)})
-        conditions, _ = self.scene.guards(use.statement, known)
+        conditions, _ = self.scene.guards(use.statement, frozenset({"thread", *(loop.var.name for loop in static)}))
         needed = self.scene.needs((*use.access.base, use.access.copy, *conditions))
-        axes = self.scene.loop_axes(use.loops, needed, MANY // (self.kernel.threads * len(use.access.elements())))
+        axes = self.scene.loop_axes(use.loops, needed, MANY // (self.kernel.workers * len(use.access.elements())))
         limit = constant(total)
         if axes is None or limit is None or not needed <= {"thread", *(name for name, _ in axes)}:
-            yield _finding(use, f"{buffer.name}: the address could not be proved to lie below {total}", {"elements": str(total)})
-            return
+            return _finding(use, f"{buffer.name}: the address could not be proved to lie below {total}", {"elements": str(total)})
         frame = self.scene.frame([("thread", self.scene.threads), *axes])
         values = self.scene.addresses(frame, use.access)
         bad = (values < 0) | (values >= limit)
         for condition in conditions:
             bad = bad & np.asarray(frame.full(condition), dtype=bool)[..., None]
-        for place, bound in zip(self.scene.coordinates(frame, use.access), use.access.bounds, strict=True):
-            if bound is not None and self.scene.roots(bound) <= needed:
-                bad = bad & (place < np.asarray(frame.full(bound))[..., None])
-        if bad.any():
-            index = tuple(int(x) for x in np.argwhere(bad)[0])
-            point = frame.at(index[:-1])
-            message = f"{buffer.name}: {_where(point)} touches address {int(values[index])}, it has {limit} elements"
-            yield _finding(use, message, {**_split(point), "address": int(values[index]), "elements": limit})
+        bad = bad & self.scene.inside(use, frame, needed)
+        if not bad.any():
+            return None
+        index = tuple(int(x) for x in np.argwhere(bad)[0])
+        point = frame.at(index[:-1])
+        message = f"{buffer.name}: {_where(point)} touches address {int(values[index])}, it has {limit} elements"
+        return _finding(use, message, {**_split(point), "address": int(values[index]), "elements": limit})
 
     # -------------------------------------------------------------------------------------- enumeration
 
-    def _enumerated(self, use: Use, dim: int, base: Expr, steps: Sequence[int], bound: Expr | None, extent: Expr) -> Finding | None:
+    def _enumerated(self, use: Use, dim: int, base: Expr, steps: Sequence[int], extent: Expr) -> Finding | None:
         """A coordinate at all threads, blocks and loop values: None if it stays inside, else the first that does not."""
         complete = False
         if self._stays_inside(use, base, steps, extent):
             return None
+        tested = (base, extent, use.statement.performed, *(one.condition for one in use.pieces), *_told(use))
         for sizes in self._sizes():
-            frame, complete = self._frame(use, sizes, (base, extent, *([] if bound is None else [bound])))
-            bad = self._outside(use, frame, base, steps, bound, extent)
+            frame, complete = self._frame(use, sizes, tested)
+            bad = self._outside(use, frame, base, steps, extent)
             if bad.any():
                 index = tuple(int(x) for x in np.argwhere(bad)[0])
                 return self._counterexample(use, dim, frame, index, (base, steps, extent), sizes)
-        if complete and self._static((base, extent, *([] if bound is None else [bound])), use):
+        if complete and self._static(tested, use):
             return None
         name = use.access.buffer
         message = f"{name}: coordinate {dim}, {base + max(steps)}, could not be proved to lie in 0 .. {extent - 1}, and is not tested"
@@ -269,7 +300,7 @@ class _Bounds:
             return False
         kept, _ = self.scene.guards(use.statement, frozenset({"thread", *static}))
         needed = self.scene.needs((base, *kept))
-        axes = self.scene.loop_axes(tuple(static.values()), needed, MANY // self.kernel.threads)
+        axes = self.scene.loop_axes(tuple(static.values()), needed, MANY // self.kernel.workers)
         if axes is None:
             return False
         frame = self.scene.frame([("thread", self.scene.threads), *axes])
@@ -281,7 +312,7 @@ class _Bounds:
 
     def _static(self, values: Iterable[Expr], use: Use) -> bool:
         """Whether nothing that matters depends on a size known at run time."""
-        needed = self.scene.needs((*values, use.statement.active, *(loop.extent for loop in use.loops)))
+        needed = self.scene.needs((*values, *(loop.extent for loop in use.loops)))
         return needed.isdisjoint(self.scene.symbols) and ("block" not in needed or constant(self.kernel.grid) is not None)
 
     def _sizes(self) -> Iterator[Mapping[str, int]]:
@@ -297,7 +328,7 @@ class _Bounds:
 
     def _frame(self, use: Use, sizes: Mapping[str, int], values: Iterable[Expr]) -> tuple[Frame, bool]:
         """Threads, blocks and loops with given sizes, and whether that is all of them."""
-        needed = self.scene.needs((*values, use.statement.active))
+        needed = self.scene.needs(values)
         empty = self.scene.frame([], sizes)
         axes: list[tuple[str, Array]] = [("thread", self.scene.threads)]
         fixed = dict(sizes)
@@ -320,12 +351,10 @@ class _Bounds:
             complete = False
         return self.scene.frame(axes, fixed), complete
 
-    def _outside(self, use: Use, frame: Frame, base: Expr, steps: Sequence[int], bound: Expr | None, extent: Expr) -> Array:
+    def _outside(self, use: Use, frame: Frame, base: Expr, steps: Sequence[int], extent: Expr) -> Array:
         value = frame.full(base)[..., None] + np.array(steps)
         bad = (value < 0) | (value >= np.asarray(frame.full(extent))[..., None])
-        if bound is not None:
-            bad = bad & (value < np.asarray(frame.full(bound))[..., None])
-        return bad & np.asarray(frame.full(use.statement.active), dtype=bool)[..., None]
+        return bad & self.scene.inside(use, frame) & np.asarray(frame.full(use.statement.performed), dtype=bool)[..., None]
 
     def _counterexample(
         self, use: Use, dim: int, frame: Frame, index: tuple[int, ...], what: tuple[Expr, Sequence[int], Expr], sizes: Mapping[str, int]
@@ -341,6 +370,9 @@ class _Bounds:
         return _finding(use, message, details)
 
 
+MOST_ADDRESSES = 8
+"""Elements of an access whose addresses are looked at one by one."""
+
 MOST_COMBINATIONS = 64
 """Ways to add what a statement's conditions leave over that are tried for one proof."""
 
@@ -352,6 +384,17 @@ def _multiples(value: Expr, spare: Expr) -> list[int]:
     return [*sorted((ratio for ratio in ratios if ratio > 1), reverse=True), 1, 0]
 
 
+def _divides(first: Expr, bound: Expr, reach: Expr) -> bool:
+    """Whether a vector that begins at `first` and reaches `reach` further lies below a bound as soon as its first element does."""
+    width = (constant(reach) or 0) + 1
+    return first.factor % width == 0 and bound.factor % width == 0
+
+
+def _told(use: Use) -> tuple[Expr, ...]:
+    """The bounds that a statement's text tests itself."""
+    return () if use.pieces else tuple(bound for bound in use.access.bounds if bound is not None)
+
+
 def _where(point: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {value}" if name in ("thread", "block") else f"{name}={value}" for name, value in point.items())
 
@@ -359,6 +402,14 @@ def _where(point: Mapping[str, int]) -> str:
 def _split(point: Mapping[str, int]) -> dict[str, Any]:
     loops = {name: value for name, value in point.items() if name not in ("thread", "block")}
     return {**{name: value for name, value in point.items() if name in ("thread", "block")}, "loops": loops}
+
+
+def _last_of_span(address: int, swizzle: Swizzle | None) -> int:
+    """The largest address that a swizzle makes of one up to this: it moves elements inside aligned spans only."""
+    if swizzle is None:
+        return address
+    span = 1 << (swizzle.bits + swizzle.base + abs(swizzle.shift))
+    return address // span * span + span - 1
 
 
 def _monotone(storage: Storage) -> bool:

@@ -45,7 +45,7 @@ def check_coalescing(scene: Scene) -> tuple[Finding, ...]:
 
 def _traffic(scene: Scene, use: Use, sizes: dict[str, int]) -> _Traffic | None:
     statement, access = use.statement, use.access
-    needed = scene.needs((*access.base, statement.active))
+    needed = scene.needs((*access.base, statement.performed))
     fixed = {**sizes, "block": 0}
     axes: list[tuple[str, Array]] = []
     for loop in use.loops:
@@ -58,7 +58,7 @@ def _traffic(scene: Scene, use: Use, sizes: dict[str, int]) -> _Traffic | None:
     vector = use.width
     steps = np.array(access.elements()[::vector]).T
     places = tuple(_by_warp(frame.full(base)[..., None] + step) for base, step in zip(access.base, steps, strict=True))
-    active = np.asarray(frame.full(statement.active), dtype=bool)
+    active = np.asarray(frame.full(statement.performed), dtype=bool)
     return _Traffic(places, _by_warp(np.broadcast_to(active[..., None], (*frame.shape, steps.shape[1]))), vector)
 
 
@@ -125,12 +125,12 @@ def _finding(scene: Scene, use: Use, buffer: Buffer, traffic: _Traffic, sizes: d
 def _better_order(scene: Scene, use: Use, buffer: Buffer, traffic: _Traffic, sizes: dict[str, int], count: int) -> str | None:
     """The order of dealing that moves at most half the sectors, found by dealing the same tiles the other way round."""
     dims = len(use.access.base)
-    if dims != 2 or len(traffic.active) * 32 < scene.kernel.threads:
+    if dims != 2 or len(traffic.active) * 32 < scene.kernel.workers:
         return None
     frame = scene.frame([("thread", scene.threads)], {**sizes, "block": 0, **{loop.var.name: 0 for loop in use.loops}})
     lanes = [frame.full(base) for base in use.access.base]
     values = [np.unique(part) for part in lanes]
-    if len(values[0]) * len(values[1]) != scene.kernel.threads:
+    if len(values[0]) * len(values[1]) != scene.kernel.workers:
         return None
     for name, fast in (("ColMajor", 0), ("RowMajor", 1)):
         digits = {fast: scene.threads % len(values[fast]), 1 - fast: scene.threads // len(values[fast])}

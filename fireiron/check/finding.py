@@ -10,14 +10,15 @@ import attrs
 from fireiron.ir import Access, Exec
 
 SEVERITIES = ("error", "warning", "note")
-"""`error`: the kernel is wrong. `warning`: it is slow, or taken on trust. `note`: good to know, or not decided."""
+"""`error`: the kernel is wrong. `warning`: it is slow, or taken on trust. `note`: good to know."""
 
 
 @attrs.frozen
 class Finding:
     """One result of a check.
 
-    `kind` is `"race"`, `"bounds"`, `"banks"`, `"coalescing"` or `"resources"`; `at` the line of the user's strategy,
+    `kind` is `"race"`, `"bounds"`, `"alignment"`, `"banks"`, `"coalescing"` or `"resources"` (the command line adds
+    `"decomposition"` and `"micro-kernel"`); `at` the line of the user's strategy,
     `access` says who touches the buffer how; `details` are numbers and names for programs, with plain values only.
     """
 

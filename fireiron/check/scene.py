@@ -11,8 +11,8 @@ import attrs
 import numpy as np
 
 from fireiron.errors import VerificationError
-from fireiron.ir import Access, Exec, For, Kernel, Let, Stmt, execs, scratch_access, statements
-from fireiron.values.expr import Expr, Sum, Var, compiled, conjuncts, constant
+from fireiron.ir import Access, Exec, For, Kernel, Let, Piece, Stmt, execs, scratch_access, statements
+from fireiron.values.expr import Expr, Sum, Var, all_of, compiled, conjuncts, constant
 
 Array = Any
 
@@ -34,10 +34,19 @@ class Use:
         return self.statement.atomic and self.access.write
 
     @property
+    def position(self) -> int | None:
+        """The operand that the access belongs to; None for the statement's own scratch memory."""
+        return next((position for position, access in enumerate(self.statement.accesses) if access is self.access), None)
+
+    @property
     def width(self) -> int:
         """Elements that one load or store takes."""
-        places = [position for position, access in enumerate(self.statement.accesses) if access is self.access]
-        return self.statement.width(places[0]) if places else 1
+        return 1 if self.position is None else self.statement.width(self.position)
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The parts in which it is loaded or stored, each under its condition; none where the statement's text tests the bounds."""
+        return () if self.position is None or not self.statement.pieces else self.statement.pieces[self.position]
 
 
 class Frame(dict[str, Any]):
@@ -73,7 +82,7 @@ class Scene:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.threads = np.arange(kernel.threads)
+        self.threads = np.arange(kernel.workers)
         self.lets: dict[str, Expr] = {}
         for one in statements(kernel.body):
             if isinstance(one, Let) and self.lets.setdefault(one.var.name, one.value) != one.value:
@@ -121,6 +130,25 @@ class Scene:
             return None
         return [(name, np.arange(count)) for name, count in known.items()]
 
+    def inside(self, use: Use, frame: Frame, known: frozenset[str] | None = None) -> Array:
+        """Which elements of an access are touched by those who perform its statement: the frame's shape, the elements along a last axis.
+
+        Conditions on other names than the `known` ones, if these are given, count as true.
+        """
+        elements = use.access.elements()
+        if use.pieces:
+            held: dict[Expr, Array] = {}
+            for piece in use.pieces:
+                if piece.condition not in held:
+                    parts = [part for part in conjuncts(piece.condition) if known is None or self.roots(part) <= known]
+                    held[piece.condition] = frame.full(all_of(parts)) != 0
+            return np.stack([held[piece.condition] for piece in use.pieces for _ in range(piece.width)], axis=-1)
+        mask = np.ones((*frame.shape, len(elements)), dtype=bool)
+        for place, bound in zip(self.coordinates(frame, use.access), use.access.bounds, strict=True):
+            if bound is not None and (known is None or self.roots(bound) <= known):
+                mask &= place < np.asarray(frame.full(bound))[..., None]
+        return mask
+
     def addresses(self, frame: Frame, access: Access) -> Array:
         """Addresses in elements at every point of the frame, the access's elements along a last axis."""
         buffer = self.kernel.buffer(access.buffer)
@@ -140,7 +168,7 @@ class Scene:
 
     def coordinates(self, frame: Frame, access: Access) -> list[Array]:
         """Coordinates per dimension at every point of the frame, the access's elements along a last axis."""
-        steps = np.array(access.elements()).T
+        steps = offsets_of(access).T
         return [frame.full(base)[..., None] + step for base, step in zip(access.base, steps, strict=True)]
 
 
@@ -153,6 +181,17 @@ def _uses(body: tuple[Stmt, ...]) -> Iterator[Use]:
 def accesses_of(statement: Exec) -> tuple[Access, ...]:
     """All accesses of a statement, that to its scratch memory included."""
     return statement.accesses if statement.scratch is None else (*statement.accesses, scratch_access(statement.scratch))
+
+
+@functools.lru_cache(maxsize=8192)
+def offsets_of(access: Access) -> Array:
+    """The offsets of an access's elements, `(elements, dimensions)`; not to be written to."""
+    return np.array(access.elements())
+
+
+def reach_of(access: Access) -> tuple[int, ...]:
+    """The greatest offset of an access's elements per dimension."""
+    return tuple(int(one) for one in offsets_of(access).max(axis=0))
 
 
 def linear(expression: Expr) -> tuple[list[tuple[tuple[Expr, ...], int]], int]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fireiron.cli.arguments import Add, add_strategy, strategy_of
-from fireiron.cli.output import FAILED, paint, print_json
+from fireiron.cli.output import FAILED, paint, print_json, working
+from fireiron.cli.texts import examined
 from fireiron.errors import DecompositionError, FireironError, ResourceError, SynchronizationError
 
 if TYPE_CHECKING:
@@ -16,22 +17,12 @@ if TYPE_CHECKING:
 
 def register(add: Add) -> None:
     """Add the command."""
-    add_strategy(add("check", run, "races, bounds, bank conflicts, coalescing, resources; exit status 1 on an error"), json=True)
+    add_strategy(add("check", run, "races, bounds, alignment, bank conflicts, coalescing, resources; exit status 1 on an error"), json=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fireiron.check import check
-    from fireiron.language.tree import require_complete
-
-    program = _program_or_error(arguments)
-    if isinstance(program, FireironError):
-        findings = [_finding(program)]
-    else:
-        require_complete(program.tree)
-        try:
-            findings = list(check(program.ir))
-        except (SynchronizationError, ResourceError, DecompositionError) as error:
-            findings = [_finding(error)]
+    with working(f"checking {arguments.strategy}"):
+        program, findings = _checked(arguments)
     counts = {severity: sum(one.severity == severity for one in findings) for severity in ("error", "warning", "note")}
     if arguments.json:
         print_json({"strategy": arguments.strategy, "counts": counts, "findings": [one.as_dict() for one in findings]})
@@ -40,6 +31,21 @@ def run(arguments: argparse.Namespace) -> int:
         _print_usage(program)
         print(", ".join(f"{number} {severity}{'' if number == 1 else 's'}" for severity, number in counts.items()))
     return FAILED if counts["error"] else 0
+
+
+def _checked(arguments: argparse.Namespace) -> tuple[Program | FireironError, list[Any]]:
+    """The program, or why there is none, and all findings."""
+    from fireiron.check import check, ordered
+    from fireiron.language.tree import require_complete
+
+    program = _program_or_error(arguments)
+    if isinstance(program, FireironError):
+        return program, [_finding(program)]
+    require_complete(program.tree)
+    try:
+        return program, list(ordered((*check(program.ir), *_of_texts(program))))
+    except (SynchronizationError, ResourceError, DecompositionError) as error:
+        return program, [_finding(error)]
 
 
 def _program_or_error(arguments: argparse.Namespace) -> Program | FireironError:
@@ -59,6 +65,17 @@ def _finding(error: FireironError) -> Any:
     kinds: Mapping[type[FireironError], str] = {SynchronizationError: "race", ResourceError: "resources"}
     details = {name: str(value) for name, value in (("in", error.within), ("legal", error.legal), ("do", error.hint)) if value is not None}
     return Finding(kinds.get(type(error), "decomposition"), "error", None, str(error), error.at, None, details)
+
+
+def _of_texts(program: Program) -> Iterator[Any]:
+    """What is known of the texts of micro-kernels, which no check of the IR looks into."""
+    from fireiron.check import Finding
+
+    known = examined(program)
+    if known is not None:
+        severity = "error" if known.error is not None else "note" if known.compiled else "warning"
+        message = str(known) if known.error is None else f"{known}: {known.error}"
+        yield Finding("micro-kernel", severity, None, message)
 
 
 def _print_findings(findings: Sequence[Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fireiron.cli.arguments import Add, add_strategy, assignment, program_of
-from fireiron.cli.output import print_json
+from fireiron.cli.output import print_json, working
 
 
 def register(add: Add) -> None:
@@ -25,8 +25,9 @@ def run(arguments: argparse.Namespace) -> int:
     gpu = None if arguments.gpu is None else as_gpu(arguments.gpu)
     if gpu is not None and arguments.arch is None:
         arguments.arch = gpu.architecture
-    program = program_of(arguments)
-    found = predict(program, gpu, dict(arguments.let))
+    with working(f"predicting {arguments.strategy}"):
+        program = program_of(arguments)
+        found = predict(program, gpu, dict(arguments.let))
     if arguments.json:
         return print_json({"strategy": arguments.strategy, "spec": str(program.spec), "chosen": dict(program.chosen), **found.as_dict()})
     print(f"{arguments.strategy}: {program.spec}")

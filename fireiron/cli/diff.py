@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fireiron.cli.arguments import Add, add_json, strategy_of
-from fireiron.cli.output import glyphs, print_json
+from fireiron.cli.output import glyphs, print_json, working
 from fireiron.errors import ArgumentError
 
 
@@ -26,9 +26,12 @@ def run(arguments: argparse.Namespace) -> int:
     for tunable, _ in arguments.set:
         if tunable not in tunables:
             raise ArgumentError(f"{tunable}: neither strategy has such a tunable", legal=sorted(tunables) or "none")
-    left, right = (strategy_of(arguments, name, known_only=True).program(arguments.arch) for name in names)
-    if arguments.json:
-        return print_json(as_dict(left, right, names))
-    for part in diff(left, right, names, glyphs()):
-        print(part)
+    with working(f"building {' and '.join(names)}"):
+        left, right = (strategy_of(arguments, name, known_only=True).program(arguments.arch) for name in names)
+        value = as_dict(left, right, names) if arguments.json else None
+        _ = left.tree, right.tree
+    if value is not None:
+        return print_json(value)
+    for part in diff(left, right, names, glyphs()):  # the trees, before a later stage takes its time, or fails
+        print(part, flush=True)
     return 0

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from fireiron.cli.arguments import Add, add_strategy, program_of
+from fireiron.cli.output import working
 
 
 def register(add: Add) -> None:
@@ -25,7 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     from fireiron.errors import ArgumentError
 
     what = KINDS if arguments.what is None else tuple(part.strip() for part in arguments.what.split(","))
-    gallery = draw(program_of(arguments), what)
+    with working(f"drawing {arguments.strategy}"):
+        gallery = draw(program_of(arguments), what)
     assert isinstance(gallery, Gallery)
     if arguments.output == "-":
         if len(gallery) != 1:

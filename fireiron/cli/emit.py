@@ -6,6 +6,7 @@ import argparse
 from typing import Final
 
 from fireiron.cli.arguments import Add, add_strategy, program_of
+from fireiron.cli.output import working
 
 FORMS: Final = ("cuda", "ptx", "sass")
 
@@ -20,7 +21,8 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    text = _text(arguments)
+    with working(f"emitting {arguments.strategy}"):
+        text = _text(arguments)
     if arguments.output is None or arguments.output == "-":
         print(text, end="" if text.endswith("\n") else "\n")
         return 0

@@ -6,7 +6,7 @@ import argparse
 import re
 
 from fireiron.cli.arguments import Add, add_strategy, program_of
-from fireiron.cli.output import print_json
+from fireiron.cli.output import print_json, working
 
 
 def register(add: Add) -> None:
@@ -23,7 +23,8 @@ def run(arguments: argparse.Namespace) -> int:
     from fireiron.export import export
 
     name = _name(arguments.strategy) if arguments.name is None else arguments.name
-    exported = export(program_of(arguments), arguments.folder, name, cubin=arguments.cubin, overwrite=arguments.force)
+    with working(f"exporting {arguments.strategy}"):
+        exported = export(program_of(arguments), arguments.folder, name, cubin=arguments.cubin, overwrite=arguments.force)
     if arguments.json:
         return print_json({"name": exported.name, "files": [str(path) for path in exported.files], "build": dict(exported.build)})
     for path in exported.files:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from fireiron.cli.arguments import Add, add_json
 from fireiron.cli.output import FAILED, print_json
@@ -14,11 +15,19 @@ if TYPE_CHECKING:
     from fireiron.tune.record import Record
 
 
+Row = dict[str, Any]
+"""A row of the table, by head."""
+
+HEADS: Final = ("name", "sizes", "tunables", "tuned", "what it is")
+FIGURES: Final = ("threads", "shared bytes")
+"""What only lowering tells: for one strategy, or for a target that is named."""
+
+
 def register(add: Add) -> None:
     """Add the command."""
     command = add("list", run, "the strategy library as a table, with what is tuned", strategy=False)
     command.add_argument("name", nargs="?", metavar="NAME", help="only this strategy")
-    command.add_argument("--arch", help="the target (sm_90)")
+    command.add_argument("--arch", help="a target: with threads and shared bytes there, and only what is tuned for it")
     command.add_argument("--records", action="store_true", help="the tuned records instead")
     command.add_argument("--drift", action="store_true", help="the records that were tuned for another version of their strategy instead")
     add_json(command)
@@ -42,25 +51,35 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.drift:
         return _drift(records, arguments.json)
     wanted = names() if arguments.name is None else (arguments.name,)
-    return _library([_listed(name, arguments.arch, [one for one in records if one.strategy == name]) for name in wanted], arguments.json)
+    rows = [_listed(name, [one for one in records if one.strategy == name]) for name in wanted]
+    if arguments.arch is None and arguments.name is None:
+        return _library(rows, rows, HEADS, arguments.json)
+    figures = (_with_figures(row, arguments.arch) for row in rows)
+    return _library(rows, figures, (*HEADS[:2], *FIGURES, *HEADS[2:]), arguments.json)
 
 
-def _library(entries: list[dict[str, Any]], as_json: bool) -> int:
+def _library(known: Sequence[Row], entries: Iterable[Row], heads: Sequence[str], as_json: bool) -> int:
+    """Prints each of the entries as soon as it is there; `known`, the rows without figures, decide how wide the columns are."""
     if as_json:
-        return print_json(entries)
-    from tabulate import tabulate
-
-    heads = ["name", "sizes", "threads", "shared bytes", "tunables", "tuned", "what it is"]
-    table = [[_cell(row[head]) for head in heads] for row in entries]
-    print(tabulate(table, headers=heads, disable_numparse=True, colalign=("left", "left", "right", "right", "left", "left", "left")))
+        return print_json(list(entries))
+    widths = [max(len(cell) for cell in (head, *(_cell(row.get(head, "")) for row in known))) for head in heads]
+    _print_row(heads, widths, heads)
+    _print_row(["-" * width for width in widths], widths, heads)
+    for entry in entries:
+        _print_row([_cell(entry[head]) for head in heads], widths, heads)
     return 0
 
 
-def _cell(value: Any) -> Any:
+def _print_row(cells: Sequence[str], widths: Sequence[int], heads: Sequence[str]) -> None:
+    padded = (cell.rjust(width) if head in FIGURES else cell.ljust(width) for cell, width, head in zip(cells, widths, heads, strict=True))
+    print("  ".join(padded).rstrip(), flush=True)
+
+
+def _cell(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
     if not isinstance(value, dict):
-        return value
+        return str(value)
     if not value["records"]:
         return f"- ({value['outdated']} outdated)" if value["outdated"] else "-"
     best = f"{value['best of library']:.0%} of library" if value["best of library"] is not None else f"{value['best TFLOP/s']:.4g} TFLOP/s"
@@ -68,32 +87,36 @@ def _cell(value: Any) -> Any:
     return f"{value['records']} ({', '.join(value['gpus'])}), best {best}{outdated}"
 
 
-def _listed(name: str, architecture: str | None, records: list[Record]) -> dict[str, Any]:
-    """A row of the table; a strategy that cannot be built for the target says so."""
-    from fireiron.language.library import bind, find
+def _listed(name: str, records: list[Record]) -> Row:
+    """A row of the table, from the file and the records alone."""
+    from fireiron.language.library import find
 
     try:
         entry = find(name)
     except FireironError as error:
-        return {
-            "name": name,
-            "sizes": [],
-            "threads": "-",
-            "shared bytes": "-",
-            "tunables": [],
-            "tuned": _tuned([], 0),
-            "what it is": f"cannot be loaded: {error.asked}",
-        }
-    row: dict[str, Any] = {"name": name, "sizes": list(entry.sizes), "tunables": list(entry.strategy.tunables()), "what it is": entry.doc}
-    row["tuned"] = _tuned_of(entry.strategy, records)
+        what = f"cannot be loaded: {error.asked}"
+        return {"name": name, "sizes": [], "tunables": [], "tuned": _tuned([], 0), "what it is": what}
+    row: Row = {"name": name, "sizes": list(entry.sizes), "tunables": list(entry.strategy.tunables())}
+    return row | {"tuned": _tuned_of(entry.strategy, records), "what it is": entry.doc}
+
+
+def _with_figures(row: Row, architecture: str | None) -> Row:
+    """The row with what lowering tells; a strategy that cannot be built for the target says so."""
+    from fireiron.language.library import bind, find
+
+    unknown = row | {"threads": "-", "shared bytes": "-"}
+    try:
+        entry = find(row["name"])
+    except FireironError:  # as its row says
+        return unknown
     try:
         kernel = bind(entry).program(architecture).lowered
     except FireironError as error:
-        return row | {"threads": "-", "shared bytes": "-", "what it is": f"{entry.doc} ({error.asked.splitlines()[0]})"}
+        return unknown | {"what it is": f"{entry.doc} ({error.asked.splitlines()[0]})"}
     return row | {"threads": kernel.threads, "shared bytes": kernel.shared_bytes}
 
 
-def _tuned_of(strategy: Any, records: list[Record]) -> dict[str, Any]:
+def _tuned_of(strategy: Any, records: list[Record]) -> Row:
     from fireiron.tune.record import strategy_hash
 
     if not records:
@@ -103,7 +126,7 @@ def _tuned_of(strategy: Any, records: list[Record]) -> dict[str, Any]:
     return _tuned(current, len(records) - len(current))
 
 
-def _tuned(records: list[Record], outdated: int) -> dict[str, Any]:
+def _tuned(records: list[Record], outdated: int) -> Row:
     """How many records, on which GPUs, and the best of them."""
     return {
         "records": len(records),

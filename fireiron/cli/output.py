@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any, Final
 
 FAILED: Final = 1
@@ -47,6 +49,16 @@ def progress(text: str) -> None:
     """One line on a terminal that is overwritten; nothing elsewhere."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """Says on a terminal, at once, what a command is busy with until it has something to print."""
+    progress(f"{what} ...")
+    try:
+        yield
+    finally:
+        progress("")
 
 
 def print_json(value: Any) -> int:

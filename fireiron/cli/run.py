@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fireiron.cli.arguments import Add, add_strategy, assignment, natural, positive, strategy_of
-from fireiron.cli.output import FAILED, paint, print_json, progress
+from fireiron.cli.output import FAILED, paint, print_json, progress, working
+from fireiron.cli.texts import examined
 from fireiron.errors import ArgumentError, SimulationError
 
 if TYPE_CHECKING:
@@ -45,27 +46,32 @@ def run(arguments: argparse.Namespace) -> int:
     """Random small integers through the kernel, compared exactly with the spec's meaning."""
     from fireiron.gpu import launch
 
-    gpu = not arguments.simulate and launch.gpu_available()
-    if gpu and arguments.blocks is not None:
-        raise ArgumentError("a sample of blocks is simulated, there is none on a GPU", hint="--simulate, or leave --blocks out")
-    architecture = arguments.arch or (launch.device_arch() if gpu else None)
-    program = strategy_of(arguments).program(architecture)
-    kernel = program.ir
+    with working(f"building {arguments.strategy}"):
+        gpu = not arguments.simulate and launch.gpu_available()
+        if gpu and arguments.blocks is not None:
+            raise ArgumentError("a sample of blocks is simulated, there is none on a GPU", hint="--simulate, or leave --blocks out")
+        architecture = arguments.arch or (launch.device_arch() if gpu else None)
+        program = strategy_of(arguments).program(architecture)
+        _ = program.ir  # refused before a line is printed
     symbols = _symbol_values(program.spec, arguments)
     seed = time.time_ns() % 2**32 if arguments.seed is None else arguments.seed
     say = _Report(arguments.json)
     say("strategy", arguments.strategy)
     say("spec", str(program.spec), **({"sizes": symbols} if symbols else {}))
+    say("operands", ", ".join(f"{name} {view.dtype} {view.tensor.layout}" for name, view in program.spec.operands.items()))
     say("target", program.architecture.name)
     say("seed", seed)
     arrays = _data(program, symbols, seed)
-    kernels = _micro_kernels(kernel)
     if gpu:
         wrong = _on_gpu(program, symbols, arrays, say)
     else:
-        if kernels:
-            say("micro-kernel", f"{', '.join(kernels)}: the text is only checked on a GPU; the simulator used the meaning of its spec")
-        wrong = _simulated(program, symbols, arrays, arguments.blocks, say)
+        known = examined(program)
+        if known is not None:
+            say("micro-kernel", f"{known}; the simulator used the meaning of its spec" if known.error is None else str(known))
+        if known is not None and known.error is not None:
+            wrong = {"message": str(known.error), "error": type(known.error).__name__}
+        else:
+            wrong = _simulated(program, symbols, arrays, arguments.blocks, say)
     return say.verdict(wrong)
 
 
@@ -148,12 +154,6 @@ def _largest_sum(values: Mapping[str, Any]) -> float:
     """The largest sum of magnitudes: no partial sum in any order is larger."""
     left, right = (abs(values[name]).astype("float32") for name in ("A", "B"))
     return float((left @ right).max(initial=0))
-
-
-def _micro_kernels(kernel: Any) -> tuple[str, ...]:
-    from fireiron.inspect.show import micro_kernels
-
-    return micro_kernels(kernel)
 
 
 def _on_gpu(program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], say: _Report) -> Mapping[str, Any] | None:
@@ -256,7 +256,7 @@ def _sampled(
 
 def _whole(program: Program, blocks: int) -> int:
     """The number of blocks, rounded up to those that add to the same tiles of the output: only their sum can be compared."""
-    part = program.grown.context.names.part
+    part = program.grown.whole.part
     parts = 1 if part is None else part.high + 1
     return -(-blocks // parts) * parts
 
@@ -291,7 +291,7 @@ def _evaluated(program: Program, symbols: Mapping[str, int], block: Any, values:
     """Expressions of the block's number, with the names that the tree gave to parts of it."""
     context = program.grown.context
     environment: dict[str, Any] = {**symbols, context.block.name: block}
-    for (value, _, _), var in context.names.lets.items():
+    for var, value in context.whole.definitions.items():
         if all(one.name in environment for one in value.variables()):
             environment[var.name] = value.evaluate(environment)
     return [value.evaluate(environment) for value in values]

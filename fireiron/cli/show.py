@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fireiron.cli.arguments import Add, add_strategy, program_of
-from fireiron.cli.output import glyphs, print_json
+from fireiron.cli.output import glyphs, print_json, working
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
@@ -23,12 +23,14 @@ def register(add: Add) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from fireiron.inspect.show import as_dict, show
 
-    program = program_of(arguments)
-    if arguments.json:
-        value = as_dict(program)
+    with working(f"building {arguments.strategy}"):
+        program = program_of(arguments)
+        value = as_dict(program) if arguments.json else None
+        _ = program.tree
+    if value is not None:
         return print_json(value | ({"seconds": _times(program)} if arguments.times else {}))
-    for part in show(program, glyphs()):
-        print(part)
+    for part in show(program, glyphs()):  # the tree, before a later stage takes its time, or fails
+        print(part, flush=True)
     if arguments.times:
         _print_times(_times(program))
     return 0

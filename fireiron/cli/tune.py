@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from fireiron.cli.arguments import Add, add_strategy, assignment, natural, positive, strategy_of
-from fireiron.cli.output import FAILED, print_json
+from fireiron.cli.output import FAILED, print_json, progress
 from fireiron.errors import ArgumentError, LaunchError
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def register(add: Add) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit status 1 if no candidate was verified and timed."""
+    progress(f"searching the tunables of {arguments.strategy} ...")  # until the first candidates are reported
     strategy = strategy_of(argparse.Namespace(**{**vars(arguments), "set": []}))
     common: dict[str, Any] = {
         "arch": arguments.arch,
@@ -80,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         return INTERRUPTED
     finally:
         watch.close()
+        progress("")
     return _shown(tuning, arguments)
 
 

@@ -29,26 +29,28 @@ def predict(
 
     Args: `program`: a `Program`, a compiled kernel, a bound strategy, or a final kernel IR; it is lowered if it is not yet, and
         not checked for races (which takes longer than all of this). `gpu`: a `Gpu` or its name; the default one of the program's
-        architecture if None. `sizes`: those known only at run time, by name.
+        architecture if None. A strategy has no architecture yet: it is lowered for the GPU's. `sizes`: those known only at run time,
+        by name.
     Raises: an `ArgumentError` where a size is missing, or where the GPU does not run the architecture.
     """
     from fireiron.cost.model import model
     from fireiron.cost.work import Work
 
-    kernel = _kernel_of(program)
-    chosen = of_architecture(kernel.architecture) if gpu is None else as_gpu(gpu)
+    asked = None if gpu is None else as_gpu(gpu)
+    kernel = _kernel_of(program, None if asked is None else asked.architecture)
+    chosen = of_architecture(kernel.architecture) if asked is None else asked
     able = as_architecture(chosen.architecture).capability
     if able < kernel.architecture.capability:
         raise ArgumentError(f"{chosen} does not run {kernel.architecture}", legal=f"{chosen.architecture} or older")
     return model(Work(kernel, sizes), chosen, constants)
 
 
-def _kernel_of(program: Any) -> Kernel:
-    """The final IR of whatever has one."""
+def _kernel_of(program: Any, architecture: str | None) -> Kernel:
+    """The final IR of whatever has one; a strategy gets one for the architecture, the usual one if None."""
     if isinstance(program, Kernel):
         return program
     if hasattr(program, "assignments") and hasattr(program, "program"):
-        program = program.program()
+        program = program.program(architecture)
     found = getattr(getattr(program, "program", program), "lowered", None)
     if not isinstance(found, Kernel):
         raise ArgumentError("a program, a compiled kernel, a bound strategy or a kernel IR is needed", got=type(program).__name__)

@@ -36,7 +36,7 @@ class Accesses:
 
     def __init__(self, scene: Scene, fixed: Mapping[str, int], extent: Callable[[For], int]) -> None:
         self.scene, self.fixed, self.extent = scene, fixed, extent
-        self.warps = -(-scene.kernel.threads // WARP)
+        self.warps = -(-scene.kernel.workers // WARP)
 
     def frame(self, loops: tuple[For, ...], window: For | None = None) -> Frame:
         """All threads, at a few joint values of the loops; with `window`, at the first values of that loop and 0 of the others."""

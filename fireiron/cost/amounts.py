@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -33,8 +34,8 @@ class Amounts:
     instructions: float = 0.0
     memory: float = 0.0
     mma: float = 0.0
-    fma: Mapping[str, float] = attrs.field(factory=dict)
-    tensor: Mapping[str, float] = attrs.field(factory=dict)
+    fma: dict[str, float] = attrs.field(factory=dict)
+    tensor: dict[str, float] = attrs.field(factory=dict)
     shared: float = 0.0
     conflicts: float = 0.0
     sectors: float = 0.0
@@ -45,25 +46,27 @@ class Amounts:
     touched: float = 0.0
 
     def __add__(self, other: Amounts) -> Amounts:
-        return _combined(self, other, lambda a, b: a + b)
+        return Amounts(*map(_sum, _values(self), _values(other)))
 
     def times(self, factor: float) -> Amounts:
         """So many times."""
-        return self if factor == 1 else _combined(self, self, lambda a, _: a * factor)
+        return self if factor == 1 else Amounts(*(_scaled(value, factor) for value in _values(self)))
 
 
-_FIELDS = tuple(field.name for field in attrs.fields(Amounts))
+_values: Callable[[Amounts], tuple[Any, ...]] = operator.attrgetter(*(field.name for field in attrs.fields(Amounts)))
+"""All fields, in order."""
 
 
-def _combined(one: Amounts, other: Amounts, function: Callable[[float, float], float]) -> Amounts:
-    values: dict[str, Any] = {}
-    for name in _FIELDS:
-        left, right = getattr(one, name), getattr(other, name)
-        if isinstance(left, Mapping):
-            values[name] = {key: function(left.get(key, 0.0), right.get(key, 0.0)) for key in {**left, **right}}
-        else:
-            values[name] = function(left, right)
-    return Amounts(**values)
+def _sum(one: Any, other: Any) -> Any:
+    """The sum of two fields, for each type where they are counted by type."""
+    if isinstance(one, dict):
+        return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in (*one, *other)} if other else one
+    return one + other
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    """A field so many times, for each type where it is counted by type."""
+    return {key: one * factor for key, one in value.items()} if isinstance(value, dict) else value * factor
 
 
 @attrs.frozen

@@ -21,7 +21,7 @@ from fireiron.cost.accesses import LINE, WARP
 from fireiron.cost.amounts import Amounts
 from fireiron.cost.constants import CONSTANTS, Constants
 from fireiron.cost.gpus import Gpu
-from fireiron.cost.prediction import PhaseTime, Prediction
+from fireiron.cost.prediction import TAIL, PhaseTime, Prediction
 from fireiron.cost.registers import occupancy_on
 from fireiron.cost.timeline import Clock, Latencies, Speeds
 from fireiron.cost.work import Work
@@ -37,7 +37,7 @@ LEAST_L1: Final = 16 * 1024
 """Bytes that remain for L1 however much shared memory a kernel takes."""
 
 ISSUE, FMA, TENSOR, SHARED = "instruction issue", "FMA", "tensor cores", "shared memory bandwidth"
-L2, DRAM, TAIL, LAUNCH = "L2", "DRAM", "tail (waves)", "launch"
+L2, DRAM, LAUNCH = "L2", "DRAM", "launch"
 COPIES, RESULTS = "latency of copies", "latency of instructions"
 
 SPILLED_SHARE: Final = 4.0
@@ -58,7 +58,6 @@ class _Phase:
 
     clocks: float
     bounds: Mapping[str, float]
-    limit: str
 
 
 @attrs.frozen
@@ -175,7 +174,7 @@ class _Model:
             busy = _norm((max(bounds[ISSUE], bounds[FMA]), bounds[TENSOR], bounds[SHARED]), order)
             busy += phase.amounts.barriers * c.drain / blocks
             bounds = {name: alone, **bounds}
-            phases.append(_Phase(_norm((alone, busy), c.alone_order), bounds, max(bounds, key=lambda one: bounds[one])))
+            phases.append(_Phase(_norm((alone, busy), c.alone_order), bounds))
         outside = self._outside(self.work.amounts, running, blocks)
         overlapped = _norm((sum(one.clocks for one in phases), *outside.values()), order)
         apart = 0.0
@@ -204,8 +203,7 @@ class _Model:
                 for name, value in bounds.items():
                     parts[name] = parts.get(name, 0.0) + value * wave.count / clock
         lost = 1 - work.grid / self.gpu.multiprocessors / max(sum(wave.blocks * wave.count for wave in waves), 1)
-        limits = _limits(waves)
-        bottleneck = max(limits, key=lambda name: limits[name]) if limits else LAUNCH
+        bottleneck = max(parts, key=lambda name: parts[name]) if us else LAUNCH
         if bottleneck in (ISSUE, FMA, TENSOR, SHARED) and lost > 0.5:
             bottleneck = TAIL
         if us < c.launch_us:
@@ -242,19 +240,6 @@ class _Model:
         )
 
 
-def _limits(waves: Iterable[_Wave]) -> dict[str, float]:
-    """Clocks by what limits them."""
-    limits: dict[str, float] = {}
-    for wave in waves:
-        outside = max(wave.outside, key=lambda name: wave.outside[name])
-        if wave.outside[outside] > sum(phase.clocks for phase in wave.phases):
-            limits[outside] = limits.get(outside, 0.0) + wave.clocks * wave.count
-            continue
-        for phase in wave.phases:
-            limits[phase.limit] = limits.get(phase.limit, 0.0) + phase.clocks * wave.count
-    return limits
-
-
 def _phase_times(waves: Iterable[_Wave], names: list[str], clock: float) -> Iterable[PhaseTime]:
     for number, name in enumerate(names):
         rows = [(wave.phases[number], wave.count / clock) for wave in waves]
@@ -263,7 +248,8 @@ def _phase_times(waves: Iterable[_Wave], names: list[str], clock: float) -> Iter
             for phase, factor in rows:
                 for part, value in phase.bounds.items():
                     bounds[part] = bounds.get(part, 0.0) + value * factor
-            yield PhaseTime(name, sum(phase.clocks * factor for phase, factor in rows), rows[0][0].limit, bounds)
+            limit = max(bounds, key=lambda part: bounds[part])
+            yield PhaseTime(name, sum(phase.clocks * factor for phase, factor in rows), limit, bounds)
 
 
 def _norm(values: Iterable[float], order: float) -> float:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from fireiron.cost.gpus import Gpu
     from fireiron.cost.registers import Registers
 
+TAIL: Final = "tail (waves)"
+"""The bottleneck that is no part of the GPU: multiprocessors without a block."""
+
 HINTS: Final[Mapping[str, str]] = {
     "tensor cores": "at the limit of mma.sync: only fewer operations help",
     "FMA": "at the limit of multiply-adds: use tensor cores, or a narrower type",
@@ -21,7 +24,7 @@ HINTS: Final[Mapping[str, str]] = {
     "L2": "larger tiles for each block; coalesce loads; fewer registers if arrays spill",
     "latency of copies": "more stages in pipeline(...), more blocks on a multiprocessor, a larger k in split(...), or split_k",
     "latency of instructions": "more warps on a multiprocessor (smaller tiles a warp), or fragments ahead by pipeline(2)",
-    "tail (waves)": "more and smaller tiles, or split_k, so that every multiprocessor has work until the end",
+    TAIL: "more and smaller tiles, or split_k, so that every multiprocessor has work until the end",
     "launch": "do more in one launch",
 }
 """What may help, by bottleneck."""
@@ -44,7 +47,8 @@ class PhaseTime:
 class Prediction:
     """What the model says of a kernel on a GPU; `str` explains it.
 
-    `us` is the predicted time of one launch, `bottleneck` what most of it goes to. `parts` are microseconds that each part of the GPU
+    `us` is the predicted time of one launch. `bottleneck` is the largest of the `parts`, but the tail where a kernel that keeps its
+    multiprocessors busy leaves more than half of their time empty. `parts` are microseconds that each part of the GPU
     would take if nothing else took any. `bytes` moved by memory, `flops` executed (tiles that overhang included), `useful` those of the
     spec, `instructions` of warps by class: all for the whole grid. `registers` are estimates for
     a thread. `waves` counts rounds of blocks over the GPU; `filled` is the share
@@ -86,7 +90,8 @@ class Prediction:
     def __str__(self) -> str:
         from tabulate import tabulate
 
-        parts = sorted(((name, value) for name, value in self.parts.items() if value > SHOWN * self.us), key=lambda pair: -pair[1])
+        shown = ((name, value) for name, value in self.parts.items() if value > SHOWN * self.us and name != TAIL)
+        parts = sorted(shown, key=lambda pair: -pair[1])
         marks = {self.bottleneck: "<-- bottleneck"}
         table = tabulate(
             [[name, _number(value), f"{value / self.us:.0%}", marks.get(name, "")] for name, value in parts],
@@ -104,7 +109,8 @@ class Prediction:
 
     def _head(self) -> list[str]:
         speed = f", {_number(self.tflops)} TFLOP/s" if self.useful else ""
-        return [f"{_number(self.us)} us on one {self.gpu}{speed} (predicted)", f"bottleneck: {self.bottleneck}"]
+        idle = f": {1 - self.filled:.0%} of the multiprocessors' time has no block" if self.bottleneck == TAIL else ""
+        return [f"{_number(self.us)} us on one {self.gpu}{speed} (predicted)", f"bottleneck: {self.bottleneck}{idle}"]
 
     def _foot(self) -> list[str]:
         held = self.occupancy

@@ -127,7 +127,7 @@ class Clock:
         for loop in inner:
             count *= self.work.extent(loop)
         names = {loop.var.name for loop in inner}
-        for condition in conjuncts(statement.active):
+        for condition in conjuncts(statement.performed):
             if constant(condition) is not None:
                 continue
             roots = self.work.scene.roots(condition)
@@ -143,7 +143,7 @@ class Clock:
         frame = self.work.scene.frame(axes, self.values)
         mask = np.ones(frame.shape, dtype=bool)
         known = self.values.keys() | {name for name, _ in axes}
-        for condition in conjuncts(statement.active):
+        for condition in conjuncts(statement.performed):
             if self.work.scene.roots(condition) <= known:
                 mask = mask & np.asarray(frame.full(condition), dtype=bool)
         return int(mask.sum())

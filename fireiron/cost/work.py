@@ -17,7 +17,7 @@ import numpy as np
 from fireiron.check.scene import Scene
 from fireiron.cost.accesses import WARP, Accesses
 from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, shown
 from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Stmt, Wait, execs, unknown
 from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, conjuncts, constant
@@ -47,7 +47,7 @@ class Work:
         self.sizes = checked_sizes(kernel, sizes or {})
         self.fixed = {**self.sizes, "block": 0}
         self.grid = int(kernel.grid.evaluate(self.sizes))
-        self.warps = -(-kernel.threads // WARP)
+        self.warps = -(-kernel.workers // WARP)
         self.operations: dict[int, Operation] = {}
         self.traffic: list[Traffic] = []
         self.accesses = Accesses(self.scene, self.fixed, self.extent)
@@ -104,7 +104,7 @@ class Work:
     def _executions(self, statement: Exec, loops: tuple[For, ...]) -> float:
         """How often the threads that take part execute a statement; conditions that depend on the block count as true."""
         known = frozenset({*(loop.var.name for loop in loops), *self.sizes})
-        conditions = [one for one in conjuncts(statement.active) if self.scene.roots(one) <= known]
+        conditions = [one for one in conjuncts(statement.performed) if self.scene.roots(one) <= known]
         needed = self.scene.needs(conditions)
         outer = self._times([loop for loop in loops if loop.var.name not in needed])
         inner = [(loop.var.name, self.extent(loop)) for loop in loops if loop.var.name in needed]
@@ -122,7 +122,7 @@ class Work:
     def _operation(self, statement: Exec, loops: tuple[For, ...]) -> Operation:
         """The amounts of one execution by all warps of a block."""
         active, threads, warps = self._active(statement, loops)
-        units = threads / (statement.spec.level.threads or self.kernel.threads)
+        units = threads / (statement.spec.level.threads or self.kernel.workers)
         amounts = self._arithmetic(statement, units, warps)
         placed = [(position, one) for position, one in enumerate(statement.accesses) if self._buffer(one).memory in (GL, SH)]
         if not placed and not amounts.flops:
@@ -136,7 +136,8 @@ class Work:
             if access.write and self._reads_old(statement):
                 memory = memory + attrs.evolve(part, l2_read=part.l2_written, l2_written=0.0)
         issued = memory.memory / 2 if statement.asynchronous else memory.memory  # one instruction, two operands
-        guards = sum(bound is not None for access in statement.accesses for bound in access.bounds) + (constant(statement.active) != 1)
+        tests = {piece.condition for pieces in statement.pieces for piece in pieces} | {statement.active, statement.guard}
+        guards = sum(len(conjuncts(one)) for one in tests)
         amounts = amounts + memory + Amounts(instructions=issued + guards * warps, touched=self._touched(statement, warps))
         return self._described(statement, amounts, warps)
 
@@ -157,9 +158,11 @@ class Work:
 
     def _active(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Array, float, float]:
         """Which threads take part by conditions on threads, `(threads, samples)` (None: all), how many, and in how many warps."""
-        conditions = [one for one in conjuncts(statement.active) if "thread" in (roots := self.scene.roots(one)) and "block" not in roots]
+        conditions = [
+            one for one in conjuncts(statement.performed) if "thread" in (roots := self.scene.roots(one)) and "block" not in roots
+        ]
         if not conditions:
-            return None, float(self.kernel.threads), float(self.warps)
+            return None, float(self.kernel.workers), float(self.warps)
         frame = self.accesses.frame(loops)
         mask = np.ones(frame.shape, dtype=bool)
         for condition in conditions:
@@ -251,7 +254,7 @@ def checked_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
             raise ArgumentError(f"{name}={value}: the kernel has no such size", legal=list(wanted) or "none")
         if isinstance(value, bool) or not isinstance(value, int) or not symbol.low <= value <= symbol.high or value % symbol.multiple_of:
             legal = f"{symbol.low} <= {name} <= {symbol.high}, a multiple of {symbol.multiple_of}"
-            raise ArgumentError(f"{name}={value!r}", legal=legal)
+            raise ArgumentError(f"{name}={shown(value)}", legal=legal)
     missing = [name for name in wanted if name not in sizes]
     if missing:
         example = ", ".join(f"{name!r}: 4096" for name in missing)

@@ -12,7 +12,7 @@ from fireiron.decomp.tile import Tile
 from fireiron.errors import DecompositionError, call_site
 from fireiron.language.tree import Context, Decomposition, Expansion
 from fireiron.language.tunable import chosen, count, integral
-from fireiron.refine.layout import Layout
+from fireiron.refine.layout import DealOrder
 from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import MoveSpec, Spec
@@ -46,7 +46,7 @@ class Coalesced(Decomposition):
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         tile = self._tile(spec)
-        if context.threads is not None and _turns(spec, tile, context) > MOST_UNROLLED:
+        if context.workers is not None and _turns(spec, tile, context) > MOST_UNROLLED:
             tile = attrs.evolve(tile, refinements=tuple(one for one in tile.refinements if not isinstance(one, Unroll)))
         return tile.expand(spec, context)
 
@@ -64,7 +64,7 @@ class Coalesced(Decomposition):
         width = math.gcd(width, constant(spec.sizes[along]) or 1, _alignment(_far(spec), along))
         level = Lane if spec.level == Warp else Thread
         sizes = (width, 1) if along == 0 else (1, width)
-        return Tile(sizes, refinements=(To(level), Layout(order), Unroll()))
+        return Tile(sizes, refinements=(To(level), DealOrder(order), Unroll()))
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Coalesced]:
         whole = all(constant(size) is not None for size in spec.sizes)
@@ -74,7 +74,7 @@ class Coalesced(Decomposition):
 
 def _turns(spec: Spec, tile: Tile, context: Context) -> int:
     """How many vectors a thread copies."""
-    threads = spec.level.threads or context.threads or 1
+    threads = spec.level.threads or context.workers or 1
     sizes = [constant(size) or 1 for size in spec.sizes]
     return math.prod(sizes) // (math.prod(int(size) for size in tile.sizes) * threads)
 

@@ -46,11 +46,12 @@ class Done(Decomposition):
         return getattr(self.executable, "threads", None)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        if context.threads is None:
+        if context.workers is None:
             return Expansion((), ())
         if context.unfinished and self._waits(spec, context):
             return Expansion((), (Hole("open"),))
-        return Expansion((), self.match(spec, context).emit(spec, context))
+        draft = context.draft()
+        return draft.expansion((), self.match(spec, context).emit(spec, draft))
 
     def _waits(self, spec: Spec, context: Context) -> bool:
         """Whether what performs a spec must follow an instruction of the main chain, which is not there yet."""
@@ -70,9 +71,10 @@ class Done(Decomposition):
             if mismatches:
                 raise MatchError(f"{self.executable} does not perform {spec}:\n{table([(self.executable, mismatches)])}")
             return self.executable
-        found, near = nearest(spec, context)
+        found = next((one for one in context.instructions if not one.fits(spec, context)), None)
         if found is not None:
             return found
+        _, near = nearest(spec, context)
         raise MatchError(
             f"no instruction of {context.architecture} performs {spec}; the nearest:\n{table(near[:3])}",
             hint="fireiron explain STRATEGY shows the steps that would close the gap",

@@ -65,15 +65,16 @@ class Epilog(Decomposition):
         dtype = "" if self.dtype is None else f", {self.dtype}"
         plain = self.init == default_copy() and self.store == default_copy()
         strategies = "" if plain else f", Init{init}, Move{store}"
-        return f"epilog({self.memory}{dtype}{strategies})" + "".join(f".{refinement}" for refinement in self.refinements)
+        return f"epilog({self.memory}{dtype}{strategies})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         spec = self._checked(spec)
         target = spec.C
         if any(constant(size) is None for size in target.shape):
             raise DecompositionError("epilog: the accumulator's size is known only at run time", hint=".tile(128, 128).to(Block) first")
-        name = context.fresh(f"c_{self.memory.label}")
-        copies, copy = copies_of(self.memory, spec, context)
+        draft = context.draft()
+        name = draft.fresh(f"c_{self.memory.label}")
+        copies, copy = copies_of(self.memory, spec, draft)
         dtype = self.dtype or spec.accumulator or target.dtype
         tensor = Tensor(name, target.shape, dtype, self.memory, ColMajor, copies=copies, owner="accumulates", origin=context.origin)
         fresh = whole_view(tensor, copy)
@@ -87,7 +88,7 @@ class Epilog(Decomposition):
             Child("store", store, steps_at(self.store, spec.level), prefix="store_"),
         )
         before, after = Comment(f"{name}: {init}"), Comment(f"{name} to C: {store}")
-        return Expansion(children, (before, Hole("init"), Hole("body"), after, Hole("store")))
+        return draft.expansion(children, (before, Hole("init"), Hole("body"), after, Hole("store")))
 
     def _checked(self, spec: Spec) -> MatMulSpec:
         if not isinstance(spec, MatMulSpec):

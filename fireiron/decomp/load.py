@@ -11,10 +11,10 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Comment, Hole, Stmt, SyncPoint
-from fireiron.language.operand import Operand, operand_name
 from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
 from fireiron.spec import MoveSpec, Spec
+from fireiron.specs.operand import Operand, operand_name
 from fireiron.values.expr import Expr, constant
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import GL, MEMORIES, DType, Kernel, Memory
@@ -61,7 +61,7 @@ class Load(Decomposition):
 
     def _text(self, steps: str) -> str:
         move = "" if self.move == default_copy() else f", Move{steps}"
-        return f"load({Operand(self.operand)}, {self.memory}{move})" + "".join(f".{refinement}" for refinement in self.refinements)
+        return f"load({Operand(self.operand)}, {self.memory}{move})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         plan = self.planned(LoadPlan())
@@ -72,8 +72,9 @@ class Load(Decomposition):
         swizzle = plan.swizzle
         if callable(swizzle) and not isinstance(swizzle, Swizzle):
             swizzle = swizzle(_leading(layout, shape, plan.pad), dtype.bytes)
-        name = context.fresh(f"{_root(view.tensor.name)}_{self.memory.label}")
-        copies, copy = copies_of(self.memory, spec, context)
+        draft = context.draft()
+        name = draft.fresh(f"{_root(view.tensor.name)}_{self.memory.label}")
+        copies, copy = copies_of(self.memory, spec, draft)
         tensor = Tensor(
             name, view.shape, dtype, self.memory, _checked(layout, shape), plan.pad, plan.align, swizzle, copies, plan.reuse,
             origin=context.origin,
@@ -88,7 +89,7 @@ class Load(Decomposition):
         program: tuple[Stmt, ...] = (note, Hole("move"), Hole("body"))
         if plan.no_sync is not None:
             program = (note, Hole("move"), SyncPoint(False, name, context.origin), Hole("body"))
-        return Expansion(children, program)
+        return draft.expansion(children, program)
 
     def _dtype(self, spec: Spec, view: View, plan: LoadPlan) -> DType:
         if not plan.converted:

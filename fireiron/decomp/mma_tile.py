@@ -11,8 +11,7 @@ from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Tile
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.executable.mma import Mma
-from fireiron.ir import filled
-from fireiron.language.tree import Child, Context, Decomposition, Executable, Expansion
+from fireiron.language.tree import Context, Decomposition, Executable, Expansion
 from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import MatMulSpec, Spec
@@ -49,10 +48,9 @@ class MmaTile(Decomposition):
         m, n, k = mma.shape
         refinements = (Unroll(),) if mma.level == Warp else (To(mma.level),)
         tiles = Tile((m, n), refinements=refinements).expand(spec, context)
-        (outer,) = tiles.children
-        steps = Split((k,), refinements=(Unroll(),)).expand(outer.spec, context.enter(outer))
-        (inner,) = steps.children
-        return Expansion((Child("body", inner.spec, active=outer.active),), filled(tiles.program, {"body": steps.program}))
+        (body,) = tiles.children
+        steps = Split((k,), refinements=(Unroll(),)).expand(body.spec, context.after(tiles).enter(body))
+        return tiles.followed(body.name, steps)
 
     def _chosen(self, spec: MatMulSpec, architecture: Architecture, instructions: tuple[Executable, ...]) -> Mma:
         if isinstance(self.instruction, Mma):

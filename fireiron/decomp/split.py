@@ -56,7 +56,7 @@ class Split(Decomposition):
 
     def label(self) -> str:
         arguments = [repr(size) for size in self.sizes] + [f"{dim}={size!r}" for dim, size in self.by_dim]
-        return f"split({', '.join(arguments)})" + "".join(f".{refinement}" for refinement in self.refinements)
+        return f"split({', '.join(arguments)})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def extents(self, spec: Spec) -> dict[str, tuple[int, int | None]]:
         """`(size, None)` by reduction dimension."""
@@ -78,7 +78,8 @@ class Split(Decomposition):
         plan = self.planned(SplitPlan())
         views, digits = divide(spec, self.extents(spec), self.label())
         inner: tuple[Stmt, ...] = (Hole("body"),)
-        views, program, variables = loop_over(spec, views, digits, plan.unroll, context, inner)
+        draft = context.draft()
+        views, program, variables = loop_over(spec, views, digits, plan.unroll, draft, inner)
         child = spec.with_operands(**views)
         accumulate = getattr(spec, "accumulate", TRUE)
         if accumulate != TRUE and variables:
@@ -88,7 +89,7 @@ class Split(Decomposition):
             program = tuple(attrs.evolve(one, stages=plan.stages, spread=plan.spread) if isinstance(one, For) else one for one in program)
         if plan.sync is not None:
             program = _with_required_barrier(program, plan.sync, context)
-        return Expansion((Child("body", child),), program)
+        return draft.expansion((Child("body", child),), program)
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Split]:
         for dim in spec.dims:

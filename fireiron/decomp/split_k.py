@@ -15,7 +15,7 @@ from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.executable.atomic_add import TYPES
 from fireiron.ir import Comment, Hole
 from fireiron.language.substrategy import chain, copies_of, default_copy, divisors, require_steps, steps_at, steps_for
-from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
 from fireiron.language.tunable import chosen, count, integral
 from fireiron.spec import MatMulSpec, Spec
 from fireiron.specs.reduction import ReductionSpec
@@ -23,7 +23,7 @@ from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, constant, less
 from fireiron.values.layout import Swizzle
 from fireiron.values.machine import SH, Architecture, Block, Kernel, Level, Warp, Warpgroup, bfloat16, float16, float32
 from fireiron.values.tensor import ColMajor, Dealt, Dim, MatrixLayout, Mode, RowMajor, Tensor, View, cut, require_cut, whole_view
-from fireiron.values.units import check_below
+from fireiron.values.units import check_below, threads_for
 
 MOST_PARTS = 64
 """The most parts: so many partial results are added for each element."""
@@ -78,12 +78,12 @@ class SplitK(Decomposition):
 
     def _text(self, steps: str) -> str:
         combine = f", Reduction{steps}" if steps else ""
-        return f"split_k({self.parts}, {self.level}, {self.step}{combine})" + "".join(f".{one}" for one in self.refinements)
+        return f"split_k({self.parts}, {self.level}, {self.step}{combine})" + "".join(f".{one.label()}" for one in self.refinements)
 
     def threads(self, spec: Spec, context: Context) -> int | None:
         if spec.level != Block or self.level.threads is None:
             return None
-        return chosen(self.parts, "split_k", 1, MOST_PARTS) * self.level.threads
+        return threads_for(chosen(self.parts, "split_k", 1, MOST_PARTS), self.level)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         parts = chosen(self.parts, "split_k", 1, MOST_PARTS)
@@ -95,17 +95,18 @@ class SplitK(Decomposition):
             raise DecompositionError(
                 "split_k: the size of the partial results is known only at run time", hint=".tile(64, 64).to(Block) first"
             )
-        units = context.units(self.level, spec.level) if context.threads is not None or spec.level.threads is not None else parts
+        units = context.units(self.level, spec.level) if context.workers is not None or spec.level.threads is not None else parts
         if parts > units:
             raise DecompositionError(
                 f"split_k({parts}, {self.level}): a {spec.level} has {units} units of {self.level}", legal=f"at most {units}"
             )
-        unit: Expr = context.unit(self.level, spec.level)
+        draft = context.draft()
+        unit: Expr = draft.unit(self.level, spec.level)
         active: Expr = TRUE
-        if parts < units:
+        if parts < units or (spec.level == Block and context.workers not in (None, units * (self.level.threads or 1))):
             active = less(unit, ZERO + parts)
-            unit = context.let(f"{context.prefix}{self.level.label}_part", unit, high=parts - 1)
-        partial = self._partial(spec, parts, context)
+            unit = draft.let(f"{draft.prefix}{self.level.label}_part", unit, high=parts - 1)
+        partial = self._partial(spec, parts, draft)
         own: View = attrs.evolve(partial, dims=partial.dims[:2], at=(unit,))
         left, right = self._parts_of(spec, parts, unit)
         body = attrs.evolve(spec, level=self.level, A=left, B=right, C=own, accumulate=FALSE)
@@ -115,19 +116,19 @@ class SplitK(Decomposition):
         children = (Child("body", body, active=active), Child("combine", total, steps, prefix="combine_"))
         before = Comment(f"each {self.level} its part of k, into {name}: {body}")
         after = Comment(f"{name} to C: {total}")
-        return Expansion(children, (before, Hole("body"), after, Hole("combine")))
+        return draft.expansion(children, (before, Hole("body"), after, Hole("combine")))
 
-    def _partial(self, spec: MatMulSpec, parts: int, context: Context) -> View:
+    def _partial(self, spec: MatMulSpec, parts: int, draft: Draft) -> View:
         """The stack of partial results, each in the storage order of C; of 32 bits at least, so that none is rounded before the sum."""
         pad: int | None = self.planned(SplitKPlan()).pad
         order = _order(spec.C)
         m, n = (constant(size) or 1 for size in spec.C.shape)
         swizzle = None if pad is not None else _conflict_free(2 * m if order == ColMajor else n)
-        copies, copy = copies_of(SH, spec, context)
+        copies, copy = copies_of(SH, spec, draft)
         dtype = spec.accumulator or (float32 if spec.C.dtype in (float16, bfloat16) else spec.C.dtype)
         shape: tuple[Expr, ...] = (*spec.C.shape, ZERO + parts)
-        name = context.fresh("p_sh")
-        tensor = Tensor(name, shape, dtype, SH, order, pad or 0, swizzle=swizzle, copies=copies, origin=context.origin)
+        name = draft.fresh("p_sh")
+        tensor = Tensor(name, shape, dtype, SH, order, pad or 0, swizzle=swizzle, copies=copies, origin=draft.origin)
         return whole_view(tensor, copy)
 
     def _parts_of(self, spec: MatMulSpec, parts: int, unit: Expr) -> list[View]:
@@ -146,15 +147,14 @@ class SplitK(Decomposition):
         _check_atomic(spec, context.architecture)
         if self.combine is not None:
             raise DecompositionError("split_k(.., Block): blocks add to C, there is no sum to decompose", hint="leave combine out")
-        if context.names.grid is not None or context.names.part is not None:
+        if context.whole.grid is not None or context.whole.part is not None:
             raise DecompositionError("split_k(.., Block): tiles are dealt to Block already", hint="split_k before tile(...).to(Block)")
-        unit = Var(context.fresh("block_k"), 0, parts - 1)
-        context.names.part = unit
-        if spec.accumulate == FALSE:
-            context.names.zeroed.append(spec.C.tensor.name)
+        draft = context.draft()
+        unit = Var(draft.fresh("block_k"), 0, parts - 1)
+        zeroed = (spec.C.tensor.name,) if spec.accumulate == FALSE else ()
         left, right = self._parts_of(spec, parts, unit)
         body = attrs.evolve(spec, partial=True, accumulate=FALSE, A=left, B=right)
-        return Expansion((Child("body", body),), (Hole("body"),))
+        return draft.expansion((Child("body", body),), (Hole("body"),), part=unit, zeroed=zeroed)
 
     def choices(self, spec: Spec, context: Context) -> Iterator[SplitK]:
         try:
@@ -172,14 +172,10 @@ class SplitK(Decomposition):
 
 
 def _legal(step: SplitK, spec: Spec, context: Context) -> bool:
-    names = context.names
-    before = names.part, list(names.zeroed), set(names.taken), dict(names.lets)
     try:
         step.expand(spec, context)
     except DecompositionError:
         return False
-    finally:
-        names.part, names.zeroed, names.taken, names.lets = before
     return True
 
 

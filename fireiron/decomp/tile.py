@@ -12,13 +12,13 @@ from fireiron.errors import DecompositionError, ResourceError, call_site
 from fireiron.ir import Comment, For, Hole, Let
 from fireiron.language.dividing import Digit, divide, loop_over, moved, product
 from fireiron.language.substrategy import divisors, fits
-from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
 from fireiron.language.tunable import by_dimension, chosen, count, integral
 from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, all_of, as_expr, constant, less, minimum, mod, positive
 from fireiron.values.machine import Block, Level
 from fireiron.values.tensor import MatrixLayout, RowMajor, View
-from fireiron.values.units import check_below, unit_in
+from fireiron.values.units import check_below, threads_for, unit_in
 
 
 @attrs.frozen(repr=False)
@@ -97,7 +97,7 @@ class Tile(Decomposition):
 
     def label(self) -> str:
         arguments = [repr(size) for size in self.sizes] + [f"{dim}={size!r}" for dim, size in self.by_dim]
-        return f"tile({', '.join(arguments)})" + "".join(f".{refinement}" for refinement in self.refinements)
+        return f"tile({', '.join(arguments)})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def extents(self, spec: Spec) -> dict[str, tuple[int, int | None]]:
         """`(size, repeat)` by dimension."""
@@ -130,8 +130,7 @@ class Tile(Decomposition):
         total = product(digits)
         if total is None:
             return None
-        period = _period(level)
-        return -(-total * level.threads // period) * period
+        return threads_for(total, level)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         plan = self.planned(TilePlan())
@@ -139,9 +138,9 @@ class Tile(Decomposition):
         if plan.level is None:
             if plan.permutation is not None or plan.bands or plan.resident or plan.order != RowMajor:
                 raise DecompositionError("layout, swizzle and bands say how tiles are dealt to units", hint="add .to(level), or drop them")
-            return _looped(spec, views, digits, plan, context)
+            return _looped(spec, views, digits, plan, context.draft())
         check_below(plan.level, spec.level, spec, context.origin)
-        return _dealt(spec.at_level(plan.level), spec.level, views, digits, plan, context)
+        return _dealt(spec.at_level(plan.level), spec.level, views, digits, plan, context.draft())
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
         options = [_dividing(spec, dim) for dim in spec.tile_dims]
@@ -157,28 +156,19 @@ def _dividing(spec: Spec, dim: str) -> list[int]:
 # ---------------------------------------------------------------------------------------------- loops
 
 
-def _looped(spec: Spec, views: dict[str, View], digits: list[Digit], plan: TilePlan, context: Context) -> Expansion:
-    views, program, _ = loop_over(spec, views, digits, plan.unroll, context, (Hole("body"),))
-    return Expansion((Child("body", spec.with_operands(**views)),), program)
+def _looped(spec: Spec, views: dict[str, View], digits: list[Digit], plan: TilePlan, draft: Draft) -> Expansion:
+    views, program, _ = loop_over(spec, views, digits, plan.unroll, draft, (Hole("body"),))
+    return draft.expansion((Child("body", spec.with_operands(**views)),), program)
 
 
 # ---------------------------------------------------------------------------------------------- dealing
 
 
-def _period(level: Level) -> int:
-    """Threads with consecutive numbers that consist of whole units: quad-pairs interleave, so four of them come in a warp."""
-    period = max((stride * size for size, stride in zip(level.sizes, level.strides, strict=True)), default=1)
-    if level.parent is None or level.parent.threads is None:
-        return period
-    around = _period(level.parent)
-    return period if around == level.parent.threads else around
-
-
-def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Digit], plan: TilePlan, context: Context) -> Expansion:
+def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Digit], plan: TilePlan, draft: Draft) -> Expansion:
     """Tiles dealt to the units of a level: unit `u` takes tile `permutation(u)`; with more tiles than units, in turns."""
     order = _dealing_order(spec, digits, plan.order)
     if plan.level == Block:
-        return _dealt_to_blocks(spec, views, order, plan, context)
+        return _dealt_to_blocks(spec, views, order, plan, draft)
     assert plan.level is not None
     if plan.bands or plan.resident:
         raise DecompositionError(f"bands and resident are about blocks, these tiles go to {plan.level}", legal="tile(...).to(Block)")
@@ -187,37 +177,37 @@ def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Digit
         raise DecompositionError(
             f"to({plan.level}): the number of tiles is known only at run time", hint="deal tiles of symbolic sizes to Block first"
         )
-    units = context.units(plan.level, parent) if context.threads is not None or parent.threads is not None else total
+    units = draft.units(plan.level, parent) if draft.workers is not None or parent.threads is not None else total
     if units == 0:
-        raise DecompositionError(f"to({plan.level}): a {parent} of {context.threads} threads has no whole {plan.level}")
-    unit = context.unit(plan.level, parent)
-    spare = _spare_threads(plan.level, parent, units, context)
+        raise DecompositionError(f"to({plan.level}): a {parent} of {draft.workers} threads has no whole {plan.level}")
+    unit = draft.unit(plan.level, parent)
+    spare = _spare_threads(plan.level, parent, units, draft)
     if plan.permutation is not None:
-        unit = _permuted(plan.permutation, unit, units, context, plan.level)
+        unit = _permuted(plan.permutation, unit, units, draft, plan.level)
     clean = _deal_digits(order, units) if total > units else ([(digit, digit.size) for digit in order], [])
     if clean is None:
-        return _dealt_in_guarded_turns(spec, views, order, total, units, unit, spare, plan, context)
+        return _dealt_in_guarded_turns(spec, views, order, total, units, unit, spare, plan, draft)
     taken, rest = clean
     active = less(unit, as_expr(total)) if total < units else TRUE
     active = all_of((active,) if spare is None else (spare, active))
     if total < units or spare is not None:
-        unit = context.let(context.prefix + _tile_name(plan.level), unit, high=min(total, units) - 1)
-    views = _take_unit_digits(spec, views, [digit for digit, _ in taken], unit, plan.level, context)
-    views, program, _ = loop_over(spec, views, rest[::-1], plan.unroll, context, (Hole("body"),))
+        unit = draft.let(draft.prefix + _tile_name(plan.level), unit, high=min(total, units) - 1)
+    views = _take_unit_digits(spec, views, [digit for digit, _ in taken], unit, plan.level, draft)
+    views, program, _ = loop_over(spec, views, rest[::-1], plan.unroll, draft, (Hole("body"),))
     child = spec.with_operands(**views)
     note = (Comment(str(child)),) if child.dims != child.tile_dims else ()
-    return Expansion((Child("body", child, active=active),), (*note, *program))
+    return draft.expansion((Child("body", child, active=active),), (*note, *program))
 
 
 def _tile_name(level: Level) -> str:
     return f"{level.label}_tile"
 
 
-def _spare_threads(level: Level, parent: Level, units: int, context: Context) -> Expr | None:
+def _spare_threads(level: Level, parent: Level, units: int, draft: Draft) -> Expr | None:
     """The condition that keeps threads out that belong to no whole unit of a block."""
-    if parent != Block or context.threads is None or level.threads is None or units * level.threads == context.threads:
+    if parent != Block or draft.workers is None or level.threads is None or units * level.threads == draft.workers:
         return None
-    return less(unit_in(level, parent, context.thread), as_expr(units))
+    return less(unit_in(level, parent, draft.thread), as_expr(units))
 
 
 def _dealing_order(spec: Spec, digits: list[Digit], order: MatrixLayout) -> list[Digit]:
@@ -251,9 +241,7 @@ def _deal_digits(order: list[Digit], units: int) -> tuple[list[tuple[Digit, Expr
     return (taken, rest) if left == 1 else None
 
 
-def _take_unit_digits(
-    spec: Spec, views: dict[str, View], digits: list[Digit], unit: Expr, level: Level, context: Context
-) -> dict[str, View]:
+def _take_unit_digits(spec: Spec, views: dict[str, View], digits: list[Digit], unit: Expr, level: Level, draft: Draft) -> dict[str, View]:
     """Views moved to the tile of a unit; `digits` fastest first, the last one takes what is left of the number."""
     left = unit
     for position, digit in enumerate(digits):
@@ -262,73 +250,75 @@ def _take_unit_digits(
         if last and left.high >= digit.size.high and constant(digit.size) is not None:
             index = mod(left, digit.size)
         label = spec.labels[spec.dims.index(digit.dim)]
-        index = context.let(f"{context.prefix}{level.label}_{label}", index)
+        index = draft.let(f"{draft.prefix}{level.label}_{label}", index)
         views = moved(views, spec, digit, index, unit=True)
         left = left // digit.size
     return views
 
 
-def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Digit], plan: TilePlan, context: Context) -> Expansion:
-    if context.names.grid is not None:
+def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Digit], plan: TilePlan, draft: Draft) -> Expansion:
+    if draft.whole.grid is not None:
         raise DecompositionError("tiles are dealt to Block twice", hint="one .to(Block) in a strategy")
     grid: Expr = as_expr(1)
     for digit in order:
         grid = grid * digit.size
-    part = context.names.part
+    part = draft.whole.part
     blocks = grid if part is None else grid * (part.high + 1)
-    context.names.grid = blocks
-    context.names.resident = plan.resident
     number = constant(blocks)
-    unit: Expr = Var(context.block.name, 0, context.block.high if number is None else number - 1)
+    unit: Expr = Var(draft.block.name, 0, draft.block.high if number is None else number - 1)
     if part is not None:
-        context.names.lets[(mod(unit, as_expr(part.high + 1)), part.high, "")] = part
+        draft.define(part, mod(unit, as_expr(part.high + 1)))
         unit = unit // (part.high + 1)
     fits = less(blocks, as_expr(2**31))
     if fits == FALSE:
         raise ResourceError(f"{blocks} blocks: a grid has at most 2**31 - 1", hint="larger tiles for Block")
     facts: list[tuple[str, Expr]] = [("the grid has at most 2**31 - 1 blocks", fits)]
     if plan.permutation is not None:
-        unit = _permuted_grid(plan.permutation, unit, grid, context)
+        unit = _permuted_grid(plan.permutation, unit, grid, draft)
     take = _take_bands if plan.bands else _take_block_digits
-    views = take(spec, views, order, unit, context, plan.bands)
-    return Expansion((Child("body", spec.with_operands(**views)),), (Hole("body"),), tuple(fact for fact in facts if fact[1] != TRUE))
+    views = take(spec, views, order, unit, draft, plan.bands)
+    return draft.expansion(
+        (Child("body", spec.with_operands(**views)),),
+        (Hole("body"),),
+        facts=tuple(fact for fact in facts if fact[1] != TRUE),
+        grid=blocks,
+        resident=plan.resident,
+    )
 
 
-def _take_bands(spec: Spec, views: dict[str, View], order: list[Digit], unit: Expr, context: Context, rows: int) -> dict[str, View]:
+def _take_bands(spec: Spec, views: dict[str, View], order: list[Digit], unit: Expr, draft: Draft, rows: int) -> dict[str, View]:
     """The tile of a block that walks down `rows` tile rows, then one column on; the last band may have fewer rows."""
     if len(order) != 2:
-        return _take_block_digits(spec, views, order, unit, context)
+        return _take_block_digits(spec, views, order, unit, draft)
     columns, lines = order[0].size, order[1].size
     band, inside = unit // (columns * rows), unit % (columns * rows)
     number = constant(lines)
     height: Expr = as_expr(rows)
     if number is None or number % rows:
-        band = context.let("band", band)
+        band = draft.let("band", band)
         height = positive(minimum(height, lines - band * rows))
     line, column = band * rows + inside % height, inside // height
     if number is None or constant(columns) is None:
         line, column = minimum(line, lines - 1), minimum(column, columns - 1)
     for digit, index in zip(order, (column, line), strict=True):
         label = spec.labels[spec.dims.index(digit.dim)]
-        views = moved(views, spec, digit, _let_grid(f"block_{label}", index, digit.size, context), unit=True)
+        views = moved(views, spec, digit, _let_grid(f"block_{label}", index, digit.size, draft), unit=True)
     return views
 
 
-def _take_block_digits(
-    spec: Spec, views: dict[str, View], order: list[Digit], unit: Expr, context: Context, _rows: int = 0
-) -> dict[str, View]:
+def _take_block_digits(spec: Spec, views: dict[str, View], order: list[Digit], unit: Expr, draft: Draft, _rows: int = 0) -> dict[str, View]:
     left = unit
     for position, digit in enumerate(order):
         index = left if position == len(order) - 1 else mod(left, digit.size)
         label = spec.labels[spec.dims.index(digit.dim)]
-        index = _let_grid(f"block_{label}", index, digit.size, context)
+        index = _let_grid(f"block_{label}", index, digit.size, draft)
         views = moved(views, spec, digit, index, unit=True)
         left = left // digit.size
     return views
 
 
-def _let_grid(name: str, index: Expr, size: Expr, context: Context) -> Expr:
-    return context.let(name, index, high=max(size.high - 1, 0))
+def _let_grid(name: str, index: Expr, size: Expr, draft: Draft) -> Expr:
+    return draft.let(name, index, high=max(size.high - 1, 0))
 
 
 def _dealt_in_guarded_turns(
@@ -340,28 +330,28 @@ def _dealt_in_guarded_turns(
     unit: Expr,
     spare: Expr | None,
     plan: TilePlan,
-    context: Context,
+    draft: Draft,
 ) -> Expansion:
     """Tiles that the units do not divide: a loop of turns, the last one guarded."""
     turns = -(-total // units)
-    turn = Var(context.fresh("turn"), 0, turns - 1)
+    turn = Var(draft.fresh("turn"), 0, turns - 1)
     number = unit + turn * units
     conditions = less(number, as_expr(total))
-    tile = Var(context.fresh("tile"), 0, total - 1)
+    tile = Var(draft.fresh("tile"), 0, total - 1)
     left: Expr = tile
     for digit in order:
         index = mod(left, digit.size)
         views = moved(views, spec, digit, index, unit=True)
         left = left // digit.size
-    body = (For(turn, as_expr(turns), (Let(tile, number), Hole("body")), plan.unroll, context.origin),)
+    body = (For(turn, as_expr(turns), (Let(tile, number), Hole("body")), plan.unroll, draft.origin),)
     active = conditions if spare is None else all_of((spare, conditions))
-    return Expansion((Child("body", spec.with_operands(**views), active=active),), body)
+    return draft.expansion((Child("body", spec.with_operands(**views), active=active),), body)
 
 
 # ---------------------------------------------------------------------------------------------- permutations
 
 
-def _permuted(permutation: Expr, unit: Expr, units: int, context: Context, level: Level) -> Expr:
+def _permuted(permutation: Expr, unit: Expr, units: int, draft: Draft, level: Level) -> Expr:
     """The permuted number of a unit; refused unless it is a bijection."""
     values = {uid: permutation.evaluate({"uid": uid}) for uid in range(units)}
     if sorted(values.values()) != list(range(units)):
@@ -379,7 +369,7 @@ def _permuted(permutation: Expr, unit: Expr, units: int, context: Context, level
     return result.substitute({narrow: unit})
 
 
-def _permuted_grid(permutation: Expr, unit: Expr, grid: Expr, context: Context) -> Expr:
+def _permuted_grid(permutation: Expr, unit: Expr, grid: Expr, draft: Draft) -> Expr:
     number = constant(grid)
     if number is None:
         raise DecompositionError(
@@ -394,4 +384,4 @@ def _permuted_grid(permutation: Expr, unit: Expr, grid: Expr, context: Context) 
     if not numpy.array_equal(numpy.sort(images), numpy.arange(number)):
         raise DecompositionError(f"swizzle({permutation}) is no permutation of the {number} blocks")
     symbol = next((var for var in permutation.variables() if var.name == "uid"), None)
-    return unit if symbol is None else context.let("block_tile", permutation.substitute({symbol: unit}), high=number - 1)
+    return unit if symbol is None else draft.let("block_tile", permutation.substitute({symbol: unit}), high=number - 1)

@@ -82,10 +82,10 @@ def touched(scene: Scene, use: Use, fixed: Mapping[str, int]) -> tuple[tuple[Arr
     """
     access, statement = use.access, use.statement
     buffer = scene.kernel.buffer(access.buffer)
-    conditions = conjuncts(statement.active)
-    bounds = [bound for bound in access.bounds if bound is not None]
+    conditions = conjuncts(statement.performed)
+    bounds = [*(bound for bound in access.bounds if bound is not None), *(piece.condition for piece in use.pieces)]
     needed = scene.needs((*access.base, access.copy, *conditions, *bounds))
-    group = (statement.spec.level.threads or scene.kernel.threads) if statement.collective else 1
+    group = (statement.spec.level.threads or scene.kernel.workers) if statement.collective else 1
     threads = scene.threads[::group]
     still = dict(fixed)
     partial = False
@@ -107,14 +107,12 @@ def touched(scene: Scene, use: Use, fixed: Mapping[str, int]) -> tuple[tuple[Arr
         valid &= np.asarray(frame.full(condition), dtype=bool)[..., None]
     if buffer.tensor.copies > 1:
         valid &= (frame.full(access.copy) == 0)[..., None]
-    for place, bound in zip(places, access.bounds, strict=True):
-        if bound is not None:
-            valid &= place < frame.full(bound)[..., None]
+    valid &= scene.inside(use, frame)
     owner = np.broadcast_to(threads.reshape(-1, *[1] * (valid.ndim - 1)), valid.shape)[valid]
     rows, columns = _matrix([np.broadcast_to(place, valid.shape)[valid] for place in places])
     if not len(owner):
         return None
-    return _widened(owner, rows, columns, 32 if access.spread else group, scene.kernel.threads), partial
+    return _widened(owner, rows, columns, 32 if access.spread else group, scene.kernel.workers), partial
 
 
 def _matrix(places: Sequence[Array]) -> tuple[Array, Array]:
@@ -144,9 +142,9 @@ def owners(scene: Scene, uses: Iterable[Use], fixed: Mapping[str, int]) -> Owner
     place = np.searchsorted(rows, row), np.searchsorted(columns, column)
     warps = np.zeros(shape, dtype=np.int64)
     np.bitwise_or.at(warps, place, 1 << (thread // 32).astype(np.int64))
-    first = np.full(shape, scene.kernel.threads, dtype=np.int64)
+    first = np.full(shape, scene.kernel.workers, dtype=np.int64)
     np.minimum.at(first, place, thread)
-    first[first == scene.kernel.threads] = -1
+    first[first == scene.kernel.workers] = -1
     known = not any(use.access.spread or use.statement.collective or _fragment(scene.kernel, use) for use in found)
     return Owners(rows, columns, warps, first, (thread, *place), known, any(partial for _, partial in parts))
 

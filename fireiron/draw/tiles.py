@@ -46,7 +46,7 @@ def tiles(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
     page = Page()
     page.text(16, 28, f"Who has what: {program.spec}", 15, bold=True)
     y = page.paragraph(16, 48, _explanation(values, program))
-    lets = {var.name: value for (value, _, _), var in program.grown.context.names.lets.items()}
+    lets = {var.name: value for var, value in program.grown.whole.definitions.items()}
     view_of = _block_views(program.tree)
     grid = _grid(kernel.grid, values)
     for operand, chain in operands(program.tree).items():

@@ -80,7 +80,7 @@ def _turns(scene: Scene, use: Use, loop: For, step: int, sizes: Mapping[str, int
     ahead = [one for one in use.loops if one.var.name != loop.var.name and one.var.name in scene.needs((use.access.copy,))]
     still = {one.var.name: 0 for one in use.loops} | dict(sizes) | {loop.var.name: max(step, 0), "block": 0, "thread": 0}
     known = frozenset(still)
-    conditions = [one for one in conjuncts(use.statement.active) if scene.roots(one) <= known] if checked else []
+    conditions = [one for one in conjuncts(use.statement.performed) if scene.roots(one) <= known] if checked else []
     for index in np.ndindex(*(constant(one.extent) or 1 for one in ahead)):
         frame = Frame(scene.lets, (), still | {one.var.name: number for one, number in zip(ahead, index, strict=True)})
         if all(bool(np.all(frame.value(one))) for one in conditions):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import attrs
 
 from fireiron.executable.by_lanes import shape_mismatch, statements_by_lanes, tile_of
 from fireiron.executable.lane_move import followed
 from fireiron.ir import Exec, Stmt
-from fireiron.language.tree import Context, Executable, Mismatch
+from fireiron.ir.text import Item, Printer
+from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.specs.atomic_add import AtomicAddSpec
+from fireiron.values.document import Joined, Text, called
 from fireiron.values.expr import constant
 from fireiron.values.machine import GL, RF, Architecture, DType, float32, float64, int32
 
@@ -34,13 +36,13 @@ def _mismatches(spec: Spec, architecture: Architecture) -> list[Mismatch]:
     return found
 
 
-def _text(printer: Any, statement: Exec) -> list[str]:
-    kinds = [view.dtype for view in statement.spec.operands.values()]
+def _text(printer: Printer, statement: Exec) -> list[Item]:
+    source, target = (view.dtype for view in statement.spec.operands.values())
 
-    def line(source: str, target: str) -> str:
-        return f"atomicAdd(&{target}, {printer.converted(source, *kinds)});"
+    def line(value: Text, place: Text) -> Text:
+        return called("atomicAdd", Joined(("&", place)), printer.converted(value, source, target))
 
-    return list(printer.each(statement, line))
+    return printer.each(statement, line)
 
 
 @attrs.frozen
@@ -62,7 +64,7 @@ class ThreadAtomicAdd(Executable):
             found.append(Mismatch("src memory", "GL SH RF", spec.src.memory.name))
         return tuple(found)
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         return _text(printer, statement)
 
 
@@ -96,12 +98,12 @@ class LaneAtomicAdd(Executable):
             return (Mismatch("level", f"a group of {lane_map.threads} threads", spec.level.name),)
         return shape_mismatch(spec, tile_of(spec, dict.fromkeys(spec.operands, lane_map)), multiples=True)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        lane_map = followed(spec, context)
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        lane_map = followed(spec, draft)
         assert lane_map is not None
-        return statements_by_lanes(self, spec, context, dict.fromkeys(spec.operands, lane_map))
+        return statements_by_lanes(self, spec, draft, dict.fromkeys(spec.operands, lane_map))
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         return _text(printer, statement)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -11,8 +11,9 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.ir import Exec, Hole, Stmt, filled
 from fireiron.ir.lanes import LaneMap
+from fireiron.ir.text import Braces, Item, Registers
 from fireiron.language.dividing import divide, loop_over
-from fireiron.language.tree import Context, Executable, Mismatch
+from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import MoveSpec, Spec
 from fireiron.values.expr import Const, Expr, Var, constant
 from fireiron.values.machine import RF, SH, Architecture, DType, Level, Memory, Warp, bfloat16, float16
@@ -20,10 +21,10 @@ from fireiron.values.tensor import MatrixLayout, View
 from fireiron.values.units import index_in
 
 
-def lane_number(level: Level, context: Context) -> Expr:
+def lane_number(level: Level, draft: Draft) -> Expr:
     """This thread's number inside its unit of a level, by name."""
     name = "lane" if level.label == "warp" else f"{level.label}_lane"
-    return context.let(name, index_in(level, context.thread))
+    return draft.let(name, index_in(level, draft.thread))
 
 
 def tile_of(spec: Spec, maps: Mapping[str, LaneMap]) -> dict[str, int]:
@@ -33,7 +34,7 @@ def tile_of(spec: Spec, maps: Mapping[str, LaneMap]) -> dict[str, int]:
 
 def require_whole_warps(name: str, spec: Spec, context: Context) -> None:
     """Refuse an instruction of a part of a warp where only some of a warp's units take part: PTX wants all of its lanes."""
-    definitions = {var: value for (value, _, _), var in context.names.lets.items()}
+    definitions = context.whole.definitions
     active = context.active
     while not active.variables().isdisjoint(definitions):
         active = active.substitute({var: definitions[var] for var in active.variables() & set(definitions)})
@@ -50,29 +51,28 @@ def require_whole_warps(name: str, spec: Spec, context: Context) -> None:
 
 
 def statements_by_lanes(
-    executable: Executable, spec: Spec, context: Context, maps: Mapping[str, LaneMap], spread: Iterable[str] = (), **options: Any
+    executable: Executable, spec: Spec, draft: Draft, maps: Mapping[str, LaneMap], spread: Iterable[str] = (), **options: Any
 ) -> tuple[Stmt, ...]:
     """The statement of a spec that is one tile of the instruction, or loops over its tiles."""
     extents = {dim: (size, None) for dim, size in tile_of(spec, maps).items()}
     views, digits = divide(spec, extents, executable.name)
     if not digits:
-        return (one_statement(executable, spec, context, maps, spread, **options),)
-    views, program, _ = loop_over(spec, views, digits, True, context, (Hole("tile"),))
-    inner = one_statement(executable, spec.with_operands(**views), context, maps, spread, **options)
+        return (one_statement(executable, spec, draft, maps, spread, **options),)
+    views, program, _ = loop_over(spec, views, digits, True, draft, (Hole("tile"),))
+    inner = one_statement(executable, spec.with_operands(**views), draft, maps, spread, **options)
     return filled(program, {"tile": (inner,)})
 
 
 def one_statement(
     executable: Executable,
     spec: Spec,
-    context: Context,
+    draft: Draft,
     maps: Mapping[str, LaneMap],
     spread: Iterable[str] = (),
-    vector: int = 0,
     vectors: tuple[int, ...] = (),
 ) -> Exec:
-    """The statement of one tile; with `vector`, the source is read so many elements at a time; with `vectors`, each operand is."""
-    lane = lane_number(spec.level, context)
+    """The statement of one tile; `vectors` are the elements of each operand that the instruction takes at once."""
+    lane = lane_number(spec.level, draft)
     accesses = []
     for name, view in spec.operands.items():
         if view.bounded and not executable.handles_edges:
@@ -80,7 +80,7 @@ def one_statement(
                 f"{executable.name} takes all elements of {name} ({view.tensor.name}) or none, and the last tile may overhang",
                 hint="load the operand first (a load fills what lies outside), or make the size a multiple of the tile",
             )
-        access = maps[name].access(view, lane, name in spec.outputs, context.origin)
+        access = maps[name].access(view, lane, name in spec.outputs, draft.origin)
         accesses.append(attrs.evolve(access, spread=True) if name in spread else access)
     accumulate = getattr(spec, "accumulate", Const(0))
     return Exec(
@@ -88,12 +88,16 @@ def one_statement(
         spec,
         tuple(accesses),
         accumulate,
-        context.active,
-        vector=vector or 1,
-        vectors=vectors or ((vector, 1) if vector else ()),
+        draft.active,
+        vectors=vectors,
         lane_maps=tuple(maps[name] for name in spec.operands),
-        origin=context.origin,
+        origin=draft.origin,
     )
+
+
+def registers_together(view: View) -> int:
+    """Elements of an operand in registers that one 32-bit register holds: PTX takes 8-bit and 16-bit elements packed."""
+    return max(4 // view.dtype.bytes, 1)
 
 
 def shape_mismatch(spec: Spec, tile: Mapping[str, int], multiples: bool) -> tuple[Mismatch, ...]:
@@ -113,13 +117,13 @@ def level_mismatch(spec: Spec, level: Level) -> tuple[Mismatch, ...]:
 
 def type_mismatch(spec: Spec, operand: str, dtypes: tuple[DType, ...]) -> tuple[Mismatch, ...]:
     """Why an operand's element type is not the instruction's."""
-    got = spec.operands[operand].dtype
+    got = getattr(spec, operand).dtype
     return () if got in dtypes else (Mismatch(f"{operand} type", " or ".join(map(str, dtypes)), str(got)),)
 
 
 def memory_mismatch(spec: Spec, operand: str, memories: tuple[Memory, ...]) -> tuple[Mismatch, ...]:
     """Why an operand does not lie where the instruction wants it."""
-    got = spec.operands[operand].memory
+    got = getattr(spec, operand).memory
     return () if got in memories else (Mismatch(f"{operand} memory", " or ".join(memory.name for memory in memories), got.name),)
 
 
@@ -129,6 +133,36 @@ def target_mismatch(architecture: Architecture, first: int, last: int | None = N
         return ()
     return (Mismatch("target", f"sm_{first}" + (" or newer" if last is None else f" to sm_{last}"), architecture.name),)
 
+
+# ---------------------------------------------------------------------------------------------- text
+
+
+def registers(first: int, count: int) -> str:
+    """Operands of inline PTX in braces: `{%0, %1}`."""
+    return "{" + ", ".join(f"%{number}" for number in range(first, first + count)) + "}"
+
+
+def listed(constraint: str, name: str, count: int) -> str:
+    """The elements of an array as operands of inline PTX."""
+    return ", ".join(f'"{constraint}"({name}[{number}])' for number in range(count))
+
+
+def matrices(count: int) -> str:
+    """So many matrices, for a comment."""
+    number = {1: "an", 2: "two", 4: "four"}[count]
+    return f"{number} 8x8 {'matrices' if count > 1 else 'matrix'} of 16-bit elements"
+
+
+def with_registers(items: Sequence[Item], *operands: Registers) -> Sequence[Item]:
+    """Items between what gathers the values of operands that a lane keeps apart, and what brings them back."""
+    if not any(one.before for one in operands):
+        return items
+    before = [item for one in operands for item in one.before]
+    after = [item for one in operands for item in one.after]
+    return [Braces("", (*before, *items, *after))]
+
+
+# ---------------------------------------------------------------------------------------------- copies of matrices
 
 Copy = TypeVar("Copy", bound="MatrixCopy")
 

@@ -6,14 +6,17 @@ lies outside the source is filled with zeros (`src-size` 0). Only 16 bytes may b
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import attrs
 
 from fireiron.executable.by_lanes import target_mismatch
-from fireiron.ir import Commit, Completion, Exec, Stmt
-from fireiron.language.tree import Context, Executable, Mismatch, execution
+from fireiron.ir import Commit, Completion, Exec, Stmt, Wait
+from fireiron.ir.text import Function, Item, Noted, Printer
+from fireiron.language.tree import Draft, Executable, Mismatch, execution
 from fireiron.spec import MoveSpec, Spec
+from fireiron.values.document import called
 from fireiron.values.expr import constant
 from fireiron.values.machine import GL, SH, Architecture
 
@@ -51,25 +54,57 @@ class CpAsync(Executable):
             found.append(Mismatch("shape", f"1xc or rx1 in multiples of {per}", "x".join(map(str, spec.sizes))))
         return (*found, *target_mismatch(architecture, CAPABILITY))
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return (attrs.evolve(execution(self, spec, context), completion=Completion.GROUP), Commit())
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return (attrs.evolve(execution(self, spec, draft), completion=Completion.GROUP), Commit())
 
     def under_way(self, architecture: Architecture, size: int) -> Executable | None:
         """Itself, for its own width."""
         return self if size == self.vector_bytes else None
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        return list(printer.asynchronous_copy(statement, self._text))
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        items: list[Item] = []
+        for copy in printer.copies(statement):
+            if copy.condition is None:
+                items.append(called(printer.function(self._function(False)), copy.target, copy.source))
+            else:
+                items.append(called(printer.function(self._function(True)), copy.target, copy.source, copy.condition))
+        return items
 
-    def _text(self, printer: Any, target: str, source: str, fill: str | None) -> list[str]:
-        cache = "cg" if self.vector_bytes == 16 else "ca"
-        inputs = [f'"r"({target})', f'"l"({source})']
-        size = ""
-        if fill is not None:
-            size = ", %2"
-            inputs.append(f'"r"({fill} ? {self.vector_bytes} : 0)')
-        template = f"cp.async.{cache}.shared.global [%0], [%1], {self.vector_bytes}{size};"
-        return list(printer.asm(template, (), inputs, memory=True))
+    def completion_text(self, printer: Printer, statement: Commit | Wait) -> list[Item]:
+        if isinstance(statement, Commit):
+            return [f"{printer.function(COMMIT)}();"]
+        line = f"{printer.function(WAIT)}<{statement.groups}>();"
+        return [Noted(line, statement.reason) if statement.reason else line]
+
+    def _function(self, fills: bool) -> Function:
+        """The copy as a function of addresses; with `fills`, of a condition without which zeros are written and nothing is read."""
+        size, cache = self.vector_bytes, "cg" if self.vector_bytes == 16 else "ca"
+        if not fills:
+            asm = f'asm volatile("cp.async.{cache}.shared.global [%0], [%1], {size};" :: "r"(target), "l"(source) : "memory");'
+            note = f"{size} bytes from global to shared memory, under way until they are waited for"
+            return Function(f"cp_async_{size}", ("unsigned target", "const void* source"), (asm,), note)
+        body = (
+            f'asm volatile("cp.async.{cache}.shared.global [%0], [%1], {size}, %2;"',
+            f'    :: "r"(target), "l"(source), "r"(inside ? {size} : 0) : "memory");',
+        )
+        note = f"{size} bytes from global to shared memory, or zeros where the source is not inside"
+        return Function(f"cp_async_{size}_or_zero", ("unsigned target", "const void* source", "bool inside"), body, note)
+
+
+COMMIT = Function(
+    "cp_async_commit",
+    (),
+    ('asm volatile("cp.async.commit_group;" ::: "memory");',),
+    "what this thread copied since its last commit becomes a group",
+)
+
+WAIT = Function(
+    "cp_async_wait",
+    (),
+    ('asm volatile("cp.async.wait_group %0;" :: "n"(groups) : "memory");',),
+    "all but the last so many groups of this thread's copies have arrived",
+    "int groups",
+)
 
 
 CP_ASYNC: tuple[CpAsync, ...] = tuple(CpAsync(f"CP_ASYNC_{size}", size) for size in reversed(WIDTHS))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
 from fireiron.ir import Exec
+from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import MatMulSpec, Spec
+from fireiron.values.document import Assignment, Call, Text, in_parentheses
 from fireiron.values.expr import constant
 from fireiron.values.machine import Architecture, DType, bfloat16, float16, float32, float64, int8, int32
 
@@ -40,12 +44,19 @@ class Fma(Executable):
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         return fma_mismatches(self, spec, architecture, ((1, 1, 1),))
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        a, b, c = (printer.element(statement, name) for name in ("A", "B", "C"))
-        a, b = (printer.converted(text, statement.spec.operands[name].dtype, self.result) for text, name in ((a, "A"), (b, "B")))
-        old = printer.accumulator(statement, c, self.result)
-        argument = ", {c})" in self.text
-        return [f"{c} = {self.text.format(a=a, b=b, c=old if argument or ' ? ' not in old else f'({old})')};"]
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        a, b = (printer.factor(statement, name, self.result) for name in ("A", "B"))
+        c = printer.element(statement, "C")
+        values = {"a": a, "b": b, "c": printer.accumulator(statement, c, self.result)}
+        return [Assignment(c, _filled_in(self.text, values))]
+
+
+def _filled_in(text: str, values: Mapping[str, Text]) -> Text:
+    """An expression of `{a}`, `{b}`, `{c}` with values in their places; a call of them can be broken between its arguments."""
+    match = re.fullmatch(r"(\w+)\((\{[abc]\}(?:, \{[abc]\})*)\)", text)
+    if match is not None:
+        return Call(match[1], tuple(values[name] for name in re.findall("[abc]", match[2])))
+    return text.format(**{name: str(in_parentheses(value)) for name, value in values.items()})
 
 
 def check_fields(executable: Any) -> None:

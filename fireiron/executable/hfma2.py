@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import ClassVar
 
 import attrs
 
 from fireiron.executable.fma import check_fields, fma_mismatches
+from fireiron.executable.pairs import old_pair, pair, stored_pair
 from fireiron.ir import Exec
+from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
+from fireiron.values.document import Call
 from fireiron.values.machine import RF, Architecture, DType, bfloat16, float16
 
 
@@ -20,6 +24,8 @@ class Hfma2(Executable):
     The pair of C, and that of its factor, lie in neighbouring registers where the layout of the buffers allows; where not,
     the halves are packed first.
     """
+
+    packs: ClassVar[bool] = True
 
     result: DType = float16
     capability: int = 53
@@ -42,11 +48,9 @@ class Hfma2(Executable):
                 found.append(Mismatch(f"{name} memory", "RF", view.memory.name))
         return tuple(found)
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        a, b = (printer.pair(statement, name) for name in ("A", "B"))
-        c, read, write = printer.pair_updated(statement, "C")
-        old = read if printer.always_accumulates(statement) else printer.accumulator_pair(statement, read, self.result)
-        return [*write(f"__hfma2({a}, {b}, {old})", c)]
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        a, b = (pair(printer, statement, name) for name in ("A", "B"))
+        return stored_pair(printer, statement, "C", Call("__hfma2", (a, b, old_pair(printer, statement, "C"))))
 
 
 HFMA2 = Hfma2("HFMA2")

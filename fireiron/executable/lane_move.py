@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import attrs
 
@@ -10,8 +11,10 @@ from fireiron.errors import DecompositionError
 from fireiron.executable.by_lanes import shape_mismatch, statements_by_lanes, tile_of
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
-from fireiron.language.tree import Context, Executable, Mismatch
+from fireiron.ir.text import Item, Printer
+from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import InitSpec, MoveSpec, Spec
+from fireiron.values.document import Assignment
 from fireiron.values.machine import GL, RF, SH, Architecture
 
 
@@ -59,11 +62,11 @@ class LaneMove(Executable):
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         return self.mismatches(spec, context.architecture) or _follow_mismatches(spec, context)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, context, dict.fromkeys(spec.operands, _required(spec, context)))
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, draft, dict.fromkeys(spec.operands, _required(spec, draft)))
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        return list(printer.copy(statement))
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        return printer.moved(statement)
 
 
 @attrs.frozen
@@ -86,14 +89,14 @@ class LaneInit(Executable):
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         return self.mismatches(spec, context.architecture) or _follow_mismatches(spec, context)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, context, {"dst": _required(spec, context)})
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, draft, {"dst": _required(spec, draft)})
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         assert isinstance(statement.spec, InitSpec)
         access = statement.operands["dst"]
         value = printer.literal(statement.spec.value, statement.spec.dst.dtype)
-        return [f"{printer.place(access, offset)} = {value};" for offset in access.elements()]
+        return [Assignment(printer.place(access, offset), value) for offset in access.elements()]
 
 
 def _required(spec: Spec, context: Context) -> LaneMap:

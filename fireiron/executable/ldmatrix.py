@@ -8,16 +8,18 @@ are named by the elements they hold, so the order below only decides which lanes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import functools
+from collections.abc import Iterable, Sequence
 
 import attrs
 
-from fireiron.executable.by_lanes import MatrixCopy, family, statements_by_lanes
+from fireiron.executable.by_lanes import MatrixCopy, family, listed, matrices, registers, statements_by_lanes, with_registers
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap, Part
-from fireiron.language.tree import Context, Mismatch
+from fireiron.ir.text import Function, Item, Printer
+from fireiron.language.tree import Context, Draft, Mismatch
 from fireiron.spec import MoveSpec, Spec
+from fireiron.values.document import called
 from fireiron.values.machine import Architecture
 
 
@@ -61,23 +63,34 @@ class LdMatrix(MatrixCopy):
             return (Mismatch("registers", "a reader that is an instruction of the warp", "none"),)
         return registers_mismatch(self.target, wanted)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, context, self.maps(), vector=8)
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, draft, self.maps(), vectors=(8, 2))
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        source, target = statement.accesses
-        registers = printer.words(target, statement)
-        names = ", ".join(f"%{number}" for number in range(self.count))
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        target = printer.registers(statement, 1)
+        return with_registers(
+            [called(printer.function(self._function()), target.place, printer.shared_address(statement.accesses[0]))], target
+        )
+
+    def _function(self) -> Function:
+        """The load as a function of where its registers are kept, and of the address that this lane gives."""
         trans = ".trans" if self.transposes else ""
-        template = f"ldmatrix.sync.aligned.m8n8.x{self.count}{trans}.shared.b16 {{{names}}}, [%{self.count}];"
-        outputs = [f'"=r"({register})' for register in registers]
-        return list(printer.asm(template, outputs, [f'"r"({printer.shared_address(source)})'], memory=True))
+        template = f"ldmatrix.sync.aligned.m8n8.x{self.count}{trans}.shared.b16 {registers(0, self.count)}, [%{self.count}];"
+        body = (
+            "unsigned* const words = static_cast<unsigned*>(target);",
+            f'asm volatile("{template}"',
+            f"    : {listed('=r', 'words', self.count)}",
+            '    : "r"(source) : "memory");',
+        )
+        note = f"{matrices(self.count)} from shared memory to the registers of a warp{', transposed' if trans else ''}"
+        return Function(f"ldmatrix_x{self.count}{'_trans' if trans else ''}", ("void* target", "unsigned source"), body, note)
 
 
 def _grid(matrices: tuple[int, int]) -> tuple[Part, ...]:
     return tuple((count, dim, 8) for dim, count in enumerate(matrices) if count > 1)
 
 
+@functools.cache
 def addressed(matrices: tuple[int, int], along: int) -> LaneMap:
     """Lane to the row of eight elements that it addresses; lanes beyond the last matrix repeat."""
     count = matrices[0] * matrices[1]
@@ -85,11 +98,13 @@ def addressed(matrices: tuple[int, int], along: int) -> LaneMap:
     return LaneMap((8 * matrices[0], 8 * matrices[1]), lanes, ((8, along, 1),))
 
 
+@functools.cache
 def received(matrices: tuple[int, int], pairs: int) -> LaneMap:
     """Lane and register half to the element that it has in registers."""
     return LaneMap((8 * matrices[0], 8 * matrices[1]), ((4, pairs, 2), (8, 1 - pairs, 1)), ((2, pairs, 1), *_grid(matrices)))
 
 
+@functools.lru_cache(maxsize=4096)
 def registers_mismatch(given: LaneMap, wanted: LaneMap) -> tuple[Mismatch, ...]:
     """Why lanes that have what `given` says do not hold what `wanted` says; both layouts, and where they first differ."""
     if given.threads != wanted.threads:

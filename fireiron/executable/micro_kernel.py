@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.errors import ArgumentError, DecompositionError, call_folder, call_site
 from fireiron.ir import Exec, Stmt
-from fireiron.language.tree import Context, Executable, Mismatch, execution
+from fireiron.ir.text import Item, Printer
+from fireiron.language.tree import Draft, Executable, Mismatch, execution
 from fireiron.spec import Spec
 from fireiron.values.expr import as_expr, constant
 from fireiron.values.machine import SH, Architecture, Block, as_integer, int8
@@ -38,6 +40,7 @@ class MicroKernel(Executable):
     """
 
     handles_edges: ClassVar[bool] = True
+    tests_edges: ClassVar[bool] = True
 
     text: str = ""
     performs_spec: str | None = None
@@ -71,7 +74,8 @@ class MicroKernel(Executable):
     def of(text: str, **options: Any) -> MicroKernel:
         """A micro-kernel from CUDA C++ text, or from the name of a `.cu` file that is read now.
 
-        Legal for a text that is not empty, or a file that can be read; the options are the other fields of the class.
+        A name that is relative means a file beside the Python file that calls this, or else one in the working directory. Legal for a
+        text that is not empty, or a file that can be read; the options are the other fields of the class.
         """
         if isinstance(text, str) and "\n" not in text and text.endswith((".cu", ".cuh")):
             return MicroKernel(Path(text).stem, _read(text), source=text, **options)
@@ -89,8 +93,8 @@ class MicroKernel(Executable):
             if constant(size) is None
         )
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        statement = execution(self, spec, context)
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        statement = execution(self, spec, draft)
         if not self.scratch_bytes:
             return (statement,)
         if spec.level != Block:
@@ -98,21 +102,27 @@ class MicroKernel(Executable):
                 f"{self} asks for scratch memory at {spec.level}", legal="Block", hint="use it for a spec of a whole block"
             )
         size = as_expr(self.scratch_bytes)
-        scratch = Tensor(context.fresh("scratch"), (size,), int8, SH, ColMajor, reuse=True, must_reuse=False, origin=context.origin)
+        scratch = Tensor(draft.fresh("scratch"), (size,), int8, SH, ColMajor, reuse=True, must_reuse=False, origin=draft.origin)
         return (attrs.evolve(statement, scratch=scratch),)
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        return list(printer.micro_kernel(statement, self))
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        return printer.micro_kernel(statement, self.text)
 
     def __str__(self) -> str:
         return f"micro-kernel {self.name}"
 
 
 def _read(name: str) -> str:
+    """The text of a file: beside the file that names it, where a strategy keeps it, or in the working directory."""
+    beside = call_folder()
+    folders = dict.fromkeys(folder for folder in (beside, Path.cwd()) if folder is not None)
+    places = [folder / name for folder in folders]  # of an absolute name that is the name
     try:
-        return Path(name).read_text(encoding="utf-8")
+        found = next((place for place in places if place.exists()), places[0])
+        return found.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        why = "it does not exist" if isinstance(error, FileNotFoundError) else getattr(error, "strerror", None) or "it is no text"
-        raise ArgumentError(
-            f"the micro-kernel file {name!r} cannot be read: {why}", hint="a path, or the CUDA C++ text itself", at=call_site()
-        ) from None
+        missing = isinstance(error, FileNotFoundError)
+        why = "it does not exist" if missing else getattr(error, "strerror", None) or "it is no text"
+        tried = list(dict.fromkeys(map(str, places))) if missing else None
+        hint = "a path, or the CUDA C++ text itself" + (", looked for here: " + " and ".join(tried) if tried else "")
+        raise ArgumentError(f"the micro-kernel file {name!r} cannot be read: {why}", hint=hint, at=call_site()) from None

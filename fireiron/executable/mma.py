@@ -7,28 +7,41 @@ and from what a MatMul means; the text is one line of PTX.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
 from fireiron.executable.by_lanes import (
     level_mismatch,
+    listed,
     memory_mismatch,
+    registers,
+    registers_together,
     require_whole_warps,
     shape_mismatch,
     statements_by_lanes,
     target_mismatch,
     type_mismatch,
+    with_registers,
 )
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
-from fireiron.language.tree import Context, Executable, Mismatch
+from fireiron.ir.text import Function, Item, Printer
+from fireiron.language.tree import Draft, Executable, Mismatch
 from fireiron.spec import MatMulSpec, Spec
-from fireiron.values.expr import TRUE
-from fireiron.values.machine import RF, Architecture, DType, Level, Warp
+from fireiron.values.document import Assignment, called
+from fireiron.values.machine import RF, Architecture, DType, Level, Warp, tf32
 from fireiron.values.tensor import MatrixLayout
+
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 3 and all(type(size) is int and size > 0 for size in value)
+
+
+def _is_orders(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) in (0, 2) and all(isinstance(one, str) and one in _LAYOUTS for one in value)
 
 
 @attrs.frozen(repr=False)
@@ -70,15 +83,17 @@ class Mma(Executable):
         wanted = (
             (types and all(isinstance(one, DType) for one in types), "element types", (self.factor, self.result)),
             (all(isinstance(one, LaneMap) for one in (self.a, self.b, self.c)), "lane maps", (self.a, self.b, self.c)),
-            (isinstance(self.shape, tuple) and len(self.shape) == 3, "a shape (m, n, k)", self.shape),
+            (_is_shape(self.shape), "a shape (m, n, k)", self.shape),
             (isinstance(self.level, Level) and self.level.threads is not None, "a level with a number of threads", self.level),
             (isinstance(self.opcode, str) and isinstance(self.name, str), "a name and an opcode", (self.name, self.opcode)),
-            (self.orders == () or (len(self.orders) == 2 and set(self.orders) <= set(_LAYOUTS)), "orders of A and B", self.orders),
+            (_is_orders(self.orders), "orders of A and B", self.orders),
             (type(self.capability) is int and type(self.last) in (int, type(None)), "compute capabilities", (self.capability, self.last)),
         )
         for holds, what, got in wanted:
             if not holds:
-                raise ArgumentError(f"{self.name or 'mma'}: {what} are needed", got=got, at=call_site())
+                raise ArgumentError(
+                    f"{self.name if isinstance(self.name, str) and self.name else 'mma'}: {what} are needed", got=got, at=call_site()
+                )
 
     @property
     def factors(self) -> dict[str, DType]:
@@ -113,20 +128,39 @@ class Mma(Executable):
             *target_mismatch(architecture, self.capability),
         )
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        require_whole_warps(self.name, spec, context)
-        return statements_by_lanes(self, spec, context, self.maps())
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        require_whole_warps(self.name, spec, draft)
+        vectors = tuple(registers_together(view) for view in spec.operands.values())
+        return statements_by_lanes(self, spec, draft, self.maps(), vectors=vectors)
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        a, b, c = (printer.words(access, statement) for access in statement.accesses)
-        kinds = [printer.constraint(statement.spec.operands[name].dtype) for name in "ABC"]
-        outputs = [f'"+{kinds[2]}"({register})' for register in c]
-        inputs = [f'"{kind}"({register})' for kind, words in ((kinds[0], a), (kinds[1], b)) for register in words]
-        first, second = len(c), len(c) + len(a)
-        total = _operands(0, len(c))
-        template = f"{self.opcode} {total}, {_operands(first, len(a))}, {_operands(second, len(b))}, {total};"
-        lines = list(printer.asm(template, outputs, inputs))
-        return lines if statement.accumulate == TRUE else [*printer.cleared(statement, c, kinds[2]), *lines]
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        a, b, c = (printer.registers(statement, position) for position in range(3))
+        target = statement.accesses[2]
+        zero = printer.literal(0, statement.spec.operands["C"].dtype)
+        cleared = [Assignment(printer.place(target, offset), zero) for offset in target.elements()]
+        product = with_registers([called(printer.function(self._function()), c.place, a.place, b.place)], a, b, c)
+        return [*printer.unless_adding(statement, cleared), *product]
+
+    def _function(self) -> Function:
+        """The instruction as a function of where a lane keeps its values of C, A and B."""
+        assert self.result is not None
+        kinds = {"c": self.result, "a": self.factors["A"], "b": self.factors["B"]}
+        counts = {name: self.maps()[name.upper()].count // max(4 // kind.bytes, 1) for name, kind in kinds.items()}
+        total, left, right = (registers(first, counts[name]) for name, first in zip("cab", _starts(counts), strict=True))
+        asm = f'asm volatile("{self.opcode} "'
+        letters = {name: _LETTERS.get(kind.cuda, "r") if kind != tf32 else "r" for name, kind in kinds.items()}
+        names = {name: name if letters[name] != "r" or kind.cuda == "int" else f"{name}_words" for name, kind in kinds.items()}
+        views = [_words(name, names[name]) for name in kinds if names[name] != name]
+        body = (
+            *views,
+            asm,
+            f'    "{total}, {left}, {right}, {total};"',
+            *_operands(f"    : {listed('+' + letters['c'], names['c'], counts['c'])}"),
+            *_operands(f"    : {listed(letters['a'], names['a'], counts['a'])}, {listed(letters['b'], names['b'], counts['b'])});"),
+        )
+        parameters = tuple(f"{'' if name == 'c' else 'const '}{kind.cuda}* {name}" for name, kind in kinds.items())
+        note = f"c += a * b by the lanes of a {self.level.label}: {', '.join(map(str, self.shape))} elements along m, n, k"
+        return Function(_function_name(self.opcode, bool(self.orders)), parameters, body, note)
 
 
 _LAYOUTS: Mapping[str, str] = {"row": "RowMajor", "col": "ColMajor"}
@@ -140,5 +174,34 @@ def _order_mismatch(spec: Spec, operand: str, order: str) -> tuple[Mismatch, ...
     return (Mismatch(f"{operand} layout", _LAYOUTS[order], str(layout)),)
 
 
-def _operands(first: int, count: int) -> str:
-    return "{" + ", ".join(f"%{number}" for number in range(first, first + count)) + "}"
+_LETTERS: Mapping[str, str] = {"float": "f", "double": "d"}
+"""Letters of inline PTX for registers of these types; all others are 32-bit words."""
+
+
+def _starts(counts: Mapping[str, int]) -> tuple[int, int, int]:
+    """The numbers of the first registers of C, A and B."""
+    return 0, counts["c"], counts["c"] + counts["a"]
+
+
+def _words(name: str, words: str) -> str:
+    """The declaration of an operand's values as 32-bit registers."""
+    const = "" if name == "c" else "const "
+    return f"{const}unsigned* const {words} = reinterpret_cast<{const}unsigned*>({name});"
+
+
+def _operands(line: str, limit: int = 110) -> Iterator[str]:
+    """Operands of inline PTX, as many a line as fit."""
+    while len(line) > limit:
+        place = line.rindex(", ", 0, limit) + 1
+        yield line[:place]
+        line = f"     {line[place:]}"
+    yield line
+
+
+def _function_name(opcode: str, ordered: bool) -> str:
+    """`mma_m16n8k16_f32_f16`: the shape, the storage orders where they tell forms apart, the types of result and factors."""
+    parts = [part for part in opcode.split(".") if part not in ("sync", "aligned")]
+    if len(parts) == 8 and parts[4] == parts[7]:
+        name, shape, *orders, result, left, right, _ = parts
+        parts = [name, shape, *(orders if ordered else ()), result, left, *([right] if right != left else ())]
+    return re.sub(r"\W+", "_", "_".join(parts))

@@ -6,7 +6,7 @@ gives elements `2*(l%4)` and `2*(l%4)+1` of row `l/4`, and receives those of col
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import attrs
 
@@ -18,13 +18,26 @@ from fireiron.executable.by_lanes import (
     target_mismatch,
     tile_of,
     type_mismatch,
+    with_registers,
 )
 from fireiron.executable.ldmatrix import received, registers_mismatch
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
-from fireiron.language.tree import Context, Executable, Mismatch
+from fireiron.ir.text import Function, Item, Printer
+from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import MoveSpec, Spec
+from fireiron.values.document import called
 from fireiron.values.machine import RF, Architecture, Warp, bfloat16, float16
+
+_MOVMATRIX = Function(
+    "movmatrix",
+    ("void* target", "const void* source"),
+    (
+        'asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;"',
+        '    : "=r"(*static_cast<unsigned*>(target)) : "r"(*static_cast<const unsigned*>(source)));',
+    ),
+    "an 8x8 matrix of 16-bit elements in the registers of a warp, rows for columns",
+)
 
 
 @attrs.frozen
@@ -64,12 +77,12 @@ class MovMatrix(Executable):
             found += () if held is None else registers_mismatch(lane_map, held)
         return tuple(found)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, context, self.maps())
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, draft, self.maps(), vectors=(2, 2))
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        (source,), (target,) = (printer.words(access, statement) for access in statement.accesses)
-        return list(printer.asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;", [f'"=r"({target})'], [f'"r"({source})']))
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        source, target = (printer.registers(statement, position) for position in range(2))
+        return with_registers([called(printer.function(_MOVMATRIX), target.place, source.place)], source, target)
 
 
 MOVMATRIX_ROW = MovMatrix("MOVMATRIX_ROW", 1)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import ClassVar
 
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
+from fireiron.executable.pairs import pair, stored_pair
 from fireiron.ir import Exec
+from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.specs.pointwise import BinaryPointwiseSpec
+from fireiron.values.document import Assignment, Call, Chain, Joined, in_parentheses
 from fireiron.values.expr import constant
 from fireiron.values.machine import MATRIX_ONLY, Architecture, bfloat16, float16
 
@@ -20,6 +24,8 @@ _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
 @attrs.frozen
 class ThreadPointwise(Executable):
     """`BinaryPointwise(1,1)` of one thread; with `pairs`, `(2,1)` or `(1,2)` in half precision (`hadd2`, `hmul2`)."""
+
+    packs: ClassVar[bool] = True
 
     pairs: bool = False
 
@@ -52,17 +58,17 @@ class ThreadPointwise(Executable):
             found.append(Mismatch("target", f"sm_{needed} or newer", architecture.name))
         return tuple(found)
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         assert isinstance(statement.spec, BinaryPointwiseSpec)
         operation, dtype = statement.spec.operation, statement.spec.dst.dtype
         if self.pairs:
-            left, right = (printer.pair(statement, name) for name in ("lhs", "rhs"))
-            _, target, write = printer.pair_updated(statement, "dst")
-            return list(write(f"{_HALF[operation]}2({left}, {right})", target))
-        left, right, target = (printer.element(statement, name) for name in ("lhs", "rhs", "dst"))
+            left, right = (pair(printer, statement, name) for name in ("lhs", "rhs"))
+            return stored_pair(printer, statement, "dst", Call(f"{_HALF[operation]}2", (left, right)))
+        left, right = (printer.factor(statement, name, statement.spec.operands[name].dtype) for name in ("lhs", "rhs"))
+        target = printer.element(statement, "dst")
         if dtype in (float16, bfloat16):
-            return [f"{target} = {_HALF[operation]}({left}, {right});"]
-        return [f"{target} = {left} {operation} {right};"]
+            return [Assignment(target, Call(_HALF[operation], (left, right)))]
+        return [Assignment(target, Chain((in_parentheses(left), Joined((f"{operation} ", in_parentheses(right))))))]
 
 
 POINTWISE = ThreadPointwise("Pointwise")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import attrs
 
 from fireiron.ir import Exec
+from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.specs.reduction import ReductionSpec
+from fireiron.values.document import Assignment, Chain, Joined, in_parentheses
 from fireiron.values.expr import FALSE, constant
 from fireiron.values.machine import MATRIX_ONLY, Architecture, float32
 
@@ -42,18 +45,19 @@ class ThreadReduce(Executable):
                 found.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
         return tuple(found)
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         source, target = statement.accesses
         spec = statement.spec
         assert isinstance(spec, ReductionSpec)
         kind, result = spec.src.dtype, spec.dst.dtype
         wide = float32 if kind.kind == "float" and kind.bits < 32 else kind
         place = printer.place(target)
-        terms = [printer.value(statement, source, offset, wide) for offset in source.elements()]
+        terms = [printer.value(statement, 0, number, wide) for number in range(len(source.elements()))]
         if statement.accumulate != FALSE:
-            old = printer.accumulator(statement, printer.converted(place, result, wide), wide)
-            terms.insert(0, f"({old})" if " ? " in old else old)
-        return [f"{place} = {printer.converted(' + '.join(terms), wide, result)};"]
+            terms.insert(0, printer.accumulator(statement, printer.converted(place, result, wide), wide))
+        first, *others = map(in_parentheses, terms)
+        total = Chain((first, *(Joined(("+ ", term)) for term in others))) if others else first
+        return [Assignment(place, printer.converted(total, wide, result))]
 
 
 REDUCE = ThreadReduce("Reduce")

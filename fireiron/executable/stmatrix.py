@@ -8,16 +8,18 @@ goes the way of `LaneMove`, which rounds each value.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import attrs
 
-from fireiron.executable.by_lanes import MatrixCopy, family, statements_by_lanes
+from fireiron.executable.by_lanes import MatrixCopy, family, listed, matrices, registers, statements_by_lanes, with_registers
 from fireiron.executable.ldmatrix import addressed, received, registers_mismatch
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
-from fireiron.language.tree import Context, Mismatch
+from fireiron.ir.text import Function, Item, Printer
+from fireiron.language.tree import Context, Draft, Mismatch
 from fireiron.spec import MoveSpec, Spec
+from fireiron.values.document import called
 from fireiron.values.machine import Architecture
 
 
@@ -52,18 +54,27 @@ class StMatrix(MatrixCopy):
             return (Mismatch("registers", "what an instruction of the warp holds", "none"),)
         return registers_mismatch(self.maps()["src"], held)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         spread = ("dst",) if self.count < 4 else ()  # lanes beyond the last matrix repeat addresses, which are not used
-        return statements_by_lanes(self, spec, context, self.maps(), spread, vector=8, vectors=(1, 8))
+        return statements_by_lanes(self, spec, draft, self.maps(), spread, vectors=(2, 8))
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        source, target = statement.accesses
-        registers = printer.words(source, statement)
-        names = ", ".join(f"%{number}" for number in range(1, self.count + 1))
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        source = printer.registers(statement, 0)
+        return with_registers(
+            [called(printer.function(self._function()), printer.shared_address(statement.accesses[1]), source.place)], source
+        )
+
+    def _function(self) -> Function:
+        """The store as a function of the address that this lane gives, and of where its registers are kept."""
         trans = ".trans" if self.transposes else ""
-        template = f"stmatrix.sync.aligned.m8n8.x{self.count}{trans}.shared.b16 [%0], {{{names}}};"
-        inputs = [f'"r"({text})' for text in (printer.shared_address(target), *registers)]
-        return list(printer.asm(template, [], inputs, memory=True))
+        template = f"stmatrix.sync.aligned.m8n8.x{self.count}{trans}.shared.b16 [%0], {registers(1, self.count)};"
+        body = (
+            "const unsigned* const words = static_cast<const unsigned*>(source);",
+            f'asm volatile("{template}"',
+            f'    :: "r"(target), {listed("r", "words", self.count)} : "memory");',
+        )
+        note = f"{matrices(self.count)} from the registers of a warp to shared memory{', transposed' if trans else ''}"
+        return Function(f"stmatrix_x{self.count}{'_trans' if trans else ''}", ("unsigned target", "const void* source"), body, note)
 
 
 STMATRIX: tuple[StMatrix, ...] = family(StMatrix, "STMATRIX")

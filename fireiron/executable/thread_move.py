@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import attrs
@@ -10,8 +11,10 @@ import attrs
 from fireiron.errors import ArgumentError, call_site
 from fireiron.executable.cp_async import under_way
 from fireiron.ir import Exec
+from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import InitSpec, MoveSpec, Spec
+from fireiron.values.document import Assignment
 from fireiron.values.expr import constant
 from fireiron.values.machine import MEMORIES, Architecture, as_integer
 
@@ -65,8 +68,8 @@ class ThreadMove(Executable):
         """The asynchronous copy of `size` bytes that may take its place under a pipeline."""
         return under_way(architecture, size)
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        return list(printer.copy(statement))
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        return printer.moved(statement)
 
 
 @attrs.frozen
@@ -86,10 +89,9 @@ class ThreadInit(Executable):
             found.append(Mismatch("shape", "1x1", "x".join(map(str, spec.sizes))))
         return tuple(found)
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         assert isinstance(statement.spec, InitSpec)
-        target = printer.element(statement, "dst")
-        return [f"{target} = {printer.literal(statement.spec.value, statement.spec.dst.dtype)};"]
+        return [Assignment(printer.element(statement, "dst"), printer.literal(statement.spec.value, statement.spec.dst.dtype))]
 
 
 MOVE = ThreadMove("Move")

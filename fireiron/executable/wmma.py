@@ -11,7 +11,8 @@ Nothing but these may touch a fragment. Which thread touches which element of a 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import attrs
 
@@ -28,8 +29,10 @@ from fireiron.executable.by_lanes import (
 from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt
 from fireiron.ir.fragments import forms_of, fragment_type, maps_of, order_of, role
 from fireiron.ir.lanes import LaneMap
-from fireiron.language.tree import Context, Executable, Mismatch
+from fireiron.ir.text import Braces, Item, Printer
+from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import InitSpec, MatMulSpec, MoveSpec, Spec
+from fireiron.values.document import called
 from fireiron.values.expr import Expr, constant
 from fireiron.values.machine import GL, SH, Architecture, Memory, Warp, tf32
 from fireiron.values.tensor import MatrixLayout, View
@@ -62,18 +65,18 @@ class MmaSync(Executable):
             *_product_mismatch(spec, memory, architecture),
         )
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, context, maps_of(spec.memories[0]))
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, draft, maps_of(spec.memories[0]))
 
     def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
         return fragment_type(kernel, buffer)
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         a, b, c = (_fragment(printer, statement, position) for position in range(3))
         zero = printer.literal(0, statement.spec.operands["C"].dtype)
         return [
-            *printer.unless_adding(statement, [f"nvcuda::wmma::fill_fragment({c}, {zero});"]),
-            f"nvcuda::wmma::mma_sync({c}, {a}, {b}, {c});",
+            *printer.unless_adding(statement, [called("nvcuda::wmma::fill_fragment", c, zero)]),
+            called("nvcuda::wmma::mma_sync", c, a, b, c),
         ]
 
 
@@ -132,34 +135,35 @@ class MatrixSync(Executable):
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         return self.mismatches(spec, context.architecture) or _fragments_mismatch(spec, spec.operands[self.inner], context)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         matrix = spec.operands[self.outer]
         _require_whole(spec, self, matrix)
         width = max(POINTER_BYTES // (2 if matrix.dtype.bits == 8 else 1) // matrix.dtype.bytes, 1)
-        maps = dict.fromkeys(spec.operands, _map_of(spec.operands[self.inner], context))
-        return statements_by_lanes(self, spec, context, maps, (self.outer,), vectors=(1, width) if self.store else (width, 1))
+        maps = dict.fromkeys(spec.operands, _map_of(spec.operands[self.inner], draft))
+        return statements_by_lanes(self, spec, draft, maps, (self.outer,), vectors=(1, width) if self.store else (width, 1))
 
     def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
         return fragment_type(kernel, buffer)
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         access = statement.operands[self.outer]
         matrix: Buffer = printer.kernel.buffer(access.buffer)
         buffer: Buffer = printer.kernel.buffer(statement.operands[self.inner].buffer)
         inner = _fragment(printer, statement, 0 if self.store else 1)
-        pointer, leading = f"&{printer.place(access)}", printer.expression(_leading_dimension(matrix))
+        pointer, leading = printer.pointer(access), printer.expression(_leading_dimension(matrix))
         order = f"nvcuda::wmma::mem_{order_of(matrix)}_major"
         if self.store:
-            return [f"nvcuda::wmma::store_matrix_sync({pointer}, {inner}, {leading}, {order});"]
-        layout = f", {order}" if role(printer.kernel, buffer) == "accumulator" else ""
-        return [f"nvcuda::wmma::load_matrix_sync({inner}, {pointer}, {leading}{layout});", *_truncated(inner, buffer)]
+            return [called("nvcuda::wmma::store_matrix_sync", pointer, inner, leading, order)]
+        layout = (order,) if role(printer.kernel, buffer) == "accumulator" else ()
+        return [called("nvcuda::wmma::load_matrix_sync", inner, pointer, leading, *layout), *_truncated(inner, buffer)]
 
 
-def _truncated(target: str, buffer: Buffer) -> list[str]:
+def _truncated(target: str, buffer: Buffer) -> list[Item]:
     """WMMA leaves undefined what it makes of float32 that are no tf32, so the last 13 bits go, as `mma.sync` drops them."""
     if buffer.dtype != tf32:
         return []
-    return [f"for (float& element : {target}.x)", "  element = __uint_as_float(__float_as_uint(element) & 0xffffe000u);"]
+    kept = "element = __uint_as_float(__float_as_uint(element) & 0xffffe000u);"
+    return [Braces(f"for (float& element : {target}.x)", (kept,))]
 
 
 @attrs.frozen
@@ -181,16 +185,16 @@ class FillFragment(Executable):
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         return self.mismatches(spec, context.architecture) or _fragments_mismatch(spec, spec.operands["dst"], context)
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, context, {"dst": _map_of(spec.operands["dst"], context)})
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return statements_by_lanes(self, spec, draft, {"dst": _map_of(spec.operands["dst"], draft)})
 
     def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
         return fragment_type(kernel, buffer)
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         assert isinstance(statement.spec, InitSpec)
         value = printer.literal(statement.spec.value, statement.spec.dst.dtype)
-        return [f"nvcuda::wmma::fill_fragment({_fragment(printer, statement, 0)}, {value});"]
+        return [called("nvcuda::wmma::fill_fragment", _fragment(printer, statement, 0), value)]
 
 
 # ---------------------------------------------------------------------------------------------- what they share
@@ -240,7 +244,7 @@ def _leading_dimension(buffer: Buffer) -> Expr:
     return buffer.storage.dims[0 if order_of(buffer) == "row" else 1][0].weight
 
 
-def _fragment(printer: Any, statement: Exec, position: int) -> str:
+def _fragment(printer: Printer, statement: Exec, position: int) -> str:
     """The fragment that an operand of a statement is: its first register, counted in fragments."""
     access: Access = statement.accesses[position]
     buffer: Buffer = printer.kernel.buffer(access.buffer)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fireiron.errors import ArgumentError, LaunchError
-from fireiron.gpu.arrays import View
+from fireiron.gpu.arrays import ArrayView
 from fireiron.ir import Buffer, Kernel
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, constant
@@ -85,8 +86,11 @@ def buffer_shape(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(evaluated(size, symbols) for size in buffer.tensor.shape)
 
 
-def check_view(name: str, buffer: Buffer, view: View, symbols: Mapping[str, int]) -> None:
-    """Type, shape and strides of an array on a GPU, called `name` in messages; strides are checked, never assumed."""
+def check_view(name: str, buffer: Buffer, view: ArrayView, symbols: Mapping[str, int]) -> None:
+    """Type, shape and strides of an array, called `name` in messages; strides are checked, never assumed.
+
+    Raises: LaunchError where one of them is not what the kernel was made for.
+    """
     if view.dtype != buffer.dtype.numpy:
         raise LaunchError(f"{name} has elements of another type than the kernel was made for", got=view.dtype, legal=buffer.dtype.numpy)
     shape = buffer_shape(buffer, symbols)
@@ -99,18 +103,40 @@ def check_view(name: str, buffer: Buffer, view: View, symbols: Mapping[str, int]
             f"{name} has other strides than the kernel was made for ({buffer.tensor.layout}), in bytes",
             got=view.strides,
             legal=str(wanted),
-            hint=_hint_on_strides(view, [view.strides[dim] for dim in differs], wanted),
+            hint=_hint_on_strides(buffer, view, [view.strides[dim] for dim in differs], wanted),
         )
 
 
-def _hint_on_strides(view: View, differing: Sequence[int], wanted: tuple[int, ...]) -> str:
+_REORDERED = {
+    "col": ("RowMajor", "numpy.asfortranarray(x), cupy.asfortranarray(x), or x.T.contiguous().T of PyTorch"),
+    "row": ("ColMajor", "numpy.ascontiguousarray(x), cupy.ascontiguousarray(x), or x.contiguous() of PyTorch"),
+}
+"""By the order that a kernel wants: what a spec says for the other one, and how an array gets this one."""
+
+
+def _hint_on_strides(buffer: Buffer, view: ArrayView, differing: Sequence[int], wanted: tuple[int, ...]) -> str:
     if 0 in differing:
         return "this is a broadcast view: pass a copy"
     if min(differing) < 0:
         return "this is a reversed view: pass a copy"
+    other, how = _REORDERED[getattr(buffer.tensor.layout, "order", "col")]
     if view.itemsize in view.strides and view.itemsize in wanted and view.strides.index(view.itemsize) != wanted.index(view.itemsize):
-        return "pass an array of this layout, or make the spec with the other one of RowMajor and ColMajor"
-    return "pass an array of this layout, or make the spec with RowMajor / ColMajor(ld=...)"
+        return f"make the spec with {buffer.name}={other}, or pass an array of its layout: {how}"
+    return f"make the spec with {buffer.name}=RowMajor(ld=...) or ColMajor(ld=...), or pass an array of its layout: {how}"
+
+
+def host_view(array: Any) -> ArrayView:
+    """A NumPy array in the terms of arrays on a GPU; its device is none."""
+    return ArrayView(array.shape, array.strides, str(array.dtype), array.dtype.itemsize, -1, not array.flags.writeable)
+
+
+def new_on_host(buffer: Buffer, symbols: Mapping[str, int]) -> Any:
+    """A NumPy array for a parameter, stored as the kernel stores it."""
+    import numpy
+
+    shape, strides = buffer_shape(buffer, symbols), byte_strides(buffer, symbols)
+    size = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)) + buffer.dtype.bytes
+    return numpy.ndarray(shape, buffer.dtype.to_numpy(), numpy.empty(size, numpy.uint8), 0, strides)
 
 
 def misaligned(name: str, buffer: Buffer, address: int) -> LaunchError:
@@ -123,12 +149,12 @@ def misaligned(name: str, buffer: Buffer, address: int) -> LaunchError:
 class _Placed:
     """Memory as NumPy sees it, which is never read: only compared."""
 
-    def __init__(self, view: View, address: int) -> None:
+    def __init__(self, view: ArrayView, address: int) -> None:
         typestr = f"|V{view.itemsize}"
         self.__array_interface__ = {"shape": view.shape, "strides": view.strides, "typestr": typestr, "data": (address, True), "version": 3}
 
 
-def share_memory(one: View, address: int, other: View, other_address: int) -> bool:
+def share_memory(one: ArrayView, address: int, other: ArrayView, other_address: int) -> bool:
     """Whether two arrays have a byte in common; those that interleave have none."""
     import numpy
 

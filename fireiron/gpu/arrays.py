@@ -59,7 +59,7 @@ class Order:
 
 
 @attrs.frozen
-class View:
+class ArrayView:
     """An array on a GPU, as all libraries agree on it; strides count bytes, `dtype` is the name of NumPy or `ml_dtypes`."""
 
     shape: tuple[int, ...]
@@ -99,11 +99,11 @@ class Library:
         """Bytes of an element."""
         return int(dtype.itemsize)
 
-    def view(self, signature: Signature) -> View:
+    def view(self, signature: Signature) -> ArrayView:
         """The signature in terms that all libraries share."""
         _, shape, strides, dtype, device, readonly = signature
         itemsize = self.itemsize(dtype)
-        return View(tuple(shape), self.in_bytes(shape, strides, itemsize), self.type_name(dtype), itemsize, device, readonly)
+        return ArrayView(tuple(shape), self.in_bytes(shape, strides, itemsize), self.type_name(dtype), itemsize, device, readonly)
 
     def type_name(self, dtype: Any) -> str:
         """The name of an element type in NumPy or `ml_dtypes`."""

@@ -13,7 +13,7 @@ from fireiron.compiler import Program
 from fireiron.cuda import dynamic_shared_bytes
 from fireiron.errors import ArgumentError, LaunchError
 from fireiron.gpu import toolchain
-from fireiron.gpu.arguments import check_facts, element_strides, evaluated, solve_symbols
+from fireiron.gpu.arguments import check_facts, check_view, element_strides, evaluated, host_view, misaligned, new_on_host, solve_symbols
 from fireiron.gpu.arrays import library_of, refused
 from fireiron.gpu.launch import Launcher
 from fireiron.gpu.prepared import Calls, PreparedLaunch, refuse_reading
@@ -56,12 +56,27 @@ class CompiledKernel:
 
         On a GPU machine no newer NVRTC than the driver is used.
         """
-        from fireiron.gpu import cache, launch
+        from fireiron.gpu import cache
 
         text = self.program.cuda
-        newest = launch.driver_version() if launch.gpu_available() else None
         with self.program.timed("nvrtc"):
-            return cache.compile_cached(text, self.program.architecture.name, options=self.options, newest=newest)
+            return cache.compile_cached(text, self.program.architecture.name, options=self.options, newest=_newest())
+
+    @property
+    def compiler(self) -> toolchain.Toolchain | None:
+        """The NVRTC that compiles it here; None where none that serves the target is installed."""
+        return toolchain.serving(self.program.architecture.name, _newest())
+
+    def ready(self) -> CompiledKernel:
+        """The kernel with everything made that can be made here: lowered, checked, printed, and compiled where an NVRTC for the target
+        is installed.
+
+        Raises: the errors of all these stages; LaunchError where NVRTC refuses the text or an option.
+        """
+        _ = self.program.cuda
+        if self.compiler is not None:
+            _ = self.compiled
+        return self
 
     @functools.cached_property
     def resources(self) -> toolchain.KernelResources:
@@ -112,11 +127,22 @@ class CompiledKernel:
         return evaluated(self.ir.grid, symbols)
 
     def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> Any:
-        """Run on the arrays of the inputs; see the class."""
+        """Run on the arrays of the inputs; see the class.
+
+        Raises:
+            ArgumentError: the arrays are too many, too few, in different places, or their shapes do not fit the spec.
+            LaunchError: an array has another type, layout or alignment than the kernel was made for, or the output overlaps an input:
+                alike for NumPy's and those on a GPU.
+            SimulationError: the simulator met a race, an access out of bounds or uninitialised data.
+        """
         done = self._calls(arrays, out, stream, sizes)
         if done is not None:
             return done
-        self._check_on_host(arrays, out)
+        self._check_on_host(arrays, out, sizes)
+        if stream is not None:
+            raise ArgumentError(
+                "stream= is for arrays on a GPU", got="NumPy arrays", hint="leave it away: the simulator returns when it is done"
+            )
         return self._simulated(dict(zip(self.program.spec.inputs, arrays, strict=True)), out, sizes)
 
     def prepare(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> PreparedLaunch:
@@ -129,15 +155,19 @@ class CompiledKernel:
             LaunchError: the arrays are not what the kernel was made for, or there is no GPU to load it on.
         """
         if self._calls.read(arrays if out is None else (*arrays, out), self._calls.names[: len(arrays) + (out is not None)]) is None:
-            self._check_on_host(arrays, out)
+            self._check_on_host(arrays, out, sizes)
             raise ArgumentError("a launch is prepared for arrays on a GPU", got="NumPy arrays", hint="call the kernel: it simulates")
         return PreparedLaunch(self._calls, arrays, out, stream, sizes)
 
-    def _check_on_host(self, arrays: tuple[Any, ...], out: Any) -> None:
+    def _check_on_host(self, arrays: tuple[Any, ...], out: Any, sizes: Mapping[str, Any]) -> None:
         """Refuse what cannot be called with: all arrays must be NumPy's, since they are not all on a GPU."""
         import numpy
 
-        inputs = self.program.spec.inputs
+        inputs, operands = self.program.spec.inputs, self.program.spec.operands
+        named = [name for name in sizes if name in operands]
+        if named:
+            order = ", ".join(name.lower() for name in inputs)
+            raise ArgumentError(f"{', '.join(named)}: arrays are passed by position", hint=f"kernel({order}), kernel({order}, out=...)")
         if len(arrays) != len(inputs):
             raise ArgumentError(f"{len(arrays)} arrays given, {self.program.spec.title} reads {len(inputs)}", legal=inputs)
         passed = dict(zip((*inputs, "out"), arrays if out is None else (*arrays, out)))
@@ -158,27 +188,31 @@ class CompiledKernel:
 
         symbols = solve_symbols(self.program.spec, {name: array.shape for name, array in given.items()}, sizes)
         (output,) = self.program.spec.outputs
-        values = dict(given)
-        if out is not None:
-            self._check_out(out, symbols)
-            values[output] = out
-        else:
+        if out is None:
             refuse_reading(self.program.spec, symbols)
         check_facts(self.ir, symbols)
-        result = simulate(self.ir, values, symbols).outputs[output]
-        if out is None:
-            return result
-        out[...] = result
-        return out
+        self._check_arrays(given, out, symbols)
+        result = simulate(self.ir, {**given, **({} if out is None else {output: out})}, symbols).outputs[output]
+        filled = new_on_host(self.ir.buffer(output), symbols) if out is None else out
+        filled[...] = result
+        return filled
 
-    def _check_out(self, out: Any, symbols: Mapping[str, int]) -> None:
+    def _check_arrays(self, given: Mapping[str, Any], out: Any, symbols: Mapping[str, int]) -> None:
+        """What is checked of arrays on a GPU, of NumPy's: a call that is simulated runs there too."""
+        import numpy
+
         (output,) = self.program.spec.outputs
-        view = self.program.spec.operands[output]
-        shape = tuple(evaluated(size, symbols) for size in view.shape)
-        if tuple(out.shape) != shape or str(out.dtype) != view.dtype.numpy:
-            raise ArgumentError(f"out: {tuple(out.shape)} {out.dtype}, the kernel writes {shape} {view.dtype}")
-        if not out.flags.writeable:
-            raise ArgumentError("out: the array is read-only", hint="pass a copy")
+        named = [(name, name, array) for name, array in given.items()] + ([] if out is None else [("out", output, out)])
+        if out is not None and not out.flags.writeable:
+            raise LaunchError("out is read-only", hint="leave out= away, or pass an array that can be written")
+        for name, operand, array in named:
+            buffer = self.ir.buffer(operand)
+            check_view(name, buffer, host_view(array), symbols)
+            if array.ctypes.data % buffer.tensor.align:
+                raise misaligned(name, buffer, array.ctypes.data)
+        for name, array in given.items():
+            if out is not None and numpy.shares_memory(out, array):
+                raise LaunchError(f"out overlaps {name} in memory", hint="pass another array")
 
     # ------------------------------------------------------------------------------------------ the GPU
 
@@ -201,6 +235,13 @@ class CompiledKernel:
         if _capability(target) != _capability(device) and not (target[-1] != "a" and _runs_on(target, device)):
             raise LaunchError(f"the kernel is compiled for {target}, the GPU is {device}", hint=f'compile("{device}")')
         return launch.load(self.compiled.cubin, self.ir.name, dynamic_shared_bytes(self.ir))
+
+
+def _newest() -> tuple[int, int] | None:
+    """The newest CUDA whose machine code the driver here loads; None where there is no GPU to load it."""
+    from fireiron.gpu import launch
+
+    return launch.driver_version() if launch.gpu_available() else None
 
 
 class _Asm(dict[str, Any]):

@@ -25,7 +25,7 @@ from fireiron.gpu.arguments import (
     share_memory,
     solve_symbols,
 )
-from fireiron.gpu.arrays import Library, Order, Signature, View, library_of
+from fireiron.gpu.arrays import ArrayView, Library, Order, Signature, library_of
 from fireiron.ir import Buffer, Kernel
 from fireiron.spec import Spec
 
@@ -88,7 +88,7 @@ class _Output:
 class _Plan:
     """All that is decided for arrays of one signature: the launch, and what is left to check of addresses."""
 
-    def __init__(self, names: Sequence[str], buffers: Sequence[Buffer], views: Sequence[View], libraries: Sequence[Library]) -> None:
+    def __init__(self, names: Sequence[str], buffers: Sequence[Buffer], views: Sequence[ArrayView], libraries: Sequence[Library]) -> None:
         self.names, self.buffers, self.views = names, buffers, views
         self.device = views[0].device
         self._aligns = tuple(buffer.tensor.align for buffer in buffers)
@@ -243,7 +243,7 @@ class Calls:
         key = (signatures, tuple(sizes.items()))
         return self._outputs.get(key) or self._outputs.add(key, self._output_for(signatures, sizes))
 
-    def _views(self, signatures: Sequence[Signature]) -> list[View]:
+    def _views(self, signatures: Sequence[Signature]) -> list[ArrayView]:
         views = [signature[0].view(signature) for signature in signatures]
         for name, view in zip(self.names, views):
             if view.device != views[0].device:
@@ -251,7 +251,7 @@ class Calls:
                 raise LaunchError(asked, hint="copy one of them: a kernel runs on one GPU")
         return views
 
-    def _symbols(self, views: Sequence[View], sizes: Mapping[str, int]) -> dict[str, int]:
+    def _symbols(self, views: Sequence[ArrayView], sizes: Mapping[str, int]) -> dict[str, int]:
         shapes = {name: view.shape for name, view in zip(self.inputs, views)}
         return solve_symbols(self._kernel.spec, shapes, sizes)
 

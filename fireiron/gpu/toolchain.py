@@ -141,6 +141,11 @@ def toolchains() -> tuple[Toolchain, ...]:
     return tuple(sorted(found.values(), key=lambda chain: chain.version, reverse=True))
 
 
+def serving(arch: str, newest: tuple[int, int] | None = None) -> Toolchain | None:
+    """The newest installed compiler that generates code for a target, and is not newer than `newest`; None if there is none."""
+    return next((chain for chain in toolchains() if chain.serves(arch) and (newest is None or chain.version <= newest)), None)
+
+
 def _add(found: dict[tuple[int, int], Toolchain], library: str) -> None:
     chain = _open(library)
     if chain is not None:
@@ -230,12 +235,11 @@ def _capability(arch: str) -> int:
 
 def _choose(arch: str, newest: tuple[int, int] | None) -> Toolchain:
     _capability(arch)
-    installed = toolchains()
-    for chain in installed:
-        if chain.serves(arch) and (newest is None or chain.version <= newest):
-            return chain
+    found = serving(arch, newest)
+    if found is not None:
+        return found
     cap = "" if newest is None else f", of CUDA {newest[0]}.{newest[1]} or older"
-    served = "; ".join(f"{chain}: {' '.join(f'sm_{n}' for n in chain.archs)}" for chain in installed)
+    served = "; ".join(f"{chain}: {' '.join(f'sm_{n}' for n in chain.archs)}" for chain in toolchains())
     raise LaunchError(f"no installed CUDA compiler{cap} generates code for {arch}", legal=served or "none is installed", hint=_PIP)
 
 

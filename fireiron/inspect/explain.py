@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import attrs
 
+from fireiron import ir
 from fireiron.compiler import Program
 from fireiron.decomp.done import Done, nearest
 from fireiron.decomp.load import Load
@@ -20,7 +21,7 @@ from fireiron.inspect.show import inner_chains, main_child, short
 from fireiron.ir import Hole
 from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import chain, default_copy
-from fireiron.language.tree import Context, Decomposition, Executable, Expansion, Mismatch, Names, Node, held_by
+from fireiron.language.tree import Context, Decomposition, Executable, Expansion, Mismatch, Node, held_by
 from fireiron.lower.walk import Grown, grow_tree
 from fireiron.refine.to import To
 from fireiron.spec import Spec
@@ -35,6 +36,11 @@ MOST_STEPS: Final = 4
 """The longest chain of steps that is tried."""
 
 _MOST_TRIALS: Final = 24
+"""Chains that are tried for one leaf."""
+
+_MOST_COMPILED: Final = 16
+"""Whole strategies that are compiled in search of one that is legal."""
+
 _MOST_SHOWN: Final = 6
 _MOST_SECONDS: Final = 10.0
 
@@ -57,8 +63,11 @@ class End(Done):
 class Leaf:
     """A leaf: the end of the `number`-th chain of a strategy.
 
-    `match` performs it (None: nothing does), `others` do not and say why, nearest first. `steps` close the gap; `outcome` says
-    how far that was checked. `held` is what the instructions before it make lanes hold, see `Context`.
+    `match` performs it (None: nothing does), `others` are not taken and say why, nearest first; those without a reason would perform it
+    too. `used` are the instructions that perform it in the final kernel, where there is one: a copy that matched as loads and stores is
+    carried out by an asynchronous one under a pipeline. `steps` close the gap, those of all open leaves together: this was tried. They
+    stand at the end of its chain, or right behind the step of the main chain that `behind` tells.
+    `outcome` says so, or why there are none. `held` is what the instructions before it make lanes hold, see `Context`.
     """
 
     number: int
@@ -71,37 +80,74 @@ class Leaf:
     others: tuple[Compared, ...]
     held: Mapping[str, Any]
     steps: Steps | None = None
+    behind: str | None = None
     outcome: str = ""
+    used: tuple[Executable, ...] = ()
+
+    @property
+    def performers(self) -> tuple[Executable, ...]:
+        """What performs it: as the final kernel has it, else what matched."""
+        return self.used or (() if self.match is None else (self.match,))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         reasons = {one.name: [attrs.asdict(mismatch) for mismatch in mismatches] for one, mismatches in self.others}
-        match = None if self.match is None else self.match.name
         steps = None if self.steps is None else _line(self)
         return {
-            "place": self.place, "spec": str(self.spec), "at": self.at, "done": self.written, "match": match,
-            "mismatches": reasons, "steps": steps, "outcome": self.outcome,
+            "place": self.place, "spec": str(self.spec), "at": self.at, "done": self.written,
+            "match": ", ".join(one.name for one in self.performers) or None,
+            "mismatches": reasons, "steps": steps, "behind": self.behind, "outcome": self.outcome,
         }  # fmt: skip
 
 
 @attrs.frozen(eq=False)
 class Explanation:
-    """A strategy without tunables, its tree without its executables, and its leaves."""
+    """A strategy without tunables, its tree without its executables, and its leaves; `refused` is why no code can be made, if so."""
 
     program: Program
     grown: Grown
     leaves: tuple[Leaf, ...]
+    refused: FireironError | None = None
 
 
 def explain(strategy: Strategy, architecture: Any = None) -> Explanation:
-    """All leaves of a bound strategy, explained; an error where a step before them is not legal."""
-    if strategy.others:
-        strategy = _chosen(strategy, architecture)
-    program, grown = _grown(strategy, architecture)
+    """All leaves of a bound strategy, explained.
+
+    Raises: the error of a step before the leaves that is not legal.
+    """
+    whole, refused = _whole(strategy, architecture)
+    if whole is not None:
+        program, grown = _grown(whole.strategy, architecture)
+        program = attrs.evolve(program, chosen=whole.chosen)
+        found = (_as_used(leaf, whole.ir) for leaf in _leaves(grown.node, program, "main", {}))
+        return Explanation(program, grown, tuple(found))
+    program, grown = _grown(_chosen(strategy, architecture) if strategy.others else strategy, architecture)
     leaves = tuple(_leaves(grown.node, program, "main", {}))
-    failing = {leaf.number for leaf in leaves if leaf.match is None}
-    closed = tuple(leaf if leaf.match is not None else _closed(leaf, program, grown, failing) for leaf in leaves)
-    return Explanation(program, grown, closed)
+    if any(leaf.match is None for leaf in leaves):
+        leaves = _Search(program).closed(leaves)
+    return Explanation(program, grown, leaves, refused)
+
+
+def _whole(strategy: Strategy, architecture: Any) -> tuple[Program | None, FireironError | None]:
+    """The program with its text, as `emit` makes it; or why it cannot."""
+    try:
+        program = strategy.program(architecture)
+        _ = program.cuda
+    except FireironError as error:
+        return None, error
+    return program, None
+
+
+def _as_used(leaf: Leaf, kernel: ir.Kernel) -> Leaf:
+    """The leaf with the instructions that perform it in the final kernel, found by the operands that they touch."""
+    operands = [view.tensor.name for view in leaf.spec.operands.values()]
+    same = (one for one, _ in ir.execs(kernel.body) if [access.buffer for access in one.accesses] == operands and one.origin == leaf.at)
+    found = tuple(dict.fromkeys(one.instruction for one in same if isinstance(one.instruction, Executable)))
+    if found in ((), (leaf.match,)):
+        return leaf
+    names = {one.name for one in found}
+    rest = [pair for pair in leaf.others if pair[0].name not in names]
+    return attrs.evolve(leaf, used=found, others=tuple(rest if leaf.match is None or leaf.match in found else [(leaf.match, ()), *rest]))
 
 
 def _chosen(strategy: Strategy, architecture: Any) -> Strategy:
@@ -132,6 +178,25 @@ def with_ends(steps: Steps, end: Callable[[int, Done | None], Steps]) -> Steps:
         return (*kept, *end(next(numbers), None))
 
     return changed(steps)
+
+
+def _with_end(steps: Steps, number: int, end: Steps) -> Steps:
+    """The steps with other ones in place of the end of that number."""
+    return _changed(steps, lambda step: end if isinstance(step, End) and step.number == number else (step,))
+
+
+def _plain(steps: Steps) -> Steps:
+    """The steps with `done` as a user writes it in place of every end."""
+    return _changed(steps, lambda step: (Done(step.executable, origin=step.origin),) if isinstance(step, End) else (step,))
+
+
+def _changed(steps: Steps, change: Callable[[Decomposition], Steps]) -> Steps:
+    """Each step, those of the strategies inside steps too, as what it is changed to."""
+    changed: list[Decomposition] = []
+    for step in steps:
+        inner: dict[str, Any] = {name: _changed(value, change) for name, value in inner_chains(step).items()}
+        changed += change(attrs.evolve(step, **inner) if inner else step)
+    return tuple(changed)
 
 
 def _probe(number: int, done: Done | None) -> Steps:
@@ -182,7 +247,7 @@ def _leaf(end: End, spec: Spec, program: Program, place: str, held: Mapping[str,
 def _compared(
     asked: Executable | None, spec: Spec, program: Program, held: Mapping[str, Any]
 ) -> tuple[Executable | None, tuple[Compared, ...]]:
-    context = Context(program.architecture, program.instructions, Names(set()), BLOCK, THREAD, held=held)
+    context = Context(program.architecture, program.instructions, BLOCK, THREAD, held=held)
     if asked is not None:
         mismatches = asked.fits(spec, context)
         return (asked, ()) if not mismatches else (None, ((asked, mismatches),))
@@ -198,26 +263,109 @@ def _another_kind(compared: Compared) -> bool:
 # ---------------------------------------------------------------------------------------------- closing the gap
 
 
-def _closed(leaf: Leaf, program: Program, grown: Grown, failing: set[int]) -> Leaf:
-    """The leaf with the shortest steps that make it match, tried in the whole strategy."""
-    stop = time.monotonic() + _MOST_SECONDS
-    fallback: Leaf | None = None
-    for steps in itertools.islice(closing(leaf, program, grown), _MOST_TRIALS):
+@attrs.frozen
+class Closing:
+    """Steps that close a leaf: at its end, or behind the step of the main chain that has the number `behind`."""
+
+    leaf: Leaf
+    steps: Steps
+    behind: int | None = None
+
+    def applied(self, steps: Steps) -> Steps:
+        """The strategy's steps with these among them, and `done` at the end of the leaf's chain."""
+        done = End(self.leaf.asked, number=self.leaf.number)
+        if self.behind is None:
+            return _with_end(steps, self.leaf.number, (*self.steps, done))
+        place = self.behind + 1
+        return _with_end((*steps[:place], *self.steps, *steps[place:]), self.leaf.number, (done,))
+
+
+class _Search:
+    """The search for steps that close all open leaves of a strategy together, as one may decide what another needs: the copies and
+    inits of registers follow the instruction of the main chain. What is found was compiled, to the text."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.stop = time.monotonic() + _MOST_SECONDS
+        self.compiled = 0
+        self.refused: tuple[tuple[Closing, ...], FireironError] | None = None
+        """The first steps with which every leaf matches, and why the strategy is refused with them all the same."""
+        self.kernel: ir.Kernel | None = None
+        """The kernel of the steps that were found."""
+        self.matches: Mapping[int, Executable | None] = {}
+        """What performs each leaf in it."""
+
+    def closed(self, leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
+        """The leaves of the strategy, those that are open with what closes them, or with why nothing was found."""
+        found = self._closings(with_ends(self.program.strategy.steps, _probe), ())
+        told = (leaf if leaf.match is not None else self._told(leaf, found) for leaf in leaves)
+        return tuple(leaf if self.kernel is None or leaf.match is None else _as_used(leaf, self.kernel) for leaf in told)
+
+    def _told(self, leaf: Leaf, found: tuple[Closing, ...] | None) -> Leaf:
+        if found is not None:
+            done = f"tried: the strategy is complete then, and code for {self.program.architecture} can be made"
+            others = sorted(leaf.others, key=lambda pair: pair[0] is not self.matches.get(leaf.number))  # what will perform it first
+            return attrs.evolve(self._with(leaf, found), outcome=done, others=tuple(others))
+        if self.refused is None:
+            return attrs.evolve(leaf, outcome=f"no chain of up to {MOST_STEPS} tiles, splits and loads makes an instruction match")
+        closings, error = self.refused
+        tried = self._with(leaf, closings)
+        line = _line(tried) + (f" behind {tried.behind}" if tried.behind else "")
+        return attrs.evolve(leaf, outcome=f"with {line} an instruction matches, but then the strategy is refused: {error.asked}")
+
+    def _with(self, leaf: Leaf, closings: tuple[Closing, ...]) -> Leaf:
+        """The leaf with its own steps among these; none, if others decide it too."""
+        own = next((one for one in closings if one.leaf.number == leaf.number), Closing(leaf, ()))
+        behind = None if own.behind is None else chain((self.program.strategy.steps[own.behind],), summary=True)
+        return attrs.evolve(leaf, steps=own.steps, behind=behind)
+
+    def _closings(self, steps: Steps, before: tuple[Closing, ...]) -> tuple[Closing, ...] | None:
+        """What closes all open ends of the steps, that of the main chain first, after `before`; None where nothing does that compiles."""
         try:
-            outcome = _tried(leaf, steps, program, failing)
+            grown = _grow(self.program, steps)
+        except FireironError:
+            return None
+        every = tuple(_leaves(grown.node, self.program, "main", {}))
+        leaves = [leaf for leaf in every if leaf.match is None]
+        if not leaves:
+            self.matches = {leaf.number: leaf.match for leaf in every}
+            return before if self._compiles(steps, before) else None
+        if {leaf.number for leaf in leaves} & {one.leaf.number for one in before}:
+            return None  # in the whole tree the leaf is another one than it was alone
+        leaf = next((one for one in leaves if one.place == "main"), leaves[0])
+        for one in itertools.islice(self._options(leaf, steps, grown), _MOST_TRIALS):
+            found = self._closings(one.applied(steps), (*before, one))
+            if found is not None:
+                return found
+            if time.monotonic() > self.stop or self.compiled >= _MOST_COMPILED:
+                break
+        return None
+
+    def _options(self, leaf: Leaf, steps: Steps, grown: Grown) -> Iterator[Closing]:
+        """Loads behind the last split of the main chain, where that is all that is missing: each then serves all tiles; then any chain."""
+        splits = [number for number, step in enumerate(steps[:-2]) if isinstance(step, Split)]
+        loads = tuple(_loads(leaf, leaf.spec, self.program))
+        if leaf.place == "main" and splits and loads:
+            yield Closing(leaf, loads, behind=splits[-1])
+        for chain_of_leaf in closing(leaf, self.program, grown):
+            yield Closing(leaf, chain_of_leaf)
+
+    def _compiles(self, steps: Steps, found: tuple[Closing, ...]) -> bool:
+        self.compiled += 1
+        trial = attrs.evolve(self.program, strategy=attrs.evolve(self.program.strategy, steps=_plain(steps)))
+        try:
+            _ = trial.cuda
         except FireironError as error:
-            fallback = fallback or attrs.evolve(leaf, steps=steps, outcome=f"the leaf matches then, but: {error.asked}")
-        else:
-            return attrs.evolve(leaf, steps=steps, outcome=outcome)
-        if time.monotonic() > stop:
-            break
-    return fallback or attrs.evolve(leaf, outcome=f"no chain of up to {MOST_STEPS} tiles, splits and loads makes an instruction match")
+            self.refused = self.refused or (found, error)
+            return False
+        self.kernel = trial.ir
+        return True
 
 
 def closing(leaf: Leaf, program: Program, grown: Grown) -> Iterator[Steps]:
     """Chains of steps after which an executable performs the leaf's spec, shortest first."""
-    unknown = grown.threads == 1 and leaf.place == "main"
-    context = attrs.evolve(grown.context, threads=None if unknown else grown.threads)
+    unknown = grown.workers == 1 and leaf.place == "main"
+    context = attrs.evolve(grown.context, workers=None if unknown else grown.workers)
     queue: deque[tuple[Spec, Steps]] = deque([(leaf.spec, ())])
     seen = {_state(leaf.spec)}
     while queue:
@@ -227,12 +375,22 @@ def closing(leaf: Leaf, program: Program, grown: Grown) -> Iterator[Steps]:
             continue
         if len(steps) == MOST_STEPS:
             continue
-        for step in candidates(spec):
+        for step in (*_loads(leaf, spec, program), *candidates(spec)):
             after = _after(step, spec, context)
             if after is not None and _state(after) not in seen:
                 if _compared(leaf.asked, after, program, leaf.held)[0] is None:
                     seen.add(_state(after))
                 queue.append((after, (*steps, step)))
+
+
+def _loads(leaf: Leaf, spec: Spec, program: Program) -> Iterator[Decomposition]:
+    """Loads of the inputs that an instruction wants in registers, where that is all that it wants: lanes then hold what it reads."""
+    _, compared = _compared(leaf.asked, spec, program, leaf.held)
+    lying = {f"{name} memory": name for name in spec.inputs}
+    for _, mismatches in compared:
+        if mismatches and all(one.field in lying and one.wanted == str(RF) for one in mismatches):
+            yield from (Load(lying[one.field], RF, (Done(),)) for one in mismatches)
+            return
 
 
 def candidates(spec: Spec) -> Iterator[Decomposition]:
@@ -266,10 +424,8 @@ def _tile(spec: Spec, rows: int, columns: int, level: Level | None = None) -> Ti
 
 def _after(step: Decomposition, spec: Spec, context: Context) -> Spec | None:
     """The spec that a step leaves, or None where it is not legal."""
-    names = Names(set(context.names.taken))
-    names.grid = context.names.grid
     try:
-        expansion = step.expand(spec, attrs.evolve(context, names=names))
+        expansion = step.expand(spec, context)
     except FireironError:
         return None
     return next((child.spec for child in expansion.children if child.steps is None), None)
@@ -277,23 +433,6 @@ def _after(step: Decomposition, spec: Spec, context: Context) -> Spec | None:
 
 def _state(spec: Spec) -> tuple[str, ...]:
     return (str(spec), *(view.dtype.name for view in spec.operands.values()))
-
-
-def _tried(leaf: Leaf, steps: Steps, program: Program, failing: set[int]) -> str:
-    """What became of the whole strategy with the steps in the leaf's place; the error where something does not go on."""
-    rest = failing - {leaf.number}
-
-    def end(number: int, done: Done | None) -> Steps:
-        if number == leaf.number:
-            return (*steps, Done(leaf.asked))
-        return _probe(number, done) if number in rest else () if done is None else (done,)
-
-    trial = attrs.evolve(program.strategy, steps=with_ends(program.strategy.steps, end))
-    if rest:
-        _grow(program, trial.steps)
-        return "tried: the leaf matches then, and other leaves remain"
-    _ = attrs.evolve(program, strategy=trial).ir
-    return f"tried: the strategy is complete then, and code for {program.architecture} can be made"
 
 
 # ---------------------------------------------------------------------------------------------- text
@@ -305,15 +444,29 @@ def text(explanation: Explanation) -> str:
     values = "".join(f", {name}={value}" for name, value in program.chosen.items())
     head = f"{program.spec} on {program.architecture}{values}"
     head += "".join(f"\nrefused before it: {reason}" for reason in program.strategy.refused)
-    return "\n\n".join([head, *(_leaf_text(leaf) for leaf in explanation.leaves)])
+    parts = [head, *(_leaf_text(leaf) for leaf in explanation.leaves)]
+    if explanation.refused is not None:
+        parts.append(_refusal(explanation.leaves, explanation.refused))
+    return "\n\n".join(parts)
+
+
+def _refusal(leaves: tuple[Leaf, ...], error: FireironError) -> str:
+    """Why there is no code; in a line where the leaves have said it."""
+    if any(leaf.match is None for leaf in leaves):
+        return f"no code can be made: {error.asked.splitlines()[0].removesuffix('; the nearest:').removesuffix(':')}"
+    return f"every leaf matches, but no code can be made: {error}"
 
 
 def _leaf_text(leaf: Leaf) -> str:
     lines = [f"{leaf.place}: {leaf.spec}" + (f"   ({leaf.at})" if leaf.at else "")]
     if leaf.match is not None:
-        lines.append(f"  done by {leaf.match.name}: {leaf.match.performs()}")
+        lines += [f"  done by {one.name}: {one.performs()}" for one in leaf.performers]
         similar = [pair for pair in leaf.others if not _another_kind(pair)]
-        lines += [f"  not {one.name:<6} {_reasons(mismatches)}" for one, mismatches in similar[:_MOST_SHOWN]]
+        taken = leaf.performers[0].name
+        lines += [
+            f"  not {one.name:<6} {_reasons(mismatches) or f'performs it too; {taken} is taken'}"
+            for one, mismatches in similar[:_MOST_SHOWN]
+        ]
         lines += [f"  not {len(similar) - _MOST_SHOWN} more"] if len(similar) > _MOST_SHOWN else []
         return "\n".join(lines)
     near = [pair for pair in leaf.others if not _another_kind(pair)] or list(leaf.others)
@@ -324,11 +477,14 @@ def _leaf_text(leaf: Leaf) -> str:
     for one, mismatches in near[:3]:
         lines.append(f"    {one.name}: {one.performs()}")
         lines += [f"      {mismatch.field:<8} wants {mismatch.wanted}, got {mismatch.got}" for mismatch in mismatches]
-    if leaf.steps is not None:
-        lines += ["  closed by", f"    {_line(leaf)}", f"  {leaf.outcome}"]
+    if leaf.steps is None:
+        return "\n".join([*lines, f"  {leaf.outcome}"])
+    if not leaf.steps and leaf.written:
+        lines.append("  closed as it is, once the other leaves are")
     else:
-        lines.append(f"  {leaf.outcome}")
-    return "\n".join(lines)
+        end = "" if leaf.written else ", and done() at the end"
+        lines += [f"  closed behind {leaf.behind} by{end}" if leaf.behind else "  closed by", f"    {_line(leaf)}"]
+    return "\n".join([*lines, f"  {leaf.outcome}"])
 
 
 def _reasons(mismatches: tuple[Mismatch, ...]) -> str:
@@ -337,4 +493,6 @@ def _reasons(mismatches: tuple[Mismatch, ...]) -> str:
 
 def _line(leaf: Leaf) -> str:
     """The steps as a line to paste."""
+    if leaf.behind is not None:
+        return chain(leaf.steps or ())
     return chain((*(leaf.steps or ()), Done(leaf.asked)), summary=leaf.asked is not None)

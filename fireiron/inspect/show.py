@@ -107,9 +107,9 @@ def _chain(node: Node, glyphs: tuple[str, ...], prefix: str, depth: int) -> Iter
 class Figures:
     """A kernel in numbers. Sizes known only at run time are text.
 
-    `buffers` are `(name, memory, element type, bytes, note)` (bytes a thread for registers), `registers` the 32-bit registers that
-    arrays take in each thread, `barriers` the `(scope, where)` of each barrier in the program, `shared` bytes a block, `refused`
-    why the strategies before an `otherwise` are not legal here.
+    `buffers` are `(name, memory, element type, bytes, note)` (bytes a thread for registers; the note has the storage order), `registers`
+    the 32-bit registers that arrays take in each thread, `barriers` the `(scope, where)` of each barrier in the program, `shared` bytes a
+    block, `refused` why the strategies before an `otherwise` are not legal here.
     """
 
     threads: int
@@ -175,7 +175,8 @@ def barriers(body: Iterable[Stmt]) -> Iterator[tuple[str, str]]:
 
 
 def _buffer_row(buffer: Buffer) -> tuple[str, str, str, str, str]:
-    note = "a thread" if buffer.memory.private else f"at byte {buffer.offset}" if buffer.memory == SH else ""
+    layout = buffer.tensor.layout
+    note = "a thread" if buffer.memory.private else f"{layout}, at byte {buffer.offset}" if buffer.memory == SH else str(layout)
     return buffer.name, buffer.memory.name, buffer.dtype.name, _bytes(buffer.total, buffer.dtype.bytes), note
 
 
@@ -243,7 +244,13 @@ def partial_buffers(program: Program) -> Iterator[list[str]]:
             if tensor.name not in seen:
                 seen.add(tensor.name)
                 size = _product(tensor.shape) if tensor.memory.private else tensor.storage().extent * tensor.copies
-                note = "in all threads" if tensor.memory.private else "a block" if tensor.memory == SH else ""
+                note = (
+                    "in all threads"
+                    if tensor.memory.private
+                    else f"{tensor.layout}, a block"
+                    if tensor.memory == SH
+                    else str(tensor.layout)
+                )
                 yield [tensor.name, tensor.memory.name, tensor.dtype.name, _bytes(size, tensor.dtype.bytes), note]
 
 

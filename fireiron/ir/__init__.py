@@ -20,6 +20,7 @@ from fireiron.ir.kernel import (
     Instruction,
     Kernel,
     Let,
+    Piece,
     Scope,
     Stmt,
     SyncPoint,
@@ -37,6 +38,7 @@ from fireiron.ir.kernel import (
     unknown,
     variables,
     verify,
+    whole_pieces,
 )
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "Instruction",
     "Kernel",
     "Let",
+    "Piece",
     "Scope",
     "Stmt",
     "SyncPoint",
@@ -73,4 +76,5 @@ __all__ = [
     "unknown",
     "variables",
     "verify",
+    "whole_pieces",
 ]

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import attrs
 
 from fireiron.errors import VerificationError
+from fireiron.ir.text import Item, Printer
 from fireiron.spec import Spec
 from fireiron.values.expr import TRUE, ZERO, Expr, Var, all_of, as_expr, constant
 from fireiron.values.machine import Architecture, DType, Memory
@@ -35,8 +36,31 @@ class Instruction(Protocol):
         """The name in listings and messages."""
         ...
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        """The lines of CUDA C++ for one `Exec`, without the guard of its `active` condition."""
+    @property
+    def tests_edges(self) -> bool:
+        """Whether its text is told how many elements of each operand lie inside, and tests them itself: no `pieces` for it."""
+        ...
+
+    @property
+    def packs(self) -> bool:
+        """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
+        ...
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """The CUDA headers that its text needs, beside those of the element types."""
+        ...
+
+    def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
+        """The declaration of a buffer in fragments, which only instructions like this one touch."""
+        ...
+
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        """The CUDA C++ for one `Exec`, without the test of its `active` condition and its `guard`."""
+        ...
+
+    def completion_text(self, printer: Printer, statement: Commit | Wait) -> list[Item]:
+        """The CUDA C++ for a commit of its asynchronous statements, or a wait for them."""
         ...
 
 
@@ -68,6 +92,13 @@ class Access:
     def shape(self) -> tuple[int, ...]:
         """Elements per dimension."""
         return tuple(_extent(modes) for modes in self.modes)
+
+    @property
+    def reach(self) -> tuple[int, ...]:
+        """The largest offset of an element from `base`, per dimension."""
+        if self.points:
+            return tuple(max(offsets) for offsets in zip(*self.points, strict=True))
+        return tuple(offsets[-1] for offsets in _offsets(self.modes))
 
     def elements(self) -> tuple[tuple[int, ...], ...]:
         """Offsets from `base` of all elements: as an instruction numbers them, else the first dimension fastest."""
@@ -121,6 +152,12 @@ def _extent(modes: tuple[Mode, ...]) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _elements(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    return tuple(point[::-1] for point in itertools.product(*reversed(_offsets(modes))))
+
+
+@functools.lru_cache(maxsize=4096)
+def _offsets(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """The offsets of a tile's elements along each dimension, in ascending order of the modes' digits."""
     axes = []
     for dim in modes:
         offsets = [0]
@@ -128,8 +165,8 @@ def _elements(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...
             size, stride = constant(mode.size), constant(mode.stride)
             assert size is not None and stride is not None
             offsets = [offset + index * stride for index in range(size) for offset in offsets]
-        axes.append(offsets)
-    return tuple(tuple(reversed(point)) for point in itertools.product(*reversed(axes)))
+        axes.append(tuple(offsets))
+    return tuple(axes)
 
 
 @attrs.frozen(cache_hash=True)
@@ -321,6 +358,30 @@ class Completion(enum.Enum):
 
 
 @attrs.frozen(cache_hash=True)
+class Piece:
+    """Elements of an access that one load or store takes: `width` of them from number `first` on, as `Access.elements` counts.
+
+    They are touched where `condition` holds, beside the statement's `active` and `guard`: elsewhere those of an input are not
+    read and count as zero, and those of an output keep their values. They lie side by side, the first at a multiple of
+    `width` elements.
+    """
+
+    first: int
+    width: int = 1
+    condition: Expr = TRUE
+
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Piece:
+        """The piece with variables replaced in its condition."""
+        return self if self.condition == TRUE else attrs.evolve(self, condition=self.condition.substitute(values))
+
+
+@functools.lru_cache(maxsize=1024)
+def whole_pieces(count: int, width: int) -> tuple[Piece, ...]:
+    """The pieces of an access of `count` elements that are touched without condition."""
+    return tuple(Piece(first, width) for first in range(0, count, width))
+
+
+@attrs.frozen(cache_hash=True)
 class Exec(Stmt):
     """Each thread for which `active` holds performs `spec` on the elements that `accesses` name.
 
@@ -330,6 +391,11 @@ class Exec(Stmt):
     after storage is known; one element each if empty). `scratch` is shared
     memory of the statement's own. `lane_maps` say, for an instruction of a warp, which element of its tile each lane's
     accesses name, per operand. `completion` says when its effect is there, if not at once.
+
+    The pass `guard` says who stores: `guard` is a condition, beside `active`, without which the statement does nothing, and
+    `pieces` are, per operand, all elements in the parts by which they are loaded or stored, each with its own condition. From then
+    on these decide, and no longer the bounds of the accesses. Only a statement whose instruction `tests_edges` has no pieces:
+    its text is told the bounds.
     """
 
     instruction: Instruction
@@ -342,12 +408,20 @@ class Exec(Stmt):
     scratch: Tensor | None = None
     lane_maps: tuple[Any, ...] = ()
     completion: Completion = Completion.NONE
+    guard: Expr = TRUE
+    pieces: tuple[tuple[Piece, ...], ...] = ()
     origin: str | None = attrs.field(default=None, eq=False)
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
         """Its conditions and the expressions of its accesses."""
-        return (self.active, self.accumulate, *(value for access in self.accesses for value in access.expressions()))
+        tested = (piece.condition for pieces in self.pieces for piece in pieces if piece.condition != TRUE)
+        return (self.active, self.guard, self.accumulate, *(value for access in self.accesses for value in access.expressions()), *tested)
+
+    @property
+    def performed(self) -> Expr:
+        """The condition under which a thread performs it: it takes part, and something of what it writes lies inside."""
+        return all_of((self.active, self.guard))
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Exec:
         """The statement with variables replaced in its conditions and accesses."""
@@ -356,6 +430,8 @@ class Exec(Stmt):
             accesses=tuple(access.substitute(values) for access in self.accesses),
             active=self.active.substitute(values),
             accumulate=self.accumulate.substitute(values),
+            guard=self.guard.substitute(values),
+            pieces=tuple(tuple(piece.substitute(values) for piece in pieces) for pieces in self.pieces),
         )
 
     @property
@@ -374,8 +450,17 @@ class Exec(Stmt):
         return self.spec.atomic
 
     def width(self, position: int) -> int:
-        """Elements that one load or store instruction takes at an operand."""
+        """The most elements that one load or store instruction takes at an operand."""
+        if self.pieces:
+            return max(piece.width for piece in self.pieces[position])
         return self.vectors[position] if self.vectors else 1
+
+    def conditions(self, position: int) -> tuple[Expr, ...]:
+        """For each element of an operand, the condition beside `active` and `guard` under which it is touched."""
+        if self.pieces:
+            return tuple(piece.condition for piece in self.pieces[position] for _ in range(piece.width))
+        access = self.accesses[position]
+        return tuple(access.inside(offset) for offset in access.elements())
 
     @property
     def operands(self) -> dict[str, Access]:
@@ -456,10 +541,10 @@ class Ineffective:
 class Kernel:
     """A whole kernel.
 
-    `grid` blocks of `threads` threads; `buffers` by name, parameters first; `symbols` are the run-time sizes, parameters
-    too. `body` is the program. `facts` are conditions on sizes that the launcher checks. `unchecked` are the reasons by
-    which a user took a check upon himself. `title` and `notes` go into the header of the printed kernel. `zeroed` names the
-    outputs that blocks add to: whoever launches sets them to zero before. `ineffective` are refinements that changed nothing.
+    `grid` blocks of `threads` threads, of which tiles are dealt to the first `workers`: these run `body`. `buffers` by name,
+    parameters first; `symbols` are the run-time sizes, parameters too. `body` is the program. `facts` are conditions on sizes
+    that the launcher checks. `unchecked` are the reasons by which a user took a check upon himself. `title` and `notes` go into
+    the header of the printed kernel. `zeroed` names the outputs that blocks add to: whoever launches sets them to zero before.
     """
 
     name: str
@@ -476,12 +561,13 @@ class Kernel:
     shared_bytes: int = 0
     resident: int = 0
     zeroed: tuple[str, ...] = ()
-    ineffective: tuple[Ineffective, ...] = ()
+    ineffective: tuple[SyncPoint, ...] = ()
+    workers: int = attrs.field(default=attrs.Factory(lambda kernel: kernel.threads, takes_self=True), kw_only=True)
 
     @property
     def thread(self) -> Var:
-        """The variable of a thread's number in its block."""
-        return Var(THREAD.name, 0, self.threads - 1)
+        """The variable of the number, in its block, of a thread to which tiles are dealt."""
+        return Var(THREAD.name, 0, self.workers - 1)
 
     @property
     def block(self) -> Var:
@@ -489,19 +575,18 @@ class Kernel:
         number = constant(self.grid)
         return BLOCK if number is None else Var(BLOCK.name, 0, max(number - 1, 0))
 
+    @functools.cached_property
+    def _by_name(self) -> Mapping[str, Buffer]:
+        return {buffer.name: buffer for buffer in self.buffers}
+
     def buffer(self, name: str) -> Buffer:
         """A buffer by name."""
-        return buffer_table(self)[name]
+        return self._by_name[name]
 
 
-@functools.lru_cache(maxsize=256)
-def _buffer_table(buffers: tuple[Buffer, ...]) -> dict[str, Buffer]:
-    return {buffer.name: buffer for buffer in buffers}
-
-
-def buffer_table(kernel: Kernel) -> dict[str, Buffer]:
+def buffer_table(kernel: Kernel) -> Mapping[str, Buffer]:
     """All buffers by name."""
-    return _buffer_table(kernel.buffers)
+    return kernel._by_name
 
 
 def rewritten(body: Iterable[Stmt], rewrite: Callable[[Stmt], Sequence[Stmt]]) -> tuple[Stmt, ...]:
@@ -584,33 +669,37 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
     Names are bound before use and once; accesses fit their buffers and the specs; conditions are truth values; loop
     extents do not depend on the thread. With `final`, no hole and no sync point is left.
     """
-    scope = {kernel.block, kernel.thread, *kernel.symbols}
+    if kernel.threads != kernel.workers:
+        raise VerificationError(
+            f"a block has {kernel.threads} threads, tiles are dealt to {kernel.workers}: no statement says what the others do"
+        )
+    scope = {var.name: var for var in (*kernel.symbols, kernel.thread, kernel.block)}
     names = [buffer.name for buffer in kernel.buffers]
     if len(set(names)) != len(names):
         raise VerificationError(f"buffers share a name: {names}")
-    _verify_list(kernel, kernel.body, frozenset(scope), frozenset({kernel.thread}), final)
+    _verify_list(kernel, kernel.body, scope, frozenset({kernel.thread}), final)
     return kernel
 
 
-def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: frozenset[Var], divergent: frozenset[Var], final: bool) -> None:
+def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var], divergent: frozenset[Var], final: bool) -> None:
     for statement in body:
         match statement:
             case Let(var=var, value=value):
-                _bound(value, scope, f"let {var}")
+                _bound(value, scope, statement)
                 _fresh(var, scope)
-                scope = scope | {var}
+                scope = {**scope, var.name: var}
                 if not value.variables().isdisjoint(divergent):
                     divergent = divergent | {var}
             case For(var=var, extent=extent):
-                _bound(extent, scope, f"for {var}")
+                _bound(extent, scope, statement)
                 _fresh(var, scope)
                 if not extent.variables().isdisjoint(divergent):
                     raise VerificationError(f"loop {var} has an extent {extent} that differs between threads")
                 if constant(extent) is not None and var.high < extent.high - 1:
                     raise VerificationError(f"loop variable {var} ends at {var.high}, its loop at {extent.high - 1}")
-                _verify_list(kernel, statement.body, scope | {var}, divergent, final)
+                _verify_list(kernel, statement.body, {**scope, var.name: var}, divergent, final)
             case Exec():
-                _verify_exec(kernel, statement, scope)
+                _verify_exec(kernel, statement, scope, final)
             case Hole(child=child) if final:
                 raise VerificationError(f"hole {child} was not filled")
             case SyncPoint(subject=subject) if final:
@@ -625,33 +714,58 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: frozenset[Var], 
                 raise unknown(statement, "the verifier")
 
 
-def _fresh(var: Var, scope: frozenset[Var]) -> None:
-    if any(other.name == var.name for other in scope):
+def _fresh(var: Var, scope: Mapping[str, Var]) -> None:
+    if var.name in scope:
         raise VerificationError(f"the name {var.name} is bound twice")
 
 
-def _bound(value: Expr, scope: frozenset[Var], where: str) -> None:
-    free = value.variables() - scope
+def _bound(value: Expr, scope: Mapping[str, Var], statement: Let | For | Exec) -> None:
+    free = [var for var in value.variables() if (known := scope.get(var.name)) is not var and known != var]
     if free:
-        raise VerificationError(f"{where}: {', '.join(sorted(var.name for var in free))} is not bound in {value}")
+        names = ", ".join(sorted(var.name for var in free))
+        raise VerificationError(f"{_described(statement)}: {names} is not bound in {value}")
 
 
-def _verify_exec(kernel: Kernel, statement: Exec, scope: frozenset[Var]) -> None:
-    where = f"{statement.instruction.name} {statement.spec}"
-    _bound(statement.active, scope, where)
-    _bound(statement.accumulate, scope, where)
+def _described(statement: Let | For | Exec) -> str:
+    if isinstance(statement, Exec):
+        return f"{statement.instruction.name} {statement.spec}"
+    return f"{'let' if isinstance(statement, Let) else 'for'} {statement.var}"
+
+
+def _verify_exec(kernel: Kernel, statement: Exec, scope: Mapping[str, Var], final: bool) -> None:
+    for value in statement.expressions:
+        _bound(value, scope, statement)
     if len(statement.accesses) != len(statement.spec.operands):
-        raise VerificationError(f"{where}: {len(statement.accesses)} accesses for {len(statement.spec.operands)} operands")
+        raise VerificationError(f"{_described(statement)}: {len(statement.accesses)} accesses for {len(statement.spec.operands)} operands")
+    if statement.lane_maps and len(statement.lane_maps) != len(statement.accesses):
+        raise VerificationError(f"{_described(statement)}: {len(statement.lane_maps)} lane maps for {len(statement.accesses)} accesses")
     table = buffer_table(kernel)
     for access in statement.accesses:
         if access.buffer not in table:
-            raise VerificationError(f"{where}: unknown buffer {access.buffer}")
+            raise VerificationError(f"{_described(statement)}: unknown buffer {access.buffer}")
         rank = len(table[access.buffer].tensor.shape)
         if not len(access.base) == len(access.modes) == len(access.bounds) == rank:
-            raise VerificationError(f"{where}: access to {access.buffer} has not its rank {rank}")
-        for value in access.expressions():
-            _bound(value, scope, where)
-        if statement.lane_maps and len(statement.lane_maps) != len(statement.accesses):
-            raise VerificationError(f"{where}: {len(statement.lane_maps)} lane maps for {len(statement.accesses)} accesses")
+            raise VerificationError(f"{_described(statement)}: access to {access.buffer} has not its rank {rank}")
         if access.write and table[access.buffer].parameter and not table[access.buffer].written:
-            raise VerificationError(f"{where}: writes the input {access.buffer}")
+            raise VerificationError(f"{_described(statement)}: writes the input {access.buffer}")
+    if statement.pieces:
+        _verify_pieces(statement)
+    elif final and not statement.collective and not statement.instruction.tests_edges:
+        raise VerificationError(f"{_described(statement)}: nothing says which of its elements are stored", hint="the pass guard comes last")
+
+
+def _verify_pieces(statement: Exec) -> None:
+    """The pieces of each operand are all of its elements, each once and in order, under conditions."""
+    if len(statement.pieces) != len(statement.accesses):
+        where = _described(statement)
+        raise VerificationError(f"{where}: pieces of {len(statement.pieces)} operands for {len(statement.accesses)} accesses")
+    for access, pieces in zip(statement.accesses, statement.pieces, strict=True):
+        count, reached = len(access.elements()), 0
+        for piece in pieces:
+            if piece.first != reached or piece.width < 1:
+                raise VerificationError(f"{_described(statement)}: element {reached} of {access.buffer} is followed by a piece {piece}")
+            reached += piece.width
+            if piece.condition.low < 0 or piece.condition.high > 1:
+                raise VerificationError(f"{_described(statement)}: {piece.condition} is no condition")
+        if reached != count:
+            raise VerificationError(f"{_described(statement)}: the pieces of {access.buffer} have {reached} elements, the access {count}")

@@ -9,7 +9,7 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import For, Stmt
-from fireiron.language.tree import Context
+from fireiron.language.tree import Draft
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, Var, as_expr, constant
 from fireiron.values.tensor import Cut, Dealt, Dim, Mode, View, cut, require_cut
@@ -44,8 +44,8 @@ def _inner(view: View, dims: tuple[str, ...], cuts: Mapping[str, Cut]) -> View:
     changed = []
     for dim, part in zip(dims, view.dims, strict=True):
         result = cuts.get(dim)
-        changed.append(part if result is None else attrs.evolve(part, modes=result.inner, bound=result.bound))
-    return attrs.evolve(view, dims=tuple(changed))
+        changed.append(part if result is None else Dim(part.base, result.inner, result.bound, part.dealt))
+    return View(view.tensor, tuple(changed), view.copy, view.at)
 
 
 def _digits(dim: str, cuts: Mapping[str, Mapping[str, Cut]]) -> list[Digit]:
@@ -96,8 +96,8 @@ def moved(views: Mapping[str, View], spec: Spec, digit: Digit, index: Expr, unit
         stride = digit.strides[name]
         size, step = constant(digit.size), constant(stride)
         dealt = (*part.dealt, Dealt(size, step, unit)) if size is not None and step is not None else part.dealt
-        shifted: Dim = attrs.evolve(part, base=part.base + index * stride, dealt=dealt)
-        result[name] = attrs.evolve(view, dims=(*view.dims[:position], shifted, *view.dims[position + 1 :]))
+        shifted = Dim(part.base + index * stride, part.modes, part.bound, dealt)
+        result[name] = View(view.tensor, (*view.dims[:position], shifted, *view.dims[position + 1 :]), view.copy, view.at)
     return result
 
 
@@ -113,16 +113,19 @@ def product(digits: list[Digit]) -> int | None:
 
 
 def loop_over(
-    spec: Spec, views: dict[str, View], digits: list[Digit], unroll: bool, context: Context, inner: tuple[Stmt, ...]
+    spec: Spec, views: dict[str, View], digits: list[Digit], unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
 ) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:
-    """Loops over digits, slowest outermost, around `inner`; the views moved to the current tile; the loop variables."""
+    """Loops over digits, slowest outermost, around `inner`; the views moved to the current tile; the loop variables.
+
+    Their names are made in `draft`, a `context.draft()` whose `expansion` then says them.
+    """
     variables = []
     for digit in digits:
         label = spec.labels[spec.dims.index(digit.dim)]
-        var = Var(context.fresh(label), 0, max(digit.size.high - 1, 0))
+        var = Var(draft.fresh(label), 0, max(digit.size.high - 1, 0))
         views = moved(views, spec, digit, var, unit=False)
         variables.append(var)
     body = inner
     for digit, var in zip(reversed(digits), reversed(variables), strict=True):
-        body = (For(var, digit.size, body, unroll, context.origin),)
+        body = (For(var, digit.size, body, unroll, draft.origin),)
     return views, body, variables

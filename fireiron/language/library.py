@@ -1,37 +1,39 @@
 """The strategy library and the user's own files: a STRATEGY argument becomes a strategy bound to a spec.
 
 A library file (`strategies/NAME.py`) defines `strategy`, `spec(M, N, K, **options)` and `SIZES`; the first line of its
-docstring describes it. A user's file needs no more than a strategy: without a `spec`, the plain
-`MatMul(M, N, K)(GL, GL, GL)(Kernel)` is meant.
+docstring describes it. A user's file needs no more than a strategy. What it is for is said by `spec` or `problem`, a spec or
+such a function; without them the plain `MatMul(M, N, K)(GL, GL, GL)(Kernel)` is meant, column-major float32.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import inspect
-import pkgutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.language.strategy import Strategy
+from fireiron.places import is_own, library_folder
 from fireiron.spec import Init, MatMul, MatMulSpec, Move, Spec
 from fireiron.values.expr import constant
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, GL, MATRIX_ONLY, Kernel, as_architecture, bfloat16, float16, float32
 from fireiron.values.tensor import MatrixLayout
 
+LIBRARY: Final = "fireiron.strategies"
+"""The package of the strategy library."""
+
 DEFAULT_SIZES: Final = (1024, 1024, 1024)
 """M, N, K where a file names none."""
-
-_PACKAGE: Final = Path(__file__).parents[1]
 
 
 @attrs.frozen(eq=False)
@@ -48,11 +50,10 @@ class Entry:
 
 def names() -> tuple[str, ...]:
     """The names of the strategy library."""
-    try:
-        package = importlib.import_module("strategies")
-    except ImportError:
-        raise ArgumentError("the strategy library is not installed", hint="give a strategy as path.py:name") from None
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_")))
+    found = tuple(sorted(path.stem for path in library_folder().glob("[!_]*.py")))
+    if not found:
+        raise ArgumentError("the strategy library is not installed", hint="give a strategy as path.py:name")
+    return found
 
 
 def find(argument: str) -> Entry:
@@ -72,7 +73,7 @@ def find(argument: str) -> Entry:
         hint = f"did you mean {' or '.join(close)}?" if close else "a name of the library (fireiron list), or path.py:name"
         raise ArgumentError(f"no strategy is called {place!r}", legal=known, hint=hint)
     with _users_code(None, f"strategies/{place}.py"), _no_bytecode():
-        module = importlib.import_module(f"strategies.{place}")
+        module = importlib.import_module(f"{LIBRARY}.{place}")
     return _entry(argument, module, name, Path(module.__file__ or place))
 
 
@@ -187,7 +188,7 @@ def _users_code(path: Path | None, what: str) -> Iterator[None]:
         raise error.located(at=_line(error.__traceback__, path)) from None
     except (Exception, SystemExit) as error:  # a user's file may raise anything
         frames = traceback.extract_tb(error.__traceback__)
-        if _PACKAGE in Path(frames[-1].filename).parents and len(frames) > 1 and not isinstance(error, (SystemExit, SyntaxError)):
+        if is_own(frames[-1].filename) and len(frames) > 1 and not isinstance(error, (SystemExit, SyntaxError)):
             raise
         at = (
             f"{_short(error.filename)}:{error.lineno}"
@@ -201,7 +202,7 @@ def _users_code(path: Path | None, what: str) -> Iterator[None]:
 def _line(trace: TracebackType | None, path: Path | None) -> str | None:
     """The innermost line outside this package, of the user's own file if it took part."""
     frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith("<")]
-    outside = [frame for frame in frames if _PACKAGE not in Path(frame.filename).parents]
+    outside = [frame for frame in frames if not is_own(frame.filename)]
     own = [frame for frame in outside if path is not None and frame.filename == str(path.resolve())]
     chosen = (own or outside)[-1:]
     return f"{_short(chosen[0].filename)}:{chosen[0].lineno}" if chosen else None
@@ -223,13 +224,27 @@ def _entry(argument: str, module: ModuleType, name: str, path: Path) -> Entry:
         what = "is not there" if found is None or isinstance(found, ModuleType) else f"is no strategy but {type(found).__name__}"
         hint = f"did you mean {' or '.join(close)}?" if close else f"{path}:NAME" if there else "s = MatMul.tile(...)..."
         raise ArgumentError(f"{path}: {chosen} {what}", legal=list(there) or "the file has no strategy", hint=hint)
-    problem = getattr(module, "spec", None)
+    problem = _problem_of(module)
     sizes = getattr(module, "SIZES", DEFAULT_SIZES)
     doc = (inspect.getdoc(module) or "").partition("\n")[0]
     if not isinstance(sizes, tuple):
         raise ArgumentError(f"{path}: SIZES must be a tuple of sizes", got=sizes, legal="SIZES = (1024, 1024, 1024)")
-    own_function = callable(problem) and not isinstance(problem, (ModuleType, Spec))
-    return Entry(argument, there[chosen], problem if own_function else None, sizes, doc, path)
+    return Entry(argument, there[chosen], problem, sizes, doc, path)
+
+
+def _problem_of(module: ModuleType) -> Callable[..., Any] | None:
+    """What the strategies of a file are for: its `spec`, else its `problem`, each a spec or a function that makes one of sizes."""
+    for name in ("spec", "problem"):
+        found = getattr(module, name, None)
+        if isinstance(found, Spec):
+            return functools.partial(_itself, found)
+        if callable(found) and not isinstance(found, ModuleType):
+            return cast(Callable[..., Any], found)
+    return None
+
+
+def _itself(spec: Spec) -> Spec:
+    return spec
 
 
 def _with_values(entry: Entry, values: Mapping[str, int]) -> Strategy:
@@ -255,7 +270,8 @@ def _problem(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any])
     dims = [name for name, one in parameters.items() if one.kind in plain and one.default is one.empty]
     unknown = [name for name in sizes if name not in dims]
     if unknown:
-        raise ArgumentError(f"{entry.name}: its problem has no size {', '.join(unknown)}", legal=dims)
+        hint = None if dims else "its file says one spec; a function spec(M, N, K) there makes one of any size"
+        raise ArgumentError(f"{entry.name}: its problem has no size {', '.join(unknown)}", legal=dims or "none", hint=hint)
     if len(entry.sizes) < len(dims) and any(name not in sizes for name in dims):
         raise ArgumentError(f"{entry.name}: SIZES has {len(entry.sizes)} sizes, its problem has {', '.join(dims)}", hint="name all sizes")
     free = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())

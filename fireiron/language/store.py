@@ -55,13 +55,13 @@ from fireiron.executable.stmatrix import StMatrix
 from fireiron.executable.thread_move import ThreadInit, ThreadMove
 from fireiron.executable.wmma import FillFragment, MatrixSync, MmaSync
 from fireiron.ir.lanes import LaneMap
-from fireiron.language.strategy import UID, Epiloged, Loaded, Parted, Splitted, Strategy, Tiled
+from fireiron.language.strategy import UID, EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
 from fireiron.language.tree import Decomposition
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.refine.align import Align
 from fireiron.refine.bands import Bands
 from fireiron.refine.converted import Converted
-from fireiron.refine.layout import Layout as DealOrder
+from fireiron.refine.layout import DealOrder
 from fireiron.refine.no_sync import NoSync
 from fireiron.refine.pad import Pad
 from fireiron.refine.permute import Permute
@@ -105,7 +105,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
 
 _STARTERS: Final[Mapping[str, Starter]] = {repr(one): one for one in (MatMul, Move, Init, BinaryPointwise, Reduction, AtomicAdd)}
 _CHAINS: Final[Mapping[type[Decomposition], type[Strategy]]] = {
-    Tile: Tiled, Split: Splitted, SplitK: Parted, Load: Loaded, Epilog: Epiloged,
+    Tile: TileStrategy, Split: SplitStrategy, SplitK: SplitKStrategy, Load: LoadStrategy, Epilog: EpilogStrategy,
 }  # fmt: skip
 _WIDTH: Final = 120
 
@@ -633,7 +633,7 @@ _CHECKS: Final[Mapping[type[Any], Callable[[Any], Any]]] = {
     Tile: _check_tile,
     Split: _check_split,
     Load: lambda value: _need(value.operand.isidentifier(), "the operand must be a name", value.operand),
-    Pad: lambda value: Loaded((Load("A", SH),)).pad(value.elements),
+    Pad: lambda value: LoadStrategy((Load("A", SH),)).pad(value.elements),
     BinaryPointwiseSpec: lambda value: _need(value.operation in OPERATIONS, "no operation on elements", value.operation),
     MatrixLayout: _check_matrix_layout,
     Tensor: _check_tensor,

@@ -23,14 +23,14 @@ from fireiron.decomp.load import Load
 from fireiron.decomp.split import Split
 from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Tile
-from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site, shown
 from fireiron.language.substrategy import require_steps
 from fireiron.language.tree import Decomposition, Refinement
 from fireiron.language.tunable import Derived, Tunable, count, resolve, tunables_in
 from fireiron.refine.align import Align
 from fireiron.refine.bands import Bands
 from fireiron.refine.converted import Converted
-from fireiron.refine.layout import Layout
+from fireiron.refine.layout import DealOrder
 from fireiron.refine.no_sync import NoSync
 from fireiron.refine.pad import MOST as MOST_PAD
 from fireiron.refine.pad import Pad
@@ -46,10 +46,9 @@ from fireiron.refine.unchecked import Unchecked
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import Init, InitSpec, MatMul, MoveSpec, Spec, Starter
 from fireiron.spec import Move as MoveStart
-from fireiron.specs.verbs import Verbs
+from fireiron.specs.verbs import Verbs, fitting
 from fireiron.values.expr import Expr, Var, as_expr
-from fireiron.values.layout import Layout as ShapeStride
-from fireiron.values.layout import Swizzle
+from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import Level, as_integer
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
 
@@ -97,10 +96,14 @@ class Strategy(Verbs):
         chain = repr(self.start if self.spec is None else self.spec) + "".join(f".{step.label()}" for step in self.steps)
         return chain + "".join(f".otherwise({other!r})" for other in self.others)
 
-    def __call__(self, spec: Spec) -> Strategy:
-        """Bind the strategy to a spec; a tunable without a value takes its first legal one."""
-        if not isinstance(spec, Spec):
-            raise _not_a_spec(spec)
+    @fitting
+    def __call__(self, spec: Spec, *arrays: Any, **sizes: Any) -> Strategy:
+        """Bind the strategy to a spec; a tunable without a value takes its first legal one.
+
+        A strategy takes no arrays: `strategy(spec).compile()` is the kernel that does.
+        """
+        if not isinstance(spec, Spec) or arrays or sizes:
+            raise _not_a_spec(", ".join(["a spec", *(type(one).__name__ for one in arrays), *sizes]) if isinstance(spec, Spec) else spec)
         return attrs.evolve(self, spec=spec, start=_starter_of(spec))
 
     # ------------------------------------------------------------------------------------------ looking
@@ -138,10 +141,19 @@ class Strategy(Verbs):
 
         Without an architecture it is made for the current GPU, and where there is none for `"sm_90"`, as `cuda()` does. `options` are
         further options of NVRTC: `("--use_fast_math",)`, `("--generate-line-info",)`; the simulator knows nothing of them.
+
+        All that can be wrong with the kernel is said here, not at the first call: it is lowered, checked and printed, and compiled
+        where an NVRTC that serves the target is installed, with a GPU or without (`fireiron[check]`; the compile cache keeps the result).
+
+        Raises: an error of the language where the kernel cannot be made, LaunchError where NVRTC refuses it.
         """
         from fireiron.gpu.kernel import CompiledKernel, architecture_here
 
-        return CompiledKernel(self.program(architecture_here() if architecture is None else architecture), options)
+        program = self.program(architecture_here() if architecture is None else architecture)
+        try:
+            return CompiledKernel(program, options).ready()
+        except FireironError as error:
+            raise error.with_traceback(None) from None  # it says where in the strategy; frames of this package would bury that
 
     # ------------------------------------------------------------------------------------------ changing
 
@@ -179,7 +191,7 @@ class Strategy(Verbs):
         >>> MatMul.tile(8, 8).to(Block).at(Tile).replace(Tile((4, 4)))
         MatMul.tile(4, 4)
         """
-        from fireiron.language.operand import operand_name
+        from fireiron.specs.operand import operand_name
 
         if not isinstance(kind, type) or not issubclass(kind, Decomposition):
             raise ArgumentError("at: not a kind of step", got=kind, legal="Tile Load Split Epilog Done", at=call_site())
@@ -209,7 +221,7 @@ class Strategy(Verbs):
                 raise ArgumentError(f"with_({name}={value}): no such tunable", legal=known or "none", at=call_site())
             number = as_integer(value)
             if number is None or number not in known[name].values:
-                raise ArgumentError(f"with_({name}={value!r}): not among its values", legal=known[name].values, at=call_site())
+                raise ArgumentError(f"with_({name}={shown(value)}): not among its values", legal=known[name].values, at=call_site())
             numbers[name] = number
         others = tuple(attrs.evolve(one, steps=resolve(one.steps, numbers)) for one in self.others)
         return attrs.evolve(self, steps=resolve(self.steps, numbers), others=others)
@@ -272,10 +284,16 @@ class Cursor:
         return self.replace(self.step.refined(refinement))
 
     def unrefine(self, kind: type[Refinement]) -> Strategy:
-        """The strategy with this step's refinement of a kind removed."""
+        """The strategy with this step's refinement of a kind removed. Legal where it has one."""
         if not isinstance(kind, type) or not issubclass(kind, Refinement):
             raise ArgumentError("unrefine: not a kind of refinement", got=kind, legal="To Unroll Pad NoSync ...", at=call_site())
         kept = tuple(one for one in self.step.refinements if not isinstance(one, kind))
+        if len(kept) == len(self.step.refinements):
+            raise DecompositionError(
+                f"unrefine({kind.__name__}): {self.step.summary()} has no such refinement",
+                legal=[type(one).__name__ for one in kept] or "none: it has no refinements",
+                at=call_site(),
+            )
         return self.replace(attrs.evolve(self.step, refinements=kept))
 
     def replace(self, step: Decomposition) -> Strategy:
@@ -286,9 +304,10 @@ class Cursor:
         return attrs.evolve(self.strategy, steps=(*steps[: self.position], step, *steps[self.position + 1 :]))
 
 
-class Tiled(Strategy):
+class TileStrategy(Strategy):
     """A chain that ends with `tile`."""
 
+    @fitting
     def to(self, level: Level) -> Self:
         """Deal the tiles to the units of a level, in parallel; with fewer tiles than units the rest are idle, with more, units take turns.
 
@@ -296,17 +315,20 @@ class Tiled(Strategy):
         """
         return self.refine(To(level))
 
+    @fitting
     def unroll(self) -> Self:
         """Unroll the loops in the printed code. Legal on every tile. rewrite: for i: S --> #pragma unroll for i: S"""
         return self.refine(Unroll())
 
+    @fitting
     def layout(self, order: MatrixLayout) -> Self:
         """Deal tiles in column-major (rows first) or row-major order.
 
         Legal on a tile that is dealt with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
         """
-        return self.refine(Layout(order))
+        return self.refine(DealOrder(order))
 
+    @fitting
     def swizzle(self, permutation: Expr | Callable[[Expr], Any]) -> Self:
         """Unit `uid` takes tile `permutation(uid)`; refused where that is no permutation.
 
@@ -315,6 +337,7 @@ class Tiled(Strategy):
         """
         return self.refine(Permute(_permutation(permutation)))
 
+    @fitting
     def bands(self, rows: int | Any) -> Self:
         """Let blocks walk down `rows` tile rows before they go one tile column on: neighbours in time share the L2 cache.
 
@@ -323,6 +346,7 @@ class Tiled(Strategy):
         """
         return self.refine(Bands(count(rows, "bands")))
 
+    @fitting
     def resident(self, blocks: int | Any) -> Self:
         """Keep to registers that let a multiprocessor hold so many blocks at once.
 
@@ -331,6 +355,7 @@ class Tiled(Strategy):
         """
         return self.refine(Resident(count(blocks, "resident")))
 
+    @fitting
     def unchecked(self, reason: str) -> Self:
         """Report races as warnings; the reason is printed in the kernel's header.
 
@@ -339,13 +364,15 @@ class Tiled(Strategy):
         return self.refine(Unchecked(reason))
 
 
-class Splitted(Strategy):
+class SplitStrategy(Strategy):
     """A chain that ends with `split`."""
 
+    @fitting
     def unroll(self) -> Self:
         """Unroll the loop in the printed code. Legal on every split. rewrite: for k: S --> #pragma unroll for k: S"""
         return self.refine(Unroll())
 
+    @fitting
     def pipeline(self, stages: int | Any, spread: bool = False) -> Self:
         """Keep the loads directly under the split `stages - 1` iterations ahead, in `stages` buffers each.
 
@@ -356,6 +383,7 @@ class Splitted(Strategy):
         count(stages, "pipeline")
         return self.refine(Pipeline(stages, spread))
 
+    @fitting
     def sync(self) -> Self:
         """Require a block barrier last in the body of the loop.
 
@@ -363,6 +391,7 @@ class Splitted(Strategy):
         """
         return self.refine(Sync())
 
+    @fitting
     def unchecked(self, reason: str) -> Self:
         """Report races as warnings; the reason is printed in the kernel's header.
 
@@ -371,9 +400,10 @@ class Splitted(Strategy):
         return self.refine(Unchecked(reason))
 
 
-class Parted(Strategy):
+class SplitKStrategy(Strategy):
     """A chain that ends with `split_k`."""
 
+    @fitting
     def pad(self, elements: int) -> Self:
         """Add elements to the leading dimension of the partial results, instead of the swizzle that they have by default.
 
@@ -381,6 +411,7 @@ class Parted(Strategy):
         """
         return self.refine(Pad(count(elements, "pad", 0, MOST_PAD)))
 
+    @fitting
     def unchecked(self, reason: str) -> Self:
         """Report races as warnings; the reason is printed in the kernel's header.
 
@@ -389,9 +420,10 @@ class Parted(Strategy):
         return self.refine(Unchecked(reason))
 
 
-class Loaded(Strategy):
+class LoadStrategy(Strategy):
     """A chain that ends with `load`."""
 
+    @fitting
     def no_sync(self) -> Self:
         """Forbid a barrier right behind the copy.
 
@@ -400,21 +432,25 @@ class Loaded(Strategy):
         """
         return self.refine(NoSync())
 
-    def storage_layout(self, layout: MatrixLayout | ShapeStride) -> Self:
+    @fitting
+    def storage_layout(self, layout: MatrixLayout | Layout) -> Self:
         """Store the new buffer row- or column-major, or as a hierarchical `shape:stride` layout says.
 
         Legal for a layout whose shape is the buffer's. rewrite: A_sh[k][m] --> A_sh[m][k]
         """
         return self.refine(StorageLayout(layout))
 
+    @fitting
     def to_row_major(self) -> Self:
         """Store the new buffer row-major. Legal on every load. rewrite: A_sh[k][m] --> A_sh[m][k]"""
         return self.refine(StorageLayout(RowMajor))
 
+    @fitting
     def to_col_major(self) -> Self:
         """Store the new buffer column-major. Legal on every load. rewrite: A_sh[m][k] --> A_sh[k][m]"""
         return self.refine(StorageLayout(ColMajor))
 
+    @fitting
     def pad(self, elements: int) -> Self:
         """Add elements to the leading dimension of the new buffer.
 
@@ -422,6 +458,7 @@ class Loaded(Strategy):
         """
         return self.refine(Pad(count(elements, "pad", 0, MOST_PAD)))
 
+    @fitting
     def align(self, number: int) -> Self:
         """Start the new buffer at a multiple of a number of bytes.
 
@@ -429,6 +466,7 @@ class Loaded(Strategy):
         """
         return self.refine(Align(number))
 
+    @fitting
     def reuse_buffer(self) -> Self:
         """Let the new buffer share storage with earlier buffers that are dead.
 
@@ -436,6 +474,7 @@ class Loaded(Strategy):
         """
         return self.refine(ReuseBuffer())
 
+    @fitting
     def converted(self) -> Self:
         """Give the new buffer the element type of the copy's destination.
 
@@ -444,6 +483,7 @@ class Loaded(Strategy):
         """
         return self.refine(Converted())
 
+    @fitting
     def swizzle(self, swizzle: Swizzle | None = None) -> Self:
         """XOR the addresses in the new buffer; without an argument so that 16-byte pieces of eight rows lie in all banks.
 
@@ -451,6 +491,7 @@ class Loaded(Strategy):
         """
         return self.refine(SwizzleStorage(swizzle))
 
+    @fitting
     def unchecked(self, reason: str) -> Self:
         """Report races as warnings; the reason is printed in the kernel's header.
 
@@ -459,9 +500,10 @@ class Loaded(Strategy):
         return self.refine(Unchecked(reason))
 
 
-class Epiloged(Strategy):
+class EpilogStrategy(Strategy):
     """A chain that ends with `epilog`."""
 
+    @fitting
     def unchecked(self, reason: str) -> Self:
         """Report races as warnings; the reason is printed in the kernel's header.
 
@@ -490,6 +532,12 @@ def appended(origin: Verbs, step: Decomposition | Strategy, kind: type[S] = Stra
         if step.spec is not None:
             raise DecompositionError(
                 "then: the strategy to append is bound to a spec", hint="build it from MatMul, not from a spec", at=call_site()
+            )
+        if step.start not in (start, MatMul):
+            raise DecompositionError(
+                f"then: the strategy to append starts from {step.start!r}, this chain from {start!r}",
+                hint=f"a chain that starts from {step.start!r} goes where copies go: load(A, SH, ...), epilog(RF, init, store)",
+                at=call_site(),
             )
         others = tuple(attrs.evolve(one, steps=(*steps, *one.steps), start=start) for one in step.others)
         return kind((*steps, *step.steps), spec, start, others=others)
@@ -536,7 +584,13 @@ def _unrefined(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
 
 
 def _not_a_spec(got: object) -> ArgumentError:
-    return ArgumentError("a strategy is bound to a spec", got=got, legal="MatMul(M,N,K)(GL,GL,GL)(Kernel)", at=call_site())
+    return ArgumentError(
+        "a strategy is bound to a spec",
+        got=got,
+        legal="MatMul(M,N,K)(GL,GL,GL)(Kernel)",
+        at=call_site(),
+        hint="kernel = strategy(spec).compile(), and kernel(a, b) for arrays",
+    )
 
 
 def _permutation(value: Any) -> Any:
@@ -561,7 +615,7 @@ def _applied(function: Callable[[Expr], Any]) -> Any:
 
 
 def parse_permutation(text: str) -> Expr:
-    """An expression over `uid` from its text: integers, `+ - * // % & | ^ << >>` and parentheses."""
+    """An expression over `uid` from its text: integers, `+ - * // % & | ^ << >>`, masks such as `~7`, and parentheses."""
     operators: Mapping[type, Callable[[Any, Any], Any]] = {
         ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
         ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.LShift: operator.lshift,
@@ -571,11 +625,15 @@ def parse_permutation(text: str) -> Expr:
     def build(node: ast.AST) -> Any:
         if isinstance(node, ast.BinOp) and type(node.op) in operators:
             return operators[type(node.op)](build(node.left), build(node.right))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant) and as_integer(node.operand.value) is not None:
+            number = operator.index(node.operand.value)  # type: ignore[arg-type]
+            if isinstance(node.op, (ast.USub, ast.Invert)):
+                return as_expr(-number if isinstance(node.op, ast.USub) else ~number)
         if isinstance(node, ast.Name) and node.id == "uid":
             return UID
         if isinstance(node, ast.Constant) and as_integer(node.value) is not None:
             return as_expr(node.value)
-        raise ArgumentError(f"swizzle({text[:60]!r}): cannot be read", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site())
+        raise ArgumentError(f"swizzle({text[:60]!r}): cannot be read", legal="uid, integers, + - * // % & | ^ << >> ~7 ( )", at=call_site())
 
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise ArgumentError(f"swizzle: no text of at most {MOST_TEXT} characters", got=str(text)[:80], at=call_site())
@@ -585,11 +643,11 @@ def parse_permutation(text: str) -> Expr:
         raise error.located(at=call_site()) from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ArgumentError(
-            f"swizzle({text[:60]!r}): no expression", legal="uid, integers, + - * // % & | ^ << >> ( )", at=call_site()
+            f"swizzle({text[:60]!r}): no expression", legal="uid, integers, + - * // % & | ^ << >> ~7 ( )", at=call_site()
         ) from None
 
 
 __all__ = [
-    "Cursor", "Derived", "Epiloged", "Loaded", "Parted", "Split", "Splitted", "Strategy", "Tile", "Tiled", "Tunable", "appended",
-    "parse_permutation",
+    "Cursor", "Derived", "EpilogStrategy", "LoadStrategy", "Split", "SplitKStrategy", "SplitStrategy", "Strategy", "Tile", "TileStrategy",
+    "Tunable", "appended", "parse_permutation",
 ]  # fmt: skip

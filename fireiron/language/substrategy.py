@@ -7,7 +7,7 @@ from typing import Any
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.language.dividing import divide
-from fireiron.language.tree import Context, Decomposition
+from fireiron.language.tree import Decomposition, Draft
 from fireiron.spec import Spec, Starter
 from fireiron.values.expr import ZERO, Expr
 from fireiron.values.machine import Block, Kernel, Level, Memory, Thread
@@ -18,10 +18,10 @@ def default_copy(order: MatrixLayout = RowMajor) -> tuple[Decomposition, ...]:
     """The copy, or other work on elements, that is always right: one element a thread, neighbours along `order`, threads in turns."""
     from fireiron.decomp.done import Done
     from fireiron.decomp.tile import Tile
-    from fireiron.refine.layout import Layout
+    from fireiron.refine.layout import DealOrder
     from fireiron.refine.to import To
 
-    refinements = (To(Thread),) if order == RowMajor else (To(Thread), Layout(order))
+    refinements = (To(Thread),) if order == RowMajor else (To(Thread), DealOrder(order))
     return (Tile((1, 1), refinements=refinements), Done())
 
 
@@ -84,10 +84,10 @@ def fits(spec: Spec, dim: str, size: int) -> bool:
     return True
 
 
-def copies_of(memory: Memory, spec: Spec, context: Context) -> tuple[int, Expr]:
+def copies_of(memory: Memory, spec: Spec, draft: Draft) -> tuple[int, Expr]:
     """How many units own a copy of a buffer at this level, and this thread's copy."""
     if memory.private or spec.level in (Block, Kernel):
         return 1, ZERO
-    if context.threads is None:
+    if draft.workers is None:
         return 1, ZERO
-    return context.units(spec.level, Block), context.unit(spec.level, Block)
+    return draft.units(spec.level, Block), draft.unit(spec.level, Block)

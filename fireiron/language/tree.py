@@ -6,18 +6,24 @@ A decomposition is one pure function, `expand(spec, context)`: the children are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import DecompositionError, FireironError, IncompleteError, call_site
-from fireiron.ir import Access, Buffer, Exec, Hole, Kernel, Stmt, execs
+from fireiron.errors import DecompositionError, FireironError, IncompleteError, call_site, shown
+from fireiron.ir import Access, Buffer, Commit, Exec, For, Hole, Kernel, Let, Stmt, Wait, execs, filled, statements
+from fireiron.ir.text import Item, Printer
 from fireiron.spec import Spec
 from fireiron.values.expr import ONE, TRUE, Const, Expr, Var, all_of
 from fireiron.values.machine import Architecture, Block
 from fireiron.values.tensor import View
 from fireiron.values.units import count_in, unit_in
+
+MOST_STEPS = 100
+"""The most steps one below the other, those of copies counted with the steps around them: some ten do, and each is a level of the tree
+and perhaps of loops, through which every pass goes down."""
 
 
 @attrs.frozen
@@ -41,6 +47,10 @@ class Refinement:
     def __str__(self) -> str:
         return f"refine({self!r})"
 
+    def label(self) -> str:
+        """The refinement as it is written in a chain: Python that evaluates. Those of this package have methods, others have `refine`."""
+        return str(self) if type(self).__module__.partition(".")[0] == __name__.partition(".")[0] else f"refine({self!r})"
+
 
 @attrs.frozen
 class Child:
@@ -58,12 +68,62 @@ class Child:
 
 
 @attrs.frozen
+class Named:
+    """A named value: depends on block, thread and sizes only, at most `high` in the threads that take part.
+
+    A part of the tree with a `prefix` has names of its own.
+    """
+
+    value: Expr
+    high: int
+    prefix: str = ""
+
+
+@attrs.frozen
 class Expansion:
-    """What a decomposition does to a spec: children, the program around them, and conditions the launcher must check."""
+    """What a decomposition does to a spec: children, the program around them, and conditions the launcher must check.
+
+    The other fields are what the step adds to the whole kernel. `names` are those that it made, of loops, buffers and
+    values; `lets` its named values; `grid` the number of blocks, where it deals tiles to them; `part` the number of a
+    block's part of k, for the step behind that knows the grid; `zeroed` the operands that are zero before the launch;
+    `resident` the blocks that a multiprocessor shall hold; `unchecked` why races are reported as warnings.
+    """
 
     children: tuple[Child, ...]
     program: tuple[Stmt, ...]
     facts: tuple[tuple[str, Expr], ...] = ()
+    names: tuple[str, ...] = attrs.field(default=(), kw_only=True)
+    lets: tuple[tuple[Named, Var], ...] = attrs.field(default=(), kw_only=True)
+    grid: Expr | None = attrs.field(default=None, kw_only=True)
+    part: Var | None = attrs.field(default=None, kw_only=True)
+    zeroed: tuple[str, ...] = attrs.field(default=(), kw_only=True)
+    resident: int = attrs.field(default=0, kw_only=True)
+    unchecked: tuple[str, ...] = attrs.field(default=(), kw_only=True)
+
+    def child(self, name: str) -> Child:
+        """A child by name."""
+        for one in self.children:
+            if one.name == name:
+                return one
+        raise DecompositionError(f"no child {name!r} here", legal=[one.name for one in self.children])
+
+    def followed(self, name: str, inner: Expansion) -> Expansion:
+        """Two steps as one: this one, whose child `name` the step behind it expanded to `inner`."""
+        outer = self.child(name)
+        children = tuple(attrs.evolve(one, active=all_of((outer.active, one.active))) for one in inner.children)
+        others = tuple(one for one in self.children if one is not outer)
+        return Expansion(
+            (*others, *children),
+            filled(self.program, {name: inner.program, **{one.name: (Hole(one.name),) for one in others}}),
+            (*self.facts, *inner.facts),
+            names=(*self.names, *inner.names),
+            lets=(*self.lets, *inner.lets),
+            grid=self.grid if inner.grid is None else inner.grid,
+            part=self.part if inner.part is None else inner.part,
+            zeroed=(*self.zeroed, *inner.zeroed),
+            resident=inner.resident or self.resident,
+            unchecked=(*self.unchecked, *inner.unchecked),
+        )
 
 
 def _undefined(extension: object, method: str) -> DecompositionError:
@@ -77,6 +137,14 @@ def _check_refinements(step: Decomposition, _field: Any, value: object) -> None:
     for one in value:
         if step.verb not in one.applies_to:
             raise DecompositionError(f"{type(one).__name__} does not refine {step.verb}", legal=one.applies_to, at=call_site())
+        kind = type(one)
+        if kind.plan is Refinement.plan and kind.rewrite is Refinement.rewrite:
+            raise DecompositionError(
+                f"{kind.__name__} overrides neither plan nor rewrite: it changes nothing",
+                got=[name for name in vars(kind) if inspect.isfunction(vars(kind)[name]) and not name.startswith("__")] or "no method",
+                hint="def plan(self, plan) or def rewrite(self, expansion, context); see CONTRIBUTING",
+                at=call_site(),
+            )
 
 
 def _refinement_order(refinement: Refinement) -> tuple[bool, str]:
@@ -88,7 +156,8 @@ def _refinement_order(refinement: Refinement) -> tuple[bool, str]:
 class Decomposition:
     """A step of a strategy.
 
-    Subclass it (a frozen attrs class) and define `expand`. `refinements` hold at most one of each kind, in a canonical
+    Subclass it (a frozen attrs class) and define `expand`, a pure function: names are made in a draft of the context, and
+    reach the tree as fields of the `Expansion`. `refinements` hold at most one of each kind, in a canonical
     order, so that refinements chain in any order to equal values. `origin` is the line of the strategy.
     """
 
@@ -99,7 +168,7 @@ class Decomposition:
     def refined(self, refinement: Refinement) -> Decomposition:
         """The same step with a refinement, which replaces one of its kind."""
         if not isinstance(refinement, Refinement):
-            raise DecompositionError(f"refine({refinement!r}): not a refinement", at=call_site())
+            raise DecompositionError(f"refine({shown(refinement)}): not a refinement", at=call_site())
         if self.verb not in refinement.applies_to:
             raise DecompositionError(
                 f"{type(refinement).__name__} does not refine {self.verb}",
@@ -134,7 +203,7 @@ class Decomposition:
     def label(self) -> str:
         """The step as it is written in a chain: Python that evaluates, refinements included."""
         plain = attrs.evolve(self, refinements=())
-        return f"then({plain!r})" + "".join(f".{refinement}" for refinement in self.refinements)
+        return f"then({plain!r})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def summary(self) -> str:
         """The step for listings; long texts left out."""
@@ -160,6 +229,12 @@ class Executable:
     handles_edges: ClassVar[bool] = False
     """Whether its text tests each of several elements against the tensor's end by itself."""
 
+    tests_edges: ClassVar[bool] = False
+    """Whether its text is told how many elements of each operand lie inside the tensors, and tests them itself."""
+
+    packs: ClassVar[bool] = False
+    """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
+
     headers: ClassVar[tuple[str, ...]] = ()
     """The CUDA headers that its text needs, beside those of the element types."""
 
@@ -177,16 +252,20 @@ class Executable:
         """The spec it performs, as text for listings."""
         return ""
 
-    def emit(self, spec: Spec, context: Context) -> tuple[Stmt, ...]:
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         """The statements for a matching spec: one `Exec` on the operands' views."""
-        return (execution(self, spec, context),)
+        return (execution(self, spec, draft),)
 
     def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
         """The declaration of a buffer in fragments, which only instructions like this one touch."""
         raise _undefined(self, "declaration(self, kernel, buffer)")
 
-    def cuda(self, printer: Any, statement: Exec) -> list[str]:
-        """Lines of CUDA C++ for one `Exec`."""
+    def completion_text(self, printer: Printer, statement: Commit | Wait) -> list[Item]:
+        """The CUDA C++ for a commit of its asynchronous statements, or a wait for them."""
+        raise _undefined(self, "completion_text(self, printer, statement)")
+
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        """The CUDA C++ for one `Exec`: lines, and blocks of them (see `fireiron.ir.text`)."""
         raise _undefined(self, "cuda(self, printer, statement)")
 
 
@@ -222,72 +301,148 @@ def execution(executable: Executable, spec: Spec, context: Context) -> Exec:
 # ---------------------------------------------------------------------------------------------- context
 
 
-class Names:
-    """Unique names, in order of request; equal definitions share one name."""
+@attrs.frozen
+class Whole:
+    """What the steps of a tree have made for the whole kernel so far; the fields are those of `Expansion`, gathered.
 
-    def __init__(self, taken: set[str]) -> None:
-        self.taken = taken
-        self.lets: dict[tuple[Expr, int, str], Var] = {}
-        self.grid: Expr | None = None
-        self.unchecked: list[str] = []
-        self.part: Var | None = None
-        self.zeroed: list[str] = []
-        self.resident = 0
+    `taken` are the names that no step may make again, those of sizes and operands included.
+    """
 
-    def fresh(self, wanted: str) -> str:
-        """The wanted name, with a number if it is taken."""
-        name, number = wanted, 1
-        while name in self.taken:
-            number += 1
-            name = f"{wanted}{number}"
-        self.taken.add(name)
-        return name
+    taken: frozenset[str] = frozenset()
+    lets: Mapping[Named, Var] = attrs.field(factory=dict)
+    grid: Expr | None = None
+    part: Var | None = None
+    zeroed: tuple[str, ...] = ()
+    resident: int = 0
+    unchecked: tuple[str, ...] = ()
+
+    def after(self, expansion: Expansion) -> Whole:
+        """The same behind one more step."""
+        return Whole(
+            self.taken.union(expansion.names),
+            {**self.lets, **dict(expansion.lets)} if expansion.lets else self.lets,
+            self.grid if expansion.grid is None else expansion.grid,
+            self.part if expansion.part is None else expansion.part,
+            (*self.zeroed, *expansion.zeroed),
+            expansion.resident or self.resident,
+            (*self.unchecked, *expansion.unchecked),
+        )
+
+    @property
+    def definitions(self) -> dict[Var, Expr]:
+        """The named values by name, each behind those that it is made of."""
+        return {var: named.value for named, var in self.lets.items()}
+
+
+def _in_a_draft(what: str) -> DecompositionError:
+    return DecompositionError(
+        f"{what}: names are made in a draft of the context",
+        hint="draft = context.draft(), then draft.fresh(...), loop_over(.., draft, ..) and return draft.expansion(children, program)",
+    )
 
 
 @attrs.frozen
 class Context:
-    """What an expansion may know: the target, the threads of a block, where in the tree it stands.
+    """What an expansion may know: the target, the threads of a block, where in the tree it stands. It never changes.
 
-    `threads` is None while they are still being counted. `block` and `thread` are the variables of the block's and the
-    thread's number; `prefix` starts the names of variables; `active` is the condition under which a thread takes part.
-    `held` are the lane maps by which instructions of the main chain hold tensors in registers, by tensor name; `unfinished`
-    says that the main chain has open leaves, so that more may come.
+    `workers` are the threads of a block to which tiles are dealt, None while they are still being counted. `block` and
+    `thread` are the variables of the block's and the thread's number; `prefix` starts the names of variables; `active` is
+    the condition under which a thread takes part. `held` are the lane maps by which instructions of the main chain hold
+    tensors in registers, by tensor name; `unfinished` says that the main chain has open leaves, so that more may come.
+    `whole` is what the steps before have made for the whole kernel.
     """
 
     architecture: Architecture
     instructions: tuple[Executable, ...]
-    names: Names
     block: Var
     thread: Var
-    threads: int | None = None
+    workers: int | None = None
     path: tuple[str, ...] = ()
     prefix: str = ""
     active: Expr = TRUE
     origin: str | None = None
     held: Mapping[str, Any] = attrs.field(factory=dict)
     unfinished: bool = False
+    whole: Whole = attrs.field(factory=Whole)
+
+    def draft(self) -> Draft:
+        """The context, to make names in: for one expansion."""
+        return Draft(*(getattr(self, field.name) for field in attrs.fields(Context)))
+
+    def after(self, expansion: Expansion) -> Context:
+        """The context behind a step: what it made for the whole kernel is there."""
+        return attrs.evolve(self, whole=self.whole.after(expansion))
 
     def fresh(self, wanted: str) -> str:
-        """A unique name that starts with the prefix of this part of the tree."""
-        return self.names.fresh(self.prefix + wanted)
+        """A new name; see `Draft`."""
+        raise _in_a_draft(f"fresh({wanted!r})")
+
+    def let(self, wanted: str, value: Expr, high: int | None = None) -> Expr:
+        """A named value; see `Draft`."""
+        raise _in_a_draft(f"let({wanted!r}, {value})")
+
+    def unit(self, level: Any, parent: Any) -> Expr:
+        """The number of a unit, by name; see `Draft`."""
+        raise _in_a_draft(f"unit({level}, {parent})")
+
+    def units(self, level: Any, parent: Any) -> int:
+        """How many units of `level` a unit of `parent` has."""
+        return count_in(level, parent, self.workers)
+
+    def enter(self, child: Child) -> Context:
+        """The context of a child."""
+        prefix = child.prefix if child.prefix.startswith(self.prefix) else self.prefix + child.prefix
+        return attrs.evolve(self, path=(*self.path, child.name), prefix=prefix or self.prefix, active=all_of((self.active, child.active)))
+
+
+@attrs.frozen(eq=False)
+class Draft(Context):
+    """A context in which one expansion makes its names; they reach the tree as fields of its `expansion`, and by nothing else.
+
+    Names come in order of request, so that the same expansion always makes the same; equal values share one name.
+    """
+
+    _names: dict[str, None] = attrs.field(factory=dict)
+    _lets: dict[Named, Var] = attrs.field(factory=dict)
+
+    def expansion(self, children: tuple[Child, ...], program: tuple[Stmt, ...], **more: Any) -> Expansion:
+        """What the step does to its spec, with the names that it made; `more` are further fields of `Expansion`."""
+        return Expansion(children, program, names=tuple(self._names), lets=tuple(self._lets.items()), **more)
+
+    def fresh(self, wanted: str) -> str:
+        """A name that starts with the prefix of this part of the tree, with a number if it is taken."""
+        return self._unused(self.prefix + wanted)
+
+    def _unused(self, wanted: str) -> str:
+        name, number = wanted, 1
+        while name in self.whole.taken or name in self._names:
+            number += 1
+            name = f"{wanted}{number}"
+        self._names[name] = None
+        return name
+
+    def define(self, var: Var, value: Expr) -> None:
+        """Say the value of a name that a step before this one made."""
+        self._lets[Named(value, var.high)] = var
 
     def let(self, wanted: str, value: Expr, high: int | None = None) -> Expr:
         """A name for a value that depends on block, thread and sizes only; the value itself where a name says no more.
 
         `high` narrows its range for threads that take part.
         """
-        known = {self.block.name, self.thread.name, *(var.name for var in self.names.lets.values())}
         if isinstance(value, Const) or (isinstance(value, Var) and (high is None or high >= value.high)):
             return value
+        known = {self.block.name, self.thread.name, *(var.name for lets in (self.whole.lets, self._lets) for var in lets.values())}
         if any(var.name not in known and not var.parameter for var in value.variables()):
             return value
         top = value.high if high is None else min(high, value.high)
-        for prefix in ("", self.prefix):
-            if (value, top, prefix) in self.names.lets:
-                return self.names.lets[(value, top, prefix)]
-        prefix = self.prefix if self.prefix and wanted.startswith(self.prefix) else ""
-        var = Var(self.names.fresh(wanted), max(value.low, 0), top)
-        self.names.lets[(value, top, prefix)] = var
+        for named in (Named(value, top), Named(value, top, self.prefix)):
+            for lets in (self.whole.lets, self._lets):
+                if named in lets:
+                    return lets[named]
+        own = self.prefix if self.prefix and wanted.startswith(self.prefix) else ""
+        var = Var(self._unused(wanted), max(value.low, 0), top)
+        self._lets[Named(value, top, own)] = var
         return var
 
     def unit(self, level: Any, parent: Any) -> Expr:
@@ -298,15 +453,6 @@ class Context:
         elif level.threads == 1:
             name = f"{parent.label}_thread"
         return self.let(name, unit_in(level, parent, self.thread))
-
-    def units(self, level: Any, parent: Any) -> int:
-        """How many units of `level` a unit of `parent` has."""
-        return count_in(level, parent, self.threads)
-
-    def enter(self, child: Child) -> Context:
-        """The context of a child."""
-        prefix = child.prefix if child.prefix.startswith(self.prefix) else self.prefix + child.prefix
-        return attrs.evolve(self, path=(*self.path, child.name), prefix=prefix or self.prefix, active=all_of((self.active, child.active)))
 
 
 # ---------------------------------------------------------------------------------------------- nodes
@@ -358,25 +504,66 @@ def _main(node: Node) -> int:
     return names.index("body") if "body" in names else len(names) - 1
 
 
-def grow(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> Node:
-    """The tree of a spec under a chain of steps; the main chain grows first, so that it has the plain names."""
+def grow(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tuple[Node, Whole]:
+    """The tree of a spec under a chain of steps, and what its steps made for the whole kernel.
+
+    The main chain grows first, so that it has the plain names.
+    """
     if not steps:
-        return Node(spec, None, (Hole("open"),))
+        return Node(spec, None, (Hole("open"),)), context.whole
     step, rest = steps[0], steps[1:]
+    _require_shallow(spec, step, context)
     here = attrs.evolve(context, origin=step.origin or context.origin)
-    try:
-        expansion = step.expand(spec, here)
-        for refinement in step.refinements:
-            expansion = refinement.rewrite(expansion, here)
-    except FireironError as error:
-        raise error.located(within=f"{spec} / {step.label()}", at=here.origin) from None
+    expansion = expanded(step, spec, here)
+    here = here.after(expansion)
     grown: dict[str, Node] = {}
     for child in sorted(expansion.children, key=lambda one: one.steps is not None):
-        grown[child.name] = grow(child.spec, rest if child.steps is None else child.steps, here.enter(child))
+        grown[child.name], whole = grow(child.spec, rest if child.steps is None else child.steps, here.enter(child))
         unfinished = here.unfinished or (child.steps is None and not grown[child.name].complete)
-        here = attrs.evolve(here, held={**held_by(grown[child.name]), **here.held}, unfinished=unfinished)
+        here = attrs.evolve(here, held={**held_by(grown[child.name]), **here.held}, unfinished=unfinished, whole=whole)
     children = tuple((child.name, grown[child.name]) for child in expansion.children)
-    return Node(spec, step, expansion.program, children, expansion.facts)
+    return Node(spec, step, expansion.program, children, expansion.facts), here.whole
+
+
+def _require_shallow(spec: Spec, step: Decomposition, context: Context) -> None:
+    if len(context.path) >= MOST_STEPS:
+        raise DecompositionError(
+            f"a chain of more than {MOST_STEPS} steps", within=f"{spec} / {step.label()}", at=step.origin, legal=f"at most {MOST_STEPS}"
+        )
+
+
+def expanded(step: Decomposition, spec: Spec, context: Context) -> Expansion:
+    """What a step and its refinements do to a spec; refused where they do not keep to the contract of `Expansion`."""
+    try:
+        expansion = _checked(step.expand(spec, context), step, "expand", spec)
+        for refinement in step.refinements:
+            expansion = _checked(refinement.rewrite(expansion, context), refinement, "rewrite", spec)
+    except FireironError as error:
+        raise error.located(within=f"{spec} / {step.label()}", at=context.origin) from None
+    return expansion
+
+
+def _checked(expansion: Expansion, extension: Decomposition | Refinement, method: str, spec: Spec) -> Expansion:
+    """The expansion, if its children have holes, and the names that it binds are those it says."""
+    what = f"{type(extension).__name__}.{method}"
+    if not isinstance(expansion, Expansion):
+        raise DecompositionError(f"{what} must return an Expansion", got=expansion, hint="return Expansion(children, program)")
+    names = [child.name for child in expansion.children]
+    inside = tuple(statements(expansion.program))
+    holes = [statement.child for statement in inside if isinstance(statement, Hole)]
+    if sorted(holes) != sorted(set(names)) and not (not names and holes == ["open"]):
+        raise DecompositionError(f"{what}: the holes of its program are not its children", got=holes or "none", legal=names or "none")
+    if len(set(names)) != len(names):
+        raise DecompositionError(f"{what}: two children share a name", got=names)
+    made = {statement.var.name for statement in inside if isinstance(statement, (For, Let))}
+    made |= {view.tensor.name for child in expansion.children for view in child.spec.operands.values()}
+    unsaid = made - {view.tensor.name for view in spec.operands.values()} - set(expansion.names)
+    if unsaid:
+        raise DecompositionError(
+            f"{what}: it makes the names {', '.join(sorted(unsaid))}, which its Expansion does not say",
+            hint="draft = context.draft(), names by draft.fresh(...), and return draft.expansion(children, program)",
+        )
+    return expansion
 
 
 def held_by(node: Node) -> dict[str, Any]:
@@ -389,19 +576,21 @@ def held_by(node: Node) -> dict[str, Any]:
     return found
 
 
-def count_threads(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> int | None:
-    """The threads of a block: what the first step of the body that deals tiles to groups of threads needs."""
+def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> int | None:
+    """The threads of a block to which tiles are dealt: what the first step of the body that deals them to groups of threads needs."""
     if not steps:
         return None
     step, rest = steps[0], steps[1:]
+    _require_shallow(spec, step, context)
     try:
         needed = step.threads(spec, context)
         if needed is not None:
             return needed
-        expansion = step.expand(spec, attrs.evolve(context, origin=step.origin or context.origin))
+        expansion = _checked(step.expand(spec, attrs.evolve(context, origin=step.origin or context.origin)), step, "expand", spec)
     except FireironError as error:
         raise error.located(within=f"{spec} / {step.label()}", at=step.origin) from None
-    counts = [count_threads(child.spec, rest, context) for child in expansion.children if child.steps is None]
+    behind = context.after(expansion)
+    counts = [count_workers(child.spec, rest, behind.enter(child)) for child in expansion.children if child.steps is None]
     found = [count for count in counts if count is not None]
     return max(found) if found else None
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.errors import ArgumentError, DecompositionError, call_site, shown
 from fireiron.values.machine import as_integer
 
 T = TypeVar("T")
@@ -60,10 +60,10 @@ class _Arithmetic:
         return Derived("%", other, self)
 
     def __truediv__(self, other: Any) -> Derived:
-        raise ArgumentError(f"{self!r} / {other!r}: sizes are integers", hint=f"{self!r} // {other!r}", at=call_site())
+        raise ArgumentError(f"{self!r} / {shown(other)}: sizes are integers", hint=f"{self!r} // {shown(other)}", at=call_site())
 
     def __rtruediv__(self, other: Any) -> Derived:
-        raise ArgumentError(f"{other!r} / {self!r}: sizes are integers", hint=f"{other!r} // {self!r}", at=call_site())
+        raise ArgumentError(f"{shown(other)} / {self!r}: sizes are integers", hint=f"{shown(other)} // {self!r}", at=call_site())
 
     def _unordered(self, other: Any) -> bool:
         raise ArgumentError(

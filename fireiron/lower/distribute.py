@@ -13,10 +13,10 @@ import attrs
 import numpy as np
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs
-from fireiron.lower.footprint import Array, active_mask, evaluate, grid_of, needed_variables
+from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs, rewritten, statements
+from fireiron.lower.footprint import Array, active_mask, addresses, grid_of, needed_variables, require_few
 from fireiron.spec import InitSpec
-from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, constant
+from fireiron.values.expr import FALSE, ONE, TRUE, Expr, Var, as_expr, compiled, constant
 from fireiron.values.tensor import MatrixLayout, Storage, StorageMode
 
 Use = tuple[Exec, tuple[For, ...], Access]
@@ -52,10 +52,10 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
     owners = [use for use in owners if not use[0].collective]
     if not owners or not any(mode.unit for _, _, access in uses for dim in access.dealt for mode in dim):
         return result
-    _check_owners(kernel, result, owners)
+    owned = _Owned(kernel, result, owners)
     for use in uses:
-        if use not in owners:
-            _check_other(kernel, result, owners, use, own)
+        if not any(use is owner for owner in owners):
+            _check_other(kernel, owned, use, own)
     return result
 
 
@@ -112,72 +112,113 @@ def _place_in_storage(buffer: Buffer) -> tuple[int, ...]:
 # ---------------------------------------------------------------------------------------------- proof by enumeration
 
 
-def holdings(kernel: Kernel, buffer: Buffer, uses: Iterable[Use]) -> tuple[Array, Array, Array]:
-    """Threads, registers and elements (a number for each coordinate) that statements touch, all combinations."""
-    threads, registers, elements = [], [], []
-    for statement, loops, access in uses:
-        grid = grid_of(kernel, loops, needed_variables(kernel, statement, access))
-        mask = active_mask(statement, grid, kernel)
-        thread = np.broadcast_to(np.arange(kernel.threads), grid.shape)[mask]
-        for offset in access.elements():
-            coordinates = access.coordinates(offset)
-            number = np.zeros(grid.shape, dtype=np.int64)
-            inside = mask
-            for coordinate, size in zip(coordinates, buffer.tensor.shape, strict=True):
-                value = evaluate(coordinate, grid)
-                extent = constant(size) or 1
-                inside = inside & (value < extent)
-                number = number * extent + value
-            register = evaluate(buffer.storage.address(coordinates), grid) if buffer.storage.dims else number
-            keep = inside[mask]
-            threads.append(thread[keep])
-            registers.append(register[mask][keep])
-            elements.append(number[mask][keep])
-    return np.concatenate(threads), np.concatenate(registers), np.concatenate(elements)
+@attrs.frozen(eq=False)
+class Holdings:
+    """Who touches what: one entry for each thread, value of the loops and element of an access, flat arrays of equal length.
+
+    `elements` number the coordinates of the buffer, the last dimension fastest.
+    """
+
+    threads: Array
+    registers: Array
+    elements: Array
 
 
-def _check_owners(kernel: Kernel, buffer: Buffer, owners: list[Use]) -> None:
-    """In every thread, one register for one element."""
-    threads, registers, elements = holdings(kernel, buffer, owners)
-    if registers.size and (registers.min() < 0 or registers.max() >= (constant(buffer.elements) or 0)):
-        raise _refused(buffer, owners[0], "its coordinates do not give register numbers")
-    order = np.lexsort((elements, registers, threads))
-    threads, registers, elements = threads[order], registers[order], elements[order]
-    same = (threads[1:] == threads[:-1]) & (registers[1:] == registers[:-1]) & (elements[1:] != elements[:-1])
-    if same.any():
+def holdings(kernel: Kernel, buffer: Buffer, uses: Iterable[Use]) -> Holdings:
+    """What statements touch of a buffer, where their conditions hold and inside the buffer."""
+    parts = [_holdings(kernel, buffer, use) for use in uses]
+    return Holdings(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _holdings(kernel: Kernel, buffer: Buffer, use: Use) -> tuple[Array, Array, Array]:
+    statement, loops, access = use
+    grid = grid_of(kernel, loops, needed_variables(kernel, statement, access))
+    require_few(math.prod(grid.shape) * len(access.elements()), loops)
+    inside: Array = True if statement.active == TRUE else active_mask(statement, grid)[..., None]
+    steps = np.array(access.elements()).T
+    shape = (*grid.shape, steps.shape[1])
+    coordinates = []
+    number: Array = 0
+    for base, step, reach, size in zip(access.base, steps, access.reach, buffer.tensor.shape, strict=True):
+        coordinate = np.asarray(compiled(base)(grid.environment))[..., None] + step  # along the axes that matter to this dimension only
+        extent = constant(size) or 1
+        if base.high + reach >= extent:
+            inside = inside & (coordinate < extent)
+        number = number * extent + coordinate
+        coordinates.append(coordinate)
+    registers = addresses(buffer.storage, coordinates) if buffer.storage.dims else number
+    threads = np.arange(kernel.workers)[:, None]
+    columns = tuple(np.broadcast_to(column, shape) for column in (threads, registers, number))
+    if np.all(inside):
+        return columns[0].ravel(), columns[1].ravel(), columns[2].ravel()
+    inside = np.broadcast_to(inside, shape)
+    return columns[0][inside], columns[1][inside], columns[2][inside]
+
+
+class _Owned:
+    """The element in each register of each thread; a scatter table, because sorting all entries would take longer."""
+
+    def __init__(self, kernel: Kernel, buffer: Buffer, owners: list[Use]) -> None:
+        self.buffer = buffer
+        self.slots = constant(buffer.elements) or 0
+        self.owners = owners
+        held = holdings(kernel, buffer, owners)
+        if held.registers.size and (held.registers.min() < 0 or held.registers.max() >= self.slots):
+            raise _refused(buffer, owners[0], "its coordinates do not give register numbers")
+        places = held.threads * self.slots + held.registers
+        self.table = np.full(kernel.workers * self.slots, -1)
+        self.table[places] = held.elements
+        if (self.table[places] != held.elements).any():
+            raise self._two_in_one(held)
+
+    def _two_in_one(self, held: Holdings) -> DecompositionError:
+        """The error of a thread that would keep two elements in one register; the first such register."""
+        order = np.lexsort((held.elements, held.registers, held.threads))
+        threads, registers, elements = held.threads[order], held.registers[order], held.elements[order]
+        same = (threads[1:] == threads[:-1]) & (registers[1:] == registers[:-1]) & (elements[1:] != elements[:-1])
         where = int(np.flatnonzero(same)[0])
-        first, second = (_coordinate(buffer, int(elements[where + shift])) for shift in (0, 1))
-        raise _refused(
-            buffer, owners[0], f"thread {threads[where]} would keep elements {first} and {second} in register {registers[where]}"
-        )
+        first, second = (_coordinate(self.buffer, int(elements[where + shift])) for shift in (0, 1))
+        problem = f"thread {threads[where]} would keep elements {first} and {second} in register {registers[where]}"
+        return _refused(self.buffer, self.owners[0], problem)
+
+    @property
+    def threads(self) -> Array:
+        """The threads that hold something."""
+        return np.flatnonzero((self.table.reshape(-1, self.slots) >= 0).any(axis=1))
+
+    def missing(self, asked: Holdings, write: bool) -> tuple[Array, Array]:
+        """Threads and elements that a read finds in no register of its own number, or that a write does not reach."""
+        known = (asked.registers >= 0) & (asked.registers < self.slots)
+        places = asked.threads * self.slots + np.where(known, asked.registers, 0)
+        right = known & (self.table[places] == asked.elements)
+        if not write:
+            return asked.threads[~right], asked.elements[~right]
+        reached = self.table < 0
+        reached[places[right]] = True
+        places = np.flatnonzero(~reached)
+        return places // self.slots, self.table[places]
+
+    def holders(self, element: int) -> list[int]:
+        """The threads that hold an element."""
+        return sorted(set((np.flatnonzero(self.table == element) // self.slots).tolist()))
 
 
-def _check_other(kernel: Kernel, buffer: Buffer, owners: list[Use], use: Use, own: dict[tuple[int, str], Storage]) -> None:
+def _check_other(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, str], Storage]) -> None:
     """A path that does not own touches, in each thread, elements that this thread holds, under the same numbers."""
-    threads, registers, elements = holdings(kernel, buffer, [use])
-    held_threads, held_registers, held_elements = holdings(kernel, buffer, owners)
-    count = math.prod(constant(size) or 1 for size in buffer.tensor.shape)
-    slots = int(constant(buffer.elements) or 1) + 1
-    held = np.unique((held_threads * count + held_elements) * slots + held_registers)
-    asked = np.unique((threads * count + elements) * slots + np.clip(registers, 0, slots - 1))
     statement, _, access = use
-    if access.write:
-        missing = np.setdiff1d(held, asked)
-        ok = missing.size == 0
-    else:
-        missing = np.setdiff1d(asked, held)
-        ok = missing.size == 0
-    if ok:
+    buffer = owned.buffer
+    threads, elements = owned.missing(holdings(kernel, buffer, [use]), access.write)
+    if not threads.size:
         return
-    if isinstance(statement.spec, InitSpec) and _covers_with_own_modes(kernel, buffer, use, held_threads, own):
+    if isinstance(statement.spec, InitSpec) and _covers_with_own_modes(kernel, owned, use, own):
         return
-    thread, element = divmod(int(missing[0]) // slots, count)
-    holders = sorted(set(held_threads[held_elements == element].tolist()))
+    thread, element = min(zip(threads.tolist(), elements.tolist(), strict=True))
     place = _coordinate(buffer, element)
     if access.write:
         problem = f"thread {thread} needs element {place} in its registers, and {statement.spec} does not write it there"
     else:
-        problem = f"{statement.spec} reads element {place} in thread {thread}, the compute path keeps it in thread {_listed(holders)}"
+        held = _listed(owned.holders(element))
+        problem = f"{statement.spec} reads element {place} in thread {thread}, the compute path keeps it in thread {held}"
     raise DecompositionError(
         f"{buffer.name}: this path deals elements to threads otherwise than the compute path: {problem}",
         within=f"{statement.instruction.name} {statement.spec}",
@@ -186,34 +227,35 @@ def _check_other(kernel: Kernel, buffer: Buffer, owners: list[Use], use: Use, ow
     )
 
 
-def _covers_with_own_modes(kernel: Kernel, buffer: Buffer, use: Use, holders: Array, own: dict[tuple[int, str], Storage]) -> bool:
+def _covers_with_own_modes(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, str], Storage]) -> bool:
     """A uniform init may number the registers by its own modes, if each holding thread thereby sets all of them (T006)."""
     statement, _, access = use
+    buffer = owned.buffer
     storage = register_storage(buffer, access, statement)
     if not any(mode.unit for dim in access.dealt for mode in dim):
         storage = buffer.tensor.storage()
     if storage.extent != buffer.elements:
         return False
-    threads, registers, _ = holdings(kernel, attrs.evolve(buffer, storage=storage), [use])
-    count = constant(buffer.elements) or 1
-    reached = np.unique(threads * count + registers)
-    wanted = (np.unique(holders)[:, None] * count + np.arange(count)).ravel()
-    if np.setdiff1d(wanted, reached).size:
+    asked = holdings(kernel, attrs.evolve(buffer, storage=storage), [use])
+    reached = np.zeros((kernel.workers, owned.slots), dtype=bool)
+    reached[asked.threads, asked.registers] = True
+    if not reached[owned.threads].all():
         return False
     own[(id(statement), access.buffer)] = storage
     return True
 
 
-def _with_own_modes(body: tuple[Stmt, ...], own: dict[tuple[int, str], Storage], loops: frozenset[Var] = frozenset()) -> tuple[Stmt, ...]:
-    result: list[Stmt] = []
-    for statement in body:
-        if isinstance(statement, For):
-            statement = attrs.evolve(statement, body=_with_own_modes(statement.body, own, loops | {statement.var}))
-        elif isinstance(statement, Exec):
-            accesses = tuple(_renumbered(access, own.get((id(statement), access.buffer)), loops) for access in statement.accesses)
-            statement = attrs.evolve(statement, accesses=accesses)
-        result.append(statement)
-    return tuple(result)
+def _with_own_modes(body: tuple[Stmt, ...], own: dict[tuple[int, str], Storage]) -> tuple[Stmt, ...]:
+    """The program where uniform inits that number registers by their own modes do so."""
+    loops = frozenset(one.var for one in statements(body) if isinstance(one, For))
+
+    def renumber(statement: Stmt) -> tuple[Stmt, ...]:
+        if not isinstance(statement, Exec) or not any((id(statement), access.buffer) in own for access in statement.accesses):
+            return (statement,)
+        accesses = tuple(_renumbered(access, own.get((id(statement), access.buffer)), loops) for access in statement.accesses)
+        return (attrs.evolve(statement, accesses=accesses),)
+
+    return rewritten(body, renumber)
 
 
 def _renumbered(access: Access, storage: Storage | None, loops: frozenset[Var]) -> Access:

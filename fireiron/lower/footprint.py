@@ -7,14 +7,17 @@ say, and a loop whose extent depends on them runs through all values that the ex
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 
-from fireiron.ir import Access, Exec, For, Kernel, lets
+from fireiron.errors import ResourceError
+from fireiron.ir import Access, Exec, For, Kernel, execs, lets
 from fireiron.values.expr import Expr, Var, compiled, conjuncts, constant
+from fireiron.values.tensor import Storage, swizzled
 
 Array = Any
 
@@ -22,61 +25,56 @@ MOST_VALUES = 4096
 """Values of a loop of undecided extent that are all enumerated; one that may run longer stays at its first value."""
 
 
+MOST_POINTS = 1 << 22
+"""The most combinations of threads, loop values and elements of an access that are told apart: 16 times what the registers of a
+block of 1024 threads hold, and a fraction of a second of NumPy's time."""
+
+
 @attrs.frozen
 class Grid:
     """Values of variables: loops along the first axes, threads along the last. Sizes known only at run time are absent.
 
-    `decided` are the names of which every value stands on the grid, `loops` those along its axes. A loop that may run longer
-    than `MOST_VALUES` stays at its first value: buffers in shared memory and registers have static sizes, so no such loop
-    numbers their elements, and tiles of a written array are disjoint from one value to the next.
+    A loop whose extent is known only at run time stays at its first value: buffers in shared memory and registers have static
+    sizes, so no such loop numbers their elements, and tiles of a written array are disjoint from one value to the next.
+    `axes` name the loops that have an axis, in order; `of_block` are the names whose value is that of block 0.
     """
 
     environment: Mapping[str, Array]
     shape: tuple[int, ...]
-    decided: frozenset[str]
-    loops: tuple[For, ...]
+    axes: tuple[str, ...] = ()
+    of_block: frozenset[str] = frozenset()
 
 
+@attrs.frozen
 class Named:
-    """The named values of a kernel, and what they depend on."""
+    """The named values that depend on the thread and the block alone, for all threads of block 0.
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.values = lets(kernel.body)
-        self.by_name = {var.name: value for var, value in self.values.items()}
-        self.roots = functools.lru_cache(maxsize=None)(self._roots)
+    `of_block` are the names of those that the block enters. Sizes known at run time are left out; a part of block 0's own
+    number is 0 whatever the sizes are, so it is evaluated at their least values.
+    """
 
-    def _roots(self, value: Expr) -> frozenset[str]:
-        """Names of the thread, block, loops and sizes that an expression depends on, through named values."""
-        found: set[str] = set()
-        for var in value.variables():
-            found |= self.roots(self.by_name[var.name]) if var.name in self.by_name else {var.name}
-        return frozenset(found)
-
-
-@functools.lru_cache(maxsize=64)
-def named(kernel: Kernel) -> Named:
-    """The named values of a kernel."""
-    return Named(kernel)
+    values: Mapping[str, Array]
+    of_block: frozenset[str]
 
 
 @functools.lru_cache(maxsize=512)
-def thread_values(kernel: Kernel) -> Mapping[str, Array]:
-    """The named values that depend on the thread alone, for all threads of block 0; sizes known at run time are left out.
-
-    A part of block 0's own number is 0 whatever the sizes are, so it is evaluated at their least values.
-    """
-    values: dict[str, Array] = {"thread": np.arange(kernel.threads), "block": np.zeros(1, dtype=np.int64)}
+def thread_values(kernel: Kernel) -> Named:
+    """The values of all names of a kernel that can be known before a loop runs."""
+    values: dict[str, Array] = {"thread": np.arange(kernel.workers), "block": np.zeros(1, dtype=np.int64)}
     least = {var.name: var.low for var in kernel.symbols}
+    block_alone = {"block"}
     of_block = {"block"}
     for var, value in lets(kernel.body).items():
         names = {one.name for one in value.variables()}
-        if names <= of_block | set(least):
+        if names & of_block:
             of_block.add(var.name)
+        if names <= block_alone | set(least):
+            block_alone.add(var.name)
             with np.errstate(divide="ignore"):
                 values[var.name] = np.asarray(compiled(value)({**least, **values}))
         elif names <= set(values):
             values[var.name] = np.asarray(compiled(value)(values))
-    return values
+    return Named(values, frozenset(of_block))
 
 
 def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixed: Mapping[str, int] = {}) -> Grid:
@@ -84,22 +82,46 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixe
 
     Loops whose addresses repeat run through one period.
     """
-    values: dict[str, Array] = {**thread_values(kernel), **fixed}
+    named = thread_values(kernel)
+    values: dict[str, Array] = {**named.values, **fixed}
     used = [loop for loop in loops if loop.var in needed and loop.var.name not in fixed]
     counts = {loop.var: period_of(kernel, loop) for loop in used}
     static = [loop for loop in used if counts[loop.var] is not None]
-    shape = (*(counts[loop.var] or 1 for loop in static), kernel.threads)
+    shape = (*(counts[loop.var] or 1 for loop in static), kernel.workers)
+    require_few(math.prod(shape), static)
     rank = len(shape)
     for axis, loop in enumerate(static):
         values[loop.var.name] = np.arange(shape[axis]).reshape([-1 if other == axis else 1 for other in range(rank)])
     for loop in used:
         values.setdefault(loop.var.name, np.zeros(1, dtype=np.int64))
+    of_block = set(named.of_block)
     inner: dict[str, Array] = {}
     for var, value in lets(kernel.body).items():
-        if var.name not in values and {one.name for one in value.variables()} <= {*values, *inner}:
+        names = {one.name for one in value.variables()}
+        if var.name not in values and names <= {*values, *inner}:
             inner[var.name] = np.asarray(compiled(value)({**values, **inner}))
-    decided = {"thread", *fixed, *(loop.var.name for loop in static if not _repeating(loop))}
-    return Grid(values | inner, shape, frozenset(decided), tuple(static))
+            of_block |= {var.name} if names & of_block else set()
+    values |= inner
+    return Grid(values, shape, tuple(loop.var.name for loop in static), frozenset(of_block))
+
+
+def require_few(points: int, loops: Sequence[For]) -> None:
+    """Refuse to enumerate more than `MOST_POINTS`: a block that does so much in one statement is no good kernel either."""
+    if points > MOST_POINTS:
+        inside = f" (loops: {', '.join(f'{loop.var} of {loop.extent}' for loop in loops)})" if loops else ""
+        raise ResourceError(
+            f"the threads of a block touch {points} elements in one statement, of which each is compared with the others{inside}",
+            legal=f"at most {MOST_POINTS}",
+            at=next((loop.origin for loop in reversed(loops)), None),
+            hint="smaller tiles for Block",
+        )
+
+
+def require_small(kernel: Kernel) -> None:
+    """Refuse statements that take too many elements at once, before anything lists them: those of all threads, or of a unit together."""
+    for statement, _ in execs(kernel.body):
+        for access in statement.accesses:
+            require_few(math.prod(access.shape) * (1 if statement.collective else kernel.workers), ())
 
 
 def period_of(kernel: Kernel, loop: For) -> int | None:
@@ -133,13 +155,12 @@ def evaluate(value: Expr, grid: Grid) -> Array:
     return np.broadcast_to(np.asarray(compiled(value)(grid.environment)), grid.shape)
 
 
-def active_mask(statement: Exec, grid: Grid, kernel: Kernel) -> Array:
-    """Which threads take part, at some iteration that a point of the grid stands for; undecided conditions count as true."""
+def active_mask(statement: Exec, grid: Grid) -> Array:
+    """Which threads take part in some block; conditions on the block's number or on run-time sizes are taken as true."""
     mask = np.ones(grid.shape, dtype=bool)
-    of_loop: dict[str, list[Expr]] = {}
+    known = grid.environment.keys() - grid.of_block
     for condition in conjuncts(statement.active):
-        roots = named(kernel).roots(condition)
-        if roots <= grid.decided:
+        if all(var.name in known for var in condition.variables()):
             mask &= np.asarray(evaluate(condition, grid), dtype=bool)
         elif len(roots) == 1:
             of_loop.setdefault(next(iter(roots)), []).append(condition)
@@ -150,24 +171,20 @@ def active_mask(statement: Exec, grid: Grid, kernel: Kernel) -> Array:
     return mask
 
 
-def _sometimes(kernel: Kernel, loop: For, conditions: Iterable[Expr]) -> Array:
-    """For each place in the period of a loop, whether the conditions hold together at an iteration there."""
-    count = constant(loop.extent) or 0
-    values: dict[str, Array] = {loop.var.name: np.arange(count)}
-    table = named(kernel)
-    for var, value in table.values.items():
-        if table.roots(value) == {loop.var.name}:
-            values[var.name] = np.asarray(compiled(value)(values))
-    holds = np.zeros(-(-count // loop.period) * loop.period, dtype=bool)
-    holds[:count] = np.logical_and.reduce([np.broadcast_to(compiled(one)(values), (count,)) for one in conditions])
-    return holds.reshape(-1, loop.period).any(axis=0)
-
-
 def needed_variables(kernel: Kernel, statement: Exec, access: Access) -> frozenset[Var]:
-    """Everything that an access's coordinates and its statement's decidable conditions depend on."""
-    undecided = {"block", *(symbol.name for symbol in kernel.symbols)}
-    found: set[Var] = set().union(*(value.variables() for value in (*access.base, access.copy)))
-    for condition in conjuncts(statement.active):
-        if named(kernel).roots(condition).isdisjoint(undecided):
-            found |= condition.variables()
-    return closure(kernel, found)
+    """Everything that an access's coordinates and its statement's condition depend on."""
+    variables: frozenset[Var] = frozenset(statement.active.variables()).union(*(value.variables() for value in (*access.base, access.copy)))
+    return closure(kernel, variables)
+
+
+def addresses(storage: Storage, coordinates: Sequence[Array]) -> Array:
+    """`Storage.address` of known coordinates in an array of static shape."""
+    total: Array = 0
+    for modes, coordinate in zip(storage.dims, coordinates, strict=True):
+        for mode in modes:
+            quotient = coordinate if mode.stride == 1 else coordinate // mode.stride
+            total = total + (quotient if mode.size is None else quotient % mode.size) * (constant(mode.weight) or 0)
+    if storage.swizzle is None:
+        return total
+    plain = Var("plain", 0, 2 * storage.extent.high)
+    return compiled(swizzled(plain, storage.swizzle))({plain.name: total})

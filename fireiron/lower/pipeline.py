@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import Access, Comment, Commit, Completion, Exec, For, Kernel, Let, Stmt, SyncPoint, edited, execs, statements, substituted
+from fireiron.ir import Access, Comment, Commit, Completion, Exec, For, Kernel, Stmt, SyncPoint, edited, execs, statements, substituted
+from fireiron.lower.walk import taken_names
 from fireiron.spec import MoveSpec
 from fireiron.values.expr import FALSE, Expr, Var, all_of, as_expr, constant, less, mod
 from fireiron.values.machine import GL, SH
@@ -43,7 +44,7 @@ class _Pipeline:
     def __init__(self, kernel: Kernel) -> None:
         self.memories = {buffer.name: buffer.memory for buffer in kernel.buffers}
         self.stages: dict[str, int] = {}
-        self.taken = {one.var.name for one in statements(kernel.body) if isinstance(one, (For, Let))} | set(self.memories)
+        self.taken = taken_names(kernel)
 
     def body(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """A statement list; a loop that is pipelined brings its prologue along."""

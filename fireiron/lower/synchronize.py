@@ -1,14 +1,15 @@
 """`synchronize`: the fewest barriers that order every hazard, from which thread touches which address.
 
-A hazard is a pair of accesses to one address by different threads, at least one a write. In its innermost common statement
-list it is an interval of positions, cyclic when carried by a loop; a barrier inside, of its scope or a wider one, meets it.
-Lists are solved inside out by exact interval stabbing, the latest position preferred. `no_sync` forbids a position, `sync`
-requires one; those that change nothing are noted on the kernel.
+A hazard is a pair of accesses to one place by different threads, at least one a write. In its innermost common statement list it is
+an arc of positions, round the end when a loop carries it; any barrier in it, of a scope that holds both threads, meets it. Lists are
+solved inside out, wide scopes before narrow ones, each by the fewest positions (`stabbing.py`), the latest ones preferred. `no_sync`
+forbids a position, `sync` requires one. Each hazard is credited to one barrier, which says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import attrs
 
@@ -16,182 +17,369 @@ from fireiron.errors import SynchronizationError
 from fireiron.ir import (
     BLOCK_SCOPE,
     WARP_SCOPE,
+    WARPGROUP_SCOPE,
     Barrier,
     Comment,
     Commit,
     Exec,
     For,
-    Ineffective,
     Kernel,
     Let,
     Scope,
     Stmt,
     SyncPoint,
-    Wait,
     unknown,
 )
-from fireiron.lower.hazards import Exposure, Finder, Hazard, Summary, joined, of_barrier, of_loop
+from fireiron.lower.footprint import Array
 from fireiron.lower.stabbing import fewest
-from fireiron.lower.touches import Touches
+from fireiron.lower.touches import Touch, Touches
+from fireiron.values.expr import Var, constant
 
-SCOPES: tuple[Scope, ...] = (WARP_SCOPE, BLOCK_SCOPE)
-"""The scopes of inferred barriers, each inside the next.
-
-A warpgroup's would be right too where blockDim is a multiple of 128 (`synchronize(kernel, (WARP_SCOPE, WARPGROUP_SCOPE,
-BLOCK_SCOPE))`), but no kernel of the library has a hazard that stops at one, it takes one of the 16 named barriers of a
-block, and nobody has measured it.
-"""
+Exposed = tuple[tuple[Touch, ...], ...]
+"""For each scope the touches that no barrier of it, or of a wider one, separates from what stands outside."""
 
 
-def synchronize(kernel: Kernel, scopes: Sequence[Scope] = SCOPES) -> Kernel:
-    """The kernel with barriers, sync points resolved.
+@attrs.frozen(eq=False)
+class Summary:
+    """What of a statement is exposed to what stands before (`first`) and behind it (`last`), scope by scope.
 
-    Raises:
-        SynchronizationError: a barrier is needed where it is forbidden.
-        VerificationError: a statement of unknown kind.
+    `barrier` is the number of scopes of which a barrier always runs in it: a barrier of a wide scope is one of all narrower ones.
     """
-    legal = tuple(scope for scope in scopes if (scope.threads or 0) <= 32 or kernel.threads % (scope.threads or 1) == 0)
-    pass_ = _Synchronizer(kernel, legal)
-    body, _ = pass_.solved(kernel.body, None, ())
-    return attrs.evolve(kernel, body=body, ineffective=(*kernel.ineffective, *pass_.ineffective))
+
+    first: Exposed
+    last: Exposed
+    barrier: int = 0
+
+
+@attrs.frozen(eq=False)
+class Hazard:
+    """Positions of which one needs a barrier, the number of its scope, and the item behind which it begins."""
+
+    positions: frozenset[int]
+    scope: int
+    before: Touch
+    behind: Touch
+    first: int
+
+    @property
+    def is_reuse(self) -> bool:
+        """Whether something is written again that was only read before."""
+        return not self.before.access.write
+
+
+def synchronize(kernel: Kernel) -> Kernel:
+    """The kernel with barriers, sync points resolved; a `SynchronizationError` where a forbidden one is needed."""
+    solver = _Solver(kernel)
+    body, _ = solver.solve(kernel.body, ())
+    return attrs.evolve(kernel, body=body, ineffective=(*kernel.ineffective, *solver.ineffective))
+
+
+def scopes_of(kernel: Kernel) -> tuple[Scope, ...]:
+    """The scopes of barriers that a block has, narrow ones first. A warpgroup of its own is worth a named barrier beside others only."""
+    groups = kernel.threads % 128 == 0 and kernel.threads > 128
+    return (WARP_SCOPE, *((WARPGROUP_SCOPE,) if groups else ()), BLOCK_SCOPE)
 
 
 @attrs.define(eq=False)
-class _Items:
-    """A list as the statements between which a barrier may stand, each with what goes in front of it, and the wishes for positions."""
+class _List:
+    """A statement list as items: statements that touch memory or hold barriers, each with what only leads up to it."""
 
-    statements: list[tuple[Stmt, ...]] = attrs.field(factory=list)
+    items: list[tuple[Stmt, ...]] = attrs.field(factory=list)
     summaries: list[Summary] = attrs.field(factory=list)
     commits: list[int] = attrs.field(factory=list)
-    preferred: list[int] = attrs.field(factory=list)
+    best: list[int] = attrs.field(factory=list)
     required: dict[int, SyncPoint] = attrs.field(factory=dict)
     forbidden: dict[int, SyncPoint] = attrs.field(factory=dict)
-    leading: list[Stmt] = attrs.field(factory=list)
-
-    def add(self, statement: Stmt, summary: Summary) -> None:
-        """One more statement, behind the comments and names that belong to it."""
-        self.statements.append((*self.leading, statement))
-        self.summaries.append(summary)
-        self.leading = []
-
-    def finish(self, nothing: Summary) -> None:
-        """What stands last without a statement behind it."""
-        if self.leading:
-            self.statements.append(tuple(self.leading))
-            self.summaries.append(nothing)
 
     @property
-    def order(self) -> list[int]:
-        """All positions where a barrier may stand, the best first: where somebody wished for it, then the latest."""
-        others = [position for position in range(len(self.statements), -1, -1) if position not in self.preferred]
-        return [position for position in (*self.preferred, *others) if position not in self.forbidden]
+    def positions(self) -> int:
+        """Where a barrier may stand: before each item and behind the last."""
+        return len(self.items) + 1
 
-
-class _Synchronizer:
-    def __init__(self, kernel: Kernel, scopes: tuple[Scope, ...]) -> None:
-        self.kernel, self.scopes = kernel, scopes
-        self.nothing: Summary = (Exposure(),) * len(scopes)
-        self.touches = Touches(kernel, scopes)
-        self.ineffective: list[Ineffective] = []
-
-    def solved(self, body: Sequence[Stmt], loop: For | None, loops: tuple[For, ...]) -> tuple[tuple[Stmt, ...], Summary]:
-        """The list with barriers, and what of it is exposed."""
-        items = _Items()
-        for statement in body:
-            self._item(items, statement, loops)
-        items.finish(self.nothing)
-        hazards = Finder(self.touches, self.scopes, items.summaries, loop, loops, items.commits).hazards()
-        return self._merged(items, self._placed(items, hazards))
-
-    def _item(self, items: _Items, statement: Stmt, loops: tuple[For, ...]) -> None:
-        match statement:
-            case SyncPoint():
-                self._wish(items, statement)
-            case For():
-                inner, summary = self.solved(statement.body, statement, (*loops, statement))
-                items.add(statement.rebuilt((inner,)), of_loop(summary, statement))
-            case Exec():
-                touches = self.touches.of(statement, loops)
-                items.add(statement, (Exposure(touches, touches),) * len(self.scopes))
-            case Barrier(scope=scope):
-                items.add(statement, of_barrier(scope, self.scopes))
-            case Commit():
-                items.commits.append(len(items.statements))
-                items.add(statement, self.nothing)
-            case Comment() | Let() | Wait():
-                items.leading.append(statement)
-            case _:
-                raise unknown(statement, "synchronize")
-
-    def _wish(self, items: _Items, point: SyncPoint) -> None:
-        position = len(items.statements)
+    def note(self, point: SyncPoint) -> None:
+        """A wish for the position that has been reached."""
         if point.require is None:
-            items.preferred.append(position)
+            self.best.append(len(self.items))
+        else:
+            (self.required if point.require else self.forbidden)[len(self.items)] = point
+
+    def preferred(self) -> list[int]:
+        """All positions: the best ones, then the latest first."""
+        return [*self.best, *(position for position in range(self.positions - 1, -1, -1) if position not in self.best)]
+
+
+class _Solver:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.scopes = scopes_of(kernel)
+        self.touches = Touches(kernel)
+        self.ineffective: list[SyncPoint] = []
+        self._scopes_met: dict[Any, int | None] = {}
+
+    # -------------------------------------------------------------------------------------- lists, inside out
+
+    def solve(self, body: Sequence[Stmt], loops: tuple[For, ...], carried: bool = False) -> tuple[tuple[Stmt, ...], Summary]:
+        """The list with barriers, and what of it is exposed; `carried` where the innermost of the loops repeats it."""
+        found = self._list(body, loops)
+        hazards = [self._behind_commit(one, found.commits) for one in self._hazards(found, loops, carried)]
+        barriers = self._placed(hazards, found)
+        self._note_ineffective(hazards, found, barriers)
+        return self._merged(found, barriers, _reasons(hazards, barriers, found.positions))
+
+    def _list(self, body: Sequence[Stmt], loops: tuple[For, ...]) -> _List:
+        found = _List()
+        leading: list[Stmt] = []
+        for statement in body:
+            match statement:
+                case SyncPoint():
+                    found.note(statement)
+                    continue
+                case Let() | Comment():
+                    leading.append(statement)
+                    continue
+                case For():
+                    statement, summary = self._loop(statement, loops)
+                case Exec():
+                    touches = self.touches.of(statement, loops)
+                    summary = self._everywhere(touches)
+                case Barrier(scope=scope):
+                    summary = attrs.evolve(self._everywhere(()), barrier=self._reach(scope))
+                case Commit():
+                    found.commits.append(len(found.items))
+                    summary = self._everywhere(())
+                case _:
+                    raise unknown(statement, "synchronize")
+            found.items.append((*leading, statement))
+            found.summaries.append(summary)
+            leading = []
+        if leading:
+            found.items.append(tuple(leading))
+            found.summaries.append(self._everywhere(()))
+        return found
+
+    def _loop(self, loop: For, loops: tuple[For, ...]) -> tuple[For, Summary]:
+        """A loop with barriers; those inside count for what stands around it only if it surely runs."""
+        inner, summary = self.solve(loop.body, (*loops, loop), True)
+        if loop.period and summary.barrier:
+            summary = _at_the_ends(summary, loop)
+        runs = loop.extent.low >= 1
+        return attrs.evolve(loop, body=inner), summary if runs else attrs.evolve(summary, barrier=0)
+
+    def _everywhere(self, touches: tuple[Touch, ...]) -> Summary:
+        exposed = (touches,) * len(self.scopes)
+        return Summary(exposed, exposed)
+
+    def _reach(self, scope: Scope) -> int:
+        """Of how many scopes a barrier is one."""
+        return sum(one <= scope for one in self.scopes)
+
+    def _merged(self, found: _List, barriers: Mapping[int, int], reasons: Mapping[int, str]) -> tuple[tuple[Stmt, ...], Summary]:
+        merged: list[Stmt] = []
+        parts: list[Summary] = []
+        for position in range(found.positions):
+            if position in barriers:
+                merged.append(Barrier(self.scopes[barriers[position]], reasons[position]))
+                parts.append(attrs.evolve(self._everywhere(()), barrier=barriers[position] + 1))
+            if position < len(found.items):
+                merged += found.items[position]
+                parts.append(found.summaries[position])
+        first = tuple(_exposed([(part.first[scope], part.barrier > scope) for part in parts]) for scope in range(len(self.scopes)))
+        last = tuple(_exposed([(part.last[scope], part.barrier > scope) for part in parts[::-1]]) for scope in range(len(self.scopes)))
+        return tuple(merged), Summary(first, last, max((part.barrier for part in parts), default=0))
+
+    # -------------------------------------------------------------------------------------- hazards
+
+    def _hazards(self, found: _List, loops: tuple[For, ...], carried: bool) -> list[Hazard]:
+        hazards: list[Hazard] = []
+        count = len(found.summaries)
+        outer = tuple(loop.var for loop in loops)
+        for i in range(count):
+            for j in range(i + 1, count):
+                hazards += self._between(found.summaries, i, j, range(i + 1, j), frozenset(range(i + 1, j + 1)), outer)
+        if carried:
+            everywhere = frozenset(range(count + 1))
+            for i in range(count):
+                for j in range(count):
+                    positions = frozenset((*range(i + 1, count + 1), *range(j + 1))) if j <= i else everywhere
+                    middle = (*range(i + 1, count), *range(j)) if j <= i else ()
+                    hazards += self._between(found.summaries, i, j, middle, positions, outer[:-1], loops[-1])
+        return hazards
+
+    def _between(
+        self,
+        summaries: Sequence[Summary],
+        i: int,
+        j: int,
+        middle: Iterable[int],
+        positions: frozenset[int],
+        outer: tuple[Var, ...],
+        carried: For | None = None,
+    ) -> Iterable[Hazard]:
+        """The hazards between two items of a list that no barrier in the items between them meets."""
+        passed = max((summaries[k].barrier for k in middle), default=0)
+        if passed == len(self.scopes):
             return
-        wishes = items.required if point.require else items.forbidden
-        if position in wishes:
-            self._note(point, "another one stands at the same place")
-        wishes.setdefault(position, point)
+        before, behind = summaries[i], summaries[j]
+        for x in before.last[-1]:
+            for y in behind.first[-1]:
+                if not self._may_conflict(x, y):
+                    continue
+                scope = self._scope(x, y, outer)
+                if scope is None or scope < passed or x not in before.last[scope] or y not in behind.first[scope]:
+                    continue
+                later = carried is not None and carried.period and not self._meets_next(x, y, outer, carried)
+                yield Hazard(frozenset(range(len(summaries) + 1)) if later else positions, scope, x, y, i)
 
-    def _note(self, point: SyncPoint, why: str) -> None:
-        self.ineffective.append(Ineffective("sync" if point.require else "no_sync", point.subject, why, point.origin))
+    def _may_conflict(self, x: Touch, y: Touch) -> bool:
+        return (x.access.write or y.access.write) and not (x.atomic and y.atomic) and self.touches.may_overlap(x, y)
 
-    # -------------------------------------------------------------------------------------- barriers
+    def _meets_next(self, x: Touch, y: Touch, outer: tuple[Var, ...], loop: For) -> bool:
+        """Whether two accesses meet from an iteration to the next; if only later, any position in the loop lies between."""
+        if any(loop.var not in self.touches.needed(one) for one in (x, y)):
+            return True
+        return self._scope(x, y, (*outer, loop.var), loop) is not None
 
-    def _placed(self, items: _Items, hazards: list[Hazard]) -> dict[int, Barrier]:
-        given = dict.fromkeys(items.required, BLOCK_SCOPE)
-        possible = [hazard for hazard in hazards if self._can_be_met(items, hazard)]
-        intervals = dict.fromkeys(hazard.interval for hazard in possible)
-        chosen = {**given, **fewest(intervals, items.order, given)}
-        for position, point in items.forbidden.items():
-            if not any(position in hazard.interval.positions for hazard in hazards):
-                self._note(point, "nothing needs a barrier there")
-        reasons = credited(possible, chosen, [buffer.name for buffer in self.kernel.buffers])
-        return {position: Barrier(scope, reasons.get(position, "asked for by sync")) for position, scope in chosen.items()}
+    def _scope(self, x: Touch, y: Touch, outer: tuple[Var, ...], later: For | None = None) -> int | None:
+        """The number of the narrowest scope that holds the threads of every conflict; None if each place has one thread."""
+        memo = (id(x), id(y), outer, None if later is None else later.var)
+        if memo not in self._scopes_met:
+            _, low, high = self._conflicts(x, y, outer, later)
+            self._scopes_met[memo] = self._narrowest(low, high) if low.size else None
+        return self._scopes_met[memo]
 
-    def _can_be_met(self, items: _Items, hazard: Hazard) -> bool:
-        allowed = [position for position in hazard.interval.positions if position not in items.forbidden or position in items.required]
-        if allowed or self.kernel.unchecked:
-            return bool(allowed)
-        wishes = [point for position, point in items.forbidden.items() if position in hazard.interval.positions]
+    def _narrowest(self, low: Array, high: Array) -> int:
+        """The number of the narrowest scope of which one group holds each pair of threads."""
+        for number, scope in enumerate(self.scopes[:-1]):
+            assert scope.threads is not None
+            if (low // scope.threads == high // scope.threads).all():
+                return number
+        return len(self.scopes) - 1
+
+    def _conflicts(self, x: Touch, y: Touch, outer: tuple[Var, ...], later: For | None = None) -> tuple[Array, Array, Array]:
+        """The places at which two accesses meet in several threads, or while one is under way; least and greatest thread of each."""
+        shared = self.touches.needed(x) & self.touches.needed(y)
+        kept = tuple(var for var in outer if var in shared)
+        left = self.touches.footprint(x, kept)
+        right = self.touches.footprint(y, kept, None if later is None else later.var)
+        keys, low, high = left.met(right)
+        if not x.under_way:
+            several = low != high
+            keys, low, high = keys[several], low[several], high[several]
+        alone = x.statement is y.statement and x.access is y.access
+        if keys.size and alone and (x.access.spread or x.under_way) and not self._repeats(x, outer):
+            return keys[:0], low[:0], high[:0]
+        return keys, low, high
+
+    def _repeats(self, touch: Touch, outer: tuple[Var, ...]) -> bool:
+        """Whether a statement comes back to a place while the loops `outer` stay in one iteration."""
+        needed = self.touches.needed(touch)
+        varying = [loop for loop in touch.loops if loop.var not in outer]
+        if any(loop.var not in needed or (loop.period and loop.extent.high > loop.period) for loop in varying):
+            return True
+        kept = tuple(var for var in outer if var in needed)
+        return bool(self.touches.footprint(touch, kept).keys.size < self.touches.times(touch))
+
+    def _behind_commit(self, hazard: Hazard, commits: Sequence[int]) -> Hazard:
+        """For a copy that may be under way: only positions behind the commit of its group, where it can be waited for."""
+        own = [position for position in commits if hazard.first <= position]
+        if not hazard.before.statement.asynchronous or not own:
+            return hazard
+        kept = hazard.positions - frozenset(range(hazard.first + 1, own[0] + 1))
+        return attrs.evolve(hazard, positions=kept or hazard.positions)
+
+    # -------------------------------------------------------------------------------------- where barriers stand
+
+    def _placed(self, hazards: Sequence[Hazard], found: _List, obeyed: bool = True) -> dict[int, int]:
+        """The scope of the barrier at each position that has one; with `obeyed` false, as if nothing were asked for or forbidden."""
+        required = found.required if obeyed else {}
+        forbidden = found.forbidden if obeyed else {}
+        chosen = dict.fromkeys(required, len(self.scopes) - 1)
+        allowed = [position for position in found.preferred() if position not in forbidden]
+        for scope in range(len(self.scopes) - 1, -1, -1):
+            arcs = []
+            for hazard in hazards:
+                if hazard.scope == scope and not any(one >= scope and position in hazard.positions for position, one in chosen.items()):
+                    arc = hazard.positions.intersection(allowed)
+                    if arc:
+                        arcs.append(arc)
+                    elif not self.kernel.unchecked:
+                        raise self._unsatisfiable(hazard, forbidden)
+            for position in fewest(arcs, allowed):
+                chosen[position] = max(scope, chosen.get(position, 0))
+        return chosen
+
+    def _note_ineffective(self, hazards: Sequence[Hazard], found: _List, barriers: Mapping[int, int]) -> None:
+        """The wishes without which the barriers would stand as they do."""
+        if not found.required and not found.forbidden:
+            return
+        free = self._placed(hazards, found, obeyed=False)
+        self.ineffective += [point for position, point in found.required.items() if free.get(position) == barriers[position]]
+        if free == barriers:
+            self.ineffective += found.forbidden.values()
+
+    def _unsatisfiable(self, hazard: Hazard, forbidden: Mapping[int, SyncPoint]) -> SynchronizationError:
+        wishes = [point for position, point in forbidden.items() if position in hazard.positions]
         names = ", ".join(f"no_sync on {point.subject} ({point.origin})" for point in wishes)
-        raise SynchronizationError(
-            f"race on {hazard.before.access.buffer}: {hazard.witness}, and no barrier may stand between: {names}",
-            at=wishes[-1].origin,
+        return SynchronizationError(
+            f"race on {hazard.before.access.buffer}: {self._witness(hazard)}, "
+            f"and no barrier may stand between: {names or 'no position is left'}",
+            at=wishes[-1].origin if wishes else hazard.behind.access.origin,
             hint="remove no_sync from the last load before the use; one barrier behind the last load covers all of them",
         )
 
-    def _merged(self, items: _Items, barriers: Mapping[int, Barrier]) -> tuple[tuple[Stmt, ...], Summary]:
-        merged: list[Stmt] = []
-        parts: list[Summary] = []
-        for position in range(len(items.statements) + 1):
-            if position in barriers:
-                merged.append(barriers[position])
-                parts.append(of_barrier(barriers[position].scope, self.scopes))
-            if position < len(items.statements):
-                merged += items.statements[position]
-                parts.append(items.summaries[position])
-        return tuple(merged), joined(parts, self.scopes)
+    def _witness(self, hazard: Hazard) -> str:
+        """Two threads that meet, and where."""
+        x, y = hazard.before, hazard.behind
+        keys, low, high = self._conflicts(x, y, ())
+        place = 0
+        if hazard.scope:
+            narrower = self.scopes[hazard.scope - 1].threads or 1
+            place = int(np.flatnonzero(low // narrower != high // narrower)[0])
+        verbs = ["writes" if touch.access.write else "reads" for touch in (x, y)]
+        places = [f"{touch.statement.spec} at {touch.access.origin or 'an unknown line'}" for touch in (x, y)]
+        address = self.touches.named(x, int(keys[place]))
+        return f"thread {low[place]} {verbs[0]} {address} ({places[0]}), thread {high[place]} {verbs[1]} it ({places[1]})"
+
+
+def _exposed(parts: Iterable[tuple[tuple[Touch, ...], bool]]) -> tuple[Touch, ...]:
+    """The touches of the parts up to the first that always runs a barrier."""
+    touches: list[Touch] = []
+    for some, barrier in parts:
+        touches += some
+        if barrier:
+            break
+    return tuple(touches)
+
+
+def _at_the_ends(summary: Summary, loop: For) -> Summary:
+    """What of a pipelined loop is exposed: before its first barrier the first iteration, behind its last one the last."""
+    end = constant(loop.extent)
+    early = {touch: _at(touch, loop.var, 0) for touch in summary.first[-1]}
+    late = {touch: touch if end is None else _at(touch, loop.var, end - 1) for touch in summary.last[-1]}
+    return attrs.evolve(
+        summary,
+        first=tuple(tuple(early.get(touch, touch) for touch in touches) for touches in summary.first),
+        last=tuple(tuple(late.get(touch, touch) for touch in touches) for touches in summary.last),
+    )
 
 
 # ---------------------------------------------------------------------------------------------- what a barrier is for
 
 
-def credited(hazards: Iterable[Hazard], chosen: Mapping[int, Scope], names: Sequence[str]) -> dict[int, str]:
-    """For each barrier what it orders, each hazard credited to one: to one that already does the like, else to the first on its way."""
-    candidates = [(hazard, [at for at in hazard.interval.positions if at in chosen and hazard.interval.met(at, chosen[at])]) for hazard in hazards]
-    done: dict[int, set[tuple[str, bool]]] = {}
-    for hazard, barriers in sorted(candidates, key=lambda one: len(one[1])):
-        what = (hazard.before.access.buffer, hazard.frees)
-        ordered = (at for at in barriers if what in done.get(at, ()))
-        done.setdefault(next(ordered, barriers[0]), set()).add(what)
-    return {position: _reason(what, names) for position, what in done.items()}
+def _reasons(hazards: Sequence[Hazard], barriers: Mapping[int, int], positions: int) -> dict[int, str]:
+    """What each barrier orders, for the reader of the code: each hazard is credited to the first barrier behind it."""
+    credited: dict[int, list[Hazard]] = {position: [] for position in barriers}
+    for hazard in hazards:
+        meeting = [position for position, scope in barriers.items() if scope >= hazard.scope and position in hazard.positions]
+        if meeting:
+            credited[min(meeting, key=lambda position: (position - hazard.first - 1) % positions)].append(hazard)
+    return {position: _reason(met) for position, met in credited.items()}
 
 
-def _reason(what: set[tuple[str, bool]], names: Sequence[str]) -> str:
-    """Buffers complete (written before) or free again (read before, written behind), in the order of the kernel."""
-    complete = ", ".join(name for name in names if (name, False) in what)
-    free = ", ".join(name for name in names if (name, True) in what)
-    if complete == free:
-        return f"{complete} complete and free again"
-    return "; ".join([f"{complete} complete"] * bool(complete) + [f"{free} free again"] * bool(free))
+def _reason(met: Sequence[Hazard]) -> str:
+    """Buffers are complete where they were written before, free again where they were read."""
+    complete = dict.fromkeys(hazard.before.access.buffer for hazard in met if not hazard.is_reuse)
+    free = dict.fromkeys(hazard.before.access.buffer for hazard in met if hazard.is_reuse)
+    parts = [f"{', '.join(complete)} complete"] if complete else []
+    parts += [f"{', '.join(free)} free again"] if free else []
+    return "; ".join(parts) or "asked for by sync"

@@ -1,31 +1,34 @@
-"""`vectorize`: the widest load or store that is provably contiguous and aligned, for moves of several elements."""
+"""`vectorize`: how many elements one load or store takes: the most that are provably contiguous and aligned.
+
+Moves take what can be proved; instructions that want a width (ldmatrix, mma, WMMA) are refused where it cannot. Registers count
+too: neighbours are taken together where they are kept side by side.
+"""
 
 from __future__ import annotations
 
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt
+from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt, rewritten
 from fireiron.ir.opaque import tile_origin
 from fireiron.spec import MoveSpec
-from fireiron.values.expr import ONE, Const, Expr
+from fireiron.values.expr import ONE, Const, Expr, constant
 from fireiron.values.machine import GL, SH
 
 
 def vectorize(kernel: Kernel) -> Kernel:
-    """The kernel with the number of elements an instruction moves, for every move."""
-    return attrs.evolve(kernel, body=_list(kernel, kernel.body))
+    """The kernel with the number of elements that one load or store takes, for every operand of every statement."""
+    return attrs.evolve(kernel, body=rewritten(kernel.body, lambda statement: (_decided(kernel, statement),)))
 
 
-def _list(kernel: Kernel, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    result: list[Stmt] = []
-    for statement in body:
-        if isinstance(statement, For):
-            statement = attrs.evolve(statement, body=_list(kernel, statement.body))
-        elif isinstance(statement, Exec) and isinstance(statement.spec, MoveSpec) and not statement.collective:
-            statement = _required(kernel, statement) if statement.vectors else _widened(kernel, statement)
-        result.append(statement)
-    return tuple(result)
+def _decided(kernel: Kernel, statement: Stmt) -> Stmt:
+    if not isinstance(statement, Exec) or statement.collective or statement.instruction.tests_edges:
+        return statement
+    if statement.vectors:
+        return _required(kernel, statement)
+    if isinstance(statement.spec, MoveSpec):
+        return _widened(kernel, statement)
+    return _packed(kernel, statement) if statement.instruction.packs else statement
 
 
 def _required(kernel: Kernel, statement: Exec) -> Exec:
@@ -34,6 +37,9 @@ def _required(kernel: Kernel, statement: Exec) -> Exec:
         buffer = kernel.buffer(access.buffer)
         if access.spread:
             _require_matrix(kernel, statement, buffer, access, statement.width(position))
+            continue
+        if buffer.memory.private:
+            _require_packed(statement, buffer, access, statement.width(position))
             continue
         problem = obstacle(buffer, access, statement.width(position))
         if problem is not None:
@@ -44,6 +50,40 @@ def _required(kernel: Kernel, statement: Exec) -> Exec:
                 hint=f"a pad or a swizzle of {access.buffer} in multiples of {statement.width(position)} elements",
             )
     return statement
+
+
+def _require_packed(statement: Exec, buffer: Buffer, access: Access, width: int) -> None:
+    """Refuse values that an instruction wants in one register, and that are kept in several."""
+    if not _beside(buffer, access, width):
+        raise DecompositionError(
+            f"{statement.instruction.name} wants {width} values of {access.buffer} in one register, and they are kept apart",
+            within=statement.spec,
+            at=access.origin,
+            hint="another instruction decides how this buffer is kept: load it once for each",
+        )
+
+
+def _packed(kernel: Kernel, statement: Exec) -> Exec:
+    """The statement with the operands of two elements that are kept side by side, which its text takes as one register."""
+    widths = []
+    for access in statement.accesses:
+        pair = len(access.elements()) == 2 and _beside(kernel.buffer(access.buffer), access, 2)
+        widths.append(2 if pair else 1)
+    return attrs.evolve(statement, vectors=tuple(widths))
+
+
+def _beside(buffer: Buffer, access: Access, width: int) -> bool:
+    """Whether a private buffer keeps each `width` elements of an access side by side, from a multiple of `width` on."""
+    if width == 1:
+        return True
+    if buffer.memory.fragment is not None or (constant(buffer.elements) or 1) % width:
+        return False
+    addresses = [buffer.address(access, offset) for offset in access.elements()]
+    for start in range(0, len(addresses), width):
+        first = addresses[start]
+        if first.factor % width or any(addresses[start + step] - first != Const(step) for step in range(1, width)):
+            return False
+    return True
 
 
 def _require_matrix(kernel: Kernel, statement: Exec, buffer: Buffer, access: Access, width: int) -> None:
@@ -88,7 +128,9 @@ def _widened(kernel: Kernel, statement: Exec) -> Exec:
     count = len(statement.accesses[0].elements())
     addressable = [position for position in range(2) if not buffers[position].memory.private]
     together = max((widths[position] for position in addressable), default=1)
-    widths = [(1 if converts else together) if buffer.memory.private else width for buffer, width in zip(buffers, widths, strict=True)]
+    for position, (buffer, access) in enumerate(zip(buffers, statement.accesses, strict=True)):
+        if buffer.memory.private:
+            widths[position] = together if not converts and _beside(buffer, access, together) else 1
     _check_asked(statement, buffers, widths, reasons, count)
     return attrs.evolve(statement, vector=together, vectors=tuple(widths)) if together > 1 else statement
 

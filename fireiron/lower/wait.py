@@ -3,7 +3,7 @@
 The barriers stand where `synchronize` put them; a copy that is under way needs a wait at one of them, before its data is
 touched. The program is followed with actual iteration numbers (the first ones, and the last), groups counted as they are
 committed: a touch of a group's data asks the last barrier behind its commit to wait for it, and each barrier takes the
-smallest number asked of it. Groups complete in order, so a wait for one is a wait for all before it.
+smallest number asked of it. Groups complete in order, so a wait for one is a wait for all before it, and says so.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fireiron.ir import (
     For,
     Kernel,
     Let,
+    Scope,
     Stmt,
     Wait,
     execs,
@@ -29,12 +30,13 @@ from fireiron.ir import (
     statements,
     unknown,
 )
-from fireiron.lower.footprint import named
 from fireiron.lower.touches import Touch, Touches
-from fireiron.values.expr import Expr, compiled, conjuncts, constant
+from fireiron.values.expr import Expr, Var, compiled, conjuncts, constant
 from fireiron.values.machine import SH
 
 Fixed = Mapping[str, int]
+Places = int
+"""A set of places in shared memory, as the bits of an integer."""
 
 
 def wait(kernel: Kernel) -> Kernel:
@@ -49,74 +51,31 @@ def wait(kernel: Kernel) -> Kernel:
     replay = _Replay(kernel)
     replay.run(kernel.body, (), {})
 
-    def before_barriers(statement: Stmt) -> tuple[Stmt, ...]:
+    def waited(statement: Stmt) -> tuple[Stmt, ...]:
         asked = replay.asked.get(id(statement))
-        return (statement,) if asked is None else (Wait(asked.groups, asked.reason), statement)
+        return (statement,) if asked is None else (asked.wait(), statement)
 
-    return attrs.evolve(kernel, body=rewritten(kernel.body, before_barriers))
+    return attrs.evolve(kernel, body=rewritten(kernel.body, waited))
 
 
 @attrs.frozen(eq=False)
 class _Copy:
-    """An asynchronous copy of some iteration, with the places that it fills."""
+    """An asynchronous copy of some iteration: the buffer it writes, and where."""
 
     buffer: str
-    region: int
-    places: int
+    places: Places
 
 
-@attrs.define
+@attrs.define(eq=False)
 class _Asked:
-    """What is asked of a barrier: how many groups may be under way behind it, and the buffers that its wait brings."""
+    """What is asked of a barrier: how many groups may be under way behind it, and the buffers that arrive with the others."""
 
     groups: int
-    buffers: dict[str, None] = attrs.field(factory=dict)
+    arriving: dict[str, None] = attrs.field(factory=dict)
 
-    @property
-    def reason(self) -> str:
-        """For the reader of the code."""
-        return f"{', '.join(self.buffers)} {'has' if len(self.buffers) == 1 else 'have'} arrived"
-
-
-class _Places:
-    """The places of touches at iterations, each enumerated once: the same where guards hold and the place in the period is the same."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-        self.touches = Touches(kernel, (BLOCK_SCOPE,))
-        self.known: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
-        self.of_statement: dict[int, tuple[Touch, ...]] = {}
-        self.guards: dict[int, tuple[tuple[Expr, ...], frozenset[str]]] = {}
-
-    def of(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Touch, ...]:
-        """The touches of shared memory of a statement; the same objects each time."""
-        if id(statement) not in self.of_statement:
-            touches = self.touches.of(statement, loops)
-            self.of_statement[id(statement)] = tuple(one for one in touches if self.kernel.buffer(one.access.buffer).memory == SH)
-        return self.of_statement[id(statement)]
-
-    def at(self, touch: Touch, fixed: Fixed) -> int:
-        """The places that a touch covers at an iteration of the `fixed` loops."""
-        alone, mixed = self._guards(touch, fixed)
-        if not all(bool(compiled(condition)(fixed)) for condition in alone):
-            return 0
-        needed = {var.name for var in self.touches.needs(touch)}
-        near = {name: value for name, value in fixed.items() if name in needed}
-        periods = {loop.var.name: loop.period for loop in touch.loops if loop.period and loop.var.name not in mixed}
-        key = (id(touch), tuple((name, value % periods[name] if name in periods else value) for name, value in near.items()))
-        if key not in self.known:
-            self.known[key] = self.touches.places(touch, near)
-        return self.known[key]
-
-    def _guards(self, touch: Touch, fixed: Fixed) -> tuple[tuple[Expr, ...], frozenset[str]]:
-        """The conditions that the fixed loops decide alone, and the fixed loops that occur in others."""
-        if id(touch) not in self.guards:
-            table = named(self.kernel)
-            conditions = conjuncts(touch.statement.active)
-            alone = tuple(one for one in conditions if one.variables() and {var.name for var in one.variables()} <= set(fixed))
-            others = (table.roots(one) for one in conditions if one not in alone)
-            self.guards[id(touch)] = alone, frozenset(fixed) & frozenset().union(*others)
-        return self.guards[id(touch)]
+    def wait(self) -> Wait:
+        names = list(self.arriving)
+        return Wait(self.groups, f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} arrived")
 
 
 class _Replay:
@@ -124,13 +83,16 @@ class _Replay:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.places = _Places(kernel)
+        self.touches = Touches(kernel)
         self.open: list[_Copy] = []
         self.groups: list[list[_Copy]] = []
         self.complete = 0
-        self.of_warps: set[tuple[int, str]] = set()
+        self.near: dict[Scope, set[tuple[int, str]]] = {}
         self.passed: list[tuple[Barrier, int]] = []
         self.asked: dict[int, _Asked] = {}
+        self._touches: dict[int, tuple[Touch, ...]] = {}
+        self._places: dict[Any, Places] = {}
+        self._tests: dict[int, tuple[tuple[Expr, ...], frozenset[str]]] = {}
 
     def run(self, body: tuple[Stmt, ...], loops: tuple[For, ...], fixed: Fixed) -> None:
         """Follow a list; `fixed` are the values of loops that are followed one iteration after the other."""
@@ -148,28 +110,31 @@ class _Replay:
                         self.run(statement.body, (*loops, statement), {**fixed, statement.var.name: value})
                 case For():
                     self.run(statement.body, (*loops, statement), fixed)
-                case Comment() | Let():
+                case Let() | Comment():
                     pass
                 case _:
                     raise unknown(statement, "wait")
 
     def _exec(self, statement: Exec, loops: tuple[For, ...], fixed: Fixed) -> None:
-        for touch in self.places.of(statement, loops):
-            region = self.places.touches.regions[touch.access.buffer][0]
-            places = self.places.at(touch, fixed)
-            self._meet(touch, region, places)
+        if id(statement) not in self._touches:
+            found = self.touches.of(statement, loops)
+            self._touches[id(statement)] = tuple(one for one in found if self.kernel.buffer(one.access.buffer).memory == SH)
+        for touch in self._touches[id(statement)]:
+            places = self._touched(touch, fixed)
+            self._meet(touch, places)
             if touch.under_way:
-                self.open.append(_Copy(touch.access.buffer, region, places))
+                self.open.append(_Copy(touch.access.buffer, places))
 
-    def _meet(self, touch: Touch, region: int, places: int) -> None:
+    def _meet(self, touch: Touch, places: Places) -> None:
+        """The newest group that writes where the touch is, and that is not known to be complete, is asked for."""
+        arrived = set().union(*self.near.values()) if self.near else set()
         for number in range(len(self.groups) - 1, self.complete - 1, -1):
-            met = any(copy.region == region and copy.places & places for copy in self.groups[number])
-            if met and (number, touch.access.buffer) not in self.of_warps:
+            if (number, touch.access.buffer) not in arrived and any(copy.places & places for copy in self.groups[number]):
                 self._ask(number, touch)
                 return
 
     def _ask(self, number: int, touch: Touch) -> None:
-        """Group `number` must be complete at the last barrier behind its commit."""
+        """Group `number` must be complete at the last barrier behind its commit, a barrier of the block if there is one."""
         behind = [(barrier, count) for barrier, count in self.passed if count > number]
         behind = [one for one in behind if one[0].scope == BLOCK_SCOPE] or behind
         if not behind:
@@ -179,13 +144,58 @@ class _Replay:
                 f"{touch.access.buffer} is touched while copies to it are under way, and no barrier stands between", at=touch.access.origin
             )
         barrier, count = behind[-1]
-        asked = self.asked.setdefault(id(barrier), _Asked(count - 1 - number))
-        asked.groups = min(asked.groups, count - 1 - number)
-        asked.buffers |= {copy.buffer: None for group in self.groups[self.complete : number + 1] for copy in group if copy.places}
+        groups = count - 1 - number
+        asked = self.asked.setdefault(id(barrier), _Asked(groups))
+        asked.groups = min(asked.groups, groups)
+        asked.arriving |= dict.fromkeys(copy.buffer for group in self.groups[self.complete : number + 1] for copy in group)
         if barrier.scope == BLOCK_SCOPE:
             self.complete = number + 1
-        else:  # what other warps copied has arrived for them, and is not yet visible here
-            self.of_warps |= {(one, touch.access.buffer) for one in range(self.complete, number + 1)}
+        else:  # what others than this group of threads copied has arrived for them, and is not yet visible here
+            known = self.near.setdefault(barrier.scope, set())
+            known |= {(one, touch.access.buffer) for one in range(self.complete, number + 1)}
+
+    # ------------------------------------------------------------------------------------------ places
+
+    def _touched(self, touch: Touch, fixed: Fixed) -> Places:
+        """Where a statement touches shared memory in one iteration of the loops that are followed."""
+        tests, needed = self._needed(touch)
+        values = {name: value for name, value in fixed.items() if name in needed}
+        turns = {loop.var.name: loop.period for loop in touch.loops if loop.period}
+        if not all(compiled(test)(values) for test in tests):
+            return 0
+        free = needed - {var.name for test in self._other_tests(touch, tests) for var in test.variables()}
+        memo = (
+            id(touch),
+            tuple((name, value % turns[name] if name in turns and name in free else value) for name, value in values.items()),
+        )
+        if memo not in self._places:
+            _, places, mask = self.touches.places(touch, values)
+            self._places[memo] = _bits(places[mask] if not mask.all() else places)
+        return self._places[memo]
+
+    def _needed(self, touch: Touch) -> tuple[tuple[Expr, ...], frozenset[str]]:
+        """The conditions that depend on followed loops alone, and the names of all loops that matter to the touch."""
+        if id(touch) not in self._tests:
+            loops = {loop.var.name for loop in touch.loops if _is_followed(loop)}
+            tests = tuple(one for one in conjuncts(touch.statement.active) if one.variables() and _names(one.variables()) <= loops)
+            self._tests[id(touch)] = tests, _names(self.touches.needed(touch)) & frozenset(loops)
+        return self._tests[id(touch)]
+
+    def _other_tests(self, touch: Touch, tests: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(one for one in conjuncts(touch.statement.active) if one not in tests)
+
+
+def _names(variables: frozenset[Var]) -> frozenset[str]:
+    return frozenset(var.name for var in variables)
+
+
+def _bits(places: np.ndarray[Any, Any]) -> Places:
+    """The set of some numbers."""
+    if not places.size:
+        return 0
+    table = np.zeros(int(places.max()) + 1, dtype=np.uint8)
+    table[places.ravel()] = 1
+    return int.from_bytes(np.packbits(table, bitorder="little").tobytes(), "little")
 
 
 def _is_followed(loop: For) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, ResourceError
-from fireiron.ir import Buffer, Exec, Kernel, Let, Stmt, execs, filled, variables, verify
-from fireiron.language.tree import Context, Decomposition, Executable, Names, Node, count_threads, grow, require_complete
+from fireiron.ir import Buffer, Exec, For, Kernel, Let, Stmt, execs, filled, statements, variables, verify
+from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
 from fireiron.spec import Spec, symbols_of
 from fireiron.values.expr import ONE, TRUE, Expr, Positive, Var, less
 from fireiron.values.machine import Architecture
@@ -39,44 +39,63 @@ RESERVED = frozenset(_CONTRACT | _VECTORS | {
     "blockDim", "gridDim", "piece", "pair", "index_0", "index_1", "index_2", "index_3", "held_register",
     "shared_address", "nvcuda", "NULL", "INFINITY", "NAN",
 })  # fmt: skip
-"""Names that generated code must not bind: C++ keywords and what the printer uses itself."""
+"""Names that generated code must not bind: C++ keywords, what the printer uses itself, and macros of the headers that nvcc reads
+(NVRTC has no INFINITY and no NAN: the printer makes such constants of their bits)."""
 
 
 @attrs.frozen
 class Grown:
-    """A tree with what was found while it grew: threads of a block (None while no step fixes them), blocks, named values."""
+    """A tree with what was found while it grew.
+
+    `workers` are the threads of a block to which tiles are dealt (None while no step fixes them); `context` is the one behind
+    all steps, with what they made for the whole kernel.
+    """
 
     node: Node
-    threads: int | None
-    grid: Expr
+    workers: int | None
     context: Context
+
+    @property
+    def whole(self) -> Whole:
+        """Named values, the grid, and what else the steps made for the whole kernel."""
+        return self.context.whole
+
+    @property
+    def grid(self) -> Expr:
+        """The number of blocks; 1 where no step deals tiles to them."""
+        return ONE if self.whole.grid is None else self.whole.grid
+
+    @property
+    def threads(self) -> int | None:
+        """The threads of a block that are launched: those to which tiles are dealt, as long as no step adds others."""
+        return self.workers
 
 
 def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Architecture, instructions: tuple[Executable, ...]) -> Grown:
     """The decomposition tree of a spec on a target: threads are counted first, then every step is expanded."""
     counting = _context(spec, architecture, instructions, None)
-    threads = spec.level.threads or count_threads(spec, steps, counting)
-    if threads is None and steps and steps[-1].verb == "done":
-        threads = 1
-    if threads is not None and threads > architecture.threads_per_block:
+    workers = spec.level.threads or count_workers(spec, steps, counting)
+    if workers is None and steps and steps[-1].verb == "done":
+        workers = 1
+    if workers is not None and workers > architecture.threads_per_block:
         raise ResourceError(
-            f"the strategy needs {threads} threads in a block, {architecture} has at most {architecture.threads_per_block}",
+            f"the strategy needs {workers} threads in a block, {architecture} has at most {architecture.threads_per_block}",
             within=spec,
             hint="larger tiles for Warp or Thread",
         )
-    context = _context(spec, architecture, instructions, threads)
-    node = grow(spec, steps, context)
-    return Grown(node, threads, ONE if context.names.grid is None else context.names.grid, context)
+    context = _context(spec, architecture, instructions, workers)
+    node, whole = grow(spec, steps, context)
+    return Grown(node, workers, attrs.evolve(context, whole=whole))
 
 
-def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executable, ...], threads: int | None) -> Context:
+def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executable, ...], workers: int | None) -> Context:
     symbols = symbols_of(spec)
     for var in symbols:
         if var.name in RESERVED | set(spec.operands) or var.name.startswith("__"):
             raise ArgumentError(f"a symbol called {var.name}: generated code uses the name", hint=f'another name: sym("{var.name}_size")')
-    taken = set(RESERVED) | {var.name for var in symbols} | set(spec.operands)
-    thread = THREAD if threads is None else Var(THREAD.name, 0, threads - 1)
-    return Context(architecture, instructions, Names(taken), BLOCK, thread, threads)
+    taken = RESERVED | {var.name for var in symbols} | set(spec.operands)
+    thread = THREAD if workers is None else Var(THREAD.name, 0, workers - 1)
+    return Context(architecture, instructions, BLOCK, thread, workers, whole=Whole(taken))
 
 
 def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
@@ -84,12 +103,12 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
     if spec.level != KernelLevel:
         raise ArgumentError(f"code is generated for whole kernels, {spec} is at {spec.level}", hint="MatMul(M,N,K)(GL,GL,GL)(Kernel)")
     require_complete(grown.node)
-    names = grown.context.names
-    if names.part is not None and names.grid is None:
+    whole = grown.whole
+    if whole.part is not None and whole.grid is None:
         raise DecompositionError("split_k(.., Block): no tiles are dealt to Block behind it", hint=".tile(64, 64).to(Block)")
-    assert grown.threads is not None
+    assert grown.workers is not None and grown.threads is not None
     body = _program(grown.node)
-    lets = tuple(Let(var, value) for (value, _, _), var in grown.context.names.lets.items())
+    lets = tuple(Let(var, value) for var, value in whole.definitions.items())
     kernel = Kernel(
         name,
         grown.context.architecture,
@@ -100,9 +119,10 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         _used_lets(lets, body) + body,
         spec,
         facts=(*_positive_sizes(spec), *_leading_dimensions(spec), *(fact for node in grown.node.nodes() for fact in node.facts)),
-        unchecked=tuple(dict.fromkeys(grown.context.names.unchecked)),
-        resident=grown.context.names.resident,
-        zeroed=tuple(grown.context.names.zeroed),
+        unchecked=tuple(dict.fromkeys(whole.unchecked)),
+        resident=whole.resident,
+        zeroed=whole.zeroed,
+        workers=grown.workers,
     )
     return verify(kernel)
 
@@ -127,6 +147,12 @@ def _leading_dimensions(spec: Spec) -> Iterable[tuple[str, Expr]]:
 
 def _program(node: Node) -> tuple[Stmt, ...]:
     return filled(node.program, {name: _program(child) for name, child in node.children})
+
+
+def taken_names(kernel: Kernel) -> set[str]:
+    """The names that a pass must not give to anything new: those bound in the program, of buffers and sizes, and of generated code."""
+    bound = {statement.var.name for statement in statements(kernel.body) if isinstance(statement, (For, Let))}
+    return {*RESERVED, *bound, *(buffer.name for buffer in kernel.buffers), *(symbol.name for symbol in kernel.symbols)}
 
 
 def prune(kernel: Kernel) -> Kernel:

@@ -11,12 +11,11 @@ from fireiron.language.tree import Refinement
 from fireiron.values.tensor import MatrixLayout
 
 
-@attrs.frozen(repr=False)
-class Layout(Refinement):
+@attrs.frozen
+class DealOrder(Refinement):
     """The order in which tiles are dealt to units: `ColMajor` deals rows first (Fireiron, section 4.2).
 
     Legal on a tile that is dealt with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
-    The package exports it as `DealOrder`, beside the `Layout` of the layout algebra.
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
@@ -31,6 +30,3 @@ class Layout(Refinement):
 
     def __str__(self) -> str:
         return f"layout({self.order})"
-
-    def __repr__(self) -> str:
-        return f"DealOrder({self.order})"

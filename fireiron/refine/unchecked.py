@@ -30,8 +30,8 @@ class Unchecked(Refinement):
             )
 
     def rewrite(self, expansion: Expansion, context: Context) -> Expansion:
-        context.names.unchecked.append(self.reason)
-        return attrs.evolve(expansion, program=(Comment(f"unchecked: {self.reason}"), *expansion.program))
+        program = (Comment(f"unchecked: {self.reason}"), *expansion.program)
+        return attrs.evolve(expansion, program=program, unchecked=(*expansion.unchecked, self.reason))
 
     def __str__(self) -> str:
         return f"unchecked({self.reason!r})"

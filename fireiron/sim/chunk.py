@@ -14,9 +14,9 @@ import numpy as np
 
 from fireiron.errors import SimulationError
 from fireiron.sim.memory import Global, Memory, registers, shared_memory
-from fireiron.sim.places import Flat, Group, NotDistinct, Place, Rows, View, first_true, pick, steps_of, vector_environment
+from fireiron.sim.places import Flat, Group, NotDistinct, Place, Rows, Window, first_true, pick, steps_of, vector_environment
 from fireiron.sim.plan import ADDRESS, COORDINATE, Array, Environment, Operand, Plan, Site
-from fireiron.values.machine import GL
+from fireiron.values.machine import GL, SH
 
 
 class Chunk:
@@ -49,6 +49,7 @@ class Chunk:
         mask, coordinates, parts = self.coordinates(site, operand, env, group, cached=True)
         env = vector_environment(site, env)
         numbers = self.address(site, operand, env, mask, coordinates, parts, group)
+        self._check_vectors(site, operand, env, mask, numbers, group)
         if private and mask is None:
             view = self._view(site, operand, env, numbers, group)
             if view is not None:
@@ -86,7 +87,7 @@ class Chunk:
         else:
             self.read_bytes += size * operand.buffer.dtype.bytes
 
-    def _view(self, site: Site, operand: Operand, env: Environment, numbers: Array, group: Group) -> View | None:
+    def _view(self, site: Site, operand: Operand, env: Environment, numbers: Array, group: Group) -> Window | None:
         """The registers as a strided window, where their numbers are the same in all threads and affine in the loops."""
         same = numbers[..., :1, :1]
         if group.threads[-1] - group.threads[0] + 1 != group.threads.size or (numbers != same).any():
@@ -96,7 +97,7 @@ class Chunk:
             window = np.broadcast_to(window, (operand.count, *(env[name].size for name, _ in site.loops)))
             if site.loops:
                 self._check_distinct(window)
-        return None if steps_of(window) is None else View(self.memories[operand.buffer.name], window, self.plan.kernel.threads, group)
+        return None if steps_of(window) is None else Window(self.memories[operand.buffer.name], window, self.plan.kernel.threads, group)
 
     def coordinates(
         self, site: Site, operand: Operand, env: Environment, group: Group, cached: bool
@@ -107,6 +108,9 @@ class Chunk:
         mask: Array | None = None
         for condition in operand.conditions:
             mask = _both(mask, _aligned(np.asarray(condition(vector), dtype=bool), rank))
+        if operand.parts:
+            parts_hold = np.broadcast_arrays(*(_aligned(np.asarray(one(vector), dtype=bool), rank) for one in operand.parts))
+            mask = _both(mask, np.concatenate(parts_hold).take(operand.part_of, axis=0))
         coordinates, parts, doubtful = [], [], False
         for dim in range(len(operand.base)):
             names = operand.keys[dim]
@@ -199,6 +203,28 @@ class Chunk:
                     at=operand.origin or site.statement.origin,
                 )
         return address
+
+    def _check_vectors(self, site: Site, operand: Operand, env: Environment, mask: Array | None, numbers: Array, group: Group) -> None:
+        """Elements that one load or store takes must lie side by side, from a multiple of its bytes on."""
+        buffer = operand.buffer
+        for piece in operand.vectors:
+            taken = numbers[piece.first : piece.first + piece.width]
+            start, size = taken[0], piece.width * buffer.dtype.bytes
+            steps = np.arange(piece.width).reshape((-1,) + (1,) * (numbers.ndim - 1))
+            bad = ((start * buffer.dtype.bytes + buffer.offset) % size != 0) | (taken - start != steps).any(axis=0)
+            bad = bad | (buffer.tensor.align % size != 0 and buffer.memory != SH)
+            bad = bad if mask is None else bad & mask[piece.first if mask.shape[0] > 1 else 0]
+            if bad.any():
+                where = first_true(bad[None], site, env, group, self.width)
+                addresses = ", ".join(str(pick(one[None], where[0])) for one in taken)
+                raise SimulationError(
+                    f"{buffer.name}: {piece.width} elements at once from addresses {addresses}: thread {where[1]} of block "
+                    f"{self.block(where[2])} {'writes' if operand.write else 'reads'} them",
+                    legal=f"{piece.width} neighbours, the first at a multiple of {size} bytes",
+                    within=f"{site.what}, {self.where(env, where[3])}",
+                    at=operand.origin or site.statement.origin,
+                    hint="the pass vectorize proved too much, or the buffer begins elsewhere",
+                )
 
     def block(self, position: int) -> int:
         """The number of a block of the chunk, by position."""

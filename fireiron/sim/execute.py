@@ -15,7 +15,7 @@ from fireiron.errors import SimulationError
 from fireiron.ir.lanes import LaneMap
 from fireiron.sim.chunk import Chunk
 from fireiron.sim.memory import POISON
-from fireiron.sim.places import Group, Held, Place, Rows, View, vector_environment
+from fireiron.sim.places import Group, Held, Place, Rows, Window, vector_environment
 from fireiron.sim.plan import Array, Environment, Operand, Plan, Site
 from fireiron.sim.watch import Watch
 from fireiron.spec import MoveSpec
@@ -87,7 +87,7 @@ class Executor:
         left, right = a.get(), b.get()
         dtype = c.memory.data.dtype
         left, right = left.astype(dtype, copy=False), right.astype(dtype, copy=False)
-        if not isinstance(c, View) or accumulate is not True:
+        if not isinstance(c, Window) or accumulate is not True:
             base: Any = dtype.type(0) if old is None else old.get()
             c.put(np.broadcast_to(base + left * right, c.shape))
             return
@@ -118,7 +118,7 @@ class Executor:
         values = source.get()
         if values.dtype != target.memory.data.dtype:
             values = site.statement.spec.perform({"src": values}, False)["dst"]
-        target.put(values if isinstance(target, View) else np.broadcast_to(values, target.shape))
+        target.put(values if isinstance(target, Window) else np.broadcast_to(values, target.shape))
 
     def _add(self, site: Site, inputs: list[Any], outputs: list[Any], env: Environment, group: Group) -> None:
         """Each thread adds its elements; where threads or blocks add to one place, nothing gets lost."""
@@ -303,7 +303,7 @@ def _dealt(tiles: Array, lane_map: LaneMap, seats: Array, shape: tuple[int, ...]
 
 
 def _thread(plan: Plan) -> Var:
-    return Var(THREAD.name, 0, plan.kernel.threads - 1)
+    return Var(THREAD.name, 0, plan.kernel.workers - 1)
 
 
 def _at_threads(value: Any, chosen: Array, threads: int) -> Any:

@@ -63,6 +63,7 @@ def registers(plan: Plan, buffer: Buffer, width: int, careful: bool) -> Memory:
 def shared_memory(plan: Plan, width: int, careful: bool) -> dict[str, Memory]:
     """Shared buffers by name; those that overlap are views of the same bytes."""
     result = {}
+    _check_extent(plan)
     for group in plan.components:
         start = group[0].offset
         size = max(buffer.offset + buffer.bytes for buffer in group) - start
@@ -78,6 +79,17 @@ def shared_memory(plan: Plan, width: int, careful: bool) -> dict[str, Memory]:
             watched = careful or buffer.dtype.kind == "int"
             result[buffer.name] = Memory(data, first, plan.number(buffer.total), zero, _mask_of(data, zero, watched))
     return result
+
+
+def _check_extent(plan: Plan) -> None:
+    """Refuse a kernel of which a buffer in use does not end within the shared memory of the block."""
+    used = {operand.buffer.name for site in plan.sites for operand in site.operand_list}
+    for buffer in (one for group in plan.components for one in group if one.name in used):
+        if buffer.offset < 0 or buffer.offset + buffer.bytes > plan.kernel.shared_bytes:
+            raise SimulationError(
+                f"{buffer.name} lies in bytes {buffer.offset} ... {buffer.offset + buffer.bytes - 1} of shared memory",
+                legal=f"0 ... {plan.kernel.shared_bytes - 1}",
+            )
 
 
 class Global:

@@ -48,7 +48,7 @@ class Group:
     flight: Flight = attrs.field(factory=Flight)
 
 
-class View:
+class Window:
     """Registers with the same numbers in all threads: a strided window, updated in place."""
 
     def __init__(self, memory: Memory, numbers: Array, threads: int, group: Group) -> None:
@@ -167,7 +167,7 @@ class Held:
         self.memory.defined[self.targets] = True
 
 
-Place: TypeAlias = "View | Rows | Flat | Held"
+Place: TypeAlias = "Window | Rows | Flat | Held"
 
 
 class NotDistinct(Exception):

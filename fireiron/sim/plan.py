@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 import numpy as np
 
-from fireiron.ir import Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Stmt, Wait, scratch_access, unknown
+from fireiron.ir import Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Piece, Stmt, Wait, scratch_access, unknown
 from fireiron.spec import MatMulSpec, MoveSpec
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, compiled, conjuncts
 from fireiron.values.machine import GL, SH, Block
@@ -34,19 +34,31 @@ MOST_ELEMENTS: Final = 1 << 21
 
 
 class Operand:
-    """One access of a statement, as functions of the environment; read and write of an output are two operands."""
+    """One access of a statement, as functions of the environment; read and write of an output are two operands.
 
-    def __init__(self, plan: Plan, access: Access, conditions: Iterable[Expr], write: bool, scope: _Scope) -> None:
+    `conditions` hold for all of its elements, `parts` are those of its `pieces` where these differ, and `part_of` the piece of each
+    element. An access without pieces is touched inside its bounds. `vectors` are the pieces of several elements.
+    """
+
+    def __init__(
+        self, plan: Plan, access: Access, rank: int, conditions: Iterable[Expr], write: bool, scope: _Scope, pieces: tuple[Piece, ...] = ()
+    ) -> None:
         buffer = plan.buffers[access.buffer]
         self.access, self.buffer, self.write = access, buffer, write
         elements = access.elements()
         self.count = len(elements)
-        self.tile = access.shape
+        self.tile = access.shape[:rank]  # of the spec's view, which may stand at fixed coordinates of a buffer with more dimensions
         self.offsets = [np.array([element[dim] for element in elements]) for dim in range(len(access.base))]
         self.sizes = tuple(plan.number(size) for size in buffer.tensor.shape)
         self.base = tuple(map(compiled, access.base))
-        self.bounds = tuple(None if bound is None else compiled(bound) for bound in access.bounds)
+        bounds = access.bounds if not pieces else (None,) * len(access.base)
+        self.bounds = tuple(None if bound is None else compiled(bound) for bound in bounds)
+        tested = tuple(dict.fromkeys(piece.condition for piece in pieces))
+        conditions = (*conditions, *conjuncts(tested[0])) if len(tested) == 1 else tuple(conditions)
         self.conditions = tuple(compiled(condition) for condition in conditions)
+        self.parts = tuple(compiled(condition) for condition in tested) if len(tested) > 1 else ()
+        self.part_of = np.array([tested.index(piece.condition) for piece in pieces for _ in range(piece.width)])
+        self.vectors = tuple(piece for piece in pieces if piece.width > 1)
         storage = access.storage or buffer.storage
         self.digits = tuple(contribution(modes) for modes in storage.dims)
         self.swizzle = None if storage.swizzle is None else compiled(swizzled(ADDRESS, storage.swizzle))
@@ -54,8 +66,8 @@ class Operand:
         self.elements = plan.number(buffer.elements)
         self.total = plan.number(buffer.total)
         self.watched = buffer.memory == SH or (buffer.memory == GL and buffer.written)
-        self.depends = [scope.closure(dim, bound) for dim, bound in zip(access.base, access.bounds, strict=True)]
-        everything = scope.closure(*access.expressions(), *conditions)
+        self.depends = [scope.closure(dim, bound) for dim, bound in zip(access.base, bounds, strict=True)]
+        everything = scope.closure(*access.expressions(), *conditions, *tested)
         loops = scope.loops
         self.key = tuple(name for name in loops if name in everything)
         self.keys = [tuple(name for name in loops if name in names) for names in self.depends]
@@ -92,19 +104,21 @@ class Site:
         self.level = Block if statement.spec.level.threads is None else statement.spec.level
         self.inputs: list[tuple[str, Operand]] = []
         self.outputs: list[tuple[str, Operand, Operand]] = []
-        active = conjuncts(statement.active)
+        active = conjuncts(statement.performed)
         late = () if isinstance(self.accumulate, bool) else (statement.accumulate,)
-        for name, access in statement.operands.items():
+        pieces = statement.pieces or ((),) * len(statement.accesses)
+        for (name, access), parts in zip(statement.operands.items(), pieces, strict=True):
+            rank = len(statement.spec.operands[name].dims)
             if name in statement.spec.outputs:
-                read = Operand(plan, access, (*active, *late), False, scope)
-                self.outputs.append((name, Operand(plan, access, active, True, scope), read))
+                read = Operand(plan, access, rank, (*active, *late), False, scope, parts)
+                self.outputs.append((name, Operand(plan, access, rank, active, True, scope, parts), read))
                 self.outputs[-1][1].adds = statement.atomic
             else:
-                self.inputs.append((name, Operand(plan, access, active, False, scope)))
+                self.inputs.append((name, Operand(plan, access, rank, active, False, scope, parts)))
         self.active = tuple(map(compiled, active))
         self.scratch = None
         if statement.scratch is not None:
-            self.scratch = Operand(plan, scratch_access(statement.scratch), active, True, scope)
+            self.scratch = Operand(plan, scratch_access(statement.scratch), 1, active, True, scope)
         self.atomic = statement.atomic
         self.lane_maps = dict(zip(statement.operands, statement.lane_maps, strict=False))
         self.multiply_add = not self.lane_maps and _is_multiply_add(statement)

@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fireiron.errors import SimulationError
-from fireiron.ir import BLOCK_SCOPE, Barrier, Commit, Wait
+from fireiron.errors import SimulationError, VerificationError
+from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, WARPGROUP_SCOPE, Barrier, Commit, Wait
 from fireiron.sim.chunk import Chunk
 from fireiron.sim.execute import Executor
 from fireiron.sim.memory import Global
 from fireiron.sim.places import Group, NotDistinct
 from fireiron.sim.plan import Array, Environment, Loop, Name, Nest, Plan, Site
-from fireiron.sim.shadow import History
+from fireiron.sim.shadow import EPOCH, History
 from fireiron.sim.watch import Watch
 
 Event: TypeAlias = "tuple[Any, Environment]"
@@ -39,7 +39,7 @@ class Run:
 
     def in_step(self) -> None:
         """Execute all threads of a block together."""
-        group = self.group(np.arange(self.plan.kernel.threads))
+        group = self.group(np.arange(self.plan.kernel.workers))
         for event, env in self.body(self.plan.nodes, group.environment, group):
             if isinstance(event, Barrier):
                 self.pass_barrier([group], event)
@@ -57,11 +57,15 @@ class Run:
         self.barriers += 1
         if barrier.scope == BLOCK_SCOPE:
             self.watch.epoch += 1
-            for group in groups:
+        for group in groups:
+            if barrier.scope == BLOCK_SCOPE:
                 group.epoch = 0
-        else:
-            for group in groups:
+            elif barrier.scope == WARP_SCOPE:
                 group.epoch += 1
+            elif barrier.scope == WARPGROUP_SCOPE:
+                group.epoch = ((group.epoch >> EPOCH) + 1) << EPOCH
+            else:
+                raise VerificationError(f"the simulator has no rule for a barrier of a {barrier.scope}")
 
     def body(self, nodes: list[Any], env: Environment, group: Group) -> Generator[Event, None, None]:
         """Execute statements for a group; barriers and collective statements are handed out."""

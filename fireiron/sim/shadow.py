@@ -15,13 +15,16 @@ import numpy as np
 from fireiron.sim.plan import Array, Environment, Operand, Site
 
 EPOCH: Final = 20
-"""Bits of a clock that count warp barriers; those above count block barriers."""
+"""Bits of a clock that count warp barriers; as many above them count those of warpgroups, and the rest block barriers."""
+
+GROUP: Final = 128
+"""Threads of a warpgroup."""
 
 
 class Shadow:
     """Per address: the last writer and the readers since the last barrier, as least and greatest thread, with the clock.
 
-    Threads are numbered across blocks, each block from a multiple of `pitch`, so that 32 neighbours are a warp.
+    Threads are numbered across blocks, each block from a multiple of `pitch`, so that 32 neighbours are a warp, 128 a warpgroup.
     """
 
     def __init__(self, size: int, pitch: int) -> None:
@@ -49,14 +52,15 @@ class Shadow:
     def conflicts(self, old: Sequence[Array], clocks: Array, keys: Array, low: Array, high: Array, clock: int) -> Array:
         """Positions whose threads are not ordered with those recorded."""
         then = clocks[keys]
-        recent = then >= (clock >> EPOCH << EPOCH)
+        recent = then >= (clock >> 2 * EPOCH << 2 * EPOCH)
         former = old[0][keys], old[1][keys]
         least, greatest = np.minimum(former[0], low), np.maximum(former[1], high)
         strangers = least // self.pitch != greatest // self.pitch
         if not recent.any() and not strangers[then >= 0].any():
             return ()
-        same_warp = least // 32 == greatest // 32
-        unordered = strangers | np.where(same_warp, then >= clock, recent)
+        same_warp, same_group = least // 32 == greatest // 32, least // GROUP == greatest // GROUP
+        in_group = np.where(same_group, then >= (clock >> EPOCH << EPOCH), recent)
+        unordered = strangers | np.where(same_warp, then >= clock, in_group)
         return np.flatnonzero((then >= 0) & (least != greatest) & unordered)
 
     def read(self, keys: Array, low: Array, high: Array, clock: int, log: int) -> None:
@@ -76,7 +80,9 @@ class Shadow:
         former, then = [one[keys] for one in sides], clocks[keys]
         least, greatest = np.minimum(former[0], low), np.maximum(former[1], high)
         same_block = least // self.pitch == greatest // self.pitch
-        old = (then < 0) | (same_block & (then < (clock >> EPOCH << EPOCH))) | ((least // 32 == greatest // 32) & (then < clock))
+        old = (then < 0) | (same_block & (then < (clock >> 2 * EPOCH << 2 * EPOCH)))
+        old |= (least // GROUP == greatest // GROUP) & (then < (clock >> EPOCH << EPOCH))
+        old |= (least // 32 == greatest // 32) & (then < clock)
         lower, higher = old | (low <= former[0]), old | (high >= former[1])
         for side, (mine, better) in enumerate(((low, lower), (high, higher))):
             sides[side][keys] = np.where(better, mine, former[side])

@@ -1,12 +1,13 @@
 """Warps in random order: each runs on its own from barrier to barrier.
 
-A barrier, or a statement that several warps perform together, is passed when all warps have come to it; a warp that waits elsewhere,
-or has ended, is a deadlock.
+A barrier, or a statement that several warps perform together, is passed when all warps of its group have come to it; a warp that
+waits elsewhere, or has ended, is a deadlock.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ class Warps:
 
     def __init__(self, run: Run, order: random.Random) -> None:
         self.run_, self.order = run, order
-        threads = np.arange(run.plan.kernel.threads)
+        threads = np.arange(run.plan.kernel.workers)
         self.warps = [run.group(threads[start : start + 32]) for start in range(0, threads.size, 32)]
 
     def run(self) -> None:
@@ -45,15 +46,33 @@ class Warps:
             elif event is not None:
                 waiting[warp] = event
             if not ready and waiting:
-                self._meet(waiting)
-                ready = sorted(waiting)
-                waiting = {}
+                ready = self._meet(waiting)
+                waiting = {warp: event for warp, event in waiting.items() if warp not in ready}
 
     def _inside_warp(self, site: Site) -> bool:
         threads = site.level.threads
         return site.scratch is None and threads is not None and threads <= 32 and site.level != Block
 
-    def _meet(self, waiting: dict[int, Event]) -> None:
+    def _meet(self, waiting: dict[int, Event]) -> list[int]:
+        """No warp goes on by itself: those that do together; an error if there are none."""
+        released = [warp for group in self._groups(waiting) for warp in group]
+        if released:
+            return released
+        self._meet_all(waiting)
+        return sorted(waiting)
+
+    def _groups(self, waiting: dict[int, Event]) -> Iterator[list[int]]:
+        """The groups of warps, smaller than the block, that have all reached one barrier of theirs, which they pass."""
+        for warp, event in waiting.items():
+            threads = event[0].scope.threads if isinstance(event[0], Barrier) else None
+            if threads is None or warp * 32 % threads:
+                continue
+            group = [one for one in range(warp, warp + threads // 32) if one < len(self.warps)]
+            if all(one in waiting and waiting[one][0] is event[0] for one in group):
+                self.run_.pass_barrier([self.warps[one] for one in group], event[0])
+                yield group
+
+    def _meet_all(self, waiting: dict[int, Event]) -> None:
         """All warps have stopped: at the same statement, or for ever."""
         events = [waiting.get(warp) for warp in range(len(self.warps))]
         first = next(event for event in events if event is not None)

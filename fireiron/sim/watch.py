@@ -94,7 +94,7 @@ class Watch:
                 shadow.write(keys, low, high, self._clock(group), self.history.note(site, operand, env))
 
     def _clock(self, group: Group) -> int:
-        return (self.epoch << EPOCH) + group.epoch
+        return (self.epoch << 2 * EPOCH) + group.epoch
 
     def _shadow_of(self, operand: Operand) -> Shadow | None:
         if not operand.watched:

@@ -6,14 +6,49 @@ imported when a verb is called; this is the only place that looks upward.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from fireiron.errors import ArgumentError, call_site
 
 if TYPE_CHECKING:
-    from fireiron.language.strategy import Epiloged, Loaded, Parted, Splitted, Strategy, Tiled
+    from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
     from fireiron.language.tree import Decomposition, Executable
     from fireiron.values.machine import DType, Level, Memory
 
     Size = int | Any
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def unfitting(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ArgumentError | None:
+    """The error of a call whose arguments are too few, too many or of other names; None where they fit."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        shown = [str(one.replace(annotation=inspect.Parameter.empty)) for name, one in signature.parameters.items() if name != "self"]
+        owner, _, name = function.__qualname__.rpartition(".")
+        what = owner.removesuffix("Starter") if name == "__call__" else name
+        return ArgumentError(f"{what}: {error}", legal=f"{what}({', '.join(shown)})", at=call_site())
+    return None
+
+
+def fitting(method: Callable[P, T]) -> Callable[P, T]:
+    """The method; a call that does not fit its parameters is refused by an error that shows them."""
+
+    @functools.wraps(method)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except TypeError as error:
+            raise unfitting(method, args, kwargs) or error from None
+
+    return called
 
 
 class Verbs:
@@ -21,6 +56,7 @@ class Verbs:
 
     __slots__ = ()
 
+    @fitting
     def then(self, step: Decomposition | Strategy) -> Strategy:
         """Append a decomposition, or all steps of another strategy.
 
@@ -31,7 +67,8 @@ class Verbs:
 
         return appended(self, step)
 
-    def tile(self, *sizes: Size, **by_dim: Size) -> Tiled:
+    @fitting
+    def tile(self, *sizes: Size, **by_dim: Size) -> TileStrategy:
         """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
 
         Args: `r, c` in elements, or `Strided((chunk, repeat), ...)`, or sizes by dimension name (`m=64`).
@@ -43,11 +80,12 @@ class Verbs:
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
         from fireiron.decomp.tile import Tile
-        from fireiron.language.strategy import Tiled, appended
+        from fireiron.language.strategy import TileStrategy, appended
 
-        return appended(self, Tile.of(sizes, by_dim), Tiled)
+        return appended(self, Tile.of(sizes, by_dim), TileStrategy)
 
-    def split(self, *sizes: Size, **by_dim: Size) -> Splitted:
+    @fitting
+    def split(self, *sizes: Size, **by_dim: Size) -> SplitStrategy:
         """Sequential loop over a reduction dimension; the rest is zero, not a special case.
 
         Args: elements of k in each step. Legal on a spec with a reduction dimension, when the size divides a static tile.
@@ -58,11 +96,12 @@ class Verbs:
         MatMul(64,64,4)(GL,GL,GL)(Block)
         """
         from fireiron.decomp.split import Split
-        from fireiron.language.strategy import Splitted, appended
+        from fireiron.language.strategy import SplitStrategy, appended
 
-        return appended(self, Split.of(sizes, by_dim), Splitted)
+        return appended(self, Split.of(sizes, by_dim), SplitStrategy)
 
-    def split_k(self, parts: Size, level: Level, step: Size, combine: Strategy | None = None) -> Parted:
+    @fitting
+    def split_k(self, parts: Size, level: Level, step: Size, combine: Strategy | None = None) -> SplitKStrategy:
         """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
 
         Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
@@ -78,11 +117,12 @@ class Verbs:
         MatMul(16,16,128)(GL,GL,SH)(Warp)
         """
         from fireiron.decomp.split_k import SplitK
-        from fireiron.language.strategy import Parted, appended
+        from fireiron.language.strategy import SplitKStrategy, appended
 
-        return appended(self, SplitK.of(parts, level, step, combine), Parted)
+        return appended(self, SplitK.of(parts, level, step, combine), SplitKStrategy)
 
-    def load(self, operand: object, memory: Memory, move: Strategy | None = None) -> Loaded:
+    @fitting
+    def load(self, operand: object, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
         Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
@@ -95,10 +135,11 @@ class Verbs:
         MatMul(64,64,8)(SH,GL,GL)(Block)
         """
         from fireiron.decomp.load import Load
-        from fireiron.language.strategy import Loaded, appended
+        from fireiron.language.strategy import LoadStrategy, appended
 
-        return appended(self, Load.of(operand, memory, move), Loaded)
+        return appended(self, Load.of(operand, memory, move), LoadStrategy)
 
+    @fitting
     def epilog(
         self,
         memory: Memory,
@@ -109,7 +150,7 @@ class Verbs:
         init: Strategy | None = None,
         store: Strategy | None = None,
         dtype: DType | None = None,
-    ) -> Epiloged:
+    ) -> EpilogStrategy:
         """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
 
         Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
@@ -122,10 +163,11 @@ class Verbs:
         MatMul(64,64,8)(GL,GL,RF)(Block)
         """
         from fireiron.decomp.epilog import Epilog
-        from fireiron.language.strategy import Epiloged, appended
+        from fireiron.language.strategy import EpilogStrategy, appended
 
-        return appended(self, Epilog.of(memory, (first, second, third), init, store, dtype), Epiloged)
+        return appended(self, Epilog.of(memory, (first, second, third), init, store, dtype), EpilogStrategy)
 
+    @fitting
     def coalesced(self, elements: Size) -> Strategy:
         """A copy by all threads of the group, each a vector of neighbours, in the storage order of the memory further away.
 
@@ -141,6 +183,7 @@ class Verbs:
 
         return appended(self, Coalesced.of(elements))
 
+    @fitting
     def mma_tile(self, instruction: Executable | None = None) -> Strategy:
         """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
 
@@ -159,10 +202,12 @@ class Verbs:
 
         return appended(self, MmaTile.of(instruction))
 
+    @fitting
     def done(self, executable: Executable | str | None = None) -> Strategy:
         """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
 
-        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file.
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
         """
         from fireiron.decomp.done import Done

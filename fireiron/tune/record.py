@@ -16,6 +16,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, FireironError, StoreError
 from fireiron.language.strategy import Strategy
+from fireiron.refine.layout import DealOrder
 from fireiron.spec import Init, MatMul, Move, Spec, Starter
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, constant, sym
 from fireiron.values.machine import DTYPES, FRAGMENTS, GL, LEVELS, MEMORIES, Kernel, as_dtype
@@ -56,8 +57,13 @@ def _plain(value: Any) -> Any:
         return {"mapping": sorted(([_plain(key), _plain(part)] for key, part in value.items()), key=json.dumps)}
     if attrs.has(type(value)):
         counted = [field for field in attrs.fields(type(value)) if field.eq and not _is_default(field, value)]
-        return {"type": type(value).__qualname__, **{f".{field.name}": _plain(getattr(value, field.name)) for field in counted}}
+        name = _RECORDED_AS.get(type(value), type(value).__qualname__)
+        return {"type": name, **{f".{field.name}": _plain(getattr(value, field.name)) for field in counted}}
     raise StoreError(f"a strategy with a value of {type(value).__qualname__} has no hash", got=value, hint="make it a frozen attrs class")
+
+
+_RECORDED_AS: Final[Mapping[type, str]] = {DealOrder: "Layout"}
+"""Classes that had another name when the first records were written: the hashes of strategies stay."""
 
 
 def _is_default(field: Any, value: Any) -> bool:

@@ -22,6 +22,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, FireironError, StoreError
 from fireiron.language.strategy import Strategy
+from fireiron.places import library_folder
 from fireiron.spec import Spec
 from fireiron.tune.record import FORMAT, KINDS, Record, describe, spec_of, strategy_hash
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, Architecture, as_architecture
@@ -233,7 +234,7 @@ class Records:
         """
         target, asked = _target(architecture), describe(spec)
         for record in sorted(self.for_spec(spec, target), key=functools.partial(preference, gpu=gpu)):
-            program = _lowered(record, spec, target, strategies or {})
+            program = _program(record, spec, target, strategies or {})
             if program is not None and accept(program) and _is_safe(program):
                 return Choice(record, True, f"tuned for just this: {_said(record)}", program)
         if not neighbours:
@@ -259,14 +260,14 @@ class Records:
         strategies: Mapping[str, Strategy],
         accept: Accept,
     ) -> list[tuple[float, Record, Program]]:
-        """The nearest records that are legal here, with different values, and about as near as the nearest of them."""
+        """The nearest records whose tiles and resources are legal here, with different values, and about as near as the nearest of them."""
         found: list[tuple[float, Record, Program]] = []
         seen: set[str] = set()
         for distance, record in self._ranked(asked, target, gpu):
             if len(found) == MOST_COMPARED or (found and distance > found[0][0] + AS_NEAR):
                 break
             same = json.dumps([record.strategy, record.values], sort_keys=True)
-            program = None if same in seen else _lowered(record, spec, target, strategies)
+            program = None if same in seen else _program(record, spec, target, strategies)
             seen.add(same)
             if program is not None and accept(program):
                 found.append((distance, record, program))
@@ -353,14 +354,17 @@ def _target(architecture: Any) -> Architecture:
     return as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
 
 
-def _lowered(record: Record, spec: Spec, target: Architecture, strategies: Mapping[str, Strategy]) -> Program | None:
-    """The record's strategy for the spec; None where it has changed since, is not known or not legal."""
+def _program(record: Record, spec: Spec, target: Architecture, strategies: Mapping[str, Strategy]) -> Program | None:
+    """The record's strategy for the spec; None where it has changed since, is not known or not legal.
+
+    It is lowered as far as comparing it with others needs; whether it can be synchronised, `_is_safe` says of the one that is taken.
+    """
     strategy = current_strategy(record, strategies)
     if strategy is None:
         return None
     try:
         program = strategy.with_(**record.values)(spec).program(target)
-        _ = program.lowered
+        _ = program.sequential
     except FireironError:
         return None
     return program
@@ -376,10 +380,11 @@ def current_strategy(record: Record, strategies: Mapping[str, Strategy] | None =
         if not _is_file(record.strategy):
             warnings.warn(f"records of {record.strategy} are not used: no strategy has this name", OutdatedRecordWarning, stacklevel=2)
         return None
-    if strategy_hash(strategy) != record.strategy_hash:
+    now = _hash_now(strategy)
+    if now != record.strategy_hash:
         warnings.warn(
             f"records of {record.strategy} for {_spec_words(record.spec)} are not used: tuned for an older version of the strategy "
-            f"({record.strategy_hash}, now {strategy_hash(strategy)}); fireiron list --drift shows them",
+            f"({record.strategy_hash}, now {now}); fireiron list --drift shows them",
             OutdatedRecordWarning,
             stacklevel=2,
         )
@@ -388,7 +393,7 @@ def current_strategy(record: Record, strategies: Mapping[str, Strategy] | None =
 
 
 def _is_safe(program: Program) -> bool:
-    """Whether the independent check of a lowered program finds nothing."""
+    """Whether a program can be synchronised, and the independent check finds nothing."""
     try:
         _ = program.ir
     except FireironError:
@@ -397,18 +402,29 @@ def _is_safe(program: Program) -> bool:
 
 
 def _predicted(program: Program, gpu: str) -> float:
-    """Microseconds by the cost model, on the GPU of a record, or on the usual one of the architecture where it is not known."""
-    from fireiron.cost import predict
+    """Microseconds by the cost model, on the GPU of a record, or on the usual one of the architecture where it is not known.
 
+    Barriers are guessed: finding them takes longer than all else, and of the compared programs only one needs them.
+    """
+    from fireiron.cost import predict
+    from fireiron.cost.expected import with_expected_barriers
+
+    kernel = with_expected_barriers(program.sequential)
     try:
-        return predict(program, gpu).us
+        return predict(kernel, gpu).us
     except ArgumentError:  # a GPU without figures, or one that does not run this architecture
-        return predict(program).us
+        return predict(kernel).us
 
 
 def _is_file(name: str) -> bool:
     """Whether a record names a strategy of a user's own file."""
     return ":" in name or name.endswith(".py")
+
+
+@functools.lru_cache(maxsize=256)
+def _hash_now(strategy: Strategy) -> str:
+    """`strategy_hash`, which takes milliseconds, once for each strategy."""
+    return strategy_hash(strategy)
 
 
 @functools.lru_cache(maxsize=256)
@@ -461,11 +477,8 @@ def _size_word(size: int | str, asked: Mapping[str, Any]) -> str:
 
 
 def _shipped() -> tuple[Path, ...]:
-    from importlib.util import find_spec
-
-    package = find_spec("strategies")
-    folders = [Path(place) / "records" for place in (package.submodule_search_locations or ())] if package else []
-    return tuple(folder for folder in folders if folder.is_dir())
+    folder = library_folder() / "records"
+    return (folder,) if folder.is_dir() else ()
 
 
 def record_files(*paths: str | Path) -> tuple[Path, ...]:

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, dataclass_transfo
 
 import attrs
 
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, shown
 
 INT_MAX = 2**31 - 1
 """Largest value of a 32-bit index."""
@@ -39,10 +39,12 @@ Node = TypeVar("Node")
 class Expr:
     """An integer (or truth) value known when the kernel runs; immutable, equal by value."""
 
-    __slots__ = ()
+    __slots__ = ("_order", "_variables")
     low: int
     high: int
     factor: int
+    _order: str
+    _variables: frozenset[Var]
 
     def __add__(self, other: object) -> Expr:
         return add(self, as_expr(other))
@@ -58,10 +60,10 @@ class Expr:
         return mul(self, _MINUS_ONE)
 
     def __sub__(self, other: object) -> Expr:
-        return add(self, -as_expr(other))
+        return subtract(self, as_expr(other))
 
     def __rsub__(self, other: object) -> Expr:
-        return add(as_expr(other), -self)
+        return subtract(as_expr(other), self)
 
     def __floordiv__(self, other: object) -> Expr:
         return floordiv(self, as_expr(other))
@@ -76,7 +78,10 @@ class Expr:
         return mod(as_expr(other), self)
 
     def __and__(self, other: object) -> Expr:
-        return bit_and(self, as_expr(other))
+        mask = as_expr(other)
+        if isinstance(mask, Const) and mask.value < 0:  # as ~7: all bits above the other side's are ones, and meet zeros
+            mask = Const(mask.value & possible_bits(self))
+        return bit_and(self, mask)
 
     __rand__ = __and__
 
@@ -130,13 +135,18 @@ class Expr:
 
     def variables(self) -> frozenset[Var]:
         """All variables that occur."""
-        return _variables(self)
+        try:
+            return self._variables
+        except AttributeError:  # asked for the first time
+            found = frozenset((self,)) if isinstance(self, Var) else frozenset().union(*(child.variables() for child in self.children))
+            _assign(self, "_variables", found)
+            return found
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Expr:
         """The expression with variables replaced, simplified again."""
         for variable in values:
             if not isinstance(variable, Var):
-                raise ArgumentError(f"substitute({variable!r}): {variable!r} is no variable", legal="a Var for each value")
+                raise ArgumentError(f"substitute({shown(variable)}): {shown(variable)} is no variable", legal="a Var for each value")
         if not values or self.variables().isdisjoint(values):
             return self
         return _substitute(self, {name: as_expr(value) for name, value in values.items()}, {})
@@ -165,12 +175,15 @@ def _node(cls: type[Node]) -> type[Node]:
     return attrs.frozen(cls, slots=True, eq=True, repr=False, cache_hash=True, order=False)
 
 
+_assign = object.__setattr__
+
+
 def _set(node: Expr, low: int, high: int, factor: int = 1) -> None:
     if factor > 1:
         low, high = low + -low % factor, high - high % factor
-    object.__setattr__(node, "low", low)
-    object.__setattr__(node, "high", high)
-    object.__setattr__(node, "factor", factor)
+    _assign(node, "low", low)
+    _assign(node, "high", high)
+    _assign(node, "factor", factor)
 
 
 @_node
@@ -183,9 +196,9 @@ class Const(Expr):
     factor: int = _range_fields()
 
     def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "low", self.value)
-        object.__setattr__(self, "high", self.value)
-        object.__setattr__(self, "factor", abs(self.value))
+        _assign(self, "low", self.value)
+        _assign(self, "high", self.value)
+        _assign(self, "factor", abs(self.value))
 
 
 @_node
@@ -415,12 +428,12 @@ def sym(name: str, multiple_of: int = 1, low: int = 1, high: int = SYMBOL_MAX) -
     0
     """
     if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
-        raise ArgumentError(f"sym({name!r}): a name must be an identifier", legal="ASCII letters, digits and _", hint='sym("M")')
+        raise ArgumentError(f"sym({shown(name)}): a name must be an identifier", legal="ASCII letters, digits and _", hint='sym("M")')
     if keyword.iskeyword(name) or name in _CPP_KEYWORDS.split():
         raise ArgumentError(f"sym({name!r}): {name} is a keyword of Python or C++", hint=f'sym("{name}_size")')
     for label, value in (("multiple_of", multiple_of), ("low", low), ("high", high)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ArgumentError(f"sym({name!r}, {label}={value!r}): {label} must be a positive integer")
+            raise ArgumentError(f"sym({name!r}, {label}={shown(value)}): {label} must be a positive integer")
     if low > high or high > INT_MAX or high // multiple_of * multiple_of < low:
         raise ArgumentError(f"sym({name!r}): no multiple of {multiple_of} between {low} and {high}", legal=f"1 <= low <= high <= {INT_MAX}")
     return Var(name, low, high, multiple_of, True)
@@ -435,7 +448,7 @@ def as_expr(value: object) -> Expr:
     if not isinstance(value, bool):
         with contextlib.suppress(TypeError):
             return Const(operator.index(value))  # type: ignore[arg-type]
-    raise ArgumentError(f"{value!r} is no integer expression", legal="an int or an expression of symbols")
+    raise ArgumentError(f"{shown(value)} is no integer expression", legal="an int or an expression of symbols")
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -458,6 +471,11 @@ def _shift(amount: object) -> int:
 
 
 def _product_range(atoms: Atoms, coefficient: int) -> tuple[int, int, int]:
+    if len(atoms) == 1:
+        atom = atoms[0]
+        if coefficient < 0:
+            return coefficient * atom.high, coefficient * atom.low, -coefficient * atom.factor
+        return coefficient * atom.low, coefficient * atom.high, coefficient * atom.factor
     low = high = coefficient
     factor = abs(coefficient)
     for atom in atoms:
@@ -480,7 +498,7 @@ def _terms(value: Expr) -> tuple[Terms, int]:
 def _build(terms: Mapping[Atoms, int], number: int) -> Expr:
     kept = [(atoms, coefficient) for atoms, coefficient in terms.items() if coefficient]
     if not kept:
-        return Const(number)
+        return _integer(number)
     if len(kept) == 1 and number == 0 and kept[0][1] == 1 and len(kept[0][0]) == 1:
         return kept[0][0][0]
     if len(kept) > 1:
@@ -488,22 +506,28 @@ def _build(terms: Mapping[Atoms, int], number: int) -> Expr:
     return Sum(tuple(kept), number)
 
 
-def _order(term: tuple[Atoms, int]) -> tuple[Any, ...]:
-    return tuple(_key(atom) for atom in term[0])
+def _order(term: tuple[Atoms, int]) -> tuple[str, ...]:
+    atoms = term[0]
+    return (_key(atoms[0]),) if len(atoms) == 1 else tuple(_key(atom) for atom in atoms)
 
 
-@functools.lru_cache(maxsize=100_000)
 def _key(value: Expr) -> str:
-    return _text(value, 0)
+    """By what factors and terms are sorted: the text, which is equal in every process."""
+    try:
+        return value._order
+    except AttributeError:  # asked for the first time
+        _assign(value, "_order", _text(value, 0))
+        return value._order
 
 
 def add(left: Expr, right: Expr) -> Expr:
     """The sum, with `c*b*(x//b) + c*(x%b)` folded to `c*x`, and `c*(x//d)` to `(c//d)*x` where `d` divides `x` and `c`."""
-    if isinstance(left, Const) and isinstance(right, Const):
-        return Const(left.value + right.value)
-    if isinstance(right, Const) and right.value == 0:
-        return left
-    if isinstance(left, Const) and left.value == 0:
+    if isinstance(right, Const):
+        if right.value == 0:
+            return left
+        if isinstance(left, Const):
+            return _integer(left.value + right.value)
+    elif isinstance(left, Const) and left.value == 0:
         return right
     return _add(left, right)
 
@@ -516,6 +540,26 @@ def _add(left: Expr, right: Expr) -> Expr:
     for atoms, coefficient in right_terms:
         total[atoms] = total.get(atoms, 0) + coefficient
     return _folded(total, left_constant + right_constant)
+
+
+def subtract(left: Expr, right: Expr) -> Expr:
+    """The difference, folded as in `add`."""
+    if isinstance(right, Const):
+        if right.value == 0:
+            return left
+        if isinstance(left, Const):
+            return _integer(left.value - right.value)
+    return _subtract(left, right)
+
+
+@functools.lru_cache(maxsize=50_000)
+def _subtract(left: Expr, right: Expr) -> Expr:
+    left_terms, left_constant = _terms(left)
+    right_terms, right_constant = _terms(right)
+    total = dict(left_terms)
+    for atoms, coefficient in right_terms:
+        total[atoms] = total.get(atoms, 0) - coefficient
+    return _folded(total, left_constant - right_constant)
 
 
 def _folded(total: dict[Atoms, int], number: int) -> Expr:
@@ -598,7 +642,7 @@ def mul(left: Expr, right: Expr) -> Expr:
         if right.value == 0:
             return ZERO
         if isinstance(left, Const):
-            return Const(left.value * right.value)
+            return _integer(left.value * right.value)
     return _mul(left, right)
 
 
@@ -633,7 +677,7 @@ def floordiv(left: Expr, right: Expr) -> Expr:
         if right.value == 1:
             return left
         if isinstance(left, Const):
-            return Const(left.value // right.value)
+            return _integer(left.value // right.value)
         return _floordiv_constant(left, right.value)
     return ONE if left == right else _divide_symbolic(left, right)
 
@@ -703,7 +747,7 @@ def _floordiv_constant(left: Expr, divisor: int) -> Expr:
 
 def _floordiv_remainder(left: Expr, divisor: int) -> Expr:
     if left.low // divisor == left.high // divisor:
-        return Const(left.low // divisor)
+        return _integer(left.low // divisor)
     if isinstance(left, FloorDiv) and isinstance(left.right, Const):
         return floordiv(left.left, Const(left.right.value * divisor))
     if isinstance(left, Mod) and isinstance(left.right, Const) and left.right.value % divisor == 0:
@@ -754,7 +798,7 @@ def mod(left: Expr, right: Expr) -> Expr:
         if right.value == 1:
             return ZERO
         if isinstance(left, Const):
-            return Const(left.value % right.value)
+            return _integer(left.value % right.value)
         return _mod_constant(left, right.value)
     if left == right:
         return ZERO
@@ -918,7 +962,11 @@ def minimum(left: Expr | int, right: Expr | int) -> Expr:
 def less(left: Expr | int, right: Expr | int) -> Expr:
     """The truth of `left < right`; decided at once where the range of the difference decides it."""
     first, second = as_expr(left), as_expr(right)
-    gap = add(second, -first)
+    if first.high < second.low:
+        return TRUE
+    if first.low >= second.high:
+        return FALSE
+    gap = subtract(second, first)
     if gap.low > 0:
         return TRUE
     if gap.high <= 0:
@@ -929,7 +977,7 @@ def less(left: Expr | int, right: Expr | int) -> Expr:
 def equal(left: Expr | int, right: Expr | int) -> Expr:
     """The truth of `left == right`."""
     first, second = as_expr(left), as_expr(right)
-    gap = add(first, -second)
+    gap = subtract(first, second)
     if gap.low > 0 or gap.high < 0:
         return FALSE
     if gap.low == gap.high:
@@ -938,9 +986,11 @@ def equal(left: Expr | int, right: Expr | int) -> Expr:
 
 
 def _parts(conditions: Iterable[Expr], kind: type[All] | type[AnyOf]) -> Iterable[Expr]:
+    if not isinstance(conditions, Iterable):
+        raise ArgumentError("conditions to join must come in a sequence", got=conditions, legal="all_of((less(a, b), equal(c, d)))")
     for condition in conditions:
         if not isinstance(condition, Expr) or condition.low < 0 or condition.high > 1:
-            raise ArgumentError(f"{condition!r} is no condition", legal="less(a, b), equal(a, b), and all_of or any_of of conditions")
+            raise ArgumentError(f"{shown(condition)} is no condition", legal="less(a, b), equal(a, b), and all_of or any_of of conditions")
         yield from condition.conditions if isinstance(condition, kind) else (condition,)
 
 
@@ -990,19 +1040,12 @@ AnyOf.join = staticmethod(any_of)
 # ---------------------------------------------------------------------------------------------- walking
 
 
-@functools.lru_cache(maxsize=50_000)
-def _variables(value: Expr) -> frozenset[Var]:
-    if isinstance(value, Var):
-        return frozenset((value,))
-    return frozenset().union(*(_variables(child) for child in value.children)) if value.children else frozenset()
-
-
 def _substitute(value: Expr, values: Mapping[Var, Expr], memo: dict[Expr, Expr]) -> Expr:
     if value in memo:
         return memo[value]
     if isinstance(value, Var):
         result = values.get(value, value)
-    elif not value.children or _variables(value).isdisjoint(values):
+    elif not value.children or value.variables().isdisjoint(values):
         result = value
     else:
         result = value.rebuilt(tuple(_substitute(child, values, memo) for child in value.children))

@@ -6,6 +6,7 @@ elements may lie outside the tensor, and the modes already dealt. Tiling divides
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import attrs
@@ -92,6 +93,15 @@ def swizzled(address: Expr, swizzle: Swizzle) -> Expr:
     """The address with `bits` bits at `base` XORed with those `shift` higher (CuTe's convention; `shift` may be negative)."""
     if swizzle.bits == 0:
         return address
+    inside = address.constant % (1 << swizzle.base) if isinstance(address, Sum) else 0
+    start = address - inside
+    if start.factor % (1 << swizzle.base):
+        return _swizzled(address, swizzle)
+    return _swizzled(start, swizzle) + inside  # bits below the base stay: one XOR serves all elements of a vector
+
+
+@functools.lru_cache(maxsize=20_000)
+def _swizzled(address: Expr, swizzle: Swizzle) -> Expr:
     mask = (1 << swizzle.bits) - 1
     if swizzle.shift < 0:
         source, target = swizzle.base, swizzle.base - swizzle.shift
@@ -217,7 +227,7 @@ class Dim:
     bound: Expr | None = None
     dealt: tuple[Dealt, ...] = ()
 
-    @property
+    @functools.cached_property
     def size(self) -> Expr:
         """How many coordinates it has."""
         total: Expr = as_expr(1)

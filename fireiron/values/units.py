@@ -64,6 +64,25 @@ def count_in(level: Level, parent: Level, threads: int | None = None) -> int:
     return total // level.threads
 
 
+def threads_for(units: int, level: Level) -> int:
+    """The threads of a block, counted from 0, among which are so many units of a level.
+
+    Units that interleave come together: the four quad-pairs of a warp in its 32 threads, also where two are wanted.
+    """
+    assert level.threads is not None
+    period = _period(level)
+    return -(-units * level.threads // period) * period
+
+
+def _period(level: Level) -> int:
+    """Threads with consecutive numbers that consist of whole units."""
+    period = max((stride * size for size, stride in zip(level.sizes, level.strides, strict=True)), default=1)
+    if level.parent is None or level.parent.threads is None:
+        return period
+    around = _period(level.parent)
+    return period if around == level.parent.threads else around
+
+
 def check_below(level: Level, current: Level, within: object, at: str | None) -> None:
     """Refuse a level that is not below the current one."""
     if not isinstance(level, Level):

@@ -1,4 +1,4 @@
-"""Names of operands, as they stand in a strategy."""
+"""Names of operands, as they stand in a strategy: `A`, or, as in the paper, `MatMul.a`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fireiron.errors import ArgumentError, call_site
 
 @attrs.frozen(repr=False)
 class Operand:
-    """An operand's name: `A`, `B`, `C`, or `Move.src`."""
+    """An operand's name: `A` (the paper's `MatMul.a`), `B`, `C`, or `Move.src`."""
 
     name: str
 
@@ -34,4 +34,4 @@ def operand_name(value: object) -> str:
         return value.name
     if isinstance(value, str) and value.isidentifier():
         return value
-    raise ArgumentError("not an operand", got=value, legal='A B C "src"', at=call_site())
+    raise ArgumentError("not an operand", got=value, legal="A B C MatMul.a Move.src", at=call_site())

@@ -1,0 +1,301 @@
+"""The alignment check: every load and store of several elements is aligned and whole, every buffer lies in shared memory.
+
+A second opinion on what `vectorize`, `allocate` and `guard` decided, from the final IR alone and in another way: the bits of
+addresses that are known whatever the thread, block, loops and sizes (`known_bits`), and where these do not decide, all threads
+and iterations. What it cannot prove is an error.
+
+- *aligned*: the first element of a vector lies at a multiple of the vector's size, and so does its buffer (PTX ISA, "Operands as
+  addresses"; CUDA C++ Programming Guide, "Device Memory Accesses");
+- *whole*: its elements lie one behind the other, and all of them inside the tensor or all outside, as only one is tested;
+- *inside*: a buffer with all its copies ends within the block's shared memory, and shares it with no buffer that is in use.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from fireiron.check.finding import Finding, described, line_of
+from fireiron.check.known_bits import Bits, KnownBits, power_of_two
+from fireiron.check.scene import MANY, Frame, Scene, Use
+from fireiron.ir import Buffer, Exec, Kernel, Piece, statements
+from fireiron.ir.opaque import is_opaque, tile_origin
+from fireiron.values.expr import FALSE, TRUE, Expr, constant, less
+from fireiron.values.machine import SH
+from fireiron.values.tensor import StorageMode
+
+LARGEST = 16
+"""Bytes of the widest load or store of one thread; every array in shared memory begins at a multiple of as many."""
+
+MATRIX_BYTES, SMALL_MATRIX_BYTES = 32, 16
+"""A WMMA matrix begins at a multiple of 256 bits, of 128 for elements of 8 bits (CUDA C++ Programming Guide, "Warp Matrix Functions")."""
+
+ROW_BYTES = 16
+"""Its rows (or columns) lie multiples of 16 bytes apart."""
+
+
+def check_alignment(scene: Scene) -> tuple[Finding, ...]:
+    """All vectors that are not proved aligned and whole, and all shared buffers that lie wrongly."""
+    return (*_Shared(scene).findings(), *_Vectors(scene).findings())
+
+
+# ---------------------------------------------------------------------------------------------- shared memory
+
+
+class _Shared:
+    """Where the buffers of a block lie."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.kernel: Kernel = scene.kernel
+        self.lives = _lives(scene)
+        self.buffers = [buffer for buffer in self.kernel.buffers if buffer.memory == SH and buffer.name in self.lives]
+
+    def findings(self) -> Iterator[Finding]:
+        """One finding for each buffer outside, each that begins wrongly, and each pair that share bytes and should not."""
+        for buffer in self.buffers:
+            end = buffer.offset + buffer.bytes
+            if not 0 <= buffer.offset <= end <= self.kernel.shared_bytes:
+                yield _of_buffer(
+                    buffer, f"lies in bytes {buffer.offset} ... {end - 1}, and the block has {self.kernel.shared_bytes}", end=end
+                )
+            if buffer.offset % max(LARGEST, buffer.tensor.align):
+                yield _of_buffer(buffer, f"begins at byte {buffer.offset}, no multiple of {max(LARGEST, buffer.tensor.align)}")
+        if self.kernel.shared_bytes > self.kernel.architecture.shared_per_block:
+            message = f"{self.kernel.shared_bytes} bytes of shared memory, {self.kernel.architecture} has at most"
+            yield Finding("alignment", "error", None, f"{message} {self.kernel.architecture.shared_per_block}")
+        for one, other in itertools.combinations(self.buffers, 2):
+            yield from self._shared_by(one, other)
+
+    def _shared_by(self, one: Buffer, other: Buffer) -> Iterator[Finding]:
+        if other.offset >= one.offset + one.bytes or one.offset >= other.offset + other.bytes:
+            return
+        (begin, end), (other_begin, other_end) = self.lives[one.name], self.lives[other.name]
+        apart = end < other_begin or other_end < begin
+        if not apart:
+            yield _of_buffer(other, f"shares bytes with {one.name} while both are in use")
+        elif not (one.tensor.reuse or other.tensor.reuse):
+            yield _of_buffer(other, f"shares bytes with {one.name}, and nothing asks for that")
+
+
+def _lives(scene: Scene) -> dict[str, tuple[int, int]]:
+    """The first and the last statement of the program's outermost list that touches a buffer.
+
+    What a loop touches is in use all through it.
+    """
+    lives: dict[str, tuple[int, int]] = {}
+    for place, outermost in enumerate(scene.kernel.body):
+        for statement in statements((outermost,)):
+            if isinstance(statement, Exec):
+                names = [access.buffer for access in statement.accesses]
+                for name in names if statement.scratch is None else (*names, statement.scratch.name):
+                    lives[name] = (lives.get(name, (place, place))[0], place)
+    return lives
+
+
+def _of_buffer(buffer: Buffer, what: str, **details: Any) -> Finding:
+    message = f"{buffer.name} {what}"
+    return Finding("alignment", "error", buffer.name, message, buffer.tensor.origin, details={"offset": buffer.offset, **details})
+
+
+# ---------------------------------------------------------------------------------------------- vectors
+
+
+class _Vectors:
+    """The pieces of all accesses, as the pass `guard` left them."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene, self.kernel = scene, scene.kernel
+        self.known = KnownBits(scene.lets)
+
+    def findings(self) -> Iterator[Finding]:
+        """The first thing that is wrong with each access."""
+        for use in self.scene.uses:
+            if use.statement.performed == FALSE:
+                continue
+            problem = self._matrix_problem(use) if is_opaque(self.kernel, use.statement) else self._problem(use)
+            if problem is not None:
+                access = described(use.statement, use.access)
+                details = {"vector": use.width}
+                message = f"{use.access.buffer}: {problem}"
+                at = line_of(use.statement, use.access)
+                yield Finding("alignment", "error", use.access.buffer, message, at, access, details)
+
+    def _problem(self, use: Use) -> str | None:
+        """Why a vector of an access is not proved aligned and whole."""
+        buffer = self.kernel.buffer(use.access.buffer)
+        for piece in use.pieces:
+            if piece.width == 1:
+                continue
+            size = piece.width * buffer.dtype.bytes
+            if power_of_two(piece.width) is None or size > LARGEST:
+                return f"{piece.width} elements of {buffer.dtype.bytes} bytes are taken at once, and no load or store has {size} bytes"
+            if _begins_at(buffer) % size:
+                return f"{size} bytes are taken at once, and it begins at a multiple of {_begins_at(buffer)} bytes only"
+            problem = self._apart(use, buffer, piece) or self._straddling(use, piece)
+            if problem is not None:
+                return problem
+        return None
+
+    # -------------------------------------------------------------------------------------- aligned, one behind the other
+
+    def _apart(self, use: Use, buffer: Buffer, piece: Piece) -> str | None:
+        """Why the elements of a vector may not lie one behind the other from a multiple of its width on."""
+        if self._proved(use, buffer, piece):
+            return None
+        places = [buffer.address(use.access, use.access.elements()[piece.first + step]) for step in range(piece.width)]
+        frame = self._frame(use, places)
+        if frame is None:
+            return f"{piece.width} elements are taken at once from address {places[0]}, which is not proved a multiple of {piece.width}"
+        addresses = np.stack([frame.full(place) for place in places], axis=-1)
+        first = addresses[..., :1]
+        wrong = ((first % piece.width != 0) | (addresses - first != np.arange(piece.width))).any(axis=-1) & self._performing(use, frame)
+        if not wrong.any():
+            return None
+        index = tuple(int(one) for one in np.argwhere(wrong)[0])
+        where = ", ".join(f"{name} {value}" for name, value in frame.at(index).items())
+        taken = ", ".join(map(str, addresses[index]))
+        wanted = f"{piece.width} neighbours from a multiple of {piece.width} on"
+        return f"{where or 'every thread'} takes addresses {taken} at once, which are not {wanted}"
+
+    def _proved(self, use: Use, buffer: Buffer, piece: Piece) -> bool:
+        """Whether the known bits say so, for all threads, blocks, iterations and sizes."""
+        access, storage = use.access, use.access.storage or buffer.storage
+        offsets = access.elements()[piece.first : piece.first + piece.width]
+        start, steps = Bits.of(0), np.zeros(piece.width, dtype=np.int64)
+        for dim, modes in enumerate(storage.dims):
+            coordinate = self.known.of(access.base[dim]) + Bits.of(offsets[0][dim])
+            reach = [offset[dim] - offsets[0][dim] for offset in offsets]
+            for mode in modes:
+                start = start + _digit(coordinate, mode) * self.known.of(mode.weight)
+                if any(reach):
+                    change, weight = _changes(coordinate, mode, reach), constant(mode.weight)
+                    if change is None or weight is None:
+                        return False
+                    steps += np.array(change) * weight
+        width = power_of_two(piece.width)
+        assert width is not None
+        if storage.swizzle is not None and storage.swizzle.bits and storage.swizzle.base < width:
+            return False  # it takes or flips bits among those that count the elements of the vector
+        if start.trailing_zeros < width or not np.array_equal(steps, np.arange(piece.width)):
+            return False
+        return (self.known.of(access.copy) * self.known.of(buffer.elements)).trailing_zeros >= width
+
+    # -------------------------------------------------------------------------------------- inside as a whole, or outside
+
+    def _straddling(self, use: Use, piece: Piece) -> str | None:
+        """Why some elements of a vector may lie inside the bounds of its access, and others outside."""
+        offsets = use.access.elements()[piece.first : piece.first + piece.width]
+        for dim, bound in enumerate(use.access.bounds):
+            steps = [offset[dim] for offset in offsets]
+            if bound is not None and min(steps) != max(steps) and not self._together(use, use.access.base[dim], steps, bound):
+                return f"{piece.width} elements are taken at once, and the last of them are not proved to lie below {bound} with the first"
+        return None
+
+    def _together(self, use: Use, base: Expr, steps: Sequence[int], bound: Expr) -> bool:
+        first, last = base + min(steps), base + max(steps)
+        span = (max(steps) - min(steps)).bit_length()
+        if self.known.of(first).trailing_zeros >= span and self.known.of(bound).trailing_zeros >= span:
+            return True
+        if less(last, bound) == TRUE:
+            return True
+        frame = self._frame(use, (base, bound))
+        if frame is None:
+            return False
+        limit = frame.full(bound)
+        apart = (frame.full(first) < limit) != (frame.full(last) < limit)
+        return not (apart & self._performing(use, frame)).any()
+
+    # -------------------------------------------------------------------------------------- all threads and iterations
+
+    def _frame(self, use: Use, values: Sequence[Expr]) -> Frame | None:
+        """All threads and iterations that values depend on; None where sizes or blocks enter, or where they are too many."""
+        static = frozenset({"thread", *(loop.var.name for loop in use.loops if constant(loop.extent) is not None)})
+        kept, _ = self.scene.guards(use.statement, static)
+        needed = self.scene.needs((*values, *kept))
+        axes = self.scene.loop_axes(use.loops, needed, MANY // (self.kernel.threads * len(use.access.elements())))
+        if axes is None or not needed <= {"thread", *(name for name, _ in axes)}:
+            return None
+        return self.scene.frame([("thread", self.scene.threads), *axes])
+
+    def _performing(self, use: Use, frame: Frame) -> Any:
+        """Who may perform a statement: conditions on sizes and blocks count as true."""
+        static = frozenset({"thread", *(name for name, _ in frame.axes)})
+        kept, _ = self.scene.guards(use.statement, static)
+        result = np.ones(frame.shape, dtype=bool)
+        for condition in kept:
+            result &= frame.full(condition) != 0
+        return result
+
+    # -------------------------------------------------------------------------------------- matrices of WMMA
+
+    def _matrix_problem(self, use: Use) -> str | None:
+        """Why a matrix is not proved to be one that a fragment is loaded from or stored to; registers are the library's affair."""
+        buffer = self.kernel.buffer(use.access.buffer)
+        if buffer.memory.private:
+            return None
+        size = SMALL_MATRIX_BYTES if buffer.dtype.bytes == 1 else MATRIX_BYTES
+        if any(bound is not None for bound in use.access.bounds):
+            return "a fragment is taken as a whole, and a part of its matrix may lie outside"
+        if _begins_at(buffer) % size:
+            return f"a matrix begins at a multiple of {size} bytes, and it begins at one of {_begins_at(buffer)} only"
+        if buffer.storage.swizzle is not None or any(len(modes) != 1 or modes[0].stride != 1 for modes in buffer.storage.dims):
+            return "a fragment is taken from rows or columns that lie a fixed step apart, and its storage is another"
+        return self._matrix_apart(use, buffer, size)
+
+    def _matrix_apart(self, use: Use, buffer: Buffer, size: int) -> str | None:
+        origin, start = tile_origin(self.kernel, use.access), Bits.of(0)
+        for base, step, (mode,) in zip(origin.base, origin.elements()[0], buffer.storage.dims, strict=True):
+            start = start + (self.known.of(base) + Bits.of(step)) * self.known.of(mode.weight)
+            if constant(mode.weight) != 1 and _bytes(self.known.of(mode.weight), buffer) % ROW_BYTES:
+                return f"rows or columns of a matrix lie {mode.weight} elements apart, not proved a multiple of {ROW_BYTES} bytes"
+        start = start + self.known.of(origin.copy) * self.known.of(buffer.elements)
+        if _bytes(start, buffer) % size:
+            return (
+                f"a matrix at address {buffer.address(origin, origin.elements()[0])} is not proved to begin at a multiple of {size} bytes"
+            )
+        return None
+
+
+def _bytes(elements: Bits, buffer: Buffer) -> int:
+    """A power of two of bytes, of which a number of elements is a multiple."""
+    return (1 << min(elements.trailing_zeros, 16)) * buffer.dtype.bytes
+
+
+def _begins_at(buffer: Buffer) -> int:
+    """A number of bytes of whose multiples one is a buffer's first."""
+    if buffer.memory == SH:
+        return math.gcd(buffer.offset, max(LARGEST, buffer.tensor.align)) if buffer.offset else max(LARGEST, buffer.tensor.align)
+    return buffer.tensor.align
+
+
+def _digit(coordinate: Bits, mode: StorageMode) -> Bits:
+    """The part of a coordinate that a mode of storage counts."""
+    exponent = power_of_two(mode.stride)
+    if exponent is None:
+        return Bits()
+    quotient = coordinate.shifted(exponent)
+    if mode.size is None:
+        return quotient
+    size = power_of_two(mode.size)
+    return Bits() if size is None else quotient.lowest(size)
+
+
+def _changes(coordinate: Bits, mode: StorageMode, reach: Sequence[int]) -> list[int] | None:
+    """How much more of a mode each step beyond a coordinate counts; None where that is not known."""
+    if mode.stride == 1 and mode.size is None:
+        return list(reach)
+    span = 1 << max(reach).bit_length()
+    if min(reach) < 0 or 1 << coordinate.trailing_zeros < span:
+        return None
+    if mode.stride % span == 0:
+        return [0] * len(reach)  # all steps stay within one element of the mode
+    if span % mode.stride:
+        return None
+    counted = span // mode.stride
+    if mode.size is None or mode.size % counted == 0:
+        return [step // mode.stride for step in reach]
+    return [step // mode.stride % mode.size for step in reach] if counted % mode.size == 0 else None

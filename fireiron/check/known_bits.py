@@ -1,0 +1,186 @@
+"""What is known of the bits of a value, whatever the thread, block, loops and sizes: the lowest 64, as two masks.
+
+Each operation says what it leaves known, as a carry or a shift does it; nothing here looks at how an expression is simplified or
+at the divisor that it carries. Values are taken modulo 2**64, so that negative ones need no case of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from fireiron.values.expr import (
+    All,
+    AnyOf,
+    BitAnd,
+    BitOr,
+    BitXor,
+    Const,
+    Equal,
+    Expr,
+    FloorDiv,
+    Less,
+    Min,
+    Mod,
+    Positive,
+    Sum,
+    Var,
+    constant,
+)
+
+WORD = (1 << 64) - 1
+
+
+@attrs.frozen
+class Bits:
+    """`zeros` are the positions that are 0 for certain, `ones` those that are 1.
+
+    >>> (Bits.of(4) + Bits(zeros=WORD - 8)).zeros & 15  # 4 + (0 or 8): bits 0, 1 are 0
+    3
+    """
+
+    zeros: int = 0
+    ones: int = 0
+
+    @staticmethod
+    def of(number: int) -> Bits:
+        """All bits of a number."""
+        return Bits(~number & WORD, number & WORD)
+
+    @property
+    def trailing(self) -> int:
+        """How many of the lowest bits are known."""
+        return _run(self.zeros | self.ones)
+
+    @property
+    def trailing_zeros(self) -> int:
+        """How many of the lowest bits are 0: the value is a multiple of that power of two."""
+        return _run(self.zeros)
+
+    def __add__(self, other: Bits) -> Bits:
+        most = (~self.zeros & WORD) + (~other.zeros & WORD)
+        least = self.ones + other.ones
+        carries = ~(most ^ self.zeros ^ other.zeros) | (least ^ self.ones ^ other.ones)
+        known = (self.zeros | self.ones) & (other.zeros | other.ones) & carries & WORD
+        return Bits(~most & known, least & known)
+
+    def __mul__(self, other: Bits) -> Bits:
+        known = min(self.trailing + other.trailing_zeros, other.trailing + self.trailing_zeros, 64)
+        mask = (1 << known) - 1
+        product = self.ones * other.ones & mask
+        return Bits(~product & mask, product)
+
+    def __and__(self, other: Bits) -> Bits:
+        return Bits(self.zeros | other.zeros, self.ones & other.ones)
+
+    def __or__(self, other: Bits) -> Bits:
+        return Bits(self.zeros & other.zeros, self.ones | other.ones)
+
+    def __xor__(self, other: Bits) -> Bits:
+        known = (self.zeros | self.ones) & (other.zeros | other.ones)
+        ones = (self.ones ^ other.ones) & known
+        return Bits(known & ~ones, ones)
+
+    def shifted(self, bits: int) -> Bits:
+        """The value divided by a power of two, rounded down."""
+        return Bits(self.zeros >> bits, self.ones >> bits)
+
+    def lowest(self, bits: int) -> Bits:
+        """The remainder by a power of two."""
+        mask = (1 << bits) - 1
+        return Bits(self.zeros | (WORD & ~mask), self.ones & mask)
+
+    def either(self, other: Bits) -> Bits:
+        """What holds of both: one of the two is the value."""
+        return Bits(self.zeros & other.zeros, self.ones & other.ones)
+
+    def also(self, other: Bits) -> Bits:
+        """What two ways of knowing the same value say together."""
+        return Bits(self.zeros | other.zeros, self.ones | other.ones)
+
+
+UNKNOWN = Bits()
+
+
+def _run(mask: int) -> int:
+    """The length of the run of ones at the lower end of a mask."""
+    return (~mask & (mask + 1)).bit_length() - 1
+
+
+def power_of_two(number: int | None) -> int | None:
+    """The exponent of a power of two, None for other numbers."""
+    return number.bit_length() - 1 if number is not None and number > 0 and number & (number - 1) == 0 else None
+
+
+class KnownBits:
+    """The known bits of expressions, where names have values; each sub-expression is looked at once."""
+
+    def __init__(self, lets: Mapping[str, Expr]) -> None:
+        self.lets = lets
+        self.found: dict[Expr, Bits] = {}
+
+    def of(self, value: Expr) -> Bits:
+        """What is known of an expression."""
+        bits = self.found.get(value)
+        if bits is None:
+            bits = self.found[value] = self._of(value).also(_of_range(value.low, value.high))
+        return bits
+
+    def _of(self, value: Expr) -> Bits:
+        match value:
+            case Const(value=number):
+                return Bits.of(number)
+            case Var(name=name, multiple_of=step):
+                own = Bits((step & -step) - 1)
+                return own.also(self.of(self.lets[name])) if name in self.lets else own
+            case Sum():
+                return self._sum(value)
+            case FloorDiv(left=left, right=right):
+                return _divided(self.of(left), left, constant(right))
+            case Mod(left=left, right=right):
+                return self._remainder(left, right)
+            case BitAnd(left=left, right=right):
+                return self.of(left) & self.of(right)
+            case BitOr(left=left, right=right):
+                return self.of(left) | self.of(right)
+            case BitXor(left=left, right=right):
+                return self.of(left) ^ self.of(right)
+            case Min(left=left, right=right):
+                return self.of(left).either(self.of(right))
+            case Positive(value=inner):
+                return self.of(inner)
+            case Less() | Equal() | All() | AnyOf():
+                return UNKNOWN.lowest(1)
+            case _:
+                return UNKNOWN
+
+    def _sum(self, value: Sum) -> Bits:
+        total = Bits.of(value.constant)
+        for atoms, coefficient in value.terms:
+            term = Bits.of(coefficient)
+            for atom in atoms:
+                term = term * self.of(atom)
+            total = total + term
+        return total
+
+    def _remainder(self, left: Expr, right: Expr) -> Bits:
+        """Bits below the lowest one of the divisor stay; a power of two cuts the others off."""
+        bits, exponent = self.of(left), power_of_two(constant(right))
+        if exponent is not None:
+            return bits.lowest(exponent)
+        mask = (1 << self.of(right).trailing_zeros) - 1
+        return Bits(bits.zeros & mask, bits.ones & mask)
+
+
+def _divided(bits: Bits, left: Expr, divisor: int | None) -> Bits:
+    exponent = power_of_two(divisor)
+    if exponent is None:
+        return UNKNOWN
+    known = bits.shifted(exponent)
+    return known.also(Bits(WORD & ~(WORD >> exponent))) if left.low >= 0 else known
+
+
+def _of_range(low: int, high: int) -> Bits:
+    """The upper bits of a number that is not negative are 0 beyond its largest value."""
+    return Bits(WORD & ~((1 << high.bit_length()) - 1)) if low >= 0 else UNKNOWN

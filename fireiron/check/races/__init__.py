@@ -1,0 +1,127 @@
+"""The race check: happens-before over atoms of memory, for all run-time sizes and all blocks at once.
+
+    places     who touches what: grains of memory, by thread          loops    which iterations decide about all of them
+    traces     what each warp does, in order                          atoms    pieces of memory that the same warps touch alike
+    order      what each warp may rely on when it touches memory      meetings, findings   which threads met where, and its text
+
+Control flow does not depend on data, so traces are known. Conditions on the block and on run-time sizes are taken as true; they
+only remove accesses, so "no race" holds for all blocks and all M, N, K. What cannot be decided is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fireiron.check.blocks import between_blocks, local_coordinates
+from fireiron.check.finding import Finding
+from fireiron.check.races.atoms import split
+from fireiron.check.races.findings import Report, trusted, undecided
+from fireiron.check.races.loops import Loops
+from fireiron.check.races.meetings import Meetings
+from fireiron.check.races.order import Order, Race, mark
+from fireiron.check.races.places import WARP, Places
+from fireiron.check.races.traces import Kind, Touch, Trace, Tracer
+from fireiron.check.scene import Scene
+from fireiron.values.machine import GL, SH
+
+
+def check_races(scene: Scene) -> tuple[Finding, ...]:
+    """All races inside a block and between blocks; what could not be decided is an error too."""
+    findings = [*_inside_a_block(scene), *between_blocks(scene)]
+    return tuple(trusted(findings) if scene.kernel.unchecked else findings)
+
+
+def _inside_a_block(scene: Scene) -> list[Finding]:
+    places = Places(scene, local_coordinates(scene))
+    doubts = _not_placed(scene, places)
+    uses = [use for use in scene.uses if _shared(scene, use.access.buffer) and use.access.buffer not in doubts]
+    if scene.kernel.workers == 1:  # its accesses are ordered, but for copies under way, which go to shared memory
+        doubts, uses = {}, [use for use in uses if places.space(use.access.buffer).shared]
+    loops = Loops(scene, places, uses)
+    tracer = Tracer(scene, places, loops)
+    traces = [tracer.trace(lengths) for lengths in loops.lengths()]
+    findings = _races(scene, places, traces)
+    return [*findings, *(undecided(name, why) for name, why in {**doubts, **loops.undecided}.items())]
+
+
+def _not_placed(scene: Scene, places: Places) -> dict[str, str]:
+    """Why threads cannot be told apart by the addresses of a buffer, for those of which it is so."""
+    doubts = {name: local.problem for name, local in places.local.items() if local.problem is not None}
+    for use in scene.uses:
+        if _shared(scene, use.access.buffer) and use.access.buffer not in doubts:
+            foreign = scene.needs(places.parts(use.access)) - {"thread", *(loop.var.name for loop in use.loops)}
+            if foreign:
+                doubts[use.access.buffer] = f"its addresses depend on {', '.join(sorted(foreign))}"
+    return doubts
+
+
+def _shared(scene: Scene, name: str) -> bool:
+    """Whether threads share a buffer, and some of them write it."""
+    buffer = scene.kernel.buffer(name)
+    return buffer.memory == SH or (buffer.memory == GL and buffer.written)
+
+
+def _races(scene: Scene, places: Places, traces: Sequence[Trace]) -> list[Finding]:
+    """All pairs of accesses that conflict somewhere, each once."""
+    for space in places.spaces.values():
+        if space.patterns:
+            space.settle()
+    meetings = Meetings(places)
+    report = Report(scene, meetings)
+    findings: dict[Any, Finding] = {}
+    _in_one_step(traces, meetings, report, findings)
+    warps = -(-scene.kernel.workers // WARP)
+    count = 0
+    for space in _met_again(traces):
+        count += split(space, warps, count)
+    found: dict[Any, Race] = {}
+    for trace in traces:
+        Order([trace] * warps, count, meetings.same_thread, found).run()
+    for key, race in found.items():
+        findings.setdefault(key, report.race(race))
+    return list(findings.values())
+
+
+def _met_again(traces: Sequence[Trace]) -> list[Any]:
+    """The spaces that more than one step of a trace touches."""
+    spaces: dict[int, Any] = {}
+    for trace in traces:
+        first: dict[int, int] = {}
+        for event in trace:
+            if isinstance(event, Touch) and first.setdefault(id(event.footprint.space), event.step) != event.step:
+                spaces[id(event.footprint.space)] = event.footprint.space
+    return list(spaces.values())
+
+
+def _in_one_step(traces: Sequence[Trace], meetings: Meetings, report: Report, findings: dict[Any, Finding]) -> None:
+    """Threads, or units of threads that act together, that meet in one execution of a statement; and copies of one thread that do."""
+    known: set[Any] = set()
+    for one, other in _pairs(traces):
+        pair = id(one.footprint.pattern), id(other.footprint.pattern), one.footprint.shift - other.footprint.shift
+        if pair in known or mark(one, other) in findings:
+            continue
+        known.add(pair)
+        strangers = meetings.strangers(one.footprint, other.footprint)
+        meeting = strangers or (other.footprint.pattern.doubled if other.under_way else None)
+        if meeting is not None:
+            findings[mark(one, other)] = report.in_one_step(one, other, meeting, strangers is None)
+
+
+def _pairs(traces: Sequence[Trace]) -> Iterator[tuple[Touch, Touch]]:
+    """The touches of each step with themselves and each other, where they must not meet."""
+    for trace in traces:
+        step: list[Touch] = []
+        for event in trace:
+            if isinstance(event, Touch):
+                step = [*(one for one in step if one.step == event.step), event]
+                yield from ((one, event) for one in step if _must_be_ordered(one, event))
+
+
+def _must_be_ordered(one: Touch, other: Touch) -> bool:
+    """Whether two touches of one step conflict where they meet."""
+    kinds = {one.kind, other.kind}
+    return kinds not in ({Kind.READ}, {Kind.ADD}) and one.footprint.space is other.footprint.space
+
+
+__all__ = ["check_races"]

@@ -1,0 +1,127 @@
+"""Races as findings: the buffer, two threads, the address, the iterations, and the lines of the strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from fireiron.check.finding import Finding, described, line_of
+from fireiron.check.races.meetings import Meetings, Point
+from fireiron.check.races.order import Race
+from fireiron.check.races.traces import Touch
+from fireiron.check.scene import Scene
+from fireiron.values.expr import Expr, conjuncts, constant
+
+BETWEEN = "and no barrier stands between"
+UNDER_WAY = "while the asynchronous copy is under way"
+
+_SIZES = (64, 1, 7, 1024)
+"""Multiples of what each size must be a multiple of, tried one after the other to show that conditions can hold."""
+
+
+def undecided(buffer: str, why: str) -> Finding:
+    """What could not be decided is refused."""
+    advice = "sizes and loops known before the kernel runs would decide it, or take it on yourself: .unchecked(reason)"
+    message = f"undecided for {buffer}: {why}; {advice}"
+    return Finding("race", "error", buffer, message)
+
+
+class Report:
+    """Makes findings of races."""
+
+    def __init__(self, scene: Scene, meetings: Meetings) -> None:
+        self.scene, self.meetings = scene, meetings
+
+    def race(self, race: Race) -> Finding:
+        """A conflict of two operations: the first one that some block and some sizes make real, else one not decided."""
+        pair = race.before, race.behind
+        assumed = [part for touch in pair for part in self._assumed(touch)]
+        finding = None
+        for points in self.meetings.witnesses(*pair, race.warps, race.under_way):
+            real = not assumed or self._possible(assumed, points)
+            finding = self._finding(pair, points, assumed, real, UNDER_WAY if race.under_way else BETWEEN)
+            if real:
+                break
+        assert finding is not None
+        return finding
+
+    def in_one_step(self, one: Touch, other: Touch, meeting: tuple[int, int, int], under_way: bool) -> Finding:
+        """Two units of threads, or two threads, that meet in one execution of a statement; or two copies of one thread."""
+        key, row, other_row = meeting
+        other_key = key + one.footprint.shift - other.footprint.shift
+        points = self.meetings.at_row(one, key, row), self.meetings.at_row(other, other_key, other_row)
+        ordered = points if points[0].thread <= points[1].thread else points[::-1]
+        touches = (one, other) if ordered is points else (other, one)
+        assumed = self._assumed(one)
+        real = not assumed or self._possible(assumed, points)
+        return self._finding(touches, ordered, assumed, real, UNDER_WAY if under_way else BETWEEN)
+
+    # -------------------------------------------------------------------------------------- text
+
+    def _finding(
+        self, pair: tuple[Touch, Touch], points: tuple[Point, Point], assumed: Sequence[Expr], real: bool, missing: str
+    ) -> Finding:
+        behind = pair[1]
+        uses = [touch.use for touch in pair]
+        lines = [line_of(use.statement, use.access) or "an unknown line" for use in uses]
+        name, element = behind.use.access.buffer, list(points[1].element)
+        first, second = (_acts(touch, point) for touch, point in zip(pair, points, strict=True))
+        places = [_place(touch, line) for touch, line in zip(pair, lines, strict=True)]
+        if uses[0].access == uses[1].access and points[0].loops == points[1].loops:
+            places[1] = "in the same statement"
+        text = f"{name}{element}: {first} {places[0]}, {second} {places[1]}, {missing}"
+        if not real:
+            text = f"undecided: {text}, if {' and '.join(str(part) for part in dict.fromkeys(assumed))} can hold for both"
+        details = {
+            "address": points[1].address,
+            "element": element,
+            "threads": [point.thread for point in points],
+            "loops": [dict(point.loops) for point in points],
+            "statements": [described(use.statement, use.access) for use in uses],
+            "buffers": [use.access.buffer for use in uses],
+            "lines": lines,
+        }
+        if assumed:
+            details["assumed"] = [str(part) for part in assumed]
+        use = behind.use
+        return Finding("race", "error", name, text, line_of(use.statement, use.access), described(use.statement, use.access), details)
+
+    # -------------------------------------------------------------------------------------- conditions
+
+    def _assumed(self, touch: Touch) -> list[Expr]:
+        """The conditions that were taken to hold: those on the block and on sizes."""
+        known = {"thread", *(loop.var.name for loop in touch.use.loops)}
+        return [part for part in conjuncts(touch.use.statement.performed) if not self.scene.roots(part) <= known]
+
+    def _possible(self, conditions: Iterable[Expr], points: Sequence[Point]) -> bool:
+        """Whether conditions hold together for both sides somewhere: a few sizes, and the first and last blocks, are tried."""
+        conditions = tuple(conditions)
+        count = constant(self.scene.kernel.grid) or 2
+        for factor in _SIZES:
+            sizes = {one.name: min(max(one.low, one.multiple_of * factor), one.high) for one in self.scene.kernel.symbols}
+            for block in dict.fromkeys((0, 1, count - 1)):
+                if all(self._hold(conditions, {**sizes, **point.loops, "thread": point.thread, "block": block}) for point in points):
+                    return True
+        return False
+
+    def _hold(self, conditions: Iterable[Expr], values: Mapping[str, int]) -> bool:
+        frame = self.scene.frame([], values)
+        return all(bool(frame.value(part)) for part in conditions if self.scene.roots(part) <= set(values))
+
+
+def trusted(findings: Iterable[Finding]) -> list[Finding]:
+    """Errors as warnings, where the user took the check upon himself."""
+    return [attrs.evolve(one, severity="warning") if one.severity == "error" else one for one in findings]
+
+
+def _acts(touch: Touch, point: Point) -> str:
+    """`thread 3 writes it in k=1`."""
+    statement = touch.use.statement
+    actor = f"{statement.spec.level} {point.unit}".lower() if statement.collective else f"thread {point.thread}"
+    steps = f" in {', '.join(f'{name}={value}' for name, value in point.loops.items())}" if point.loops else ""
+    return f"{actor} {'writes' if touch.use.access.write else 'reads'} it{steps}"
+
+
+def _place(touch: Touch, line: str) -> str:
+    return f"({touch.use.statement.instruction.name} {touch.use.statement.spec} at {line})"

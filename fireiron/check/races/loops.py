@@ -1,0 +1,300 @@
+"""Which iterations of a loop decide about all of them.
+
+A loop in which nothing orders threads is taken as a whole: a union over its values. The others are followed in order. Where
+addresses repeat after a period, a race shows within one period and the iterations for which copies may be under way, so a run of
+equal iterations is cut to that many, at the same place in the period; where they move on in equal steps, it is cut to as many
+as can meet. Loops of a length known only at run time are followed for each of these lengths. What is neither is undecided.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from fireiron.check.races.places import Places, element_tests
+from fireiron.check.scene import MANY, Array, Scene, Use, linear, reach_of
+from fireiron.ir import Barrier, Commit, For, Wait, located, statements
+from fireiron.values.expr import Expr, FloorDiv, Less, Mod, Var, compiled, conjuncts, constant
+
+MOST_ITERATIONS = 4096
+"""A loop whose iterations are all different is followed through all of them if they are not more than this."""
+
+LONGEST_PERIOD = 64
+"""Addresses that repeat after more iterations than this count as not repeating."""
+
+MOST_LENGTHS = 512
+"""Combinations of lengths of loops that are followed, where lengths are known only at run time."""
+
+Lengths = Mapping[Expr, int]
+
+
+@attrs.frozen(eq=False)
+class Course:
+    """How a loop in order runs: after `period` iterations addresses repeat, or move by equal steps (`moves`), or neither
+    (`period` None); `kept` equal iterations decide about any number of them; `varies` if anything depends on the iteration.
+    """
+
+    period: int | None
+    moves: bool
+    kept: int
+    varies: bool
+
+
+class Loops:
+    """The loops of a kernel around accesses to memory that threads share."""
+
+    def __init__(self, scene: Scene, places: Places, uses: Sequence[Use]) -> None:
+        self.scene, self.places, self.uses = scene, places, uses
+        self.undecided: dict[str, str] = {}
+        self.tested: dict[int, tuple[Expr, ...]] = {}
+        around = [(one, [other for other in outer if isinstance(other, For)]) for one, outer in located(scene.kernel.body)]
+        self.all = {id(one): (one, *outer) for one, outer in around if isinstance(one, For)}
+        self.inside = {id(one): [use for use in uses if any(loop is one for loop in use.loops)] for one, *_ in self.all.values()}
+        self.ordered = {id(one) for one, *_ in self.all.values() if self._is_ordered(one)}
+        self.course = functools.lru_cache(maxsize=None)(self._course)
+
+    def in_order(self, loops: Iterable[For]) -> frozenset[str]:
+        """The names of those loops that are followed one iteration after the other."""
+        return frozenset(loop.var.name for loop in loops if id(loop) in self.ordered)
+
+    # -------------------------------------------------------------------------------------- as a whole, or in order
+
+    def _is_ordered(self, loop: For) -> bool:
+        """Whether the order of iterations matters, or they are too many to take as a whole."""
+        parts = (loop, *statements(loop.body))
+        if any(isinstance(one, (Barrier, Commit, Wait)) or (isinstance(one, For) and constant(one.extent) is None) for one in parts):
+            return True
+        uses = self.inside[id(loop)]
+        if any(use.statement.collective or (use.access.spread and use.access.write) for use in uses):
+            return True
+        copies = [use for use in uses if use.statement.asynchronous]
+        if copies and (len(copies) < len(uses) or not all(self._moves_with(loop, use) for use in copies)):
+            return True
+        return any(self._points(loop, use) > MANY for use in uses)
+
+    def _moves_with(self, loop: For, use: Use) -> bool:
+        return loop.var.name in self.scene.needs(self.places.parts(use.access))
+
+    def _points(self, loop: For, use: Use) -> int:
+        position = next(number for number, one in enumerate(use.loops) if one is loop)
+        counts = (constant(one.extent) or 1 for one in use.loops[position:])
+        return math.prod(counts) * self.scene.kernel.workers * len(use.access.elements())
+
+    # -------------------------------------------------------------------------------------- how a loop runs
+
+    def _course(self, loop: For) -> Course:
+        moving = [use for use in self.inside[id(loop)] if loop.var.name in self.scene.needs(self.places.parts(use.access))]
+        groups = max((one.groups for one in statements(loop.body) if isinstance(one, Wait)), default=0)
+        period: int | None = 1
+        moves = False
+        for space in dict.fromkeys(self._space(use) for use in moving):
+            repeats = self._period([use for use in moving if self._space(use) == space], loop.var)
+            reach = None if repeats is not None else self._reach(space, loop)
+            moves = moves or reach is not None
+            groups = max(groups, reach or 0)
+            period = math.lcm(period, repeats or 1) if period is not None and (repeats or reach) is not None else None
+        kept = (period or 1) + max(period or 1, groups) + 2
+        varies = bool(moving) or any(True for _ in self._conditions(loop))
+        return Course(period, moves, kept, varies)
+
+    def _period(self, uses: Sequence[Use], var: Var) -> int | None:
+        """After how many iterations all addresses repeat, if they do soon."""
+        parts = {self.scene.opened(part) for use in uses for part in self.places.parts(use.access)}
+        parts = {part for part in parts if var in part.variables()}
+        sizes = {one for part in parts for one in _periods(part, var)}
+        period = math.lcm(*sizes) if sizes else 1
+        free = Var(var.name, var.low, var.high + period)
+        if period > LONGEST_PERIOD or any(part.substitute({var: free + period}) != part.substitute({var: free}) for part in parts):
+            return None
+        return period
+
+    def _space(self, use: Use) -> str:
+        return "" if self.places.space(use.access.buffer).shared else use.access.buffer
+
+    def _reach(self, space: str, loop: For) -> int | None:
+        """How many iterations hold all pairs that meet, where each moves all accesses of a space by the same steps, and no other
+        statement touches it.
+        """
+        uses = [use for use in self.uses if self._space(use) == space]
+        if not space or any(all(one is not loop for one in use.loops) for use in uses):
+            return None
+        parts = [[self.scene.opened(part) for part in self.places.parts(use.access)] for use in uses]
+        steps = {tuple(_coefficient(part, loop.var) for part in one) for one in parts}
+        if len(steps) > 1 or None in (amounts := steps.pop()):
+            return None
+        found = []
+        for dim, step in enumerate(amounts):
+            if step:
+                rests = [one[dim] - loop.var * step for one in parts]
+                last = max(reach_of(use.access)[dim] for use in uses)
+                found.append((max(one.high for one in rests) - min(one.low for one in rests) + last + 1) // abs(step) + 1)
+        reach = min(found, default=None)
+        return None if reach is None or reach > LONGEST_PERIOD else reach
+
+    # -------------------------------------------------------------------------------------- lengths known at run time
+
+    def lengths(self) -> list[Lengths]:
+        """Numbers of iterations, by extent, for the loops whose length is known only at run time."""
+        found: dict[Expr, set[int]] = {}
+        for loop, *outer in self.all.values():
+            extent = self.scene.opened(loop.extent)
+            if not self.matters(loop) or constant(extent) is not None or self.scene.roots(extent) <= self.in_order(outer):
+                continue
+            if not self.scene.roots(extent).isdisjoint(one.var.name for one in outer):
+                self.doubt(loop, f"the length {extent} of loop {loop.var} depends on another loop and on what is known at run time only")
+            found[extent] = found.get(extent, set()) | self._lengths_of(loop, extent)
+        if math.prod(len(one) for one in found.values()) > MOST_LENGTHS:
+            for loop, *_ in self.all.values():
+                if self.scene.opened(loop.extent) in found:
+                    self.doubt(loop, f"{' x '.join(str(len(one)) for one in found.values())} combinations of loop lengths matter")
+            found = {extent: {max(counts)} for extent, counts in found.items()}
+        return [dict(zip(found, one, strict=True)) for one in itertools.product(*(sorted(counts) for counts in found.values()))]
+
+    def matters(self, loop: For) -> bool:
+        """Whether anything in a loop touches memory that threads share, or orders threads."""
+        return bool(self.inside[id(loop)]) or any(isinstance(one, (Barrier, Commit, Wait)) for one in statements(loop.body))
+
+    def _lengths_of(self, loop: For, extent: Expr) -> set[int]:
+        course = self.course(loop)
+        low, high = max(extent.low, 0), extent.high
+        if course.period is None:
+            self.doubt(loop, f"loop {loop.var} runs {extent} times, and its addresses neither repeat nor move by equal steps")
+        counts = (course.varies and not course.moves) or any(isinstance(one, (Commit, Wait)) for one in statements(loop.body))
+        wanted = range(course.kept + (course.period or 1)) if counts else (0, course.kept)
+        return {min(max(one, low), high) for one in wanted if one >= low or one == course.kept}
+
+    def doubt(self, loop: For, why: str) -> None:
+        """Note for all buffers that are touched in a loop why they are not decided."""
+        for use in self.inside[id(loop)]:
+            self.undecided.setdefault(use.access.buffer, why)
+
+    # -------------------------------------------------------------------------------------- the iterations to follow
+
+    def iterations(self, loop: For, fixed: Mapping[str, int], lengths: Lengths) -> Sequence[int]:
+        """The values of a loop in order, in its course, that decide about all of them."""
+        extent = self.scene.opened(loop.extent)
+        if extent in lengths:
+            return range(lengths[extent])
+        number = constant(extent)
+        count = max(int(compiled(extent)(fixed)) if number is None else number, 0)
+        course = self.course(loop)
+        if count <= course.kept + (course.period or 1):
+            return range(count)
+        if course.period is not None:
+            found = _shortened(self._changes(loop, fixed, count), count, course)
+            if len(found) <= MOST_ITERATIONS:
+                return found
+        if count > MOST_ITERATIONS:
+            self.doubt(loop, f"loop {loop.var} runs {count} times, and its iterations are all different")
+        return range(min(count, MOST_ITERATIONS))
+
+    def _changes(self, loop: For, fixed: Mapping[str, int], count: int) -> Array:
+        """The iterations that differ from the one before in which threads are active, or in the length of a loop inside."""
+        changed = np.zeros(count, dtype=bool)
+        for value in self._conditions(loop):
+            axes = self._axes(loop, value, fixed)
+            if axes is None:
+                continue
+            size = max(MANY // max(math.prod(len(values) for _, values in axes), 1), 2)
+            for start in range(0, count, size - 1):
+                numbers = np.arange(start, min(start + size, count))
+                rows = self.scene.frame([(loop.var.name, numbers), *axes], dict(fixed)).full(value).reshape(len(numbers), -1)
+                changed[numbers[1:]] |= (rows[1:] != rows[:-1]).any(axis=1)
+        return np.flatnonzero(changed)
+
+    def _conditions(self, loop: For) -> Iterable[Expr]:
+        conditions = [part for use in self.inside[id(loop)] for part in self._tested(use)]
+        extents = [one.extent for one in statements(loop.body) if isinstance(one, For)]
+        return dict.fromkeys(part for part in (*conditions, *extents) if loop.var.name in self.scene.roots(part))
+
+    def _tested(self, use: Use) -> Iterable[Expr]:
+        """The conditions of a statement, and those of single elements of an access."""
+        if id(use) not in self.tested:
+            self.tested[id(use)] = (*conjuncts(use.statement.performed), *dict.fromkeys(condition for condition, _ in element_tests(use)))
+        return self.tested[id(use)]
+
+    def _axes(self, loop: For, value: Expr, fixed: Mapping[str, int]) -> list[tuple[str, Array]] | None:
+        """All values of what else a condition depends on, or None where that is the block or a size: there it is taken as true."""
+        ranges = {"thread": self.scene.threads}
+        for one in statements(loop.body):
+            if isinstance(one, For):
+                ranges[one.var.name] = np.arange(self._most(one))
+        free = self.scene.roots(value) - {loop.var.name} - set(fixed)
+        return [(name, ranges[name]) for name in sorted(free)] if free <= set(ranges) else None
+
+    def _most(self, loop: For) -> int:
+        """The most iterations of a loop that are followed, or that there are."""
+        extent = self.scene.opened(loop.extent)
+        at_run_time = not self.scene.roots(extent).isdisjoint(self.scene.symbols | {"block"})
+        course = self.course(loop)
+        return max(course.kept + (course.period or 1) if at_run_time else extent.high, 0)
+
+    def is_trusted(self, condition: Expr, loops: Iterable[For]) -> bool:
+        """Whether what a condition says in the iterations that are followed holds for all: false for one that may begin to hold later
+        in a loop of a length known at run time only.
+        """
+        for loop in loops:
+            extent = self.scene.opened(loop.extent)
+            at_run_time = not self.scene.roots(extent).isdisjoint(self.scene.symbols | {"block"})
+            if at_run_time and loop.var.name in self.scene.roots(condition):
+                opened = self.scene.opened(condition)
+                step = _coefficient(opened.left - opened.right, loop.var) if isinstance(opened, Less) else None
+                if step is None or step < 0:
+                    return False
+        return True
+
+
+def decided(condition: Expr, scene: Scene, fixed: Mapping[str, int], lengths: Lengths) -> bool | None:
+    """Whether a condition holds, where loops in order and assumed lengths say so."""
+    if scene.roots(condition) <= set(fixed):
+        return bool(compiled(scene.opened(condition))(fixed))
+    if isinstance(condition, Less) and scene.roots(condition.left) <= set(fixed):
+        length = lengths.get(scene.opened(condition.right))
+        return None if length is None else bool(compiled(scene.opened(condition.left))(fixed) < length)
+    return None
+
+
+def _shortened(changes: Array, count: int, course: Course) -> list[int]:
+    """The iterations that are left when each run of equal ones is cut."""
+    kept, period = course.kept, course.period or 1
+    ends = [0, *(int(one) for one in changes), count]
+    values: list[int] = []
+    for start, end in itertools.pairwise(ends):
+        cut = max(end - start - kept, 0) // period * period
+        values += [*range(start, min(start + kept, end)), *range(min(start + kept, end) + cut, end)]
+    return values
+
+
+def _periods(value: Expr, var: Var) -> Iterable[int]:
+    """Candidates for a period: the size of each remainder, times what it was divided by before."""
+    for child in value.children:
+        if var in child.variables():
+            yield from _periods(child, var)
+    size = constant(value.right) if isinstance(value, Mod) else None
+    if size is not None and var in value.variables():
+        yield size * math.lcm(*_divisors(value, var))
+
+
+def _divisors(value: Expr, var: Var) -> Iterable[int]:
+    yield 1
+    for child in value.children:
+        if var in child.variables():
+            yield from _divisors(child, var)
+    if isinstance(value, FloorDiv) and var in value.left.variables():
+        yield constant(value.right) or 1
+
+
+def _coefficient(part: Expr, var: Var) -> int | None:
+    """The step of a coordinate from an iteration to the next, if it is always the same."""
+    found = 0
+    for atoms, coefficient in linear(part)[0]:
+        if atoms == (var,):
+            found = coefficient
+        elif any(var in atom.variables() for atom in atoms):
+            return None
+    return found

@@ -1,0 +1,236 @@
+"""Happens-before: which operations each agent may rely on when it touches memory.
+
+An *operation* is one access of one statement, executed once by one agent, which is a warp. Operations are numbered as they are
+issued, and what an agent knows is an integer with a bit for each: `own`, what the thread that issued an operation may rely on,
+and `seen`, what every thread of the warp may. Knowledge is joined by OR. Each kind of event has a rule; another way to
+order threads is another rule here, and agents may run traces of their own.
+
+An access must know what it conflicts with: for a read the writes before it, for a write the reads as well, for an atomic
+addition all but other additions. Operations of one warp need `seen` too, unless the same thread touches each address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+
+from fireiron.check.races.places import WARP
+from fireiron.check.races.traces import Event, Kind, Touch, Trace
+from fireiron.errors import VerificationError
+from fireiron.ir import Barrier, Commit, Scope, Wait
+
+SameThread: TypeAlias = Callable[[Touch, Touch, int], bool]
+"""Whether of a warp the same thread touches each address that two touches share."""
+
+_ORDERED_WITH = {
+    Kind.WRITE: (Kind.WRITE, Kind.READ, Kind.ADD),
+    Kind.READ: (Kind.WRITE, Kind.ADD),
+    Kind.ADD: (Kind.WRITE, Kind.READ),
+}
+"""The kinds of earlier operations that one of a kind must know."""
+
+
+@attrs.define(eq=False)
+class Agent:
+    """A warp on its way through its trace.
+
+    `issued` are its operations under way that no commit has put into a group yet, `groups` the groups not waited for, oldest first.
+    """
+
+    number: int
+    trace: Trace
+    position: int = 0
+    own: int = 0
+    seen: int = 0
+    issued: int = 0
+    groups: list[int] = attrs.field(factory=list)
+
+
+@attrs.frozen(eq=False)
+class Race:
+    """Two operations that conflict and that nothing orders; `under_way` where the first has not completed for its own thread."""
+
+    before: Touch
+    behind: Touch
+    warps: tuple[int, int]
+    under_way: bool
+
+    @property
+    def reversed(self) -> Race:
+        """The same with the other operation first."""
+        return Race(self.behind, self.before, self.warps[::-1], self.under_way)
+
+
+class Order:
+    """Agents run their traces; each touch is held against what its agent knows."""
+
+    def __init__(self, traces: Sequence[Trace], atoms: int, same_thread: SameThread, found: dict[Any, Race]) -> None:
+        self.agents = [Agent(number, trace) for number, trace in enumerate(traces)]
+        self.count = atoms
+        self.same_thread = same_thread
+        self.found = found
+        self.touched: list[list[int]] = []
+        self.kinds: set[Kind] = set()
+        self.latest: dict[tuple[int, int], int] = {}
+        self.fine: set[Any] = set()
+        self.operations: list[tuple[Touch, int]] = []
+        self.of_step: dict[int, int] = {}
+        self.waiting: dict[tuple[Scope, int], set[int]] = {}
+        self._forget()
+
+    def run(self) -> None:
+        """Run all agents to the end."""
+        moving = True
+        while moving:
+            moving = False
+            for agent in self.agents:
+                moving = self._advance(agent) or moving
+        for agent in self.agents:
+            if agent.position < len(agent.trace):
+                raise VerificationError(f"warp {agent.number} waits for ever at {agent.trace[agent.position]}")
+
+    def _advance(self, agent: Agent) -> bool:
+        start = agent.position
+        while agent.position < len(agent.trace):
+            event = agent.trace[agent.position]
+            if not _RULES[type(event)](self, agent, event):
+                break
+            agent.position += 1
+        return agent.position > start
+
+    # -------------------------------------------------------------------------------------- rules
+
+    def _commit(self, agent: Agent, event: Event) -> bool:
+        """The operations issued since the last commit become a group."""
+        agent.groups.append(agent.issued)
+        agent.issued = 0
+        return True
+
+    def _wait(self, agent: Agent, event: Wait) -> bool:
+        """All groups but the last ones complete, for the threads that issued them."""
+        done = max(len(agent.groups) - event.groups, 0)
+        for group in agent.groups[:done]:
+            agent.own |= group
+        del agent.groups[:done]
+        return True
+
+    def _barrier(self, agent: Agent, event: Barrier) -> bool:
+        """The last of its scope that arrives lets all go, and each then knows what any of them did."""
+        size = event.scope.threads
+        if size is not None and size % WARP:
+            raise VerificationError(f"the race check has no rule for a barrier of {event.scope.threads} threads, a part of a warp")
+        each = len(self.agents) if size is None else size // WARP
+        group = agent.number // each
+        members = self.agents[group * each : (group + 1) * each]
+        arrived = self.waiting.setdefault((event.scope, group), set())
+        arrived.add(agent.number)
+        if len(arrived) < len(members):
+            return False
+        arrived.clear()
+        self._join(members)
+        for other in members:
+            other.position += other is not agent
+        return True
+
+    def _join(self, members: Sequence[Agent]) -> None:
+        known = 0
+        for one in members:
+            known |= one.own
+        for one in members:
+            one.own = one.seen = known
+        if len(members) == len(self.agents) and known == (1 << len(self.operations)) - 1:
+            self._forget()
+
+    def _forget(self) -> None:
+        """All agents know all operations: none of them matters any more."""
+        self.touched = [[0] * self.count for _ in Kind]
+        self.kinds.clear()
+        self.latest.clear()
+        self.operations.clear()
+        self.of_step.clear()
+        for agent in self.agents:
+            agent.own = agent.seen = 0
+            agent.groups = [0] * len(agent.groups)
+
+    def _touch(self, agent: Agent, event: Touch) -> bool:
+        atoms = event.footprint.atoms[agent.number] if event.footprint.atoms else ()
+        if not atoms:
+            return True
+        strange = ~(agent.seen | self.of_step.get(event.step, 0))
+        late = 0
+        for other in _ORDERED_WITH[event.kind]:
+            if other in self.kinds:
+                former = self.touched[other]
+                for atom in atoms:
+                    late |= former[atom] & strange
+        if late:
+            self._meet(agent, event, late)
+        self._record(agent, event, atoms)
+        return True
+
+    def _record(self, agent: Agent, event: Touch, atoms: Sequence[int]) -> None:
+        bit = 1 << len(self.operations)
+        self.operations.append((event, agent.number))
+        self.of_step[event.step] = self.of_step.get(event.step, 0) | bit
+        known = agent.own
+        if event.under_way:
+            agent.issued |= bit
+        else:
+            agent.own |= bit
+        self.kinds.add(event.kind)
+        mine = self.touched[event.kind]
+        if event.kind != Kind.WRITE:
+            again = self._again(agent, event, bit)
+            for atom in atoms:
+                mine[atom] = mine[atom] & again | bit
+            return
+        for kind in self.kinds:  # whoever knows this write knows what this agent knew, and was held against it by now
+            former = self.touched[kind]
+            for atom in atoms:
+                former[atom] &= ~known
+        for atom in atoms:
+            mine[atom] |= bit
+
+    def _again(self, agent: Agent, event: Touch, bit: int) -> int:
+        """All operations but the last that was the same, which whoever knows this one knows."""
+        key = agent.number, id(event.footprint)
+        former = self.latest.get(key, 0)
+        self.latest[key] = bit
+        return ~former
+
+    def _meet(self, agent: Agent, event: Touch, late: int) -> None:
+        """Operations that an agent does not know and that touch what it touches."""
+        for number in _bits(late):
+            before, warp = self.operations[number]
+            pair = before.footprint, event.footprint, warp, agent.number
+            under_way = before.under_way and not self.agents[warp].own >> number & 1
+            if (not under_way and pair in self.fine) or mark(before, event) in self.found:
+                continue
+            if warp != agent.number or under_way or not self.same_thread(before, event, warp):
+                race = Race(before, event, (warp, agent.number), under_way)
+                self.found[mark(before, event)] = race if before.step <= event.step or under_way else race.reversed
+            else:
+                self.fine.add(pair)
+
+
+def mark(one: Touch, other: Touch) -> Any:
+    """What two conflicts share that are one to the reader: their statements and accesses."""
+    return frozenset((id(touch.use.statement), touch.use.access) for touch in (one, other))
+
+
+def _bits(value: int) -> Iterator[int]:
+    while value:
+        low = value & -value
+        yield low.bit_length() - 1
+        value ^= low
+
+
+_RULES: Mapping[type, Callable[..., bool]] = {
+    Touch: Order._touch,
+    Barrier: Order._barrier,
+    Commit: Order._commit,
+    Wait: Order._wait,
+}
+"""What an event does to its agent; false where the agent must wait."""

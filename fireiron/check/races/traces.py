@@ -1,0 +1,203 @@
+"""Traces: what each agent of a block does, in order, for one choice of lengths of the loops that are known only at run time.
+
+An *agent* is a warp. Each kind of statement has a rule that says what it adds to a trace; a kind without a rule is refused.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+
+from fireiron.check.races.loops import Lengths, Loops, decided
+from fireiron.check.races.places import Footprint, Pattern, Places, Space, Test, at, element_tests, stages
+from fireiron.check.scene import Scene, Use
+from fireiron.ir import Barrier, Comment, Commit, Exec, For, Let, Stmt, Wait, statements, unknown
+from fireiron.values.expr import Expr, conjuncts, constant
+from fireiron.values.machine import SH
+
+
+class Kind(enum.IntEnum):
+    """What an access does; atomic additions need no order among each other."""
+
+    WRITE = 0
+    READ = 1
+    ADD = 2
+
+
+@attrs.frozen(eq=False)
+class Touch:
+    """An access in some iteration. Touches of one `step` are one execution of one statement, whose own threads order them.
+
+    `under_way` says that its effect comes later than the statement: at the wait for its group.
+    """
+
+    step: int
+    footprint: Footprint
+    fixed: Mapping[str, int]
+    kind: Kind
+    under_way: bool
+
+    @property
+    def use(self) -> Use:
+        """The access."""
+        return self.footprint.use
+
+
+Event: TypeAlias = "Touch | Barrier | Commit | Wait"
+Trace: TypeAlias = "tuple[Event, ...]"
+
+
+@attrs.frozen(eq=False, slots=False)
+class Site:
+    """An access as traces need it.
+
+    `loops` are those around it that are taken as a whole, `guards` the conditions that its pattern applies, `tests` those of single
+    elements, `scalar` those that loops in order and lengths decide; `needed` names the loops in order that the pattern depends on,
+    `stage` and `copy` are the two parts of its copy's number, `stride` the bytes of a copy.
+    """
+
+    use: Use
+    space: Space
+    loops: tuple[For, ...]
+    guards: tuple[Expr, ...]
+    tests: tuple[Test, ...]
+    scalar: tuple[Expr, ...]
+    needed: tuple[str, ...]
+    stage: Expr
+    copy: Expr
+    stride: int
+
+    @functools.cached_property
+    def kind(self) -> Kind:
+        """What it does."""
+        return Kind.ADD if self.use.atomic else Kind.WRITE if self.use.access.write else Kind.READ
+
+    @functools.cached_property
+    def under_way(self) -> bool:
+        """Whether its effect comes later."""
+        return self.use.statement.asynchronous and self.use.access.write
+
+
+@attrs.frozen(eq=False)
+class Walk:
+    """Where in the program a trace is: the loops around, the iterations of those in order, and what was done until here."""
+
+    loops: tuple[For, ...]
+    fixed: Mapping[str, int]
+    lengths: Lengths
+    events: list[Event]
+
+    def into(self, loop: For, value: int | None = None) -> Walk:
+        """The walk inside a loop, in one of its iterations if it is in order."""
+        fixed = self.fixed if value is None else {**self.fixed, loop.var.name: value}
+        return Walk((*self.loops, loop), fixed, self.lengths, self.events)
+
+
+class Tracer:
+    """The program as traces; patterns are made once and used in all iterations."""
+
+    def __init__(self, scene: Scene, places: Places, loops: Loops) -> None:
+        self.scene, self.places, self.loops = scene, places, loops
+        for statement in statements(scene.kernel.body):
+            if type(statement) not in _RULES:
+                raise unknown(statement, "the race check")
+        self.sites: dict[tuple[int, ...], list[Site]] = {}
+        for use in loops.uses:
+            sites = self.sites.setdefault(_key(use.statement, use.loops), [])
+            if all(one.use.access is not use.access for one in sites):
+                sites.append(self._site(use))
+        self.patterns: dict[Any, Pattern] = {}
+        self.steps = 0
+
+    def trace(self, lengths: Lengths) -> Trace:
+        """What each warp does; all warps run the same statements."""
+        walk = Walk((), {}, lengths, [])
+        self._list(self.scene.kernel.body, walk)
+        return tuple(walk.events)
+
+    def _list(self, body: Sequence[Stmt], walk: Walk) -> None:
+        for statement in body:
+            _RULES[type(statement)](self, statement, walk)
+
+    def _ordering(self, statement: Any, walk: Walk) -> None:
+        walk.events.append(statement)
+
+    def _nothing(self, statement: Any, walk: Walk) -> None:
+        pass
+
+    def _loop(self, statement: For, walk: Walk) -> None:
+        if constant(statement.extent) == 0 or not self.loops.matters(statement):
+            return
+        if id(statement) not in self.loops.ordered:
+            self._list(statement.body, walk.into(statement))
+            return
+        for value in self.loops.iterations(statement, walk.fixed, walk.lengths):
+            self._list(statement.body, walk.into(statement, value))
+
+    def _exec(self, statement: Exec, walk: Walk) -> None:
+        for site in self.sites.get(_key(statement, walk.loops), ()):
+            if all(decided(guard, self.scene, walk.fixed, walk.lengths) is not False for guard in site.scalar):
+                walk.events.append(Touch(self.steps, self._footprint(site, walk.fixed), walk.fixed, site.kind, site.under_way))
+                self.steps += not statement.collective
+        self.steps += statement.collective
+
+    # -------------------------------------------------------------------------------------- accesses
+
+    def _site(self, use: Use) -> Site:
+        ordered = self.loops.in_order(use.loops)
+        whole = tuple(loop for loop in use.loops if loop.var.name not in ordered)
+        known = frozenset({"thread", *(loop.var.name for loop in use.loops)})
+        conditions = [one for one in conjuncts(use.statement.performed) if self.loops.is_trusted(one, use.loops)]
+        guards = tuple(one for one in conditions if self.scene.roots(one) <= known and not self.scene.roots(one) <= ordered)
+        buffer = self.scene.kernel.buffer(use.access.buffer)
+        stage, copy = stages(self.scene, use.access.copy, ordered)
+        parts = (*use.access.base, copy) if buffer.memory == SH else self.places.parts(use.access)
+        tests = tuple(
+            (one, elements)
+            for one, elements in element_tests(use)
+            if self.scene.roots(one) <= known and self.loops.is_trusted(one, use.loops)
+        )
+        needed = tuple(sorted(self.scene.needs((*parts, *guards, *(one for one, _ in tests))) & ordered))
+        stride = buffer.elements.high * buffer.dtype.bytes if buffer.memory == SH else 0
+        return Site(
+            use,
+            self.places.space(use.access.buffer),
+            whole,
+            guards,
+            tests,
+            tuple(one for one in conditions if one not in guards),
+            needed,
+            stage,
+            copy,
+            stride,
+        )
+
+    def _footprint(self, site: Site, fixed: Mapping[str, int]) -> Footprint:
+        values = {name: fixed[name] for name in site.needed}
+        key = (id(site), *values.values())
+        pattern = self.patterns.get(key)
+        if pattern is None:
+            pattern = self.patterns[key] = self.places.pattern(site.use, site.copy, site.loops, values, site.guards, site.tests)
+        shift = at(site.stage, fixed) * site.stride if site.stride else 0
+        return site.space.footprint(pattern, shift)
+
+
+def _key(statement: Exec, loops: Sequence[For]) -> tuple[int, ...]:
+    """A statement at its place: one object may stand in several."""
+    return id(statement), *map(id, loops)
+
+
+_RULES: Mapping[type[Stmt], Callable[..., None]] = {
+    Exec: Tracer._exec,
+    For: Tracer._loop,
+    Let: Tracer._nothing,
+    Comment: Tracer._nothing,
+    Barrier: Tracer._ordering,
+    Commit: Tracer._ordering,
+    Wait: Tracer._ordering,
+}
+"""What a statement adds to a trace."""

@@ -1,0 +1,11 @@
+"""Kernel IR to CUDA C++ that an expert would sign: names from the tree, addresses named, guards merged, helper functions once.
+
+`frame` prints a kernel, `statements` its statements, `printer` what instructions ask for, `addresses` names where accesses begin,
+`expressions` and `types` are the parts, `lines` lays them out. May import: values, specs, ir. The printer decides nothing.
+"""
+
+from fireiron.cuda.expressions import expression, is_wide, scaled
+from fireiron.cuda.frame import dynamic_shared_bytes, emit
+from fireiron.cuda.types import carrier, converted, literal
+
+__all__ = ["carrier", "converted", "dynamic_shared_bytes", "emit", "expression", "is_wide", "literal", "scaled"]

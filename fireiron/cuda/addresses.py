@@ -1,0 +1,246 @@
+"""Where accesses begin: what a loop leaves alone of an address is computed once, in front of it, under a name.
+
+An address is the sum of a base, which the block and the thread decide, and a rest, which loops decide. The base becomes a pointer
+(`a_source`, `c_target`), or for inline PTX a number in the window of shared memory, where it is more than a step of one variable.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from fireiron.cuda.expressions import expression, replaced, scaled, summands
+from fireiron.ir import Access, Buffer, For, Kernel, Let, execs
+from fireiron.ir.text import Function
+from fireiron.values.document import Assignment, Chain, Joined, Text
+from fireiron.values.expr import ZERO, BitXor, Const, Expr, Mod, Sum, Var, constant
+
+SHARED_ADDRESS = Function(
+    "shared_address",
+    ("const void* pointer",),
+    ("return static_cast<unsigned>(__cvta_generic_to_shared(pointer));",),
+    "the address of inline PTX for shared memory",
+    result="unsigned",
+)
+
+
+class Names:
+    """Names of the text's own, none of which the kernel has."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self.taken = taken
+
+    def fresh(self, wanted: str) -> str:
+        """The wanted name, with a number if it is taken."""
+        name, number = wanted, 1
+        while name in self.taken:
+            number += 1
+            name = f"{wanted}{number}"
+        self.taken.add(name)
+        return name
+
+
+@attrs.define
+class Turns:
+    """A loop that runs: its variable, after how many turns shared addresses repeat, and what its body has named."""
+
+    var: Var
+    period: int
+    named: dict[Expr, Var] = attrs.field(factory=dict)
+
+
+class Addresses:
+    """The addresses of one kernel; `declared` are the lines for what was named since they were taken last."""
+
+    def __init__(self, kernel: Kernel, names: Names) -> None:
+        self.kernel, self.names = kernel, names
+        self.fixed = frozenset({kernel.block, kernel.thread, *kernel.symbols, *(one.var for one in kernel.body if isinstance(one, Let))})
+        self.sizes = frozenset(kernel.symbols)
+        self.declared: list[Text] = []
+        self.turns: list[Turns] = []
+        self.used: set[Var] = set()
+        self.bases: dict[tuple[str, Expr, bool], str] = {}
+        self.swizzles: dict[Expr, Var] = {}
+        self.splits: dict[Expr, tuple[Expr, Expr]] = {}
+        self.repeated = frozenset(self._repeated())
+
+    def _repeated(self) -> set[tuple[str, Expr]]:
+        """The bases that are printed in loops, or several times in a statement."""
+        found = set()
+        for statement, loops in execs(self.kernel.body):
+            for position, access in enumerate(statement.accesses):
+                buffer = self.kernel.buffer(access.buffer)
+                several = bool(statement.pieces) and len(statement.pieces[position]) > 1
+                if (loops or several) and not buffer.memory.private:
+                    found.add((buffer.name, self.split(buffer.address(access, access.elements()[0]))[0]))
+        return found
+
+    def split(self, address: Expr) -> tuple[Expr, Expr]:
+        """An address as what block and thread decide, and what is added to it."""
+        if address not in self.splits:
+            self.splits[address] = self._parts(address)
+        return self.splits[address]
+
+    def _parts(self, address: Expr) -> tuple[Expr, Expr]:
+        if not isinstance(address, Sum):
+            return (address, ZERO) if address.variables() and address.variables() <= self.fixed else (ZERO, address)
+        base = tuple(term for term in address.terms if self._belongs_to_thread(term[0]))
+        if not base:
+            return ZERO, address
+        total: Expr = ZERO
+        for term in base:
+            total = total + _product(term)
+        return total, address - total
+
+    def _belongs_to_thread(self, atoms: tuple[Expr, ...]) -> bool:
+        """Whether a term is what block and thread decide; sizes alone may be a part of what a loop adds, `(k + 1) * N`."""
+        variables = frozenset().union(*(atom.variables() for atom in atoms))
+        return variables <= self.fixed and not variables <= self.sizes
+
+    # ------------------------------------------------------------------------------------------ texts
+
+    def place(self, access: Access, offset: tuple[int, ...]) -> Text:
+        """An element as an lvalue."""
+        name, index, buffer = self._indexed(access, offset)
+        return Joined((f"{name}[", self._document(index, buffer, 1), "]"))
+
+    def pointer(self, access: Access, offset: tuple[int, ...]) -> Text:
+        """A pointer to an element."""
+        name, index, buffer = self._indexed(access, offset)
+        return name if index == ZERO else Joined((f"&{name}[", self._document(index, buffer, 1), "]"))
+
+    def _indexed(self, access: Access, offset: tuple[int, ...]) -> tuple[str, Expr, Buffer]:
+        buffer = self.kernel.buffer(access.buffer)
+        index = buffer.address(access, offset)
+        if not buffer.memory.private:
+            base, rest = self.split(index)
+            if (buffer.name, base) in self.repeated and not _plain(base):
+                return self._base(buffer, base, access.write), rest, buffer
+        return buffer.name, index, buffer
+
+    def _base(self, buffer: Buffer, base: Expr, write: bool) -> str:
+        """The pointer to where a thread's part of a buffer begins."""
+        key = (buffer.name, base, False)
+        if key not in self.bases:
+            const = "" if buffer.written else "const "
+            name = self.bases[key] = self.names.fresh(_label(buffer, write))
+            target = f"{const}{buffer.dtype.cuda}* const {name}"
+            self.declared.append(Assignment(target, self._added(buffer.name, base, buffer, 1)))
+        return self.bases[key]
+
+    def shared(self, access: Access, offset: tuple[int, ...], window: str) -> Text:
+        """The address of an element in the window of shared memory, in bytes; `window` is the function that finds a buffer there."""
+        buffer = self.kernel.buffer(access.buffer)
+        size = buffer.dtype.bytes
+        base, rest = self.split(buffer.address(access, offset))
+        if (buffer.name, base) not in self.repeated or _plain(base):
+            base, rest = ZERO, base + rest
+        key = (buffer.name, base, True)
+        if key not in self.bases:
+            label = f"{buffer.name}_address" if base == ZERO else _label(buffer, access.write)
+            name = self.bases[key] = self.names.fresh(label)
+            start = f"{window}({buffer.name})"
+            value = start if base == ZERO else self._added(start, scaled(base, size), buffer, size)
+            self.declared.append(Assignment(f"const unsigned {name}", value))
+        name = self.bases[key]
+        return name if rest == ZERO else self._added(name, scaled(rest, size), buffer, size)
+
+    def expression(self, value: Expr) -> str:
+        """The text of an expression, whose variables are needed from now on."""
+        self.used |= value.variables()
+        return expression(value)
+
+    def _document(self, value: Expr, buffer: Buffer, size: int) -> Text:
+        """An index into a buffer."""
+        parts = self._parts_of(value, buffer, size)
+        return parts[0] if len(parts) == 1 else Chain(parts)
+
+    def _added(self, start: str, value: Expr, buffer: Buffer, size: int) -> Text:
+        """A pointer, or an address, and what is added to it."""
+        first, *others = self._parts_of(value, buffer, size)
+        if isinstance(first, str) and first.startswith("-"):
+            return Chain((start, f"- {first[1:]}", *others))
+        return Chain((start, Joined(("+ ", first)), *others))
+
+    def _parts_of(self, value: Expr, buffer: Buffer, size: int) -> tuple[Text, ...]:
+        """The terms of an offset into a buffer, in units of which `size` are an element, each with its sign but for a first plus."""
+        if not buffer.memory.private:
+            value = self._named(value, buffer)
+        self.used |= value.variables()
+        shifted = {turns.var for turns in self.turns} if buffer.parameter else ()
+        return summands(value, () if buffer.memory.private else _strides(buffer, size), shifted)
+
+    # ------------------------------------------------------------------------------------------ parts with names
+
+    def _named(self, value: Expr, buffer: Buffer) -> Expr:
+        """The expression with the stages of loops, and what a swizzle flips by, under their names."""
+        names: dict[Expr, Var] = {}
+        self._collect(value, buffer, names)
+        return replaced(value, names)
+
+    def _collect(self, value: Expr, buffer: Buffer, names: dict[Expr, Var]) -> None:
+        if isinstance(value, Mod):
+            turns = next((one for one in self.turns if value.variables() == {one.var} and constant(value.right) == one.period), None)
+            if turns is not None:
+                names[value] = self._stage(value, turns)
+                return
+        if isinstance(value, BitXor) and not value.variables() <= self.fixed:
+            for side in value.children:
+                if side.variables() and side.variables() <= self.fixed and not _plain(side):
+                    names[side] = self._swizzle(side, buffer)
+        for child in value.children:
+            self._collect(child, buffer, names)
+
+    def _stage(self, value: Mod, turns: Turns) -> Var:
+        if value not in turns.named:
+            ahead = value.left - turns.var
+            label = f"{turns.var.name}_stage" if ahead == ZERO else f"{turns.var.name}_stage_{ahead}"
+            turns.named[value] = Var(self.names.fresh(label), value.low, value.high)
+        return turns.named[value]
+
+    def _swizzle(self, value: Expr, buffer: Buffer) -> Var:
+        if value not in self.swizzles:
+            name = self.swizzles[value] = Var(self.names.fresh(f"{buffer.name.lower()}_swizzle"), value.low, value.high, value.factor or 1)
+            self.declared.append(Assignment(f"const int {name}", self.expression(value)))
+        return self.swizzles[value]
+
+    def enter(self, loop: For) -> Turns:
+        """A loop that runs at run time begins."""
+        self.turns.append(Turns(loop.var, loop.period))
+        return self.turns[-1]
+
+    def leave(self) -> list[Text]:
+        """The loop ends: the lines that stand first in its body."""
+        turns = self.turns.pop()
+        self.used |= {var for value in turns.named for var in value.variables()}
+        return [Assignment(f"const int {name}", expression(value)) for value, name in turns.named.items()]
+
+    def taken(self) -> list[Text]:
+        """The lines for what was named since the last call."""
+        lines, self.declared = self.declared, []
+        return lines
+
+
+def _product(term: tuple[tuple[Expr, ...], int]) -> Expr:
+    total: Expr = Const(term[1])
+    for atom in term[0]:
+        total = total * atom
+    return total
+
+
+def _plain(base: Expr) -> bool:
+    """Whether a name for an expression would say no more than itself: nothing, or a step of one variable."""
+    if isinstance(base, Sum):
+        return not base.constant and len(base.terms) == 1 and len(base.terms[0][0]) == 1 and isinstance(base.terms[0][0][0], Var)
+    return isinstance(base, (Const, Var))
+
+
+def _label(buffer: Buffer, write: bool) -> str:
+    return f"{buffer.name.lower()}_{'target' if write else 'source'}"
+
+
+def _strides(buffer: Buffer, size: int) -> tuple[int, ...]:
+    """The steps from one row, column or copy of a buffer to the next, in units of which `size` are an element; the largest first."""
+    weights = {constant(mode.weight) for modes in buffer.storage.dims for mode in modes}
+    if buffer.tensor.copies > 1:
+        weights.add(constant(buffer.elements))
+    return tuple(sorted((weight * size for weight in weights if weight is not None and weight > 1), reverse=True))

@@ -1,0 +1,249 @@
+"""Index expressions as C++: 64-bit where 32 bits could overflow, parentheses where a reader or the language wants them."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+from fireiron.errors import VerificationError
+from fireiron.values.document import Chain, Joined, Text
+from fireiron.values.expr import (
+    INT_MAX,
+    All,
+    AnyOf,
+    BitAnd,
+    BitOr,
+    BitXor,
+    Const,
+    Equal,
+    Expr,
+    FloorDiv,
+    Less,
+    Min,
+    Mod,
+    Positive,
+    Sum,
+    Var,
+    bit_xor,
+)
+
+
+class Binds(enum.IntEnum):
+    """How tightly an operator binds, the loosest first: an operand that binds less than its place wants stands in parentheses.
+
+    FACTOR is what a right operand of a product, quotient or remainder must be.
+    """
+
+    LOOSELY = 0
+    ANY = 1
+    ALL = 2
+    OR = 3
+    XOR = 4
+    AND = 5
+    COMPARISON = 6
+    SUM = 7
+    PRODUCT = 8
+    FACTOR = 9
+    NAME = 10
+
+
+def is_wide(value: Expr) -> bool:
+    """Whether evaluating the expression, or a part of it (a partial sum or product too), needs 64 bits."""
+    if isinstance(value, Sum):
+        above, below = max(0, value.constant), max(0, -value.constant)
+        widest = 0
+        for atoms, coefficient in value.terms:
+            part = Sum(((atoms, coefficient),), 0)
+            above, below = above + max(0, part.high), below + max(0, -part.low)
+            widest = max(widest, abs(coefficient) * math.prod(max(1, -atom.low, atom.high) for atom in atoms))
+        extreme = max(widest, above, below)
+        if extreme >= 1 << 63:
+            raise VerificationError(f"{value} does not fit 64 bits", hint='bound the sizes: sym("M", high=65536)')
+        if extreme > INT_MAX:
+            return True
+    elif max(-value.low, value.high) > INT_MAX:
+        return True
+    return any(is_wide(child) for child in value.children)
+
+
+def expression(value: Expr) -> str:
+    """C++ text of an expression; 64-bit where 32 bits could overflow. Quotients and remainders are of values not below 0."""
+    return operand(value, Binds.LOOSELY)
+
+
+def operand(value: Expr, place: Binds) -> str:
+    """The text of an expression where something that binds like `place`, or tighter, is wanted."""
+    text, binds = _node(value)
+    return f"({text})" if binds < place else text
+
+
+def document(value: Expr) -> Text:
+    """The text of an expression that may be broken between its terms or conditions."""
+    if isinstance(value, Sum):
+        parts = summands(value)
+        return Chain(parts) if len(parts) > 1 else parts[0]
+    if isinstance(value, All):
+        first, *others = (operand(condition, Binds.COMPARISON) for condition in value.conditions)
+        return Chain((first, *(f"&& {one}" for one in others)))
+    return expression(value)
+
+
+def summands(value: Expr, strides: Sequence[int] = (), shifted: Collection[Var] = ()) -> tuple[Text, ...]:
+    """The terms of an expression, each with its sign in front but for a first plus.
+
+    Steps that are a multiple of one of the `strides` are printed as that multiple of it, `row * 64 * 4096`, and a constant that
+    belongs to one of the variables `shifted` stands with it, `(k + 3) * 64`.
+    """
+    if isinstance(value, Sum):
+        return tuple(_signed(_terms(value, strides, shifted)))
+    return (_flipped(value) or operand(value, Binds.PRODUCT),)
+
+
+def _flipped(value: Expr) -> Text | None:
+    """An exclusive or in parentheses that may be broken before its sign and inside its sides; None for another expression."""
+    if not isinstance(value, BitXor):
+        return None
+    left, right = (Joined(("(", Chain(summands(side)), ")")) if isinstance(side, Sum) else _bits(side) for side in value.children)
+    return Joined(("(", Chain((left, Joined(("^ ", right)))), ")"))
+
+
+def _node(value: Expr) -> tuple[str, Binds]:
+    match value:
+        case Const(value=number):
+            return f"{number}{_suffix(number)}", Binds.NAME if number >= 0 else Binds.SUM
+        case Var(name=name):
+            return name, Binds.NAME
+        case Sum():
+            return _sum(value)
+        case FloorDiv(left=left, right=right):
+            return f"{_dividend(left)} / {operand(right, Binds.FACTOR)}", Binds.PRODUCT
+        case Mod(left=left, right=right):
+            return f"{_dividend(left)} % {operand(right, Binds.FACTOR)}", Binds.PRODUCT
+        case BitAnd(left=left, right=right):
+            return f"{_bits(left)} & {_bits(right)}", Binds.AND
+        case BitXor(left=left, right=right):
+            return f"{_bits(left)} ^ {_bits(right)}", Binds.XOR
+        case BitOr(left=left, right=right):
+            return f"{_bits(left)} | {_bits(right)}", Binds.OR
+        case Positive(value=inner):
+            return _node(inner)
+        case Min(left=left, right=right):
+            cast = "(long long)" if is_wide(value) else ""
+            return f"min({', '.join(f'{cast}({expression(side)})' if cast else expression(side) for side in (left, right))})", Binds.NAME
+        case Less(left=Const() as left, right=right):
+            return f"{operand(right, Binds.SUM)} > {operand(left, Binds.SUM)}", Binds.COMPARISON
+        case Less(left=left, right=right):
+            return f"{operand(left, Binds.SUM)} < {operand(right, Binds.SUM)}", Binds.COMPARISON
+        case Equal(left=left, right=right):
+            return f"{operand(left, Binds.SUM)} == {operand(right, Binds.SUM)}", Binds.COMPARISON
+        case All(conditions=conditions):
+            return " && ".join(operand(condition, Binds.COMPARISON) for condition in conditions), Binds.ALL
+        case AnyOf(conditions=conditions):
+            return " || ".join(operand(condition, Binds.COMPARISON) for condition in conditions), Binds.ANY
+    raise VerificationError(f"{type(value).__name__} has no text in C++")
+
+
+def _suffix(number: int) -> str:
+    return "LL" if abs(number) > INT_MAX else ""
+
+
+def _bits(value: Expr) -> str:
+    """An operand of a bit operation: arithmetic in parentheses, as no reader remembers these precedences."""
+    text, binds = _node(value)
+    return text if binds >= Binds.FACTOR else f"({text})"
+
+
+def _dividend(left: Expr) -> str:
+    if left.low < 0:
+        raise VerificationError(f"{left} may be negative, and is divided: C++ rounds toward zero")
+    return operand(left, Binds.PRODUCT)
+
+
+def _sum(value: Sum) -> tuple[str, Binds]:
+    terms = _terms(value)
+    text = " ".join(map(str, _signed(terms)))
+    single = len(terms) == 1 and not text.startswith("-")
+    return text, Binds.PRODUCT if single and " * " in text else Binds.SUM
+
+
+def _signed(terms: list[tuple[bool, Text]]) -> list[Text]:
+    """Terms with the operator in front, the first without a plus."""
+    (negative, first), *others = terms
+    return [_behind("-", first) if negative else first, *(_behind("- " if minus else "+ ", text) for minus, text in others)]
+
+
+def _behind(sign: str, text: Text) -> Text:
+    return sign + text if isinstance(text, str) else Joined((sign, text))
+
+
+def _terms(value: Sum, strides: Sequence[int] = (), shifted: Collection[Var] = ()) -> list[tuple[bool, Text]]:
+    """The terms, positive ones first, large steps before small ones, the constant last: whether each is subtracted, and its text."""
+    wide = is_wide(value)
+    constant = value.constant
+    parts: list[tuple[bool, Text]] = []
+    for atoms, coefficient in sorted(value.terms, key=lambda term: (term[1] < 0, -_weight(term))):
+        flipped = _flipped(atoms[0]) if len(atoms) == 1 and coefficient == 1 and not wide else None
+        if flipped is not None:
+            parts.append((False, flipped))
+            continue
+        factors = [
+            operand(atom, Binds.PRODUCT if position == 0 else Binds.FACTOR)
+            for position, atom in enumerate(sorted(atoms, key=lambda a: isinstance(a, Var)))
+        ]
+        plain = factors[0].isidentifier()
+        if len(atoms) == 1 and atoms[0] in shifted and constant > 0 and constant % coefficient == 0:
+            factors[0], plain = f"({factors[0]} + {constant // coefficient})", True
+            constant = 0
+        factors += _coefficient(abs(coefficient), strides)
+        if wide:
+            factors[0] = f"(long long){factors[0] if plain else f'({factors[0]})'}"
+        parts.append((coefficient < 0, " * ".join(factors)))
+    if constant or not parts:
+        number = (constant < 0, " * ".join(_coefficient(abs(constant), strides) or ["1"]))
+        parts.insert(0 if constant > 0 and parts and parts[0][0] else len(parts), number)
+    return parts
+
+
+def _coefficient(number: int, strides: Sequence[int]) -> list[str]:
+    """The factors of a step: none for 1, a number of strides if it is one, largest strides first."""
+    if number == 1:
+        return []
+    for stride in strides:
+        if 1 < stride < number and number % stride == 0:
+            return [str(number // stride), str(stride)]
+    return [f"{number}{_suffix(number)}"]
+
+
+def _weight(term: tuple[tuple[Expr, ...], int]) -> int:
+    part = Sum((term,), 0)
+    return max(abs(part.low), abs(part.high))
+
+
+def scaled(value: Expr, size: int) -> Expr:
+    """An address in elements as one in bytes; a power of two goes into an XOR, so that only sums are left outside."""
+    if isinstance(value, Sum):
+        total: Expr = Const(value.constant * size)
+        for atoms, coefficient in value.terms:
+            flips = [atom for atom in atoms if isinstance(atom, BitXor)]
+            if len(atoms) == 1 and flips:
+                total = total + scaled(flips[0], size) * coefficient
+            else:
+                total = total + Sum(((atoms, coefficient * size),), 0)
+        return total
+    if isinstance(value, BitXor):
+        return bit_xor(scaled(value.left, size), scaled(value.right, size))
+    return value * size
+
+
+def replaced(value: Expr, names: Mapping[Expr, Var]) -> Expr:
+    """The expression with parts of it under the names that they have."""
+    if not names:
+        return value
+    if value in names:
+        return names[value]
+    children = value.children
+    if not children:
+        return value
+    others = tuple(replaced(child, names) for child in children)
+    return value if others == children else value.rebuilt(others)

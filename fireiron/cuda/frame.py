@@ -1,0 +1,169 @@
+"""The frame of a kernel: header, includes, helper functions, signature, and what stands in front of its statements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fireiron.cuda.addresses import Names
+from fireiron.cuda.expressions import document, expression
+from fireiron.cuda.lines import WIDTH, comment, lines_of
+from fireiron.cuda.printer import BUILT_IN, KernelPrinter
+from fireiron.cuda.statements import MOST_REGISTERS, Statements, straightened
+from fireiron.cuda.types import EIGHT_BITS
+from fireiron.errors import VerificationError
+from fireiron.ir import Buffer, Exec, For, Kernel, Let, execs, statements
+from fireiron.ir.opaque import at_tiles
+from fireiron.ir.text import Item, Noted
+from fireiron.values.document import Assignment
+from fireiron.values.expr import INT_MAX, Var, constant
+from fireiron.values.machine import SH, bfloat16, float16
+
+
+def emit(kernel: Kernel) -> str:
+    """The CUDA C++ of a kernel: one `extern "C" __global__` function, with the headers and helper functions that it needs.
+
+    Legal for a final kernel: raises VerificationError where a statement has no pieces, or an expression does not fit 64 bits.
+    """
+    kernel = straightened(at_tiles(kernel))
+    printer = KernelPrinter(kernel, Names(_taken(kernel)))
+    program = Statements(printer).program()
+    body = lines_of([*_definitions(printer), *_buffers(kernel), *program], 1)
+    functions = [line for function, name in printer.functions.items() for line in ("", *function.text(name))]
+    lines = [*_header(kernel), *_includes(kernel), *functions, "", *_signature(kernel), "{", *body, "}", ""]
+    return "\n".join(lines)
+
+
+def _taken(kernel: Kernel) -> set[str]:
+    """All names of a kernel, and those of C++ and of generated code."""
+    names = {kernel.name, "block", "thread", "smem", "piece", *(symbol.name for symbol in kernel.symbols), *BUILT_IN.values()}
+    for buffer in kernel.buffers:
+        names |= {buffer.name, buffer.name.lower()}
+    for one in statements(kernel.body):
+        if isinstance(one, (Let, For)):
+            names.add(one.var.name)
+        if isinstance(one, Exec) and one.scratch is not None:
+            names.add(one.scratch.name)
+    return names
+
+
+# ---------------------------------------------------------------------------------------------- in front of the kernel
+
+
+def _header(kernel: Kernel) -> Iterable[str]:
+    yield from comment(str(kernel.spec))
+    for line in kernel.title:
+        yield from comment(line, lead="//   ")
+    yield from comment(f"target {kernel.architecture}; launch <<<{_readable(kernel.grid)}, {kernel.threads}>>>, {_shared_text(kernel)}")
+    for text, condition in kernel.facts:
+        yield from comment(f"requires: {text}, {_readable(condition)}")
+    for name in kernel.zeroed:
+        yield from comment(f"requires: {name} is zero before the launch, blocks add to it")
+    for reason in kernel.unchecked:
+        yield from comment(f"UNCHECKED, races are not excluded: {reason}")
+
+
+def _readable(value: object) -> str:
+    """An expression for a comment: no casts."""
+    return str(value).replace("//", "/")
+
+
+def _shared_text(kernel: Kernel) -> str:
+    kind = "dynamic" if dynamic_shared_bytes(kernel) else "static"
+    return f"{kernel.shared_bytes} bytes of {kind} shared memory" if kernel.shared_bytes else "no shared memory"
+
+
+def dynamic_shared_bytes(kernel: Kernel) -> int:
+    """Bytes of dynamic shared memory that a launch must ask for; 0 where static arrays serve."""
+    shared = [buffer for buffer in kernel.buffers if buffer.memory == SH]
+    overlap = any(a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes for i, a in enumerate(shared) for b in shared[i + 1 :])
+    return kernel.shared_bytes if overlap or kernel.shared_bytes > kernel.architecture.static_shared else 0
+
+
+def _includes(kernel: Kernel) -> Iterable[str]:
+    dtypes = {buffer.dtype for buffer in kernel.buffers}
+    if float16 in dtypes:
+        yield "#include <cuda_fp16.h>"
+    if bfloat16 in dtypes:
+        yield "#include <cuda_bf16.h>"
+    yield from dict.fromkeys(f"#include <{header}>" for one, _ in execs(kernel.body) for header in one.instruction.headers)
+    if dtypes & set(EIGHT_BITS):
+        yield "#include <cuda_fp8.h>"
+
+
+def _signature(kernel: Kernel) -> Iterable[str]:
+    parameters = []
+    for buffer in kernel.buffers:
+        if buffer.parameter:
+            const = "" if buffer.written else "const "
+            parameters.append(f"{const}{buffer.dtype.cuda}* __restrict__ {buffer.name}")
+    parameters += [f"const int {symbol}" for symbol in kernel.symbols]
+    bounds = f"{kernel.threads}, {kernel.resident}" if kernel.resident else str(kernel.threads)
+    yield f'extern "C" __global__ void __launch_bounds__({bounds})'
+    one_line = f"{kernel.name}({', '.join(parameters)})"
+    if len(one_line) <= WIDTH:
+        yield one_line
+    else:
+        yield f"{kernel.name}("
+        yield from [f"    {parameter}," for parameter in parameters[:-1]] + [f"    {parameters[-1]})"]
+
+
+# ---------------------------------------------------------------------------------------------- at the top of the kernel
+
+
+def _definitions(printer: KernelPrinter) -> Sequence[Item]:
+    """The named values that the text uses, each after those that it is made of.
+
+    They divide the unsigned built-in variables themselves, which takes no correction for a sign.
+    """
+    kernel, used = printer.kernel, set(printer.addresses.used)
+    items: list[Item] = []
+    built_in = {var: Var(BUILT_IN[var.name], var.low, var.high) for var in (kernel.block, kernel.thread)}
+    direct = {var for var in used if var in built_in}
+    for let in reversed([one for one in kernel.body if isinstance(one, Let)]):
+        if let.var in used:
+            used |= let.value.variables()
+            kind = "long long" if let.var.high > INT_MAX else "int"
+            items.append(Assignment(f"const {kind} {let.var}", document(let.value.substitute(built_in))))
+    items += [f"const int {var} = {BUILT_IN[var.name]};" for var in (kernel.thread, kernel.block) if var in direct]
+    return items[::-1]
+
+
+def _buffers(kernel: Kernel) -> Iterable[Item]:
+    shared = [buffer for buffer in kernel.buffers if buffer.memory == SH]
+    if dynamic_shared_bytes(kernel):
+        align = max(16, *(buffer.tensor.align for buffer in shared))
+        yield f"extern __shared__ __align__({align}) unsigned char smem[];"
+        for buffer in shared:
+            kind, start = buffer.dtype.cuda, f"smem + {buffer.offset}" if buffer.offset else "smem"
+            yield Noted(f"{kind}* const {buffer.name} = reinterpret_cast<{kind}*>({start});", _shape(buffer))
+    else:
+        for buffer in shared:
+            align = max(16, buffer.tensor.align)
+            yield Noted(f"__shared__ __align__({align}) {buffer.dtype.cuda} {buffer.name}[{expression(buffer.total)}];", _shape(buffer))
+    for buffer in kernel.buffers:
+        if buffer.memory.private:
+            yield _registers(kernel, buffer)
+
+
+def _registers(kernel: Kernel, buffer: Buffer) -> Item:
+    """The array of a thread, or the fragments of a warp."""
+    if buffer.memory.fragment is not None:
+        return Noted(_toucher(kernel, buffer).instruction.declaration(kernel, buffer), f"of {_shape(buffer)}")
+    size = constant(buffer.total) or 1
+    align = f"__align__({buffer.tensor.align}) " if buffer.tensor.align > buffer.dtype.bytes else ""
+    note = "" if size <= MOST_REGISTERS else "; too many for registers: lives in local memory"
+    return Noted(f"{align}{buffer.dtype.cuda} {buffer.name}[{size}];", f"of {_shape(buffer)}{note}")
+
+
+def _toucher(kernel: Kernel, buffer: Buffer) -> Exec:
+    """The first statement that touches a buffer."""
+    for one, _ in execs(kernel.body):
+        if any(access.buffer == buffer.name for access in one.accesses):
+            return one
+    raise VerificationError(f"no statement touches {buffer.name}")
+
+
+def _shape(buffer: Buffer) -> str:
+    shape = " x ".join(str(size) for size in buffer.tensor.shape)
+    copies = f", {buffer.tensor.copies} copies" if buffer.tensor.copies > 1 else ""
+    return f"{shape}{copies}"

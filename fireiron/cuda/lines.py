@@ -1,0 +1,95 @@
+"""Items to lines: indentation, braces, comments, and no line longer than a reader's window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fireiron.ir.text import Braces, If, Item, Noted
+from fireiron.values.document import Chain, Joined, Text, laid_out
+
+WIDTH = 120
+"""Columns of a line."""
+
+INDENT = 2
+"""Columns of a block."""
+
+
+def lines_of(items: Iterable[Item], depth: int = 0) -> list[str]:
+    """The lines of items inside `depth` blocks."""
+    lines: list[str] = []
+    for item in items:
+        lines += _item(item, depth)
+    return lines
+
+
+def _item(item: Item, depth: int) -> list[str]:
+    if isinstance(item, If):
+        return _block(Joined(("if (", _all(item.conditions), ")")), item.body, depth)
+    if isinstance(item, Braces):
+        lines = _block(item.head, item.body, depth)
+        return [item.pragma, *lines] if item.pragma else lines
+    if isinstance(item, Noted):
+        return _noted(item, depth)
+    return _text(item, depth)
+
+
+def _text(text: Text, depth: int, after: int = 0) -> list[str]:
+    """A line of its own; comments go on in comments, lines of the preprocessor stand at the margin."""
+    if isinstance(text, str):
+        if text.startswith("//"):
+            return comment(text[2:].strip(), depth)
+        return [text if text.startswith("#") or not text else " " * INDENT * depth + text]
+    return [" " * INDENT * depth + line for line in laid_out(text, WIDTH - INDENT * depth, after)]
+
+
+def _noted(item: Noted, depth: int) -> list[str]:
+    line = f"{' ' * INDENT * depth}{item.line}  // {one_line(item.note)}"
+    return [line] if len(line) <= WIDTH else [*comment(item.note, depth), *_text(item.line, depth)]
+
+
+def _block(head: Text, body: Sequence[Item], depth: int) -> list[str]:
+    inner = lines_of(body, depth + 1)
+    if len(body) == 1 and len(inner) == 1 and str(head) and not inner[0].lstrip().startswith("//"):
+        return [*_text(head, depth), *inner]
+    if not str(head):
+        return [" " * INDENT * depth + "{", *inner, " " * INDENT * depth + "}"]
+    *before, last = _text(head, depth, 2)
+    return [*before, f"{last} {{", *inner, " " * INDENT * depth + "}"]
+
+
+def _all(conditions: Sequence[Text]) -> Text:
+    """Conditions as one."""
+    first, *others = conditions
+    return Chain((first, *(Joined(("&& ", one)) for one in others))) if others else first
+
+
+def guarded(conditions: Sequence[Text], body: Sequence[Item]) -> Item:
+    """Items under conditions; those of an `if` that is all of them stand beside these."""
+    if len(body) == 1 and isinstance(body[0], If):
+        return If((*conditions, *body[0].conditions), body[0].body)
+    return If(tuple(conditions), tuple(body))
+
+
+def one_line(text: str) -> str:
+    """A text for the end of a comment: on one line, and not going on in the next, as it would behind a backslash."""
+    text = " ".join(text.split())
+    return f"{text} ." if text.endswith("\\") else text
+
+
+def comment(text: str, depth: int = 0, lead: str = "// ") -> list[str]:
+    """A text as a comment, on as many lines as it takes; those after the first are indented."""
+    margin = " " * INDENT * depth
+    lines: list[str] = []
+    for part in text.splitlines() or [""]:
+        line = margin + lead.rstrip()
+        for number, word in enumerate(part.split()):
+            joint = lead[len(lead.rstrip()) :] if number == 0 else " "
+            if number and len(line) + len(joint) + len(word) > WIDTH:
+                lines.append(line)
+                line, joint = f"{margin}//", "     "
+            line += joint + word
+            while len(line) > WIDTH:
+                lines.append(line[:WIDTH])
+                line = f"{margin}//     {line[WIDTH:]}"
+        lines.append(line)
+    return [f"{line} ." if line.endswith("\\") else line for line in lines]

@@ -1,0 +1,153 @@
+"""A micro-kernel's text in a scope of its own, with the names that its contract promises (see `MicroKernel`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from fireiron.cuda.expressions import document, expression, is_wide
+from fireiron.errors import DecompositionError
+from fireiron.ir import Access, Buffer, Exec, Kernel
+from fireiron.ir.text import Braces, Item
+from fireiron.spec import MatMulSpec
+from fireiron.values.document import Assignment, Joined, Text
+from fireiron.values.expr import FALSE, TRUE, Expr, Var, constant
+
+Declaration = tuple[str, tuple[Item, ...]]
+"""A name of the contract with the lines that declare it; none where there is no such thing."""
+
+
+def micro_kernel(kernel: Kernel, statement: Exec, text: str, use: Callable[[Expr], None]) -> list[Item]:
+    """The block of a micro-kernel; `use` is told of each expression that is printed."""
+    return _MicroKernel(kernel, statement, use).items(text)
+
+
+class _MicroKernel:
+    def __init__(self, kernel: Kernel, statement: Exec, use: Callable[[Expr], None]) -> None:
+        self.kernel, self.statement, self.use = kernel, statement, use
+
+    def items(self, text: str) -> list[Item]:
+        wanted = set(re.findall(r"[A-Za-z_]\w*", text))
+        lines: list[Item] = [f"// micro-kernel {self.statement.instruction.name}: {self.statement.spec}"]
+        for name, declaration in self._declarations(wanted):
+            if not declaration:
+                raise DecompositionError(
+                    f"micro-kernel {self.statement.instruction.name} uses {name}, and neighbours there are no fixed step apart",
+                    within=self.statement.spec,
+                    at=self.statement.origin,
+                    hint=f"{name.split('_')[0]}_at(...) gives an element in any storage",
+                )
+            lines += declaration
+        return [Braces("", (*lines, *text.strip("\n").split("\n")))]
+
+    def _text(self, value: Expr) -> str:
+        self.use(value)
+        return expression(value)
+
+    def _declarations(self, wanted: set[str]) -> Iterator[Declaration]:
+        """The declarations of the wanted names, in the order of the operands; only their expressions are printed."""
+        for name, access in self.statement.operands.items():
+            for label, make in self._of_operand(name, access):
+                if label in wanted:
+                    yield label, make()
+        if isinstance(self.statement.spec, MatMulSpec) and "accumulate" in wanted:
+            value = _truth(self.statement.accumulate) or self._text(self.statement.accumulate)
+            yield "accumulate", (f"const bool accumulate = {value};",)
+        scratch = self.statement.scratch
+        if scratch is not None and "scratch" in wanted:
+            yield "scratch", (f"unsigned char* const scratch = reinterpret_cast<unsigned char*>({scratch.name});",)
+        if scratch is not None and "scratch_size" in wanted:
+            yield "scratch_size", (f"constexpr int scratch_size = {self._text(scratch.shape[0])};",)
+
+    def _of_operand(self, operand: str, access: Access) -> Iterator[tuple[str, Callable[[], tuple[Item, ...]]]]:
+        """Each name of an operand with what makes its declaration."""
+        buffer = self.kernel.buffer(access.buffer)
+        name, kind, dims = operand.lower(), buffer.dtype.cuda, self.statement.spec.uses[operand]
+        yield f"{name}_type", lambda: (f"using {name}_type = {kind};",)
+        if buffer.memory.private and self.statement.collective:
+            yield from self._held(name, buffer, dims)
+        else:
+            yield from self._viewed(name, access, buffer, dims)
+        for dim, (mode, bound) in enumerate(zip(dims, access.bounds, strict=False)):
+            label = f"{name}_size_{mode}"
+            yield label, lambda label=label, dim=dim, bound=bound: self._size(label, access, dim, bound)  # type: ignore[misc]
+
+    def _held(self, name: str, buffer: Buffer, dims: tuple[str, ...]) -> Iterator[tuple[str, Callable[[], tuple[Item, ...]]]]:
+        """The registers of a thread, and the coordinates of each."""
+        count = expression(buffer.elements)
+        yield name, lambda: (f"{buffer.dtype.cuda} (&{name})[{count}] = {buffer.name};",)
+        yield f"{name}_registers", lambda: (f"constexpr int {name}_registers = {count};",)
+        register = Var("held_register", 0, (constant(buffer.elements) or 1) - 1)
+        for label, coordinate in zip(dims, buffer.held(register), strict=True):
+            head = f"const auto {name}_{label} = [&](int held_register) {{"
+            yield f"{name}_{label}", lambda head=head, coordinate=coordinate: self._lambda(head, coordinate)  # type: ignore[misc]
+
+    def _viewed(
+        self, name: str, access: Access, buffer: Buffer, dims: tuple[str, ...]
+    ) -> Iterator[tuple[str, Callable[[], tuple[Item, ...]]]]:
+        """The first element, all others by their coordinates, and the steps between them."""
+        kind = ("" if access.write else "const ") + buffer.dtype.cuda
+        first = buffer.address(access, access.elements()[0])
+        yield name, lambda: (Assignment(f"{kind}* const {name}", Joined((f"&{buffer.name}[", self._document(first), "]"))),)
+        arguments = ", ".join(f"int index_{position}" for position in range(len(dims)))
+        head = f"const auto {name}_at = [&]({arguments}) -> {kind}& {{"
+        yield f"{name}_at", lambda: self._lambda(head, self._address_at(buffer, access, len(dims)), buffer.name)
+        for dim, mode in enumerate(dims):
+            label = f"{name}_stride_{mode}"
+            yield label, lambda label=label, dim=dim: self._stride_text(label, self._stride(buffer, access, dim))  # type: ignore[misc]
+
+    def _document(self, value: Expr) -> Text:
+        self.use(value)
+        return document(value)
+
+    def _lambda(self, head: str, value: Expr, array: str = "") -> tuple[Item, ...]:
+        """A function of indices: a number, or the element of an array at it."""
+        body = self._document(value)
+        result = Joined((f"return {array}[", body, "];")) if array else Joined(("return ", body, ";"))
+        one_line = f"{head} {result} }};"
+        return (one_line,) if len(one_line) <= 100 else (head, Joined(("  ", result)), "};")
+
+    def _size(self, label: str, access: Access, dim: int, bound: Expr | None) -> tuple[Item, ...]:
+        """How many elements of a view lie inside the tensor."""
+        size = access.shape[dim]
+        if bound is None:
+            return (f"constexpr int {label} = {size};",)
+        left = bound - access.base[dim]
+        if is_wide(left):
+            return (f"const int {label} = static_cast<int>(max(0LL, min({size}LL, {self._text(left)})));",)
+        return (f"const int {label} = max(0, min({size}, {self._text(left)}));",)
+
+    def _stride_text(self, label: str, stride: Expr | None) -> tuple[Item, ...]:
+        if stride is None:
+            return ()
+        return (f"const {'long long' if is_wide(stride) else 'int'} {label} = {self._text(stride)};",)
+
+    def _address_at(self, buffer: Buffer, access: Access, rank: int) -> Expr:
+        """The address of an element by its coordinates in the view, `index_0`, `index_1`, ... (names that nothing else has).
+
+        A view has the first `rank` dimensions of its buffer; the others stand still.
+        """
+        coordinates = []
+        for position, (base, modes, size) in enumerate(zip(access.base, access.modes, access.shape, strict=True)):
+            if position < rank:
+                index: Expr = Var(f"index_{position}", 0, size - 1)
+                for mode in modes:
+                    base = base + index % mode.size * mode.stride
+                    index = index // mode.size
+            coordinates.append(base)
+        return buffer.address(attrs.evolve(access, base=tuple(coordinates)), tuple(0 for _ in coordinates))
+
+    def _stride(self, buffer: Buffer, access: Access, dim: int) -> Expr | None:
+        """The step between neighbours of a view; None where there is no such number (swizzled or hierarchical storage)."""
+        storage = access.storage or buffer.storage
+        modes = [mode for mode in access.modes[dim] if constant(mode.size) != 1]
+        if storage.swizzle is not None or len(storage.dims[dim]) != 1 or len(modes) > 1:
+            return None
+        return storage.dims[dim][0].weight * (modes[0].stride if modes else 1)
+
+
+def _truth(condition: Expr) -> str:
+    """The text of a condition that is decided; empty for another."""
+    return "true" if condition == TRUE else "false" if condition == FALSE else ""

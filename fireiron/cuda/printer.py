@@ -1,0 +1,209 @@
+"""What instructions ask for while they make their text: operands, values, copies, helper functions (`fireiron.ir.text.Printer`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from fireiron.cuda.addresses import SHARED_ADDRESS, Addresses, Names
+from fireiron.cuda.expressions import Binds, document, operand
+from fireiron.cuda.lines import guarded
+from fireiron.cuda.micro_kernel import micro_kernel
+from fireiron.cuda.types import carrier, converted, literal, zero
+from fireiron.ir import Access, Buffer, Exec, Kernel, Piece
+from fireiron.ir.text import Braces, Copy, Function, Item, Registers
+from fireiron.values.document import Assignment, Call, Choice, Joined, Text
+from fireiron.values.expr import FALSE, TRUE, Const, Expr, all_of, conjuncts
+from fireiron.values.machine import DType
+
+
+class KernelPrinter:
+    """The text of one kernel's statements; what it names and needs in front is kept until the frame is printed."""
+
+    def __init__(self, kernel: Kernel, names: Names) -> None:
+        self.kernel, self.names = kernel, names
+        self.addresses = Addresses(kernel, names)
+        self.functions: dict[Function, str] = {}
+
+    def function(self, function: Function) -> str:
+        """The name of a helper function, which is printed in front of the kernel."""
+        if function not in self.functions:
+            self.functions[function] = self.names.fresh(function.name)
+        return self.functions[function]
+
+    # ------------------------------------------------------------------------------------------ values
+
+    def expression(self, value: Expr) -> str:
+        """The text of an expression."""
+        return self.addresses.expression(value)
+
+    def literal(self, number: float, dtype: DType) -> str:
+        """A constant of an element type."""
+        return literal(number, dtype)
+
+    def converted(self, text: Text, source: DType, target: DType) -> Text:
+        """A value converted to another element type."""
+        return converted(text, source, target)
+
+    def condition(self, value: Expr, place: Binds = Binds.COMPARISON) -> Text:
+        """A condition as a part of another, or of a choice."""
+        self.addresses.used |= value.variables()
+        return document(value) if place is Binds.LOOSELY else operand(value, place)
+
+    def conditions(self, values: Sequence[Expr]) -> tuple[Text, ...]:
+        """Conditions of an `if`."""
+        return tuple(self.condition(value) for value in values)
+
+    # ------------------------------------------------------------------------------------------ operands
+
+    def buffer(self, access: Access) -> Buffer:
+        """The buffer of an access."""
+        return self.kernel.buffer(access.buffer)
+
+    def place(self, access: Access, offset: tuple[int, ...] | None = None) -> Text:
+        """An element as an lvalue."""
+        return self.addresses.place(access, access.elements()[0] if offset is None else offset)
+
+    def pointer(self, access: Access, offset: tuple[int, ...] | None = None) -> Text:
+        """A pointer to an element."""
+        return self.addresses.pointer(access, access.elements()[0] if offset is None else offset)
+
+    def shared_address(self, access: Access, offset: tuple[int, ...] | None = None) -> Text:
+        """The address of an element in the window of shared memory, in bytes."""
+        return self.addresses.shared(access, access.elements()[0] if offset is None else offset, self.function(SHARED_ADDRESS))
+
+    def element(self, statement: Exec, name: str) -> Text:
+        """The only element of an operand as an lvalue."""
+        return self.place(statement.operands[name])
+
+    def factor(self, statement: Exec, name: str, dtype: DType) -> Text:
+        """The only element of an input in another type, zero where it is not read."""
+        return self.value(statement, list(statement.spec.operands).index(name), 0, dtype)
+
+    def value(self, statement: Exec, position: int, number: int, dtype: DType) -> Text:
+        """Element `number` of an input in another type, zero where it is not read."""
+        access = statement.accesses[position]
+        condition = statement.conditions(position)[number]
+        text = converted(self.place(access, access.elements()[number]), self.buffer(access).dtype, dtype)
+        return text if condition == TRUE else Choice(self.condition(condition), text, literal(0, dtype))
+
+    def accumulator(self, statement: Exec, text: Text, dtype: DType) -> Text:
+        """The old value of an output, or zero where the statement does not accumulate."""
+        if statement.accumulate == TRUE:
+            return text
+        nothing = literal(0, dtype)
+        return nothing if statement.accumulate == FALSE else Choice(self.condition(statement.accumulate), text, nothing)
+
+    def unless_adding(self, statement: Exec, items: Sequence[Item]) -> tuple[Item, ...]:
+        """Items for where the old value of an output does not count."""
+        if statement.accumulate in (TRUE, FALSE):
+            return tuple(items) if statement.accumulate == FALSE else ()
+        return (guarded((f"!({self.expression(statement.accumulate)})",), items),)
+
+    def registers(self, statement: Exec, position: int) -> Registers:
+        """The values of a lane as one array, gathered first where they are kept apart."""
+        access = statement.accesses[position]
+        buffer = self.buffer(access)
+        elements = access.elements()
+        first = buffer.address(access, elements[0])
+        if all(buffer.address(access, offset) - first == Const(step) for step, offset in enumerate(elements)):
+            return Registers(self.pointer(access))
+        name = self.names.fresh(f"{buffer.name.lower()}_values")
+        size = max(buffer.tensor.align, buffer.dtype.bytes)
+        places = tuple(self.place(access, offset) for offset in elements)
+        reads = not access.write or statement.accumulate != FALSE
+        values = f" = {{{', '.join(map(str, places))}}}" if reads else ""
+        before = f"__align__({size}) {buffer.dtype.cuda} {name}[{len(elements)}]"
+        gathered: Item = Assignment(before, Joined(("{", *_listed(places), "}"))) if values else f"{before};"
+        after = tuple(Assignment(place, f"{name}[{number}]") for number, place in enumerate(places)) if access.write else ()
+        return Registers(name, (gathered,), after)
+
+    # ------------------------------------------------------------------------------------------ copies
+
+    def each(self, statement: Exec, text: Callable[[Text, Text], Text]) -> list[Item]:
+        """A line for each element of a statement from one operand to another, where it is written."""
+        source, target = statement.accesses
+        items: list[Item] = []
+        for read, write, condition in zip(source.elements(), target.elements(), statement.conditions(1), strict=True):
+            items.append(self._under(condition, text(self.place(source, read), self.place(target, write))))
+        return items
+
+    def copies(self, statement: Exec) -> list[Copy]:
+        """The parts of an asynchronous copy."""
+        source, target = statement.accesses
+        found = []
+        for piece in statement.pieces[0]:
+            read, write = source.elements()[piece.first], target.elements()[piece.first]
+            condition = None if piece.condition == TRUE else self.condition(piece.condition, Binds.LOOSELY)
+            found.append(Copy(self.shared_address(target, write), self.pointer(source, read), condition))
+        return found
+
+    def moved(self, statement: Exec) -> list[Item]:
+        """A copy of one thread, as many elements together as the statement says; what is not read is zero."""
+        items: list[Item] = []
+        for start in range(0, len(statement.accesses[0].elements()), statement.vector):
+            stop = start + statement.vector
+            parts = [[one for one in pieces if start <= one.first < stop] for pieces in statement.pieces]
+            single = all(len(pieces) == 1 for pieces in parts)
+            items.append(self._at_once(statement, *parts[0], *parts[1]) if single else self._staged(statement, start, parts))
+        return items
+
+    def _at_once(self, statement: Exec, read: Piece, write: Piece) -> Item:
+        """One load and one store; what the store tests, the load need not test again."""
+        source, target = statement.accesses
+        tested = conjuncts(write.condition)
+        condition = all_of(part for part in conjuncts(read.condition) if part not in tested)
+        place = self._target(target, write)
+        return self._under(write.condition, Assignment(place, self._loaded(source, self.buffer(target).dtype, read, condition)))
+
+    def _staged(self, statement: Exec, start: int, parts: Sequence[Sequence[Piece]]) -> Item:
+        """Loads into a small array, stores from there; converted on the way in, or on the way out where loads take several."""
+        (source, target), (reads, writes) = statement.accesses, parts
+        kind, dtype = self.buffer(source).dtype, self.buffer(target).dtype
+        held = kind if kind != dtype and reads[0].width > 1 else dtype
+        count = statement.vector
+        items: list[Item] = [f"__align__({held.bytes * count}) {held.cuda} piece[{count}];"]
+        for read in reads:
+            lane = read.first - start
+            slot = f"piece[{lane}]" if read.width == 1 else f"*reinterpret_cast<{carrier(held, read.width)}*>(&piece[{lane}])"
+            items.append(Assignment(slot, self._loaded(source, dtype, read, read.condition)))
+        for write in writes:
+            lane = write.first - start
+            one = converted(f"piece[{lane}]", held, dtype)
+            value = one if write.width == 1 else f"*reinterpret_cast<const {carrier(dtype, write.width)}*>(&piece[{lane}])"
+            items.append(self._under(write.condition, Assignment(self._target(target, write), value)))
+        return Braces("", tuple(items))
+
+    def _under(self, condition: Expr, line: Text) -> Item:
+        return line if condition == TRUE else guarded(self.conditions(conjuncts(condition)), (line,))
+
+    def _target(self, access: Access, piece: Piece) -> Text:
+        offset = access.elements()[piece.first]
+        if piece.width == 1:
+            return self.place(access, offset)
+        kind = carrier(self.buffer(access).dtype, piece.width)
+        return Joined(("*", Call(f"reinterpret_cast<{kind}*>", (self.pointer(access, offset),))))
+
+    def _loaded(self, access: Access, dtype: DType, piece: Piece, condition: Expr) -> Text:
+        """What a load brings, in the type `dtype` where it is one element; zero where it is not performed."""
+        old = self.buffer(access).dtype
+        offset = access.elements()[piece.first]
+        if piece.width == 1:
+            value, nothing = converted(self.place(access, offset), old, dtype), literal(0, dtype)
+        else:
+            kind = carrier(old, piece.width)
+            value = Joined(("*", Call(f"reinterpret_cast<const {kind}*>", (self.pointer(access, offset),))))
+            nothing = zero(old, piece.width)
+        return value if condition == TRUE else Choice(self.condition(condition, Binds.ALL), value, nothing)
+
+    def micro_kernel(self, statement: Exec, text: str) -> list[Item]:
+        """A user's text in a scope of its own."""
+        return micro_kernel(self.kernel, statement, text, lambda value: self.addresses.used.update(value.variables()))
+
+
+def _listed(texts: Sequence[Text]) -> tuple[Text, ...]:
+    """Texts with commas between."""
+    return tuple(part for number, text in enumerate(texts) for part in ((", ", text) if number else (text,)))
+
+
+BUILT_IN: Mapping[str, str] = {"block": "blockIdx.x", "thread": "threadIdx.x"}
+"""What the variables of the block's and the thread's number are in CUDA."""

@@ -1,0 +1,211 @@
+"""Statement lists: neighbours under one condition share one `if`, loops are unrolled where registers need it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from fireiron.cuda.expressions import Binds, document, operand
+from fireiron.cuda.lines import guarded
+from fireiron.cuda.printer import KernelPrinter
+from fireiron.errors import VerificationError
+from fireiron.ir import (
+    BLOCK_SCOPE,
+    WARP_SCOPE,
+    WARPGROUP_SCOPE,
+    Barrier,
+    Comment,
+    Commit,
+    Exec,
+    For,
+    Instruction,
+    Kernel,
+    Let,
+    Scope,
+    Stmt,
+    Wait,
+    execs,
+    rewritten,
+    substituted,
+    unknown,
+)
+from fireiron.ir.text import Braces, Function, Item, Noted
+from fireiron.values.document import Assignment
+from fireiron.values.expr import INT_MAX, Const, Expr, conjuncts, constant
+
+_WARPGROUP_BARRIER = Function(
+    "warpgroup_sync",
+    (),
+    ('asm volatile("bar.sync %0, 128;" :: "r"(1 + threadIdx.x / 128) : "memory");',),
+    "the 128 threads of a warpgroup wait for each other, at the named barrier of their number (0 is that of __syncthreads)",
+)
+"""PTX ISA 9.7.13.1. The number is no constant, so that all 16 barriers of the block are taken: nothing else here uses one."""
+
+MOST_REGISTERS = 255
+"""Registers of a thread; larger arrays live in local memory, where they have run-time indices."""
+
+
+def straightened(kernel: Kernel) -> Kernel:
+    """The kernel without loops of a single turn: their bodies stand for themselves."""
+
+    def turned(statement: Stmt) -> tuple[Stmt, ...]:
+        if not isinstance(statement, For) or statement.extent != Const(1):
+            return (statement,)
+        body = substituted(statement.body, {statement.var: 0})
+        return (attrs.evolve(statement, body=body),) if any(isinstance(one, Let) for one in body) else body
+
+    return attrs.evolve(kernel, body=rewritten(kernel.body, turned))
+
+
+class Statements:
+    """The items of a kernel's statements."""
+
+    def __init__(self, printer: KernelPrinter) -> None:
+        self.printer, self.kernel = printer, printer.kernel
+        self.dropped: frozenset[Expr] = frozenset()
+
+    def program(self) -> list[Item]:
+        """The kernel's body without the definitions at its top, each statement behind the addresses that it is the first to need."""
+        body = [one for one in self.kernel.body if not isinstance(one, Let)]
+        items: list[Item] = []
+        notes: list[Item] = []
+        for conditions, run in self._runs(body):
+            if isinstance(run[0], Comment):
+                notes += self._statement(run[0])
+                continue
+            inner = self._run((conditions, run))
+            items += [*self.printer.addresses.taken(), *notes, *inner]
+            notes = []
+        return [*items, *notes]
+
+    # ------------------------------------------------------------------------------------------ conditions
+
+    def _list(self, body: Sequence[Stmt]) -> list[Item]:
+        items: list[Item] = []
+        for run in self._runs(body):
+            items += self._run(run)
+        return items
+
+    def _runs(self, body: Sequence[Stmt]) -> Iterable[tuple[tuple[Expr, ...], Sequence[Stmt]]]:
+        """The list in parts: each with the conditions under which all of its statements are, or a single statement."""
+        position = 0
+        while position < len(body):
+            shared, stop = self._shared(body, position)
+            yield shared, body[position:stop]
+            position = stop
+
+    def _run(self, run: tuple[tuple[Expr, ...], Sequence[Stmt]]) -> list[Item]:
+        conditions, body = run
+        if not conditions:
+            return self._statement(body[0])
+        before = self.dropped
+        self.dropped = before | frozenset(conditions)
+        inner = self._list(body)
+        self.dropped = before
+        return [guarded(self.printer.conditions(conditions), inner)]
+
+    def _shared(self, body: Sequence[Stmt], position: int) -> tuple[tuple[Expr, ...], int]:
+        """The conditions that a statement shares with those behind it, and the end of that run."""
+        own = self._conditions(body[position])
+        if not own:
+            return (), position + 1
+        stop = here = position
+        shared = own
+        while here < len(body):
+            conditions = self._conditions(body[here])
+            if own[0] in conditions:
+                shared = tuple(one for one in shared if one in conditions)
+                stop = here + 1
+            elif not isinstance(body[here], Comment):
+                break
+            here += 1
+        return shared, stop
+
+    def _conditions(self, statement: Stmt) -> tuple[Expr, ...]:
+        """Conditions, not yet tested around it, without which a statement does nothing."""
+        if isinstance(statement, Exec):
+            return tuple(condition for condition in conjuncts(statement.performed) if condition not in self.dropped)
+        if isinstance(statement, For):
+            inner = [one for one in statement.body if not isinstance(one, Comment)]
+            bound = {statement.var} | {one.var for one in inner if isinstance(one, Let)}
+            parts = [self._conditions(one) for one in inner if not isinstance(one, Let)]
+            if not parts or any(isinstance(one, (Barrier, Commit, Wait)) for one in inner):
+                return ()
+            return tuple(c for c in parts[0] if all(c in part for part in parts) and c.variables().isdisjoint(bound))
+        return ()
+
+    # ------------------------------------------------------------------------------------------ statements
+
+    def _barrier(self, scope: Scope) -> str:
+        if scope == BLOCK_SCOPE:
+            return "__syncthreads();"
+        if scope == WARP_SCOPE:
+            return "__syncwarp();"
+        if scope == WARPGROUP_SCOPE:
+            return f"{self.printer.function(_WARPGROUP_BARRIER)}();"
+        raise VerificationError(f"the printer has no text for a barrier of a {scope}")
+
+    def _statement(self, statement: Stmt) -> list[Item]:
+        match statement:
+            case Comment(text=text):
+                return [f"// {line}" for line in text.splitlines() or [""]]
+            case Let():
+                return [self._let(statement)]
+            case Barrier(scope=scope, reason=reason):
+                call = self._barrier(scope)
+                return [Noted(call, reason) if reason else call]
+            case Commit() | Wait():
+                return self._asynchronous().completion_text(self.printer, statement)
+            case For():
+                return self._loop(statement)
+            case Exec():
+                if not statement.pieces and not statement.collective and not statement.instruction.tests_edges:
+                    raise VerificationError(f"{statement.instruction.name} {statement.spec}: nothing says which of its elements are stored")
+                return list(statement.instruction.cuda(self.printer, statement))
+        raise unknown(statement, "the printer")
+
+    def _asynchronous(self) -> Instruction:
+        """The instruction whose groups of copies are committed and waited for."""
+        for statement, _ in execs(self.kernel.body):
+            if statement.asynchronous:
+                return statement.instruction
+        raise VerificationError("a commit or a wait in a kernel without asynchronous statements")
+
+    def _let(self, statement: Let) -> Item:
+        self.printer.addresses.used |= statement.value.variables()
+        return Assignment(f"const {_integer(statement.var.high)} {statement.var}", document(statement.value))
+
+    def _loop(self, statement: For) -> list[Item]:
+        unroll = statement.unroll or self._indexes_registers(statement)
+        body = self._unrolled(statement) if unroll else self._running(statement)
+        if statement.extent == Const(1):
+            return [Braces("", (f"const int {statement.var} = 0;", *body))]
+        name, kind = statement.var.name, _integer(statement.extent.high)
+        self.printer.addresses.used |= statement.extent.variables()
+        head = f"for ({kind} {name} = 0; {name} < {operand(statement.extent, Binds.SUM)}; ++{name})"
+        return [Braces(head, tuple(body), "#pragma unroll" if unroll else "")]
+
+    def _unrolled(self, loop: For) -> list[Item]:
+        return self._list(loop.body)
+
+    def _running(self, loop: For) -> list[Item]:
+        """The body of a loop that runs at run time, behind what it names of its variable."""
+        self.printer.addresses.enter(loop)
+        items = self._list(loop.body)
+        return [*self.printer.addresses.leave(), *items]
+
+    def _indexes_registers(self, loop: For) -> bool:
+        """Registers have no run-time index: a loop whose variable numbers them must be unrolled, if they are registers at all."""
+        for statement, _ in execs((loop,)):
+            for access in statement.accesses:
+                buffer = self.kernel.buffer(access.buffer)
+                registers = buffer.memory.private and (constant(buffer.elements) or 0) <= MOST_REGISTERS and not statement.collective
+                if registers and loop.var in buffer.address(access, access.elements()[0]).variables():
+                    return True
+        return False
+
+
+def _integer(high: int) -> str:
+    """The type of an index."""
+    return "long long" if high > INT_MAX else "int"

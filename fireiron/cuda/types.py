@@ -1,0 +1,88 @@
+"""Element types in C++: what moves several of them at once, constants, conversions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from fireiron.values.document import Call, Text
+from fireiron.values.machine import DType, bfloat16, float8_e4m3, float8_e5m2, float16, float32
+
+EIGHT_BITS = (float8_e4m3, float8_e5m2)
+
+_CARRIERS = {2: "unsigned short", 4: "unsigned int", 8: "uint2", 16: "uint4"}
+_FLOAT_CARRIERS = {("float", 8): "float2", ("float", 16): "float4", ("double", 16): "double2", ("int", 8): "int2", ("int", 16): "int4"}
+
+
+def carrier(dtype: DType, width: int) -> str:
+    """The built-in vector type that moves `width` elements."""
+    size = dtype.bytes * width
+    return _FLOAT_CARRIERS.get((dtype.cuda, size), _CARRIERS[size])
+
+
+def zero(dtype: DType, width: int) -> str:
+    """The zero of what moves `width` elements."""
+    kind = carrier(dtype, width)
+    if kind in ("unsigned short", "unsigned int"):
+        return "0"
+    lanes = int(kind[-1])
+    one = {"f": "0.0f", "d": "0.0", "i": "0", "u": "0u"}[kind[0]]
+    return f"make_{kind}({', '.join([one] * lanes)})"
+
+
+def literal(number: float, dtype: DType) -> str:
+    """A constant of an element type. What is no number is made of its bits, as NVRTC has no macros for it."""
+    if dtype == float16:
+        return f"__float2half_rn({literal(number, float32)})"
+    if dtype == bfloat16:
+        return f"__float2bfloat16_rn({literal(number, float32)})"
+    if dtype in EIGHT_BITS:
+        return f"{dtype.cuda}({literal(number, float32)})"
+    if dtype.kind != "float":
+        return str(int(number))
+    if not math.isfinite(number):
+        bits = 0x7FC00000 if math.isnan(number) else 0x7F800000 if number > 0 else 0xFF800000
+        single = f"__int_as_float({bits:#010x})"
+        return single if dtype.bits == 32 else f"static_cast<{dtype.cuda}>({single})"
+    return f"{float(number)!r}" + ("f" if dtype.bits == 32 else "")
+
+
+_TO_HALF: Mapping[str, str] = {
+    "float": "__float2half_rn",
+    "double": "__double2half",
+    "int": "__int2half_rn",
+    "signed char": "__int2half_rn",
+}
+_TO_BFLOAT: Mapping[str, str] = {
+    "float": "__float2bfloat16_rn", "double": "__double2bfloat16", "int": "__int2bfloat16_rn", "signed char": "__int2bfloat16_rn",
+}  # fmt: skip
+
+
+def _cast(kind: str, text: Text) -> Text:
+    return Call(f"static_cast<{kind}>", (text,))
+
+
+def converted(text: Text, source: DType, target: DType) -> Text:
+    """A value converted to another element type, rounded to nearest even, floats to integers toward zero."""
+    if source == target:
+        return text
+    if source in EIGHT_BITS:
+        return converted(_cast("float", text), float32, target)
+    if target in EIGHT_BITS:
+        return Call(target.cuda, (text if source.cuda in ("float", "double") else converted(text, source, float32),))
+    if source in (float16, bfloat16):
+        return _widened(text, source, target)
+    if target == float16:
+        return Call(_TO_HALF[source.cuda], (text,))
+    if target == bfloat16:
+        return Call(_TO_BFLOAT[source.cuda], (text,))
+    return _cast(target.cuda, text)
+
+
+def _widened(text: Text, source: DType, target: DType) -> Text:
+    """A 16-bit float converted to another element type."""
+    name = "half" if source == float16 else "bfloat16"
+    if target in (float16, bfloat16):
+        return converted(Call(f"__{name}2float", (text,)), float32, target)
+    inner = Call(f"__{name}2{'int_rz' if target.kind == 'int' else 'float'}", (text,))
+    return inner if target.cuda in ("float", "int") else _cast(target.cuda, inner)

@@ -1,0 +1,75 @@
+"""Two 16-bit floats of one thread as a packed register, `__half2` or `__nv_bfloat162`: what half-precision arithmetic takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fireiron.ir import Exec
+from fireiron.ir.text import Braces, Item, Printer
+from fireiron.values.document import Assignment, Call, Choice, Joined, Text, in_parentheses
+from fireiron.values.expr import FALSE, TRUE
+from fireiron.values.machine import DType, float16
+
+
+def _named(dtype: DType, half: str, bfloat: str) -> str:
+    return half if dtype == float16 else bfloat
+
+
+def _kind(dtype: DType) -> str:
+    return _named(dtype, "__half2", "__nv_bfloat162")
+
+
+def _is_packed(statement: Exec, name: str) -> bool:
+    return statement.width(list(statement.spec.operands).index(name)) == 2
+
+
+def _packed(printer: Printer, statement: Exec, name: str) -> Text:
+    """Two neighbours in registers as a pair in place."""
+    access = statement.operands[name]
+    const = "" if access.write else "const "
+    dtype = printer.kernel.buffer(access.buffer).dtype
+    return Joined(("*", Call(f"reinterpret_cast<{const}{_kind(dtype)}*>", (printer.pointer(access),))))
+
+
+def pair(printer: Printer, statement: Exec, name: str) -> Text:
+    """An operand of one or two elements as a pair: twice the one, in place where the two are kept side by side, else packed first."""
+    access = statement.operands[name]
+    dtype = printer.kernel.buffer(access.buffer).dtype
+    places = tuple(printer.place(access, offset) for offset in access.elements())
+    if len(places) == 1:
+        return Call(_named(dtype, "__half2half2", "__bfloat162bfloat162"), places)
+    if _is_packed(statement, name):
+        return _packed(printer, statement, name)
+    return Call(_named(dtype, "__halves2half2", "__halves2bfloat162"), places)
+
+
+def old_pair(printer: Printer, statement: Exec, name: str) -> Text:
+    """The old values of an output, or zeros where the statement does not accumulate."""
+    old = pair(printer, statement, name)
+    if statement.accumulate == TRUE:
+        return old
+    dtype = printer.kernel.buffer(statement.operands[name].buffer).dtype
+    zeros = Call(_named(dtype, "__half2half2", "__bfloat162bfloat162"), (printer.literal(0, dtype),))
+    if statement.accumulate == FALSE:
+        return zeros
+    return in_parentheses(Choice(printer.expression(statement.accumulate), old, zeros))
+
+
+def stored_pair(printer: Printer, statement: Exec, name: str, value: Text) -> Sequence[Item]:
+    """The assignment of a pair to an output."""
+    access = statement.operands[name]
+    dtype = printer.kernel.buffer(access.buffer).dtype
+    if _is_packed(statement, name):
+        return [Assignment(_packed(printer, statement, name), value)]
+    low, high = _named(dtype, "__low2half", "__low2bfloat16"), _named(dtype, "__high2half", "__high2bfloat16")
+    first, second = (printer.place(access, offset) for offset in access.elements())
+    return [
+        Braces(
+            "",
+            (
+                Assignment(f"const {_kind(dtype)} pair", value),
+                Assignment(first, f"{low}(pair)"),
+                Assignment(second, f"{high}(pair)"),
+            ),
+        )
+    ]

@@ -1,0 +1,171 @@
+"""What the CUDA of a statement is made of, and what an instruction may ask of the printer.
+
+An instruction's `cuda(printer, statement)` returns items: lines, each a text, and blocks of them. Helper functions, such as those
+that wrap a line of PTX, are declared by the instruction and printed once per kernel, in the order of their first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import attrs
+
+from fireiron.values.document import Doc, Text
+from fireiron.values.expr import Expr
+from fireiron.values.machine import DType
+
+if TYPE_CHECKING:
+    from fireiron.ir.kernel import Access, Exec, Kernel
+
+
+@attrs.frozen
+class Function:
+    """A small `__device__` function in front of the kernel: `note` is the comment above it, `body` its lines."""
+
+    name: str
+    parameters: tuple[str, ...]
+    body: tuple[str, ...]
+    note: str = ""
+    template: str = ""
+    result: str = "void"
+
+    def text(self, name: str) -> tuple[str, ...]:
+        """Its lines, under a name that nothing else in the kernel has."""
+        note = (f"// {self.note}",) if self.note else ()
+        template = (f"template <{self.template}>",) if self.template else ()
+        head = f"__device__ __forceinline__ {self.result} {name}({', '.join(self.parameters)})"
+        return (*note, *template, head, "{", *(f"  {line}" for line in self.body), "}")
+
+
+@attrs.frozen
+class Braces:
+    """Items in braces behind a head such as `for (...)`; a single line needs no braces. `pragma` stands in front of it."""
+
+    head: Text
+    body: tuple[Item, ...]
+    pragma: str = ""
+
+
+@attrs.frozen
+class If:
+    """Items under conditions that must all hold; one that contains nothing but another is printed as one."""
+
+    conditions: tuple[Text, ...]
+    body: tuple[Item, ...]
+
+
+@attrs.frozen
+class Noted:
+    """A line with a comment behind it."""
+
+    line: Text
+    note: str
+
+
+Item: TypeAlias = "str | Doc | Braces | If | Noted"
+"""A line of text, or a block of items."""
+
+
+@attrs.frozen
+class Registers:
+    """The values of one lane at an operand, side by side: `place` points to the first.
+
+    Where they are kept apart, `before` gathers them into an array of their own, and `after` brings back what was written there.
+    """
+
+    place: Text
+    before: tuple[Item, ...] = ()
+    after: tuple[Item, ...] = ()
+
+
+@attrs.frozen
+class Copy:
+    """One load and store of an asynchronous copy: the address in the window of shared memory, the source, and when it is read."""
+
+    target: Text
+    source: Text
+    condition: Text | None
+
+
+class Printer(Protocol):
+    """What an instruction may ask while its text is made. The printer decides nothing: widths and conditions stand in the statement."""
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel that is printed."""
+        ...
+
+    def function(self, function: Function) -> str:
+        """The name under which a helper function is called here; it is printed once per kernel."""
+        ...
+
+    # ------------------------------------------------------------------------------------------ values
+
+    def expression(self, value: Expr) -> str:
+        """The text of an expression, in 64 bits where 32 could overflow."""
+        ...
+
+    def literal(self, number: float, dtype: DType) -> str:
+        """A constant of an element type."""
+        ...
+
+    def converted(self, text: Text, source: DType, target: DType) -> Text:
+        """A value converted to another element type."""
+        ...
+
+    # ------------------------------------------------------------------------------------------ operands
+
+    def place(self, access: Access, offset: tuple[int, ...] | None = None) -> Text:
+        """An element of an access (the first one) as an lvalue."""
+        ...
+
+    def pointer(self, access: Access, offset: tuple[int, ...] | None = None) -> Text:
+        """A pointer to an element of an access (the first one)."""
+        ...
+
+    def element(self, statement: Exec, name: str) -> Text:
+        """The only element of an operand as an lvalue; the statement's guard says that it is there."""
+        ...
+
+    def factor(self, statement: Exec, name: str, dtype: DType) -> Text:
+        """The only element of an input in another type, zero where it is not read."""
+        ...
+
+    def value(self, statement: Exec, position: int, number: int, dtype: DType) -> Text:
+        """Element `number` of the input at a position in another type, zero where it is not read."""
+        ...
+
+    def accumulator(self, statement: Exec, text: Text, dtype: DType) -> Text:
+        """The old value of an output, or zero where the statement does not accumulate."""
+        ...
+
+    def unless_adding(self, statement: Exec, items: Sequence[Item]) -> tuple[Item, ...]:
+        """Items for where the old value of an output does not count."""
+        ...
+
+    def registers(self, statement: Exec, position: int) -> Registers:
+        """The values of a lane at an operand in registers, as one array, in the order in which the instruction numbers them."""
+        ...
+
+    def shared_address(self, access: Access, offset: tuple[int, ...] | None = None) -> Text:
+        """The address of an element (the first one) in the window of shared memory, in bytes: what inline PTX takes."""
+        ...
+
+    # ------------------------------------------------------------------------------------------ whole statements
+
+    def each(self, statement: Exec, text: Callable[[Text, Text], Text]) -> list[Item]:
+        """A line `text(source, target)` for each element of a statement from one operand to another, where it is written."""
+        ...
+
+    def moved(self, statement: Exec) -> list[Item]:
+        """A copy of one thread by loads and stores."""
+        ...
+
+    def copies(self, statement: Exec) -> list[Copy]:
+        """The parts of an asynchronous copy."""
+        ...
+
+    def micro_kernel(self, statement: Exec, text: str) -> list[Item]:
+        """A user's text in a scope of its own, with those names of its contract that it uses."""
+        ...

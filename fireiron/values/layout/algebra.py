@@ -1,0 +1,495 @@
+"""The algebra of layouts: coalesce, composition, complement, division, products, inverses.
+
+Each operation states its law, which holds for every element of the domain, or refuses. Sources as in `fireiron.values.layout`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, Concatenate, ParamSpec, Protocol, cast, overload
+
+from fireiron.errors import ArgumentError, LayoutError
+from fireiron.values.layout.int_tuples import IntTuple, Mode, is_int, merge_modes, product, running_products, shown
+from fireiron.values.layout.layouts import ComposedLayout, Layout, Tiler, as_tiler, check_layout, make_layout
+
+P = ParamSpec("P")
+
+
+class _Operation(Protocol[P]):
+    """An operation on layouts that acts on the inner layout of a swizzled one."""
+
+    @overload
+    def __call__(self, layout: Layout, /, *args: P.args, **kwargs: P.kwargs) -> Layout: ...
+    @overload
+    def __call__(self, layout: ComposedLayout, /, *args: P.args, **kwargs: P.kwargs) -> ComposedLayout: ...
+
+
+def _under_swizzle(operation: Callable[Concatenate[Layout, P], Layout]) -> _Operation[P]:
+    """Lets an operation act under the swizzle: `op(Sw o L) = Sw o op(L)`."""
+
+    @functools.wraps(operation)
+    def apply(layout: Layout | ComposedLayout, /, *args: P.args, **kwargs: P.kwargs) -> Layout | ComposedLayout:
+        if isinstance(layout, ComposedLayout):
+            return ComposedLayout(layout.swizzle, layout.offset, operation(layout.layout, *args, **kwargs))
+        return operation(check_layout(f"{operation.__name__} acts on", layout), *args, **kwargs)
+
+    return cast("_Operation[P]", apply)
+
+
+def _from_modes(modes: list[Mode]) -> Layout:
+    """A flat layout; one mode stands without parentheses, none is `1:0`."""
+    if len(modes) <= 1:
+        return Layout(*(modes[0] if modes else (1, 0)))
+    return Layout(tuple(size for size, _ in modes), tuple(stride for _, stride in modes))
+
+
+def _by_mode(operation: Callable[[Layout, Any], Layout], layout: Layout, tilers: tuple[Any, ...]) -> Layout:
+    """The operation on each mode that has a tiler; the others are kept."""
+    if not 1 <= len(tilers) <= layout.rank():
+        raise LayoutError(
+            f"{len(tilers)} tilers for {layout} of rank {layout.rank()}", got=tilers, legal="one tiler per mode, or fewer; at least one"
+        )
+    return make_layout(*(operation(layout[i], tiler) for i, tiler in enumerate(tilers)), *list(layout)[len(tilers) :])
+
+
+@_under_swizzle
+def coalesce(layout: Layout, profile: object = 1) -> Layout:
+    """The same function of the integer coordinate with as few modes as possible.
+
+    With a tuple as profile, modes are coalesced each by itself and the top structure stays.
+    Legal when: the profile has no more modes than the layout.
+
+    >>> print(coalesce(Layout((2, (1, 6)), (1, (6, 2)))))
+    12:1
+    >>> print(coalesce(Layout((2, (1, 6)), (1, (6, 2))), (1, 1)))
+    (2,6):(1,2)
+
+    Source: CuTe docs, 02_layout_algebra, "Coalesce" and "By-mode coalesce".
+    """
+    if isinstance(profile, tuple):
+        return _by_mode(coalesce, layout, profile)
+    if not is_int(profile):
+        raise ArgumentError("a profile is an integer or a tuple of profiles", got=profile, legal="1, (1, 1), (1, (1, 1)), ...")
+    return _from_modes(merge_modes(layout.modes))
+
+
+@_under_swizzle
+def filter(layout: Layout) -> Layout:
+    """The coalesced layout without modes of stride 0: the same set of offsets.
+
+    >>> print(filter(Layout((4, 2, 3), (1, 0, 8))))
+    (4,3):(1,8)
+
+    Source: CuTe docs, 02_layout_algebra ("filter" removes stride 0 and size 1).
+    """
+    return _from_modes(merge_modes(mode for mode in layout.modes if mode[1]))
+
+
+@_under_swizzle
+def composition(layout: Layout, tiler: Tiler) -> Layout:
+    """`layout o tiler`: `R(c) == layout(tiler(c))` for every c, and each leaf of the tiler becomes a mode or a tuple of modes.
+
+    With a tuple, each mode is composed with its own tiler.
+    Legal when: the tiler stays inside the layout, each of its leaves steps through the layout's modes in whole runs, and no sum
+    of two leaves carries from one mode into the next. Where that fails the function is no layout of this structure (but for a few
+    layouts, one in ten thousand drawn, in which two carries cancel: they are refused too).
+
+    >>> print(composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1))))
+    ((2,2),3):((24,2),8)
+    >>> composition(Layout((6, 4), (1, 10)), Layout(6, 4))
+    Traceback (most recent call last):
+    fireiron.errors.LayoutError: composition (6,4):(1,10) o 6:4: two parts of the right layout carry out of the mode 6:1
+      legal   parts whose largest coordinates in that mode add up to at most 5; here 8
+
+    Source: CuTe docs, 02_layout_algebra, "Composition".
+    """
+    right = as_tiler(tiler)
+    if isinstance(right, tuple):
+        return _by_mode(composition, layout, right)
+    if right.cosize() > layout.size():
+        raise LayoutError(
+            f"composition {layout} o {right}: the right layout reaches element {right.cosize() - 1}",
+            legal=f"at most {layout.size() - 1}: the left layout has {layout.size()} elements",
+        )
+    return _Composer(layout, right).result()
+
+
+class _Composer:
+    """Composes leaf by leaf in the mixed radix of the left layout, and remembers the largest digits reached."""
+
+    def __init__(self, left: Layout, right: Layout) -> None:
+        self.left, self.right = left, right
+        self.modes = merge_modes(left.modes)
+        self.reach = [0] * len(self.modes)
+
+    def result(self) -> Layout:
+        parts = iter([self.leaf(*mode) for mode in self.right.modes])
+        shape, stride = self.assemble(self.right.shape, parts)
+        for (size, step), reached in zip(self.modes, self.reach, strict=True):
+            if reached >= size:
+                raise LayoutError(
+                    f"composition {self.left} o {self.right}: two parts of the right layout carry out of the mode {size}:{step}",
+                    legal=f"parts whose largest coordinates in that mode add up to at most {size - 1}; here {reached}",
+                )
+        return Layout(shape, stride)
+
+    def assemble(self, like: IntTuple, parts: Iterator[Layout]) -> tuple[IntTuple, IntTuple]:
+        if not isinstance(like, tuple):
+            part = next(parts)
+            return part.shape, part.stride
+        pairs = [self.assemble(tree, parts) for tree in like]
+        return tuple(shape for shape, _ in pairs), tuple(stride for _, stride in pairs)
+
+    def digits(self, x: int) -> list[int]:
+        found = []
+        for size, _ in self.modes:
+            found.append(x % size)
+            x //= size
+        return found
+
+    def leaf(self, size: int, stride: int) -> Layout:
+        """`left o size:stride`: runs of equal steps, each run as long as no digit overflows."""
+        if size == 1 or stride == 0:
+            return Layout(size, 0)
+        rest, step, runs = size, stride, []
+        while rest > 1:
+            digits = self.digits(step)
+            run = min(rest, *((extent - 1) // digit + 1 for digit, (extent, _) in zip(digits, self.modes, strict=True) if digit))
+            if rest % run:
+                raise LayoutError(
+                    f"composition {self.left} o {self.right}: {size}:{stride} crosses the end of a mode after {run} of {rest} steps",
+                    legal=f"a size of at most {size // rest * run}, or a multiple of it",
+                )
+            self.reach = [reached + (run - 1) * digit for reached, digit in zip(self.reach, digits, strict=True)]
+            runs.append((run, sum(digit * weight for digit, (_, weight) in zip(digits, self.modes, strict=True))))
+            rest, step = rest // run, step * run
+        return _from_modes(runs)
+
+
+def complement(layout: Layout, size: int | None = None) -> Layout:
+    """The layout of what is missing: every x in `range(size)` is `layout(i) + R(j)` for one offset of each, and in one way only.
+
+    The modes of R are flat and ascending. Without `size`: R only fills the holes, up to the layout's last whole period.
+    Legal when: sorted by stride, each mode's stride is a multiple of the previous size times stride, and `size` of the last.
+    Modes of stride 0 do not count.
+
+    >>> print(complement(Layout(4, 2), 24), complement(Layout(4, 2)))
+    (2,3):(1,8) 2:1
+
+    Source: CuTe docs, 02_layout_algebra, "Complement".
+    """
+    layout = check_layout("a complement is taken of", layout)
+    holes, period = _holes(layout)
+    if size is None:
+        return _from_modes(merge_modes(holes))
+    if not is_int(size):
+        raise ArgumentError("the size of a complement's target is an integer", got=size, legal=f"multiples of {period}")
+    if size < 1 or size % period:
+        raise LayoutError(
+            f"complement of {layout} in {size}: {period} does not divide {size}",
+            legal=_multiples_near(period, size),
+            hint="round the size up to a multiple of the period, and guard the rest",
+        )
+    return _from_modes(merge_modes([*holes, (size // period, period)]))
+
+
+def _holes(layout: Layout) -> tuple[list[Mode], int]:
+    """The modes that fill the gaps between a layout's modes, and the period after which it may repeat."""
+    holes, period = [], 1
+    for stride, size in sorted((stride, size) for size, stride in filter(layout).modes if size > 1):
+        if stride % period:
+            raise LayoutError(
+                f"{layout} has no complement: the mode {size}:{stride} does not begin at a multiple of {period}",
+                legal=_multiples_near(period, stride),
+            )
+        holes.append((stride // period, period))
+        period = stride * size
+    return holes, period
+
+
+def _multiples_near(unit: int, value: int) -> list[int]:
+    below = max(value // unit, 1) * unit
+    return [below, below + unit, below + 2 * unit]
+
+
+@_under_swizzle
+def logical_divide(layout: Layout, tiler: Tiler) -> Layout:
+    """`layout o (tiler, complement)`: mode 0 is the tile, mode 1 runs over the tiles; with a tuple, so for each mode.
+
+    Legal when: the tiler is injective, has a complement in the layout's size, and both compositions are legal.
+
+    >>> print(logical_divide(Layout((4, 2, 3), (2, 1, 8)), Layout(4, 2)))
+    ((2,2),(2,3)):((4,1),(2,8))
+    >>> print(logical_divide(Layout((4, 8), (1, 4)), (2, 4)))
+    ((2,2),(4,2)):((1,2),(4,16))
+
+    Source: CuTe docs, 02_layout_algebra, "Division"; Graphene section 3.3.
+    """
+    right = as_tiler(tiler)
+    if isinstance(right, tuple):
+        return _by_mode(logical_divide, layout, right)
+    if any(stride == 0 < size - 1 for size, stride in right.modes):
+        raise LayoutError(f"{layout} cannot be divided by {right}: a tile holds each element once", legal="strides of at least 1")
+    return composition(layout, make_layout(right, complement(right, layout.size())))
+
+
+def _unzip(operation: Callable[[Layout, Any], Layout], layout: Layout, tiler: Any) -> Layout:
+    """The operation, and for a tuple of tilers all first modes gathered in mode 0, all second modes and kept modes in mode 1."""
+    if not isinstance(tiler, tuple):
+        return operation(layout, tiler)
+    _by_mode(lambda mode, _: mode, layout, tiler)
+    pairs = [_unzip(operation, layout[i], part) for i, part in enumerate(tiler)]
+    kept = list(layout)[len(tiler) :]
+    return make_layout(make_layout(*(pair[0] for pair in pairs)), make_layout(*(pair[1] for pair in pairs), *kept))
+
+
+def _spread(layout: Layout) -> list[Layout]:
+    """The modes of a tuple layout; an integer layout is its own mode."""
+    return list(layout)
+
+
+@_under_swizzle
+def zipped_divide(layout: Layout, tiler: Tiler) -> Layout:
+    """`logical_divide` with all tiles in mode 0 and all rests in mode 1: `((t0, t1, ...), (r0, r1, ...))`.
+
+    Legal when: `logical_divide` is.
+
+    >>> print(zipped_divide(Layout((4, 8), (1, 4)), (2, 4)))
+    ((2,4),(2,2)):((1,4),(2,16))
+
+    Source: CuTe docs, 02_layout_algebra, "Zipped, tiled, flat divides"; Graphene Figure 4b (its outer shape is mode 1).
+    """
+    return _unzip(logical_divide, layout, tiler)
+
+
+@_under_swizzle
+def tiled_divide(layout: Layout, tiler: Tiler) -> Layout:
+    """`logical_divide` as `((t0, t1, ...), r0, r1, ...)`.
+
+    Legal when: `logical_divide` is.
+
+    >>> print(tiled_divide(Layout((4, 8), (1, 4)), (2, 4)))
+    ((2,4),2,2):((1,4),2,16)
+
+    Source: CuTe docs, 02_layout_algebra, "Zipped, tiled, flat divides".
+    """
+    tile, rest = zipped_divide(layout, tiler)
+    return make_layout(tile, *_spread(rest))
+
+
+@_under_swizzle
+def flat_divide(layout: Layout, tiler: Tiler) -> Layout:
+    """`logical_divide` as `(t0, t1, ..., r0, r1, ...)`.
+
+    Legal when: `logical_divide` is.
+
+    >>> print(flat_divide(Layout((4, 8), (1, 4)), (2, 4)))
+    (2,4,2,2):(1,4,2,16)
+
+    Source: CuTe docs, 02_layout_algebra, "Zipped, tiled, flat divides".
+    """
+    tile, rest = zipped_divide(layout, tiler)
+    return make_layout(*_spread(tile), *_spread(rest))
+
+
+@_under_swizzle
+def logical_product(layout: Layout, tiler: Tiler) -> Layout:
+    """`(layout, complement o tiler)`: mode 0 is the layout, mode 1 repeats it at free places in the tiler's order.
+
+    With a tuple, each mode is multiplied by itself.
+    Legal when: the layout has a complement and its composition with the tiler is legal, or the tiler asks for one copy only, which
+    needs no other place; with a tuple, if copies do not overlap. Under a swizzle: `Sw o product`, whose mode 0 is the swizzled layout.
+
+    >>> print(logical_product(Layout((2, 2), (4, 1)), Layout(6, 1)))
+    ((2,2),(2,3)):((4,1),(2,8))
+    >>> print(logical_product(Layout(4), 3))
+    (4,3):(1,4)
+
+    Source: CuTe docs, 02_layout_algebra, "Product".
+    """
+    right = as_tiler(tiler)
+    if isinstance(right, tuple):
+        return _disjoint(_by_mode(logical_product, layout, right), layout, right)
+    if right.cosize() == 1:
+        return make_layout(layout, composition(Layout(1, 0), right))
+    holes, period = _holes(layout)
+    copies = -(-right.cosize() // product(tuple(size for size, _ in holes)))
+    return make_layout(layout, composition(complement(layout, copies * period), right))
+
+
+def _disjoint(result: Layout, layout: Layout, tiler: object) -> Layout:
+    if not result.is_injective():
+        raise LayoutError(
+            f"the product of {layout} with {shown(tiler)} mode by mode: copies overlap",
+            legal="modes that leave room for each other's copies",
+            hint="multiply by one layout, or use blocked_product",
+        )
+    return result
+
+
+@_under_swizzle
+def zipped_product(layout: Layout, tiler: Tiler) -> Layout:
+    """`logical_product` with all blocks in mode 0 and all repetitions in mode 1.
+
+    Legal when: `logical_product` is.
+
+    >>> print(zipped_product(Layout((2, 2), (4, 1)), 6))
+    ((2,2),(2,3)):((4,1),(2,8))
+
+    Source: CuTe docs, 02_layout_algebra, "Zipped and tiled products".
+    """
+    result = _unzip(logical_product, layout, tiler)
+    return _disjoint(result, layout, tiler) if isinstance(tiler, tuple) else result
+
+
+@_under_swizzle
+def tiled_product(layout: Layout, tiler: Tiler) -> Layout:
+    """`logical_product` as `((b0, b1, ...), r0, r1, ...)`.
+
+    Legal when: `logical_product` is.
+
+    >>> print(tiled_product(Layout((2, 2), (4, 1)), 6))
+    ((2,2),2,3):((4,1),2,8)
+
+    Source: CuTe docs, 02_layout_algebra, "Zipped and tiled products".
+    """
+    block, rest = zipped_product(layout, tiler)
+    return make_layout(block, *_spread(rest))
+
+
+@_under_swizzle
+def flat_product(layout: Layout, tiler: Tiler) -> Layout:
+    """`logical_product` as `(b0, b1, ..., r0, r1, ...)`.
+
+    Legal when: `logical_product` is.
+
+    >>> print(flat_product(Layout((2, 2), (4, 1)), 6))
+    (2,2,2,3):(4,1,2,8)
+
+    Source: CuTe docs, 02_layout_algebra, "Zipped and tiled products".
+    """
+    block, rest = zipped_product(layout, tiler)
+    return make_layout(*_spread(block), *_spread(rest))
+
+
+@_under_swizzle
+def blocked_product(layout: Layout, tiler: Layout) -> Layout:
+    """A matrix of blocks: mode i is block mode i, then repetition i, coalesced mode by mode.
+
+    Legal when: both have the same rank, and `logical_product` is legal.
+
+    >>> print(blocked_product(Layout((2, 5), (5, 1)), Layout((3, 4), (1, 3))))
+    (6,(5,4)):(5,(1,30))
+
+    Source: CuTe docs, 02_layout_algebra, "Blocked and raked products".
+    """
+    return _interleaved("blocked_product", layout, tiler, lambda block, repeat: make_layout(block, repeat))
+
+
+@_under_swizzle
+def raked_product(layout: Layout, tiler: Layout) -> Layout:
+    """A matrix of interleaved blocks: mode i is repetition i, then block mode i, coalesced mode by mode.
+
+    Legal when: both have the same rank, and `logical_product` is legal.
+
+    >>> print(raked_product(Layout((2, 5), (5, 1)), Layout((3, 4), (1, 3))))
+    ((3,2),(4,5)):((10,5),(30,1))
+
+    Source: CuTe docs, 02_layout_algebra, "Blocked and raked products".
+    """
+    return _interleaved("raked_product", layout, tiler, lambda block, repeat: make_layout(repeat, block))
+
+
+def _interleaved(name: str, layout: Layout, tiler: Layout, pair: Callable[[Layout, Layout], Layout]) -> Layout:
+    tiler = check_layout(f"{name} repeats by", tiler)
+    if layout.rank() != tiler.rank() or layout.rank() == 0:
+        raise LayoutError(
+            f"{name} of {layout} and {tiler}: ranks {layout.rank()} and {tiler.rank()} differ", legal="equal ranks of at least 1"
+        )
+    block, repeat = logical_product(layout, tiler)
+    if not isinstance(tiler.shape, tuple):
+        repeat = make_layout(repeat)
+    blocks = block if isinstance(layout.shape, tuple) else make_layout(block)
+    return coalesce(make_layout(*map(pair, blocks, repeat)), (1,) * layout.rank())
+
+
+def right_inverse(layout: Layout) -> Layout:
+    """The layout R with `layout(R(k)) == k` for every k of its domain, grown as far as the layout is contiguous from 0.
+
+    Legal when: always; `1:0` where no mode has stride 1. Of several modes with the same stride the longest is followed.
+
+    >>> print(right_inverse(Layout((4, 8), (8, 1))))
+    (8,4):(4,1)
+
+    Source: CuTe `right_inverse`.
+    """
+    modes = merge_modes(check_layout("an inverse is taken of", layout).modes)
+    weights = running_products(tuple(size for size, _ in modes))
+    found: list[Mode] = []
+    contiguous = 1
+    while runs := [(size, weight) for (size, stride), weight in zip(modes, weights, strict=True) if stride == contiguous]:
+        found.append(max(runs))
+        contiguous *= found[-1][0]
+    return _from_modes(merge_modes(found))
+
+
+def left_inverse(layout: Layout) -> Layout:
+    """The layout L with `L(layout(c)) == c` for every integer coordinate c; between the offsets L has no meaning.
+
+    Legal when: sorted by stride, each stride divides the next and is at least the span of the modes below (padding is welcome),
+    and no mode has stride 0.
+
+    >>> print(left_inverse(Layout((4, 8), (9, 1))))
+    (9,4):(4,1)
+
+    Source: CuTe `left_inverse`.
+    """
+    modes = merge_modes(check_layout("an inverse is taken of", layout).modes)
+    weights = running_products(tuple(size for size, _ in modes))
+    digits = sorted((stride, size, weight) for (size, stride), weight in zip(modes, weights, strict=True))
+    if not digits:
+        return Layout(1, 0)
+    found = [(digits[0][0], 0)]
+    for (stride, size, weight), (above, _, _) in itertools.pairwise(digits):
+        if stride == 0 or above % stride or above < size * stride:
+            raise LayoutError(
+                f"{layout} has no left inverse: the mode {size}:{stride} and the mode of stride {above} overlap or do not divide",
+                legal="strides that divide the next greater one and leave room for what lies below",
+            )
+        found.append((above // stride, weight))
+    if digits[0][0] == 0:
+        raise LayoutError(f"{layout} has no left inverse: a mode of stride 0 is not injective", legal="strides of at least 1")
+    return _from_modes(merge_modes([*found, digits[-1][1:]]))
+
+
+def max_common_layout(a: Layout, b: Layout) -> Layout:
+    """The layout R of coordinates with `a(R(k)) == b(R(k)) == k` for every k of its domain: what one vector copy can move.
+
+    Legal when: both have the same size, and `a o right_inverse(b)` is a layout.
+
+    >>> print(max_common_layout(Layout((4, 8), (8, 1)), Layout((4, 8), (16, 1))))
+    8:4
+
+    Source: CuTe `max_common_layout`.
+    """
+    a, b = check_layout("layouts are compared:", a), check_layout("layouts are compared:", b)
+    if a.size() != b.size():
+        raise LayoutError(f"{a} and {b} have {a.size()} and {b.size()} elements", legal="equal sizes")
+    inverse = right_inverse(b)
+    first = coalesce(composition(a, inverse)).modes[0]
+    return composition(inverse, first[0]) if first[1] == 1 else Layout(1, 0)
+
+
+def max_common_vector(a: Layout, b: Layout) -> int:
+    """How many elements that are contiguous in both layouts correspond: the size of `max_common_layout`.
+
+    Legal when: `max_common_layout` is.
+
+    >>> max_common_vector(Layout((4, 8), (8, 1)), Layout((4, 8), (16, 1)))
+    8
+
+    Source: CuTe `max_common_vector`.
+    """
+    return max_common_layout(a, b).size()

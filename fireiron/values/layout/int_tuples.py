@@ -1,0 +1,237 @@
+"""Integers and nested tuples of integers: shapes, strides and coordinates, and how these are flattened, counted and compared."""
+
+from __future__ import annotations
+
+import functools
+import numbers
+from collections.abc import Iterable
+from typing import Any, TypeAlias, cast
+
+from fireiron.errors import ArgumentError, LayoutError
+
+IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"
+Mode: TypeAlias = tuple[int, int]
+"""One leaf of a layout: size, stride."""
+
+
+def is_int(x: object) -> bool:
+    """Whether `x` is an integer and not a bool.
+
+    >>> is_int(3), is_int(True), is_int(3.0)
+    (True, False, False)
+    """
+    return isinstance(x, int) and not isinstance(x, bool)
+
+
+def is_expression(x: object) -> bool:
+    """Whether `x` can stand for an unknown integer: it has `+ * // %`, and is no plain number and no array of anything else.
+
+    >>> is_expression(3), is_expression(2.5), is_expression("M")
+    (False, False, False)
+    """
+    if isinstance(x, (numbers.Number, str, bytes, tuple, list)) or not all(
+        hasattr(x, f"__{operation}__") for operation in ("add", "mul", "floordiv", "mod")
+    ):
+        return False
+    return getattr(getattr(x, "dtype", None), "kind", "i") in "iu"
+
+
+MAX_DEPTH = 32
+"""How deep tuples may nest: far above any use, far below Python's recursion limit."""
+
+
+def check_tree(what: str, x: object, least: int, level: int = 0) -> IntTuple:
+    """`x` itself if it is an integer of at least `least`, or a tuple of such."""
+    if isinstance(x, tuple):
+        check_depth(level)
+        return tuple(check_tree(what, y, least, level + 1) for y in x)
+    if not is_int(x):
+        raise ArgumentError(f"a {what} is an integer or a tuple of {what}s", got=x, legal=f"int >= {least}, or tuples of them")
+    value = int(cast(int, x))
+    if value < least:
+        raise LayoutError(f"a {what} is at least {least}", got=value, legal=f"int >= {least}, or tuples of them")
+    return value
+
+
+def check_depth(level: int) -> None:
+    """Refuses tuples nested deeper than MAX_DEPTH."""
+    if level > MAX_DEPTH:
+        raise LayoutError(f"tuples nest deeper than {MAX_DEPTH} levels", legal=f"at most {MAX_DEPTH} levels")
+
+
+def as_shape(x: IntTuple) -> IntTuple:
+    return check_tree("shape", x, 1)
+
+
+def as_stride(x: IntTuple | None) -> IntTuple:
+    return cast("IntTuple", None) if x is None else check_tree("stride", x, 0)
+
+
+def flatten(tree: IntTuple) -> tuple[int, ...]:
+    """The leaves of an IntTuple, left to right.
+
+    >>> flatten((4, (2, 4)))
+    (4, 2, 4)
+    """
+    return tuple(leaf for part in tree for leaf in flatten(part)) if isinstance(tree, tuple) else (tree,)
+
+
+def product(tree: IntTuple) -> int:
+    """The product of all leaves of an IntTuple; 1 for `()`.
+
+    >>> product((4, (2, 4)))
+    32
+    """
+    return functools.reduce(lambda x, y: x * y, flatten(tree), 1)
+
+
+def rank(tree: IntTuple) -> int:
+    """The number of modes: the length of a tuple, 1 for an integer.
+
+    >>> rank((4, (2, 4))), rank(8)
+    (2, 1)
+    """
+    return len(tree) if isinstance(tree, tuple) else 1
+
+
+def depth(tree: IntTuple) -> int:
+    """How deep tuples nest: 0 for an integer.
+
+    >>> depth((4, (2, 4))), depth(8)
+    (2, 0)
+    """
+    return 1 + max((depth(part) for part in tree), default=0) if isinstance(tree, tuple) else 0
+
+
+def congruent(a: IntTuple, b: IntTuple) -> bool:
+    """Whether two IntTuples have the same structure.
+
+    >>> congruent((4, (2, 4)), (1, (4, 8))), congruent((4, 8), (4, (2, 4)))
+    (True, False)
+    """
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(congruent, a, b))
+    return not isinstance(a, tuple) and not isinstance(b, tuple)
+
+
+def unflatten(leaves: Iterable[int], like: IntTuple) -> IntTuple:
+    """The leaves arranged in the structure of `like`.
+
+    >>> unflatten([1, 4, 8], like=(4, (2, 4)))
+    (1, (4, 8))
+    """
+    rest = iter(leaves)
+
+    def build(tree: IntTuple) -> IntTuple:
+        return tuple(build(part) for part in tree) if isinstance(tree, tuple) else next(rest)
+
+    return build(like)
+
+
+def column_major_strides(shape: IntTuple) -> IntTuple:
+    """Compact strides, the leftmost leaf contiguous (CuTe's `LayoutLeft`).
+
+    >>> column_major_strides((4, (2, 4)))
+    (1, (4, 8))
+    """
+    return unflatten(running_products(flatten(shape)), shape)
+
+
+def row_major_strides(shape: IntTuple) -> IntTuple:
+    """Compact strides, the rightmost leaf contiguous (CuTe's `LayoutRight`).
+
+    >>> row_major_strides((4, (2, 4)))
+    (8, (4, 1))
+    """
+    return unflatten(running_products(flatten(shape)[::-1])[::-1], shape)
+
+
+def running_products(leaves: tuple[int, ...]) -> list[int]:
+    strides, current = [], 1
+    for leaf in leaves:
+        strides.append(current)
+        current *= leaf
+    return strides
+
+
+def idx2crd(index: int, shape: IntTuple) -> IntTuple:
+    """The hierarchical coordinate, congruent to `shape`, of an integer coordinate (colexicographic).
+
+    Legal when: `0 <= index < product(shape)`.
+
+    >>> idx2crd(14, (4, (2, 4)))
+    (2, (1, 1))
+
+    Source: CuTe docs, 01_layout, "Coordinate mapping".
+    """
+    shape = check_tree("shape", shape, 1)
+    _check_index(index, product(shape), shape)
+    digits = []
+    for leaf in flatten(shape):
+        digits.append(index % leaf)
+        index //= leaf
+    return unflatten(digits, shape)
+
+
+def _check_index(index: object, size: int, shape: object) -> None:
+    if not is_int(index):
+        raise ArgumentError("a coordinate is an integer or a tuple of coordinates", got=index, within=shown(shape))
+    if not 0 <= cast(int, index) < size:
+        raise LayoutError(f"coordinate {index} is outside the {size} elements", legal=f"0 to {size - 1}", within=shown(shape))
+
+
+def offset_of(coordinate: Any, shape: IntTuple, stride: IntTuple, *, symbolic: bool) -> Any:
+    """The offset of a coordinate; integers are checked, expressions (only if `symbolic`) are trusted to be inside."""
+    if isinstance(coordinate, tuple):
+        if not isinstance(shape, tuple) or not isinstance(stride, tuple) or len(coordinate) != len(shape):
+            raise LayoutError(
+                f"the coordinate has {len(coordinate)} parts, the shape {shown(shape)} has {rank(shape)}",
+                got=coordinate,
+                legal="an integer, or a tuple with one part per mode",
+            )
+        parts = [offset_of(c, s, d, symbolic=symbolic) for c, s, d in zip(coordinate, shape, stride, strict=True)]
+        return summed(parts)
+    if symbolic and is_expression(coordinate):
+        return _symbolic_offset(coordinate, list(zip(flatten(shape), flatten(stride), strict=True)))
+    _check_index(coordinate, product(shape), shape)
+    total = 0
+    for size, step in zip(flatten(shape), flatten(stride), strict=True):
+        total += coordinate % size * step
+        coordinate //= size
+    return total
+
+
+def _symbolic_offset(x: Any, modes: list[Mode]) -> Any:
+    """`sum((x // weight) % size * stride)`, without what is certainly redundant for an `x` inside the modes."""
+    modes = [mode for mode in merge_modes(modes) if mode[0] > 1]
+    terms, weight = [], 1
+    for position, (size, step) in enumerate(modes):
+        digit = x if weight == 1 else x // weight
+        digit = digit if position == len(modes) - 1 else digit % size
+        terms += [] if step == 0 else [digit if step == 1 else digit * step]
+        weight *= size
+    return summed(terms)
+
+
+def summed(parts: list[Any]) -> Any:
+    """The sum, without a leading zero that would show in printed expressions."""
+    parts = [part for part in parts if not (is_int(part) and part == 0)]
+    return functools.reduce(lambda x, y: x + y, parts) if parts else 0
+
+
+def shown(tree: object) -> str:
+    """An IntTuple as the papers write it: no blanks, `(8)` for a tuple of one."""
+    return f"({','.join(map(shown, tree))})" if isinstance(tree, tuple) else str(tree)
+
+
+def merge_modes(modes: Iterable[Mode]) -> list[Mode]:
+    """The same function with as few modes as possible: sizes of 1 dropped, neighbours that continue each other joined."""
+    merged: list[Mode] = []
+    for size, stride in modes:
+        if size == 1:
+            continue
+        if merged and merged[-1][0] * merged[-1][1] == stride:
+            merged[-1] = (merged[-1][0] * size, merged[-1][1])
+        else:
+            merged.append((size, stride))
+    return merged

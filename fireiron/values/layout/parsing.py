@@ -1,0 +1,89 @@
+"""Layouts from their text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from fireiron.errors import ArgumentError, LayoutError
+from fireiron.values.layout.int_tuples import check_depth
+from fireiron.values.layout.layouts import ComposedLayout, Layout, Swizzle, row_major
+
+
+def parse(text: str) -> Layout | ComposedLayout:
+    """The layout that a text denotes: CuTe's `shape:stride`, Graphene's `[shape : stride]`, or either under a swizzle.
+
+    Without strides, brackets are row-major (Graphene section 3.1) and parentheses column-major (CuTe).
+    `parse(str(x)) == x` for every layout.
+
+    >>> parse("(4,(2,4)):(2,(1,8))") == parse("[4,(2,4) : 2,(1,8)]")
+    True
+    >>> print(parse("[16,16]"), parse("(16,16)"), parse("Sw<3,3,3> o 0 o (8,64):(64,1)")(1, 0))
+    (16,16):(16,1) (16,16):(1,16) 72
+    """
+    if not isinstance(text, str):
+        raise ArgumentError("a layout is parsed from text", got=text)
+    parts = [part.strip() for part in text.split(" o ")]
+    layout = _parse_plain(parts[-1])
+    if len(parts) == 1:
+        return layout
+    swizzle = re.fullmatch(r"Sw<([0-9]+),([0-9]+),(-?[0-9]+)>", parts[0].replace(" ", ""))
+    if swizzle is None or len(parts) > 3 or not all(part.isdecimal() for part in parts[1:-1]):
+        raise LayoutError("this is no swizzled layout", got=text, legal="Sw<bits,base,shift> o offset o shape:stride")
+    return ComposedLayout(Swizzle(*map(int, swizzle.groups())), int(parts[1]) if len(parts) == 3 else 0, layout)
+
+
+def _parse_plain(text: str) -> Layout:
+    bracketed = text.startswith("[") and text.endswith("]")
+    shape, stride = split_shape(text[1:-1] if bracketed else text)
+    tree = read_dims(shape, _read_int) if bracketed else read_tree(shape, _read_int)
+    if stride is None:
+        return row_major(tree) if bracketed else Layout(tree)
+    return Layout(tree, read_dims(stride, _read_int) if bracketed else read_tree(stride, _read_int))
+
+
+def _read_int(text: str) -> int:
+    if not re.fullmatch("[0-9]+", text):
+        raise LayoutError(f"{text!r} is no integer", legal="digits, tuples in parentheses, one colon")
+    return int(text)
+
+
+def split_shape(text: str) -> tuple[str, str | None]:
+    """`shape : stride` in two; the stride is None where it is omitted."""
+    parts = text.split(":")
+    if len(parts) > 2:
+        raise LayoutError("a layout has one colon", got=text, legal="shape:stride")
+    return parts[0], parts[1] if len(parts) == 2 else None
+
+
+def read_dims(text: str, leaf: Callable[[str], Any]) -> Any:
+    """What stands between Graphene's brackets: a lone item is itself, several are a tuple, nothing is `()`."""
+    parts = _split(text) if text.strip() else []
+    return read_tree(parts[0], leaf) if len(parts) == 1 else tuple(read_tree(part, leaf) for part in parts)
+
+
+def read_tree(text: str, leaf: Callable[[str], Any], level: int = 0) -> Any:
+    """A nested tuple written in parentheses, each leaf read by `leaf`."""
+    check_depth(level)
+    text = text.strip()
+    if not (text.startswith("(") and text.endswith(")")):
+        return leaf(text)
+    inner = text[1:-1].strip().removesuffix(",")
+    return tuple(read_tree(part, leaf, level + 1) for part in _split(inner)) if inner else ()
+
+
+def _split(text: str) -> list[str]:
+    """The items between commas that stand outside all parentheses."""
+    parts, level = [""], 0
+    for character in text:
+        level += {"(": 1, ")": -1}.get(character, 0)
+        if level < 0:
+            break
+        if character == "," and level == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    if level:
+        raise LayoutError("parentheses do not match", got=text)
+    return parts

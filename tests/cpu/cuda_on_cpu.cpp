@@ -1,0 +1,865 @@
+// The machine under cuda_on_cpu.hpp: threads as coroutines in random order, shared memory with poison, what a warp does together.
+//
+// Lane maps, completion and alignment are written from the PTX ISA, not from what the compiler believes about them. Whatever
+// it leaves undefined ends the run with a report: lanes that do not meet, addresses outside an array, addresses that are not
+// aligned. The order of threads, and when an asynchronous copy lands, are drawn from the seed.
+#include "cuda_on_cpu.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+Index threadIdx, blockIdx, blockDim, gridDim;
+
+// The most shared memory that a block of any target has, for `extern __shared__`.
+constexpr size_t most_shared = 256 << 10;
+extern "C" {
+__attribute__((section("shared_memory"), aligned(1024))) unsigned char smem[most_shared];
+extern unsigned char __start_shared_memory[], __stop_shared_memory[];
+}
+
+namespace {
+
+constexpr int lanes_of_warp = 32;
+constexpr size_t page = 4096;
+constexpr size_t report_bytes = 64 << 10;  // of a stack, for what the sanitizers have to say
+
+std::mt19937_64 dice;
+
+int below(int count) { return static_cast<int>(dice() % static_cast<uint64_t>(count)); }
+
+// ---------------------------------------------------------------------------------------------- threads
+
+enum class Stop { none, block_barrier, warp_barrier, instruction };
+
+struct Copy {
+  void* target;
+  const void* source;
+  unsigned bytes, filled;
+};
+
+struct Thread {
+  int number;
+  bool ended;
+  Stop stop;
+  int line;            // of the text, where it waits
+  const char* what;    // it waits for
+  const void* gives;   // what it brings to an instruction of its warp
+  std::vector<Copy> issued;
+  std::deque<std::vector<Copy>> groups;
+
+  char* stack;
+  ucontext_t start;
+  void* resume[5];     // as __builtin_setjmp fills it
+  bool started;
+  void* frames;        // of the address sanitizer
+};
+
+struct Group {
+  std::vector<Thread*> members, ready;
+  int waiting = 0;
+};
+
+std::vector<Thread> threads;
+std::vector<Group> warps;
+Group block;
+std::map<int, Group> named;  // barriers by number, each with the threads that have come
+Thread* current;
+size_t frame_bytes;  // of a stack, that the kernel takes at most and that are poisoned
+size_t stack_bytes;
+void (*current_kernel)(void* const*);
+void* const* current_arguments;
+
+void* scheduler[5];
+void* scheduler_frames;
+const void* scheduler_stack;
+size_t scheduler_stack_bytes;
+
+[[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char* format, ...)
+{
+  va_list values;
+  va_start(values, format);
+  std::fputs("cuda_on_cpu: ", stderr);
+  std::vfprintf(stderr, format, values);
+  if (current)
+    std::fprintf(stderr, " (block %u, thread %d)", blockIdx.x, current->number);
+  std::fputc('\n', stderr);
+  va_end(values);
+  std::_Exit(1);
+}
+
+// A jump stands in a function of its own: __builtin_longjmp may not leave the function that called __builtin_setjmp.
+[[noreturn]] __attribute__((noinline)) void jump(void** place) { __builtin_longjmp(place, 1); }
+
+__attribute__((noinline)) void enter(Thread& thread)
+{
+  if (thread.started)
+    jump(thread.resume);
+  thread.started = true;
+  ucontext_t here;
+  swapcontext(&here, &thread.start);
+}
+
+__attribute__((noinline)) void run(Thread& thread)
+{
+  current = &thread;
+  threadIdx = {static_cast<unsigned>(thread.number), 0, 0};
+  __sanitizer_start_switch_fiber(&scheduler_frames, thread.stack + page, stack_bytes);
+  if (!__builtin_setjmp(scheduler))
+    enter(thread);
+  __sanitizer_finish_switch_fiber(scheduler_frames, nullptr, nullptr);
+  current = nullptr;
+}
+
+__attribute__((noinline)) void leave(Thread& thread)
+{
+  __sanitizer_start_switch_fiber(thread.ended ? nullptr : &thread.frames, scheduler_stack, scheduler_stack_bytes);
+  if (thread.ended)
+    jump(scheduler);
+  if (!__builtin_setjmp(thread.resume))
+    jump(scheduler);
+  __sanitizer_finish_switch_fiber(current->frames, nullptr, nullptr);
+}
+
+void body()
+{
+  __sanitizer_finish_switch_fiber(nullptr, &scheduler_stack, &scheduler_stack_bytes);
+  current_kernel(current_arguments);
+  current->ended = true;
+  leave(*current);
+}
+
+Group& warp_of(const Thread& thread) { return warps[thread.number / lanes_of_warp]; }
+
+void release(Group& group)
+{
+  group.waiting = 0;
+  for (Thread* member : group.members) {
+    member->stop = Stop::none;
+    warp_of(*member).ready.push_back(member);
+  }
+}
+
+void require_same_place(const Group& group, const char* whose)
+{
+  const Thread& first = *group.members[0];
+  for (const Thread* member : group.members)
+    if (member->stop != first.stop || member->line != first.line || std::strcmp(member->what, first.what))
+      fail("threads of one %s part: thread %d is at %s in line %d, thread %d at %s in line %d", whose, first.number,
+           first.what, first.line, member->number, member->what, member->line);
+}
+
+// The thread waits until its whole group is there; the last one to come performs what they do together.
+template <class Perform>
+void meet(Group& group, const char* whose, Stop stop, const char* what, int line, const void* gives, Perform perform)
+{
+  current->stop = stop;
+  current->what = what;
+  current->line = line;
+  current->gives = gives;
+  if (++group.waiting == static_cast<int>(group.members.size())) {
+    require_same_place(group, whose);
+    perform(group);
+    release(group);
+  }
+  leave(*current);
+}
+
+template <class Given, class Perform>
+void together(const char* what, int line, const Given& given, Perform perform)
+{
+  Group& warp = warp_of(*current);
+  if (warp.members.size() != lanes_of_warp)
+    fail("%s in line %d: a warp of %zu threads", what, line, warp.members.size());
+  meet(warp, "warp", Stop::instruction, what, line, &given, [&](Group& group) {
+    const Given* lanes[lanes_of_warp];
+    for (int lane = 0; lane < lanes_of_warp; ++lane)
+      lanes[lane] = static_cast<const Given*>(group.members[lane]->gives);
+    perform(lanes);
+  });
+}
+
+// Some threads are kept back for long: the next one is mostly of the warp that ran last.
+Thread* next()
+{
+  static size_t favourite = 0;
+  if (favourite >= warps.size() || warps[favourite].ready.empty() || below(64) == 0) {
+    std::vector<size_t> able;
+    for (size_t warp = 0; warp < warps.size(); ++warp)
+      if (!warps[warp].ready.empty())
+        able.push_back(warp);
+    if (able.empty())
+      return nullptr;
+    favourite = able[below(static_cast<int>(able.size()))];
+  }
+  std::vector<Thread*>& ready = warps[favourite].ready;
+  std::swap(ready[below(static_cast<int>(ready.size()))], ready.back());
+  Thread* thread = ready.back();
+  ready.pop_back();
+  return thread;
+}
+
+void require_all_ended()
+{
+  for (const Thread& thread : threads)
+    if (!thread.ended)
+      fail("deadlock: thread %d of block %u waits for ever at %s in line %d", thread.number, blockIdx.x, thread.what,
+           thread.line);
+}
+
+// Fresh memory is no number in any float type, and large in 32-bit integers: 0x7ff9 repeated.
+void poison(void* start, size_t bytes)
+{
+  constexpr uint64_t pattern = 0x7ff97ff97ff97ff9;
+  for (size_t place = 0; place + sizeof pattern <= bytes; place += sizeof pattern)
+    std::memcpy(static_cast<char*>(start) + place, &pattern, sizeof pattern);
+}
+
+void begin(Thread& thread)
+{
+  poison(thread.stack + page + stack_bytes - frame_bytes, frame_bytes);
+  thread.ended = thread.started = false;
+  thread.stop = Stop::none;
+  thread.issued.clear();
+  thread.groups.clear();
+  getcontext(&thread.start);
+  thread.start.uc_stack.ss_sp = thread.stack + page;
+  thread.start.uc_stack.ss_size = stack_bytes;
+  thread.start.uc_link = nullptr;
+  makecontext(&thread.start, body, 0);
+  warp_of(thread).ready.push_back(&thread);
+}
+
+void run_block(unsigned number, size_t shared_bytes)
+{
+  blockIdx = {number, 0, 0};
+  poison(__start_shared_memory, smem - __start_shared_memory);
+  poison(smem, shared_bytes + 7);
+  poison(smem + most_shared, __stop_shared_memory - smem - most_shared);
+  for (Thread& thread : threads)
+    begin(thread);
+  while (Thread* thread = next())
+    run(*thread);
+  require_all_ended();
+}
+
+void prepare(int count)
+{
+  threads.resize(count);
+  warps.resize((count + lanes_of_warp - 1) / lanes_of_warp);
+  for (int number = 0; number < count; ++number) {
+    Thread& thread = threads[number];
+    thread.number = number;
+    void* const stack = mmap(nullptr, stack_bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (stack == MAP_FAILED || mprotect(stack, page, PROT_NONE))
+      fail("no memory for the stacks of %d threads", count);
+    thread.stack = static_cast<char*>(stack);
+    warp_of(thread).members.push_back(&thread);
+    block.members.push_back(&thread);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- memory
+
+void* shared(uint64_t address) { return __start_shared_memory + address; }
+
+void require(const char* what, int line, const void* place, size_t bytes, size_t aligned)
+{
+  if (reinterpret_cast<uintptr_t>(place) % aligned)
+    fail("%s in line %d: misaligned address %p, not a multiple of %zu bytes", what, line, place, aligned);
+  if (__asan_region_is_poisoned(const_cast<void*>(place), bytes))
+    fail("%s in line %d: %zu bytes at %p lie outside the array", what, line, bytes, place);
+}
+
+void land(const Copy& copy)
+{
+  std::memcpy(copy.target, copy.source, copy.filled);
+  std::memset(static_cast<char*>(copy.target) + copy.filled, 0, copy.bytes - copy.filled);
+}
+
+// ---------------------------------------------------------------------------------------------- numbers
+
+struct Format {
+  int bits, exponent, mantissa;
+};
+
+Format format_of(Type type)
+{
+  switch (type) {
+    case Type::s8: return {8, 0, 0};
+    case Type::s32: return {32, 0, 0};
+    case Type::e4m3: return {8, 4, 3};
+    case Type::e5m2: return {8, 5, 2};
+    case Type::f16: return {16, 5, 10};
+    case Type::bf16: return {16, 8, 7};
+    case Type::tf32:
+    case Type::f32: return {32, 8, 23};
+    case Type::f64: return {64, 11, 52};
+  }
+  std::abort();
+}
+
+double number(uint64_t bits, Type type)
+{
+  switch (type) {
+    case Type::s8: return static_cast<int8_t>(bits);
+    case Type::s32: return static_cast<int32_t>(bits);
+    case Type::f32: return __builtin_bit_cast(float, static_cast<uint32_t>(bits));
+    // PTX ISA, "Alternate floating-point data formats": tf32 are the upper 19 bits of a float
+    case Type::tf32: return __builtin_bit_cast(float, static_cast<uint32_t>(bits) & 0xffffe000u);
+    case Type::f64: return __builtin_bit_cast(double, bits);
+    default: return decoded(static_cast<unsigned>(bits), type);
+  }
+}
+
+uint64_t bits_of(double value, Type type)
+{
+  switch (type) {
+    case Type::s8: return static_cast<uint8_t>(static_cast<int64_t>(value));
+    case Type::s32: return static_cast<uint32_t>(static_cast<int64_t>(value));
+    case Type::tf32:
+    case Type::f32: return __builtin_bit_cast(uint32_t, static_cast<float>(value));
+    case Type::f64: return __builtin_bit_cast(uint64_t, value);
+    default: return encoded(value, type);
+  }
+}
+
+}  // namespace
+
+unsigned encoded(double value, Type type)
+{
+  const Format format = format_of(type);
+  const int bias = (1 << (format.exponent - 1)) - 1;
+  const unsigned sign = std::signbit(value) ? 1u << (format.bits - 1) : 0;
+  const unsigned infinity = ((1u << format.exponent) - 1) << format.mantissa;
+  const bool small = format.bits == 8;  // their constructors take the largest number for what lies beyond
+  const unsigned largest = type == Type::e4m3 ? 0x7e : infinity - 1;
+  if (std::isnan(value))
+    return type == Type::e4m3 ? 0x7f : sign | infinity | 1u << (format.mantissa - 1);
+  int exponent = 0;
+  const double size = std::fabs(value);
+  std::frexp(size, &exponent);
+  exponent = size == 0 ? 1 - bias : std::max(exponent - 1, 1 - bias);
+  if (std::isinf(size) || exponent > bias + 1)
+    return sign | (small ? largest : infinity);
+  const double steps = std::nearbyint(std::ldexp(size, format.mantissa - exponent));
+  const unsigned bits = (static_cast<unsigned>(exponent + bias - 1) << format.mantissa) + static_cast<unsigned>(steps);
+  return sign | (bits > largest ? (small ? largest : infinity) : bits);
+}
+
+double decoded(unsigned bits, Type type)
+{
+  const Format format = format_of(type);
+  const int bias = (1 << (format.exponent - 1)) - 1;
+  const unsigned rest = bits & ((1u << (format.bits - 1)) - 1);
+  const unsigned exponent = rest >> format.mantissa, mantissa = rest & ((1u << format.mantissa) - 1);
+  const double sign = bits >> (format.bits - 1) & 1 ? -1 : 1;
+  const bool last = exponent == (1u << format.exponent) - 1;
+  if (type == Type::e4m3 ? rest == 0x7f : last && mantissa)
+    return std::nan("");
+  if (last && type != Type::e4m3)
+    return sign * HUGE_VAL;
+  if (exponent == 0)
+    return sign * std::ldexp(mantissa, 1 - bias - format.mantissa);
+  return sign * std::ldexp(mantissa + (1u << format.mantissa), static_cast<int>(exponent) - bias - format.mantissa);
+}
+
+// ---------------------------------------------------------------------------------------------- barriers, addresses
+
+void __syncthreads(int line)
+{
+  meet(block, "block", Stop::block_barrier, "__syncthreads", line, nullptr, [](Group&) {});
+}
+
+void __syncwarp(unsigned mask, int line)
+{
+  if (mask != 0xffffffffu)
+    fail("__syncwarp in line %d: only whole warps are known here, mask %x", line, mask);
+  meet(warp_of(*current), "warp", Stop::warp_barrier, "__syncwarp", line, nullptr, [](Group&) {});
+}
+
+size_t __cvta_generic_to_shared(const void* pointer)
+{
+  const auto* place = static_cast<const unsigned char*>(pointer);
+  if (place < __start_shared_memory || place >= __stop_shared_memory)
+    fail("__cvta_generic_to_shared: %p lies outside shared memory", pointer);
+  return place - __start_shared_memory;
+}
+
+// ---------------------------------------------------------------------------------------------- inline PTX
+
+namespace ptx {
+
+namespace {
+
+// A matrix in row-major order.
+struct Matrix {
+  int rows, columns;
+  std::vector<double> elements;
+
+  Matrix(int rows, int columns)
+      : rows(rows), columns(columns), elements(static_cast<size_t>(rows) * columns, std::nan(""))
+  {
+  }
+  double& at(int row, int column) { return elements.at(static_cast<size_t>(row) * columns + column); }
+};
+
+void multiply(Matrix& c, Matrix& a, Matrix& b)
+{
+  for (int row = 0; row < c.rows; ++row)
+    for (int column = 0; column < c.columns; ++column)
+      for (int k = 0; k < a.columns; ++k)
+        c.at(row, column) += a.at(row, k) * b.at(k, column);
+}
+
+struct Place {
+  int row, column;
+};
+
+// PTX ISA, "Matrix fragments for mma.m8n8k4 with .f16 floating point type": eight lanes, `high` says whether the upper four
+bool by_quad_pairs(const Form& form) { return form.m == 8 && form.n == 8 && form.k == 4 && form.a == Type::f16; }
+
+Place quad_pair_a(const Form& form, int low, int high, int i)
+{
+  return form.a_by_rows ? Place{low + 4 * high, i} : Place{i % 4 + 4 * high, low};
+}
+
+Place quad_pair_b(const Form& form, int low, int high, int i)
+{
+  return form.b_by_rows ? Place{low, i + 4 * high} : Place{i, low + 4 * high};
+}
+
+Place quad_pair_c(Type type, int low, int high, int i)
+{
+  if (type == Type::f16)
+    return {low + 4 * high, i};
+  return {(low & 1) + (i & 2) + 4 * high, (i & 4) + (low & 2) + (i & 1)};
+}
+
+// PTX ISA, "Matrix fragments for mma.m16n8k8", "... m16n8k16", "... m8n8k16", "... m16n8k32", and those with .f64 and .tf32
+Place fragment_a(const Form& form, int group, int member, int i)
+{
+  switch (format_of(form.a).bits) {
+    case 8: return {group + (i & 4 ? 8 : 0), member * 4 + (i & 3) + (i & 8 ? 16 : 0)};
+    case 16: return {group + (i & 2 ? 8 : 0), member * 2 + (i & 1) + (i & 4 ? 8 : 0)};
+    default: return form.m == 8 ? Place{group, member} : Place{group + (i & 1 ? 8 : 0), member + i / 2 * 4};
+  }
+}
+
+Place fragment_b(const Form& form, int group, int member, int i)
+{
+  switch (format_of(form.b).bits) {
+    case 8: return {member * 4 + (i & 3) + (i & 4 ? 16 : 0), group};
+    case 16: return {member * 2 + (i & 1) + (i & 2 ? 8 : 0), group};
+    default: return {member + i * 4, group};
+  }
+}
+
+Place fragment_c(int group, int member, int i) { return {group + (i & 2 ? 8 : 0), member * 2 + (i & 1)}; }
+
+enum class Role { a, b, c, d };
+
+Place place_of(const Form& form, Role role, int lane, int i)
+{
+  if (by_quad_pairs(form)) {
+    const int low = lane % 4, high = lane / 16;
+    if (role == Role::a)
+      return quad_pair_a(form, low, high, i);
+    if (role == Role::b)
+      return quad_pair_b(form, low, high, i);
+    return quad_pair_c(role == Role::c ? form.c : form.d, low, high, i);
+  }
+  const int group = lane / 4, member = lane % 4;
+  if (role == Role::a)
+    return fragment_a(form, group, member, i);
+  return role == Role::b ? fragment_b(form, group, member, i) : fragment_c(group, member, i);
+}
+
+struct Mma {
+  const Form& form;
+  Operands d, a, b, c;
+};
+
+// The elements that a lane's registers hold, small ones packed from the lowest bits on.
+void gather(Matrix& matrix, const Form& form, Role role, Type type, int lane, Operands registers)
+{
+  const int bits = format_of(type).bits;
+  int i = 0;
+  for (const Operand& one : registers)
+    for (int shift = 0; shift < static_cast<int>(one.bytes) * 8; shift += bits, ++i) {
+      const Place place = place_of(form, role, lane, i);
+      matrix.at(place.row, place.column) = number(one.bits >> shift, type);
+    }
+}
+
+void scatter(Matrix& matrix, const Form& form, int lane, Operands registers)
+{
+  const int bits = format_of(form.d).bits;
+  int i = 0;
+  for (const Operand& one : registers) {
+    uint64_t word = 0;
+    for (int shift = 0; shift < static_cast<int>(one.bytes) * 8; shift += bits, ++i) {
+      const Place place = place_of(form, Role::d, lane, i);
+      word |= bits_of(matrix.at(place.row, place.column), form.d) << shift;
+    }
+    std::memcpy(one.place, &word, one.bytes);
+  }
+}
+
+void require_count(const Form& form, Operands registers, Type type, int elements, int lanes, int line)
+{
+  size_t bits = 0;
+  for (const Operand& one : registers)
+    bits += one.bytes * 8;
+  if (bits * lanes != static_cast<size_t>(elements) * format_of(type).bits)
+    fail("mma.m%dn%dk%d in line %d: %zu registers for a matrix of %d elements", form.m, form.n, form.k, line,
+         registers.size(), elements);
+}
+
+void multiply(const Mma* const* lanes, const std::vector<int>& team)
+{
+  const Form& form = lanes[0]->form;
+  Matrix a(form.m, form.k), b(form.k, form.n), c(form.m, form.n);
+  for (int lane : team) {
+    gather(a, form, Role::a, form.a, lane, lanes[lane]->a);
+    gather(b, form, Role::b, form.b, lane, lanes[lane]->b);
+    gather(c, form, Role::c, form.c, lane, lanes[lane]->c);
+  }
+  multiply(c, a, b);
+  for (int lane : team)
+    scatter(c, form, lane, lanes[lane]->d);
+}
+
+std::vector<std::vector<int>> teams(const Form& form)
+{
+  std::vector<std::vector<int>> found(by_quad_pairs(form) ? 4 : 1);
+  for (int lane = 0; lane < lanes_of_warp; ++lane)
+    found[by_quad_pairs(form) ? lane % 16 / 4 : 0].push_back(lane);
+  return found;
+}
+
+// Rows of 8 x 8 matrices of 16-bit elements (PTX ISA, "Warp-level matrix load instruction: ldmatrix").
+struct Matrices {
+  Operands registers;
+  const unsigned short* row;  // that this lane addresses
+};
+
+int count(Operands registers) { return static_cast<int>(registers.size()); }
+
+void require_rows(const char* what, const Matrices* const* lanes, int line)
+{
+  for (int lane = 0; lane < 8 * count(lanes[0]->registers); ++lane)
+    require(what, line, lanes[lane]->row, 16, 16);
+}
+
+// The row and column, in its matrix, of half `side` of a lane's register.
+Place in_matrix(bool transposed, int lane, int side)
+{
+  const Place place = {lane / 4, lane % 4 * 2 + side};
+  return transposed ? Place{place.column, place.row} : place;
+}
+
+}  // namespace
+
+void mma(const Form& form, Operands d, Operands a, Operands b, Operands c, int line)
+{
+  const int lanes = by_quad_pairs(form) ? 8 : lanes_of_warp;
+  require_count(form, a, form.a, form.m * form.k, lanes, line);
+  require_count(form, b, form.b, form.k * form.n, lanes, line);
+  require_count(form, c, form.c, form.m * form.n, lanes, line);
+  require_count(form, d, form.d, form.m * form.n, lanes, line);
+  together("mma", line, Mma{form, d, a, b, c}, [&](const Mma* const* given) {
+    for (const std::vector<int>& team : teams(form))
+      multiply(given, team);
+  });
+}
+
+void ldmatrix(bool transposed, Operands d, Operand address, int line)
+{
+  const Matrices given = {d, static_cast<const unsigned short*>(shared(address.bits))};
+  together("ldmatrix", line, given, [&](const Matrices* const* lanes) {
+    require_rows("ldmatrix", lanes, line);
+    for (int lane = 0; lane < lanes_of_warp; ++lane)
+      for (int matrix = 0; matrix < count(d); ++matrix) {
+        unsigned short halves[2];
+        for (int side = 0; side < 2; ++side) {
+          const Place place = in_matrix(transposed, lane, side);
+          halves[side] = lanes[matrix * 8 + place.row]->row[place.column];
+        }
+        std::memcpy(lanes[lane]->registers.begin()[matrix].place, halves, sizeof halves);
+      }
+  });
+}
+
+void stmatrix(bool transposed, Operand address, Operands values, int line)
+{
+  const Matrices given = {values, static_cast<const unsigned short*>(shared(address.bits))};
+  together("stmatrix", line, given, [&](const Matrices* const* lanes) {
+    require_rows("stmatrix", lanes, line);
+    for (int lane = 0; lane < lanes_of_warp; ++lane)
+      for (int matrix = 0; matrix < count(values); ++matrix)
+        for (int side = 0; side < 2; ++side) {
+          const Place place = in_matrix(transposed, lane, side);
+          auto* const row = const_cast<unsigned short*>(lanes[matrix * 8 + place.row]->row);
+          row[place.column] = static_cast<unsigned short>(lanes[lane]->registers.begin()[matrix].bits >> (16 * side));
+        }
+  });
+}
+
+// PTX ISA, "Warp-level matrix transpose instruction: movmatrix": the matrix transposed, both held by rows.
+void movmatrix(Operand d, Operand a, int line)
+{
+  struct Given {
+    void* target;
+    uint64_t pair;
+  };
+  together("movmatrix", line, Given{d.place, a.bits}, [](const Given* const* lanes) {
+    for (int lane = 0; lane < lanes_of_warp; ++lane) {
+      unsigned short halves[2];
+      for (int side = 0; side < 2; ++side) {
+        const int row = lane % 4 * 2 + side, column = lane / 4;
+        halves[side] = static_cast<unsigned short>(lanes[row * 4 + column / 2]->pair >> (16 * (column % 2)));
+      }
+      std::memcpy(lanes[lane]->target, halves, sizeof halves);
+    }
+  });
+}
+
+// PTX ISA, "Non-bulk copy: cp.async": until the group of a copy is waited for, nobody knows whether it has happened. Most of them
+// land when they are waited for, some at once, which shows places that are written while others still read them.
+void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operand source_size)
+{
+  const auto bytes = static_cast<unsigned>(size.bits), filled = static_cast<unsigned>(source_size.bits);
+  const Copy copy = {shared(target.bits), reinterpret_cast<const void*>(source.bits), bytes, filled};
+  if (bytes != 16 && (past_l1 || (bytes != 4 && bytes != 8)))
+    fail("cp.async.%s: a copy of %u bytes", past_l1 ? "cg" : "ca", bytes);
+  if (filled > bytes)
+    fail("cp.async: %u of %u bytes come from the source", filled, bytes);
+  require("cp.async, the target", 0, copy.target, bytes, bytes);
+  if (filled)
+    require("cp.async, the source", 0, copy.source, filled, bytes);
+  if (below(4) == 0)
+    land(copy);
+  else
+    current->issued.push_back(copy);
+}
+
+// As many threads as the barrier counts wait for each other, wherever the last of them comes from.
+void bar_sync(Operand number, Operand count, int line)
+{
+  Group& group = named[static_cast<int>(number.bits)];
+  group.members.push_back(current);
+  current->stop = Stop::block_barrier;
+  current->what = "bar.sync";
+  current->line = line;
+  if (group.members.size() == count.bits) {
+    require_same_place(group, "named barrier");
+    release(group);
+    group.members.clear();
+  }
+  leave(*current);
+}
+
+void cp_async_commit_group()
+{
+  current->groups.push_back(std::move(current->issued));
+  current->issued.clear();
+}
+
+void cp_async_wait_group(Operand pending)
+{
+  for (std::deque<std::vector<Copy>>& groups = current->groups; groups.size() > pending.bits; groups.pop_front())
+    for (const Copy& copy : groups.front())
+      land(copy);
+}
+
+}  // namespace ptx
+
+// ---------------------------------------------------------------------------------------------- warp matrix functions
+
+namespace nvcuda::wmma {
+
+namespace {
+
+// Which element of a fragment a lane has is not specified (CUDA C++ Programming Guide, "Warp Matrix Functions"): here, a mixture.
+int element(const Share& share, int lane, int value) { return (value * lanes_of_warp + lane) * 5 % (share.rows * share.columns); }
+
+int count(const Share& share) { return share.rows * share.columns / lanes_of_warp; }
+
+struct Given {
+  Share share;
+  const char* matrix;
+  unsigned leading;
+};
+
+void require_matrix(const Given* const* lanes, const char* what, int line)
+{
+  const Given& first = *lanes[0];
+  for (int lane = 1; lane < lanes_of_warp; ++lane)
+    if (lanes[lane]->matrix != first.matrix || lanes[lane]->leading != first.leading)
+      fail("%s in line %d: lanes name different matrices", what, line);
+  if (first.leading * first.share.bytes % 16)
+    fail("%s in line %d: a leading dimension of %u elements is no multiple of 16 bytes", what, line, first.leading);
+  require(what, line, first.matrix, first.share.bytes, first.share.bytes == 1 ? 16 : 32);
+}
+
+// Calls `move(place in the matrix, place in a lane)` for every element.
+template <class Move>
+void each(const Given* const* lanes, bool by_rows, const char* what, int line, Move move)
+{
+  require_matrix(lanes, what, line);
+  const Share& share = lanes[0]->share;
+  for (int lane = 0; lane < lanes_of_warp; ++lane)
+    for (int value = 0; value < count(share); ++value) {
+      const size_t number = element(share, lane, value), row = number / share.columns, column = number % share.columns;
+      const size_t address = by_rows ? row * lanes[0]->leading + column : column * lanes[0]->leading + row;
+      const char* const place = lanes[0]->matrix + address * share.bytes;
+      require(what, line, place, share.bytes, share.bytes);
+      move(const_cast<char*>(place), static_cast<char*>(lanes[lane]->share.values) + value * share.bytes);
+    }
+}
+
+ptx::Matrix gathered(const Share* shares, Type type)
+{
+  ptx::Matrix matrix(shares[0].rows, shares[0].columns);
+  for (int lane = 0; lane < lanes_of_warp; ++lane)
+    for (int value = 0; value < count(shares[0]); ++value) {
+      uint64_t bits = 0;
+      std::memcpy(&bits, static_cast<char*>(shares[lane].values) + value * shares[0].bytes, shares[0].bytes);
+      matrix.elements.at(element(shares[0], lane, value)) = number(bits, type);
+    }
+  return matrix;
+}
+
+}  // namespace
+
+void load(Share target, const void* matrix, unsigned leading, bool by_rows, int line)
+{
+  together("load_matrix_sync", line, Given{target, static_cast<const char*>(matrix), leading}, [&](const Given* const* lanes) {
+    each(lanes, by_rows, "load_matrix_sync", line, [&](const char* place, char* value) { std::memcpy(value, place, target.bytes); });
+  });
+}
+
+void store(void* matrix, Share source, unsigned leading, bool by_rows, int line)
+{
+  together("store_matrix_sync", line, Given{source, static_cast<const char*>(matrix), leading}, [&](const Given* const* lanes) {
+    each(lanes, by_rows, "store_matrix_sync", line, [&](char* place, const char* value) { std::memcpy(place, value, source.bytes); });
+  });
+}
+
+void multiply(Share d, Share a, Share b, Share c, int line)
+{
+  struct Shares {
+    Share d, a, b, c;
+  };
+  together("mma_sync", line, Shares{d, a, b, c}, [&](const Shares* const* lanes) {
+    Share all[4][lanes_of_warp];
+    for (int lane = 0; lane < lanes_of_warp; ++lane) {
+      all[0][lane] = lanes[lane]->d;
+      all[1][lane] = lanes[lane]->a;
+      all[2][lane] = lanes[lane]->b;
+      all[3][lane] = lanes[lane]->c;
+    }
+    ptx::Matrix left = gathered(all[1], a.type), right = gathered(all[2], b.type), sum = gathered(all[3], c.type);
+    ptx::multiply(sum, left, right);
+    for (int lane = 0; lane < lanes_of_warp; ++lane)
+      for (int value = 0; value < count(d); ++value) {
+        const uint64_t bits = bits_of(sum.elements.at(element(d, lane, value)), d.type);
+        std::memcpy(static_cast<char*>(all[0][lane].values) + value * d.bytes, &bits, d.bytes);
+      }
+  });
+}
+
+}  // namespace nvcuda::wmma
+
+// ---------------------------------------------------------------------------------------------- launches
+
+namespace {
+
+// An array in global memory, with guards around it, and aligned to no more than was promised.
+struct Array {
+  std::string file;
+  size_t bytes;
+  char* start;
+};
+
+Array array(const std::string& file, size_t bytes, size_t aligned)
+{
+  constexpr size_t guard = 1 << 16;
+  const size_t total = (bytes + 2 * guard + 2 * aligned) / 16 * 16 + 16;
+  char* const all = static_cast<char*>(std::aligned_alloc(16, total));
+  if (!all)
+    fail("no memory for an array of %zu bytes", bytes);
+  char* start = all + guard;
+  while (reinterpret_cast<uintptr_t>(start) % (2 * aligned) != aligned)
+    ++start;
+  __asan_poison_memory_region(all, total);
+  __asan_unpoison_memory_region(start, bytes);
+  std::ifstream(file, std::ios::binary).read(start, static_cast<std::streamsize>(bytes));
+  return {file, bytes, start};
+}
+
+// Reads from its input: `kernel number`, `grid blocks`, `threads count`, `shared bytes` of dynamic shared memory, `frame bytes` of
+// a thread, `seed number`, and in the order of the parameters `array file bytes alignment` or `int number`.
+int launch()
+{
+  std::map<std::string, size_t> numbers;
+  std::deque<Array> arrays;
+  std::deque<int> integers;
+  std::vector<void*> arguments;
+  for (std::string word; std::cin >> word;) {
+    if (word == "array") {
+      std::string file;
+      size_t bytes = 0, aligned = 0;
+      std::cin >> file >> bytes >> aligned;
+      arrays.push_back(array(file, bytes, aligned));
+      arguments.push_back(&arrays.back().start);
+    } else if (word == "int") {
+      integers.push_back(0);
+      std::cin >> integers.back();
+      arguments.push_back(&integers.back());
+    } else {
+      std::cin >> numbers[word];
+    }
+  }
+  const size_t grid = numbers["grid"], count = numbers["threads"], shared_bytes = numbers["shared"];
+  frame_bytes = numbers["frame"];
+  stack_bytes = frame_bytes + report_bytes;
+  dice.seed(numbers["seed"]);
+  gridDim = {static_cast<unsigned>(grid), 1, 1};
+  blockDim = {static_cast<unsigned>(count), 1, 1};
+  current_kernel = kernels[numbers["kernel"]];
+  current_arguments = arguments.data();
+  prepare(static_cast<int>(count));
+  __asan_poison_memory_region(smem + shared_bytes, most_shared - shared_bytes);
+  std::vector<unsigned> order(grid);
+  for (unsigned one = 0; one < grid; ++one)
+    order[one] = one;
+  std::shuffle(order.begin(), order.end(), dice);
+  for (unsigned one : order)
+    run_block(one, shared_bytes);
+  for (const Array& one : arrays)
+    std::ofstream(one.file, std::ios::binary).write(one.start, static_cast<std::streamsize>(one.bytes));
+  return 0;
+}
+
+}  // namespace
+
+int main() { return launch(); }

@@ -1,0 +1,331 @@
+// What printed CUDA C++ sees when the host's compiler reads it: the language's words, its types, its functions.
+//
+// Nothing here knows the compiler that printed the text. Types and functions are those of the CUDA C++ Programming Guide and the
+// CUDA Math API; inline PTX arrives as calls into `ptx`, one for each mnemonic (tests/printed_text.py rewrites `asm volatile`).
+// What takes time or needs the threads is in cuda_on_cpu.cpp, which is compiled once, without sanitizers.
+#pragma once
+
+#include <initializer_list>
+#include <stddef.h>
+
+// ---------------------------------------------------------------------------------------------- the words of the language
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __constant__ const
+
+// Static arrays of a block lie in one section, so that they can be poisoned before a block begins; `extern __shared__` comes as
+// `extern __dynamic_shared__` and means the array that the launch has sized.
+#define __shared__ static __attribute__((section("shared_memory")))
+#define __dynamic_shared__
+
+struct Index {
+  unsigned x, y, z;
+};
+
+extern Index threadIdx, blockIdx, blockDim, gridDim;
+constexpr int warpSize = 32;
+
+void __syncthreads(int line = __builtin_LINE());
+void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE());
+size_t __cvta_generic_to_shared(const void* pointer);
+inline size_t __cvta_generic_to_global(const void* pointer) { return reinterpret_cast<size_t>(pointer); }
+
+// ---------------------------------------------------------------------------------------------- vectors
+
+#define VECTOR_2(name, element, bytes)                                                                                 \
+  struct __align__(bytes) name {                                                                                       \
+    element x, y;                                                                                                      \
+  };                                                                                                                   \
+  inline name make_##name(element x, element y) { return {x, y}; }
+#define VECTOR_4(name, element, bytes)                                                                                 \
+  struct __align__(bytes) name {                                                                                       \
+    element x, y, z, w;                                                                                                \
+  };                                                                                                                   \
+  inline name make_##name(element x, element y, element z, element w) { return {x, y, z, w}; }
+
+VECTOR_2(float2, float, 8)
+VECTOR_2(int2, int, 8)
+VECTOR_2(uint2, unsigned, 8)
+VECTOR_2(double2, double, 16)
+VECTOR_4(float4, float, 16)
+VECTOR_4(int4, int, 16)
+VECTOR_4(uint4, unsigned, 16)
+
+// ---------------------------------------------------------------------------------------------- numbers
+
+enum class Type { s8, s32, e4m3, e5m2, f16, bf16, tf32, f32, f64 };
+
+// The bits of the nearest number of a small type, ties to even; and the number that bits stand for.
+unsigned encoded(double number, Type type);
+double decoded(unsigned bits, Type type);
+
+template <Type type, class Bits>
+struct SmallFloat {
+  Bits bits;
+
+  SmallFloat() = default;
+  SmallFloat(float number) : bits(static_cast<Bits>(encoded(number, type))) {}
+  SmallFloat(double number) : bits(static_cast<Bits>(encoded(number, type))) {}
+  SmallFloat(int number) : bits(static_cast<Bits>(encoded(number, type))) {}
+  operator float() const { return static_cast<float>(decoded(bits, type)); }
+  SmallFloat& operator+=(SmallFloat other) { return *this = SmallFloat(float(*this) + float(other)); }
+};
+
+using __half = SmallFloat<Type::f16, unsigned short>;
+using __nv_bfloat16 = SmallFloat<Type::bf16, unsigned short>;
+using __nv_fp8_e4m3 = SmallFloat<Type::e4m3, unsigned char>;
+using __nv_fp8_e5m2 = SmallFloat<Type::e5m2, unsigned char>;
+using half = __half;
+using nv_bfloat16 = __nv_bfloat16;
+
+template <Type type, class Bits>
+SmallFloat<type, Bits> operator+(SmallFloat<type, Bits> a, SmallFloat<type, Bits> b) { return float(a) + float(b); }
+template <Type type, class Bits>
+SmallFloat<type, Bits> operator-(SmallFloat<type, Bits> a, SmallFloat<type, Bits> b) { return float(a) - float(b); }
+template <Type type, class Bits>
+SmallFloat<type, Bits> operator*(SmallFloat<type, Bits> a, SmallFloat<type, Bits> b) { return float(a) * float(b); }
+
+inline __half __float2half_rn(float number) { return number; }
+inline __half __double2half(double number) { return number; }
+inline __half __int2half_rn(int number) { return number; }
+inline float __half2float(__half number) { return number; }
+inline int __half2int_rz(__half number) { return static_cast<int>(float(number)); }
+inline __nv_bfloat16 __float2bfloat16_rn(float number) { return number; }
+inline __nv_bfloat16 __double2bfloat16(double number) { return number; }
+inline __nv_bfloat16 __int2bfloat16_rn(int number) { return number; }
+inline float __bfloat162float(__nv_bfloat16 number) { return number; }
+inline int __bfloat162int_rz(__nv_bfloat16 number) { return static_cast<int>(float(number)); }
+
+inline unsigned __float_as_uint(float number) { return __builtin_bit_cast(unsigned, number); }
+inline float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
+
+extern "C" float fmaf(float a, float b, float c) noexcept;
+extern "C" double fma(double a, double b, double c) noexcept;
+
+// One rounding: a product of two small floats is exact in double, and so is a sum of small integers.
+template <class Small>
+Small fused(Small a, Small b, Small c) { return Small(double(float(a)) * double(float(b)) + double(float(c))); }
+
+inline __half __hfma(__half a, __half b, __half c) { return fused(a, b, c); }
+inline __nv_bfloat16 __hfma(__nv_bfloat16 a, __nv_bfloat16 b, __nv_bfloat16 c) { return fused(a, b, c); }
+template <class Small>
+Small __hadd(Small a, Small b) { return a + b; }
+template <class Small>
+Small __hsub(Small a, Small b) { return a - b; }
+template <class Small>
+Small __hmul(Small a, Small b) { return a * b; }
+
+template <class Small>
+struct __align__(4) Pair {
+  Small x, y;
+};
+using __half2 = Pair<__half>;
+using __nv_bfloat162 = Pair<__nv_bfloat16>;
+using half2 = __half2;
+
+inline __half2 __half2half2(__half both) { return {both, both}; }
+inline __half2 __halves2half2(__half low, __half high) { return {low, high}; }
+inline __half __low2half(__half2 pair) { return pair.x; }
+inline __half __high2half(__half2 pair) { return pair.y; }
+inline __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 both) { return {both, both}; }
+inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 low, __nv_bfloat16 high) { return {low, high}; }
+inline __nv_bfloat16 __low2bfloat16(__nv_bfloat162 pair) { return pair.x; }
+inline __nv_bfloat16 __high2bfloat16(__nv_bfloat162 pair) { return pair.y; }
+template <class Small>
+Pair<Small> __hfma2(Pair<Small> a, Pair<Small> b, Pair<Small> c) { return {fused(a.x, b.x, c.x), fused(a.y, b.y, c.y)}; }
+template <class Small>
+Pair<Small> __hadd2(Pair<Small> a, Pair<Small> b) { return {a.x + b.x, a.y + b.y}; }
+template <class Small>
+Pair<Small> __hsub2(Pair<Small> a, Pair<Small> b) { return {a.x - b.x, a.y - b.y}; }
+template <class Small>
+Pair<Small> __hmul2(Pair<Small> a, Pair<Small> b) { return {a.x * b.x, a.y * b.y}; }
+
+template <class Left, class Right>
+constexpr auto min(Left a, Right b) { return b < a ? b : a; }
+template <class Left, class Right>
+constexpr auto max(Left a, Right b) { return a < b ? b : a; }
+
+// Threads change only where they wait, so an addition is one step.
+template <class Number>
+Number atomicAdd(Number* place, Number number)
+{
+  const Number before = *place;
+  *place = before + number;
+  return before;
+}
+
+// ---------------------------------------------------------------------------------------------- inline PTX
+
+namespace ptx {
+
+// A register of an instruction: where it is, if it is written; its bits, if it is read.
+struct Operand {
+  void* place;
+  unsigned long long bits;
+  unsigned bytes;
+};
+
+template <class Register>
+Operand out(Register& place) { return {&place, 0, sizeof(Register)}; }
+
+template <class Register>
+Operand in(const Register& value)
+{
+  Operand operand = {nullptr, 0, sizeof(Register)};
+  __builtin_memcpy(&operand.bits, &value, sizeof(Register));
+  return operand;
+}
+
+using Operands = std::initializer_list<Operand>;
+
+struct Form {
+  int m, n, k;
+  bool a_by_rows, b_by_rows;
+  Type d, a, b, c;
+};
+
+void mma(const Form& form, Operands d, Operands a, Operands b, Operands c, int line = __builtin_LINE());
+void ldmatrix(bool transposed, Operands d, Operand address, int line = __builtin_LINE());
+void stmatrix(bool transposed, Operand address, Operands values, int line = __builtin_LINE());
+void movmatrix(Operand d, Operand a, int line = __builtin_LINE());
+void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operand source_size);
+void bar_sync(Operand number, Operand count, int line = __builtin_LINE());
+void cp_async_commit_group();
+void cp_async_wait_group(Operand pending);
+
+}  // namespace ptx
+
+// ---------------------------------------------------------------------------------------------- warp matrix functions
+
+namespace nvcuda::wmma {
+
+struct matrix_a;
+struct matrix_b;
+struct accumulator;
+struct row_major;
+struct col_major;
+enum layout_t { mem_row_major, mem_col_major };
+namespace precision {
+struct tf32;
+}
+
+// An element type of a fragment: as the program sees it, and what the product makes of it.
+template <class Element>
+struct Stored;
+template <>
+struct Stored<__half> { using type = __half; static constexpr Type kind = Type::f16; };
+template <>
+struct Stored<__nv_bfloat16> { using type = __nv_bfloat16; static constexpr Type kind = Type::bf16; };
+template <>
+struct Stored<precision::tf32> { using type = float; static constexpr Type kind = Type::tf32; };
+template <>
+struct Stored<float> { using type = float; static constexpr Type kind = Type::f32; };
+template <>
+struct Stored<double> { using type = double; static constexpr Type kind = Type::f64; };
+template <>
+struct Stored<signed char> { using type = signed char; static constexpr Type kind = Type::s8; };
+template <>
+struct Stored<int> { using type = int; static constexpr Type kind = Type::s32; };
+
+template <class Use, int m, int n, int k>
+struct Extent;
+template <int m, int n, int k>
+struct Extent<matrix_a, m, n, k> { static constexpr int rows = m, columns = k; };
+template <int m, int n, int k>
+struct Extent<matrix_b, m, n, k> { static constexpr int rows = k, columns = n; };
+template <int m, int n, int k>
+struct Extent<accumulator, m, n, k> { static constexpr int rows = m, columns = n; };
+
+// A lane's share of a matrix; which elements those are is the library's own affair.
+struct Share {
+  void* values;
+  Type type;
+  unsigned bytes;
+  int rows, columns;
+};
+
+template <class Use, int m, int n, int k, class Element, class Layout = void>
+struct fragment {
+  static constexpr int num_elements = Extent<Use, m, n, k>::rows * Extent<Use, m, n, k>::columns / 32;
+  typename Stored<Element>::type x[num_elements];
+
+  Share share() { return {x, Stored<Element>::kind, sizeof x[0], Extent<Use, m, n, k>::rows, Extent<Use, m, n, k>::columns}; }
+};
+
+void load(Share target, const void* matrix, unsigned leading, bool by_rows, int line);
+void store(void* matrix, Share source, unsigned leading, bool by_rows, int line);
+void multiply(Share d, Share a, Share b, Share c, int line);
+
+template <class Layout>
+constexpr bool by_rows = false;
+template <>
+inline constexpr bool by_rows<row_major> = true;
+
+template <class Use, int m, int n, int k, class Element, class Layout>
+void fill_fragment(fragment<Use, m, n, k, Element, Layout>& target, typename Stored<Element>::type value)
+{
+  for (auto& element : target.x)
+    element = value;
+}
+
+template <class Use, int m, int n, int k, class Element, class Layout>
+void load_matrix_sync(
+    fragment<Use, m, n, k, Element, Layout>& target, const typename Stored<Element>::type* matrix, unsigned leading,
+    int line = __builtin_LINE())
+{
+  load(target.share(), matrix, leading, by_rows<Layout>, line);
+}
+
+template <int m, int n, int k, class Element>
+void load_matrix_sync(
+    fragment<accumulator, m, n, k, Element>& target, const typename Stored<Element>::type* matrix, unsigned leading, layout_t order,
+    int line = __builtin_LINE())
+{
+  load(target.share(), matrix, leading, order == mem_row_major, line);
+}
+
+template <int m, int n, int k, class Element>
+void store_matrix_sync(
+    typename Stored<Element>::type* matrix, fragment<accumulator, m, n, k, Element>& source, unsigned leading, layout_t order,
+    int line = __builtin_LINE())
+{
+  store(matrix, source.share(), leading, order == mem_row_major, line);
+}
+
+template <class D, class A, class B, class C>
+void mma_sync(D& d, A& a, B& b, C& c, int line = __builtin_LINE())
+{
+  multiply(d.share(), a.share(), b.share(), c.share(), line);
+}
+
+}  // namespace nvcuda::wmma
+
+// ---------------------------------------------------------------------------------------------- launches
+
+// A kernel with its arguments as an array of addresses.
+using Kernel = void (*)(void* const* arguments);
+
+template <int...>
+struct Positions {};
+
+template <class... Parameters, int... position>
+void call(void (*kernel)(Parameters...), void* const* arguments, Positions<position...>)
+{
+  kernel(*static_cast<Parameters*>(arguments[position])...);
+}
+
+template <auto kernel>
+struct Launch;
+
+template <class... Parameters, void (*kernel)(Parameters...)>
+struct Launch<kernel> {
+  static void with(void* const* arguments) { call(kernel, arguments, Positions<__integer_pack(int(sizeof...(Parameters)))...>{}); }
+};
+
+// The kernels of this program, by the number that a launch names.
+extern const Kernel kernels[];

@@ -1,0 +1,293 @@
+"""Printed CUDA C++ executed on the CPU: compiled by the host's C++ compiler, every thread a coroutine, in random order.
+
+The text stays as it is printed, but for what no C++ compiler reads: `asm volatile("...")`, wherever it stands, becomes a call chosen by the mnemonic
+of its PTX, and `extern __shared__` gets a word of its own. `cpu/cuda_on_cpu.hpp` supplies the rest of the language,
+`cpu/cuda_on_cpu.cpp` the machine. Address and undefined-behaviour sanitizers are on; arrays in global memory end where
+their last element ends, shared memory where the launch says, and both start as poison.
+"""
+
+import dataclasses
+import functools
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from fireiron.cuda import dynamic_shared_bytes
+from fireiron.values.expr import compiled
+from fireiron.values.tensor import MatrixLayout
+
+COMPILER = next(filter(None, map(shutil.which, ("g++", "clang++"))), None)
+
+FOLDER = Path(__file__).parent / "cpu"
+HEADERS = ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "mma.h")
+COMMON = ("-std=c++20", "-w")
+SANITIZED = (
+    "-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fsanitize-sections=shared_memory", "-fno-strict-aliasing"
+)  # fmt: skip
+OPTIONS = {"ASAN_OPTIONS": "detect_stack_use_after_return=0:detect_leaks=0:exitcode=1", "UBSAN_OPTIONS": "print_stacktrace=0"}
+
+POISON = np.frombuffer(bytes.fromhex("f97f"), np.uint8)
+"""Repeated, no number in any float type, and large in a 32-bit integer."""
+
+FRAME = 1 << 14
+"""Bytes of a thread's stack beyond what its registers take, guarded and unoptimised as they are, three times over."""
+
+
+class Refused(Exception):
+    """The compiler refuses the text, or the run found undefined behaviour; the message is the report."""
+
+
+# ---------------------------------------------------------------------------------------------- inline PTX
+
+
+def _list(operand):
+    """The registers of an operand, `{%0, %1}` or `%0`."""
+    return [int(number) for number in re.findall(r"%(\d+)", operand)]
+
+
+class Asm:
+    """One `asm volatile` statement: its PTX instruction and the C++ expressions of its registers."""
+
+    def __init__(self, text):
+        template, *sections = _parted(text, ":")
+        self.ptx = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', template)).replace("\\n", " ").replace("\\t", " ").strip().rstrip(";").strip()
+        self.mnemonic, _, rest = self.ptx.partition(" ")
+        self.operands = _parted(rest, ",")
+        self.registers = [expression for section in sections[:2] for part in _parted(section, ",") for expression in _expressions(part)]
+
+    def out(self, operand):
+        """Registers that the instruction writes."""
+        return "{" + ", ".join(f"ptx::out({self.registers[number]})" for number in _list(operand)) + "}"
+
+    def read(self, operand):
+        """Registers that it reads."""
+        return "{" + ", ".join(f"ptx::in({self.registers[number]})" for number in _list(operand)) + "}"
+
+    def value(self, operand):
+        """A single value: a register, an address `[%4]`, or a number."""
+        operand = operand.strip("[] ")
+        return f"ptx::in({self.registers[int(operand[1:])] if operand.startswith('%') else operand})"
+
+
+def _parted(text, separator):
+    """The parts of a text between separators that stand in no brackets and no string."""
+    parts, depth, start, quoted = [], 0, 0, False
+    for position, character in enumerate(text):
+        if character == '"' and text[position - 1] != "\\":
+            quoted = not quoted
+        elif not quoted:
+            depth += (character in "([{") - (character in ")]}")
+            if character == separator and depth == 0:
+                parts.append(text[start:position].strip())
+                start = position + 1
+    return [*parts, text[start:].strip()] if text.strip() else []
+
+
+def _expressions(operand):
+    """`"+f"(c_rf[0])` as `c_rf[0]`."""
+    found = re.fullmatch(r'(?:\[\w+\]\s*)?"[^"]*"\s*\((.*)\)', operand, re.DOTALL)
+    return [] if found is None else [" ".join(found[1].split())]
+
+
+def _mma(asm, m, n, k, a_order, b_order, d, a, b, c):
+    orders = ", ".join("true" if order == "row" else "false" for order in (a_order, b_order))
+    types = ", ".join(f"Type::{one}" for one in (d, a, b, c))
+    registers = [asm.out(asm.operands[0]), *map(asm.read, asm.operands[1:])]
+    return f"ptx::mma({{{m}, {n}, {k}, {orders}, {types}}}, {', '.join(registers)})"
+
+
+def _cp_async(asm, cache):
+    target, source, size, *filled = asm.operands
+    return (
+        f"ptx::cp_async({'true' if cache == 'cg' else 'false'}, {', '.join(map(asm.value, (target, source, size, *(filled or [size]))))})"
+    )
+
+
+EMULATED = {
+    r"mma\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.(row|col)\.(row|col)\.(\w+)\.(\w+)\.(\w+)\.(\w+)": _mma,
+    r"ldmatrix\.sync\.aligned\.m8n8\.x[124](\.trans)?\.shared\.b16": lambda asm, trans: (
+        f"ptx::ldmatrix({'true' if trans else 'false'}, {asm.out(asm.operands[0])}, {asm.value(asm.operands[1])})"
+    ),
+    r"stmatrix\.sync\.aligned\.m8n8\.x[124](\.trans)?\.shared\.b16": lambda asm, trans: (
+        f"ptx::stmatrix({'true' if trans else 'false'}, {asm.value(asm.operands[0])}, {asm.read(asm.operands[1])})"
+    ),
+    r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16": lambda asm: (
+        f"ptx::movmatrix({asm.out(asm.operands[0])[1:-1]}, {asm.value(asm.operands[1])})"
+    ),
+    r"cp\.async\.(c[ag])\.shared\.global": _cp_async,
+    r"bar\.sync": lambda asm: f"ptx::bar_sync({asm.value(asm.operands[0])}, {asm.value(asm.operands[1])})",
+    r"cp\.async\.commit_group": lambda asm: "ptx::cp_async_commit_group()",
+    r"cp\.async\.wait_group": lambda asm: f"ptx::cp_async_wait_group({asm.value(asm.operands[0])})",
+}
+"""What takes the place of an instruction, by its mnemonic; each calls a function of cuda_on_cpu.cpp."""
+
+
+def emulated(text):
+    """The call in the place of `asm volatile(text)`."""
+    asm = Asm(text)
+    for pattern, function in EMULATED.items():
+        found = re.fullmatch(pattern, asm.mnemonic)
+        if found:
+            return function(asm, *found.groups())
+    raise Refused(f"no emulation of the PTX instruction {asm.ptx}")
+
+
+def for_the_host(text):
+    """Printed text as the host's compiler reads it; each line stays where it is."""
+    parts, position = [], 0
+    for found in re.finditer(r"\basm\s*(?:volatile\s*)?\(", text):
+        end = _closing(text, found.end())
+        inside = text[found.end() : end]
+        parts += [text[position : found.start()], emulated(inside), "\n" * inside.count("\n")]
+        position = end + 1
+    parts.append(text[position:])
+    return re.sub(r"\bextern\s+__shared__", "extern __dynamic_shared__", "".join(parts))
+
+
+def _closing(text, start):
+    """The position of the parenthesis that closes the one before `start`."""
+    depth, quoted = 1, False
+    for position in range(start, len(text)):
+        character = text[position]
+        if character == '"' and text[position - 1] != "\\":
+            quoted = not quoted
+        elif not quoted:
+            depth += (character == "(") - (character == ")")
+            if depth == 0:
+                return position
+    raise Refused("an asm statement that does not end")
+
+
+# ---------------------------------------------------------------------------------------------- compilation
+
+
+@dataclasses.dataclass
+class Printed:
+    """A printed kernel with the IR that it was printed from, which says how it is launched."""
+
+    text: str
+    kernel: object
+
+    @staticmethod
+    def of(program):
+        """What a program prints."""
+        return Printed(program.cuda, program.ir)
+
+    def changed(self, pattern, replacement, count=1):
+        """The same with a fault planted: what a pattern finds in its text (all of it for a count of 0) replaced."""
+        text, found = re.subn(pattern, replacement, self.text, count=count)
+        assert found, f"`{pattern}` does not stand in the text; adapt this fault"
+        return dataclasses.replace(self, text=text)
+
+
+def _checked(command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise Refused(f"the C++ compiler refuses the text:\n{done.stderr[:3000]}")
+
+
+@functools.cache
+def _machine():
+    """The compiled machine and the folder it lies in, made once in a process and removed with it."""
+    folder = tempfile.TemporaryDirectory(prefix="cuda_on_cpu")
+    path = Path(folder.name)
+    for header in HEADERS:
+        (path / header).write_text("")
+    _checked([COMPILER, *COMMON, "-O2", "-c", str(FOLDER / "cuda_on_cpu.cpp"), "-o", str(path / "machine.o")])
+    return folder, path
+
+
+class HostProgram:
+    """Printed kernels as one program of the host; `run` launches one of them."""
+
+    def __init__(self, printed, folder):
+        self.printed, self.folder = list(printed), Path(folder)
+        _, machine = _machine()
+        lines = ['#include "cuda_on_cpu.hpp"']
+        for number, one in enumerate(self.printed):
+            (self.folder / f"{number}.cu").write_text(for_the_host(one.text))
+            name = one.kernel.name
+            lines += [f"#define {name} kernel_{number}", f"namespace text_{number} {{", f'#include "{number}.cu"', "}", f"#undef {name}"]
+        table = ", ".join(f"Launch<text_{number}::kernel_{number}>::with" for number in range(len(self.printed)))
+        (self.folder / "texts.cpp").write_text("\n".join([*lines, f"const Kernel kernels[] = {{{table}}};", ""]))
+        self.binary = self.folder / "texts"
+        includes = ["-I", str(FOLDER), "-I", str(machine)]
+        source = [str(self.folder / "texts.cpp"), str(machine / "machine.o")]
+        _checked([COMPILER, *COMMON, *SANITIZED, *includes, *source, "-o", str(self.binary)])
+
+    def run(self, number, arrays, symbols=None, seed=0):
+        """The outputs of one launch in logical shape, from its inputs in logical shape; threads in the order of a seed."""
+        printed, values = self.printed[number], dict(symbols or {})
+        kernel = printed.kernel
+        placed = {buffer.name: Placed(buffer, values, kernel) for buffer in kernel.buffers if buffer.parameter}
+        registers = sum(buffer.bytes for buffer in kernel.buffers if buffer.memory.private)
+        job = [f"kernel {number} grid {compiled(kernel.grid)(values)} threads {kernel.threads}"]
+        job += [f"shared {dynamic_shared_bytes(kernel)} frame {(FRAME + 3 * registers) // 4096 * 4096} seed {seed}"]
+        for name, one in placed.items():
+            file = self.folder / f"{name}.bin"
+            one.filled(arrays.get(name)).tofile(file)
+            job.append(f"array {file} {one.bytes} {one.buffer.tensor.align}")
+        job += [f"int {values[symbol.name]}" for symbol in kernel.symbols]
+        done = subprocess.run([self.binary], input="\n".join(job), capture_output=True, text=True, env={**os.environ, **OPTIONS})
+        if done.returncode:
+            raise Refused(self._report(number, done.stderr) or f"it ended with {done.returncode}")
+        files = {name: np.fromfile(self.folder / f"{name}.bin", np.uint8) for name in placed}
+        return {name: one.taken(files[name]) for name, one in placed.items() if one.buffer.written}
+
+    def _report(self, number, text):
+        """What the sanitizers and the machine say, with the lines of the text that they name."""
+        lines = [line for line in text.splitlines() if "runtime error" in line or "ERROR" in line or "cuda_on_cpu:" in line]
+        lines += [line for line in text.splitlines() if re.search(r"#\d+ .*\.cu:", line)][:3]
+        source = self.printed[number].text.splitlines()
+        for place in re.findall(r"\.cu:(\d+)|in line (\d+)", "\n".join(lines)):
+            row = int(next(filter(None, place)))
+            lines += [f"  {row}: {source[row - 1].strip()}"] if 0 < row <= len(source) else []
+        return "\n".join(dict.fromkeys(lines)) or text[:2000]
+
+
+# ---------------------------------------------------------------------------------------------- arrays
+
+
+class Placed:
+    """A parameter in flat memory: in its storage order, with gaps between rows or columns where there is a leading dimension."""
+
+    def __init__(self, buffer, values, kernel):
+        layout = buffer.tensor.layout
+        assert isinstance(layout, MatrixLayout) and len(buffer.tensor.shape) == 2, f"{buffer.name} is stored as {layout}"
+        self.buffer, self.zeroed = buffer, buffer.name in kernel.zeroed
+        self.dtype = buffer.dtype.to_numpy()
+        rows, columns = self.shape = tuple(int(compiled(size)(values)) for size in buffer.tensor.shape)
+        inner, outer = (rows, columns) if layout.order == "col" else (columns, rows)
+        leading = inner if layout.leading is None else int(compiled(layout.leading)(values))
+        row, column = np.indices(self.shape)
+        self.places = row + column * leading if layout.order == "col" else row * leading + column
+        self.elements = (outer - 1) * leading + inner
+
+    @property
+    def bytes(self):
+        """Up to the end of the last element, and no further."""
+        return self.elements * np.dtype(self.dtype).itemsize
+
+    def filled(self, given):
+        """The bytes before the launch: poison, but for what is given."""
+        flat = np.resize(POISON, self.bytes).view(self.dtype)
+        if self.zeroed:
+            flat[self.places] = 0
+        if given is not None:
+            flat[self.places] = given
+        return flat
+
+    def taken(self, raw):
+        """The tensor after the launch; refused where the kernel wrote between its elements."""
+        gaps = np.ones(self.elements, bool)
+        gaps[self.places] = False
+        item = np.dtype(self.dtype).itemsize
+        wrong = (raw != np.resize(POISON, self.bytes)).reshape(-1, item).any(axis=1) & gaps
+        if wrong.any():
+            raise Refused(f"{self.buffer.name}: address {np.flatnonzero(wrong)[0]}, outside the tensor, was written")
+        return raw.view(self.dtype)[self.places]

@@ -1,0 +1,382 @@
+"""The alignment check and the simulator's trap: vectors that are misaligned or straddle an edge, buffers that lie wrongly.
+
+Clean kernels give no finding; passes with a fault planted in them are found by the check, by the simulator and by the printed text
+executed on the CPU, each on its own.
+"""
+
+import importlib
+import itertools
+import os
+
+import attrs
+import numpy as np
+import pytest
+import test_expr
+from generator import draw as drawn_strategy
+from guards import with_conditions
+from handmade import THREAD, access, execution, kernel_of, local
+from instructions import FORMS, first_target, spec_of, strategy_of
+from printed_text import COMPILER, HostProgram, Printed, Refused
+from problems import NAMES, integers, library
+from test_random import program_to_paste
+
+import fireiron.values.expr as expr
+from fireiron import *
+from fireiron.check import Scene, check_alignment, safety
+from fireiron.check.known_bits import WORD, Bits, KnownBits
+from fireiron.cuda import emit
+from fireiron.errors import SimulationError
+from fireiron.executable.thread_move import MOVE
+from fireiron.lower.guard import guard
+from fireiron.sim import simulate
+from fireiron.values.expr import INT_MAX, Var
+from fireiron.values.layout import Swizzle
+from fireiron.values.machine import Thread
+
+SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))
+SEED = 20270311
+
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
+
+
+def messages(kernel):
+    """What the check says about a kernel."""
+    return [finding.message for finding in check_alignment(Scene(kernel))]
+
+
+# ---------------------------------------------------------------------------------------------- known bits
+
+
+def test_known_bits_of_drawn_expressions():
+    """What is known of an expression holds at every point of its domain."""
+    told = 0
+    for number in range(400 * SCALE):
+        drawn = test_expr.draw(expr, f"{SEED}-{number}")
+        value, size = drawn.last.expr, len(drawn.last.values)
+        bits = KnownBits({}).of(value)
+        told += bits.zeros & 7 != 0
+        for index in {0, size - 1, *(size * part // 40 for part in range(40))}:
+            got = int(value.evaluate(drawn.point(index))) & WORD
+            assert got & bits.zeros == 0 and got & bits.ones == bits.ones, (value, drawn.point(index), bits)
+    assert told > 20 * SCALE, "hardly anything is known of these expressions"
+
+
+i, M = Var("i", 0, 127), Var("M", 0, INT_MAX, 4)
+
+
+@pytest.mark.parametrize(
+    ("value", "zeros"),
+    [
+        (i * 8, 3),
+        (i * 12 + 4, 2),
+        (i // 32 * 16 + i % 4 * 8, 3),
+        (M * i, 2),
+        (M * M * 2, 5),
+        (M // 2, 1),
+        ((i % 8 * 8) ^ (i // 8 * 8), 3),
+        ((i & 0x30) | 64, 4),
+        (i * 4 - 8, 2),
+        (M % 6, 1),
+        (expr.minimum(M, 64), 2),
+        (i, 0),
+        (i + 1, 0),
+        (i // 3 * 4, 2),
+    ],
+    ids=str,
+)
+def test_trailing_zeros(value, zeros):
+    assert KnownBits({}).of(value).trailing_zeros == zeros
+
+
+def test_a_name_has_the_bits_of_its_value():
+    assert KnownBits({"row": i * 16}).of(Var("row") + 4).trailing_zeros == 2
+    assert KnownBits({}).of(Var("row") + 4).trailing_zeros == 0
+
+
+def test_bits_of_numbers_are_all_known():
+    for one, other in itertools.product(range(9), repeat=2):
+        left, right = Bits.of(one), Bits.of(other)
+        assert (left + right, left * right, left ^ right) == (Bits.of(one + other), Bits.of(one * other), Bits.of(one ^ other))
+        assert (left & right, left | right) == (Bits.of(one & other), Bits.of(one | other))
+
+
+# ---------------------------------------------------------------------------------------------- clean kernels
+
+SYMBOLIC = (sym("M"), sym("N"), sym("K"))
+DIVISIBLE = (sym("M", multiple_of=128), sym("N", multiple_of=128), sym("K", multiple_of=8))
+SIZES = ((1024, 1024, 1024), (1000, 500, 300), (129, 127, 9), SYMBOLIC, DIVISIBLE, (1024, sym("N", multiple_of=4), 64))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_library_is_clean(name):
+    module = library(name)
+    for sizes, target in zip(SIZES, itertools.cycle(("sm_80", "sm_75", "sm_70", "sm_90"))):
+        try:
+            kernel = module.strategy(module.spec(*sizes)).program(target).lowered
+        except (DecompositionError, MatchError, ResourceError):
+            continue
+        assert messages(kernel) == [], (name, sizes, target)
+
+
+def test_matrix_instructions_are_clean():
+    for form in FORMS:
+        kernel = strategy_of(form)(spec_of(form, *((ORDERS[order] for order in form.orders) if form.orders else ())))
+        assert messages(kernel.program(first_target(form.capability)).lowered) == [], form.name
+
+
+ORDERS = {"row": RowMajor, "col": ColMajor}
+
+
+def test_drawn_strategies_are_clean():
+    for seed in range(SEED, SEED + 40 * SCALE):
+        drawn, _ = drawn_strategy(seed)
+        assert messages(drawn.program.lowered) == [], program_to_paste(drawn)
+
+
+# ---------------------------------------------------------------------------------------------- kernels made by hand
+
+
+def copied(base, *, width=4, into=(THREAD, 0), target=None, bounds=(None, None), rows=32, columns=64, **options):
+    """A copy of `width` neighbours in a row by each thread, from `base` in `src` to `into` in another buffer, taken at once."""
+    name = "dst" if target is None else target.name
+    statement = execution(
+        MOVE,
+        Move(1, width, dtype=float32)(GL, GL if target is None else target.memory)(Thread),
+        access("src", base, (1, width), bounds),
+        access(name, into, (1, width), bounds if target is None else None, True),
+        vector=width,
+        vectors=(width, width),
+    )
+    spec = Move(rows, columns, src=RowMajor(**options) if options else RowMajor, dst=RowMajor)(GL, GL)
+    kernel = kernel_of(spec, (statement,), *(() if target is None else (target,)))
+    shared = 0 if target is None or target.memory != SH else target.offset + target.bytes
+    return attrs.evolve(guard(kernel), shared_bytes=shared)
+
+
+def trapped(kernel):
+    """What the simulator says."""
+    shape = tuple(int(str(size)) for size in kernel.buffer("src").tensor.shape)
+    with pytest.raises(SimulationError) as raised:
+        simulate(kernel, {"src": np.zeros(shape, np.float32)})
+    return str(raised.value)
+
+
+def test_an_aligned_copy_is_clean():
+    kernel = copied((THREAD, 4))
+    assert messages(kernel) == []
+    simulate(kernel, {"src": np.zeros((32, 64), np.float32)})
+
+
+@pytest.mark.parametrize("base", [(THREAD, 2), (0, THREAD), (0, THREAD + 2), (THREAD // 4, THREAD % 4 * 4 + 1)], ids=str)
+def test_a_misaligned_vector(base):
+    kernel = copied(base)
+    (message,) = messages(kernel)
+    assert "not 4 neighbours from a multiple of 4" in message and message.startswith("src")
+    assert "4 elements at once" in trapped(kernel)
+
+
+@pytest.mark.parametrize("leading", [65, 66, sym("ld")], ids=str)
+def test_rows_that_lie_no_multiple_apart(leading):
+    (message,) = messages(copied((THREAD, 4), ld=leading))
+    assert "multiple of 4" in message
+
+
+def test_rows_a_multiple_apart_known_only_at_run_time():
+    assert messages(copied((THREAD, 4), ld=sym("ld", multiple_of=4))) == []
+
+
+def test_elements_that_are_no_neighbours():
+    kernel = copied((THREAD, 4))
+    swapped = attrs.evolve(kernel.buffers[0], tensor=attrs.evolve(kernel.buffers[0].tensor, layout=ColMajor))
+    kernel = attrs.evolve(kernel, buffers=(attrs.evolve(swapped, storage=swapped.tensor.storage()), *kernel.buffers[1:]))
+    assert "not 4 neighbours" in messages(kernel)[0]
+    assert "4 elements at once" in trapped(kernel)
+
+
+def test_a_vector_wider_than_any_load():
+    assert "no load or store has 32 bytes" in messages(copied((THREAD, 0), width=8))[0]
+
+
+def test_a_buffer_that_begins_at_a_multiple_of_8_bytes():
+    kernel = copied((THREAD, 4))
+    loose = attrs.evolve(kernel.buffers[0], tensor=attrs.evolve(kernel.buffers[0].tensor, align=8))
+    kernel = attrs.evolve(kernel, buffers=(loose, *kernel.buffers[1:]))
+    assert messages(kernel) == ["src: 16 bytes are taken at once, and it begins at a multiple of 8 bytes only"]
+    assert "4 elements at once" in trapped(kernel)
+
+
+def test_registers_that_are_aligned_to_one_element():
+    registers = local("r", (1, 4), RF, layout=RowMajor)
+    kernel = copied((THREAD, 4), into=(0, 0), target=registers)
+    assert messages(kernel) == []
+    loose = tuple(attrs.evolve(one, tensor=attrs.evolve(one.tensor, align=4)) if one.name == "r" else one for one in kernel.buffers)
+    assert "r: 16 bytes are taken at once" in messages(attrs.evolve(kernel, buffers=loose))[0]
+
+
+@pytest.mark.parametrize(("columns", "clean"), [(8, True), (6, False), (sym("N"), False), (sym("N", multiple_of=4), True)], ids=str)
+def test_a_vector_that_may_straddle_the_edge(columns, clean):
+    """Only the first element is tested: the others must lie inside with it."""
+    kernel = copied((THREAD % 4, THREAD // 4 * 4), into=(THREAD % 4, THREAD // 4 * 4), bounds=(None, columns), columns=columns, ld=64)
+    found = messages(kernel)
+    assert (found == []) == clean
+    assert clean or all("not proved to lie below" in message or "multiple of 4" in message for message in found)
+
+
+def test_a_straddling_vector_is_trapped():
+    kernel = copied((THREAD % 4, THREAD // 4 * 4), into=(THREAD % 4, THREAD // 4 * 4), bounds=(None, 6), rows=4, columns=6, ld=64)
+    assert "outside the tensor" in trapped(kernel)
+
+
+@pytest.mark.parametrize("swizzle", [Swizzle(2, 0, 3), Swizzle(2, 1, 3), Swizzle(1, 1, -1)], ids=str)
+def test_a_swizzle_that_takes_a_vector_apart(swizzle):
+    shared = local("s", (32, 16), SH, layout=RowMajor, swizzle=swizzle)
+    kernel = copied((THREAD, 4), target=shared)
+    assert "not 4 neighbours" in messages(kernel)[0]
+    assert "4 elements at once" in trapped(kernel)
+
+
+def test_a_swizzle_that_leaves_vectors_whole():
+    assert messages(copied((THREAD, 4), target=local("s", (32, 16), SH, layout=RowMajor, swizzle=Swizzle(2, 2, 2)))) == []
+
+
+# ---------------------------------------------------------------------------------------------- shared memory
+
+
+def with_offsets(kernel, **offsets):
+    """The kernel with its buffers elsewhere in shared memory."""
+    return attrs.evolve(
+        kernel, buffers=tuple(attrs.evolve(one, offset=offsets[one.name]) if one.name in offsets else one for one in kernel.buffers)
+    )
+
+
+LISTING_2 = library("listing_2")
+
+
+@pytest.fixture
+def shared():
+    """A kernel with two buffers in shared memory, one behind the other."""
+    kernel = LISTING_2.strategy(LISTING_2.spec(70, 70, 40)).program().lowered
+    assert messages(kernel) == []
+    return kernel
+
+
+def inputs_of(spec, sizes, seed=0):
+    """Small integers for A and B."""
+    generator = np.random.default_rng(seed)
+    return {"A": integers((sizes[0], sizes[2]), spec.A.dtype, generator), "B": integers((sizes[2], sizes[1]), spec.B.dtype, generator)}
+
+
+def test_a_buffer_beyond_the_shared_memory_of_the_block(shared):
+    short = attrs.evolve(shared, shared_bytes=shared.shared_bytes - 16)
+    assert "and the block has" in messages(short)[0]
+    with pytest.raises(SimulationError, match="of shared memory"):
+        simulate(short, inputs_of(shared.spec, (70, 70, 40)))
+
+
+def test_a_buffer_that_begins_between_multiples_of_16_bytes(shared):
+    moved = attrs.evolve(with_offsets(shared, b_sh=shared.buffer("b_sh").offset + 8), shared_bytes=shared.shared_bytes + 8)
+    assert any("no multiple of 16" in message for message in messages(moved))
+
+
+def test_buffers_that_share_bytes_while_both_are_in_use(shared):
+    faulty = with_offsets(shared, b_sh=0)
+    assert any("while both are in use" in message for message in messages(faulty))
+
+
+def test_buffers_that_share_bytes_unasked():
+    module = library("hmma_ampere")
+    kernel = module.strategy(module.spec(256, 256, 64)).program("sm_80").lowered
+    staged = kernel.buffer("store_c_sh")
+    assert staged.tensor.reuse and staged.offset == 0 and messages(kernel) == []
+    unasked = attrs.evolve(staged, tensor=attrs.evolve(staged.tensor, reuse=False))
+    kernel = attrs.evolve(kernel, buffers=tuple(unasked if one.name == staged.name else one for one in kernel.buffers))
+    assert messages(kernel) and all("nothing asks for that" in message for message in messages(kernel))
+
+
+def test_more_shared_memory_than_the_target_has(shared):
+    assert any("has at most" in message for message in messages(attrs.evolve(shared, shared_bytes=1 << 20)))
+
+
+# ---------------------------------------------------------------------------------------------- faults in the passes
+
+
+def blind(monkeypatch, *words):
+    """`vectorize` without the test whose objection has these words."""
+    module = importlib.import_module("fireiron.lower.vectorize")
+    right = module.obstacle
+
+    def obstacle(buffer, access, width):
+        problem = right(buffer, access, width)
+        return None if problem is not None and any(word in problem for word in words) else problem
+
+    monkeypatch.setattr(module, "obstacle", obstacle)
+
+
+def refused_everywhere(program, sizes, folder):
+    """The check, the simulator and the printed text each refuse a kernel, or compute something else; the reports."""
+    with pytest.raises(DecompositionError) as checked:
+        _ = program.ir
+    arrays = inputs_of(program.spec, sizes)
+    with pytest.raises(SimulationError) as simulated:
+        simulate(program.lowered, arrays)
+    host = HostProgram([Printed(emit(program.lowered), program.lowered)], folder)
+    try:
+        got = host.run(0, arrays)["C"]
+    except Refused as report:
+        return str(checked.value), str(simulated.value), str(report)
+    assert not np.array_equal(got, program.spec.reference(arrays["A"], arrays["B"]))
+    return str(checked.value), str(simulated.value), "wrong"
+
+
+@needs_compiler
+def test_vectorize_without_its_test_of_alignment(monkeypatch, tmp_path):
+    """A leading dimension of 1025 floats: three oracles refuse the float4, each in its own words."""
+    blind(monkeypatch, "is not always a multiple of")
+    module, sizes = library("gemm_nn"), (128, 128, 32)
+    program = module.strategy(module.spec(*sizes, A=ColMajor(ld=1025))).program("sm_80")
+    checked, simulated, printed = refused_everywhere(program, sizes, tmp_path)
+    assert "not 4 neighbours from a multiple of 4 on" in checked
+    assert "4 elements at once from addresses 1025, 1026, 1027, 1028" in simulated
+    assert "misaligned address" in printed and "float4" in printed
+
+
+@needs_compiler
+@pytest.mark.parametrize(("layout", "target"), [(ColMajor(ld=104), "sm_75"), (ColMajor(ld=104), "sm_80")], ids=str)
+def test_vectorize_without_its_test_of_the_edge(layout, target, monkeypatch, tmp_path):
+    blind(monkeypatch, "may straddle the edge")
+    module, sizes = library("gemm_nn"), (102, 128, 32)
+    program = module.strategy(module.spec(*sizes, A=layout, C=layout)).program(target)
+    checked, simulated, printed = refused_everywhere(program, sizes, tmp_path)
+    assert "outside" in simulated and "lie" in checked and printed
+
+
+@needs_compiler
+def test_a_store_without_its_guard(tmp_path):
+    module, sizes = LISTING_2, (37, 20, 9)
+    spec = module.spec(*sizes)
+    kernel = with_conditions(module.strategy(spec).program().lowered, "C", True, lambda condition: None)
+    assert any(finding.severity == "error" for finding in safety(kernel))
+    with pytest.raises(SimulationError, match="outside the tensor"):
+        simulate(kernel, inputs_of(spec, sizes))
+    with pytest.raises(Refused, match=r"AddressSanitizer|outside the tensor"):
+        HostProgram([Printed(emit(kernel), kernel)], tmp_path).run(0, inputs_of(spec, sizes))
+
+
+def test_allocate_that_forgets_who_lives(monkeypatch):
+    """Without the lives of buffers, one that may reuse storage takes that of buffers in use."""
+    module = importlib.import_module("fireiron.lower.allocate")
+    right = module.live_spans
+    monkeypatch.setattr(module, "live_spans", lambda kernel: {name: (place, place) for place, name in enumerate(right(kernel))})
+    strategy = (
+        MatMul.tile(32, 32).to(Block).split(8).load(A, SH).load(B, SH).reuse_buffer().tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    )
+    with pytest.raises((DecompositionError, SynchronizationError), match="shares bytes with a_sh while both are in use"):
+        for finding in check_alignment(Scene(strategy(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program().lowered)):
+            raise DecompositionError(finding.message)
+
+
+def test_findings_stop_a_program(monkeypatch):
+    blind(monkeypatch, "is not always a multiple of")
+    module = library("gemm_nn")
+    with pytest.raises(DecompositionError, match="neighbours"):
+        _ = module.strategy(module.spec(128, 128, 32, A=ColMajor(ld=1025))).cuda("sm_80")

@@ -1,0 +1,214 @@
+"""The structure of printed kernels: helper functions once, short lines, names for addresses, and none of a generator's residue."""
+
+import re
+import time
+
+import attrs
+import numpy as np
+import pytest
+from handmade import THREAD, access, execution, kernel_of, local
+from problems import NAMES, library
+
+from fireiron import *
+from fireiron import ir
+from fireiron.cuda import emit, literal
+from fireiron.cuda.lines import comment, lines_of
+from fireiron.executable.thread_move import MOVE
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.ir.text import Braces, Function, If, Noted
+from fireiron.lower.guard import guard
+from fireiron.values.document import Assignment, Call, Chain, Choice, Joined, laid_out
+from fireiron.values.expr import as_expr
+
+SYMBOLIC = (sym("M", multiple_of=4), sym("N"), sym("K"))
+
+
+def printed(name):
+    """The texts of a shipped strategy, for several sizes and targets that it serves."""
+    module = library(name)
+    for sizes, target in ((module.SIZES, "sm_80"), ((37, 45, 53), "sm_90"), (SYMBOLIC, "sm_80"), ((1000, 500, 300), "sm_70")):
+        try:
+            yield module.strategy(module.spec(*sizes)).program(target).cuda
+        except FireironError:
+            continue  # a target without the instructions, or an array too large for a thread
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_kernels_read_well(name):
+    texts = list(printed(name))
+    assert len(texts) >= 2
+    for text in texts:
+        lines = text.split("\n")
+        assert max(map(len, lines)) <= 120
+        assert not any(line.rstrip() != line or "\t" in line for line in lines)
+        body = text[text.index('extern "C"') :]
+        assert "asm" not in body and "smem + 0" not in body and "[0 +" not in body and not re.search(r"= 0;\n", body)
+        functions = re.findall(r"__forceinline__ \w+ (\w+)\(", text)
+        assert len(set(functions)) == len(functions) and all(f"{one}(" in body or f"{one}<" in body for one in functions)
+        assert not re.search(r"if \([^\n]*\)(?: \{)?\n\s*if \(", body) or "//" in body, "conditions of one statement stand in one if"
+        for block in re.findall(r"\(\w[^;\n]*\^[^;\n]*\)", body):
+            assert block.count("^") <= 2
+
+
+def test_named_values_are_used():
+    """What is declared is needed: pointers, swizzles and stages too."""
+    for name in NAMES:
+        text = next(printed(name))
+        body = text[text.index('extern "C"') :]
+        for declared in re.findall(r"const (?:\w+\*? )?(?:const )?(\w+) =", body):
+            assert len(re.findall(rf"\b{declared}\b", body)) > 1, (name, declared)
+
+
+def test_addresses_stand_in_front_of_loops():
+    """The main loop of a tensor-core kernel has small offsets only: no block, no thread, no step without its meaning."""
+    module = library("hmma_ampere")
+    text = module.strategy(module.spec(4096, 4096, 4096)).program("sm_80").cuda
+    start = text.index("  for (int k = 0;")
+    loop = text[start : text.index("\n  }\n", start)]
+    assert not re.search(r"\bblock_[mn]\b|_thread_|\bwarp", loop)
+    assert "a_sh_m2 * 64 * 4096" in loop and "(k + 3) * 32" in loop and "k_stage_3" in loop and "% 4 *" not in loop
+    assert "const __half* const a_source = A + block_m * 128 * 4096 + " in text
+    assert text.count("mma_m16n8k16_f32_f16(&c_rf") == 2 and text.count("mma.sync.aligned") == 1
+    assert text.index("c_target = ") > text.index("  // c_rf to C:"), "where it is needed, so that no register holds it before"
+
+
+@pytest.mark.parametrize("name", ["hmma_ampere", "split_k", "maxwell", "wmma_optimized"])
+def test_printing_takes_milliseconds(name):
+    module = library(name)
+    kernel = module.strategy(module.spec(*module.SIZES)).program("sm_80").ir
+    times = []
+    for _ in range(5):
+        start = time.process_time()
+        emit(kernel)
+        times.append(time.process_time() - start)
+    assert min(times) < 0.04, times
+
+
+def test_names_of_the_text_are_nobody_else_s():
+    """Symbols that are called as pointers and helper functions would be keep their names, and the text still compiles."""
+    names = ("a_source", "cp_async_16", "k_stage")
+    spec = MatMul(*(sym(name, multiple_of=64) for name in names), dtype=float16, A=RowMajor, B=RowMajor)(GL, GL, GL)(Kernel)
+    copy = Move.coalesced(8).done()
+    chain = MatMul.tile(32, 32).to(Block).split(32).pipeline(2).load(A, SH, copy).load(B, SH, copy).tile(4, 4).to(Thread)
+    text = chain.tile(1, 1).split(1).done()(spec).cuda("sm_80")
+    assert all(f"const int {name}" in text for name in names) and " cp_async_162(" in text and re.search(r"a_source2 =\s+A ", text)
+    if toolchains():
+        compile_cuda(text, "sm_80")
+
+
+@pytest.mark.parametrize("name", ["main", "threadIdx", "__global__", "__x", "float4", "for", "a b", ""])
+def test_kernels_are_not_called_what_means_something_else(name):
+    with pytest.raises(ArgumentError, match="name of a kernel"):
+        MatMul.tile(8, 8).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()(MatMul(8, 8, 8)(GL, GL, GL)(Kernel)).program(name=name)
+
+
+def copied(*before):
+    """A kernel that copies 32 elements, a thread each, behind other statements."""
+    move = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, 0)), access("dst", (THREAD, 0), write=True))
+    return guard(kernel_of(Move(32, 1)(GL, GL), (*before, move)))
+
+
+@pytest.mark.parametrize("note", ["x \\", "x \\ ", "one\ntwo \\", "\\", "long " * 60 + "\\", "w" * 400])
+def test_comments_end_where_they_end(note):
+    """A backslash at the end of a comment would take the next line with it."""
+    text = emit(copied(ir.Comment(note)))
+    lines = text.split("\n")
+    assert not any(line.endswith("\\") for line in lines) and max(map(len, lines)) <= 122
+    assert "  dst[thread] = src[thread];" in lines
+    if toolchains():
+        compile_cuda(text, "sm_80")
+
+
+def test_names_that_only_register_numbers_would_need_are_not_printed():
+    """Two names for one value, in the coordinates of an array in registers: the number of the register does not have them."""
+    one, other = (Var(name, 0, 31) for name in ("one", "other"))
+    registers = attrs.evolve(local("r", (32, 1), RF), storage=local("r", (1, 1), RF).storage, elements=as_expr(1))
+    flat = attrs.evolve(registers.storage, dims=((), ()))
+    registers = attrs.evolve(registers, storage=flat)
+    load = execution(MOVE, Move(1, 1)(GL, RF)(Thread), access("src", (THREAD, 0)), access("r", (one, 0), write=True))
+    store = execution(MOVE, Move(1, 1)(RF, GL)(Thread), access("r", (other, 0)), access("dst", (THREAD, 0), write=True))
+    text = emit(guard(kernel_of(Move(32, 1)(GL, GL), (ir.Let(one, THREAD), ir.Let(other, THREAD), load, store), registers)))
+    assert "r[0] = src[thread];" in text and " one " not in text and " other " not in text
+    if toolchains():
+        compile_cuda(text, "sm_80")
+
+
+def test_a_loop_of_one_turn_leaves_nothing():
+    turn = Var("turn", 0, 0)
+    move = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, turn * 5)), access("dst", (THREAD, turn * 5), write=True))
+    text = emit(guard(kernel_of(Move(32, 1)(GL, GL), (ir.For(turn, as_expr(1), (move,)),))))
+    assert "  dst[thread] = src[thread];" in text.split("\n") and "turn" not in text
+
+
+def test_no_number_is_made_of_its_bits():
+    assert literal(float("inf"), float32) == "__int_as_float(0x7f800000)"
+    assert literal(float("-inf"), float64) == "static_cast<double>(__int_as_float(0xff800000))"
+    assert literal(float("nan"), float16) == "__float2half_rn(__int_as_float(0x7fc00000))"
+    assert (
+        literal(3, float32) == "3.0f"
+        and literal(0, float64) == "0.0"
+        and literal(-2, int32) == "-2"
+        and literal(1, float16)[-5:] == "1.0f)"
+    )
+    if toolchains():
+        values = "".join(f"  out[{n}] = {literal(one, float32)};\n" for n, one in enumerate((float("inf"), float("nan"), -0.0, 1e30)))
+        compile_cuda(f'extern "C" __global__ void k(float* out)\n{{\n{values}}}\n', "sm_80")
+
+
+def test_a_micro_kernel_on_partial_sums_compiles():
+    """A view of the part of a buffer has fewer dimensions than the buffer; its accessors named one more."""
+    dot = "for (int p = 0; p < a_size_k; ++p) c_at(0, 0) = (accumulate || p ? c_at(0, 0) : c_type(0)) + a_at(0, p) * b_at(p, 0);"
+    chain = MatMul.tile(8, 8).to(Block).split_k(2, Warp, 4).split(4).tile(2, 1).to(Lane).tile(1, 1).done(MicroKernel("dot", dot))
+    text = chain(MatMul(16, 16, 16)(GL, GL, GL)(Kernel)).program("sm_80").cuda
+    assert "int index_0, int index_1) -> float& {" in text and "index_2" not in text
+    if toolchains():
+        compile_cuda(text, "sm_80")
+
+
+# ---------------------------------------------------------------------------------------------- layout
+
+
+def test_blocks_and_conditions():
+    items = [If(("a < b", "c"), ("x = 1;",)), Braces("for (;;)", ("f();", "g();"), "#pragma unroll"), Noted("h();", "why \\")]
+    assert lines_of(items, 1) == [
+        "  if (a < b && c)", "    x = 1;", "#pragma unroll", "  for (;;) {", "    f();", "    g();", "  }", "  h();  // why \\ .",
+    ]  # fmt: skip
+
+
+def draw(generator, depth):
+    """A random text."""
+    kind = generator.integers(0, 6)
+    if not depth or kind == 0:
+        return "abcdefghij"[: generator.integers(1, 10)]
+    inner = tuple(draw(generator, depth - 1) for _ in range(generator.integers(1, 5)))
+    if kind == 1:
+        return Joined((inner[0], "[", inner[-1], "]"))
+    if kind == 2:
+        return Chain((inner[0], *(Joined(("+ ", one)) for one in inner[1:])))
+    if kind == 3:
+        return Choice(inner[0], inner[-1], draw(generator, depth - 1))
+    return Call("call", inner) if kind == 4 else Assignment(inner[0], inner[-1])
+
+
+def test_breaking_a_text_changes_its_spaces_only():
+    generator = np.random.default_rng(8)
+    for _ in range(1000):
+        text = draw(generator, 3)
+        for width in (200, 60, 30):
+            lines = laid_out(text, width)
+            assert "".join("".join(lines).split()) == "".join(str(text).split())
+            assert len(lines) == 1 or len(str(text)) > width
+            if width == 200 and len(str(text)) <= 200:
+                assert lines == [str(text)]
+
+
+def test_comments_keep_their_words():
+    words = " ".join(str(number) * (number % 9 + 1) for number in range(200))
+    lines = comment(words, 2)
+    assert all(line.startswith("    //") and len(line) <= 120 for line in lines)
+    assert " ".join(line.strip().removeprefix("//").strip() for line in lines) == words
+
+
+def test_helper_functions():
+    function = Function("twice", ("int x",), ("return 2 * x;",), "doubled", result="int")
+    assert function.text("other") == ("// doubled", "__device__ __forceinline__ int other(int x)", "{", "  return 2 * x;", "}")

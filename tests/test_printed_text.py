@@ -1,0 +1,246 @@
+"""The printed text itself, executed on the CPU: equal to NumPy, exactly, whatever the order of the threads.
+
+The simulator reads the IR; this oracle reads what the printer made of it, with emulations of PTX and WMMA that share nothing
+with `fireiron.executable`. Faults planted in the text show that it finds them. FIREIRON_FUZZ multiplies draws and orders.
+"""
+
+import os
+
+import numpy as np
+import pytest
+from generator import draw as drawn_strategy
+from instructions import FORMS, first_target, layouts_of, loaded_by, probes_of, spec_of, stored_by, strategy_of, through, through_choices
+from printed_text import COMPILER, HostProgram, Printed, Refused, emulated, for_the_host
+from problems import NAMES, integers, library
+from test_random import problem, program_to_paste
+
+from fireiron import *
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
+
+SEED = 20270108
+SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))
+RAGGED = ((130, 70, 33), (100, 50, 30))
+SYMBOLIC = ((131, 72, 19), (1, 3, 5))
+TARGETS = {"hmma_volta": ("sm_70", "sm_75"), "hmma_turing": ("sm_75", "sm_90")}
+
+
+def inputs(spec, sizes, generator):
+    """Small integers for A and B."""
+    M, N, K = sizes
+    return {"A": integers((M, K), spec.A.dtype, generator), "B": integers((K, N), spec.B.dtype, generator)}
+
+
+def agrees(host, number, spec, sizes, symbols=None, seed=0):
+    """Whether a launch gives what NumPy gives."""
+    arrays = inputs(spec, sizes, np.random.default_rng(seed))
+    got = host.run(number, arrays, symbols, seed)["C"]
+    return np.array_equal(got, spec.reference(arrays["A"], arrays["B"]))
+
+
+# ---------------------------------------------------------------------------------------------- the library
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_library(name, tmp_path):
+    """Every shipped strategy on two targets, at sizes that are no multiples of its tiles, known and not known to the compiler."""
+    module = library(name)
+    old, new = TARGETS.get(name, ("sm_75", "sm_80"))
+    jobs = [(module.spec(*sizes), sizes, {}, target) for sizes, target in zip(RAGGED, (old, new))]
+    if name != "listing_1":  # its buffers in shared memory are as large as K
+        spec = module.spec(sym("M"), sym("N"), sym("K"))
+        jobs += [(spec, sizes, dict(zip("MNK", sizes)), new) for sizes in SYMBOLIC]
+    host = HostProgram([Printed.of(module.strategy(spec).program(target)) for spec, _, _, target in jobs], tmp_path)
+    for number, (spec, sizes, symbols, target) in enumerate(jobs):
+        for seed in range(SCALE):
+            assert agrees(host, number, spec, sizes, symbols, seed), (name, sizes, target, seed)
+
+
+@pytest.mark.parametrize("dtype", [float64, float16, bfloat16, int32, int8], ids=str)
+def test_element_types(dtype, tmp_path):
+    sizes = (70, 35, 17)
+    specs = [library(name).spec(*sizes, dtype=dtype) for name in ("listing_1", "gemm_tt")]
+    host = HostProgram(
+        [Printed.of(library(name).strategy(spec).program("sm_90")) for name, spec in zip(("listing_1", "gemm_tt"), specs)], tmp_path
+    )
+    assert all(agrees(host, number, spec, sizes) for number, spec in enumerate(specs))
+
+
+# ---------------------------------------------------------------------------------------------- drawn strategies
+
+DRAWS = 36 * SCALE
+CHUNKS = 6
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_drawn_strategies(chunk, tmp_path):
+    seeds = range(SEED + chunk, SEED + DRAWS, CHUNKS)
+    print(f"seeds {list(seeds)}")
+    for start in range(0, len(seeds), 12):
+        some = seeds[start : start + 12]
+        drawn = [drawn_strategy(seed)[0] for seed in some]
+        host = HostProgram([Printed.of(one.program) for one in drawn], tmp_path)
+        for number, (seed, one) in enumerate(zip(some, drawn)):
+            arrays, expected = problem(one, seed)
+            try:
+                got = host.run(number, arrays, one.symbols, seed)["C"]
+            except Refused as report:
+                raise AssertionError(f"{report}{program_to_paste(one)}") from None
+            assert np.array_equal(got, expected), program_to_paste(one)
+
+
+# ---------------------------------------------------------------------------------------------- instructions
+
+
+def groups(values, count):
+    """The values in `count` parts of about the same size."""
+    values = list(values)
+    return [values[number::count] for number in range(count)]
+
+
+@pytest.mark.parametrize("forms", groups(FORMS, 4), ids=lambda forms: forms[0].name)
+def test_each_element_in_its_place(forms, tmp_path):
+    """Each form of mma.sync by probes that tell all elements apart: its lane maps are those of the PTX ISA."""
+    specs = [spec_of(form, *layouts_of(form)[0], sizes=(16, 16, max(form.shape[2], 4))) for form in forms]
+    strategies = [strategy_of(form, tiles=(16, 16), chunk=max(form.shape[2], 4)) for form in forms]
+    programs = [strategy(spec).program(first_target(form.capability)) for form, spec, strategy in zip(forms, specs, strategies)]
+    host = HostProgram(map(Printed.of, programs), tmp_path)
+    for number, (form, spec) in enumerate(zip(forms, specs)):
+        for a, b in probes_of(form):
+            np.testing.assert_array_equal(host.run(number, {"A": a, "B": b})["C"], spec.reference(a, b), form.name)
+
+
+def test_copies_of_a_warp(tmp_path):
+    """ldmatrix, movmatrix and stmatrix; each of their forms in the long tier."""
+    copies = [through(*choice).program("sm_90") for choice in through_choices()]
+    products = [loaded_by(one).program("sm_90") for one in LDMATRIX] + [stored_by(one).program("sm_90") for one in STMATRIX if one.pairs]
+    copies, products = copies[:: 1 if SCALE > 1 else 4], products[:: 1 if SCALE > 1 else 3]
+    host = HostProgram(map(Printed.of, copies + products), tmp_path)
+    values = np.random.default_rng(5).permutation(1024).reshape(32, 32).astype(np.float16)
+    for number in range(len(copies)):
+        np.testing.assert_array_equal(host.run(number, {"src": values})["dst"], values)
+    for number, program in enumerate(products, len(copies)):
+        assert agrees(host, number, program.spec, (32, 32, 64)), program.strategy
+
+
+# ---------------------------------------------------------------------------------------------- regressions
+
+
+def test_parts_without_any_k(tmp_path):
+    """Parts of a split-k that get no step of k at all still write their zeros."""
+    strategy = MatMul.tile(8, 8).to(Block).split_k(4, Warp, 4).split(1).tile(4, 4).to(Lane).tile(1, 1).done()
+    spec = MatMul(8, 8, 8)(GL, GL, GL)(Kernel)
+    host = HostProgram([Printed.of(strategy(spec).program("sm_80"))], tmp_path)
+    assert agrees(host, 0, spec, (8, 8, 8))
+
+
+# ---------------------------------------------------------------------------------------------- the oracle finds faults
+
+ORDERS = 8
+
+
+def outcomes(printed, sizes, folder, orders=ORDERS):
+    """What becomes of a launch in several orders of threads: "right", "wrong", or the report."""
+    spec = printed.kernel.spec
+    host = HostProgram([printed], folder)
+    found = []
+    for seed in range(orders):
+        try:
+            found.append("right" if agrees(host, 0, spec, sizes, seed=seed) else "wrong")
+        except Refused as report:
+            found.append(str(report))
+    return found
+
+
+def printed(name, sizes, target="sm_80", **options):
+    """A strategy of the library as printed."""
+    module = library(name)
+    return Printed.of(module.strategy(module.spec(*sizes, **options)).program(target))
+
+
+def test_a_dropped_guard_is_found(tmp_path):
+    sizes = (37, 20, 9)
+    text = printed("naive", sizes)
+    assert set(outcomes(text, sizes, tmp_path)) == {"right"}
+    for report in outcomes(text.changed(r"if \(.*\)( \{)?\n", r"if (true)\1\n", 0), sizes, tmp_path):
+        assert "AddressSanitizer" in report or "outside the tensor" in report, report
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_a_dropped_barrier_is_found(number, tmp_path):
+    sizes = (70, 70, 40)
+    text = printed("listing_2", sizes)
+    assert text.text.count("__syncthreads();") == 2
+    parts = text.text.split("__syncthreads();")
+    parts[number : number + 2] = ["".join(parts[number : number + 2])]
+    found = outcomes(Printed("__syncthreads();".join(parts), text.kernel), sizes, tmp_path)
+    assert found.count("wrong") > ORDERS // 2, found
+
+
+def test_a_misaligned_vector_is_found(tmp_path):
+    sizes = (128, 128, 32)
+    faulty = printed("gemm_nn", sizes).changed(r"reinterpret_cast<float4\*>\(&(\w+)\[", r"reinterpret_cast<float4*>(&\1[1 + ")
+    reports = outcomes(faulty, sizes, tmp_path)
+    assert all("misaligned address" in report and "float4" in report for report in reports), reports
+
+
+def test_a_wait_for_too_few_groups_is_found(tmp_path):
+    sizes = (64, 64, 512)
+    faulty = printed("small", sizes).changed(r"cp_async_wait<(\d+)>\(\)", r"cp_async_wait<1\1>()", 0)
+    found = outcomes(faulty, sizes, tmp_path)
+    assert found.count("wrong") > ORDERS // 2, found
+
+
+def test_a_swapped_address_of_ldmatrix_is_found(tmp_path):
+    sizes = (64, 64, 64)
+    found = outcomes(printed("small", sizes).changed(r"lane % 16 \*", "(lane % 16 ^ 8) *"), sizes, tmp_path)
+    assert found == ["wrong"] * ORDERS, found
+
+
+def test_an_address_beyond_shared_memory_is_found(tmp_path):
+    sizes = (64, 64, 16)
+    faulty = printed("listing_2", sizes).changed(r"a_sh_source\[", "a_sh_source[1024 + ")
+    reports = outcomes(faulty, sizes, tmp_path)
+    said = ("AddressSanitizer", "out of bounds", "insufficient space")
+    assert all(any(one in report for one in said) for report in reports), reports
+
+
+def test_an_address_beyond_dynamic_shared_memory_is_found(tmp_path):
+    sizes = (128, 256, 64)
+    faulty = printed("hmma_ampere", sizes).changed(r"\(smem\)", "(smem + 8192)", 0)
+    assert all("AddressSanitizer" in report for report in outcomes(faulty, sizes, tmp_path))
+
+
+def test_lanes_that_do_not_meet_are_found(tmp_path):
+    sizes = (64, 64, 64)
+    faulty = printed("small", sizes).changed(r'(?m)^ +(?=asm volatile\("mma)', "if (threadIdx.x % 32 < 16) ")
+    reports = outcomes(faulty, sizes, tmp_path)
+    assert all(" part: " in report or "deadlock" in report for report in reports), reports
+
+
+def test_fresh_memory_is_poison(tmp_path):
+    sizes = (70, 70, 9)
+    faulty = printed("gemm_nn", sizes).changed(r"\w+\[[^\]]*\] = 0\.0f;", ";", 0)
+    assert outcomes(faulty, sizes, tmp_path) == ["wrong"] * ORDERS
+
+
+def test_text_that_no_compiler_takes_is_refused(tmp_path):
+    with pytest.raises(Refused, match="refuses the text"):
+        HostProgram([printed("naive", (8, 8, 8)).changed(r"\{", "{ undeclared;")], tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------- inline PTX as calls
+
+
+def test_asm_becomes_a_call_that_stands_on_its_line():
+    text = 'before;\nasm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"\n    :\n    : "r"(to[a ? 1 : 0]), "l"(&A[f(1, 2)]), "r"(inside ? 16 : 0)\n    : "memory");\nafter;'
+    changed = for_the_host(text)
+    assert "ptx::cp_async(true, ptx::in(to[a ? 1 : 0]), ptx::in(&A[f(1, 2)]), ptx::in(16), ptx::in(inside ? 16 : 0));" in changed.replace(
+        "\n", ""
+    )
+    assert changed.count("\n") == text.count("\n") and changed.endswith("after;")
+
+
+def test_asm_of_an_unknown_instruction_is_refused():
+    with pytest.raises(Refused, match=r"no emulation .* wgmma.fence.sync.aligned"):
+        emulated('"wgmma.fence.sync.aligned;" ::: "memory"')

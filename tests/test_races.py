@@ -1,0 +1,584 @@
+"""The race check on programs made by hand: each rule alone, and drawn programs against happens-before thread by thread."""
+
+import itertools
+import random
+
+import attrs
+import numpy as np
+import pytest
+
+from fireiron import *
+from fireiron import ir
+from fireiron.check import Scene, check_races, safety
+from fireiron.check.races import atoms
+from fireiron.check.races.places import Places
+from fireiron.check.races.traces import Tracer
+from fireiron.errors import VerificationError
+from fireiron.ir import (
+    BLOCK_SCOPE,
+    WARP_SCOPE,
+    WARPGROUP_SCOPE,
+    Access,
+    Barrier,
+    Buffer,
+    Commit,
+    Completion,
+    Exec,
+    For,
+    Let,
+    Scope,
+    Wait,
+)
+from fireiron.ir import (
+    Kernel as Program,
+)
+from fireiron.values.expr import TRUE, ZERO, all_of, as_expr, less
+from fireiron.values.machine import ARCHITECTURES
+from fireiron.values.tensor import Mode, Storage, StorageMode, Tensor
+
+SPEC = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
+"""What the kernels claim to compute; the race check does not read it."""
+
+BLOCK_BARRIER, WARP_BARRIER = Barrier(BLOCK_SCOPE), Barrier(WARP_SCOPE)
+
+
+@attrs.frozen
+class Step:
+    """An instruction of which nothing matters but its name."""
+
+    name: str = "step"
+
+    def cuda(self, printer, statement):
+        raise AssertionError("nothing here is printed")
+
+
+def buffer(name, elements, offset=0, memory=SH, dtype=float32):
+    tensor = Tensor(name, (as_expr(elements),), dtype, memory, ColMajor)
+    return Buffer(tensor, Storage(((StorageMode(1, None, 1),),), elements), elements, offset=offset, written=memory == GL)
+
+
+def touch(place, *, write, name="s", width=1, level=Thread, spread=False, bound=None, copy=ZERO, **options):
+    """A statement with one access: `width` elements from `place` on."""
+    modes = ((Mode(width, 1),),)
+    access = Access(name, (as_expr(place),), modes, (bound,), write, copy=as_expr(copy), dealt=((),), spread=spread, origin="hand.py:1")
+    options.setdefault("instruction", Step())
+    return Exec(spec=Move(1, 1)(RF, SH)(level), accesses=(access,), **options)
+
+
+def writes(place, **options):
+    return touch(place, write=True, **options)
+
+
+def reads(place, **options):
+    return touch(place, write=False, **options)
+
+
+def copies(place, **options):
+    """A copy under way until a wait."""
+    return touch(place, write=True, completion=Completion.GROUP, **options)
+
+
+SM_80 = next(one for one in ARCHITECTURES if one.name == "sm_80")
+
+
+SHARED = (buffer("s", 4096),)
+COMMIT = (Commit(),)
+
+
+def kernel(*body, threads=128, buffers=SHARED, grid=1, symbols=(), **options):
+    return Program("k", SM_80, as_expr(grid), threads, tuple(buffers), tuple(symbols), tuple(body), SPEC, **options)
+
+
+T = Var("thread", 0, 127)
+T256 = Var("thread", 0, 255)
+
+
+def races(*body, **options):
+    """The findings about a program, all of which are errors."""
+    found = check_races(Scene(kernel(*body, **options)))
+    assert all(one.severity == "error" and one.kind == "race" for one in found)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- barriers
+
+
+def test_a_barrier_orders_the_threads_of_its_scope():
+    neighbour, far = T // 2 * 2 + (T + 1) % 2, 127 - T
+    for place, inside in ((neighbour, True), (far, False)):
+        assert races(writes(T), reads(place))
+        assert not races(writes(T), BLOCK_BARRIER, reads(place))
+        assert bool(races(writes(T), WARP_BARRIER, reads(place))) != inside
+        assert races(BLOCK_BARRIER, writes(T), reads(place), BLOCK_BARRIER)
+
+
+def test_a_warpgroup_is_a_scope_too():
+    group = Barrier(WARPGROUP_SCOPE)
+    inside, outside = T256 // 128 * 128 + (127 - T256 % 128), 255 - T256
+    assert not races(writes(T256), group, reads(inside), threads=256)
+    assert races(writes(T256), group, reads(outside), threads=256)
+    assert races(writes(T256), WARP_BARRIER, reads(inside), threads=256)
+    assert not races(writes(T256), Barrier(Scope("half", 64)), reads(T256 // 64 * 64 + (63 - T256 % 64)), threads=256)
+
+
+def test_knowledge_goes_on_through_barriers():
+    """Warp barriers, then one of a warpgroup: what one thread learnt the next one passes on."""
+    first = reads(T // 32 * 32)
+    assert not races(writes(T), WARP_BARRIER, first, Barrier(WARPGROUP_SCOPE), writes(127 - T))
+    (finding,) = races(writes(T), WARP_BARRIER, first, WARP_BARRIER, writes(127 - T))[:1]
+    assert len({thread // 32 for thread in finding.details["threads"]}) == 2
+
+
+def test_a_barrier_for_a_part_of_a_warp_is_refused():
+    with pytest.raises(VerificationError, match="a part of a warp"):
+        races(writes(T), Barrier(Scope("quarter", 8)), reads(T))
+
+
+def test_one_thread_is_in_order_with_itself():
+    assert not races(writes(T), reads(T), writes(T))
+    assert not races(writes(T, active=less(T, as_expr(7))), reads(T + 0, active=less(T, as_expr(7))))
+    assert races(writes(T), reads(T + 1))
+
+
+def test_two_reads_need_no_order_and_a_write_behind_a_read_does():
+    assert not races(reads(ZERO), reads(ZERO))
+    assert races(reads(ZERO), writes(T))
+    assert not races(reads(ZERO), BLOCK_BARRIER, writes(T))
+
+
+def test_partial_overlap_of_pieces():
+    """Grains of 16 bytes, and smaller where an access needs it."""
+    assert not races(writes(T * 4, width=4), BLOCK_BARRIER, reads(508 - T * 4, width=4))
+    assert not races(writes(T * 4, width=4), reads(T * 4 + 2, width=2))
+    (finding,) = races(writes(T * 4, width=4), reads(T * 4 + 3, width=2))
+    assert finding.details["address"] % 4 == 0 and finding.details["threads"][0] != finding.details["threads"][1]
+
+
+def test_what_lies_outside_is_not_touched():
+    """Beyond a bound, or where the piece of an element says so; elsewhere it is."""
+    use = reads(128 + T * 2, width=2, bound=as_expr(131))
+    assert not races(writes(T + 131), use) and races(writes(T + 128), use)
+    pieces = (ir.Piece(0), ir.Piece(1, 1, less(T, as_expr(5))))
+    use = attrs.evolve(reads(T * 2, width=2), pieces=(pieces,))
+    odd, only = less(as_expr(10), T), less(T, as_expr(12))
+    assert not races(writes(T, active=all_of((odd, only))), use) and races(writes(T - 2, active=all_of((odd, only))), use)
+    first = writes(T + 298, active=less(T, as_expr(1)))
+    for count, bound, racy in ((40, 300, False), (46, 300, True), (46, 298, False)):
+        assert bool(races(first, loop(count, reads(T * 2 + i, width=2, bound=as_expr(bound))))) == racy
+
+
+def test_buffers_may_overlap():
+    halves = buffer("h", 256, dtype=float16)
+    later = attrs.evolve(halves, offset=256)
+    assert not races(writes(T), reads(T * 2, width=2, name="h"), buffers=(buffer("s", 4096), halves))
+    assert races(writes(T), reads(T * 2, width=2, name="h"), buffers=(buffer("s", 4096), later))
+    assert not races(writes(T, active=less(T, as_expr(64))), reads(T, name="h"), buffers=(buffer("s", 64), later))
+
+
+# ---------------------------------------------------------------------------------------------- one statement
+
+
+def test_two_lanes_of_one_instruction():
+    (finding,) = races(writes(T // 2))
+    assert finding.details["threads"] == [0, 1] and "in the same statement" in finding.message
+    assert not races(writes(T // 2, active=less(T % 2, as_expr(1))))
+    assert not races(reads(T // 2))
+
+
+def test_atomic_additions_need_no_order_among_each_other():
+    adds = attrs.evolve(writes(ZERO), spec=AtomicAdd(1, 1)(RF, SH)(Thread))
+    assert not races(adds, adds)
+    assert races(adds, reads(ZERO)) and races(writes(T, active=less(T, as_expr(1))), adds)
+    assert not races(adds, BLOCK_BARRIER, reads(ZERO))
+
+
+def test_spread_accesses_belong_to_the_whole_warp():
+    tile = T // 32 * 32 + T % 16
+    assert not races(writes(tile, spread=True))
+    assert races(writes(T % 32, spread=True))
+    assert races(writes(T), reads(T, spread=True))
+    assert not races(writes(T), WARP_BARRIER, reads(T, spread=True))
+
+
+def test_threads_that_act_together():
+    """A warp's statement orders its own accesses; its next execution does not know them without a warp barrier."""
+    of_warp = T // 32 * 32
+    accesses = tuple(touch(of_warp, write=write, width=32).accesses[0] for write in (False, True))
+    both = attrs.evolve(writes(of_warp, level=Warp), accesses=accesses)
+    assert not races(both)
+    assert races(both, both) and not races(both, WARP_BARRIER, both)
+    twice = Var("twice", 0, 1)
+    assert races(For(twice, as_expr(2), (both,))) and not races(For(twice, as_expr(2), (both, WARP_BARRIER)))
+    finding, *_ = races(attrs.evolve(both, accesses=tuple(attrs.evolve(one, base=(ZERO,)) for one in accesses)))
+    assert "warp 0" in finding.message and "thread" not in finding.message.split("(")[0]
+
+
+# ---------------------------------------------------------------------------------------------- loops
+
+K = Var("K", 0, 1 << 20, 1, True)
+i = Var("i", 0, 1 << 20)
+
+
+def loop(extent, *body, var=i):
+    return For(var, as_expr(extent), body)
+
+
+@pytest.mark.parametrize("extent", [2, 3, 70, 1000, 100_000, K])
+def test_the_way_back_of_a_loop(extent):
+    load, use = writes(T), reads(127 - T)
+    symbols = (K,) if extent is K else ()
+    assert not races(loop(extent, load, BLOCK_BARRIER, use, BLOCK_BARRIER), symbols=symbols)
+    for body in ((load, use, BLOCK_BARRIER), (load, BLOCK_BARRIER, use), (BLOCK_BARRIER, load, use)):
+        (finding,) = races(loop(extent, *body), symbols=symbols)
+        assert "i=" in finding.message
+
+
+def test_a_loop_that_may_not_run_orders_nothing():
+    for extent, racy in ((K, True), (K + 1, False), (as_expr(0), True), (as_expr(5), False)):
+        assert bool(races(writes(T), loop(extent, BLOCK_BARRIER), reads(127 - T), symbols=(K,))) == racy
+
+
+def test_extents_and_conditions_of_a_block_are_not_those_of_block_0():
+    block = Var("block", 0, 7)
+    for extent, racy in ((block, True), (block + 1, False), (7 - block, True), (8 - block, False)):
+        assert bool(races(writes(T), loop(extent, BLOCK_BARRIER), reads(127 - T), grid=8)) == racy
+    for number in (0, 3, 7):
+        only = less(as_expr(number - 1), block) if number else TRUE
+        assert races(writes(T, active=only), reads(127 - T, active=only), grid=8), number
+    (finding,) = races(writes(T, active=less(block * block, block)), reads(127 - T), grid=8)
+    assert "undecided" in finding.message, "no block does it, and the check does not know"
+
+
+def test_stages_are_followed_for_a_period():
+    """Three copies in turns need one barrier an iteration; two do not suffice for a load two ahead."""
+    for extent in (7, 500, K):
+        for stages, racy in ((3, False), (2, True)):
+            load = writes(T + (i + 2) % stages * 128)
+            use = reads(127 - T + i % stages * 128)
+            found = races(loop(extent, BLOCK_BARRIER, load, use), symbols=(K,))
+            assert bool(found) == racy, (extent, stages)
+
+
+def test_the_end_of_a_long_loop_is_followed():
+    """A touch that only the last iterations make, of what lies behind the loop."""
+    for count in (5, 50, 5000):
+        last = less(as_expr(count - 2), i)
+        body = loop(count, BLOCK_BARRIER, writes(T, active=last))
+        assert races(body, reads(127 - T)) and not races(body, BLOCK_BARRIER, reads(127 - T)), count
+
+
+def test_conditions_that_begin_to_hold_late():
+    """In a loop of any length they may hold; in one of a known length the iteration decides."""
+    for condition in (less(as_expr(900), i), less(as_expr(900), i + T)):
+        body = (writes(T, active=condition), reads(127 - T, active=condition), BLOCK_BARRIER)
+        assert races(loop(K, *body), symbols=(K,)) and races(loop(1000, *body)) and not races(loop(700, *body))
+    early = less(i, as_expr(2))
+    assert races(loop(1000, writes(T, active=early), reads(127 - T), BLOCK_BARRIER))
+    assert not races(loop(1000, writes(T, active=early), BLOCK_BARRIER, reads(127 - T), BLOCK_BARRIER))
+    j = Var("j", 0, 1 << 20)
+    inner = loop(K, writes(T, active=less(as_expr(50), i + j)), var=j)
+    assert races(loop(100, inner, reads(127 - T), BLOCK_BARRIER), symbols=(K,))
+
+
+def test_one_statement_may_stand_in_several_places():
+    again = writes(T)
+    assert races(again, loop(3, again), reads(127 - T)) and not races(again, loop(3, again), BLOCK_BARRIER, reads(127 - T))
+
+
+def test_addresses_that_move_on():
+    step = buffer("g", 1 << 20, memory=GL)
+    for width, racy in ((128, False), (64, True)):
+        for extent in (3, 5000, K):
+            assert bool(races(loop(extent, writes(T + i * width, name="g")), buffers=(step,), symbols=(K,))) == racy, (width, extent)
+
+
+def test_iterations_that_are_all_different_are_followed_or_refused():
+    square = i * i % 509 * 8 % 509
+    assert races(loop(300, writes(T + square), BLOCK_BARRIER, reads(T + square + 1)))
+    (finding,) = races(loop(10_000, writes(T + square), BLOCK_BARRIER, reads(T + square), BLOCK_BARRIER))
+    assert "undecided" in finding.message and "10000 times" in finding.message and "unchecked" in finding.message
+    (finding,) = races(loop(K, writes(T + square), BLOCK_BARRIER, reads(T + square), BLOCK_BARRIER), symbols=(K,))
+    assert "undecided" in finding.message
+
+
+def test_loops_in_loops():
+    j = Var("j", 0, 63)
+    inner = loop(64, writes(T), BLOCK_BARRIER, reads(127 - T), var=j)
+    assert races(loop(1000, inner)) and races(loop(1000, inner, BLOCK_BARRIER))
+    inner = loop(64, writes(T), BLOCK_BARRIER, reads(127 - T), BLOCK_BARRIER, var=j)
+    assert not races(loop(1000, inner)) and not races(loop(K, inner), symbols=(K,))
+    triangle = For(j, i + 1, (BLOCK_BARRIER,))
+    assert not races(loop(5, writes(T), triangle, reads(127 - T), BLOCK_BARRIER))
+    assert races(loop(5, writes(T), For(j, i, (BLOCK_BARRIER,)), reads(127 - T), BLOCK_BARRIER))
+
+
+def test_a_name_counts_as_its_value():
+    other = Var("other", 0, 127)
+    assert races(Let(other, 127 - T), writes(T), reads(other)) and not races(Let(other, T + 0), writes(T), reads(other))
+
+
+# ---------------------------------------------------------------------------------------------- asynchronous copies
+
+
+def test_a_copy_under_way():
+    use = reads(T)
+    for body in ((copies(T), use), (copies(T), Commit(), use), (copies(T), Commit(), Wait(1), use), (copies(T), Wait(0), use)):
+        (finding,) = races(*body)
+        assert "while the asynchronous copy is under way" in finding.message
+    assert not races(copies(T), Commit(), Wait(0), use)
+    assert races(copies(T), Commit(), Wait(0), reads(T // 2 * 2))
+    assert not races(copies(T), Commit(), Wait(0), WARP_BARRIER, reads(T // 2 * 2))
+    assert races(copies(T), Commit(), Wait(0), WARP_BARRIER, reads(127 - T))
+    assert not races(copies(T), Commit(), Wait(0), BLOCK_BARRIER, reads(127 - T))
+    assert races(copies(T), Commit(), BLOCK_BARRIER, Wait(0), reads(127 - T))
+
+
+def test_a_copy_of_a_single_thread_is_under_way_too():
+    assert races(copies(ZERO), Commit(), reads(ZERO), threads=1)
+    assert not races(copies(ZERO), Commit(), Wait(0), reads(ZERO), threads=1)
+
+
+def test_two_copies_to_one_place():
+    assert races(copies(T), copies(T)) and races(copies(T), Commit(), copies(T))
+    assert not races(copies(T), Commit(), Wait(0), copies(T))
+    twice = Var("twice", 0, 1)
+    assert races(For(twice, as_expr(2), (copies(T),))) and not races(For(twice, as_expr(2), (copies(T + twice * 128),)))
+
+
+def test_groups_complete_in_order():
+    body = (copies(T), Commit(), copies(T + 128), Commit())
+    assert not races(*body, Wait(1), reads(T)) and races(*body, Wait(1), reads(T + 128))
+    assert not races(*body, Wait(0), reads(T + 128))
+
+
+@pytest.mark.parametrize("extent", [6, 200, K])
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_a_pipeline(stages, extent):
+    ahead = Var("ahead", 0, stages - 2)
+    count = as_expr(extent)
+
+    def program(groups=stages - 2, barrier=(BLOCK_BARRIER,), commit=COMMIT, behind=0):
+        first = For(ahead, as_expr(stages - 1), (copies(T + ahead * 128, active=less(ahead, count)), Commit()))
+        load = copies(T + (i + stages - 1) % stages * 128, active=less(i + stages - 1, count))
+        use = reads(127 - T + (i + behind) % stages * 128)
+        return first, For(i, count, (Wait(groups), *barrier, load, *commit, use))
+
+    assert not races(*program(), symbols=(K,))
+    for fault in ({"groups": stages - 1}, {"barrier": ()}, {"barrier": (WARP_BARRIER,)}, {"commit": ()}, {"behind": stages - 1}):
+        if fault != {"commit": ()} or stages > 2:  # with two stages each wait is for all groups, of whatever size
+            assert races(*program(**fault), symbols=(K,)), fault
+
+
+# ---------------------------------------------------------------------------------------------- refusals
+
+
+@attrs.frozen
+class Around(ir.Stmt):
+    """A kind of statement with a body, that the check has no rule for."""
+
+    body: tuple[ir.Stmt, ...]
+
+    @property
+    def children(self):
+        return (self.body,)
+
+
+def test_a_statement_without_a_rule_is_refused():
+    for body in ((Around((writes(T),)),), (loop(3, Around(())),), (loop(0, loop(K, Around(()), var=Var("j", 0, 9))),)):
+        with pytest.raises(VerificationError, match="the race check has no rule for the statement Around"):
+            races(*body, symbols=(K,))
+
+
+def test_what_depends_on_the_block_or_a_size_is_not_decided():
+    block = Var("block", 0, 7)
+    for place in (T + block % 2, T + K % 2):
+        (finding,) = races(writes(place), grid=8, symbols=(K,))
+        assert "undecided" in finding.message and "depend on" in finding.message
+    trusted = check_races(Scene(kernel(writes(T + block % 2), grid=8, unchecked=("I know",))))
+    assert [one.severity for one in trusted] == ["warning"]
+
+
+# ---------------------------------------------------------------------------------------------- atoms
+
+
+def placed(program):
+    """The spaces of a program, settled."""
+    from fireiron.check.blocks import local_coordinates
+    from fireiron.check.races.loops import Loops
+
+    scene = Scene(program)
+    places = Places(scene, local_coordinates(scene))
+    loops = Loops(scene, places, scene.uses)
+    Tracer(scene, places, loops).trace({})
+    for space in places.spaces.values():
+        space.settle()
+    return list(places.spaces.values())
+
+
+def test_atoms_are_the_sets_of_touchers_whatever_the_sums():
+    """With equal sums for different sets, grains are still told apart."""
+    program = kernel(writes(T), reads(T // 2), reads(127 - T), reads(T % 32 * 4), writes(T + 64))
+    (space,) = placed(program)
+    expected = {}
+    for number, one in enumerate(space.footprints.values()):
+        keys, rows = one.pattern.present
+        for key, row in zip(keys.tolist(), rows.tolist(), strict=True):
+            expected.setdefault(key + one.shift, set()).add((number, row // 32))
+    sets = {frozenset(one) for one in expected.values()}
+    count = len(space.footprints)
+    for multipliers in (None, np.zeros(count, np.uint64), np.ones(count, np.uint64), np.arange(count).astype(np.uint64)):
+        total = atoms.split(space, 4, 10, multipliers)
+        found = {}
+        for number, one in enumerate(space.footprints.values()):
+            for warp, mine in enumerate(one.atoms):
+                for atom in mine:
+                    assert 10 <= atom < 10 + total
+                    found.setdefault(atom, set()).add((number, warp))
+        assert len(found) == len(sets) and {frozenset(one) for one in found.values()} == sets
+
+
+# ---------------------------------------------------------------------------------------------- drawn programs
+
+
+def racy_by_hand(program, **sizes):
+    """Happens-before thread by thread, all loops run in full: whether two accesses conflict and are not ordered."""
+    threads = program.threads
+    known, issued = [0] * threads, [0] * threads
+    groups = [[] for _ in range(threads)]
+    touched, count = {}, itertools.count()
+
+    def run(body, values):
+        for one in body:
+            match one:
+                case For():
+                    extent = one.extent.evaluate(values)
+                    if any(run(one.body, {**values, one.var.name: number}) for number in range(extent)):
+                        return True
+                case Barrier():
+                    size = one.scope.threads or threads
+                    for first in range(0, threads, size):
+                        part = range(first, min(first + size, threads))
+                        union = 0
+                        for thread in part:
+                            union |= known[thread]
+                        for thread in part:
+                            known[thread] = union
+                case Commit():
+                    for thread in range(threads):
+                        groups[thread].append(issued[thread])
+                        issued[thread] = 0
+                case Wait():
+                    for thread in range(threads):
+                        done = max(len(groups[thread]) - one.groups, 0)
+                        for group in groups[thread][:done]:
+                            known[thread] |= group
+                        del groups[thread][:done]
+                case Exec():
+                    if any(touches(one, thread, {**values, "thread": thread, "block": 0}) for thread in range(threads)):
+                        return True
+        return False
+
+    def touches(one, thread, values):
+        if not one.active.evaluate(values):
+            return False
+        (access,) = one.accesses
+        bit = 1 << next(count)
+        places = [access.base[0].evaluate(values) + offset for (offset,) in access.elements()]
+        for place in places:
+            for other, write in touched.setdefault(place, []):
+                if (write or access.write) and not known[thread] & other:
+                    return True
+        for place in places:
+            touched[place].append((bit, access.write))
+        if one.asynchronous:
+            issued[thread] |= bit
+        else:
+            known[thread] |= bit
+        return False
+
+    return run(program.body, sizes)
+
+
+def drawn(generator, extents=(0, 1, 2, 3, 8, 20)):
+    """A program of touches, barriers, waits and loops, some of it ordered, some not."""
+    threads = generator.choice((1, 32, 64, 96))
+    thread = Var("thread", 0, threads - 1)
+
+    def place(var):
+        first = generator.choice((thread, thread, threads - 1 - thread, thread // 2 * 2, thread // 32 * 32 + (31 - thread % 32)))
+        stages = generator.choice((1, 2, 3))
+        ahead = generator.choice((0, 1, 2))
+        return first * 2 + (0 if var is None else (var + ahead) % stages * 256), generator.choice((1, 2, 2))
+
+    def statement(var, depth):
+        kind = generator.random()
+        if kind < 0.5:
+            where, width = place(var)
+            condition = generator.choice((TRUE, TRUE, less(thread, as_expr(generator.choice((8, 40))))))
+            if var is not None and generator.random() < 0.2:
+                condition = less(var + generator.choice((1, 2)), generator.choice([as_expr(one) for one in (3, 9, *extents[-2:])]))
+            make = generator.choice((writes, reads, reads, copies))
+            return (make(where, width=width, active=condition),)
+        if kind < 0.75 or depth == 2:
+            return (generator.choice((BLOCK_BARRIER, BLOCK_BARRIER, WARP_BARRIER)),)
+        if kind < 0.87:
+            return (Commit(), Wait(generator.choice((0, 0, 1, 2))), BLOCK_BARRIER)
+        inner = Var(f"i{depth}", 0, 63)
+        extent = generator.choice(extents)
+        body = tuple(one for _ in range(generator.choice((1, 2, 3, 4))) for one in statement(inner, depth + 1))
+        return (For(inner, as_expr(extent), body),)
+
+    return kernel(*(one for _ in range(generator.choice((2, 3, 4))) for one in statement(None, 0)), threads=threads, symbols=(K,))
+
+
+@pytest.mark.parametrize("chunk", range(8))
+def test_drawn_programs_are_judged_as_thread_by_thread(chunk):
+    verdicts = [0, 0]
+    for seed in range(chunk * 40, chunk * 40 + 40):
+        program = drawn(random.Random(seed))
+        expected = racy_by_hand(program)
+        found = check_races(Scene(program))
+        assert bool(found) == expected, (seed, program.body, [str(one) for one in found])
+        verdicts[expected] += 1
+    assert min(verdicts) >= 5, verdicts
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_loops_of_unknown_length_are_judged_by_all_their_lengths(chunk):
+    verdicts = [0, 0]
+    for seed in range(chunk * 20, chunk * 20 + 20):
+        program = drawn(random.Random(seed), extents=(2, K))
+        expected = any(racy_by_hand(program, K=size) for size in range(20))
+        found = check_races(Scene(program))
+        assert bool(found) == expected, (seed, program.body, [str(one) for one in found])
+        verdicts[expected] += 1
+    assert min(verdicts) >= 3, verdicts
+
+
+# ---------------------------------------------------------------------------------------------- strategies
+
+SMALL = MatMul.tile(16, 16).to(Block).split(4).pipeline(2).load(A, SH).load(B, SH).tile(2, 2).to(Thread).split(1).tile(1, 1).done()
+PARTS = MatMul.tile(16, 16).to(Block).split_k(1, Warpgroup, 1).split(1).pipeline(3).load(A, SH).load(B, SH).tile(2, 2).to(Thread)
+PARTS = PARTS.tile(1, 1).done()
+ABOVE = MatMul.tile(32, 32).tile(4, 4).to(Block).tile(2, 2).to(Warp).tile(1, 1).to(Lane).split(1).tile(1, 1).done()
+
+
+@pytest.mark.parametrize(
+    "strategy, sizes, target", [(SMALL, (64, 64, sym("K")), "sm_75"), (PARTS, (32, 32, 80), "sm_75"), (PARTS, (32, 32, 80), "sm_80")]
+)
+def test_pipelines_without_their_barriers_are_decided(strategy, sizes, target):
+    """Whatever loops are left without a barrier, and however long they are."""
+    program = strategy(MatMul(*sizes)(GL, GL, GL)(Kernel)).program(target).lowered
+    assert safety(program) == ()
+    paths = [one for one in ir.statements(program.body) if isinstance(one, Barrier)]
+    assert paths
+    for number in range(1, len(paths) + 1):
+        for chosen in itertools.combinations(paths, number):
+            body = ir.rewritten(program.body, lambda one, chosen=chosen: () if any(one is other for other in chosen) else (one,))
+            found = check_races(Scene(attrs.evolve(program, body=body)))
+            assert found and all(one.severity == "error" and "undecided" not in one.message for one in found)
+
+
+@pytest.mark.parametrize("sizes", [(64, 32, 4), (70, 33, 4), (sym("M"), sym("N"), sym("K"))])
+def test_tiles_above_the_block_with_idle_lanes(sizes):
+    assert safety(ABOVE(MatMul(*sizes)(GL, GL, GL)(Kernel)).program().lowered) == ()

@@ -1,0 +1,122 @@
+"""One statement tree: the walker and the rewriter, and what every pass and reader does with a statement it has never seen."""
+
+import tempfile
+
+import attrs
+import numpy as np
+import pytest
+from problems import integers
+from test_pipeline import HALVES, ampere, fma
+
+from fireiron import *
+from fireiron import ir
+from fireiron.check import Scene, check, check_banks, check_coalescing, safety
+from fireiron.check.resources import check_resources
+from fireiron.compiler import PASSES, Program
+from fireiron.cuda import emit
+from fireiron.draw import KINDS
+from fireiron.inspect import show
+from fireiron.sim import simulate
+
+
+@attrs.frozen(cache_hash=True)
+class Wrapped(ir.Stmt):
+    """A statement that no pass and no reader has a rule for, around statements that they all know."""
+
+    body: tuple[ir.Stmt, ...]
+
+    @property
+    def children(self):
+        return (self.body,)
+
+    def rebuilt(self, children):
+        return Wrapped(*children)
+
+
+def wrapped(kernel):
+    """The kernel with each loop at the top wrapped."""
+    body = tuple(Wrapped((one,)) if isinstance(one, ir.For) else one for one in kernel.body)
+    assert any(isinstance(one, Wrapped) for one in body)
+    return attrs.evolve(kernel, body=body)
+
+
+def unwrapped(kernel):
+    """The kernel with what was wrapped in its place."""
+
+    def unwrap(body):
+        for one in body:
+            if isinstance(one, Wrapped):
+                yield from unwrap(one.body)
+            else:
+                yield one.rebuilt(tuple(tuple(unwrap(child)) for child in one.children))
+
+    return attrs.evolve(kernel, body=tuple(unwrap(kernel.body)))
+
+
+PROBLEMS = {
+    "threads": lambda: fma(3)(MatMul(64, 64, 40)(GL, GL, GL)(Kernel)),
+    "tensor cores": lambda: ampere()(MatMul(64, 64, 128, **HALVES)(GL, GL, GL)(Kernel)),
+}
+PROGRAMS = {name: make().program("sm_80") for name, make in PROBLEMS.items()}
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("name", [name for name, _ in PASSES])
+def test_a_pass_handles_or_refuses_what_it_does_not_know(problem, name):
+    """What comes out is what comes out without the wrapping; or the statement is named."""
+    stages = PROGRAMS[problem].stages
+    names = ["walk", *(one for one, _ in PASSES)]
+    before = stages[names[names.index(name) - 1]]
+    try:
+        found = unwrapped(dict(PASSES)[name](wrapped(before)))
+    except VerificationError as error:
+        assert "Wrapped" in str(error)
+        return
+    assert found == stages[name]
+
+
+def program_of(kernel):
+    """A program whose final kernel is another than its own."""
+    known = PROGRAMS["threads"]
+    program = Program(known.strategy, known.spec, known.architecture, known.instructions, known.name)
+    program.__dict__.update(ir=kernel, lowered=kernel, stages=dict.fromkeys(known.stages, kernel))
+    return program
+
+
+def simulated(kernel):
+    generator = np.random.default_rng(0)
+    a, b = integers((64, 40), float32, generator), integers((40, 64), float32, generator)
+    return simulate(kernel, {"A": a, "B": b}).outputs["C"].tobytes()
+
+
+def exported(kernel):
+    with tempfile.TemporaryDirectory() as folder:
+        return [path.read_bytes() for path in export(program_of(kernel), folder, "product", cubin=False).files]
+
+
+READERS = {
+    "verify": ir.verify,
+    "emit": emit,
+    "safety": safety,
+    "check": check,
+    "banks": lambda kernel: tuple(check_banks(Scene(kernel))),
+    "coalescing": lambda kernel: tuple(check_coalescing(Scene(kernel))),
+    "resources": lambda kernel: tuple(check_resources(Scene(kernel))),
+    "sim": simulated,
+    "cost": lambda kernel: predict(program_of(kernel)),
+    "show": lambda kernel: show.figures(program_of(kernel)),
+    "export": exported,
+    **{f"draw {kind}": lambda kernel, kind=kind: draw(program_of(kernel), kind).svg for kind in KINDS},
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_reader_handles_or_refuses_what_it_does_not_know(name):
+    """What it says of the kernel is what it says without the wrapping; or the statement is named."""
+    kernel, read = PROGRAMS["threads"].lowered, READERS[name]
+    try:
+        found = read(wrapped(kernel))
+    except VerificationError as error:
+        assert "Wrapped" in str(error)
+        return
+    assert found == read(kernel) and name != "verify"

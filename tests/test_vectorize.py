@@ -1,0 +1,152 @@
+"""The pass `vectorize` on IR made by hand: a width is taken where it is provably contiguous, aligned, and whole at every edge."""
+
+import attrs
+import pytest
+from guards import with_conditions
+from handmade import THREAD, access, execution, kernel_of, local
+
+from fireiron import *
+from fireiron import ir
+from fireiron.check import Scene, check_bounds
+from fireiron.errors import DecompositionError
+from fireiron.executable.hfma2 import HFMA2
+from fireiron.executable.mma_f16 import HMMA_16816_F32
+from fireiron.executable.thread_move import MOVE, vector
+from fireiron.lower.guard import guard
+from fireiron.lower.vectorize import vectorize
+from fireiron.values.expr import as_expr, less
+
+
+def moved(width, base, *, dtype=float32, ld=None, rows=32, columns=1024, bounds=None, align=16, instruction=MOVE, target=None):
+    """A copy by each thread of `width` neighbours of a row in row-major storage, from column `base` on, to `target`."""
+    spec = Move(rows, columns, dtype=dtype, src=RowMajor if ld is None else RowMajor(ld=ld), dst=RowMajor)(GL, GL)
+    copy = execution(
+        instruction,
+        Move(1, width, dtype=dtype)(GL, GL)(Thread),
+        access("src", (THREAD, base), (1, width), bounds),
+        target or access("dst", (THREAD, base), (1, width), bounds, True),
+    )
+    kernel = kernel_of(spec, (copy,))
+    buffers = tuple(attrs.evolve(one, tensor=attrs.evolve(one.tensor, align=align)) for one in kernel.buffers)
+    return attrs.evolve(kernel, buffers=buffers)
+
+
+def widths(kernel):
+    """The elements that one load and one store take, behind the pass."""
+    ((statement, _),) = ir.execs(vectorize(kernel).body)
+    return tuple(statement.width(position) for position in range(len(statement.accesses)))
+
+
+@pytest.mark.parametrize(("dtype", "widest"), [(float64, 2), (float32, 4), (float16, 8), (int8, 16)], ids=str)
+def test_sixteen_bytes_at_most(dtype, widest):
+    assert widths(moved(16, THREAD % 4 * 16, dtype=dtype)) == (widest, widest)
+
+
+@pytest.mark.parametrize(
+    ("ld", "base", "wanted"),
+    [(1024, 0, 4), (1028, 0, 4), (1026, 0, 2), (1025, 0, 1), (1024, 4, 4), (1024, 2, 2), (1024, 6, 2), (1024, 1, 1), (1024, 3, 1)],
+)
+def test_the_address_decides(ld, base, wanted):
+    """A leading dimension or a first column that is no multiple of the width: `float4` there is a misaligned address."""
+    assert widths(moved(4, base, ld=ld))[0] == wanted
+    assert widths(moved(4, THREAD % 8 * 4 + base, ld=ld))[0] == wanted
+    assert widths(moved(4, THREAD % 8 * 5 + base))[0] == 1
+
+
+@pytest.mark.parametrize(("align", "wanted"), [(16, 4), (8, 2), (4, 1), (256, 4)])
+def test_the_array_decides(align, wanted):
+    assert widths(moved(4, 0, align=align)) == (wanted, wanted)
+
+
+@pytest.mark.parametrize(("bound", "wanted"), [(1024, 4), (1020, 4), (1022, 2), (1021, 1), (6, 2)])
+def test_the_edge_decides(bound, wanted):
+    """A vector is inside or outside as a whole: an extent that is a multiple of the width, and a first column that is one."""
+    base = THREAD % 8 * 4
+    found = moved(4, base, bounds=(None, bound))
+    assert widths(found) == (wanted, wanted)
+    lowered = guard(vectorize(found))
+    ((statement, _),) = ir.execs(lowered.body)
+    assert all(piece.width == wanted for pieces in statement.pieces for piece in pieces)
+
+
+def test_a_column_that_is_no_multiple_straddles_the_edge():
+    """Odd rows of 1026 elements, from column 2 on: addresses are multiples of four, and the vector at column 1022 lies across 1024."""
+    row, column = THREAD % 4 * 2 + 1, THREAD // 4 * 4 + 2
+    spec = Move(32, 1024, src=RowMajor(ld=1026), dst=RowMajor(ld=1026))(GL, GL)
+    sides = (access(name, (row, column), (1, 4), (None, 1024), name == "dst") for name in ("src", "dst"))
+    kernel = kernel_of(spec, (execution(MOVE, Move(1, 4)(GL, GL)(Thread), *sides),))
+    buffer = kernel.buffer("src")
+    ((statement, _),) = ir.execs(kernel.body)
+    assert buffer.address(statement.accesses[0], (0, 0)).factor == 4
+    assert widths(kernel) == (2, 2)
+
+
+def test_strides_are_not_contiguous():
+    """Neighbours of a column in row-major storage are a row apart."""
+    column = access("src", (0, THREAD), (4, 1))
+    copy = execution(MOVE, Move(4, 1)(GL, GL)(Thread), column, access("dst", (0, THREAD), (4, 1), write=True))
+    assert widths(kernel_of(Move(32, 32, src=RowMajor, dst=ColMajor)(GL, GL), (copy,))) == (1, 4)
+
+
+@pytest.mark.parametrize(("offset", "wanted"), [(0, 4), (2, 2), (1, 1)])
+def test_registers_are_taken_together_where_they_lie_so(offset, wanted):
+    registers = local("r", (1, 8), RF, layout=RowMajor)
+    copy = execution(
+        MOVE,
+        Move(1, 4)(GL, RF)(Thread),
+        access("src", (THREAD, 0), (1, 4)),
+        access("r", (0, offset), (1, 4), write=True),
+    )
+    found = widths(kernel_of(Move(32, 8, src=RowMajor, dst=RowMajor)(GL, GL), (copy,), registers))
+    assert found == (4, 4 if wanted == 4 else 1)
+
+
+@pytest.mark.parametrize("size", [4, 8, 16])
+def test_a_width_that_is_asked_for_is_proved_or_refused(size):
+    asked = vector(size)
+    assert widths(moved(size // 4, 0, instruction=asked)) == (size // 4, size // 4)
+    if size > 4:
+        with pytest.raises(DecompositionError, match="asked for"):
+            vectorize(moved(size // 4, 1, instruction=asked))
+        with pytest.raises(DecompositionError, match="asked for"):
+            vectorize(moved(size // 4, 0, ld=1025, instruction=asked))
+
+
+@pytest.mark.parametrize(("first", "wanted"), [(0, 2), (2, 2), (1, 1)])
+def test_pairs_are_packed_where_they_are_kept_so(first, wanted):
+    a, b, c = (local(name, (4, 4), RF, float16) for name in ("a", "b", "c"))
+    product = execution(
+        HFMA2,
+        MatMul(2, 1, 1, dtype=float16)(RF, RF, RF)(Thread),
+        access("a", (first, 0), (2, 1)),
+        access("b", (0, 0)),
+        access("c", (0, 0), (2, 1), write=True),
+    )
+    spec = MatMul(4, 4, 4, dtype=float16)(GL, GL, GL)
+    assert widths(kernel_of(spec, (product,), a, b, c)) == (wanted, 1, 2)
+
+
+def test_registers_of_matrix_instructions_are_refused_where_they_are_kept_apart():
+    """mma.sync takes two halves in one register: an array that keeps them eight apart cannot serve it."""
+    apart = local("a", (16, 16), RF, float16)
+    held = HMMA_16816_F32.maps()
+    lane = THREAD
+    spec = MatMul(16, 8, 16, dtype=float16, c_dtype=float32)(RF, RF, RF)(Warp)
+    accesses = [held[name].access(spec.operands[name], lane, name == "C", None) for name in "ABC"]
+    accesses = [attrs.evolve(one, buffer=name) for one, name in zip(accesses, "abc")]
+    product = ir.Exec(HMMA_16816_F32, spec, tuple(accesses), as_expr(1), vectors=(2, 2, 1), lane_maps=tuple(held[name] for name in "ABC"))
+    others = [local("b", (16, 8), RF, float16), local("c", (16, 8), RF)]
+    whole = MatMul(16, 8, 16, dtype=float16, c_dtype=float32)(GL, GL, GL)
+    with pytest.raises(DecompositionError, match="2 values of a in one register"):
+        vectorize(kernel_of(whole, (product,), apart, *others))
+
+
+def test_a_wrong_width_is_found_by_the_check():
+    """The second oracle: four elements at once with a test of the first, where the extent is no multiple of four."""
+    kernel = guard(vectorize(moved(4, THREAD % 8 * 4, columns=20, bounds=(None, 20))))
+    assert not [one for one in check_bounds(Scene(kernel)) if one.severity == "error"]
+    loose = with_conditions(kernel, "dst", True, lambda one: less(one.left, 18))
+    loose = with_conditions(loose, "src", False, lambda one: less(one.left, 18))
+    shorter = tuple(attrs.evolve(one, tensor=attrs.evolve(one.tensor, shape=(as_expr(32), as_expr(18)))) for one in loose.buffers)
+    found = [one for one in check_bounds(Scene(attrs.evolve(loose, buffers=shorter))) if one.severity == "error"]
+    assert found and all("moved at once" in one.message for one in found)
