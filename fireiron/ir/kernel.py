@@ -527,16 +527,6 @@ class SyncPoint(Stmt):
     origin: str | None = attrs.field(default=None, eq=False)
 
 
-@attrs.frozen
-class Ineffective:
-    """A refinement that changed nothing: its name, what it was put on, why, and the line of the user's strategy."""
-
-    refinement: str
-    subject: str
-    why: str
-    origin: str | None = attrs.field(default=None, eq=False)
-
-
 @attrs.frozen(cache_hash=True)
 class Kernel:
     """A whole kernel.

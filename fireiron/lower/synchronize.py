@@ -2,16 +2,18 @@
 
 A hazard is a pair of accesses to one place by different threads, at least one a write. In its innermost common statement list it is
 an arc of positions, round the end when a loop carries it; any barrier in it, of a scope that holds both threads, meets it. Lists are
-solved inside out, wide scopes before narrow ones, each by the fewest positions (`stabbing.py`), the latest ones preferred. `no_sync`
+solved inside out, all scopes at once, by the fewest barriers (`stabbing.py`), the latest positions preferred. `no_sync`
 forbids a position, `sync` requires one. Each hazard is credited to one barrier, which says so.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 
 from fireiron.errors import SynchronizationError
 from fireiron.ir import (
@@ -31,7 +33,7 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.lower.footprint import Array
-from fireiron.lower.stabbing import fewest
+from fireiron.lower.stabbing import fewest_of_scopes
 from fireiron.lower.touches import Touch, Touches
 from fireiron.values.expr import Var, constant
 
@@ -159,8 +161,8 @@ class _Solver:
 
     def _loop(self, loop: For, loops: tuple[For, ...]) -> tuple[For, Summary]:
         """A loop with barriers; those inside count for what stands around it only if it surely runs."""
-        inner, summary = self.solve(loop.body, (*loops, loop), True)
-        if loop.period and summary.barrier:
+        inner, summary = self.solve(loop.body, (*loops, loop), loop.extent.high > 1)
+        if loop.period:
             summary = _at_the_ends(summary, loop)
         runs = loop.extent.low >= 1
         return attrs.evolve(loop, body=inner), summary if runs else attrs.evolve(summary, barrier=0)
@@ -201,7 +203,7 @@ class _Solver:
             for i in range(count):
                 for j in range(count):
                     positions = frozenset((*range(i + 1, count + 1), *range(j + 1))) if j <= i else everywhere
-                    middle = (*range(i + 1, count), *range(j)) if j <= i else ()
+                    middle = (*range(i + 1, count), *range(j)) if j <= i else range(count)
                     hazards += self._between(found.summaries, i, j, middle, positions, outer[:-1], loops[-1])
         return hazards
 
@@ -220,15 +222,16 @@ class _Solver:
         if passed == len(self.scopes):
             return
         before, behind = summaries[i], summaries[j]
-        for x in before.last[-1]:
-            for y in behind.first[-1]:
-                if not self._may_conflict(x, y):
-                    continue
-                scope = self._scope(x, y, outer)
-                if scope is None or scope < passed or x not in before.last[scope] or y not in behind.first[scope]:
+        anywhere = max(one.barrier for one in summaries)
+        for scope in range(passed, len(self.scopes)):
+            for x, y in itertools.product(before.last[scope], behind.first[scope]):
+                if not self._may_conflict(x, y) or self._scope(x, y, outer) != scope:
                     continue
                 later = carried is not None and carried.period and not self._meets_next(x, y, outer, carried)
-                yield Hazard(frozenset(range(len(summaries) + 1)) if later else positions, scope, x, y, i)
+                if not later:
+                    yield Hazard(positions, scope, x, y, i)
+                elif scope >= anywhere:
+                    yield Hazard(frozenset(range(len(summaries) + 1)), scope, x, y, i)
 
     def _may_conflict(self, x: Touch, y: Touch) -> bool:
         return (x.access.write or y.access.write) and not (x.atomic and y.atomic) and self.touches.may_overlap(x, y)
@@ -295,18 +298,15 @@ class _Solver:
         forbidden = found.forbidden if obeyed else {}
         chosen = dict.fromkeys(required, len(self.scopes) - 1)
         allowed = [position for position in found.preferred() if position not in forbidden]
-        for scope in range(len(self.scopes) - 1, -1, -1):
-            arcs = []
-            for hazard in hazards:
-                if hazard.scope == scope and not any(one >= scope and position in hazard.positions for position, one in chosen.items()):
-                    arc = hazard.positions.intersection(allowed)
-                    if arc:
-                        arcs.append(arc)
-                    elif not self.kernel.unchecked:
-                        raise self._unsatisfiable(hazard, forbidden)
-            for position in fewest(arcs, allowed):
-                chosen[position] = max(scope, chosen.get(position, 0))
-        return chosen
+        arcs = []
+        for hazard in hazards:
+            if hazard.positions.isdisjoint(chosen):
+                arc = hazard.positions.intersection(allowed)
+                if arc:
+                    arcs.append((arc, hazard.scope))
+                elif not self.kernel.unchecked:
+                    raise self._unsatisfiable(hazard, forbidden)
+        return {**chosen, **fewest_of_scopes(arcs, allowed)}
 
     def _note_ineffective(self, hazards: Sequence[Hazard], found: _List, barriers: Mapping[int, int]) -> None:
         """The wishes without which the barriers would stand as they do."""
@@ -352,18 +352,20 @@ def _exposed(parts: Iterable[tuple[tuple[Touch, ...], bool]]) -> tuple[Touch, ..
 
 
 def _at_the_ends(summary: Summary, loop: For) -> Summary:
-    """What of a pipelined loop is exposed: before its first barrier the first iteration, behind its last one the last."""
+    """What of a pipelined loop is exposed: before its first barrier the first iteration, behind its last one the last.
+
+    That holds for the scopes of that barrier only; to a wider one all iterations are exposed.
+    """
     end = constant(loop.extent)
-    early = {touch: _at(touch, loop.var, 0) for touch in summary.first[-1]}
-    late = {touch: touch if end is None else _at(touch, loop.var, end - 1) for touch in summary.last[-1]}
-    return attrs.evolve(
-        summary,
-        first=tuple(tuple(early.get(touch, touch) for touch in touches) for touches in summary.first),
-        last=tuple(tuple(late.get(touch, touch) for touch in touches) for touches in summary.last),
-    )
+    parts = range(summary.barrier)
+    first = (tuple(_at(touch, loop.var, 0) for touch in summary.first[scope]) for scope in parts)
+    last = (tuple(touch if end is None else _at(touch, loop.var, end - 1) for touch in summary.last[scope]) for scope in parts)
+    return attrs.evolve(summary, first=(*first, *summary.first[summary.barrier :]), last=(*last, *summary.last[summary.barrier :]))
 
 
-# ---------------------------------------------------------------------------------------------- what a barrier is for
+def _at(touch: Touch, var: Var, value: int) -> Touch:
+    statement = attrs.evolve(touch.statement, active=touch.statement.active.substitute({var: value}))
+    return attrs.evolve(touch, statement=statement, access=touch.access.substitute({var: value}))
 
 
 def _reasons(hazards: Sequence[Hazard], barriers: Mapping[int, int], positions: int) -> dict[int, str]:

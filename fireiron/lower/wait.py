@@ -9,8 +9,10 @@ smallest number asked of it. Groups complete in order, so a wait for one is a wa
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import attrs
+import numpy as np
 
 from fireiron.errors import SynchronizationError
 from fireiron.ir import (
@@ -40,12 +42,7 @@ Places = int
 
 
 def wait(kernel: Kernel) -> Kernel:
-    """The kernel with the waits that its asynchronous copies need.
-
-    Raises:
-        SynchronizationError: data of a copy is touched, and no barrier stands between.
-        VerificationError: a statement of unknown kind.
-    """
+    """The kernel with the waits that its asynchronous copies need."""
     if not any(statement.asynchronous for statement, _ in execs(kernel.body)):
         return kernel
     replay = _Replay(kernel)
@@ -79,8 +76,6 @@ class _Asked:
 
 
 class _Replay:
-    """The state of following a program: copies since the last commit, the groups, those complete, and the barriers passed."""
-
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.touches = Touches(kernel)
