@@ -32,8 +32,9 @@ class Grid:
 
     A loop of undecided extent runs through all values that it may have, or, where those are too many, stays at its first: buffers
     in shared memory and registers have static sizes, so no such loop numbers their elements, and tiles of a written array are
-    disjoint from one value to the next. `axes` name the loops that have an axis, in order; `repeating` are those of them of which
-    a value stands for several iterations, `partly` the names that depend on them. `undecided` are the names with one value of many: that of block 0, or of a first iteration.
+    disjoint from one value to the next. `axes` name the loops that have an axis, in order. `undecided` are the names with one
+    value of many: that of block 0, or of a first iteration. `repeating` are the loops of which a value stands for several
+    iterations, `partly` the names that depend on them.
     """
 
     environment: Mapping[str, Array]
