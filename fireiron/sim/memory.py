@@ -101,7 +101,7 @@ class Global:
         self.shape = tuple(plan.number(size) for size in buffer.tensor.shape)
         dtype = buffer.dtype.to_numpy()
         extent = plan.number(buffer.elements)
-        # One row or column too far should meet poison in the guard, and not the end of the array: the longest stride fits into it, up to 2**14.
+        # One row or column too far should meet poison and not the end of the array: the longest stride fits into it, up to 2**14.
         guard = min(max([64, *(extent // max(size, 1) for size in self.shape)]), 1 << 14)
         self.flat = np.empty(2 * guard + extent + 2, dtype)
         self.bytes = self.flat.view(np.uint8)
