@@ -220,7 +220,7 @@ class Exec(Stmt):
     @property
     def performed(self) -> Expr:
         """The condition under which a thread performs it: it takes part, and something of what it writes lies inside."""
-        return all_of((self.active, self.guard))
+        return self.active if self.guard == TRUE else all_of((self.active, self.guard))
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Exec:
         """The statement with variables replaced in its conditions and accesses."""
