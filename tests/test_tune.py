@@ -16,7 +16,8 @@ from pathlib import Path
 import attrs
 import pytest
 import tuning_fakes
-from tuning_fakes import Compiling, CrashOnce, DeadTogether, Fake, Flaky, NeverStarts, Nonsense, Turned, microseconds, spec, strategy
+from tuning_fakes import Compiling, CrashOnce, DeadTogether, Fake, Flaky, NeverStarts, Nonsense, Turned, microseconds, strategy
+from tuning_fakes import square as spec
 
 import fireiron
 import fireiron.language.library
@@ -261,7 +262,8 @@ def test_results_of_another_text_are_measured_again(tmp_path):
 PROGRAM = """
     import sys
     sys.path.insert(0, {tests!r})
-    from tuning_fakes import Fake, Turned, spec, strategy
+    from tuning_fakes import Fake, Turned, strategy
+    from tuning_fakes import square as spec
     from fireiron.tune import tune
     faults = (((("bm", 8), ("bn", 8)), "wrong"), ((("bm", 12), ("bn", 16), ("bk", 4)), "exit"))
     tune(strategy, spec, measure=Turned(faults, pause=0.08, log={log!r}), prune=False, jobs=1, journal={journal!r})
@@ -316,7 +318,8 @@ def test_what_hangs_does_not_outlive_its_parent(tmp_path):
     program = f"""
         import sys
         sys.path.insert(0, {str(TESTS)!r})
-        from tuning_fakes import Fake, spec, strategy
+        from tuning_fakes import Fake, strategy
+        from tuning_fakes import square as spec
         from fireiron.tune import tune
         hang = ((("bm", 16),), "hang"),
         tune(strategy, spec, measure=Fake(hang, log={str(log)!r}), fixed={{"bm": 16}}, jobs=1, journal={str(tmp_path / "a.jsonl")!r})
@@ -644,6 +647,9 @@ USERS_FILE = """
         \"\"\"Does nothing. Legal on all tiles. rewrite: S --> S\"\"\"
         applies_to = ("tile",)
 
+        def plan(self, plan):
+            return plan
+
     bm = Tunable("bm", 8, 16)
     first = MatMul.tile(bm, 8).to(Block).refine(Mine()).tile(1, 1).to(Thread).split(1).tile(1, 1).done()
     second = first
@@ -676,7 +682,7 @@ def test_a_class_of_the_program_itself_is_refused(tmp_path):
         from tuning_fakes import *
         from fireiron.tune import tune
         class Own(Fake): pass
-        tune(strategy, spec, measure=Own())
+        tune(strategy, square, measure=Own())
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
     assert "is defined in the program itself" in done.stderr and done.returncode == 1
@@ -687,7 +693,7 @@ def test_a_program_without_a_guard(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(
         f"import sys\nsys.path.insert(0, {str(TESTS)!r})\nprint('once')\nfrom tuning_fakes import *\nfrom fireiron.tune import tune\n"
-        "print(dict(tune(strategy, spec, measure=Fake(), jobs=1, fixed={'bn': 32, 'bk': 8}).best.values))\n"
+        "print(dict(tune(strategy, square, measure=Fake(), jobs=1, fixed={'bn': 32, 'bk': 8}).best.values))\n"
     )
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
     assert done.stdout == f"once\n{BEST}\n", done.stderr

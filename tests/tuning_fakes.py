@@ -31,7 +31,7 @@ strategy = (
 )
 """24 combinations, all of them legal and quick to lower."""
 
-spec = MatMul(32, 32, 16)(GL, GL, GL)(Kernel)
+square = MatMul(32, 32, 16)(GL, GL, GL)(Kernel)
 
 
 def microseconds(values):

@@ -62,12 +62,14 @@ def _align(offset: int, alignment: int) -> int:
 
 def _offset(buffer: Buffer, placed: list[Buffer], spans: dict[str, tuple[int, int]]) -> int:
     """Behind all others; or, where the buffer may reuse storage, the lowest place free during its life."""
+    # 16 bytes are the most that one load, store or cp.async takes: at less, `vectorize` would have to know where buffers lie.
     alignment = max(16, buffer.tensor.align)
     end = max((other.offset + other.bytes for other in placed), default=0)
     if not buffer.tensor.reuse:
         return _align(end, alignment)
     start, stop = spans[buffer.name]
     living = [other for other in placed if spans[other.name][0] <= stop and start <= spans[other.name][1]]
+    # The lowest free place is the first one, or one right behind a living buffer.
     for offset in sorted({0, *(_align(other.offset + other.bytes, alignment) for other in living)}):
         if all(offset + buffer.bytes <= other.offset or other.offset + other.bytes <= offset for other in living):
             break

@@ -24,6 +24,7 @@ def guard(kernel: Kernel) -> Kernel:
 def _guarded(kernel: Kernel, statement: Stmt) -> Stmt:
     if not isinstance(statement, Exec) or statement.collective:
         return statement
+    # Which element a fragment holds at which index is not specified (CUDA C++ Programming Guide, "Warp Matrix Functions").
     opaque = any(kernel.buffer(access.buffer).memory.fragment is not None for access in statement.accesses)
     widths = [1 if opaque else statement.width(position) for position in range(len(statement.accesses))]
     taken = frozenset(conjuncts(statement.active))
@@ -38,6 +39,7 @@ def _guarded(kernel: Kernel, statement: Stmt) -> Stmt:
 def _needed(statement: Exec, widths: Sequence[int]) -> Iterator[Expr]:
     """The conditions without which a statement leaves everything as it is."""
     outputs = [(access, width) for access, width in zip(statement.accesses, widths, strict=True) if access.write]
+    # Only what all outputs share may leave the statement undone: elsewhere a piece that lies inside is still to be written.
     yield from _common(access.inside(offset) for access, width in outputs for offset in _tested(statement, access, width))
     if _adds(statement) and all(len(access.elements()) == 1 for access in statement.accesses):
         for access in statement.accesses:

@@ -310,7 +310,7 @@ def _staged(items: Sequence[Stmt], names: Iterable[str], stages: int, stage: Exp
     def edit(statement: Exec) -> Exec:
         accesses = tuple(_at_stage(access, stages, stage) if access.buffer in names else access for access in statement.accesses)
         fills = isinstance(statement.spec, MoveSpec) and statement.accesses[1].buffer in names
-        between = fills and statement.spec.memories == (GL, SH)
+        between = fills and statement.spec.memories == (GL, SH)  # the only way that cp.async takes (PTX ISA, cp.async)
         return attrs.evolve(statement, accesses=accesses, completion=Completion.GROUP if between else statement.completion)
 
     return list(edited(items, edit))

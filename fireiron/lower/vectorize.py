@@ -81,6 +81,7 @@ def _beside(buffer: Buffer, access: Access, width: int) -> bool:
     addresses = [buffer.address(access, offset) for offset in access.elements()]
     for start in range(0, len(addresses), width):
         first = addresses[start]
+        # A register of 32 bits holds the elements from an even number on, so neighbours at an odd one lie in two.
         if first.factor % width or any(addresses[start + step] - first != Const(step) for step in range(1, width)):
             return False
     return True

@@ -55,7 +55,7 @@ def wait(kernel: Kernel) -> Kernel:
         replay.run(kernel.body, (), {})
 
     def waited(statement: Stmt) -> tuple[Stmt, ...]:
-        asked = replay.asked.get(id(statement))
+        asked = replay.asked.get(id(statement))  # by identity: equal barriers at two places wait for different copies
         return (statement,) if asked is None else (asked.wait(), statement)
 
     return attrs.evolve(kernel, body=rewritten(kernel.body, waited))

@@ -94,6 +94,7 @@ class Executor:
             return
         target = c.data
         axis = next((axis for axis in range(target.ndim - 2) if target.shape[axis] > 1), None)
+        # A product beyond 128 KiB would leave the cache between being written and being added: it is taken turn by turn.
         if axis is None or target.nbytes <= 1 << 17:
             product = self._temporary(target.shape, dtype)
             np.multiply(left, right, out=product)
@@ -128,6 +129,7 @@ class Executor:
         with self.watch.history.lock:
             if not place.memory.complete:
                 self.watch.require_defined(site, read, place, env, group)
+            # `+=` with an array of indices adds once where an index stands twice
             np.add.at(place.memory.flat, place.rows, np.broadcast_to(values, place.shape))
 
     def _perform(self, site: Site, inputs: list[Any], outputs: list[Any], accumulate: Any) -> None:
@@ -167,6 +169,7 @@ class Executor:
             )
             lanes = site.level.threads or 1
             order = np.lexsort((lane, unit))
+            # lanes of a unit that the block does not fill have no seat: an instruction of all lanes cannot be performed by some
             whole = np.bincount(unit[order])[unit[order]] == lanes
             found = group.seats[site.level] = order[whole].reshape(-1, lanes)
         return found

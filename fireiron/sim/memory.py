@@ -39,6 +39,7 @@ class Memory:
     def settle(self) -> None:
         """Notice, now and then, that everything was written, so that nothing needs to be watched any more."""
         self.checks += 1
+        # at powers of two: looking costs as much as what it saves, so it is done less and less often
         if self.checks & (self.checks - 1) == 0 and self.defined is not None:
             self.complete = bool(self.defined[self.first : self.first + self.rows].all())
 
@@ -56,7 +57,7 @@ def registers(plan: Plan, buffer: Buffer, width: int, careful: bool) -> Memory:
     rows = max(plan.number(buffer.total), 1) * plan.kernel.threads
     data = np.empty((rows + 2, width), buffer.dtype.to_numpy())
     data.view(np.uint8)[:] = POISON[buffer.dtype.kind]
-    data[rows] = 0
+    data[rows] = 0  # a row behind all others: what lies outside a tensor is read from it
     return Memory(data, 0, rows, rows, _mask_of(data, rows, careful or buffer.dtype.kind == "int"))
 
 
@@ -100,6 +101,7 @@ class Global:
         self.shape = tuple(plan.number(size) for size in buffer.tensor.shape)
         dtype = buffer.dtype.to_numpy()
         extent = plan.number(buffer.elements)
+        # One row or column too far should meet poison and not the end of the array: the longest stride fits into it, up to 2**14.
         guard = min(max([64, *(extent // max(size, 1) for size in self.shape)]), 1 << 14)
         self.flat = np.empty(2 * guard + extent + 2, dtype)
         self.bytes = self.flat.view(np.uint8)

@@ -51,6 +51,8 @@ class Shadow:
 
     def conflicts(self, old: Sequence[Array], clocks: Array, keys: Array, low: Array, high: Array, clock: int) -> Array:
         """Positions whose threads are not ordered with those recorded."""
+        # A clock counts barriers of the block, of groups and of warps, the widest in the highest bits: without its low bits it is the
+        # moment of the last wide one. Least and greatest thread stand for all between: if these two share a warp, all do.
         then = clocks[keys]
         recent = then >= (clock >> 2 * EPOCH << 2 * EPOCH)
         former = old[0][keys], old[1][keys]
@@ -111,6 +113,8 @@ class Shadow:
 
     def gathered(self, keys: Array, low: Array, high: Array) -> tuple[Array, Array, Array]:
         """Distinct addresses with the least and greatest thread of each."""
+        # Of addresses that stand twice the last number stays, so the numbers are read back unchanged only where all are distinct:
+        # the usual case, and much cheaper than sorting.
         numbers = np.arange(keys.size, dtype=np.int32)
         self.tags[keys] = numbers
         if (self.tags[keys] == numbers).all():
