@@ -1,4 +1,4 @@
-"""Static checks of the kernel IR: races, bounds, alignment, bank conflicts, coalescing, resources.
+"""Static checks of the kernel IR: races, bounds, alignment, bank conflicts, coalescing, resources, refinements without effect.
 
 May import: values, specs, ir.
 """
@@ -10,12 +10,13 @@ from fireiron.check.banks import check_banks
 from fireiron.check.bounds import check_bounds
 from fireiron.check.coalescing import check_coalescing
 from fireiron.check.finding import Finding, ordered, table
+from fireiron.check.ineffective import check_ineffective
 from fireiron.check.races import check_races
 from fireiron.check.resources import check_resources
 from fireiron.check.scene import Scene
 from fireiron.ir import Kernel
 
-CHECKS = (check_races, check_bounds, check_alignment, check_banks, check_coalescing, check_resources)
+CHECKS = (check_races, check_bounds, check_alignment, check_banks, check_coalescing, check_resources, check_ineffective)
 """All checks, each from a `Scene` to findings."""
 
 
@@ -40,6 +41,7 @@ __all__ = [
     "check_banks",
     "check_bounds",
     "check_coalescing",
+    "check_ineffective",
     "check_races",
     "check_resources",
     "ordered",

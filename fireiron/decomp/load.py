@@ -65,6 +65,7 @@ class Load(Decomposition):
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         plan = self.planned(LoadPlan())
+        self._require_effect(plan, spec)
         view = self._operand_view(spec)
         shape = tuple(_static(size, self, spec) for size in view.shape)
         layout = plan.layout or _order_of(view, spec)
@@ -90,6 +91,17 @@ class Load(Decomposition):
         if plan.no_sync is not None:
             program = (note, Hole("move"), SyncPoint(False, name, context.origin), Hole("body"))
         return draft.expansion(children, program)
+
+    def _require_effect(self, plan: LoadPlan, spec: Spec) -> None:
+        """Refuse what means nothing for an array that each thread has of its own."""
+        asked = [name for name, is_asked in (("no_sync", plan.no_sync is not None), ("reuse_buffer", plan.reuse)) if is_asked]
+        if self.memory.private and asked:
+            raise DecompositionError(
+                f"load({self.operand}, {self.memory}): {' and '.join(asked)} would change nothing for registers, which no thread shares",
+                legal="on loads to SH",
+                within=spec,
+                hint=f"drop {', '.join(f'.{name}()' for name in asked)}",
+            )
 
     def _dtype(self, spec: Spec, view: View, plan: LoadPlan) -> DType:
         if not plan.converted:

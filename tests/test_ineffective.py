@@ -1,0 +1,65 @@
+"""Refinements without effect are told of, or refused where no spec could give them one."""
+
+import pytest
+
+from fireiron import *
+from fireiron.check import check
+from fireiron.errors import DecompositionError
+
+
+def told(strategy):
+    bound = strategy(MatMul(64, 64, 32)(GL, GL, GL)(Kernel))
+    findings = [one for one in check(bound.program("sm_75").ir) if one.kind == "ineffective"]
+    assert all(one.severity == "note" and "test_ineffective.py:" in one.at for one in findings)
+    return [(one.details["refinement"], one.buffer) for one in findings]
+
+
+def gemm(a=lambda load: load, b=lambda load: load, k=lambda split: split):
+    chain = b(a(k(MatMul.tile(32, 32).to(Block).split(8)).load(A, SH)).load(B, SH))
+    return chain.tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+
+
+def test_a_chain_without_such_refinements():
+    assert told(gemm()) == []
+
+
+def test_no_sync_on_the_first_of_two_loads():
+    """One barrier behind both loads is all that is placed in any case."""
+    assert told(gemm(a=lambda load: load.no_sync())) == [("no_sync", "a_sh")]
+
+
+def test_sync_where_a_barrier_stands_already():
+    assert told(gemm(k=lambda split: split.sync())) == [("sync", None)]
+
+
+def test_sync_that_adds_a_barrier():
+    thread = MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1).sync().tile(1, 1).done()
+    assert told(thread) == []
+
+
+def test_reuse_buffer_where_nothing_is_dead_is_refused():
+    with pytest.raises(DecompositionError, match="no earlier shared buffer is dead while b_sh lives"):
+        told(gemm(b=lambda load: load.reuse_buffer()))
+
+
+@pytest.mark.parametrize("name", ["no_sync", "reuse_buffer"])
+def test_what_means_nothing_for_registers_is_refused(name):
+    chain = MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1)
+    refined = getattr(chain.load(A, RF), name)().tile(1, 1).done()
+    with pytest.raises(DecompositionError, match=f"{name} would change nothing for registers") as found:
+        _ = refined(MatMul(64, 64, 32)(GL, GL, GL)(Kernel)).program().tree
+    assert found.value.hint == f"drop .{name}()" and "test_ineffective.py:" in str(found.value)
+
+
+def test_the_command_line_shows_them_with_their_line(tmp_path, capsys):
+    from fireiron.cli import main
+
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from fireiron import *\n\n"
+        "strategy = (\n    MatMul.tile(32, 32).to(Block).split(8)\n    .load(A, SH)\n    .no_sync()\n    .load(B, SH)\n"
+        "    .tile(4, 4).to(Thread).split(1).tile(1, 1).done()\n)\n"
+    )
+    assert main(["check", str(path)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "ineffective" in text and "no_sync() on the load to" in text and "mine.py:" in text

@@ -1,0 +1,144 @@
+"""Before which barrier a thread waits, how many groups may be under way, and what it says has arrived."""
+
+import attrs
+import pytest
+from touching import BLOCK_BARRIER, WARP_BARRIER, K, T, buffer, copies, i, kernel, loop, reads, writes
+
+from fireiron import ir
+from fireiron.check import Scene, check_races
+from fireiron.errors import SynchronizationError, VerificationError
+from fireiron.ir import WARPGROUP_SCOPE, Barrier, Commit, Wait
+from fireiron.lower.wait import wait
+from fireiron.values.expr import as_expr, less
+
+FAR = 127 - T
+RING = (buffer("s", 1024),)
+
+
+def block():
+    """A barrier of its own: a wait stands before one barrier, not before all that are equal."""
+    return Barrier(attrs.evolve(BLOCK_BARRIER).scope, "its own")
+
+
+def waited(*body, **options):
+    """The groups of each wait, in program order, and a check that nothing is missed."""
+    options.setdefault("buffers", RING)
+    done = wait(kernel(*body, symbols=(K,), **options))
+    assert not check_races(Scene(done)), done.body
+    return [(one.groups, one.reason) for one in ir.statements(done.body) if isinstance(one, Wait)]
+
+
+def groups(*body, **options):
+    return [number for number, _ in waited(*body, **options)]
+
+
+def test_without_copies_nothing_waits():
+    program = kernel(writes(T), BLOCK_BARRIER, reads(FAR))
+    assert wait(program) is program
+
+
+def test_a_wait_stands_right_before_the_barrier():
+    done = wait(kernel(copies(T), Commit(), BLOCK_BARRIER, reads(FAR)))
+    assert [type(one).__name__ for one in done.body] == ["Exec", "Commit", "Wait", "Barrier", "Exec"]
+
+
+def test_as_many_groups_stay_under_way_as_came_later():
+    later = [one for number in range(1, 4) for one in (copies(T + 128 * number), Commit())]
+    for count in range(4):
+        assert groups(copies(T), Commit(), *later[: 2 * count], BLOCK_BARRIER, reads(FAR)) == [count]
+
+
+def test_the_last_barrier_before_the_touch_waits():
+    first, last = block(), Barrier(BLOCK_BARRIER.scope, "last")
+    done = wait(kernel(copies(T), Commit(), first, last, reads(FAR)))
+    assert [type(one).__name__ for one in done.body] == ["Exec", "Commit", "Barrier", "Wait", "Barrier", "Exec"]
+
+
+def test_what_was_waited_for_is_not_waited_for_again():
+    body = (copies(T), Commit(), block(), reads(FAR), Barrier(BLOCK_BARRIER.scope, "b"), reads(T))
+    assert groups(*body) == [0]
+
+
+def test_a_barrier_takes_the_smallest_number_asked_of_it():
+    two = (copies(T), Commit(), copies(T + 128), Commit())
+    assert groups(*two, block(), reads(FAR), reads(FAR + 128)) == [0]
+    assert groups(*two, block(), reads(FAR + 128), reads(FAR)) == [0]
+    assert groups(*two, block(), reads(FAR), Barrier(BLOCK_BARRIER.scope, "b"), reads(FAR + 128)) == [1, 0]
+
+
+def test_a_wait_names_all_that_arrives():
+    several = (buffer("a", 128), buffer("b", 128, offset=512), buffer("c", 128, offset=1024))
+    one, two, three = (copies(T, name=name) for name in "abc")
+    assert waited(one, two, Commit(), block(), reads(FAR, name="a"), buffers=several) == [(0, "a, b have arrived")]
+    assert waited(one, Commit(), two, Commit(), three, Commit(), block(), reads(FAR, name="b"), buffers=several) == [
+        (1, "a, b have arrived")
+    ]
+    assert waited(one, Commit(), two, Commit(), block(), reads(FAR, name="a"), buffers=several) == [(1, "a has arrived")]
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("extent", [1, 2, 5, 50, K])
+def test_a_ring_keeps_all_but_one_stage_under_way(stages, extent):
+    """Prologue, then: arrive, copy `stages - 1` ahead, use; conditions are false in the last iterations."""
+    ahead = stages - 1
+    prologue = [one for number in range(ahead) for one in (copies(T + 128 * number), Commit())]
+    inside = less(i + ahead, as_expr(extent))
+    body = (block(), copies(T + (i + ahead) % stages * 128, active=inside), Commit(), reads(FAR + i % stages * 128))
+    assert groups(*prologue, loop(extent, *body, period=stages)) == [ahead - 1]
+
+
+def test_behind_a_loop_of_any_length():
+    """The stage that is read behind the loop may have been written in its last iteration, or in any before."""
+    load = loop(K, copies(T + i % 2 * 128), Commit(), Barrier(BLOCK_BARRIER.scope, "in the loop"), period=2)
+    assert groups(copies(T), Commit(), load, block(), reads(FAR))[-1] == 0
+
+
+def test_a_barrier_of_a_loop_that_may_not_run_is_no_place_to_wait():
+    inner = loop(K, Barrier(BLOCK_BARRIER.scope, "maybe"), reads(T + 512))
+    assert groups(copies(T), Commit(), block(), inner, reads(FAR))[0] == 0
+
+
+def test_a_narrow_barrier_waits_where_no_wider_one_stands():
+    near = T // 32 * 32 + (31 - T % 32)
+    assert groups(copies(T), Commit(), Barrier(WARP_BARRIER.scope, "w"), reads(near)) == [0]
+    done = wait(kernel(copies(T), Commit(), block(), Barrier(WARP_BARRIER.scope, "w"), reads(FAR)))
+    assert [type(one).__name__ for one in done.body] == ["Exec", "Commit", "Wait", "Barrier", "Barrier", "Exec"]
+    whole = wait(kernel(copies(T), Commit(), Barrier(WARPGROUP_SCOPE, "g"), Barrier(WARP_BARRIER.scope, "w"), reads(FAR)))
+    assert [type(one).__name__ for one in whole.body] == ["Exec", "Commit", "Wait", "Barrier", "Barrier", "Exec"]
+
+
+def test_what_arrived_for_a_warp_has_not_for_the_block():
+    near = T // 32 * 32 + (31 - T % 32)
+    body = (copies(T), Commit(), block(), copies(T + 128), Commit(), Barrier(WARP_BARRIER.scope, "w"), reads(near + 128), reads(FAR))
+    assert groups(*body) == [0, 0]
+
+
+def test_one_statement_in_two_loops():
+    """The same object, whose iterations differ in number."""
+    load = copies(T + i * 128)
+    first, second = loop(2, load, Commit()), loop(4, load, Commit())
+    assert groups(first, block(), second, Barrier(BLOCK_BARRIER.scope, "b"), reads(FAR + 384)) == [0, 0]
+
+
+def test_no_barrier_to_wait_at():
+    with pytest.raises(SynchronizationError, match="s is touched while copies to it are under way, and no barrier stands between"):
+        wait(kernel(copies(T), Commit(), reads(T)))
+    with pytest.raises(SynchronizationError):
+        wait(kernel(copies(T), Commit(), loop(K, block()), reads(T), symbols=(K,)))
+    trusted = kernel(copies(T), Commit(), reads(T), unchecked=("I know",))
+    assert wait(trusted).body == trusted.body
+
+
+def test_a_copy_that_does_not_take_place_is_not_waited_for():
+    never = copies(T + 128, active=less(i, 0))
+    body = loop(3, copies(T), Commit(), never, Commit(), block(), reads(FAR), Barrier(BLOCK_BARRIER.scope, "b"), reads(FAR + 128))
+    assert groups(body) == [1]
+
+
+def test_an_unknown_statement_is_refused():
+    @attrs.frozen
+    class Other(ir.Stmt):
+        pass
+
+    with pytest.raises(VerificationError, match="wait has no rule for the statement Other"):
+        wait(kernel(copies(T), Commit(), Other(), reads(T)))
