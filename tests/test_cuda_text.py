@@ -1,5 +1,6 @@
 """The structure of printed kernels: helper functions once, short lines, names for addresses, and none of a generator's residue."""
 
+import itertools
 import re
 import time
 
@@ -218,7 +219,7 @@ def test_loops_that_number_registers_are_unrolled():
     """Registers have no run-time index; the loop over k numbers none, and is left as it is."""
     chain = MatMul.tile(8, 8).to(Block).epilog(RF).tile(4, 2).to(Thread).split(1).tile(1, 1).done()
     lines = chain(MatMul(16, 16, 8)(GL, GL, GL)(Kernel)).cuda().splitlines()
-    loops = {line.split("(int ")[1].split(" ")[0]: before.strip() for before, line in zip(lines, lines[1:]) if "for (" in line}
+    loops = {line.split("(int ")[1].split(" ")[0]: before.strip() for before, line in itertools.pairwise(lines) if "for (" in line}
     assert set(loops) == {"init_m", "init_n", "k", "m", "n", "store_m", "store_n"}
     assert {name for name, before in loops.items() if before == "#pragma unroll"} == set(loops) - {"k"}
 
