@@ -6,6 +6,23 @@ import random
 import attrs
 import numpy as np
 import pytest
+from touching import (
+    BLOCK_BARRIER,
+    COMMIT,
+    T256,
+    WARP_BARRIER,
+    K,
+    T,
+    buffer,
+    copies,
+    i,
+    kernel,
+    loop,
+    racy_by_hand,
+    reads,
+    touch,
+    writes,
+)
 
 from fireiron import *
 from fireiron import ir
@@ -14,83 +31,8 @@ from fireiron.check.races import atoms
 from fireiron.check.races.places import Places
 from fireiron.check.races.traces import Tracer
 from fireiron.errors import VerificationError
-from fireiron.ir import (
-    BLOCK_SCOPE,
-    WARP_SCOPE,
-    WARPGROUP_SCOPE,
-    Access,
-    Barrier,
-    Buffer,
-    Commit,
-    Completion,
-    Exec,
-    For,
-    Let,
-    Scope,
-    Wait,
-)
-from fireiron.ir import (
-    Kernel as Program,
-)
-from fireiron.values.expr import TRUE, ZERO, all_of, as_expr, less
-from fireiron.values.machine import ARCHITECTURES
-from fireiron.values.tensor import Mode, Storage, StorageMode, Tensor
-
-SPEC = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
-"""What the kernels claim to compute; the race check does not read it."""
-
-BLOCK_BARRIER, WARP_BARRIER = Barrier(BLOCK_SCOPE), Barrier(WARP_SCOPE)
-
-
-@attrs.frozen
-class Step:
-    """An instruction of which nothing matters but its name."""
-
-    name: str = "step"
-
-    def cuda(self, printer, statement):
-        raise AssertionError("nothing here is printed")
-
-
-def buffer(name, elements, offset=0, memory=SH, dtype=float32):
-    tensor = Tensor(name, (as_expr(elements),), dtype, memory, ColMajor)
-    return Buffer(tensor, Storage(((StorageMode(1, None, 1),),), elements), elements, offset=offset, written=memory == GL)
-
-
-def touch(place, *, write, name="s", width=1, level=Thread, spread=False, bound=None, copy=ZERO, **options):
-    """A statement with one access: `width` elements from `place` on."""
-    modes = ((Mode(width, 1),),)
-    access = Access(name, (as_expr(place),), modes, (bound,), write, copy=as_expr(copy), dealt=((),), spread=spread, origin="hand.py:1")
-    options.setdefault("instruction", Step())
-    return Exec(spec=Move(1, 1)(RF, SH)(level), accesses=(access,), **options)
-
-
-def writes(place, **options):
-    return touch(place, write=True, **options)
-
-
-def reads(place, **options):
-    return touch(place, write=False, **options)
-
-
-def copies(place, **options):
-    """A copy under way until a wait."""
-    return touch(place, write=True, completion=Completion.GROUP, **options)
-
-
-SM_80 = next(one for one in ARCHITECTURES if one.name == "sm_80")
-
-
-SHARED = (buffer("s", 4096),)
-COMMIT = (Commit(),)
-
-
-def kernel(*body, threads=128, buffers=SHARED, grid=1, symbols=(), **options):
-    return Program("k", SM_80, as_expr(grid), threads, tuple(buffers), tuple(symbols), tuple(body), SPEC, **options)
-
-
-T = Var("thread", 0, 127)
-T256 = Var("thread", 0, 255)
+from fireiron.ir import WARPGROUP_SCOPE, Barrier, Commit, For, Let, Scope, Wait
+from fireiron.values.expr import TRUE, ZERO, Var, all_of, as_expr, less
 
 
 def races(*body, **options):
@@ -214,13 +156,6 @@ def test_threads_that_act_together():
 
 
 # ---------------------------------------------------------------------------------------------- loops
-
-K = Var("K", 0, 1 << 20, 1, True)
-i = Var("i", 0, 1 << 20)
-
-
-def loop(extent, *body, var=i):
-    return For(var, as_expr(extent), body)
 
 
 @pytest.mark.parametrize("extent", [2, 3, 70, 1000, 100_000, K])
@@ -438,65 +373,6 @@ def test_atoms_are_the_sets_of_touchers_whatever_the_sums():
 
 
 # ---------------------------------------------------------------------------------------------- drawn programs
-
-
-def racy_by_hand(program, **sizes):
-    """Happens-before thread by thread, all loops run in full: whether two accesses conflict and are not ordered."""
-    threads = program.threads
-    known, issued = [0] * threads, [0] * threads
-    groups = [[] for _ in range(threads)]
-    touched, count = {}, itertools.count()
-
-    def run(body, values):
-        for one in body:
-            match one:
-                case For():
-                    extent = one.extent.evaluate(values)
-                    if any(run(one.body, {**values, one.var.name: number}) for number in range(extent)):
-                        return True
-                case Barrier():
-                    size = one.scope.threads or threads
-                    for first in range(0, threads, size):
-                        part = range(first, min(first + size, threads))
-                        union = 0
-                        for thread in part:
-                            union |= known[thread]
-                        for thread in part:
-                            known[thread] = union
-                case Commit():
-                    for thread in range(threads):
-                        groups[thread].append(issued[thread])
-                        issued[thread] = 0
-                case Wait():
-                    for thread in range(threads):
-                        done = max(len(groups[thread]) - one.groups, 0)
-                        for group in groups[thread][:done]:
-                            known[thread] |= group
-                        del groups[thread][:done]
-                case Exec():
-                    if any(touches(one, thread, {**values, "thread": thread, "block": 0}) for thread in range(threads)):
-                        return True
-        return False
-
-    def touches(one, thread, values):
-        if not one.active.evaluate(values):
-            return False
-        (access,) = one.accesses
-        bit = 1 << next(count)
-        places = [access.base[0].evaluate(values) + offset for (offset,) in access.elements()]
-        for place in places:
-            for other, write in touched.setdefault(place, []):
-                if (write or access.write) and not known[thread] & other:
-                    return True
-        for place in places:
-            touched[place].append((bit, access.write))
-        if one.asynchronous:
-            issued[thread] |= bit
-        else:
-            known[thread] |= bit
-        return False
-
-    return run(program.body, sizes)
 
 
 def drawn(generator, extents=(0, 1, 2, 3, 8, 20)):

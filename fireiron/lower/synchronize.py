@@ -72,7 +72,8 @@ def synchronize(kernel: Kernel) -> Kernel:
     """The kernel with barriers, sync points resolved; a `SynchronizationError` where a forbidden one is needed."""
     solver = _Solver(kernel)
     body, _ = solver.solve(kernel.body, ())
-    return attrs.evolve(kernel, body=body, ineffective=(*kernel.ineffective, *solver.ineffective))
+    ineffective = (point for point, matters in solver.wishes.values() if not matters)
+    return attrs.evolve(kernel, body=body, ineffective=(*kernel.ineffective, *ineffective))
 
 
 def scopes_of(kernel: Kernel) -> tuple[Scope, ...]:
@@ -114,7 +115,7 @@ class _Solver:
         self.kernel = kernel
         self.scopes = scopes_of(kernel)
         self.touches = Touches(kernel)
-        self.ineffective: list[SyncPoint] = []
+        self.wishes: dict[tuple[bool | None, str, str | None], tuple[SyncPoint, bool]] = {}
         self._scopes_met: dict[Any, int | None] = {}
 
     # -------------------------------------------------------------------------------------- lists, inside out
@@ -124,7 +125,7 @@ class _Solver:
         found = self._list(body, loops)
         hazards = [self._behind_commit(one, found.commits) for one in self._hazards(found, loops, carried)]
         barriers = self._placed(hazards, found)
-        self._note_ineffective(hazards, found, barriers)
+        self._note_wishes(hazards, found, barriers)
         return self._merged(found, barriers, _reasons(hazards, barriers, found.positions))
 
     def _list(self, body: Sequence[Stmt], loops: tuple[For, ...]) -> _List:
@@ -160,7 +161,7 @@ class _Solver:
 
     def _loop(self, loop: For, loops: tuple[For, ...]) -> tuple[For, Summary]:
         """A loop with barriers; those inside count for what stands around it only if it surely runs."""
-        inner, summary = self.solve(loop.body, (*loops, loop), True)
+        inner, summary = self.solve(loop.body, (*loops, loop), loop.extent.high > 1)
         if loop.period and summary.barrier:
             summary = _at_the_ends(summary, loop)
         runs = loop.extent.low >= 1
@@ -202,7 +203,7 @@ class _Solver:
             for i in range(count):
                 for j in range(count):
                     positions = frozenset((*range(i + 1, count + 1), *range(j + 1))) if j <= i else everywhere
-                    middle = (*range(i + 1, count), *range(j)) if j <= i else ()
+                    middle = (*range(i + 1, count), *range(j)) if j <= i else range(count)
                     hazards += self._between(found.summaries, i, j, middle, positions, outer[:-1], loops[-1])
         return hazards
 
@@ -218,18 +219,13 @@ class _Solver:
     ) -> Iterable[Hazard]:
         """The hazards between two items of a list that no barrier in the items between them meets."""
         passed = max((summaries[k].barrier for k in middle), default=0)
-        if passed == len(self.scopes):
-            return
         before, behind = summaries[i], summaries[j]
-        for x in before.last[-1]:
-            for y in behind.first[-1]:
-                if not self._may_conflict(x, y):
-                    continue
-                scope = self._scope(x, y, outer)
-                if scope is None or scope < passed or x not in before.last[scope] or y not in behind.first[scope]:
-                    continue
-                later = carried is not None and carried.period and not self._meets_next(x, y, outer, carried)
-                yield Hazard(frozenset(range(len(summaries) + 1)) if later else positions, scope, x, y, i)
+        for scope in range(passed, len(self.scopes)):
+            for x in before.last[scope]:
+                for y in behind.first[scope]:
+                    if self._may_conflict(x, y) and self._scope(x, y, outer) == scope:
+                        later = carried is not None and carried.period and not self._meets_next(x, y, outer, carried)
+                        yield Hazard(frozenset(range(len(summaries) + 1)) if later else positions, scope, x, y, i)
 
     def _may_conflict(self, x: Touch, y: Touch) -> bool:
         return (x.access.write or y.access.write) and not (x.atomic and y.atomic) and self.touches.may_overlap(x, y)
@@ -260,13 +256,14 @@ class _Solver:
         """The places at which two accesses meet in several threads, or while one is under way; least and greatest thread of each."""
         shared = self.touches.needed(x) & self.touches.needed(y)
         kept = tuple(var for var in outer if var in shared)
-        left = self.touches.footprint(x, kept)
-        right = self.touches.footprint(y, kept, None if later is None else later.var)
+        granule = self.touches.granule(x, y)
+        left = self.touches.footprint(x, granule, kept)
+        right = self.touches.footprint(y, granule, kept, None if later is None else later.var)
         keys, low, high = left.met(right)
         if not x.under_way:
             several = low != high
             keys, low, high = keys[several], low[several], high[several]
-        alone = x.statement is y.statement and x.access is y.access
+        alone = x is y
         if keys.size and alone and (x.access.spread or x.under_way) and not self._repeats(x, outer):
             return keys[:0], low[:0], high[:0]
         return keys, low, high
@@ -278,7 +275,8 @@ class _Solver:
         if any(loop.var not in needed or (loop.period and loop.extent.high > loop.period) for loop in varying):
             return True
         kept = tuple(var for var in outer if var in needed)
-        return bool(self.touches.footprint(touch, kept).keys.size < self.touches.times(touch))
+        granule = self.touches.granule(touch)
+        return bool(self.touches.footprint(touch, granule, kept).keys.size < self.touches.times(touch, granule))
 
     def _behind_commit(self, hazard: Hazard, commits: Sequence[int]) -> Hazard:
         """For a copy that may be under way: only positions behind the commit of its group, where it can be waited for."""
@@ -290,12 +288,10 @@ class _Solver:
 
     # -------------------------------------------------------------------------------------- where barriers stand
 
-    def _placed(self, hazards: Sequence[Hazard], found: _List, obeyed: bool = True) -> dict[int, int]:
-        """The scope of the barrier at each position that has one; with `obeyed` false, as if nothing were asked for or forbidden."""
-        required = found.required if obeyed else {}
-        forbidden = found.forbidden if obeyed else {}
-        chosen = dict.fromkeys(required, len(self.scopes) - 1)
-        allowed = [position for position in found.preferred() if position not in forbidden]
+    def _placed(self, hazards: Sequence[Hazard], found: _List) -> dict[int, int]:
+        """The scope of the barrier at each position that has one."""
+        chosen = dict.fromkeys(found.required, len(self.scopes) - 1)
+        allowed = [position for position in found.preferred() if position not in found.forbidden]
         for scope in range(len(self.scopes) - 1, -1, -1):
             arcs = []
             for hazard in hazards:
@@ -304,19 +300,27 @@ class _Solver:
                     if arc:
                         arcs.append(arc)
                     elif not self.kernel.unchecked:
-                        raise self._unsatisfiable(hazard, forbidden)
+                        raise self._unsatisfiable(hazard, found.forbidden)
             for position in fewest(arcs, allowed):
                 chosen[position] = max(scope, chosen.get(position, 0))
         return chosen
 
-    def _note_ineffective(self, hazards: Sequence[Hazard], found: _List, barriers: Mapping[int, int]) -> None:
-        """The wishes without which the barriers would stand as they do."""
-        if not found.required and not found.forbidden:
-            return
-        free = self._placed(hazards, found, obeyed=False)
-        self.ineffective += [point for position, point in found.required.items() if free.get(position) == barriers[position]]
-        if free == barriers:
-            self.ineffective += found.forbidden.values()
+    def _note_wishes(self, hazards: Sequence[Hazard], found: _List, barriers: Mapping[int, int]) -> None:
+        """Which wishes the barriers would stand the same without; a wish may stand in several lists, and counts where it matters."""
+        for wishes in (found.required, found.forbidden):
+            for position, point in wishes.items():
+                rest = {other: one for other, one in wishes.items() if other != position}
+                others = attrs.evolve(found, required=rest) if wishes is found.required else attrs.evolve(found, forbidden=rest)
+                wish = (point.require, point.subject, point.origin)
+                matters = self._differs(hazards, others, barriers)
+                self.wishes[wish] = (point, matters or self.wishes.get(wish, (point, False))[1])
+
+    def _differs(self, hazards: Sequence[Hazard], found: _List, barriers: Mapping[int, int]) -> bool:
+        """Whether barriers stand elsewhere under other wishes, or cannot stand at all."""
+        try:
+            return self._placed(hazards, found) != barriers
+        except SynchronizationError:
+            return True
 
     def _unsatisfiable(self, hazard: Hazard, forbidden: Mapping[int, SyncPoint]) -> SynchronizationError:
         wishes = [point for position, point in forbidden.items() if position in hazard.positions]
@@ -338,7 +342,7 @@ class _Solver:
             place = int(np.flatnonzero(low // narrower != high // narrower)[0])
         verbs = ["writes" if touch.access.write else "reads" for touch in (x, y)]
         places = [f"{touch.statement.spec} at {touch.access.origin or 'an unknown line'}" for touch in (x, y)]
-        address = self.touches.named(x, int(keys[place]))
+        address = self.touches.named(x, int(keys[place]), self.touches.granule(x, y))
         return f"thread {low[place]} {verbs[0]} {address} ({places[0]}), thread {high[place]} {verbs[1]} it ({places[1]})"
 
 
@@ -353,15 +357,25 @@ def _exposed(parts: Iterable[tuple[tuple[Touch, ...], bool]]) -> tuple[Touch, ..
 
 
 def _at_the_ends(summary: Summary, loop: For) -> Summary:
-    """What of a pipelined loop is exposed: before its first barrier the first iteration, behind its last one the last."""
+    """What of a pipelined loop is exposed: before its first barrier the first iteration, behind its last one the last.
+
+    Of a scope of which no barrier runs in each iteration, all of them are.
+    """
     end = constant(loop.extent)
-    early = {touch: _at(touch, loop.var, 0) for touch in summary.first[-1]}
-    late = {touch: touch if end is None else _at(touch, loop.var, end - 1) for touch in summary.last[-1]}
+    early = {touch: _at(touch, loop.var, 0) for touches in summary.first[: summary.barrier] for touch in touches}
+    late = {
+        touch: touch if end is None else _at(touch, loop.var, end - 1) for touches in summary.last[: summary.barrier] for touch in touches
+    }
     return attrs.evolve(
         summary,
-        first=tuple(tuple(early.get(touch, touch) for touch in touches) for touches in summary.first),
-        last=tuple(tuple(late.get(touch, touch) for touch in touches) for touches in summary.last),
+        first=_replaced(summary.first, early, summary.barrier),
+        last=_replaced(summary.last, late, summary.barrier),
     )
+
+
+def _replaced(exposed: Exposed, others: Mapping[Touch, Touch], scopes: int) -> Exposed:
+    """Other touches in their places, for the narrowest scopes."""
+    return (*(tuple(others[touch] for touch in touches) for touches in exposed[:scopes]), *exposed[scopes:])
 
 
 def _at(touch: Touch, var: Var, value: int) -> Touch:

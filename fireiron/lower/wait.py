@@ -3,12 +3,15 @@
 The barriers stand where `synchronize` put them; a copy that is under way needs a wait at one of them, before its data is
 touched. The program is followed with actual iteration numbers (the first ones, and the last), groups counted as they are
 committed: a touch of a group's data asks the last barrier behind its commit to wait for it, and each barrier takes the
-smallest number asked of it. Groups complete in order, so a wait for one is a wait for all before it, and says so.
+smallest number asked of it. Groups complete in order, so a wait for one is a wait for all before it, and says so. A loop of
+unknown length is followed for each of its shortest lengths: none at all, and every place in the period at which it may end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -32,8 +35,9 @@ from fireiron.ir import (
     statements,
     unknown,
 )
+from fireiron.lower.footprint import Array, Grid
 from fireiron.lower.touches import Touch, Touches
-from fireiron.values.expr import Expr, Var, compiled, conjuncts, constant
+from fireiron.values.expr import Expr, Var, all_of, compiled, conjuncts, constant
 from fireiron.values.machine import SH
 
 Fixed = Mapping[str, int]
@@ -46,7 +50,9 @@ def wait(kernel: Kernel) -> Kernel:
     if not any(statement.asynchronous for statement, _ in execs(kernel.body)):
         return kernel
     replay = _Replay(kernel)
-    replay.run(kernel.body, (), {})
+    for counts in _all_counts(kernel):
+        replay.begin(counts)
+        replay.run(kernel.body, (), {})
 
     def waited(statement: Stmt) -> tuple[Stmt, ...]:
         asked = replay.asked.get(id(statement))
@@ -75,19 +81,40 @@ class _Asked:
         return Wait(self.groups, f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} arrived")
 
 
+@attrs.frozen(eq=False)
+class _Site:
+    """A touch without the conditions `tests`, which depend on loops that are followed alone.
+
+    `needed` are the followed loops that matter to it, `turns` the iterations after which addresses repeat, for those of them on
+    which no other condition depends.
+    """
+
+    touch: Touch
+    tests: tuple[Expr, ...]
+    needed: frozenset[str]
+    turns: Mapping[str, int]
+
+
 class _Replay:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.touches = Touches(kernel)
+        self.granule = self.touches.granule()
+        self.asked: dict[int, _Asked] = {}
+        self._touches: dict[tuple[int, ...], tuple[Touch, ...]] = {}
+        self._places: dict[Any, Places] = {}
+        self._tables: dict[Any, tuple[Grid, Array, Array]] = {}
+        self._sites: dict[int, _Site] = {}
+        self._followed: dict[int, bool] = {}
+        self.begin({})
+
+    def begin(self, counts: Mapping[Expr, int]) -> None:
+        """A run of the program in which loops of unknown extent have these numbers of iterations."""
+        self.counts = counts
         self.open: list[_Copy] = []
         self.groups: list[list[_Copy]] = []
         self.complete = 0
-        self.near: dict[Scope, set[tuple[int, str]]] = {}
         self.passed: list[tuple[Barrier, int]] = []
-        self.asked: dict[int, _Asked] = {}
-        self._touches: dict[int, tuple[Touch, ...]] = {}
-        self._places: dict[Any, Places] = {}
-        self._tests: dict[int, tuple[tuple[Expr, ...], frozenset[str]]] = {}
 
     def run(self, body: tuple[Stmt, ...], loops: tuple[For, ...], fixed: Fixed) -> None:
         """Follow a list; `fixed` are the values of loops that are followed one iteration after the other."""
@@ -100,8 +127,8 @@ class _Replay:
                     self.open = []
                 case Barrier():
                     self.passed.append((statement, len(self.groups)))
-                case For() if _is_followed(statement):
-                    for value in _followed_values(statement):
+                case For() if self._is_followed(statement):
+                    for value in _followed_values(statement, self.counts):
                         self.run(statement.body, (*loops, statement), {**fixed, statement.var.name: value})
                 case For():
                     self.run(statement.body, (*loops, statement), fixed)
@@ -111,10 +138,11 @@ class _Replay:
                     raise unknown(statement, "wait")
 
     def _exec(self, statement: Exec, loops: tuple[For, ...], fixed: Fixed) -> None:
-        if id(statement) not in self._touches:
+        place = (id(statement), *map(id, loops))
+        if place not in self._touches:
             found = self.touches.of(statement, loops)
-            self._touches[id(statement)] = tuple(one for one in found if self.kernel.buffer(one.access.buffer).memory == SH)
-        for touch in self._touches[id(statement)]:
+            self._touches[place] = tuple(one for one in found if self.kernel.buffer(one.access.buffer).memory == SH)
+        for touch in self._touches[place]:
             places = self._touched(touch, fixed)
             self._meet(touch, places)
             if touch.under_way:
@@ -122,62 +150,74 @@ class _Replay:
 
     def _meet(self, touch: Touch, places: Places) -> None:
         """The newest group that writes where the touch is, and that is not known to be complete, is asked for."""
-        arrived = set().union(*self.near.values()) if self.near else set()
         for number in range(len(self.groups) - 1, self.complete - 1, -1):
-            if (number, touch.access.buffer) not in arrived and any(copy.places & places for copy in self.groups[number]):
+            if any(copy.places & places for copy in self.groups[number]):
                 self._ask(number, touch)
                 return
 
     def _ask(self, number: int, touch: Touch) -> None:
-        """Group `number` must be complete at the last barrier behind its commit, a barrier of the block if there is one."""
-        behind = [(barrier, count) for barrier, count in self.passed if count > number]
-        behind = [one for one in behind if one[0].scope == BLOCK_SCOPE] or behind
+        """Group `number` must be complete at the last barrier behind its commit, of those of the widest scope.
+
+        Only that one surely orders the touch: a barrier of a narrower scope leaves out what other threads copied.
+        """
+        behind = [(barrier, count - 1 - number) for barrier, count in self.passed if count > number]
         if not behind:
             if self.kernel.unchecked:
                 return
             raise SynchronizationError(
                 f"{touch.access.buffer} is touched while copies to it are under way, and no barrier stands between", at=touch.access.origin
             )
-        barrier, count = behind[-1]
-        groups = count - 1 - number
-        asked = self.asked.setdefault(id(barrier), _Asked(groups))
-        asked.groups = min(asked.groups, groups)
-        asked.arriving |= dict.fromkeys(copy.buffer for group in self.groups[self.complete : number + 1] for copy in group)
-        if barrier.scope == BLOCK_SCOPE:
+        widest = max((barrier.scope for barrier, _ in behind), key=_threads)
+        behind = [one for one in behind if one[0].scope == widest]
+        if not any(id(barrier) in self.asked and self.asked[id(barrier)].groups <= groups for barrier, groups in behind):
+            barrier, groups = behind[-1]
+            asked = self.asked.setdefault(id(barrier), _Asked(groups))
+            asked.groups = min(asked.groups, groups)
+            asked.arriving |= dict.fromkeys(copy.buffer for group in self.groups[self.complete : number + 1] for copy in group)
+        if widest == BLOCK_SCOPE:
             self.complete = number + 1
-        else:  # what others than this group of threads copied has arrived for them, and is not yet visible here
-            known = self.near.setdefault(barrier.scope, set())
-            known |= {(one, touch.access.buffer) for one in range(self.complete, number + 1)}
 
     # ------------------------------------------------------------------------------------------ places
 
     def _touched(self, touch: Touch, fixed: Fixed) -> Places:
         """Where a statement touches shared memory in one iteration of the loops that are followed."""
-        tests, needed = self._needed(touch)
-        values = {name: value for name, value in fixed.items() if name in needed}
-        turns = {loop.var.name: loop.period for loop in touch.loops if loop.period}
-        if not all(compiled(test)(values) for test in tests):
+        if id(touch) not in self._sites:
+            self._sites[id(touch)] = self._site(touch)
+        site = self._sites[id(touch)]
+        values = {name: value for name, value in fixed.items() if name in site.needed}
+        if not all(compiled(test)(values) for test in site.tests):
             return 0
-        free = needed - {var.name for test in self._other_tests(touch, tests) for var in test.variables()}
-        memo = (
-            id(touch),
-            tuple((name, value % turns[name] if name in turns and name in free else value) for name, value in values.items()),
-        )
+        at = tuple((name, value % site.turns[name] if name in site.turns else value) for name, value in values.items())
+        memo = (id(touch), at)
         if memo not in self._places:
-            _, places, mask = self.touches.places(touch, values)
-            self._places[memo] = _bits(places[mask] if not mask.all() else places)
+            self._places[memo] = self._at(site, dict(at))
         return self._places[memo]
 
-    def _needed(self, touch: Touch) -> tuple[tuple[Expr, ...], frozenset[str]]:
-        """The conditions that depend on followed loops alone, and the names of all loops that matter to the touch."""
-        if id(touch) not in self._tests:
-            loops = {loop.var.name for loop in touch.loops if _is_followed(loop)}
-            tests = tuple(one for one in conjuncts(touch.statement.active) if one.variables() and _names(one.variables()) <= loops)
-            self._tests[id(touch)] = tests, _names(self.touches.needed(touch)) & frozenset(loops)
-        return self._tests[id(touch)]
+    def _at(self, site: _Site, values: Fixed) -> Places:
+        """What is touched at values of the loops: a part of a table over those that number addresses alone."""
+        fixed = {name: value for name, value in values.items() if name not in site.turns}
+        memo = (id(site), tuple(fixed.items()))
+        if memo not in self._tables:
+            self._tables[memo] = self.touches.places(site.touch, self.granule, fixed)
+        grid, places, mask = self._tables[memo]
+        part = tuple(values[name] if name in site.turns and name in values else slice(None) for name in grid.axes)
+        return _bits(places[part] if mask[part].all() else places[part][mask[part]])
 
-    def _other_tests(self, touch: Touch, tests: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return tuple(one for one in conjuncts(touch.statement.active) if one not in tests)
+    def _site(self, touch: Touch) -> _Site:
+        followed = {loop.var.name: loop for loop in touch.loops if self._is_followed(loop)}
+        conditions = conjuncts(touch.statement.active)
+        tests = tuple(one for one in conditions if one.variables() and _names(one.variables()) <= followed.keys())
+        others = tuple(one for one in conditions if one not in tests)
+        tested = {var.name for test in others for var in test.variables()}
+        untested = attrs.evolve(touch, statement=attrs.evolve(touch.statement, active=all_of(others)))
+        turns = {name: turn for name, loop in followed.items() if name not in tested and (turn := loop.period or constant(loop.extent))}
+        return _Site(untested, tests, _names(self.touches.needed(touch)) & followed.keys(), turns)
+
+    def _is_followed(self, loop: For) -> bool:
+        """Whether iterations matter: copies are issued, groups committed, or barriers passed in it."""
+        if id(loop) not in self._followed:
+            self._followed[id(loop)] = _is_followed(loop)
+        return self._followed[id(loop)]
 
 
 def _names(variables: frozenset[Var]) -> frozenset[str]:
@@ -198,11 +238,32 @@ def _is_followed(loop: For) -> bool:
     return any(isinstance(one, (Commit, Barrier)) or (isinstance(one, Exec) and one.asynchronous) for one in statements(loop.body))
 
 
-def _followed_values(loop: For) -> list[int]:
+def _threads(scope: Scope) -> float:
+    """How wide a scope is."""
+    return math.inf if scope.threads is None else scope.threads
+
+
+def _all_counts(kernel: Kernel) -> Iterator[Mapping[Expr, int]]:
+    """For the loops of unknown extent that are followed, all combinations of few iterations; loops of one extent have as many."""
+    longest: dict[Expr, int] = {}
+    for loop in statements(kernel.body):
+        if isinstance(loop, For) and constant(loop.extent) is None and _is_followed(loop):
+            longest[loop.extent] = max(longest.get(loop.extent, 0), _steady(loop))
+    ranges = [range(max(extent.low, 0), min(max(extent.low, 0) + most, extent.high) + 1) for extent, most in longest.items()]
+    for counts in itertools.product(*ranges):
+        yield dict(zip(longest, counts, strict=True))
+
+
+def _steady(loop: For) -> int:
+    """Iterations after which a loop goes on as it did in the period before."""
+    return 2 * (loop.period or 1) + 2
+
+
+def _followed_values(loop: For, counts: Mapping[Expr, int]) -> list[int]:
     """The first iterations, and, at the same place in the period, the last."""
-    count, period = constant(loop.extent), loop.period or 1
-    length = 2 * period + 2
-    if count is None or count <= length + 2 * period:
-        return list(range(length if count is None else count))
+    count, period, length = counts.get(loop.extent, constant(loop.extent)), loop.period or 1, _steady(loop)
+    assert count is not None
+    if count <= length + 2 * period:
+        return list(range(count))
     skipped = (count - length - period) // period * period
     return [*range(length), *range(length + skipped, count)]

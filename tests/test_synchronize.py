@@ -1,0 +1,445 @@
+"""Where barriers stand: each rule on programs made by hand, and drawn programs of which no barrier can be left out."""
+
+import random
+
+import attrs
+import pytest
+from touching import (
+    BLOCK_BARRIER,
+    T256,
+    WARP_BARRIER,
+    K,
+    T,
+    buffer,
+    copies,
+    i,
+    kernel,
+    loop,
+    reads,
+    touch,
+    writes,
+)
+
+from fireiron import *
+from fireiron import ir
+from fireiron.check import Scene, check_races
+from fireiron.errors import SynchronizationError, VerificationError
+from fireiron.ir import Barrier, Comment, Commit, Exec, For, Let, SyncPoint, Wait
+from fireiron.lower.synchronize import scopes_of, synchronize
+from fireiron.lower.wait import wait
+from fireiron.specs.atomic_add import AtomicAddSpec
+from fireiron.values.expr import TRUE, Var, as_expr, less
+
+FAR, NEAR = 127 - T, T // 2 * 2 + (T + 1) % 2
+
+
+def shape(body):
+    """A list with the scope of each barrier, `.` for what is executed, and lists for loops."""
+    shown = []
+    for one in body:
+        match one:
+            case Barrier():
+                shown.append(one.scope.name)
+            case For():
+                shown.append(shape(one.body))
+            case Exec() | Commit() | Wait():
+                shown.append({Exec: ".", Commit: "commit", Wait: "wait"}[type(one)])
+    return shown
+
+
+def placed(*body, **options):
+    return shape(synchronize(kernel(*body, **options)).body)
+
+
+def reasons(*body, **options):
+    return [one.reason for one in ir.statements(synchronize(kernel(*body, **options)).body) if isinstance(one, Barrier)]
+
+
+def buffers(count):
+    return [buffer(f"s{number}", 128, offset=512 * number) for number in range(count)]
+
+
+def free(name="s"):
+    return SyncPoint(False, name, "hand.py:7")
+
+
+# ---------------------------------------------------------------------------------------------- how many
+
+
+@pytest.mark.parametrize("count", range(1, 13))
+def test_disjoint_hazards_get_a_barrier_each(count):
+    body = [one for number in range(count) for one in (writes(T, name=f"s{number}"), reads(FAR, name=f"s{number}"))]
+    assert placed(*body, buffers=buffers(count)) == [".", "block", "."] * count
+
+
+@pytest.mark.parametrize("count", range(1, 13))
+def test_hazards_that_share_a_position_share_a_barrier(count):
+    names = [f"s{number}" for number in range(count)]
+    body = [*(writes(T, name=name) for name in names), *(reads(FAR, name=name) for name in names)]
+    assert placed(*body, buffers=buffers(count)) == [*"." * count, "block", *"." * count]
+
+
+def test_the_latest_position_is_preferred_and_a_best_one_before_it():
+    other = touch(T, write=True, name="t")
+    several = (buffer("s", 128), buffer("t", 128, offset=512))
+    assert placed(writes(T), other, reads(FAR), buffers=several) == [".", ".", "block", "."]
+    assert placed(writes(T), SyncPoint(None, "s"), other, reads(FAR), buffers=several) == [".", "block", ".", "."]
+
+
+def test_what_no_other_thread_touches_needs_no_barrier():
+    assert placed(writes(T), reads(T), writes(T)) == [".", ".", "."]
+    assert placed(reads(T), reads(FAR)) == [".", "."]
+    some = less(T, as_expr(16))
+    assert placed(writes(T, active=some), reads(FAR, active=some)) == [".", "."]
+
+
+# ---------------------------------------------------------------------------------------------- scopes
+
+
+def test_the_narrowest_scope_that_holds_every_conflict():
+    inside = T256 // 128 * 128 + (127 - T256 % 128)
+    neighbour = T256 // 2 * 2 + (T256 + 1) % 2
+    for place, scope in ((neighbour, "warp"), (inside, "warpgroup"), (255 - T256, "block")):
+        assert placed(writes(T256), reads(place), threads=256) == [".", scope, "."]
+        assert placed(reads(place), writes(T256), threads=256) == [".", scope, "."]
+    one_astray = writes(T256), reads((T256 + 1) % 256)
+    assert placed(*one_astray, threads=256) == [".", "block", "."]
+
+
+def test_the_scopes_of_a_block():
+    names = {threads: [str(scope) for scope in scopes_of(kernel(threads=threads))] for threads in (32, 128, 160, 256, 384)}
+    several = ["warp", "warpgroup", "block"]
+    assert names == {32: ["warp", "block"], 128: ["warp", "block"], 160: ["warp", "block"], 256: several, 384: several}
+    thread = Var("thread", 0, 159)
+    assert placed(writes(thread), reads((thread + 64) % 128, active=less(thread, as_expr(128))), threads=160) == [".", "block", "."]
+
+
+def test_a_wide_barrier_meets_narrow_hazards_too():
+    several = (buffer("s", 128), buffer("t", 128, offset=512))
+    body = (writes(T), writes(T, name="t"), reads(NEAR), reads(FAR, name="t"))
+    assert placed(*body, buffers=several) == [".", ".", "warp", ".", "block", "."]
+    assert placed(writes(T), writes(T, name="t"), reads(FAR, name="t"), reads(NEAR), buffers=several) == [".", ".", "block", ".", "."]
+
+
+def test_a_barrier_that_is_there_counts_for_its_scope():
+    assert placed(writes(T), BLOCK_BARRIER, reads(FAR)) == [".", "block", "."]
+    assert placed(writes(T), WARP_BARRIER, reads(NEAR)) == [".", "warp", "."]
+    assert placed(writes(T), WARP_BARRIER, reads(FAR)) == [".", "warp", "block", "."]
+
+
+# ---------------------------------------------------------------------------------------------- reasons
+
+
+def test_what_a_barrier_is_for():
+    assert reasons(writes(T), reads(FAR)) == ["s complete"]
+    assert reasons(writes(T), writes(FAR)) == ["s complete"]
+    assert reasons(reads(FAR), writes(T)) == ["s free again"]
+    several = (buffer("s", 128), buffer("t", 128, offset=512))
+    both = (writes(T), reads(T, name="t"), reads(FAR), writes(FAR, name="t"))
+    assert reasons(*both, buffers=several) == ["s complete; t free again"]
+    assert reasons(writes(T), writes(T, name="t"), reads(FAR), reads(FAR, name="t"), buffers=several) == ["s, t complete"]
+    assert reasons(SyncPoint(True, "k")) == ["asked for by sync"]
+
+
+def test_each_hazard_is_credited_to_the_first_barrier_behind_it():
+    """The way back of the loop lies across both barriers, and is told of one."""
+    assert reasons(loop(4, writes(T), reads(FAR))) == ["s complete", "s free again"]
+    assert reasons(writes(T), reads(FAR), writes(T), reads(FAR)) == ["s complete", "s free again", "s complete"]
+
+
+# ---------------------------------------------------------------------------------------------- loops
+
+
+@pytest.mark.parametrize("extent", [2, 3, 1000, K])
+def test_the_way_back_of_a_loop(extent):
+    symbols = (K,) if extent is K else ()
+    assert placed(loop(extent, writes(T), reads(FAR)), symbols=symbols) == [[".", "block", ".", "block"]]
+    assert placed(loop(extent, reads(FAR)), writes(T), symbols=symbols) == [["."], "block", "."]
+    own = loop(extent, writes(T), reads(NEAR))
+    assert placed(own, symbols=symbols) == [[".", "warp", ".", "warp"]]
+
+
+def test_one_iteration_carries_nothing():
+    assert placed(loop(1, writes(T), reads(FAR))) == [[".", "block", "."]]
+
+
+def test_a_loop_that_may_not_run_orders_nothing():
+    inner = loop(K, writes(T + 512), BLOCK_BARRIER)
+    body = (writes(T), inner, reads(FAR))
+    assert placed(*body, symbols=(K,)) == [".", [".", "block"], "block", "."]
+    maybe = loop(Var("n", 0, 8), writes(T + 512), BLOCK_BARRIER)
+    assert placed(writes(T), maybe, reads(FAR), symbols=(Var("n", 0, 8),)) == [".", [".", "block"], "block", "."]
+    sure = loop(2, writes(T + 512), BLOCK_BARRIER)
+    assert placed(writes(T), sure, reads(FAR)) == [".", [".", "block"], "."]
+
+
+def test_a_barrier_of_an_inner_loop_counts_on_the_way_back():
+    """From the write behind an inner loop over all of it to the read before it: its barrier lies between."""
+    inner = loop(2, BLOCK_BARRIER, reads(T + 512), var=Var("j", 0, 1))
+    assert placed(loop(4, reads(FAR), inner, writes(T))) == [[".", ["block", "."], ".", "block"]]
+    assert placed(loop(4, reads(FAR), loop(2, BLOCK_BARRIER, var=Var("j", 0, 1)), writes(T), BLOCK_BARRIER)) == [
+        [".", ["block"], ".", "block"]
+    ]
+
+
+def test_stages_that_meet_in_the_next_iteration_or_later():
+    """Two stages written ahead of where they are read, with the same addresses every second or third iteration."""
+
+    def ring(stages, ahead):
+        body = (writes(T + (i + ahead) % stages * 128), reads(FAR + i % stages * 128))
+        return placed(loop(50, *body, period=stages))
+
+    assert ring(2, 0) == [[".", "block", "."]]
+    assert ring(2, 1) == [[".", ".", "block"]]
+    assert ring(3, 1) == [[".", ".", "block"]]
+    assert ring(1, 0) == [[".", "block", ".", "block"]]
+
+
+def test_what_meets_only_later_takes_any_position():
+    """Written in one iteration and read two further on: one barrier anywhere, at the latest position."""
+    body = (reads(FAR + i % 3 * 128), reads(T + 512), writes(T + (i + 2) % 3 * 128))
+    assert placed(loop(50, *body, period=3)) == [[".", ".", ".", "block"]]
+    assert placed(loop(50, writes(T + i % 3 * 128), reads(FAR + (i + 1) % 3 * 128), period=3)) == [[".", ".", "block"]]
+
+
+def test_before_and_behind_a_pipelined_loop_its_first_and_last_iteration():
+    body = (writes(T + i % 2 * 128), reads(FAR + i % 2 * 128))
+    first = writes(FAR + 128)
+    assert placed(first, loop(50, *body, period=2)) == [".", [".", "block", "."]]
+    assert placed(writes(FAR), loop(50, *body, period=2)) == [".", "block", [".", "block", "."]]
+    assert placed(loop(50, *body, period=2), writes(T)) == [[".", "block", "."], "."]
+    assert placed(loop(50, *body, period=2), writes(T + 128)) == [[".", "block", "."], "block", "."]
+    assert placed(loop(51, *body, period=2), writes(T)) == [[".", "block", "."], "block", "."]
+    assert placed(loop(K, *body, period=2), writes(T), symbols=(K,)) == [[".", "block", "."], "block", "."]
+
+
+def test_a_narrow_barrier_in_a_pipelined_loop_leaves_all_iterations_exposed():
+    """The loop's barrier of a warp says nothing of what other warps wrote before, in any stage."""
+    body = (writes(T + i % 2 * 128), reads(NEAR + i % 2 * 128))
+    assert placed(writes(FAR + 128), loop(50, *body, period=2)) == [".", "block", [".", "warp", "."]]
+    assert placed(loop(50, *body, period=2), writes(FAR)) == [[".", "warp", "."], "block", "."]
+
+
+def test_conditions_and_extents_of_a_block_count_as_true():
+    block = Var("block", 0, 7)
+    late = less(as_expr(3), block)
+    assert placed(writes(T, active=late), reads(FAR), grid=8) == [".", "block", "."]
+    named = Var("half", 0, 1)
+    behind = (Let(named, block // 4), writes(T, active=less(0, named)), reads(FAR))
+    assert placed(*behind, grid=8) == [".", "block", "."]
+    extent = loop(block, writes(T + 512), BLOCK_BARRIER)
+    assert placed(writes(T), extent, reads(FAR), grid=8) == [".", [".", "block"], "block", "."]
+
+
+# ---------------------------------------------------------------------------------------------- wishes
+
+
+def test_a_required_barrier_stands_and_serves():
+    assert placed(writes(T), SyncPoint(True, "k"), writes(T + 512), reads(FAR)) == [".", "block", ".", "."]
+    assert placed(loop(3, writes(T), reads(T), SyncPoint(True, "k"))) == [[".", ".", "block"]]
+
+
+def test_a_forbidden_position_is_left():
+    assert placed(writes(T), writes(T + 512), free(), reads(FAR)) == [".", "block", ".", "."]
+
+
+def test_a_position_that_is_needed_cannot_be_forbidden():
+    with pytest.raises(SynchronizationError) as found:
+        placed(writes(T), free("s of mine"), reads(FAR))
+    message = str(found.value)
+    assert "thread 0 writes s[0] (Move(1,1)(RF,SH)(Thread) at hand.py:1), thread 127 reads it" in message
+    assert "no_sync on s of mine (hand.py:7)" in message and found.value.at == "hand.py:7"
+    assert placed(writes(T), free(), reads(FAR), unchecked=("I know",)) == [".", "."]
+
+
+def test_wishes_that_change_nothing():
+    def ineffective(*body):
+        return [(one.require, one.subject) for one in synchronize(kernel(*body)).ineffective]
+
+    assert ineffective(writes(T), SyncPoint(True, "k"), reads(FAR)) == [(True, "k")]
+    assert ineffective(writes(T), SyncPoint(True, "k"), reads(NEAR)) == []
+    assert ineffective(writes(T), SyncPoint(True, "k")) == []
+    assert ineffective(writes(T), free(), reads(T)) == [(False, "s")]
+    assert ineffective(writes(T), writes(T + 512), free(), reads(FAR)) == []
+    two = (writes(T), free("a"), writes(T + 512), free("b"), writes(T + 1024), reads(FAR))
+    assert ineffective(*two) == [(False, "a"), (False, "b")]
+    one_of_two = (writes(T), free("a"), writes(T + 512), free("b"), reads(FAR), reads(T), reads(T))
+    with pytest.raises(SynchronizationError):
+        placed(*one_of_two)
+    moved = (writes(T), writes(T + 512), writes(T + 1024), free("b"), reads(FAR), free("c"), reads(T))
+    assert ineffective(*moved) == [(False, "c")]
+    twice = (writes(T), writes(T + 512), free(), reads(FAR), BLOCK_BARRIER, writes(T + 512), free(), reads(T))
+    assert ineffective(*twice) == []
+
+
+# ---------------------------------------------------------------------------------------------- kinds of accesses
+
+
+def test_additions_need_no_order_among_each_other():
+    plain = Move(1, 1)(RF, SH)(Thread)
+    adds = attrs.evolve(writes(T // 2), spec=AtomicAddSpec(plain.level, plain.src, plain.dst))
+    assert placed(adds, adds) == [".", "."]
+    assert placed(adds, reads(T)) == [".", "block", "."]
+    assert placed(adds, writes(T)) == [".", "block", "."]
+
+
+def test_a_spread_access_belongs_to_the_whole_warp():
+    assert placed(writes(T, spread=True), reads(T)) == [".", "warp", "."]
+    assert placed(writes(T, spread=True), reads(FAR)) == [".", "block", "."]
+    assert placed(writes(T, spread=True)) == ["."]
+    assert placed(loop(3, writes(T, spread=True))) == [[".", "warp"]]
+
+
+def test_what_threads_do_together_is_done_by_all_of_them():
+    tile = T // 32 * 32
+    assert placed(writes(tile, width=32, level=Warp), reads(T)) == [".", "warp", "."]
+    assert placed(writes(0, width=128, level=Block), reads(T)) == [".", "block", "."]
+
+
+def test_buffers_that_overlap():
+    overlapping = (buffer("a", 128), buffer("b", 128, offset=256))
+    apart = (buffer("a", 128), buffer("b", 128, offset=512))
+    body = (reads(FAR, name="a"), writes(T, name="b"))
+    assert placed(*body, buffers=overlapping) == [".", "block", "."]
+    assert placed(*body, buffers=apart) == [".", "."]
+    types = (buffer("a", 128), buffer("b", 128, dtype=float16))
+    assert placed(writes(T, name="a"), reads(T, name="b"), buffers=types) == [".", "block", "."]
+    assert placed(writes(T, name="a"), reads(2 * T, name="b", width=2, active=less(T, as_expr(64))), buffers=types) == [".", "."]
+
+
+def test_elements_beyond_a_shared_buffer_are_none_of_it():
+    two = (buffer("a", 96), buffer("b", 128, offset=384))
+    assert placed(writes(T, name="a"), reads(FAR, name="b"), buffers=two) == [".", "."]
+    assert placed(writes(T, name="a"), reads(95 - T, name="a", active=less(T, as_expr(96))), buffers=two) == [".", "block", "."]
+
+
+def test_a_buffer_that_ends_within_a_piece():
+    """Pieces of four elements, of a buffer of ten: the last piece is half inside."""
+    odd = (buffer("a", 10),)
+    wide = (writes(4 * (T % 3), name="a", width=4, vectors=(4,)), reads(4 * (FAR % 3), name="a", width=4, vectors=(4,)))
+    last = less(1, T % 3)
+    assert placed(attrs.evolve(wide[0], active=last), attrs.evolve(wide[1], active=less(1, FAR % 3)), buffers=odd) == [".", "block", "."]
+
+
+def test_vectors_are_whole_pieces():
+    assert placed(writes(4 * T, width=4, vectors=(4,)), reads(4 * T + 4, width=4, vectors=(4,))) == [".", "block", "."]
+    assert placed(writes(4 * T, width=4, vectors=(4,)), reads(4 * T, width=4, vectors=(4,))) == [".", "."]
+    assert placed(writes(4 * T, width=4, vectors=(4,)), reads(T)) == [".", "block", "."]
+
+
+def test_copies_of_a_buffer():
+    of_warp = [buffer("s", 32)]
+    wide = [attrs.evolve(one, tensor=attrs.evolve(one.tensor, copies=4)) for one in of_warp]
+    lane = T % 32
+    assert placed(writes(lane, copy=T // 32), reads(31 - lane, copy=T // 32), buffers=wide) == [".", "warp", "."]
+    assert placed(writes(lane, copy=T // 32), reads(lane, copy=3 - T // 32), buffers=wide) == [".", "block", "."]
+
+
+def test_arrays_in_global_memory():
+    array = (buffer("c", 4096, memory=GL),)
+    assert placed(writes(T, name="c"), reads(FAR, name="c"), buffers=array) == [".", "block", "."]
+    only_read = tuple(attrs.evolve(one, written=False) for one in array)
+    assert placed(writes(T, name="c"), reads(FAR, name="c"), buffers=only_read) == [".", "."]
+
+
+# ---------------------------------------------------------------------------------------------- asynchronous copies
+
+
+def test_a_copy_under_way_needs_a_barrier_behind_its_commit():
+    assert placed(copies(T), reads(T)) == [".", "warp", "."]
+    assert placed(copies(T), Commit(), SyncPoint(None, "s"), reads(T)) == [".", "commit", "warp", "."]
+    early = (copies(T), SyncPoint(None, "s"), writes(T + 512), Commit(), reads(FAR))
+    assert placed(*early) == [".", ".", "commit", "block", "."]
+    assert placed(copies(T), writes(T)) == [".", "warp", "."]
+
+
+def test_one_copy_object_in_two_places():
+    copy = copies(T)
+    assert placed(copy, Commit(), copy, Commit()) == [".", "commit", "warp", ".", "commit"]
+
+
+def test_an_unknown_statement_is_refused():
+    @attrs.frozen
+    class Around(ir.Stmt):
+        body: tuple
+
+        @property
+        def children(self):
+            return (self.body,)
+
+    for body in (Around((writes(T),)), loop(3, Around(()))):
+        with pytest.raises(VerificationError, match="synchronize has no rule for the statement Around"):
+            placed(body)
+    assert placed(Comment("what stands here"), writes(T), Let(Var("x", 0, 1), as_expr(1)), reads(FAR), Comment("end")) == [
+        ".",
+        "block",
+        ".",
+    ]
+
+
+# ---------------------------------------------------------------------------------------------- drawn programs
+
+
+def drawn(generator, extents, asynchronous):
+    """A program without barriers: touches of a buffer in some stage of a ring, loops and conditions."""
+    threads = generator.choice((32, 64, 96, 256))
+    thread = Var("thread", 0, threads - 1)
+    period = generator.choice((1, 2, 3))
+    injective = [thread, thread, threads - 1 - thread, thread // 32 * 32 + (31 - thread % 32)]
+    injective += [thread // 128 * 128 + (127 - thread % 128)] if threads == 256 else []
+
+    def place(var, write):
+        first = generator.choice(injective if write else [*injective, thread // 2 * 2]) * 2 + generator.choice((0, 0, 1024))
+        return first if var is None else first + (var + generator.choice((0, 1, 2))) % period * 2048
+
+    def statement(var, depth):
+        if generator.random() < 0.75 or depth == 2:
+            condition = generator.choice((TRUE, TRUE, TRUE, less(thread, as_expr(generator.choice((8, 40))))))
+            if var is not None and generator.random() < 0.2:
+                condition = less(var + generator.choice((1, 2)), as_expr(generator.choice((3, 9, *extents[-2:]))))
+            make = generator.choice((writes, reads, reads, copies if asynchronous else writes))
+            one = make(place(var, make is not reads), width=generator.choice((1, 2, 2)), active=condition)
+            return (one, Commit()) if make is copies else (one,)
+        inner = Var(f"i{depth}", 0, 63)
+        body = tuple(one for _ in range(generator.choice((1, 2, 3, 4))) for one in statement(inner, depth + 1))
+        plain = any(isinstance(one, Exec) for one in body)
+        return (For(inner, as_expr(generator.choice(extents)), body, period=period if plain else 0),)
+
+    body = tuple(one for _ in range(generator.choice((2, 3, 4, 5))) for one in statement(None, 0))
+    return kernel(*body, threads=threads, symbols=(K,), buffers=(buffer("s", 8192),))
+
+
+def without(body, barrier):
+    """The program without a barrier and the wait that stands before it."""
+    kept = []
+    for one in body:
+        if one is barrier:
+            del kept[len(kept) - 1 if kept and isinstance(kept[-1], Wait) else len(kept) :]
+        else:
+            kept.append(one.rebuilt(tuple(without(child, barrier) for child in one.children)) if one.children else one)
+    return tuple(kept)
+
+
+def outlives(program):
+    """Whether some ring has as many stages as its loop has iterations: its addresses never come back."""
+    return any(isinstance(one, For) and one.period and one.extent.low <= one.period for one in ir.statements(program.body))
+
+
+@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("extents, asynchronous", [((1, 2, 3, 8, 20), False), ((1, 2, 3, 8, 20), True), ((2, K), True)])
+def test_drawn_programs_are_ordered_and_each_barrier_is_needed(extents, asynchronous, chunk):
+    """Judged by the race check: nothing is missed, and whichever barrier is left out, something is.
+
+    A barrier more stands only for a hazard from one round of a ring to the next, in a loop that ends before it comes round.
+    """
+    left_over = total = 0
+    for seed in range(chunk * 25, chunk * 25 + 25):
+        program = drawn(random.Random(seed), extents, asynchronous)
+        done = wait(synchronize(program))
+        assert not check_races(Scene(done)), (seed, done.body)
+        for barrier in [one for one in ir.statements(done.body) if isinstance(one, Barrier)]:
+            total += 1
+            if not check_races(Scene(attrs.evolve(done, body=without(done.body, barrier)))):
+                assert outlives(program), (seed, barrier, done.body)
+                left_over += 1
+    assert total > 25 and left_over <= total // 10

@@ -1,0 +1,133 @@
+"""Programs that only touch shared memory, made by hand, and happens-before of them thread by thread."""
+
+import itertools
+
+import attrs
+
+from fireiron import *
+from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, Access, Barrier, Buffer, Commit, Completion, Exec, For, Wait
+from fireiron.ir import Kernel as Program
+from fireiron.values.expr import ZERO, Var, as_expr
+from fireiron.values.machine import ARCHITECTURES
+from fireiron.values.tensor import Mode, Storage, StorageMode, Tensor
+
+SPEC = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
+"""What the kernels claim to compute; the race check does not read it."""
+
+BLOCK_BARRIER, WARP_BARRIER = Barrier(BLOCK_SCOPE), Barrier(WARP_SCOPE)
+
+
+@attrs.frozen
+class Step:
+    """An instruction of which nothing matters but its name."""
+
+    name: str = "step"
+
+    def cuda(self, printer, statement):
+        raise AssertionError("nothing here is printed")
+
+
+def buffer(name, elements, offset=0, memory=SH, dtype=float32):
+    tensor = Tensor(name, (as_expr(elements),), dtype, memory, ColMajor)
+    return Buffer(tensor, Storage(((StorageMode(1, None, 1),),), elements), elements, offset=offset, written=memory == GL)
+
+
+def touch(place, *, write, name="s", width=1, level=Thread, spread=False, bound=None, copy=ZERO, **options):
+    """A statement with one access: `width` elements from `place` on."""
+    modes = ((Mode(width, 1),),)
+    access = Access(name, (as_expr(place),), modes, (bound,), write, copy=as_expr(copy), dealt=((),), spread=spread, origin="hand.py:1")
+    options.setdefault("instruction", Step())
+    return Exec(spec=Move(1, 1)(RF, SH)(level), accesses=(access,), **options)
+
+
+def writes(place, **options):
+    return touch(place, write=True, **options)
+
+
+def reads(place, **options):
+    return touch(place, write=False, **options)
+
+
+def copies(place, **options):
+    """A copy under way until a wait."""
+    return touch(place, write=True, completion=Completion.GROUP, **options)
+
+
+SM_80 = next(one for one in ARCHITECTURES if one.name == "sm_80")
+
+
+SHARED = (buffer("s", 4096),)
+COMMIT = (Commit(),)
+
+
+def kernel(*body, threads=128, buffers=SHARED, grid=1, symbols=(), **options):
+    return Program("k", SM_80, as_expr(grid), threads, tuple(buffers), tuple(symbols), tuple(body), SPEC, **options)
+
+
+T = Var("thread", 0, 127)
+T256 = Var("thread", 0, 255)
+K = Var("K", 0, 1 << 20, 1, True)
+i = Var("i", 0, 1 << 20)
+
+
+def loop(extent, *body, var=i, **options):
+    return For(var, as_expr(extent), body, **options)
+
+
+def racy_by_hand(program, **sizes):
+    """Happens-before thread by thread, all loops run in full: whether two accesses conflict and are not ordered."""
+    threads = program.threads
+    known, issued = [0] * threads, [0] * threads
+    groups = [[] for _ in range(threads)]
+    touched, count = {}, itertools.count()
+
+    def run(body, values):
+        for one in body:
+            match one:
+                case For():
+                    extent = one.extent.evaluate(values)
+                    if any(run(one.body, {**values, one.var.name: number}) for number in range(extent)):
+                        return True
+                case Barrier():
+                    size = one.scope.threads or threads
+                    for first in range(0, threads, size):
+                        part = range(first, min(first + size, threads))
+                        union = 0
+                        for thread in part:
+                            union |= known[thread]
+                        for thread in part:
+                            known[thread] = union
+                case Commit():
+                    for thread in range(threads):
+                        groups[thread].append(issued[thread])
+                        issued[thread] = 0
+                case Wait():
+                    for thread in range(threads):
+                        done = max(len(groups[thread]) - one.groups, 0)
+                        for group in groups[thread][:done]:
+                            known[thread] |= group
+                        del groups[thread][:done]
+                case Exec():
+                    if any(touches(one, thread, {**values, "thread": thread, "block": 0}) for thread in range(threads)):
+                        return True
+        return False
+
+    def touches(one, thread, values):
+        if not one.active.evaluate(values):
+            return False
+        (access,) = one.accesses
+        bit = 1 << next(count)
+        places = [access.base[0].evaluate(values) + offset for (offset,) in access.elements()]
+        for place in places:
+            for other, write in touched.setdefault(place, []):
+                if (write or access.write) and not known[thread] & other:
+                    return True
+        for place in places:
+            touched[place].append((bit, access.write))
+        if one.asynchronous:
+            issued[thread] |= bit
+        else:
+            known[thread] |= bit
+        return False
+
+    return run(program.body, sizes)
