@@ -14,8 +14,9 @@ from typing import Any
 import attrs
 import numpy as np
 
+from fireiron.errors import SynchronizationError
 from fireiron.ir import Access, Exec, For, Kernel, located, scratch_access
-from fireiron.lower.footprint import Array, Grid, active_mask, addresses, grid_of, needed_variables
+from fireiron.lower.footprint import Array, Grid, active_mask, addresses, closure, grid_of, needed_variables
 from fireiron.values.expr import Expr, Var, compiled, constant
 from fireiron.values.machine import GL, SH
 
@@ -120,6 +121,8 @@ class Touches:
         kernel, access = self.kernel, touch.access
         grid = grid_of(kernel, touch.loops, self.needed(touch), fixed)
         buffer = kernel.buffer(access.buffer)
+        if buffer.memory == SH:
+            _require_decided(kernel, access, grid)
         width = 1 if buffer.memory != SH else touch.width
         steps = np.array(access.elements()[::width]).T
         coordinates = [
@@ -219,6 +222,19 @@ class Touches:
             return attrs.evolve(found, low=np.zeros_like(found.low), high=np.full_like(found.high, self.kernel.workers - 1))
         unit = max(unit, 32)  # quad-pairs lie anywhere in their warp
         return attrs.evolve(found, low=found.low // unit * unit, high=found.high // unit * unit + unit - 1)
+
+
+def _require_decided(kernel: Kernel, access: Access, grid: Grid) -> None:
+    """Refuse an address in shared memory of which one value of many is known: who touches what could not be told."""
+    parts = {var for value in (*access.base, access.copy) for var in value.variables()}
+    open_ = {var.name for var in closure(kernel, frozenset(parts))}
+    open_ = (open_ & grid.undecided) | (open_ - grid.environment.keys())
+    if open_:
+        raise SynchronizationError(
+            f"an address in {access.buffer} depends on {', '.join(sorted(open_))}, and who touches what cannot be told",
+            at=access.origin,
+            hint="shared memory is addressed by threads and by loops of known extent",
+        )
 
 
 def _extremes(keys: Array, threads: Array, room: int) -> Footprint:
