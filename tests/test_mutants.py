@@ -94,7 +94,7 @@ MUTANTS = [
         ("the first loads", "items = _guarded(items, less(number, loop.extent))", "items = list(items)"),
         ("copies of units", "copy=access.copy * stages + stage)", "copy=access.copy + stage)"),
         ("whole rounds of stages", "if count is None or count % loop.stages:", "if count is None:"),
-        ("the next iteration", "guard = less(outer.var + 1, outer.extent)", "guard = less(outer.var, outer.extent)"),
+        ("the next iteration", "less(outer.var + 1, outer.extent))", "less(outer.var, outer.extent))"),
         ("data of the next iteration", "outer.var: outer.var + 1}", "outer.var: outer.var}"),
         ("the period", "period = loop.stages if shared else 0", "period = loop.stages + 1 if shared else 0"),
         ("what is no load", "and reads.isdisjoint(others)", "and True"),
@@ -141,7 +141,7 @@ MUTANTS = [
         ("groups of lanes", "low=found.low // unit * unit,", "low=found.low,"),
         ("buffers that overlap", "a.offset < b.offset + b.bytes and", "a.offset + 16 < b.offset + b.bytes and"),
         ("places beyond a buffer", "mask = mask & (places < end) if", "mask = mask if"),
-        ("pieces of a vector", "parts = max(width * buffer.dtype.bytes // self.granule, 1)", "parts = 1"),
+        ("pieces of a vector", "parts = max(width * buffer.dtype.bytes // granule, 1)", "parts = 1"),
     ),
     *mutants(
         "lower/stabbing.py",
@@ -152,7 +152,7 @@ MUTANTS = [
     ),
     *mutants(
         "lower/wait.py",
-        "test_wait",
+        "test_pipeline",
         ("one group more", "count - 1 - number", "count - number"),
         ("the strictest wait", "asked.groups = min(asked.groups, groups)", "asked.groups = max(asked.groups, groups)"),
         ("what is complete", "self.complete = number + 1", "self.complete = number + 2"),
