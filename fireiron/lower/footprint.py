@@ -180,11 +180,28 @@ def active_mask(statement: Exec, grid: Grid) -> Array:
 
 def _sometimes(loop: For, conditions: Sequence[Expr]) -> Array:
     """For each place in the period of a loop, whether conditions hold together at an iteration there."""
+    return _turns(loop, conditions) > 0
+
+
+def _turns(loop: For, conditions: Sequence[Expr]) -> Array:
+    """For each place in the period of a loop of known extent, at how many iterations there conditions hold together."""
     count = constant(loop.extent) or 0
     values = {loop.var.name: np.arange(count)}
     holds = np.zeros(-(-count // loop.period) * loop.period, dtype=bool)
-    holds[:count] = np.logical_and.reduce([np.broadcast_to(compiled(one)(values), (count,)) for one in conditions])
-    return holds.reshape(-1, loop.period).any(axis=0)
+    holds[:count] = True
+    for one in conditions:
+        holds[:count] &= np.asarray(compiled(one)(values), dtype=bool)
+    return holds.reshape(-1, loop.period).sum(axis=0)
+
+
+def comes_round(statement: Exec, loop: For) -> bool:
+    """Whether a statement is executed at two iterations of a loop whose addresses repeat there."""
+    if not _repeats(loop):
+        return False
+    if constant(loop.extent) is None:
+        return True
+    alone = [one for one in conjuncts(statement.active) if one.variables() == {loop.var}]
+    return bool((_turns(loop, alone) > 1).any())
 
 
 def needed_variables(kernel: Kernel, statement: Exec, access: Access) -> frozenset[Var]:

@@ -32,7 +32,7 @@ from fireiron.ir import (
     SyncPoint,
     unknown,
 )
-from fireiron.lower.footprint import Array
+from fireiron.lower.footprint import Array, comes_round
 from fireiron.lower.stabbing import fewest_of_scopes
 from fireiron.lower.touches import Touch, Touches
 from fireiron.values.expr import Var, constant
@@ -277,7 +277,7 @@ class _Solver:
         """Whether a statement comes back to a place while the loops `outer` stay in one iteration."""
         needed = self.touches.needed(touch)
         varying = [loop for loop in touch.loops if loop.var not in outer]
-        if any(loop.var not in needed or (loop.period and loop.extent.high > loop.period) for loop in varying):
+        if any(loop.var not in needed or comes_round(touch.statement, loop) for loop in varying):
             return True
         kept = tuple(var for var in outer if var in needed)
         granule = self.touches.granule(touch)
