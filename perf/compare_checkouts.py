@@ -1,9 +1,9 @@
-"""The kernels of the library as two checkouts print them, beside each other on one GPU: registers, spills, time.
+"""The kernels of the library as several checkouts print them, beside each other on one GPU: registers, spills, time.
 
-    python perf/compare_checkouts.py OTHER [-o FILE]
+    python perf/compare_checkouts.py OTHER [OTHER ...] [--only NAME ...] [-o FILE]
 
 OTHER is a folder with another checkout of this project, an older one say. Each checkout prints its kernels in a process of its
-own; both texts are compiled by the same compiler, verified against float64 on the same data, and measured beside cuBLAS in one
+own; all texts are compiled by the same compiler, verified against float64 on the same data, and measured beside cuBLAS in one
 run (`fireiron.measure.timing`: CUDA graphs, medians of 20, burst, L2 rotated). Needs a GPU, CuPy, PyTorch.
 """
 
@@ -49,9 +49,9 @@ print(json.dumps(printed))
 """
 
 
-def printed(checkout, arch):
+def printed(checkout, cases, arch):
     """What a checkout prints, for each case."""
-    command = [sys.executable, "-c", CHILD, json.dumps(CASES), arch]
+    command = [sys.executable, "-c", CHILD, json.dumps(cases), arch]
     done = subprocess.run(
         command, env=os.environ | {"PYTHONPATH": str(checkout)}, cwd=checkout, capture_output=True, text=True, check=False
     )
@@ -83,32 +83,29 @@ def contender(one, arch):
     return used.registers, used.spill_stores + used.spill_loads, bound
 
 
-def compared(case, before, after, arch):
-    """A row: registers, spills and microseconds of both, and of cuBLAS."""
+def compared(case, texts, arch):
+    """A row: registers, spilled bytes and microseconds of what each checkout prints, and microseconds of cuBLAS."""
     from fireiron.language import library
     from fireiron.measure.data import Data
     from fireiron.measure.timing import cublas, measure
 
     name, sizes, values = case
     data = Data.of(library.bind(library.find(name), sizes, values=values).spec)
-    made = {label: contender(one, arch) for label, one in (("before", before), ("after", after))}
+    made = {label: contender(one, arch) for label, one in texts.items()}
     calls = {label: data.calls(bound) for label, (_, _, bound) in made.items()}
     errors = {label: data.verify(found[0], data.tolerance) for label, found in calls.items()}
     timings = measure(calls | {"cuBLAS": data.calls(cublas)})
-    row = {"strategy": name, "spec": str(data.spec), "same text": before["text"] == after["text"]}
+    row = {"strategy": name, "size": "x".join(map(str, data.spec.sizes))}
     for label, (registers, spilled, _) in made.items():
-        row |= {
-            f"registers {label}": registers,
-            f"spilled {label}": spilled,
-            f"us {label}": timings[label].us,
-            f"error {label}": errors[label],
-        }
-    return row | {"us cuBLAS": timings["cuBLAS"].us, "after / before": timings["after"].us / timings["before"].us}
+        row |= {f"regs {label}": registers, f"spilled {label}": spilled, f"us {label}": timings[label].us, f"error {label}": errors[label]}
+    first = next(iter(texts))
+    return row | {"us cuBLAS": timings["cuBLAS"].us} | {f"{label}/{first}": timings[label].us / timings[first].us for label in texts}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("other", type=Path)
+    parser.add_argument("others", type=Path, nargs="+", metavar="OTHER")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="strategies")
     parser.add_argument("-o", type=Path, metavar="FILE", help="write the rows as JSON")
     arguments = parser.parse_args()
     import torch  # cuBLAS is called through it
@@ -119,9 +116,16 @@ def main():
 
     torch.backends.cuda.matmul.allow_tf32 = False
     arch = launch.device_arch()
-    rows = [compared(*three, arch) for three in zip(CASES, printed(arguments.other.resolve(), arch), printed(HERE, arch), strict=True)]
-    print(tabulate(rows, headers="keys", floatfmt=".4g"))
-    print(f"geometric mean of after / before: {math.exp(sum(math.log(row['after / before']) for row in rows) / len(rows)):.4f}")
+    cases = [case for case in CASES if not arguments.only or case[0] in arguments.only]
+    checkouts = {one.name.strip("."): one.resolve() for one in arguments.others} | {"here": HERE}
+    texts = {label: printed(checkout, cases, arch) for label, checkout in checkouts.items()}
+    rows = [compared(case, {label: found[number] for label, found in texts.items()}, arch) for number, case in enumerate(cases)]
+    shown = [{key: value for key, value in row.items() if not key.startswith("error")} for row in rows]
+    print(tabulate(shown, headers="keys", floatfmt=".4g"))
+    first = next(iter(checkouts))
+    for label in checkouts:
+        mean = math.exp(sum(math.log(row[f"{label}/{first}"]) for row in rows) / len(rows))
+        print(f"geometric mean of {label} / {first}: {mean:.4f}")
     if arguments.o is not None:
         head = {"date": datetime.date.today().isoformat(), "command": " ".join(sys.argv), "environment": environment()}
         arguments.o.write_text(json.dumps(head | {"rows": rows}, indent=1) + "\n")

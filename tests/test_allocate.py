@@ -89,6 +89,15 @@ def test_an_array_that_nobody_uses_takes_nothing():
     assert allocate(kernel((X, Y), use(Y))).shared_bytes == 128
 
 
+def test_the_memory_of_a_statement_lives_with_it():
+    """It has its place beside the statement's operands, and is dead behind it."""
+    body = (use(X, scratch=Z), use(AGAIN))
+    spans = live_spans(kernel((X, Z, AGAIN), *body))
+    assert spans["z"] == spans["x"]
+    program = allocate(kernel((X, Z, AGAIN), *body))
+    assert offsets(program) == {"x": 0, "z": 128, "again": 0} and program.shared_bytes == 256
+
+
 # ---------------------------------------------------------------------------------------------- lives
 
 

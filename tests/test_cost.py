@@ -3,12 +3,12 @@
 import importlib.util
 import json
 import math
-import time
 from pathlib import Path
 
 import attrs
 import numpy as np
 import pytest
+from counted import python_calls
 from problems import NAMES, library
 
 from fireiron import *
@@ -329,16 +329,12 @@ def test_micro_kernels_and_local_arrays():
     assert found.flops == found.useful and found.registers.spilled > 255
 
 
-def test_speed():
-    """Beside the IR, less than 20 ms, the first time in a process aside."""
+def test_little_work():
+    """Beside the IR, some ten milliseconds, the first time in a process aside: counted as calls, of which it makes about 18,000."""
     module = library("hmma_ampere")
     kernel = module.strategy.with_(bm=128, bn=256, bk=64, wm=64, wn=64, stages=4)(module.spec(4096, 4096, 4096)).program("sm_90").lowered
-    times = []
-    for _ in range(7):
-        start = time.process_time()
-        predict(kernel)
-        times.append(time.process_time() - start)
-    assert min(times) < 0.020, times
+    predict(kernel)
+    assert python_calls(lambda: predict(kernel)) < 30_000
 
 
 class TestGpus:

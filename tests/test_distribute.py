@@ -157,6 +157,20 @@ def test_elements_outside_the_array_are_held_by_nobody():
     assert "thread 16 needs element (32, 0)" in refusal(kernel(tensor, write(tensor, bound=33, active=less(THREAD, 16)), reads))
 
 
+def test_the_first_element_outside_is_held_by_nobody():
+    """63 elements: of the last pair one lies outside, so that a copy need not bring it."""
+    tensor = array("r", RF, 63)
+    early = write(tensor, THREAD * 2 - equal(THREAD, 31), bound=63)
+    assert size(distribute(kernel(tensor, early, read(tensor, bound=63))), "r") == 2
+
+
+def test_what_sets_a_sum_does_not_decide_who_holds_it():
+    """The copy in front deals elements 32 apart; the path that adds holds neighbours, and the copy is refused, not the sum."""
+    target = access(ADDED, THREAD, 2, 32, write=True, dealt=(Dealt(THREADS, 1, True),))
+    copies = Exec(MOVE, Move(1, 1)(GL, RF)(Thread), (access(GLOBAL, THREAD, 2, 32), target))
+    assert "thread 0 needs element (1, 0)" in refusal(kernel(ADDED, copies, write(ADDED, accumulate=TRUE), read(ADDED)))
+
+
 # ---------------------------------------------------------------------------------------------- uniform fills (T006)
 
 

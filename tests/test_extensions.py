@@ -198,6 +198,29 @@ def test_chains_with_extensions_of_our_own_evaluate():
     assert eval(repr(chain), {**vars(fireiron), "Noted": Noted, "Halves": Halves, "Remark": Remark}) == chain
 
 
+def test_refinements_with_fields_evaluate_wherever_they_stand():
+    """Several fields, one a tuple, one with a value of its own: on steps, on copies inside steps, and on a chain that is bound."""
+
+    @attrs.frozen
+    class Told(Refinement):
+        applies_to = ("tile", "load", "split", "epilog")
+        words: tuple[str, ...]
+        level: Level = Warp
+        number: int = 3
+
+        def rewrite(self, expansion, context):
+            return attrs.evolve(expansion, program=(*(Comment(word) for word in self.words), *expansion.program))
+
+    init = Init.tile(2, 2).refine(Told(("in\\side", 'quo"ted'))).to(Thread).tile(1, 1).done()
+    chain = MatMul.tile(8, 8).to(Block).refine(Told((), Thread)).epilog(RF, init).refine(Told(("sums",))).split(4).refine(Told(("k",)))
+    chain = chain.load(A, SH).refine(Told(("a",), number=5)).tile(2, 2).to(Thread).split(1).tile(1, 1).done()
+    names = {**vars(fireiron), "Told": Told, "Level": Level}
+    problem = MatMul(16, 8, 8)(GL, GL, GL)(Kernel)
+    assert eval(repr(chain), names) == chain and eval(repr(chain(problem)), names) == chain(problem)
+    assert "number=5" in repr(chain)
+    run(chain, 16, 8, 8)
+
+
 def test_refinements_without_effect_are_refused():
     @attrs.frozen
     class Misspelt(Refinement):

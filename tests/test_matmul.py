@@ -12,8 +12,8 @@ from fireiron import *
 from fireiron.gpu import launch
 from fireiron.language import library
 from fireiron.language.library import FEW_BLOCKS, defaults
-from fireiron.tune import records
 from fireiron.tune.record import describe, strategy_hash
+from fireiron.tune.records import collection
 
 module = importlib.import_module("fireiron.matmul")
 
@@ -22,7 +22,7 @@ module = importlib.import_module("fireiron.matmul")
 def fresh(monkeypatch):
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
     monkeypatch.delenv("FIREIRON_PINNED", raising=False)
-    monkeypatch.setattr(records, "_shipped", lambda: ())
+    monkeypatch.setattr(collection, "_shipped", lambda: ())
     matmul.clear()
     yield
     matmul.clear()

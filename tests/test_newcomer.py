@@ -418,7 +418,7 @@ def test_a_strategy_that_emit_refuses_is_not_explained_as_done(tmp_path, capsys)
     path.write_text(
         "from fireiron import *\n"
         "copy = Move.tile(1, 1).to(Thread).done()\n"
-        "store = Move.tile(1, 1).to(Thread).done()\n"
+        "store = Move.tile(2, 2).to(Thread).tile(1, 1).done()\n"
         "block = MatMul.tile(32, 32).to(Block).epilog(RF, Init.tile(4, 4).to(Thread).tile(1, 1).done(), store)\n"
         "s = block.split(8).load(A, SH, copy).load(B, SH, copy).tile(4, 4).to(Thread).split(1).tile(1, 1).done()\n"
     )

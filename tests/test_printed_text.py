@@ -199,7 +199,7 @@ def test_a_swapped_address_of_ldmatrix_is_found(tmp_path):
 
 def test_an_address_beyond_shared_memory_is_found(tmp_path):
     sizes = (64, 64, 16)
-    faulty = printed("listing_2", sizes).changed(r"a_sh_source\[", "a_sh_source[1024 + ")
+    faulty = printed("listing_2", sizes).changed(r"= a_sh\[", "= a_sh[1024 + ")
     reports = outcomes(faulty, sizes, tmp_path)
     said = ("AddressSanitizer", "out of bounds", "insufficient space")
     assert all(any(one in report for one in said) for report in reports), reports

@@ -18,7 +18,7 @@ from fireiron.cli import main
 from fireiron.language import library
 from fireiron.tune import records
 from fireiron.tune.record import KINDS, describe, spec_of, strategy_hash
-from fireiron.tune.records import FARTHEST, MOST_TRIES, available, current_strategy, merge_files, tune_command
+from fireiron.tune.records import FARTHEST, MOST_TRIES, available, collection, current_strategy, lock, merge_files, tune_command
 
 HALF = {"dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
 
@@ -28,7 +28,7 @@ def no_settings(monkeypatch):
     """What the environment says counts in the tests that set it."""
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
     monkeypatch.delenv("FIREIRON_PINNED", raising=False)
-    monkeypatch.setattr(records, "_shipped", lambda: ())
+    monkeypatch.setattr(collection, "_shipped", lambda: ())
 
 
 def halves(M=256, N=256, K=256, **options):
@@ -482,7 +482,7 @@ def test_append_without_locks_of_the_system(tmp_path, monkeypatch):
     for thread in threads:
         thread.join(60)
     assert len(Records.load(path)) == 60 and list(tmp_path.iterdir()) == [path]
-    monkeypatch.setattr(records, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(lock, "LOCK_SECONDS", 0.05)
     (tmp_path / "a.jsonl.lock").touch()
     with pytest.raises(StoreError, match="locked by another process"):
         Records.append_to(path, made())
@@ -491,7 +491,7 @@ def test_append_without_locks_of_the_system(tmp_path, monkeypatch):
 def test_append_to_a_file_that_was_replaced_meanwhile(tmp_path):
     """An append that waits for a merge adds to the file that the merge made."""
     path = written(tmp_path / "a.jsonl", made())
-    with records._locked(path):
+    with lock.locked(path):
         waiting = threading.Thread(target=Records.append_to, args=(path, made(us=4.0, values={"bm": 64})))
         waiting.start()
         records.write_records(path, Records((made(halves(512)),)))
@@ -729,7 +729,7 @@ def test_pinned_leaves_the_shipped_records_out(tmp_path, monkeypatch):
     folder = tmp_path / "shipped"
     folder.mkdir()
     written(folder / "h200.jsonl", made(halves(512)))
-    monkeypatch.setattr(records, "_shipped", lambda: (folder,))
+    monkeypatch.setattr(collection, "_shipped", lambda: (folder,))
     monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "mine.jsonl", made())))
     assert {record.shape[0] for record in available()} == {256, 512}
     assert {record.shape[0] for record in available(pinned=True)} == {256}
@@ -784,7 +784,7 @@ def test_shipped_records_are_whole(monkeypatch):
     monkeypatch.undo()
     shipped = Records.shipped()
     assert shipped.drift() == ()
-    for folder in records._shipped():
+    for folder in collection._shipped():
         for path in folder.glob("*.jsonl"):
             assert path.read_text() == Records.load(path).text(), f"fireiron records merge {path.name} -o {path.name}"
 

@@ -88,6 +88,13 @@ def test_strides_are_not_contiguous():
     assert widths(kernel_of(Move(32, 32, src=RowMajor, dst=ColMajor)(GL, GL), (copy,))) == (1, 4)
 
 
+def test_neighbours_of_a_column_begin_aligned_and_lie_apart():
+    """Each of the four begins a row of 32 elements; all addresses are multiples of four, and no two are neighbours."""
+    column = access("src", (THREAD * 4, 0), (4, 1))
+    copy = execution(MOVE, Move(4, 1)(GL, GL)(Thread), column, access("dst", (THREAD * 4, 0), (4, 1), write=True))
+    assert widths(kernel_of(Move(128, 32, src=RowMajor, dst=ColMajor)(GL, GL), (copy,))) == (1, 4)
+
+
 @pytest.mark.parametrize(("offset", "wanted"), [(0, 4), (2, 2), (1, 1)])
 def test_registers_are_taken_together_where_they_lie_so(offset, wanted):
     registers = local("r", (1, 8), RF, layout=RowMajor)

@@ -70,7 +70,8 @@ class Frame(dict[str, Any]):
 
     def full(self, expression: Expr) -> Array:
         """The value at every point of the frame."""
-        return np.broadcast_to(np.asarray(self.value(expression)), self.shape)
+        value = np.asarray(self.value(expression))
+        return value if value.shape == self.shape else np.broadcast_to(value, self.shape)
 
     def at(self, index: Sequence[int]) -> dict[str, int]:
         """The variables of the axes at one point."""

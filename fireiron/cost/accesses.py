@@ -31,6 +31,10 @@ WINDOW: Final = 8
 """Iterations of the innermost loop for which L1 keeps what a block has read."""
 
 
+MOST_ROOM: Final = 1 << 20
+"""Entries of a table of numbers; where a table would be larger, the numbers are sorted."""
+
+
 class Accesses:
     """Counts what accesses amount to, in a kernel with given sizes; `extent` gives the iterations of a loop."""
 
@@ -127,7 +131,7 @@ class Accesses:
             places = [np.broadcast_to(place, wide)[keep] for place in places]
         start = self._bytes(buffer, places).reshape(-1)
         length = buffer.dtype.bytes if access.spread else size
-        return float(len(np.unique((start[:, None] + np.arange(0, length, SECTOR)) // SECTOR))) / frame.shape[1]
+        return _different((start[:, None] + np.arange(0, length, SECTOR)) // SECTOR) / frame.shape[1]
 
     def _pieces(self, access: Access, buffer: Buffer, frame: Frame) -> tuple[list[Array], int]:
         """A tile whose lanes are not specified, as matrix instructions move it: `(requests, 32)` places, and elements of each.
@@ -159,6 +163,18 @@ def _by_warp(values: Array, fill: Any = 0) -> Array:
     if missing:
         values = np.concatenate([values, np.full((missing, *values.shape[1:]), fill, dtype=values.dtype)])
     return np.moveaxis(values.reshape(len(values) // WARP, WARP, -1), 1, 2).reshape(-1, WARP)
+
+
+def _different(numbers: Array) -> float:
+    """How many different ones there are: by a table, where they are near enough to each other to have one."""
+    if not numbers.size:
+        return 0.0
+    least, greatest = int(numbers.min()), int(numbers.max())
+    if greatest - least >= MOST_ROOM:
+        return float(len(np.unique(numbers)))
+    table = np.zeros(greatest - least + 1, dtype=bool)
+    table[numbers - least] = True
+    return float(np.count_nonzero(table))
 
 
 def _lines(start: Array, active: Array) -> float:

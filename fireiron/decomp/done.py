@@ -9,8 +9,10 @@ import attrs
 from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_site
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Hole
+from fireiron.language.substrategy import one_by_one
 from fireiron.language.tree import Context, Decomposition, Executable, Expansion, Mismatch
 from fireiron.spec import Spec
+from fireiron.values.expr import ONE
 
 
 @attrs.frozen
@@ -58,6 +60,21 @@ class Done(Decomposition):
         asked = context.instructions if self.executable is None else (self.executable,)
         alone = [one for one in asked if not one.mismatches(spec, context.architecture)]
         return bool(alone) and all(one.fits(spec, context) for one in alone)
+
+    def dealing(self, spec: Spec, context: Context) -> tuple[Decomposition, ...]:
+        """A thread sets and stores the several elements that it computes at once one by one; a group, as its instruction holds them."""
+        if spec.level.threads == 1:
+            sizes = [size for name in spec.outputs for size in spec.operands[name].shape]
+            return () if all(size == ONE for size in sizes) else (one_by_one(),)
+        if isinstance(self.executable, MicroKernel):
+            raise DecompositionError(
+                f"the micro-kernel {self.executable.name} performs {spec} as a whole: which thread holds what of C, only its text knows",
+                within=spec,
+                at=self.origin,
+                legal="epilog(memory, init, store)",
+                hint="an init and a store by micro-kernels too, or tiles for Thread before done(...)",
+            )
+        return ()
 
     def match(self, spec: Spec, context: Context) -> Executable:
         """The executable that performs a spec; a `MatchError` with the nearest ones if there is none."""

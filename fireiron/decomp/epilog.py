@@ -82,13 +82,14 @@ class Epilog(Decomposition):
         init: Spec = MoveSpec(spec.level, target, fresh, ("m", "n")) if loads else InitSpec(spec.level, fresh)
         store: Spec = AtomicAddSpec(spec.level, fresh, target) if spec.partial else MoveSpec(spec.level, fresh, target, ("m", "n"))
         body = attrs.evolve(spec, C=fresh, accumulate=TRUE, partial=False)
-        children = (
-            Child("init", init, steps_at(self.init, spec.level), prefix="init_"),
-            Child("body", body),
-            Child("store", store, steps_at(self.store, spec.level), prefix="store_"),
-        )
+        children = (self._outer("init", init, self.init, name), Child("body", body), self._outer("store", store, self.store, name))
         before, after = Comment(f"{name}: {init}"), Comment(f"{name} to C: {store}")
         return draft.expansion(children, (before, Hole("init"), Hole("body"), after, Hole("store")))
+
+    def _outer(self, name: str, spec: Spec, steps: tuple[Decomposition, ...], accumulator: str) -> Child:
+        """The init or the store; one that is not given follows the compute path where that decides which thread holds what."""
+        follows = accumulator if self.memory.private and steps == default_copy() else None
+        return Child(name, spec, steps_at(steps, spec.level), prefix=f"{name}_", follows=follows)
 
     def _checked(self, spec: Spec) -> MatMulSpec:
         if not isinstance(spec, MatMulSpec):

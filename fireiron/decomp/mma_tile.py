@@ -45,12 +45,13 @@ class MmaTile(Decomposition):
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         mma = self._chosen(_checked(spec), context.architecture, context.instructions)
-        m, n, k = mma.shape
-        refinements = (Unroll(),) if mma.level == Warp else (To(mma.level),)
-        tiles = Tile((m, n), refinements=refinements).expand(spec, context)
+        tiles = _tile(mma).expand(spec, context)
         (body,) = tiles.children
-        steps = Split((k,), refinements=(Unroll(),)).expand(body.spec, context.after(tiles).enter(body))
+        steps = Split((mma.shape[2],), refinements=(Unroll(),)).expand(body.spec, context.after(tiles).enter(body))
         return tiles.followed(body.name, steps)
+
+    def dealing(self, spec: Spec, context: Context) -> tuple[Decomposition, ...]:
+        return (_tile(self._chosen(_checked(spec), context.architecture, context.instructions)),)
 
     def _chosen(self, spec: MatMulSpec, architecture: Architecture, instructions: tuple[Executable, ...]) -> Mma:
         if isinstance(self.instruction, Mma):
@@ -74,6 +75,11 @@ class MmaTile(Decomposition):
         except DecompositionError:
             return
         yield step
+
+
+def _tile(mma: Mma) -> Tile:
+    """The tiles of C that an instruction computes: one by one by a warp, or one each by smaller groups."""
+    return Tile(mma.shape[:2], refinements=(Unroll(),) if mma.level == Warp else (To(mma.level),))
 
 
 def _types_fit(mma: Mma, spec: MatMulSpec) -> bool:

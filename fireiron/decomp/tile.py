@@ -142,6 +142,9 @@ class Tile(Decomposition):
         check_below(plan.level, spec.level, spec, context.origin)
         return _dealt(spec.at_level(plan.level), spec.level, views, digits, plan, context.draft())
 
+    def dealing(self, spec: Spec, context: Context) -> tuple[Decomposition, ...]:
+        return (self,)
+
     def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
         options = [_dividing(spec, dim) for dim in spec.tile_dims]
         yield from (Tile(sizes) for sizes in itertools.product(*options))
@@ -164,34 +167,63 @@ def _looped(spec: Spec, views: dict[str, View], digits: list[Digit], plan: TileP
 # ---------------------------------------------------------------------------------------------- dealing
 
 
+@attrs.frozen
+class _Deal:
+    """So many tiles for so many units of a level: the number of the executing unit, and the condition that keeps spare threads out."""
+
+    tiles: int
+    units: int
+    unit: Expr
+    spare: Expr | None
+
+
 def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Digit], plan: TilePlan, draft: Draft) -> Expansion:
     """Tiles dealt to the units of a level: unit `u` takes tile `permutation(u)`; with more tiles than units, in turns."""
     order = _dealing_order(spec, digits, plan.order)
     if plan.level == Block:
         return _dealt_to_blocks(spec, views, order, plan, draft)
-    assert plan.level is not None
+    deal = _deal(order, parent, plan, draft)
+    if deal.tiles <= deal.units:
+        return _dealt_evenly(spec, views, [(digit, digit.size) for digit in order], [], deal, plan, draft)
+    shares = _deal_digits(order, deal.units)
+    if shares is None:
+        return _dealt_in_guarded_turns(spec, views, order, deal, plan, draft)
+    return _dealt_evenly(spec, views, *shares, deal, plan, draft)
+
+
+def _deal(order: list[Digit], parent: Level, plan: TilePlan, draft: Draft) -> _Deal:
+    """How many tiles there are, and who takes them; both must be known now, because the rest is decided by them."""
+    level = plan.level
+    assert level is not None
     if plan.bands or plan.resident:
-        raise DecompositionError(f"bands and resident are about blocks, these tiles go to {plan.level}", legal="tile(...).to(Block)")
+        raise DecompositionError(f"bands and resident are about blocks, these tiles go to {level}", legal="tile(...).to(Block)")
     total = product(order)
     if total is None:
         raise DecompositionError(
-            f"to({plan.level}): the number of tiles is known only at run time", hint="deal tiles of symbolic sizes to Block first"
+            f"to({level}): the number of tiles is known only at run time", hint="deal tiles of symbolic sizes to Block first"
         )
-    units = draft.units(plan.level, parent) if draft.workers is not None or parent.threads is not None else total
+    # Where nothing says yet how many threads a block has, these tiles do: one unit for each.
+    units = draft.units(level, parent) if draft.workers is not None or parent.threads is not None else total
     if units == 0:
-        raise DecompositionError(f"to({plan.level}): a {parent} of {draft.workers} threads has no whole {plan.level}")
-    unit = draft.unit(plan.level, parent)
-    spare = _spare_threads(plan.level, parent, units, draft)
+        raise DecompositionError(f"to({level}): a {parent} of {draft.workers} threads has no whole {level}")
+    unit = draft.unit(level, parent)
+    spare = _spare_threads(level, parent, units, draft)
     if plan.permutation is not None:
-        unit = _permuted(plan.permutation, unit, units, draft, plan.level)
-    clean = _deal_digits(order, units) if total > units else ([(digit, digit.size) for digit in order], [])
-    if clean is None:
-        return _dealt_in_guarded_turns(spec, views, order, total, units, unit, spare, plan, draft)
-    taken, rest = clean
-    active = less(unit, as_expr(total)) if total < units else TRUE
-    active = all_of((active,) if spare is None else (spare, active))
-    if total < units or spare is not None:
-        unit = draft.let(draft.prefix + _tile_name(plan.level), unit, high=min(total, units) - 1)
+        unit = _permuted(plan.permutation, unit, units, draft, level)
+    return _Deal(total, units, unit, spare)
+
+
+def _dealt_evenly(
+    spec: Spec, views: dict[str, View], taken: list[tuple[Digit, Expr]], rest: list[Digit], deal: _Deal, plan: TilePlan, draft: Draft
+) -> Expansion:
+    """Each unit takes one tile, or as many turns as every other; units beyond the tiles take none."""
+    assert plan.level is not None
+    unit = deal.unit
+    active = less(unit, as_expr(deal.tiles)) if deal.tiles < deal.units else TRUE
+    active = all_of((active,) if deal.spare is None else (deal.spare, active))
+    if deal.tiles < deal.units or deal.spare is not None:
+        # Under `active` the number is a tile's. Its name carries that range, without which every address would keep a remainder.
+        unit = draft.let(draft.prefix + _tile_name(plan.level), unit, high=min(deal.tiles, deal.units) - 1)
     views = _take_unit_digits(spec, views, [digit for digit, _ in taken], unit, plan.level, draft)
     views, program, _ = loop_over(spec, views, rest[::-1], plan.unroll, draft, (Hole("body"),))
     child = spec.with_operands(**views)
@@ -321,30 +353,20 @@ def _let_grid(name: str, index: Expr, size: Expr, draft: Draft) -> Expr:
     return draft.let(name, index, high=max(size.high - 1, 0))
 
 
-def _dealt_in_guarded_turns(
-    spec: Spec,
-    views: dict[str, View],
-    order: list[Digit],
-    total: int,
-    units: int,
-    unit: Expr,
-    spare: Expr | None,
-    plan: TilePlan,
-    draft: Draft,
-) -> Expansion:
+def _dealt_in_guarded_turns(spec: Spec, views: dict[str, View], order: list[Digit], deal: _Deal, plan: TilePlan, draft: Draft) -> Expansion:
     """Tiles that the units do not divide: a loop of turns, the last one guarded."""
-    turns = -(-total // units)
+    turns = -(-deal.tiles // deal.units)
     turn = Var(draft.fresh("turn"), 0, turns - 1)
-    number = unit + turn * units
-    conditions = less(number, as_expr(total))
-    tile = Var(draft.fresh("tile"), 0, total - 1)
+    number = deal.unit + turn * deal.units
+    conditions = less(number, as_expr(deal.tiles))
+    tile = Var(draft.fresh("tile"), 0, deal.tiles - 1)
     left: Expr = tile
     for digit in order:
         index = mod(left, digit.size)
         views = moved(views, spec, digit, index, unit=True)
         left = left // digit.size
     body = (For(turn, as_expr(turns), (Let(tile, number), Hole("body")), plan.unroll, draft.origin),)
-    active = conditions if spare is None else all_of((spare, conditions))
+    active = conditions if deal.spare is None else all_of((deal.spare, conditions))
     return draft.expansion((Child("body", spec.with_operands(**views), active=active),), body)
 
 

@@ -3,13 +3,14 @@
 May import: values, specs. Readers (cuda, sim, check, cost) know the IR and nothing above it.
 """
 
-from fireiron.ir.kernel import (
+from fireiron.ir.access import Access, Buffer, Piece, scratch_access, whole_pieces
+from fireiron.ir.kernel import Kernel, buffer_table
+from fireiron.ir.rewrite import edited, execs, filled, lets, located, rewritten, statements, substituted, variables
+from fireiron.ir.statement import (
     BLOCK_SCOPE,
     WARP_SCOPE,
     WARPGROUP_SCOPE,
-    Access,
     Barrier,
-    Buffer,
     Comment,
     Commit,
     Completion,
@@ -17,28 +18,14 @@ from fireiron.ir.kernel import (
     For,
     Hole,
     Instruction,
-    Kernel,
     Let,
-    Piece,
     Scope,
     Stmt,
     SyncPoint,
     Wait,
-    buffer_table,
-    edited,
-    execs,
-    filled,
-    lets,
-    located,
-    rewritten,
-    scratch_access,
-    statements,
-    substituted,
     unknown,
-    variables,
-    verify,
-    whole_pieces,
 )
+from fireiron.ir.verifier import verify
 
 __all__ = [
     "BLOCK_SCOPE",

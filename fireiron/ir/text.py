@@ -16,7 +16,9 @@ from fireiron.values.expr import Expr
 from fireiron.values.machine import DType
 
 if TYPE_CHECKING:
-    from fireiron.ir.kernel import Access, Exec, Kernel
+    from fireiron.ir.access import Access
+    from fireiron.ir.kernel import Kernel
+    from fireiron.ir.statement import Exec
 
 
 @attrs.frozen

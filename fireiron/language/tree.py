@@ -57,7 +57,8 @@ class Child:
     """A sub-problem: its role, its spec on views, and the condition under which a thread takes part.
 
     `steps` is the strategy for it; None for the one that the rest of the chain decomposes. `prefix` starts the names of
-    its variables.
+    its variables. With `follows`, the name of a tensor, the end of `steps` stands behind the tiles by which the rest of the
+    chain deals that tensor to threads; all of `steps` are taken only while that chain is open.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Child:
     steps: tuple[Decomposition, ...] | None = None
     active: Expr = TRUE
     prefix: str = ""
+    follows: str | None = None
 
 
 @attrs.frozen
@@ -195,6 +197,10 @@ class Decomposition:
     def threads(self, spec: Spec, context: Context) -> int | None:
         """The threads a block needs for this step, if this step fixes them."""
         return None
+
+    def dealing(self, spec: Spec, context: Context) -> tuple[Decomposition, ...]:
+        """The steps that cut a copy of the output, and deal its tiles, as this step does; none where the output stays whole."""
+        return ()
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Decomposition]:
         """Legal parameters of this kind of step for a spec; the generator of tests, tuner and messages."""
@@ -518,11 +524,45 @@ def grow(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tupl
     here = here.after(expansion)
     grown: dict[str, Node] = {}
     for child in sorted(expansion.children, key=lambda one: one.steps is not None):
-        grown[child.name], whole = grow(child.spec, rest if child.steps is None else child.steps, here.enter(child))
+        grown[child.name], whole = grow(child.spec, _steps_of(child, rest, grown, here), here.enter(child))
         unfinished = here.unfinished or (child.steps is None and not grown[child.name].complete)
         here = attrs.evolve(here, held={**held_by(grown[child.name]), **here.held}, unfinished=unfinished, whole=whole)
     children = tuple((child.name, grown[child.name]) for child in expansion.children)
     return Node(spec, step, expansion.program, children, expansion.facts), here.whole
+
+
+def _steps_of(child: Child, rest: tuple[Decomposition, ...], grown: Mapping[str, Node], context: Context) -> tuple[Decomposition, ...]:
+    """The steps of a child: the rest of the chain, its own, or those that follow what has grown of the chain before."""
+    if child.steps is None:
+        return rest
+    if child.follows is None or context.unfinished:
+        return child.steps
+    path = next(node for node in grown.values() if _written(node.spec, child.follows) is not None)
+    return (*_dealt_by(path, child.follows, context), *child.steps[-1:])
+
+
+def _written(spec: Spec, tensor: str) -> View | None:
+    """The output of a spec that lies in a tensor."""
+    return next((spec.operands[name] for name in spec.outputs if spec.operands[name].tensor.name == tensor), None)
+
+
+def _dealt_by(node: Node, tensor: str, context: Context) -> Iterator[Decomposition]:
+    """The steps that deal a tensor on the path to what writes it; refused where a step cuts it and does not say how."""
+    step = node.step
+    assert step is not None
+    steps = step.dealing(node.spec, context)
+    yield from steps
+    views = [(child, view) for _, child in node.children if (view := _written(child.spec, tensor)) is not None]
+    if len(views) > 1 or (not steps and any(view != _written(node.spec, tensor) for _, view in views)):
+        raise DecompositionError(
+            f"{step.summary()} does not say how it deals {tensor} to threads, so that no init and no store can follow it",
+            within=node.spec,
+            at=step.origin,
+            legal="epilog(memory, init, store)",
+            hint="say which thread sets and stores what: Init.tile(...).to(...).tile(1, 1).done(), and a Move with the same tiles",
+        )
+    for child, _ in views:
+        yield from _dealt_by(child, tensor, context)
 
 
 def _require_shallow(spec: Spec, step: Decomposition, context: Context) -> None:

@@ -18,6 +18,9 @@ from fireiron.values.tensor import Storage, swizzled
 Array = Any
 
 
+MOST_VALUES = 4096
+"""Values of a loop of undecided extent up to which all of them are enumerated."""
+
 MOST_POINTS = 1 << 22
 """The most combinations of threads, loop values and elements of an access that are told apart: 16 times what the registers of a
 block of 1024 threads hold, and a fraction of a second of NumPy's time."""
@@ -27,15 +30,19 @@ block of 1024 threads hold, and a fraction of a second of NumPy's time."""
 class Grid:
     """Values of variables: loops along the first axes, threads along the last. Sizes known only at run time are absent.
 
-    A loop whose extent is known only at run time stays at its first value: buffers in shared memory and registers have static
-    sizes, so no such loop numbers their elements, and tiles of a written array are disjoint from one value to the next.
-    `axes` name the loops that have an axis, in order; `of_block` are the names whose value is that of block 0.
+    A loop of undecided extent runs through all values that it may have, or, where those are too many, stays at its first: buffers
+    in shared memory and registers have static sizes, so no such loop numbers their elements, and tiles of a written array are
+    disjoint from one value to the next. `axes` name the loops that have an axis, in order. `undecided` are the names with one
+    value of many: that of block 0, or of a first iteration. `repeating` are the loops of which a value stands for several
+    iterations, `partly` the names that depend on them.
     """
 
     environment: Mapping[str, Array]
     shape: tuple[int, ...]
     axes: tuple[str, ...] = ()
-    of_block: frozenset[str] = frozenset()
+    undecided: frozenset[str] = frozenset()
+    repeating: tuple[For, ...] = ()
+    partly: frozenset[str] = frozenset()
 
 
 @attrs.frozen
@@ -73,7 +80,7 @@ def thread_values(kernel: Kernel) -> Named:
 def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixed: Mapping[str, int] = {}) -> Grid:
     """Axes for the loops that occur in `needed` and are not `fixed`, then one for the threads.
 
-    Loops of unknown extent stay at their first value; those whose addresses repeat run through one period.
+    Loops whose addresses repeat run through one period.
     """
     named = thread_values(kernel)
     values: dict[str, Array] = {**named.values, **fixed}
@@ -87,15 +94,18 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixe
         values[loop.var.name] = np.arange(shape[axis]).reshape([-1 if other == axis else 1 for other in range(rank)])
     for loop in used:
         values.setdefault(loop.var.name, np.zeros(1, dtype=np.int64))
-    of_block = set(named.of_block)
+    undecided = {*named.of_block, *(loop.var.name for loop in used if counts[loop.var] is None)}
+    repeating = tuple(loop for loop in static if _repeats(loop))
+    partly = {loop.var.name for loop in repeating}
     inner: dict[str, Array] = {}
     for var, value in lets(kernel.body).items():
         names = {one.name for one in value.variables()}
         if var.name not in values and names <= {*values, *inner}:
             inner[var.name] = np.asarray(compiled(value)({**values, **inner}))
-            of_block |= {var.name} if names & of_block else set()
+            undecided |= {var.name} if names & undecided else set()
+            partly |= {var.name} if names & partly else set()
     values |= inner
-    return Grid(values, shape, tuple(loop.var.name for loop in static), frozenset(of_block))
+    return Grid(values, shape, tuple(loop.var.name for loop in static), frozenset(undecided), repeating, frozenset(partly))
 
 
 def require_few(points: int, loops: Sequence[For]) -> None:
@@ -122,7 +132,13 @@ def _values(loop: For) -> int | None:
     count = constant(loop.extent)
     if loop.period:
         return loop.period if count is None else min(count, loop.period)
-    return count
+    return loop.extent.high if count is None and loop.extent.high <= MOST_VALUES else count
+
+
+def _repeats(loop: For) -> bool:
+    """Whether a value within the loop's period stands for several iterations."""
+    count = constant(loop.extent)
+    return bool(loop.period) and (count is None or count > loop.period)
 
 
 def closure(kernel: Kernel, variables: frozenset[Var]) -> frozenset[Var]:
@@ -141,13 +157,34 @@ def evaluate(value: Expr, grid: Grid) -> Array:
 
 
 def active_mask(statement: Exec, grid: Grid) -> Array:
-    """Which threads take part in some block; conditions on the block's number or on run-time sizes are taken as true."""
+    """Which threads take part in some block, at some of the iterations that a value stands for.
+
+    Conditions on the block's number, on run-time sizes, or on a loop of which not all values are told apart are taken as true; on a
+    repeating loop alone, a condition holds where it does at an iteration of that place in the period.
+    """
     mask = np.ones(grid.shape, dtype=bool)
-    known = grid.environment.keys() - grid.of_block
+    known = grid.environment.keys() - grid.undecided - grid.partly
+    alone: dict[str, list[Expr]] = {}
     for condition in conjuncts(statement.active):
-        if all(var.name in known for var in condition.variables()):
+        names = {var.name for var in condition.variables()}
+        if names <= known:
             mask &= np.asarray(evaluate(condition, grid), dtype=bool)
+        elif len(names) == 1:
+            alone.setdefault(names.pop(), []).append(condition)
+    for loop in grid.repeating:
+        if loop.var.name in alone and constant(loop.extent) is not None:
+            axis = grid.axes.index(loop.var.name)
+            mask &= _sometimes(loop, alone[loop.var.name]).reshape([-1 if other == axis else 1 for other in range(mask.ndim)])
     return mask
+
+
+def _sometimes(loop: For, conditions: Sequence[Expr]) -> Array:
+    """For each place in the period of a loop, whether conditions hold together at an iteration there."""
+    count = constant(loop.extent) or 0
+    values = {loop.var.name: np.arange(count)}
+    holds = np.zeros(-(-count // loop.period) * loop.period, dtype=bool)
+    holds[:count] = np.logical_and.reduce([np.broadcast_to(compiled(one)(values), (count,)) for one in conditions])
+    return holds.reshape(-1, loop.period).any(axis=0)
 
 
 def needed_variables(kernel: Kernel, statement: Exec, access: Access) -> frozenset[Var]:

@@ -187,32 +187,56 @@ class _Pipeline:
         What comes before the loops; the steps that need this iteration's data only; and the last steps, whose loads are the
         next iteration's: in between is the latest place to wait for it.
         """
+        ahead, count = loop.stages - 1, _whole_rounds(loop)
         loads, rest = self._parts(loop)
-        ahead, count = loop.stages - 1, constant(loop.extent)
-        if count is None or count % loop.stages:
-            raise DecompositionError(
-                f"pipeline({loop.stages}): the loop {loop.var} runs {loop.extent} times, and registers cannot be chosen at run time",
-                at=loop.origin,
-                legal=f"a number of steps that is a multiple of {loop.stages}",
-                hint="another size of this split or of the one around it",
-            )
-        names = self._staged(loads, loop)
-        stage = mod(loop.var + ahead, as_expr(loop.stages))
-        producers = _staged(substituted(loads, {loop.var: loop.var + ahead}), names, loop.stages, stage)
-        consumers = _staged(rest, names, loop.stages, mod(loop.var, as_expr(loop.stages)))
-        steps = _narrowed(attrs.evolve(loop, body=(*producers, *consumers), extent=as_expr(count - ahead), stages=0))
-        last: list[Stmt] = []
-        for step in range(count - ahead, count):
-            values = {loop.var: as_expr(step + ahead - count), outer.var: outer.var + 1}
-            guard = less(outer.var + 1, outer.extent)
-            next_loads = _guarded(substituted(loads, values), guard)
-            last += _staged(next_loads, names, loop.stages, as_expr((step + ahead) % loop.stages))
-            last += _staged(substituted(rest, {loop.var: as_expr(step)}), names, loop.stages, as_expr(step % loop.stages))
+        turns = _Turns(loop, tuple(loads), tuple(rest), self._staged(loads, loop))
+        body = (*turns.loading({loop.var: loop.var + ahead}, loop.var + ahead), *turns.using({}, loop.var))
+        steps = _narrowed(attrs.evolve(loop, body=body, extent=as_expr(count - ahead), stages=0))
         first: list[Stmt] = []
         for step in range(ahead):
-            at = {loop.var: as_expr(step), outer.var: as_expr(0)}
-            first += _staged(substituted(loads, at), names, loop.stages, as_expr(step))
+            first += turns.loading({loop.var: as_expr(step), outer.var: as_expr(0)}, as_expr(step))
+        last: list[Stmt] = []
+        for step in range(count - ahead, count):
+            # These loads would run beyond the loop: they begin the next iteration of the one around, where it has one.
+            wrapped = {loop.var: as_expr(step + ahead - count), outer.var: outer.var + 1}
+            last += _guarded(turns.loading(wrapped, as_expr(step + ahead)), less(outer.var + 1, outer.extent))
+            last += turns.using({loop.var: as_expr(step)}, as_expr(step))
         return first, [steps], last
+
+
+@attrs.frozen
+class _Turns:
+    """The loads of a loop to registers and what uses them, in any turn of the loop, with the copy of the registers that is the turn's."""
+
+    loop: For
+    loads: tuple[Stmt, ...]
+    rest: tuple[Stmt, ...]
+    names: Iterable[str]
+
+    def loading(self, values: Mapping[Var, Expr], turn: Expr) -> list[Stmt]:
+        """The loads, with variables replaced, into the registers of a turn."""
+        return self._at(self.loads, values, turn)
+
+    def using(self, values: Mapping[Var, Expr], turn: Expr) -> list[Stmt]:
+        """The other statements, with variables replaced, from the registers of a turn."""
+        return self._at(self.rest, values, turn)
+
+    def _at(self, items: tuple[Stmt, ...], values: Mapping[Var, Expr], turn: Expr) -> list[Stmt]:
+        stages = self.loop.stages
+        return _staged(substituted(items, values), self.names, stages, mod(turn, as_expr(stages)))
+
+
+def _whole_rounds(loop: For) -> int:
+    """The extent of a loop whose turns go round its stages evenly: a register's number must be the same in every iteration around it."""
+    count = constant(loop.extent)
+    if count is None or count % loop.stages:
+        raise DecompositionError(
+            f"pipeline({loop.stages}): the loop {loop.var} runs {loop.extent} times, and registers cannot be chosen at run time",
+            at=loop.origin,
+            legal=f"a number of steps that is a multiple of {loop.stages}",
+            hint="another size of this split or of the one around it",
+        )
+    return count
 
 
 def _narrowed(loop: For) -> For:

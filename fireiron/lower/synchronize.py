@@ -2,12 +2,13 @@
 
 A hazard is a pair of accesses to one place by different threads, at least one a write. In its innermost common statement list it is
 an arc of positions, round the end when a loop carries it; any barrier in it, of a scope that holds both threads, meets it. Lists are
-solved inside out, wide scopes before narrow ones, each by the fewest positions (`stabbing.py`), the latest ones preferred. `no_sync`
+solved inside out, all scopes at once, by the fewest barriers (`stabbing.py`), the latest positions preferred. `no_sync`
 forbids a position, `sync` requires one. Each hazard is credited to one barrier, which says so.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.lower.footprint import Array
-from fireiron.lower.stabbing import fewest
+from fireiron.lower.stabbing import fewest_of_scopes
 from fireiron.lower.touches import Touch, Touches
 from fireiron.values.expr import Var, constant
 
@@ -162,7 +163,7 @@ class _Solver:
     def _loop(self, loop: For, loops: tuple[For, ...]) -> tuple[For, Summary]:
         """A loop with barriers; those inside count for what stands around it only if it surely runs."""
         inner, summary = self.solve(loop.body, (*loops, loop), loop.extent.high > 1)
-        if loop.period and summary.barrier:
+        if loop.period:
             summary = _at_the_ends(summary, loop)
         runs = loop.extent.low >= 1
         return attrs.evolve(loop, body=inner), summary if runs else attrs.evolve(summary, barrier=0)
@@ -220,12 +221,16 @@ class _Solver:
         """The hazards between two items of a list that no barrier in the items between them meets."""
         passed = max((summaries[k].barrier for k in middle), default=0)
         before, behind = summaries[i], summaries[j]
+        anywhere = max(one.barrier for one in summaries)
         for scope in range(passed, len(self.scopes)):
-            for x in before.last[scope]:
-                for y in behind.first[scope]:
-                    if self._may_conflict(x, y) and self._scope(x, y, outer) == scope:
-                        later = carried is not None and carried.period and not self._meets_next(x, y, outer, carried)
-                        yield Hazard(frozenset(range(len(summaries) + 1)) if later else positions, scope, x, y, i)
+            for x, y in itertools.product(before.last[scope], behind.first[scope]):
+                if not self._may_conflict(x, y) or self._scope(x, y, outer) != scope:
+                    continue
+                later = carried is not None and carried.period and not self._meets_next(x, y, outer, carried)
+                if not later:
+                    yield Hazard(positions, scope, x, y, i)
+                elif scope >= anywhere:
+                    yield Hazard(frozenset(range(len(summaries) + 1)), scope, x, y, i)
 
     def _may_conflict(self, x: Touch, y: Touch) -> bool:
         return (x.access.write or y.access.write) and not (x.atomic and y.atomic) and self.touches.may_overlap(x, y)
@@ -256,8 +261,9 @@ class _Solver:
         """The places at which two accesses meet in several threads, or while one is under way; least and greatest thread of each."""
         shared = self.touches.needed(x) & self.touches.needed(y)
         kept = tuple(var for var in outer if var in shared)
-        left = self.touches.footprint(x, kept)
-        right = self.touches.footprint(y, kept, None if later is None else later.var)
+        granule = self.touches.granule(x, y)
+        left = self.touches.footprint(x, granule, kept)
+        right = self.touches.footprint(y, granule, kept, None if later is None else later.var)
         keys, low, high = left.met(right)
         if not x.under_way:
             several = low != high
@@ -274,7 +280,8 @@ class _Solver:
         if any(loop.var not in needed or (loop.period and loop.extent.high > loop.period) for loop in varying):
             return True
         kept = tuple(var for var in outer if var in needed)
-        return bool(self.touches.footprint(touch, kept).keys.size < self.touches.times(touch))
+        granule = self.touches.granule(touch)
+        return bool(self.touches.footprint(touch, granule, kept).keys.size < self.touches.times(touch, granule))
 
     def _behind_commit(self, hazard: Hazard, commits: Sequence[int]) -> Hazard:
         """For a copy that may be under way: only positions behind the commit of its group, where it can be waited for."""
@@ -290,18 +297,15 @@ class _Solver:
         """The scope of the barrier at each position that has one."""
         chosen = dict.fromkeys(found.required, len(self.scopes) - 1)
         allowed = [position for position in found.preferred() if position not in found.forbidden]
-        for scope in range(len(self.scopes) - 1, -1, -1):
-            arcs = []
-            for hazard in hazards:
-                if hazard.scope == scope and not any(one >= scope and position in hazard.positions for position, one in chosen.items()):
-                    arc = hazard.positions.intersection(allowed)
-                    if arc:
-                        arcs.append(arc)
-                    elif not self.kernel.unchecked:
-                        raise self._unsatisfiable(hazard, found.forbidden)
-            for position in fewest(arcs, allowed):
-                chosen[position] = max(scope, chosen.get(position, 0))
-        return chosen
+        arcs = []
+        for hazard in hazards:
+            if hazard.positions.isdisjoint(chosen):
+                arc = hazard.positions.intersection(allowed)
+                if arc:
+                    arcs.append((arc, hazard.scope))
+                elif not self.kernel.unchecked:
+                    raise self._unsatisfiable(hazard, found.forbidden)
+        return {**chosen, **fewest_of_scopes(arcs, allowed)}
 
     def _note_wishes(self, hazards: Sequence[Hazard], found: _List, barriers: Mapping[int, int]) -> None:
         """Which wishes the barriers would stand the same without; a wish may stand in several lists, and counts where it matters."""
@@ -340,7 +344,7 @@ class _Solver:
             place = int(np.flatnonzero(low // narrower != high // narrower)[0])
         verbs = ["writes" if touch.access.write else "reads" for touch in (x, y)]
         places = [f"{touch.statement.spec} at {touch.access.origin or 'an unknown line'}" for touch in (x, y)]
-        address = self.touches.named(x, int(keys[place]))
+        address = self.touches.named(x, int(keys[place]), self.touches.granule(x, y))
         return f"thread {low[place]} {verbs[0]} {address} ({places[0]}), thread {high[place]} {verbs[1]} it ({places[1]})"
 
 

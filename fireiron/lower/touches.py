@@ -1,8 +1,8 @@
 """Which threads touch which places: the accesses of one block to memory that its threads share, as tables over places.
 
-A place is a piece of shared memory as long as the shortest piece that any access takes, or an element of an array in global memory
-that the kernel writes. For a place, the least and the greatest thread that touch it decide whether two accesses meet in several
-threads, and how near these are.
+A place is a piece of shared memory as long as the shortest piece that any access to the compared buffers takes, or an element of an
+array in global memory that the kernel writes. For a place, the least and the greatest thread that touch it decide whether two accesses
+meet in several threads, and how near these are.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 import attrs
 import numpy as np
 
+from fireiron.errors import SynchronizationError
 from fireiron.ir import Access, Exec, For, Kernel, located, scratch_access
-from fireiron.lower.footprint import Array, Grid, active_mask, addresses, grid_of, needed_variables
+from fireiron.lower.footprint import Array, Grid, active_mask, addresses, closure, grid_of, needed_variables
 from fireiron.values.expr import Expr, Var, compiled, constant
 from fireiron.values.machine import GL, SH
 
@@ -58,6 +59,8 @@ class Footprint:
 
     def met(self, other: Footprint) -> tuple[Array, Array, Array]:
         """The keys that both touch, and the least and greatest thread of either."""
+        if other is self:
+            return self.keys, self.low, self.high
         if self.index is not None and other.index is not None and self.index.size == other.index.size:
             at = self.index[other.keys]
             common = at >= 0
@@ -73,9 +76,9 @@ class Touches:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.watched = {one.name for one in kernel.buffers if one.memory == SH or (one.memory == GL and one.written)}
-        self.granule = _granule(kernel)
+        self.granules = _granules(kernel)
         self._needed: dict[int, frozenset[Var]] = {}
-        self._places: dict[int, tuple[Grid, Array, Array]] = {}
+        self._places: dict[tuple[int, int], tuple[Grid, Array, Array]] = {}
         self._footprints: dict[Any, Footprint] = {}
         self._alive: list[Touch] = []
 
@@ -105,7 +108,12 @@ class Touches:
 
     # ------------------------------------------------------------------------------------------ places
 
-    def places(self, touch: Touch, fixed: Mapping[str, int] = {}) -> tuple[Grid, Array, Array]:
+    def granule(self, *touches: Touch) -> int:
+        """Bytes of a place of shared memory, for touches that are compared; of all that the kernel touches where none are given."""
+        found = [self.granules[one.access.buffer] for one in touches] or self.granules.values()
+        return math.gcd(*found) or 1
+
+    def places(self, touch: Touch, granule: int, fixed: Mapping[str, int] = {}) -> tuple[Grid, Array, Array]:
         """The grid, the places along the grid's axes and a last one for the pieces of the access, and which of them are touched.
 
         What lies beyond the end of a shared buffer is not: a check proves that a condition keeps every thread from it.
@@ -113,6 +121,8 @@ class Touches:
         kernel, access = self.kernel, touch.access
         grid = grid_of(kernel, touch.loops, self.needed(touch), fixed)
         buffer = kernel.buffer(access.buffer)
+        if buffer.memory == SH:
+            _require_decided(kernel, access, grid)
         width = 1 if buffer.memory != SH else touch.width
         steps = np.array(access.elements()[::width]).T
         coordinates = [
@@ -121,15 +131,15 @@ class Touches:
         if buffer.memory == SH:
             numbers = addresses(access.storage or buffer.storage, coordinates)
             copy = np.asarray(compiled(access.copy)(grid.environment))[..., None] * (constant(buffer.elements) or 0)
-            start = ((numbers + copy) * buffer.dtype.bytes + buffer.offset) // self.granule
-            parts = max(width * buffer.dtype.bytes // self.granule, 1)
+            start = ((numbers + copy) * buffer.dtype.bytes + buffer.offset) // granule
+            parts = max(width * buffer.dtype.bytes // granule, 1)
             places = (start[..., None] + np.arange(parts)).reshape(*start.shape[:-1], -1)
         else:
             places = self._numbered(buffer.name, coordinates)
         shape = (*grid.shape, places.shape[-1])
         mask = active_mask(touch.statement, grid)[..., None]
         if buffer.memory == SH:
-            end = -(-(buffer.offset + buffer.bytes) // self.granule)
+            end = -(-(buffer.offset + buffer.bytes) // granule)
             mask = mask & (places < end) if places.size and places.max() >= end else mask
         return grid, np.broadcast_to(places, shape), np.broadcast_to(mask, shape)
 
@@ -140,12 +150,12 @@ class Touches:
             number = number * _span(size) + coordinate
         return number
 
-    def named(self, touch: Touch, key: int) -> str:
+    def named(self, touch: Touch, key: int, granule: int) -> str:
         """The place of a key as a message names it: without the values of loops."""
         buffer = self.kernel.buffer(touch.access.buffer)
-        key %= self._room(touch)
+        key %= self._room(touch, granule)
         if buffer.memory == SH:
-            return f"{buffer.name}[{(key * self.granule - buffer.offset) // buffer.dtype.bytes}]"
+            return f"{buffer.name}[{(key * granule - buffer.offset) // buffer.dtype.bytes}]"
         coordinates: list[int] = []
         for size in reversed(buffer.tensor.shape):
             key, digit = divmod(key, _span(size))
@@ -154,25 +164,25 @@ class Touches:
 
     # ------------------------------------------------------------------------------------------ tables
 
-    def footprint(self, touch: Touch, kept: tuple[Var, ...], later: Var | None = None) -> Footprint:
-        """Who touches what in one block, apart for each value of the kept loops.
+    def footprint(self, touch: Touch, granule: int, kept: tuple[Var, ...], later: Var | None = None) -> Footprint:
+        """Who touches what in one block, in places of `granule` bytes, apart for each value of the kept loops.
 
         With `later`, iterations of that loop count as the one before, in its period: what the next iteration touches.
         """
-        memo = (id(touch), tuple(var.name for var in kept), None if later is None else later.name)
+        memo = (id(touch), granule, tuple(var.name for var in kept), None if later is None or later not in kept else later.name)
         if memo not in self._footprints:
-            keys, threads, room = self.keys(touch, kept, later)
+            keys, threads, room = self.keys(touch, granule, kept, later)
             self._footprints[memo] = self._by_units(touch, _extremes(keys, threads, room))
         return self._footprints[memo]
 
-    def times(self, touch: Touch) -> int:
+    def times(self, touch: Touch, granule: int) -> int:
         """How often threads touch places in all."""
-        _, _, mask = self._located(touch)
+        _, _, mask = self._located(touch, granule)
         return int(mask.sum())
 
-    def keys(self, touch: Touch, kept: tuple[Var, ...], later: Var | None = None) -> tuple[Array, Array, int]:
+    def keys(self, touch: Touch, granule: int, kept: tuple[Var, ...], later: Var | None = None) -> tuple[Array, Array, int]:
         """A key and a thread for each time that a thread touches a place, in the order of threads; and how many keys there may be."""
-        grid, places, mask = self._located(touch)
+        grid, places, mask = self._located(touch, granule)
         prefix: Array = np.zeros(1, dtype=np.int64)
         for var in kept:
             axis = grid.axes.index(var.name) if var.name in grid.axes else None
@@ -180,7 +190,7 @@ class Touches:
             number = np.zeros(1, dtype=np.int64) if axis is None else np.asarray(grid.environment[var.name])
             prefix = prefix * count + ((number - 1) % count if var == later else number)
         rows = math.prod(grid.shape[grid.axes.index(var.name)] for var in kept if var.name in grid.axes)
-        room = self._room(touch)
+        room = self._room(touch, granule)
         keys = np.moveaxis(prefix[..., None] * room + places, -2, 0)
         threads = np.broadcast_to(np.arange(self.kernel.workers, dtype=np.int16).reshape(-1, *(1,) * (keys.ndim - 1)), keys.shape)
         if mask.all():
@@ -188,19 +198,20 @@ class Touches:
         touched = np.broadcast_to(np.moveaxis(mask, -2, 0), keys.shape)
         return keys[touched], threads[touched], rows * room
 
-    def _located(self, touch: Touch) -> tuple[Grid, Array, Array]:
-        if id(touch) not in self._places:
+    def _located(self, touch: Touch, granule: int) -> tuple[Grid, Array, Array]:
+        memo = (id(touch), granule)
+        if memo not in self._places:
             self._alive.append(touch)
-            self._places[id(touch)] = self.places(touch)
-        return self._places[id(touch)]
+            self._places[memo] = self.places(touch, granule)
+        return self._places[memo]
 
-    def _room(self, touch: Touch) -> int:
+    def _room(self, touch: Touch, granule: int) -> int:
         """More than the greatest number of a place."""
         buffer = self.kernel.buffer(touch.access.buffer)
         if buffer.memory != SH:
             return 1 << 40
         ends = (one.offset + one.bytes for one in self.kernel.buffers if one.memory == SH)
-        return -(-max(ends) // self.granule)
+        return -(-max(ends) // granule)
 
     def _by_units(self, touch: Touch, found: Footprint) -> Footprint:
         """What several threads do together counts as done by the first and the last of them."""
@@ -211,6 +222,19 @@ class Touches:
             return attrs.evolve(found, low=np.zeros_like(found.low), high=np.full_like(found.high, self.kernel.workers - 1))
         unit = max(unit, 32)  # quad-pairs lie anywhere in their warp
         return attrs.evolve(found, low=found.low // unit * unit, high=found.high // unit * unit + unit - 1)
+
+
+def _require_decided(kernel: Kernel, access: Access, grid: Grid) -> None:
+    """Refuse an address in shared memory of which one value of many is known: who touches what could not be told."""
+    parts = {var for value in (*access.base, access.copy) for var in value.variables()}
+    open_ = {var.name for var in closure(kernel, frozenset(parts))}
+    open_ = (open_ & grid.undecided) | (open_ - grid.environment.keys())
+    if open_:
+        raise SynchronizationError(
+            f"an address in {access.buffer} depends on {', '.join(sorted(open_))}, and who touches what cannot be told",
+            at=access.origin,
+            hint="shared memory is addressed by threads and by loops of known extent",
+        )
 
 
 def _extremes(keys: Array, threads: Array, room: int) -> Footprint:
@@ -241,14 +265,15 @@ def _span(size: Expr) -> int:
     return 1 << 20 if number is None else min(number + 4096, 1 << 20)
 
 
-def _granule(kernel: Kernel) -> int:
-    """Bytes of a place: what divides every piece that is taken of shared memory, and where buffers begin."""
-    sizes = [one.offset for one in kernel.buffers if one.memory == SH]
+def _granules(kernel: Kernel) -> dict[str, int]:
+    """For each buffer in shared memory the bytes that divide its offset and every piece that is taken of it; 0 for other buffers."""
+    sizes = {one.name: one.offset if one.memory == SH else 0 for one in kernel.buffers}
     for statement, _ in located(kernel.body):
         if isinstance(statement, Exec):
-            sizes += [1] if statement.scratch is not None else []
+            if statement.scratch is not None:
+                sizes[statement.scratch.name] = 1
             for position, access in enumerate(statement.accesses):
                 buffer = kernel.buffer(access.buffer)
                 if buffer.memory == SH:
-                    sizes.append(_width(statement, position) * buffer.dtype.bytes)
-    return math.gcd(*sizes) or 1
+                    sizes[buffer.name] = math.gcd(sizes[buffer.name], _width(statement, position) * buffer.dtype.bytes)
+    return sizes

@@ -35,8 +35,9 @@ from fireiron.ir import (
     statements,
     unknown,
 )
+from fireiron.lower.footprint import Array, Grid
 from fireiron.lower.touches import Touch, Touches
-from fireiron.values.expr import Expr, Var, compiled, conjuncts, constant
+from fireiron.values.expr import Expr, Var, all_of, compiled, conjuncts, constant
 from fireiron.values.machine import SH
 
 Fixed = Mapping[str, int]
@@ -80,14 +81,31 @@ class _Asked:
         return Wait(self.groups, f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} arrived")
 
 
+@attrs.frozen(eq=False)
+class _Site:
+    """A touch without the conditions `tests`, which depend on loops that are followed alone.
+
+    `needed` are the followed loops that matter to it, `turns` the iterations after which addresses repeat, for those of them on
+    which no other condition depends.
+    """
+
+    touch: Touch
+    tests: tuple[Expr, ...]
+    needed: frozenset[str]
+    turns: Mapping[str, int]
+
+
 class _Replay:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.touches = Touches(kernel)
+        self.granule = self.touches.granule()
         self.asked: dict[int, _Asked] = {}
         self._touches: dict[tuple[int, ...], tuple[Touch, ...]] = {}
         self._places: dict[Any, Places] = {}
-        self._tests: dict[int, tuple[tuple[Expr, ...], frozenset[str]]] = {}
+        self._tables: dict[Any, tuple[Grid, Array, Array]] = {}
+        self._sites: dict[int, _Site] = {}
+        self._followed: dict[int, bool] = {}
         self.begin({})
 
     def begin(self, counts: Mapping[Expr, int]) -> None:
@@ -109,7 +127,7 @@ class _Replay:
                     self.open = []
                 case Barrier():
                     self.passed.append((statement, len(self.groups)))
-                case For() if _is_followed(statement):
+                case For() if self._is_followed(statement):
                     for value in _followed_values(statement, self.counts):
                         self.run(statement.body, (*loops, statement), {**fixed, statement.var.name: value})
                 case For():
@@ -163,31 +181,43 @@ class _Replay:
 
     def _touched(self, touch: Touch, fixed: Fixed) -> Places:
         """Where a statement touches shared memory in one iteration of the loops that are followed."""
-        tests, needed = self._needed(touch)
-        values = {name: value for name, value in fixed.items() if name in needed}
-        turns = {loop.var.name: loop.period for loop in touch.loops if loop.period}
-        if not all(compiled(test)(values) for test in tests):
+        if id(touch) not in self._sites:
+            self._sites[id(touch)] = self._site(touch)
+        site = self._sites[id(touch)]
+        values = {name: value for name, value in fixed.items() if name in site.needed}
+        if not all(compiled(test)(values) for test in site.tests):
             return 0
-        free = needed - {var.name for test in self._other_tests(touch, tests) for var in test.variables()}
-        memo = (
-            id(touch),
-            tuple((name, value % turns[name] if name in turns and name in free else value) for name, value in values.items()),
-        )
+        at = tuple((name, value % site.turns[name] if name in site.turns else value) for name, value in values.items())
+        memo = (id(touch), at)
         if memo not in self._places:
-            _, places, mask = self.touches.places(touch, values)
-            self._places[memo] = _bits(places[mask] if not mask.all() else places)
+            self._places[memo] = self._at(site, dict(at))
         return self._places[memo]
 
-    def _needed(self, touch: Touch) -> tuple[tuple[Expr, ...], frozenset[str]]:
-        """The conditions that depend on followed loops alone, and the names of all loops that matter to the touch."""
-        if id(touch) not in self._tests:
-            loops = {loop.var.name for loop in touch.loops if _is_followed(loop)}
-            tests = tuple(one for one in conjuncts(touch.statement.active) if one.variables() and _names(one.variables()) <= loops)
-            self._tests[id(touch)] = tests, _names(self.touches.needed(touch)) & frozenset(loops)
-        return self._tests[id(touch)]
+    def _at(self, site: _Site, values: Fixed) -> Places:
+        """What is touched at values of the loops: a part of a table over those that number addresses alone."""
+        fixed = {name: value for name, value in values.items() if name not in site.turns}
+        memo = (id(site), tuple(fixed.items()))
+        if memo not in self._tables:
+            self._tables[memo] = self.touches.places(site.touch, self.granule, fixed)
+        grid, places, mask = self._tables[memo]
+        part = tuple(values[name] if name in site.turns and name in values else slice(None) for name in grid.axes)
+        return _bits(places[part] if mask[part].all() else places[part][mask[part]])
 
-    def _other_tests(self, touch: Touch, tests: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return tuple(one for one in conjuncts(touch.statement.active) if one not in tests)
+    def _site(self, touch: Touch) -> _Site:
+        followed = {loop.var.name: loop for loop in touch.loops if self._is_followed(loop)}
+        conditions = conjuncts(touch.statement.active)
+        tests = tuple(one for one in conditions if one.variables() and _names(one.variables()) <= followed.keys())
+        others = tuple(one for one in conditions if one not in tests)
+        tested = {var.name for test in others for var in test.variables()}
+        untested = attrs.evolve(touch, statement=attrs.evolve(touch.statement, active=all_of(others)))
+        turns = {name: turn for name, loop in followed.items() if name not in tested and (turn := loop.period or constant(loop.extent))}
+        return _Site(untested, tests, _names(self.touches.needed(touch)) & followed.keys(), turns)
+
+    def _is_followed(self, loop: For) -> bool:
+        """Whether iterations matter: copies are issued, groups committed, or barriers passed in it."""
+        if id(loop) not in self._followed:
+            self._followed[id(loop)] = _is_followed(loop)
+        return self._followed[id(loop)]
 
 
 def _names(variables: frozenset[Var]) -> frozenset[str]:

@@ -7,6 +7,7 @@ which are most of what a kernel does, work in place; collective statements are p
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -221,40 +222,36 @@ class Executor:
 
     def _held(self, site: Site, operand: Operand, env: Environment, small: Environment, group: Group, unit: Array) -> Held:
         """The places of a distributed operand, from what its buffer says each thread holds in each register."""
-        memory, buffer, threads = self.chunk.memories[operand.buffer.name], operand.buffer, self.plan.kernel.threads
-        register = Var("#register", 0, max(operand.elements - 1, 0))
-        values = {**env, register.name: np.arange(operand.elements)[:, None, None]}
-        held: Array = np.int64(0)
-        valid: Array = np.True_
-        for coordinate, size in zip(buffer.held(register), operand.sizes, strict=True):
-            value = np.asarray(compiled(coordinate)(values))
-            held = held * size + value
-            valid = valid & (value >= 0) & (value < size)
-        shape = (operand.elements, group.threads.size, 1)
-        held, valid = (np.broadcast_to(one, (*shape[:2], max(one.shape[-1:] or (1,))))[..., 0] for one in (held, valid))
-        mask, coordinates, _ = self.chunk.coordinates(site, operand, small, group, cached=False)
-        wanted: Array = np.int64(0)
-        for value, size in zip(coordinates, operand.sizes, strict=True):
-            wanted = wanted * size + value
-        count = math.prod(operand.sizes)
-        units = int(unit.max()) + 1
-        wanted = np.broadcast_to(wanted, (operand.count, units, wanted.shape[-1]))[..., 0]
-        allowed = np.broadcast_to(np.True_ if mask is None else mask, (operand.count, units, 1 if mask is None else mask.shape[-1]))[..., 0]
-        rows = np.arange(operand.elements)[:, None] * threads + group.threads
+        units, count = int(unit.max()) + 1, math.prod(operand.sizes)
+        held, valid = _registers(operand, env, group)
+        wanted, allowed = self._wanted(site, operand, small, group, units)
+        rows = np.arange(operand.elements)[:, None] * self.plan.kernel.threads + group.threads
+        # The elements of all units stand in one table, unit after unit: what a register of one unit holds is none of another's.
         where = np.broadcast_to(unit, rows.shape) * count + np.where(valid, held, 0)
+        keys = np.arange(units) * count + np.where(allowed, wanted, 0)
         holder = np.full(units * count, -1)
         holder[where[valid]] = rows[valid]
-        keys = np.arange(units) * count + np.where(allowed, wanted, 0)
         found = holder[keys]
-        if (allowed & (found < 0)).any():
-            element, number = np.argwhere(allowed & (found < 0))[0]
+        missing = np.argwhere(allowed & (found < 0))
+        if missing.size:
+            element, number = missing[0]
             place = self._coordinate_text(operand, int(wanted[element, number]))
-            what = f"{site.what}: no thread of {site.level} {number} holds {buffer.name}{place}"
+            what = f"{site.what}: no thread of {site.level} {number} holds {operand.buffer.name}{place}"
             raise SimulationError(what, within=self.chunk.where(env), at=site.statement.origin)
+        # Several threads may hold an element: any of them is read, all of them are written.
         position = np.full(units * count, -1)
         position[keys[allowed]] = np.arange(keys.size).reshape(keys.shape)[allowed]
         taken = valid & (position[where] >= 0)
+        memory = self.chunk.memories[operand.buffer.name]
         return Held(memory, np.where(allowed, found, memory.zero), rows[taken], position[where[taken]])
+
+    def _wanted(self, site: Site, operand: Operand, small: Environment, group: Group, units: int) -> tuple[Array, Array]:
+        """The elements that each unit's statement names, by number, and which of them lie inside: `(elements, units)`."""
+        mask, coordinates, _ = self.chunk.coordinates(site, operand, small, group, cached=False)
+        wanted = _numbered(coordinates, operand.sizes)
+        wanted = np.broadcast_to(wanted, (operand.count, units, wanted.shape[-1]))[..., 0]
+        allowed = np.broadcast_to(np.True_ if mask is None else mask, (operand.count, units, 1 if mask is None else mask.shape[-1]))[..., 0]
+        return wanted, allowed
 
     def _coordinate_text(self, operand: Operand, number: int) -> str:
         digits: list[int] = []
@@ -273,6 +270,30 @@ class Executor:
         if memory.defined is not None:
             memory.defined[memory.first : memory.first + memory.rows] = False
             memory.complete = False
+
+
+def _registers(operand: Operand, env: Environment, group: Group) -> tuple[Array, Array]:
+    """The element, by number, that each thread holds in each register, and whether it is one of the buffer's: `(registers, threads)`."""
+    register = Var("#register", 0, max(operand.elements - 1, 0))
+    values = {**env, register.name: np.arange(operand.elements)[:, None, None]}
+    coordinates = [np.asarray(compiled(coordinate)(values)) for coordinate in operand.buffer.held(register)]
+    valid: Array = np.True_
+    for value, size in zip(coordinates, operand.sizes, strict=True):
+        valid = valid & (value >= 0) & (value < size)
+    # What a register holds is the same in all blocks of the chunk, so the first one's answer is taken.
+    held, valid = (
+        np.broadcast_to(one, (operand.elements, group.threads.size, max(one.shape[-1:] or (1,))))[..., 0]
+        for one in (_numbered(coordinates, operand.sizes), valid)
+    )
+    return held, valid
+
+
+def _numbered(coordinates: Iterable[Array], sizes: Iterable[int]) -> Array:
+    """The number of an element by its coordinates, the last dimension fastest."""
+    number: Array = np.int64(0)
+    for coordinate, size in zip(coordinates, sizes, strict=True):
+        number = number * size + coordinate
+    return number
 
 
 def _poison(dtype: Any, kind: str) -> Array:

@@ -154,7 +154,8 @@ class Verbs:
         """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
 
         Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
-        `accumulator`, else that of C. Without strategies, one element a thread.
+        `accumulator`, else that of C. Without strategies, in registers and fragments each thread sets and stores what the
+        rest of the chain makes it hold; in shared memory, neighbours, one element a thread.
         Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
         rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
 

@@ -57,6 +57,8 @@ def tune(
 ) -> Tuning:
     """Measure a strategy's tunables for a spec, and find the fastest.
 
+    All but the first two are options by name, each with a default; they become a `Task` (what), `Options` (how) and a `Place` (where).
+
     Args:
         strategy: with tunables; `spec` binds it, unless it is bound.
         arch: the target; that of the GPU if none is named.
@@ -86,14 +88,14 @@ def tune(
     from fireiron.tune.measure import OnGpu
     from fireiron.tune.search import Prune
 
-    gauge = OnGpu() if measure is None else measure
-    run.check(search, trials, seconds, timeout, seed, finalists, jobs, gpu_ids, executor, gauge)
-    target = arch or (None if executor is not None else gauge.architecture())
-    task = run.task_of(strategy, spec, target, fixed=fixed, sizes=sizes, name=name, instructions=instructions)
     options = run.Options(
         search=search, trials=trials, seconds=seconds, prune=Prune.of(prune), seed=seed, finalists=finalists, report=report
     )
     place = run.Place(gpu_ids=gpu_ids, executor=executor, jobs=jobs, timeout=timeout, journal=journal, fresh=fresh)
+    gauge = OnGpu() if measure is None else run.checked_measure(measure)
+    # An executor's workers may be other machines: the GPU here says nothing about theirs.
+    target = arch or (None if executor is not None else gauge.architecture())
+    task = run.task_of(strategy, spec, target, fixed=fixed, sizes=sizes, name=name, instructions=instructions)
     return run.tuning(task, options, gauge, place)
 
 

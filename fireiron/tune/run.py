@@ -37,49 +37,58 @@ MOST_FINALS: Final = 3
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """How to search; the arguments of `tune`."""
+    """How to search; the arguments of `tune`, checked."""
 
-    search: str
-    trials: int | None
-    seconds: float | None
+    search: str = attrs.field()
+    trials: int | None = attrs.field(validator=lambda _, field, value: _check_whole(field.name, value, 1))
+    seconds: float | None = attrs.field(validator=lambda _, field, value: _check_positive(field.name, value))
     prune: Prune
-    seed: int
-    finalists: int
+    seed: int = attrs.field(validator=lambda _, field, value: _check_whole(field.name, value, 0))
+    finalists: int = attrs.field(validator=lambda _, field, value: _check_whole(field.name, value, 1))
     report: Report | None
+
+    @search.validator
+    def _check_search(self, _: Any, value: str) -> None:
+        if value not in SEARCHES:
+            raise ArgumentError("tune: no such search", got=value, legal=SEARCHES)
 
 
 @attrs.frozen(kw_only=True)
 class Place:
-    """Where to measure, and where to keep it; the other arguments of `tune`."""
+    """Where to measure, and where to keep it; the other arguments of `tune`, checked."""
 
     gpu_ids: Sequence[int] | None
     executor: Any
-    jobs: int | None
-    timeout: float
+    jobs: int | None = attrs.field(validator=lambda _, field, value: _check_whole(field.name, value, 1))
+    timeout: float = attrs.field(validator=lambda _, field, value: _check_positive(field.name, value))
     journal: str | os.PathLike[str] | None
     fresh: bool
 
+    def __attrs_post_init__(self) -> None:
+        if self.gpu_ids is not None and self.executor is not None:
+            raise ArgumentError("tune: gpu_ids and executor exclude each other", hint="each worker of an executor uses its current GPU")
+        if self.gpu_ids is not None and (not self.gpu_ids or len(set(self.gpu_ids)) < len(self.gpu_ids)):
+            raise ArgumentError("tune: gpu_ids are different numbers of GPUs, at least one", got=self.gpu_ids)
+        if self.executor is not None and not callable(getattr(self.executor, "submit", None)):
+            raise ArgumentError("tune: this is no executor", got=self.executor, legal="a concurrent.futures.Executor")
 
-def check(
-    search: str, trials: Any, seconds: Any, timeout: Any, seed: Any, finalists: Any, jobs: Any, gpu_ids: Any, executor: Any, measure: Any
-) -> None:
-    if search not in SEARCHES:
-        raise ArgumentError("tune: no such search", got=search, legal=SEARCHES)
-    for what, value, least in (("trials", trials, 1), ("finalists", finalists, 1), ("jobs", jobs, 1), ("seed", seed, 0)):
-        number = as_integer(value)
-        if value is not None and (number is None or number < least):
-            raise ArgumentError(f"tune: {what} must be an integer of at least {least}", got=value)
-    for what, value in (("seconds", seconds), ("timeout", timeout)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
-            raise ArgumentError(f"tune: {what} must be a positive number", got=value)
-    if gpu_ids is not None and executor is not None:
-        raise ArgumentError("tune: gpu_ids and executor exclude each other", hint="each worker of an executor uses its current GPU")
-    if gpu_ids is not None and (not gpu_ids or len(set(gpu_ids)) < len(gpu_ids)):
-        raise ArgumentError("tune: gpu_ids are different numbers of GPUs, at least one", got=gpu_ids)
-    if executor is not None and not callable(getattr(executor, "submit", None)):
-        raise ArgumentError("tune: this is no executor", got=executor, legal="a concurrent.futures.Executor")
+
+def _check_whole(what: str, value: Any, least: int) -> None:
+    number = as_integer(value)
+    if value is not None and (number is None or number < least):
+        raise ArgumentError(f"tune: {what} must be an integer of at least {least}", got=value)
+
+
+def _check_positive(what: str, value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
+        raise ArgumentError(f"tune: {what} must be a positive number", got=value)
+
+
+def checked_measure(measure: Any) -> Measure:
+    """The measurement that `tune` was given."""
     if not isinstance(measure, Measure):
         raise ArgumentError("tune: this is no measurement", got=measure, legal="OnGpu(), or an object of a class derived from Measure")
+    return measure
 
 
 def task_of(strategy: Any, spec: Any, arch: Any, *, fixed: Any, sizes: Any, name: str, instructions: Any) -> Task:

@@ -84,9 +84,17 @@ class Storage:
         """The address of an element, in elements from the first."""
         total: Expr = ZERO
         for modes, coordinate in zip(self.dims, coordinates, strict=True):
-            for mode in modes:
-                total = total + mode.offset(coordinate)
+            total = total + _offset(modes, coordinate)
         return total if self.swizzle is None else swizzled(total, self.swizzle)
+
+
+@functools.lru_cache(maxsize=20_000)
+def _offset(modes: tuple[StorageMode, ...], coordinate: Expr) -> Expr:
+    """What a coordinate adds to an address: the elements of a tile share most of theirs."""
+    total: Expr = ZERO
+    for mode in modes:
+        total = total + mode.offset(coordinate)
+    return total
 
 
 def swizzled(address: Expr, swizzle: Swizzle) -> Expr:

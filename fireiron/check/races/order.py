@@ -158,13 +158,13 @@ class Order:
         atoms = event.footprint.atoms[agent.number] if event.footprint.atoms else ()
         if not atoms:
             return True
-        strange = ~(agent.seen | self.of_step.get(event.step, 0))
-        late = 0
+        met = 0
         for other in _ORDERED_WITH[event.kind]:
             if other in self.kinds:
                 former = self.touched[other]
                 for atom in atoms:
-                    late |= former[atom] & strange
+                    met |= former[atom]
+        late = met & ~(agent.seen | self.of_step.get(event.step, 0))
         if late:
             self._meet(agent, event, late)
         self._record(agent, event, atoms)
@@ -182,23 +182,25 @@ class Order:
         self.kinds.add(event.kind)
         mine = self.touched[event.kind]
         if event.kind != Kind.WRITE:
-            again = self._again(agent, event, bit)
+            former_bit = self._again(agent, event, bit)
+            either = former_bit | bit
             for atom in atoms:
-                mine[atom] = mine[atom] & again | bit
+                mine[atom] = (mine[atom] | either) ^ former_bit  # without the former bit; a complement would take longer
             return
         for kind in self.kinds:  # whoever knows this write knows what this agent knew, and was held against it by now
             former = self.touched[kind]
             for atom in atoms:
-                former[atom] &= ~known
+                if former[atom]:
+                    former[atom] = (former[atom] | known) ^ known
         for atom in atoms:
             mine[atom] |= bit
 
     def _again(self, agent: Agent, event: Touch, bit: int) -> int:
-        """All operations but the last that was the same, which whoever knows this one knows."""
+        """The last operation that was the same, which whoever knows this one knows."""
         key = agent.number, id(event.footprint)
         former = self.latest.get(key, 0)
         self.latest[key] = bit
-        return ~former
+        return former
 
     def _meet(self, agent: Agent, event: Touch, late: int) -> None:
         """Operations that an agent does not know and that touch what it touches."""

@@ -118,13 +118,18 @@ class Pattern:
     def warps(self) -> Array:
         """For each key of the span, the warps that touch it as bits."""
         first, length = self.span
-        count = -(-(int(self.crew.warp.max()) + 1) // 8) * 8
-        touched = np.zeros((count, length), dtype=bool)
-        warps = np.broadcast_to(self.crew.warp[:, None], self.keys.shape)
-        held = ... if self.active is None else self.active
-        touched[warps[held], self.keys[held] - first] = True
-        packed = np.packbits(touched, axis=0, bitorder="little").astype(np.uint32)
-        return functools.reduce(np.bitwise_or, (part << np.uint32(8 * number) for number, part in enumerate(packed)))
+        result = np.zeros(length, dtype=np.uint32)
+        for warp in np.unique(self.crew.warp):
+            rows = np.flatnonzero(self.crew.warp == warp)
+            keys = self.keys[rows] if self.active is None else self.keys[rows][self.active[rows]]
+            result[keys.ravel() - first] |= np.uint32(1 << int(warp))
+        return result
+
+    @functools.cached_property
+    def changes(self) -> Array:
+        """The keys of the span, counted from its first, from which on other warps touch; its end is one of them."""
+        inside = np.flatnonzero(self.warps[1:] != self.warps[:-1]) + 1
+        return np.concatenate(([0], inside, [self.span[1]]))
 
     @functools.cached_property
     def strangers(self) -> tuple[int, int, int] | None:

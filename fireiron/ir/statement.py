@@ -1,0 +1,326 @@
+"""The statements of a kernel: what each thread of each block executes, in order.
+
+Units without work are a condition (`active`) on `Exec`, never control flow, so every barrier stands in uniform control flow.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import attrs
+
+from fireiron.errors import VerificationError
+from fireiron.ir.access import Access, Buffer, Piece
+from fireiron.ir.text import Item, Printer
+from fireiron.spec import Spec
+from fireiron.values.expr import TRUE, ZERO, Expr, Var, all_of
+from fireiron.values.tensor import Tensor
+
+if TYPE_CHECKING:
+    from fireiron.ir.kernel import Kernel
+
+
+class Instruction(Protocol):
+    """What an `Exec` performs: an instruction of the target or a micro-kernel.
+
+    Its meaning for the simulator is that of the `spec` it performs; `cuda` is its text.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name in listings and messages."""
+        ...
+
+    @property
+    def tests_edges(self) -> bool:
+        """Whether its text is told how many elements of each operand lie inside, and tests them itself: no `pieces` for it."""
+        ...
+
+    @property
+    def packs(self) -> bool:
+        """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
+        ...
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """The CUDA headers that its text needs, beside those of the element types."""
+        ...
+
+    def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
+        """The declaration of a buffer in fragments, which only instructions like this one touch."""
+        ...
+
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        """The CUDA C++ for one `Exec`, without the test of its `active` condition and its `guard`."""
+        ...
+
+    def completion_text(self, printer: Printer, statement: Commit | Wait) -> list[Item]:
+        """The CUDA C++ for a commit of its asynchronous statements, or a wait for them."""
+        ...
+
+
+class Stmt:
+    """A statement. One that contains others names them by `children` and is made anew from others by `rebuilt`.
+
+    Every pass and reader goes through these two, or knows each kind of statement and refuses the others by `unknown`.
+    """
+
+    __slots__ = ()
+
+    @property
+    def children(self) -> tuple[tuple[Stmt, ...], ...]:
+        """The statement lists inside, each executed in order."""
+        return ()
+
+    def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> Stmt:
+        """The same statement around other lists, as many as `children` has."""
+        if children:
+            raise VerificationError(f"{type(self).__name__} contains no statements, and was given {len(children)} lists")
+        return self
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """The expressions of the statement itself, without those of its children."""
+        return ()
+
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Stmt:
+        """The statement with variables replaced in its own expressions, not in its children's."""
+        if self.expressions:
+            raise unknown(self, "substitution")
+        return self
+
+
+def unknown(statement: Stmt, reader: str) -> VerificationError:
+    """The error of a pass or reader that meets a kind of statement it has no rule for."""
+    return VerificationError(
+        f"{reader} has no rule for the statement {type(statement).__name__}",
+        hint="a new kind of statement needs a rule in each pass and reader",
+    )
+
+
+@attrs.frozen
+class Hole(Stmt):
+    """The place of a child's program; filled by the tree walker."""
+
+    child: str
+
+
+@attrs.frozen
+class Comment(Stmt):
+    """A line for the reader of the generated code."""
+
+    text: str
+
+
+@attrs.frozen(cache_hash=True)
+class Let(Stmt):
+    """A name for an expression, valid until the end of the list."""
+
+    var: Var
+    value: Expr
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """Its value."""
+        return (self.value,)
+
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Let:
+        """The name for the value with variables replaced."""
+        return attrs.evolve(self, value=self.value.substitute(values))
+
+
+@attrs.frozen(cache_hash=True)
+class For(Stmt):
+    """`for var in range(extent)`, the same for all threads; `unroll` asks the printer for `#pragma unroll`.
+
+    `stages` asks the pass `pipeline` to keep that many iterations' loads in flight, with `spread` issued step by step in the
+    loop inside. Behind it, `period` is the number of
+    iterations after which the addresses of shared buffers that depend on `var` repeat (0: they are all different).
+    """
+
+    var: Var
+    extent: Expr
+    body: tuple[Stmt, ...]
+    unroll: bool = False
+    origin: str | None = attrs.field(default=None, eq=False)
+    stages: int = 0
+    spread: bool = False
+    period: int = 0
+
+    @property
+    def children(self) -> tuple[tuple[Stmt, ...], ...]:
+        """Its body."""
+        return (self.body,)
+
+    def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> For:
+        """The loop around another body."""
+        (body,) = children
+        return attrs.evolve(self, body=body)
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """Its extent."""
+        return (self.extent,)
+
+    def substitute(self, values: Mapping[Var, Expr | int]) -> For:
+        """The loop over the extent with variables replaced."""
+        return attrs.evolve(self, extent=self.extent.substitute(values))
+
+
+class Completion(enum.Enum):
+    """When what a statement does is done.
+
+    NONE: when the next statement of the thread begins. GROUP: at a `Wait` of the thread that issued it, for the group in
+    which a `Commit` put it (cp.async, PTX ISA 9.7.9.25.3).
+    """
+
+    NONE = "none"
+    GROUP = "group"
+
+
+@attrs.frozen(cache_hash=True)
+class Exec(Stmt):
+    """Each thread for which `active` holds performs `spec` on the elements that `accesses` name.
+
+    The accesses stand in the order of the spec's operands. An element of an input that lies outside its tensor counts as
+    zero; one of an output is not written. `accumulate` holds where the old value of an output is added to.
+    `vector` is how many elements are moved together, `vectors` how many of them one load or store takes, per operand (set
+    after storage is known; one element each if empty). `scratch` is shared
+    memory of the statement's own. `lane_maps` say, for an instruction of a warp, which element of its tile each lane's
+    accesses name, per operand. `completion` says when its effect is there, if not at once.
+
+    The pass `guard` says who stores: `guard` is a condition, beside `active`, without which the statement does nothing, and
+    `pieces` are, per operand, all elements in the parts by which they are loaded or stored, each with its own condition. From then
+    on these decide, and no longer the bounds of the accesses. Only a statement whose instruction `tests_edges` has no pieces:
+    its text is told the bounds.
+    """
+
+    instruction: Instruction
+    spec: Spec
+    accesses: tuple[Access, ...]
+    accumulate: Expr = ZERO
+    active: Expr = TRUE
+    vector: int = 1
+    vectors: tuple[int, ...] = ()
+    scratch: Tensor | None = None
+    lane_maps: tuple[Any, ...] = ()
+    completion: Completion = Completion.NONE
+    guard: Expr = TRUE
+    pieces: tuple[tuple[Piece, ...], ...] = ()
+    origin: str | None = attrs.field(default=None, eq=False)
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """Its conditions and the expressions of its accesses."""
+        tested = (piece.condition for pieces in self.pieces for piece in pieces if piece.condition != TRUE)
+        return (self.active, self.guard, self.accumulate, *(value for access in self.accesses for value in access.expressions()), *tested)
+
+    @property
+    def performed(self) -> Expr:
+        """The condition under which a thread performs it: it takes part, and something of what it writes lies inside."""
+        return self.active if self.guard == TRUE else all_of((self.active, self.guard))
+
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Exec:
+        """The statement with variables replaced in its conditions and accesses."""
+        return attrs.evolve(
+            self,
+            accesses=tuple(access.substitute(values) for access in self.accesses),
+            active=self.active.substitute(values),
+            accumulate=self.accumulate.substitute(values),
+            guard=self.guard.substitute(values),
+            pieces=tuple(tuple(piece.substitute(values) for piece in pieces) for pieces in self.pieces),
+        )
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether it is still under way when the thread that issued it goes on."""
+        return self.completion is not Completion.NONE
+
+    @property
+    def collective(self) -> bool:
+        """Whether the threads of the spec's level perform it together, and no access belongs to one thread."""
+        return self.spec.level.threads != 1 and not self.lane_maps
+
+    @property
+    def atomic(self) -> bool:
+        """Whether it adds to its output in one step that no other thread, of any block, sees half of."""
+        return self.spec.atomic
+
+    def width(self, position: int) -> int:
+        """The most elements that one load or store instruction takes at an operand."""
+        if self.pieces:
+            return max(piece.width for piece in self.pieces[position])
+        return self.vectors[position] if self.vectors else 1
+
+    def conditions(self, position: int) -> tuple[Expr, ...]:
+        """For each element of an operand, the condition beside `active` and `guard` under which it is touched."""
+        if self.pieces:
+            return tuple(piece.condition for piece in self.pieces[position] for _ in range(piece.width))
+        access = self.accesses[position]
+        return tuple(access.inside(offset) for offset in access.elements())
+
+    @property
+    def operands(self) -> dict[str, Access]:
+        """Accesses by operand name."""
+        return dict(zip(self.spec.operands, self.accesses, strict=True))
+
+
+@attrs.frozen
+class Scope:
+    """Which threads of a block a barrier holds together: aligned groups of `threads` neighbours; None: the whole block.
+
+    Scopes are ordered by inclusion: `WARP_SCOPE <= BLOCK_SCOPE`, because a barrier of the block orders whatever one of a warp does.
+    """
+
+    name: str
+    threads: int | None
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __le__(self, other: Scope) -> bool:
+        return other.threads is None or (self.threads is not None and other.threads % self.threads == 0)
+
+    def holds(self, one: int, other: int) -> bool:
+        """Whether two threads of a block are in one group."""
+        return self.threads is None or one // self.threads == other // self.threads
+
+
+WARP_SCOPE = Scope("warp", 32)
+WARPGROUP_SCOPE = Scope("warpgroup", 128)
+BLOCK_SCOPE = Scope("block", None)
+
+
+@attrs.frozen
+class Barrier(Stmt):
+    """All threads of a group of the `scope` arrive before any of them goes on; `reason` says which hazard it orders."""
+
+    scope: Scope
+    reason: str = ""
+
+
+@attrs.frozen
+class Commit(Stmt):
+    """The asynchronous copies that a thread issued since its last commit become a group."""
+
+
+@attrs.frozen
+class Wait(Stmt):
+    """A thread goes on when at most `groups` of the groups that it committed last are still under way."""
+
+    groups: int
+    reason: str = ""
+
+
+@attrs.frozen
+class SyncPoint(Stmt):
+    """A wish for this position: `require` a block barrier here, or forbid one; None: the best place, if one is needed.
+
+    Removed by `synchronize`.
+    """
+
+    require: bool | None
+    subject: str
+    origin: str | None = attrs.field(default=None, eq=False)

@@ -1,0 +1,122 @@
+"""The verifier: what every pass leaves behind is a kernel that all readers can take at its word."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fireiron.errors import VerificationError
+from fireiron.ir.kernel import Kernel, buffer_table
+from fireiron.ir.statement import Barrier, Comment, Commit, Exec, For, Hole, Let, Stmt, SyncPoint, Wait, unknown
+from fireiron.values.expr import Expr, Var, constant
+
+
+def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
+    """The kernel itself, if it is well formed; a `VerificationError` names the first thing that is not.
+
+    Names are bound before use and once; accesses fit their buffers and the specs; conditions are truth values; loop
+    extents do not depend on the thread. With `final`, no hole and no sync point is left.
+    """
+    if kernel.threads != kernel.workers:
+        raise VerificationError(
+            f"a block has {kernel.threads} threads, tiles are dealt to {kernel.workers}: no statement says what the others do"
+        )
+    scope = {var.name: var for var in (*kernel.symbols, kernel.thread, kernel.block)}
+    names = [buffer.name for buffer in kernel.buffers]
+    if len(set(names)) != len(names):
+        raise VerificationError(f"buffers share a name: {names}")
+    _verify_list(kernel, kernel.body, scope, frozenset({kernel.thread}), final)
+    return kernel
+
+
+def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var], divergent: frozenset[Var], final: bool) -> None:
+    for statement in body:
+        match statement:
+            case Let(var=var, value=value):
+                _bound(value, scope, statement)
+                _fresh(var, scope)
+                scope = {**scope, var.name: var}
+                if not value.variables().isdisjoint(divergent):  # a name for what differs between threads differs too
+                    divergent = divergent | {var}
+            case For(var=var, extent=extent):
+                _bound(extent, scope, statement)
+                _fresh(var, scope)
+                # A barrier may stand in any loop, and one that not all threads of its group reach waits for ever.
+                if not extent.variables().isdisjoint(divergent):
+                    raise VerificationError(f"loop {var} has an extent {extent} that differs between threads")
+                # Ranges decide what is simplified: a variable that outgrows its own would be divided wrongly, in silence.
+                if constant(extent) is not None and var.high < extent.high - 1:
+                    raise VerificationError(f"loop variable {var} ends at {var.high}, its loop at {extent.high - 1}")
+                _verify_list(kernel, statement.body, {**scope, var.name: var}, divergent, final)
+            case Exec():
+                _verify_exec(kernel, statement, scope, final)
+            case Hole(child=child) if final:
+                raise VerificationError(f"hole {child} was not filled")
+            case SyncPoint(subject=subject) if final:
+                raise VerificationError(f"sync point of {subject} was not resolved")
+            # Beyond a warp a barrier counts to a full group; `__syncwarp` alone does without threads that do not exist.
+            case Barrier(scope=group) if (group.threads or 0) > 32 and kernel.threads % (group.threads or 1):
+                raise VerificationError(f"a barrier of a {group} in a block of {kernel.threads} threads")
+            case Wait(groups=groups) if groups < 0:
+                raise VerificationError(f"a wait for {groups} groups")
+            # Listed, not left to the default: what nobody thought of is refused.
+            case Comment() | Hole() | SyncPoint() | Commit() | Wait() | Barrier():
+                pass
+            case _:
+                raise unknown(statement, "the verifier")
+
+
+def _fresh(var: Var, scope: Mapping[str, Var]) -> None:
+    if var.name in scope:
+        raise VerificationError(f"the name {var.name} is bound twice")
+
+
+def _bound(value: Expr, scope: Mapping[str, Var], statement: Let | For | Exec) -> None:
+    free = [var for var in value.variables() if (known := scope.get(var.name)) is not var and known != var]
+    if free:
+        names = ", ".join(sorted(var.name for var in free))
+        raise VerificationError(f"{_described(statement)}: {names} is not bound in {value}")
+
+
+def _described(statement: Let | For | Exec) -> str:
+    if isinstance(statement, Exec):
+        return f"{statement.instruction.name} {statement.spec}"
+    return f"{'let' if isinstance(statement, Let) else 'for'} {statement.var}"
+
+
+def _verify_exec(kernel: Kernel, statement: Exec, scope: Mapping[str, Var], final: bool) -> None:
+    for value in statement.expressions:
+        _bound(value, scope, statement)
+    if len(statement.accesses) != len(statement.spec.operands):
+        raise VerificationError(f"{_described(statement)}: {len(statement.accesses)} accesses for {len(statement.spec.operands)} operands")
+    if statement.lane_maps and len(statement.lane_maps) != len(statement.accesses):
+        raise VerificationError(f"{_described(statement)}: {len(statement.lane_maps)} lane maps for {len(statement.accesses)} accesses")
+    table = buffer_table(kernel)
+    for access in statement.accesses:
+        if access.buffer not in table:
+            raise VerificationError(f"{_described(statement)}: unknown buffer {access.buffer}")
+        rank = len(table[access.buffer].tensor.shape)
+        if not len(access.base) == len(access.modes) == len(access.bounds) == rank:
+            raise VerificationError(f"{_described(statement)}: access to {access.buffer} has not its rank {rank}")
+        if access.write and table[access.buffer].parameter and not table[access.buffer].written:
+            raise VerificationError(f"{_described(statement)}: writes the input {access.buffer}")
+    if statement.pieces:
+        _verify_pieces(statement)
+    elif final and not statement.collective and not statement.instruction.tests_edges:
+        raise VerificationError(f"{_described(statement)}: nothing says which of its elements are stored", hint="the pass guard comes last")
+
+
+def _verify_pieces(statement: Exec) -> None:
+    """The pieces of each operand are all of its elements, each once and in order, under conditions."""
+    if len(statement.pieces) != len(statement.accesses):
+        where = _described(statement)
+        raise VerificationError(f"{where}: pieces of {len(statement.pieces)} operands for {len(statement.accesses)} accesses")
+    for access, pieces in zip(statement.accesses, statement.pieces, strict=True):
+        count, reached = len(access.elements()), 0
+        for piece in pieces:
+            if piece.first != reached or piece.width < 1:
+                raise VerificationError(f"{_described(statement)}: element {reached} of {access.buffer} is followed by a piece {piece}")
+            reached += piece.width
+            if piece.condition.low < 0 or piece.condition.high > 1:
+                raise VerificationError(f"{_described(statement)}: {piece.condition} is no condition")
+        if reached != count:
+            raise VerificationError(f"{_described(statement)}: the pieces of {access.buffer} have {reached} elements, the access {count}")

@@ -1,0 +1,15 @@
+"""Strategies and specs as JSON, without loss: `loads(dumps(strategy)) == strategy`, with an equal hash.
+
+A value of a class is an object with its class name under `"type"` and its fields; fields at their default are left out.
+Element types, memories and levels stand by name, expressions by their text, which a parser of its own reads (nothing is
+ever evaluated). Loading checks what the verbs check, so a file that was edited by hand cannot hold what no strategy could.
+
+What equality ignores is not stored: the line of the Python file that a step came from, the file of a micro-kernel.
+"""
+
+from fireiron.language.store.classes import CLASSES
+from fireiron.language.store.documents import VERSION
+from fireiron.language.store.expressions import expression, expression_text
+from fireiron.language.store.texts import dumps, load, loads, loads_spec, save, write_text
+
+__all__ = ["CLASSES", "VERSION", "dumps", "expression", "expression_text", "load", "loads", "loads_spec", "save", "write_text"]

@@ -1,0 +1,237 @@
+"""Values to plain values and back, for the built-in classes and a user's own."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Union, get_args, get_origin
+
+import attrs
+from cattrs import Converter
+from cattrs.errors import (
+    AttributeValidationNote,
+    ClassValidationError,
+    IterableValidationError,
+    IterableValidationNote,
+)
+from cattrs.gen import make_dict_structure_fn, override
+
+from fireiron.errors import ArgumentError, StoreError
+from fireiron.language.store.checks import check_value
+from fireiron.language.store.classes import CHAINS, MAKERS, NAMED, STARTERS, class_table
+from fireiron.language.store.documents import check_head, located, noted, parsed
+from fireiron.language.store.expressions import expression, expression_text
+from fireiron.language.strategy import Strategy
+from fireiron.language.tree import Decomposition
+from fireiron.spec import Spec, Starter
+from fireiron.values.expr import Expr
+from fireiron.values.machine import DTYPES, FRAGMENTS, LEVELS, MEMORIES
+from fireiron.values.tensor import ColMajor, RowMajor
+
+
+class Store:
+    """The converter for the built-in classes and a user's own: one per document, because hooks of one user's classes bind nobody else."""
+
+    def __init__(self, classes: Iterable[type[Any]]) -> None:
+        self.table = class_table(classes)
+        self.tags = {one: name for name, one in self.table.items()}
+        self.converter = Converter(forbid_extra_keys=True, detailed_validation=True)
+        self.readers: dict[type[Any], Callable[[Any, Any], Any]] = {}
+        self._register()
+
+    def plain(self, value: Any) -> Any:
+        """What JSON can hold."""
+        if isinstance(value, Strategy):
+            spec = None if value.spec is None else self.plain(value.spec)
+            plain = {"start": self._starter(value.start), "spec": spec, "steps": [self.plain(step) for step in value.steps]}
+            return plain | ({"otherwise": [self.plain(one) for one in value.others]} if value.others else {})
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if isinstance(value, Expr):
+            return expression_text(value)
+        for named in (DTYPES, MEMORIES, FRAGMENTS, LEVELS):
+            if value in named:
+                return value.name
+        if value in (ColMajor, RowMajor):
+            return repr(value)
+        if isinstance(value, (tuple, list)):
+            return [self.plain(part) for part in value]
+        if isinstance(value, Mapping):
+            return {key: self.plain(part) for key, part in value.items()}
+        if not attrs.has(type(value)):
+            raise StoreError(f"a value of type {type(value).__name__} cannot be stored", got=value)
+        return self._tagged(value)
+
+    def _tagged(self, value: Any) -> dict[str, Any]:
+        cls = type(value)
+        if cls not in self.tags:
+            known = self.table.get(cls.__name__)
+            why = "another class of this name is" if known is not None else "it is not among the stored classes"
+            raise StoreError(f"{cls.__name__} cannot be stored: {why}", hint=f"dumps(strategy, classes=[{cls.__name__}])")
+        result: dict[str, Any] = {"type": self.tags[cls]}
+        for field in attrs.fields(cls):
+            if _stored(field) and not _is_default(field, value):
+                result[field.alias] = self.plain(getattr(value, field.name))
+        return result
+
+    def _starter(self, start: Starter) -> str:
+        if STARTERS.get(repr(start)) != start:
+            raise StoreError(f"a chain that starts from {start!r} cannot be stored", legal=STARTERS)
+        return repr(start)
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    def read(self, text: str, kind: str) -> Any:
+        """The strategy or the spec of a document."""
+        if not isinstance(text, str):
+            raise ArgumentError("loads: not a text", got=type(text).__name__, legal="the text that dumps made")
+        document = parsed(text)
+        check_head(document, kind)
+        wanted: Any = Strategy if kind == "strategy" else Spec
+        try:
+            return self.converter.structure(document[kind], wanted)
+        except RecursionError:
+            raise StoreError("the document is nested too deeply") from None
+        except Exception as error:  # cattrs wraps whatever a hook raises; transform_error says where
+            raise located(error, kind) from None
+
+    def _register(self) -> None:
+        register = self.converter.register_structure_hook_func
+        register(lambda wanted: attrs.has(_class_of(wanted)), self._object)
+        register(_is_union, self._union)
+        register(lambda wanted: _class_of(wanted) is tuple, self._tuple)
+        register(lambda wanted: wanted is Any, lambda value, _: self._any(value))
+        for plain in _WORDS:
+            self.converter.register_structure_hook(plain, _exact)
+        register(lambda wanted: isinstance(wanted, type) and issubclass(wanted, Expr), lambda value, _: expression(value))
+        register(lambda wanted: wanted is Strategy, self._strategy)
+
+    def _strategy(self, value: Any, _: Any) -> Strategy:
+        kinds: dict[str, Any] = {"start": str, "spec": Spec | None, "steps": tuple[Decomposition, ...]}
+        if isinstance(value, dict) and "otherwise" in value:
+            kinds["otherwise"] = tuple[Strategy, ...]
+        fields = self._fields(value, kinds)
+        steps, start = fields["steps"], STARTERS.get(fields["start"])
+        if start is None:
+            raise StoreError(f"a chain cannot start from {fields['start']!r}", legal=STARTERS)
+        chain = CHAINS.get(type(steps[-1]), Strategy) if steps else Strategy
+        made = chain(steps, fields["spec"], start)
+        for other in fields.get("otherwise", ()):
+            made = made.otherwise(other)
+        return made
+
+    def _fields(self, value: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
+        """An object with exactly these fields."""
+        if not isinstance(value, dict):
+            raise StoreError("an object is needed", got=value)
+        unknown = [name for name in value if name not in kinds]
+        if unknown:
+            raise StoreError(f"unknown field {unknown[0]!r}", legal=kinds)
+        read: dict[str, Any] = {}
+        for name, kind in kinds.items():
+            try:
+                read[name] = self.converter.structure(value[name], kind)
+            except Exception as error:
+                raise ClassValidationError("field", [noted(error, AttributeValidationNote("field", name, kind))], dict) from None
+        return read
+
+    def _any(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return self._tuple(value, tuple[Any, ...])
+        return self._object(value, None) if isinstance(value, dict) else value
+
+    def _tuple(self, value: Any, wanted: Any) -> Any:
+        if not isinstance(value, list):
+            raise StoreError("a list is needed", got=value)
+        inner = get_args(wanted) or (Any, Ellipsis)
+        kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
+        if len(kinds) != len(value):
+            raise StoreError(f"a list of {len(kinds)} values is needed", got=value)
+        read = []
+        for position, (part, kind) in enumerate(zip(value, kinds, strict=True)):
+            try:
+                read.append(self.converter.structure(part, kind))
+            except Exception as error:
+                raise IterableValidationError("list", [noted(error, IterableValidationNote("list", position, kind))], tuple) from None
+        return tuple(read)
+
+    def _union(self, value: Any, wanted: Any) -> Any:
+        kinds = [kind for kind in get_args(wanted) if kind is not type(None)]
+        if value is None:
+            if len(kinds) == len(get_args(wanted)):
+                raise StoreError("null is not allowed here")
+            return None
+        if isinstance(value, dict):
+            kinds = [kind for kind in kinds if attrs.has(_class_of(kind)) and issubclass(self._class(value), _class_of(kind))] or kinds
+        elif len(kinds) > 1:
+            kinds = [kind for kind in kinds if kind is type(value) or (isinstance(value, str) and kind in NAMED)] or kinds
+        return self.converter.structure(value, kinds[0])
+
+    def _class(self, value: Mapping[str, Any]) -> type[Any]:
+        name = value.get("type")
+        if not isinstance(name, str):
+            raise StoreError('an object needs its class under "type"', got=name)
+        if name not in self.table:
+            raise StoreError(f"unknown class {name!r}", hint=f"classes=[{name}] if it is yours" if name.isidentifier() else None)
+        return self.table[name]
+
+    def _object(self, value: Any, wanted: Any) -> Any:
+        """A value of a class: by name where it has one, else an object that names its class."""
+        base: Any = object if wanted is None else _class_of(wanted)
+        if isinstance(value, str) and base in NAMED:
+            if value not in NAMED[base]:
+                raise StoreError(f"unknown {base.__name__} {value!r}", legal=NAMED[base])
+            return NAMED[base][value]
+        if not isinstance(value, dict):
+            raise StoreError(f"a value of {base.__name__} is needed", got=value)
+        cls = self._class(value)
+        if not issubclass(cls, base):
+            raise StoreError(f"{value['type']} is no {base.__name__}")
+        fields = {key: part for key, part in value.items() if key != "type"}
+        made = MAKERS[cls][1](self._fields(fields, MAKERS[cls][0])) if cls in MAKERS else self._reader(cls)(fields, cls)
+        check_value(made)
+        return made
+
+    def _reader(self, cls: type[Any]) -> Callable[[Any, Any], Any]:
+        if cls not in self.readers:
+            try:
+                attrs.resolve_types(cls)
+            except NameError as error:
+                raise StoreError(
+                    f"the fields of {cls.__name__} cannot be read: {error}", hint="define the class at the top of a module"
+                ) from None
+            left_out: Any = {field.name: override(omit=True) for field in attrs.fields(cls) if not _stored(field)}
+            self.readers[cls] = make_dict_structure_fn(
+                cls, self.converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, _cattrs_use_alias=True, **left_out
+            )
+        return self.readers[cls]
+
+
+def _stored(field: Any) -> bool:
+    """Fields that equality ignores, such as the line of the strategy, are not stored."""
+    return bool(field.init) and (bool(field.eq) or field.default is attrs.NOTHING)
+
+
+def _is_default(field: Any, value: Any) -> bool:
+    default, current = field.default, getattr(value, field.name)
+    if default is attrs.NOTHING or isinstance(default, attrs.Factory):  # type: ignore[arg-type]
+        return False
+    return type(current) is type(default) and bool(current == default)
+
+
+def _class_of(wanted: Any) -> Any:
+    return get_origin(wanted) or wanted
+
+
+def _is_union(wanted: Any) -> bool:
+    return get_origin(wanted) in (Union, types.UnionType)
+
+
+def _exact(value: Any, wanted: type[Any]) -> Any:
+    """A number, text or truth value of exactly the wanted type: 1 is not true, and "1" is not 1."""
+    if type(value) is wanted or (wanted is float and type(value) is int):
+        return value
+    raise StoreError(f"{_WORDS[wanted]} is needed", got=value)
+
+
+_WORDS: Final = {int: "an integer", str: "a text", bool: "true or false", float: "a number"}

@@ -1,0 +1,77 @@
+"""Strategies and specs to texts and files, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fireiron import files
+from fireiron.errors import ArgumentError, StoreError
+from fireiron.language.store.converter import Store
+from fireiron.language.store.documents import VERSION, pretty
+from fireiron.language.strategy import Strategy
+from fireiron.spec import Spec
+
+
+def dumps(value: Strategy | Spec, *, classes: Iterable[type[Any]] = ()) -> str:
+    """A strategy or a spec as JSON.
+
+    Args: `classes`, the user's own classes that occur in it (attrs classes with annotated fields).
+    Raises: StoreError where something cannot be stored without loss.
+    """
+    if not isinstance(value, (Strategy, Spec)):
+        raise ArgumentError("dumps: neither a strategy nor a spec", got=value)
+    store = Store(classes)
+    kind = "strategy" if isinstance(value, Strategy) else "spec"
+    try:
+        text = pretty({"fireiron": kind, "version": VERSION, kind: store.plain(value)}) + "\n"
+    except RecursionError:
+        raise StoreError(f"the {kind} is nested too deeply to be stored") from None
+    except (TypeError, ValueError) as error:
+        raise StoreError(
+            f"the {kind} cannot be stored: {error}", hint="fields must hold what JSON can hold, or values of stored classes"
+        ) from None
+    if store.read(text, kind) != value:
+        raise StoreError(f"the {kind} does not survive being stored", got=value, hint="fields of your own classes must compare by value")
+    return text
+
+
+def loads(text: str, *, classes: Iterable[type[Any]] = ()) -> Strategy:
+    """The strategy of a text made by `dumps`; a StoreError says where the text is wrong."""
+    strategy: Strategy = Store(classes).read(text, "strategy")
+    return strategy
+
+
+def loads_spec(text: str, *, classes: Iterable[type[Any]] = ()) -> Spec:
+    """The spec of a text made by `dumps`; a StoreError says where the text is wrong."""
+    spec: Spec = Store(classes).read(text, "spec")
+    return spec
+
+
+def save(value: Strategy | Spec, path: str | Path, *, overwrite: bool = False, classes: Iterable[type[Any]] = ()) -> None:
+    """Write a strategy or a spec to a file, all of it or nothing; an existing file stays unless `overwrite`."""
+    write_text(path, dumps(value, classes=classes), overwrite=overwrite)
+
+
+def load(path: str | Path, *, classes: Iterable[type[Any]] = ()) -> Strategy:
+    """The strategy in a file written by `save`."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise StoreError(f"{path} is no text: {error}") from None
+    try:
+        return loads(text, classes=classes)
+    except StoreError as error:
+        raise error.located(within=path) from None
+
+
+def write_text(path: str | Path, text: str, *, overwrite: bool = False) -> None:
+    """Write a text file, all of it or nothing; an existing file stays unless `overwrite`."""
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise StoreError(f"{path} cannot be written: {error}") from None
+    files.write(path, data, overwrite=overwrite)

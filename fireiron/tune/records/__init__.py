@@ -1,0 +1,43 @@
+"""Collections of tuned records: files, merging, and the choice of a record for a spec.
+
+Files are JSON Lines, so they merge by concatenation (also by git's `merge=union`); nothing in them is ever executed. The rules
+by which records are merged and chosen stand in docs/library.md, and with `Records.merged` and `Records.find`.
+"""
+
+from fireiron.tune.record import FORMAT, KINDS, Record, describe, spec_of, strategy_hash
+from fireiron.tune.records.answer import available, best, is_pinned
+from fireiron.tune.records.choosing import AS_NEAR, MOST_COMPARED, MOST_TRIES, Accept, Choice
+from fireiron.tune.records.collection import Records, merge_files, write_records
+from fireiron.tune.records.drift import Drift, OutdatedRecordWarning, current_strategy
+from fireiron.tune.records.files import parse_line, read_text, record_files
+from fireiron.tune.records.rules import FARTHEST, preference
+from fireiron.tune.records.words import tune_command
+
+__all__ = [
+    "FORMAT",
+    "KINDS",
+    "MOST_COMPARED",
+    "MOST_TRIES",
+    "AS_NEAR",
+    "FARTHEST",
+    "Accept",
+    "Choice",
+    "Drift",
+    "OutdatedRecordWarning",
+    "Record",
+    "Records",
+    "available",
+    "best",
+    "current_strategy",
+    "describe",
+    "is_pinned",
+    "merge_files",
+    "parse_line",
+    "preference",
+    "read_text",
+    "record_files",
+    "spec_of",
+    "strategy_hash",
+    "tune_command",
+    "write_records",
+]

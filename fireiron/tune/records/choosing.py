@@ -1,0 +1,191 @@
+"""How a record is chosen for a spec: exactly what is asked where that is recorded, else the best of the neighbours.
+
+The rules stand with `Records.find`. Nothing is measured: what is legal is found by lowering, what is fast by the cost model.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from fireiron.errors import ArgumentError, FireironError, StoreError
+from fireiron.language.strategy import Strategy
+from fireiron.spec import Spec
+from fireiron.tune.record import Record, describe
+from fireiron.tune.records.drift import current_strategy
+from fireiron.tune.records.rules import FARTHEST, capability_of, distance_to, preference
+from fireiron.tune.records.words import problem, said, spec_words, tune_command
+from fireiron.values.machine import Architecture
+
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
+
+
+MOST_TRIES: Final = 16
+"""Neighbours that are lowered before the search gives up."""
+
+
+MOST_COMPARED: Final = 5
+"""Legal neighbours with different values among which the cost model decides."""
+
+
+AS_NEAR: Final = 2.0
+"""How much further than the nearest legal neighbour those may be that are compared with it."""
+
+
+Accept = Callable[["Program"], bool]
+
+
+def any_program(program: Program) -> bool:
+    """Accepts whatever is legal."""
+    return True
+
+
+@attrs.frozen
+class Choice:
+    """What answers for a spec: a record, `exact` if it was measured for just this spec; `why` says so in a sentence.
+
+    `program` is the strategy with its values, lowered for the spec. `record` is None where the library's default stands in,
+    which only `fireiron.matmul` does.
+    """
+
+    record: Record | None
+    exact: bool
+    why: str
+    program: Program = attrs.field(eq=False, repr=False)
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy, bound to the spec, with values for all tunables."""
+        return self.program.strategy
+
+
+@attrs.frozen
+class Question:
+    """A spec on an architecture; a preferred GPU, a user's own strategies, and what a program must be beyond legal."""
+
+    spec: Spec
+    target: Architecture
+    gpu: str | None = None
+    strategies: Mapping[str, Strategy] = attrs.field(factory=dict)
+    accept: Accept = any_program
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The spec as records say it."""
+        return describe(self.spec)
+
+    def program(self, record: Record) -> Program | None:
+        """The record's strategy for the spec; None where it has changed since, is not known, not legal or not accepted.
+
+        It is lowered as far as comparing it with others needs; whether it can be synchronised, `_is_safe` says of the one that is taken.
+        """
+        strategy = current_strategy(record, self.strategies)
+        if strategy is None:
+            return None
+        try:
+            program = strategy.with_(**record.values)(self.spec).program(self.target)
+            _ = program.sequential
+        except FireironError:
+            return None
+        return program if self.accept(program) else None
+
+
+def for_spec(records: Iterable[Record], spec: Spec, target: Architecture) -> list[Record]:
+    """The records for exactly a spec and the compute capability of an architecture, the fastest first."""
+    asked = describe(spec)
+    found = [record for record in records if record.spec == asked and capability_of(record.architecture) == target.capability]
+    return sorted(found, key=preference)
+
+
+def exact(records: Iterable[Record], question: Question) -> Choice | None:
+    """The best of the records that were measured for just what is asked."""
+    for record in sorted(for_spec(records, question.spec, question.target), key=functools.partial(preference, gpu=question.gpu)):
+        program = question.program(record)
+        if program is not None and _is_safe(program):
+            return Choice(record, True, f"tuned for just this: {said(record)}", program)
+    return None
+
+
+def nearest(records: Iterable[Record], question: Question) -> Choice | None:
+    """Of the records of other sizes that are about as near as the nearest legal one, the one that is predicted to be fastest here."""
+    near = _neighbours(records, question)
+    ranked = sorted(near, key=lambda one: _predicted(one[2], one[1].gpu)) if len(near) > 1 else near
+    for distance, record, program in ranked:
+        if _is_safe(program):
+            sizes = "x".join(map(str, record.shape))
+            among = f", predicted to be the fastest of {len(near)} neighbours" if len(near) > 1 else ""
+            return Choice(record, False, f"tuned for {sizes} (distance {distance:.2f}){among}, and legal here: {said(record)}", program)
+    return None
+
+
+def _neighbours(records: Iterable[Record], question: Question) -> list[tuple[float, Record, Program]]:
+    """The nearest records whose tiles and resources are legal here, with different values, and about as near as the nearest of them."""
+    found: list[tuple[float, Record, Program]] = []
+    seen: set[str] = set()
+    for distance, record in _ranked(records, question):
+        if len(found) == MOST_COMPARED or (found and distance > found[0][0] + AS_NEAR):
+            break
+        same = json.dumps([record.strategy, record.values], sort_keys=True)
+        program = None if same in seen else question.program(record)
+        seen.add(same)
+        if program is not None:
+            found.append((distance, record, program))
+    return found
+
+
+def _ranked(records: Iterable[Record], question: Question) -> list[tuple[float, Record]]:
+    """The neighbours, the nearest first: the best record of each strategy for each problem."""
+    asked = question.asked
+    ranked = sorted(
+        (
+            (distance, preference(record, gpu=question.gpu), record)
+            for record in records
+            if (distance := distance_to(record, asked, question.target)) is not None and distance <= FARTHEST
+        ),
+        key=lambda one: one[:2],
+    )
+    best: dict[tuple[Any, ...], tuple[float, Record]] = {}
+    for distance, _, record in ranked:
+        best.setdefault((record.strategy, json.dumps(record.spec, sort_keys=True), record.architecture), (distance, record))
+    return list(best.values())[:MOST_TRIES]
+
+
+def nothing_answers(records: Sequence[Record], spec: Spec, target: Architecture) -> StoreError:
+    """The error that says which records there are, and how to tune."""
+    asked = describe(spec)
+    alike = sorted({problem(record) for record in records if record.spec["kind"] == asked["kind"]})
+    shown = "; ".join(alike[:6]) + (f"; and {len(alike) - 6} more" if len(alike) > 6 else "")
+    return StoreError(
+        f"no record answers for {spec_words(asked)} on {target.name}",
+        legal=shown or f"none of {len(records)} records is for a {asked['kind']}",
+        hint=f"tune it on that GPU: {tune_command(spec, target.name)}",
+    )
+
+
+def _is_safe(program: Program) -> bool:
+    """Whether a program can be synchronised, and the independent check finds nothing."""
+    try:
+        _ = program.ir
+    except FireironError:
+        return False
+    return True
+
+
+def _predicted(program: Program, gpu: str) -> float:
+    """Microseconds by the cost model, on the GPU of a record, or on the usual one of the architecture where it is not known.
+
+    Barriers are guessed: finding them takes longer than all else, and of the compared programs only one needs them.
+    """
+    from fireiron.cost import predict
+    from fireiron.cost.expected import with_expected_barriers
+
+    kernel = with_expected_barriers(program.sequential)
+    try:
+        return predict(kernel, gpu).us
+    except ArgumentError:  # a GPU without figures, or one that does not run this architecture
+        return predict(kernel).us

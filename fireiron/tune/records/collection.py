@@ -1,0 +1,194 @@
+"""Collections of records: loaded, merged, written, asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from fireiron.errors import ArgumentError, StoreError
+from fireiron.language.strategy import Strategy
+from fireiron.places import library_folder
+from fireiron.spec import Spec
+from fireiron.tune.record import Record, strategy_hash
+from fireiron.tune.records import choosing
+from fireiron.tune.records.choosing import Accept, Choice, Question, any_program
+from fireiron.tune.records.drift import Drift, is_file, of_library
+from fireiron.tune.records.files import append, read, record_files, stamp
+from fireiron.tune.records.lock import locked
+from fireiron.tune.records.rules import place, recency, same_measurement, target_of
+
+
+@attrs.frozen
+class Records:
+    """An immutable collection of records.
+
+    >>> len(Records())
+    0
+    """
+
+    records: tuple[Record, ...] = ()
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    # ------------------------------------------------------------------------------------------ files
+
+    @staticmethod
+    def load(*paths: str | Path) -> Records:
+        """The records of files, or of all `*.jsonl` in a folder, merged.
+
+        Raises: StoreError with file and line where a line is no record. A last line that was never finished is left out, with a
+        warning.
+        """
+        return Records().merged(*(Records(read(file, stamp(file))) for file in record_files(*paths)))
+
+    @staticmethod
+    def shipped() -> Records:
+        """The records that come with the strategy library; none where there are none."""
+        return Records.load(*_shipped())
+
+    def merged(self, *others: Records) -> Records:
+        """This collection and others, each measurement once, in the order of `text`.
+
+        Records of the same strategy, hash, values, spec, architecture, GPU, regime and state of the L2 cache measure the same thing.
+        Of them the newest is kept: the latest date, then the newest toolchain, then the shorter time. So the result does not depend on
+        the order of files, and measuring again replaces what was measured before, also where it has become slower.
+        """
+        newest: dict[str, Record] = {}
+        for record in (*self.records, *(record for other in others for record in other.records)):
+            key = same_measurement(record)
+            if key not in newest or recency(record) > recency(newest[key]):
+                newest[key] = record
+        return Records(tuple(sorted(newest.values(), key=place)))
+
+    def text(self) -> str:
+        """The content of a file: one record a line, by spec, architecture and GPU, the fastest first."""
+        return "".join(f"{record.line()}\n" for record in sorted(self.records, key=place))
+
+    @staticmethod
+    def append_to(path: str | Path, record: Record) -> None:
+        """Add a record at the end of a file, which is made where there is none; all of the line or nothing.
+
+        Processes that append at once wait for each other. A last line that was never finished is removed first, with a warning.
+        """
+        if not isinstance(record, Record):
+            raise ArgumentError("append_to: not a record", got=record)
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            with locked(Path(path)) as file:
+                append(Path(path), file, f"{record.line()}\n".encode())
+        except OSError as error:
+            raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None
+
+    def drift(self) -> tuple[Drift, ...]:
+        """The records that are not used because their strategy has changed or is gone; those of files are not judged."""
+        counts: dict[tuple[str, str], int] = {}
+        for record in self.records:
+            if not is_file(record.strategy):
+                counts[record.strategy, record.strategy_hash] = counts.get((record.strategy, record.strategy_hash), 0) + 1
+        found = []
+        for (name, recorded), number in sorted(counts.items()):
+            strategy = of_library(name)
+            now = None if strategy is None else strategy_hash(strategy)
+            if now != recorded:
+                found.append(Drift(name, recorded, now, number))
+        return tuple(found)
+
+    # ------------------------------------------------------------------------------------------ choosing
+
+    def for_spec(self, spec: Spec, architecture: Any = None) -> Records:
+        """The records for exactly a spec and the compute capability of an architecture, the fastest first."""
+        return Records(tuple(choosing.for_spec(self.records, spec, target_of(architecture))))
+
+    def best(
+        self,
+        spec: Spec,
+        architecture: Any = None,
+        neighbours: bool = True,
+        *,
+        gpu: str | None = None,
+        strategies: Mapping[str, Strategy] | None = None,
+        accept: Accept = any_program,
+    ) -> Choice:
+        """As `find`; where nothing answers, a StoreError that says which records there are and how to tune."""
+        choice = self.find(spec, architecture, neighbours, gpu=gpu, strategies=strategies, accept=accept)
+        if choice is None:
+            raise choosing.nothing_answers(self.records, spec, target_of(architecture))
+        return choice
+
+    def find(
+        self,
+        spec: Spec,
+        architecture: Any = None,
+        neighbours: bool = True,
+        *,
+        gpu: str | None = None,
+        strategies: Mapping[str, Strategy] | None = None,
+        accept: Accept = any_program,
+    ) -> Choice | None:
+        """The record to take for a spec on an architecture, or None. Nothing is measured.
+
+        1. Records of exactly this spec and this compute capability (`sm_90` serves `sm_90a`), the fastest first.
+        2. With `neighbours`, records of other sizes, leading dimensions and alignments, of the same kind, element types and storage
+           orders, and of the same major compute capability. The nearest first: the distance is
+           `|log2 M/M'| + |log2 N/N'| + |log2 K/K'| / 2`, one more for another capability, at most `FARTHEST`; of equally near ones the
+           fastest.
+
+        Only those count whose strategy is legal for the spec with the recorded values. Of the legal neighbours that are about as near as
+        the nearest one (`AS_NEAR`), at most `MOST_COMPARED`, the one is taken that the cost model predicts to be fastest here. Run-time
+        sizes are answered by rule 1 only.
+        Records of another `strategy_hash` than the strategy has now are skipped with an `OutdatedRecordWarning`.
+
+        Args: `gpu`, the name of a GPU whose records are preferred to those of others; `strategies` by the names under which they are
+            recorded, beside those of the library (a file that a record names is not executed); `accept`, what a lowered program must be
+            beyond legal.
+        """
+        question = Question(spec, target_of(architecture), gpu, strategies or {}, accept)
+        return choosing.exact(self.records, question) or (choosing.nearest(self.records, question) if neighbours else None)
+
+
+def _shipped() -> tuple[Path, ...]:
+    folder = library_folder() / "records"
+    return (folder,) if folder.is_dir() else ()
+
+
+def merge_files(files: Iterable[str | Path], target: str | Path) -> tuple[int, int]:
+    """Merge files into one, which may be among them; how many records there were, and how many the file has.
+
+    What another process appends to the target meanwhile waits, and is not lost.
+    """
+    sources = record_files(*files)
+    Records.load(*sources)  # wrong lines are refused before the target is touched
+    try:
+        with locked(Path(target)):
+            found = [Records(read(file, stamp(file))) for file in sources]
+            merged = Records().merged(*found)
+            write_records(target, merged)
+    except OSError as error:
+        raise StoreError(f"{target} cannot be written: {error.strerror or error}") from None
+    return sum(map(len, found)), len(merged)
+
+
+def write_records(path: str | Path, records: Records) -> None:
+    """Replace a file by records, all of it or nothing."""
+    import secrets
+
+    target = Path(path)
+    part = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
+    try:
+        with part.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(records.text())
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,76 @@
+"""Records of a strategy that has changed since: they are not used, and it is said."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Mapping
+
+import attrs
+
+from fireiron.language.strategy import Strategy
+from fireiron.tune.record import Record, strategy_hash
+from fireiron.tune.records.words import spec_words
+
+
+class OutdatedRecordWarning(UserWarning):
+    """A record was made for another version of its strategy, and is not used; or the end of a file is torn."""
+
+
+@attrs.frozen
+class Drift:
+    """Records that are not used, because the strategy of that name has another hash `now`, or (None) is not in the library."""
+
+    strategy: str
+    recorded: str
+    now: str | None
+    records: int
+
+    @property
+    def message(self) -> str:
+        """One line for a person."""
+        many = f"{self.records} record{'s' if self.records > 1 else ''} of {self.strategy} ({self.recorded})"
+        if self.now is None:
+            return f"{many}: the library has no such strategy"
+        return f"{many}: tuned for an older version of the strategy (now {self.now}); tune again"
+
+
+def current_strategy(record: Record, strategies: Mapping[str, Strategy] | None = None) -> Strategy | None:
+    """The strategy that a record names, if it still is what the record was made for; else None, with a warning.
+
+    A strategy of a user's own file counts only where `strategies` names it: records never make a file run.
+    """
+    strategy = (strategies or {}).get(record.strategy) or of_library(record.strategy)
+    if strategy is None:
+        if not is_file(record.strategy):
+            warnings.warn(f"records of {record.strategy} are not used: no strategy has this name", OutdatedRecordWarning, stacklevel=2)
+        return None
+    now = hash_now(strategy)
+    if now != record.strategy_hash:
+        warnings.warn(
+            f"records of {record.strategy} for {spec_words(record.spec)} are not used: tuned for an older version of the strategy "
+            f"({record.strategy_hash}, now {now}); fireiron list --drift shows them",
+            OutdatedRecordWarning,
+            stacklevel=2,
+        )
+        return None
+    return strategy
+
+
+def is_file(name: str) -> bool:
+    """Whether a record names a strategy of a user's own file."""
+    return ":" in name or name.endswith(".py")
+
+
+@functools.lru_cache(maxsize=256)
+def hash_now(strategy: Strategy) -> str:
+    """`strategy_hash`, which takes milliseconds, once for each strategy."""
+    return strategy_hash(strategy)
+
+
+@functools.lru_cache(maxsize=256)
+def of_library(name: str) -> Strategy | None:
+    """A strategy of the library by name."""
+    from fireiron.language.library import find, names
+
+    return find(name).strategy if name in names() else None

@@ -1,0 +1,96 @@
+"""Files of records: lines read, and one appended, all of it or nothing."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import warnings
+from pathlib import Path
+
+from fireiron.errors import StoreError
+from fireiron.tune.record import Record
+from fireiron.tune.records.drift import OutdatedRecordWarning
+
+
+def record_files(*paths: str | Path) -> tuple[Path, ...]:
+    """The files that are meant: of a folder all `*.jsonl` in it."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if not path.is_dir() and not path.is_file():
+            raise StoreError(f"{path} is no file of records" if path.exists() else f"{path}: there is no such file of records")
+        found += sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    return tuple(found)
+
+
+def stamp(path: Path) -> tuple[int, int, int]:
+    """What changes when a file does; a file is read again only then."""
+    state = path.stat()
+    return state.st_mtime_ns, state.st_size, state.st_ino
+
+
+@functools.lru_cache(maxsize=32)
+def read(path: Path, stamp: tuple[int, int, int]) -> tuple[Record, ...]:
+    lines = read_text(path).split("\n")
+    if lines[-1] and not _is_whole(lines[-1]):
+        warnings.warn(f"{path}:{len(lines)}: the last line was never finished and is left out", OutdatedRecordWarning, stacklevel=3)
+        lines.pop()
+    return tuple(parse_line(path, number, line) for number, line in enumerate(lines, 1) if line.strip())
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of records."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise StoreError(f"{path} is no text: {error}") from None
+
+
+def _is_whole(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def parse_line(path: Path, number: int, line: str) -> Record:
+    """The record of a line of a file; its errors name both."""
+    try:
+        if line.startswith(("<<<<<<< ", "=======", ">>>>>>> ", "||||||| ")):
+            raise StoreError("a conflict that git left", hint="keep the lines of both sides, then: fireiron records merge FILE -o FILE")
+        return Record.parse(line)
+    except StoreError as error:
+        error.at = f"{path}:{number}"
+        raise error from None
+
+
+def append(path: Path, file: int, line: bytes) -> None:
+    size = os.fstat(file).st_size
+    tail = _tail(file, size)
+    if tail and _is_whole(tail.decode("utf-8", "replace")):
+        line = b"\n" + line
+    elif tail:
+        warnings.warn(f"{path}: its last line was never finished and is removed", OutdatedRecordWarning, stacklevel=4)
+        size -= len(tail)
+        os.ftruncate(file, size)
+    try:
+        rest = memoryview(line)
+        while rest:
+            rest = rest[os.write(file, rest) :]
+        os.fsync(file)
+    except OSError:
+        os.ftruncate(file, size)
+        raise
+
+
+def _tail(file: int, size: int) -> bytes:
+    """What stands behind the last end of a line."""
+    tail, start = b"", size
+    while start and b"\n" not in tail:
+        start = max(start - 65536, 0)
+        os.lseek(file, start, os.SEEK_SET)
+        tail = os.read(file, size - start)
+    return tail.rpartition(b"\n")[2]

@@ -1,0 +1,75 @@
+"""Which records measure the same thing, which is the better one, and how far one is from what is asked for."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fireiron.tune.record import Record
+from fireiron.values.machine import DEFAULT_ARCHITECTURE, Architecture, as_architecture
+
+FARTHEST: Final = 6.0
+"""Neighbours further away than this are none: a factor of 4 in each of M, N and of 16 in K."""
+
+
+WEIGHTS: Final[Mapping[str, float]] = {"M": 1.0, "N": 1.0, "K": 0.5}
+"""How much a factor of two in a size counts: K changes how long a block works, not how many there are."""
+
+
+OTHER_CAPABILITY: Final = 1.0
+"""How much another compute capability of the same major number counts (an sm_86 record for sm_89)."""
+
+
+def same_measurement(record: Record) -> str:
+    names = ("strategy", "strategy_hash", "values", "spec", "architecture", "gpu", "regime", "l2")
+    return json.dumps([getattr(record, name) for name in names], sort_keys=True)
+
+
+def recency(record: Record) -> tuple[Any, ...]:
+    return record.date, _version(record.toolchain), -record.us, record.line()
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"[0-9]{1,9}", text)))
+
+
+def preference(record: Record, gpu: str | None = None) -> tuple[Any, ...]:
+    """The asked GPU first, then times after a pause on rotated buffers, then the fastest."""
+    return gpu is not None and record.gpu != gpu, record.regime != "burst", record.l2 != "rotated", record.us, record.line()
+
+
+def place(record: Record) -> tuple[Any, ...]:
+    """Where a record stands in a file: what it is for, sizes by their value, then the fastest."""
+    described = {name: part for name, part in record.spec.items() if name != "sizes"}
+    sizes = [(isinstance(size, str), size) for size in record.shape]
+    return json.dumps(described, sort_keys=True), sizes, record.architecture, record.gpu, *preference(record)
+
+
+def distance_to(record: Record, asked: Mapping[str, Any], target: Architecture) -> float | None:
+    """How far a record is from what is asked for; None where it cannot answer."""
+    capability = capability_of(record.architecture)
+    if capability // 10 != target.capability // 10 or _kept(record.spec) != _kept(asked):
+        return None
+    total = 0.0 if capability == target.capability else OTHER_CAPABILITY
+    for name, size in asked["sizes"].items():
+        other = record.spec["sizes"][name]
+        if isinstance(size, str) or isinstance(other, str):
+            return None
+        total += WEIGHTS[name] * abs(math.log2(size / other))
+    return total
+
+
+def _kept(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What a neighbour has in common: all but sizes, leading dimensions and alignments."""
+    return {name: part for name, part in spec.items() if name not in ("sizes", "leading", "align", "symbols")}
+
+
+def capability_of(name: str) -> int:
+    return int(re.sub(r"\D", "", name))
+
+
+def target_of(architecture: Any) -> Architecture:
+    return as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)

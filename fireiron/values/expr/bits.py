@@ -1,0 +1,62 @@
+"""`&`, `|` and `^` of values that are never negative; where no two meet in a bit they are sums."""
+
+from __future__ import annotations
+
+from fireiron.values.expr.arithmetic import add, floordiv, mod, mul
+from fireiron.values.expr.nodes import ZERO, BitAnd, BitOr, BitXor, Const, Expr, possible_bits
+from fireiron.values.expr.normal import in_order
+
+
+def bit_and(left: Expr, right: Expr) -> Expr:
+    """`left & right`; legal when neither is ever negative. A constant mask becomes remainders."""
+    if isinstance(left, Const):
+        left, right = right, left
+    both = possible_bits(left) & possible_bits(right)
+    if both == 0:
+        return ZERO
+    if isinstance(right, Const):
+        if isinstance(left, Const):
+            return Const(left.value & right.value)
+        return _masked(left, right.value & possible_bits(left))
+    return left if left == right else BitAnd(*in_order(left, right))
+
+
+def _masked(value: Expr, mask: int) -> Expr:
+    """The bits of a mask, one run of ones after the other, as sums of shifted remainders."""
+    total: Expr = ZERO
+    while mask:
+        start = (mask & -mask).bit_length() - 1
+        run = (~(mask >> start) & -~(mask >> start)).bit_length() - 1
+        field = mod(floordiv(value, Const(1 << start)), Const(1 << run))
+        total = add(total, mul(field, Const(1 << start)))
+        mask &= ~(((1 << run) - 1) << start)
+    return total
+
+
+def bit_or(left: Expr, right: Expr) -> Expr:
+    """`left | right`; legal when neither is ever negative. Disjoint bits become a sum."""
+    if possible_bits(left) & possible_bits(right) == 0:
+        return add(left, right)
+    if isinstance(left, Const) and isinstance(right, Const):
+        return Const(left.value | right.value)
+    return left if left == right else BitOr(*in_order(left, right))
+
+
+def bit_xor(left: Expr, right: Expr) -> Expr:
+    """`left ^ right`; legal when neither is ever negative. Disjoint bits become a sum.
+
+    Bits below all those of the other side leave the node: a swizzled address plus a step inside the vector is
+    the swizzled address of the vector, plus the step. Each such split raises the lowest bit of one side, so they end.
+    """
+    if possible_bits(left) & possible_bits(right) == 0:
+        return add(left, right)
+    if isinstance(left, Const) and isinstance(right, Const):
+        return Const(left.value ^ right.value)
+    if left == right:
+        return ZERO
+    for value, other in ((left, right), (right, left)):
+        step = Const(possible_bits(other) & -possible_bits(other))
+        below = mod(value, step)
+        if below != ZERO:
+            return add(bit_xor(mul(floordiv(value, step), step), other), below)
+    return BitXor(*in_order(left, right))

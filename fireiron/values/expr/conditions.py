@@ -1,0 +1,86 @@
+"""Comparisons, and conditions joined; decided at once where ranges decide them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fireiron.errors import ArgumentError, shown
+from fireiron.values.expr.arithmetic import subtract
+from fireiron.values.expr.nodes import FALSE, TRUE, All, AnyOf, Atoms, Equal, Expr, Less, Min, as_expr
+from fireiron.values.expr.normal import in_order
+
+
+def minimum(left: Expr | int, right: Expr | int) -> Expr:
+    """The smaller of two values."""
+    first, second = as_expr(left), as_expr(right)
+    if first.high <= second.low:
+        return first
+    if second.high <= first.low:
+        return second
+    return first if first == second else Min(*in_order(first, second))
+
+
+def less(left: Expr | int, right: Expr | int) -> Expr:
+    """The truth of `left < right`; decided at once where the range of the difference decides it."""
+    first, second = as_expr(left), as_expr(right)
+    if first.high < second.low:
+        return TRUE
+    if first.low >= second.high:
+        return FALSE
+    gap = subtract(second, first)
+    if gap.low > 0:
+        return TRUE
+    if gap.high <= 0:
+        return FALSE
+    return Less(first, second)
+
+
+def equal(left: Expr | int, right: Expr | int) -> Expr:
+    """The truth of `left == right`."""
+    first, second = as_expr(left), as_expr(right)
+    gap = subtract(first, second)
+    if gap.low > 0 or gap.high < 0:
+        return FALSE
+    if gap.low == gap.high:
+        return TRUE
+    return Equal(first, second)
+
+
+def _parts(conditions: Iterable[Expr], kind: type[All] | type[AnyOf]) -> Iterable[Expr]:
+    if not isinstance(conditions, Iterable):
+        raise ArgumentError("conditions to join must come in a sequence", got=conditions, legal="all_of((less(a, b), equal(c, d)))")
+    for condition in conditions:
+        if not isinstance(condition, Expr) or condition.low < 0 or condition.high > 1:
+            raise ArgumentError(f"{shown(condition)} is no condition", legal="less(a, b), equal(a, b), and all_of or any_of of conditions")
+        yield from condition.conditions if isinstance(condition, kind) else (condition,)
+
+
+def all_of(conditions: Iterable[Expr]) -> Expr:
+    """The conjunction; true when there is none. Equal conditions stand once, in order of first appearance."""
+    flat: dict[Expr, None] = {}
+    for part in _parts(conditions, All):
+        if part == FALSE:
+            return FALSE
+        if part != TRUE:
+            flat[part] = None
+    parts = tuple(flat)
+    return TRUE if not parts else parts[0] if len(parts) == 1 else All(parts)
+
+
+def any_of(conditions: Iterable[Expr]) -> Expr:
+    """The disjunction; false when there is none."""
+    flat: dict[Expr, None] = {}
+    for part in _parts(conditions, AnyOf):
+        if part == TRUE:
+            return TRUE
+        if part != FALSE:
+            flat[part] = None
+    parts = tuple(flat)
+    return FALSE if not parts else parts[0] if len(parts) == 1 else AnyOf(parts)
+
+
+def conjuncts(condition: Expr) -> Atoms:
+    """The parts of a conjunction; none for true."""
+    if condition == TRUE:
+        return ()
+    return condition.conditions if isinstance(condition, All) else (condition,)

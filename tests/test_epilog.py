@@ -1,0 +1,284 @@
+"""`epilog` without an init and a store: both follow the compute path, where that says which thread holds what.
+
+The reference is the same strategy with the dealing written out, as in the paper's Listings 1 and 2, where `_` stands for it.
+"""
+
+import re
+
+import attrs
+import numpy as np
+import pytest
+
+from fireiron import *
+from fireiron.ir import Hole, execs
+from fireiron.language.dividing import divide, loop_over
+from fireiron.lower.distribute import holdings
+from fireiron.sim import simulate
+
+COPY = Move.tile(1, 1).to(Thread).done()
+ELEMENT = Move.tile(1, 1).done()
+
+
+def dealt(start, *tiles):
+    """An init or a store by tiles, as `(sizes, level)`; None for tiles that are visited one after the other."""
+    for sizes, level in tiles:
+        start = start.tile(*sizes) if level is None else start.tile(*sizes).to(level)
+    return start.done()
+
+
+def spelled(*tiles):
+    """The init and the store that deal C by tiles."""
+    return dealt(Init, *tiles), dealt(Move, *tiles)
+
+
+def block(*epilog, rows=64, columns=64, step=8):
+    """A block's tile of C in registers, with A and B in shared memory."""
+    return MatMul.tile(rows, columns).to(Block).epilog(RF, *epilog).split(step).load(A, SH, COPY).load(B, SH, COPY)
+
+
+def in_registers(chain):
+    """The residual product of a thread: FFMA on single elements, from registers."""
+    return chain.split(1).load(A, RF, ELEMENT).load(B, RF, ELEMENT).tile(1, 1).done()
+
+
+def operands(spec):
+    generator = np.random.default_rng(3)
+    return {name: generator.integers(-3, 4, [int(str(size)) for size in spec.operands[name].shape]) for name in ("A", "B")}
+
+
+def results(program, spec):
+    """C as the simulator computes it, and as NumPy does."""
+    arrays = operands(spec)
+    given = {name: array.astype(spec.operands[name].dtype.numpy) for name, array in arrays.items()}
+    return simulate(program.ir, given).outputs["C"], arrays["A"] @ arrays["B"]
+
+
+def owners(program, buffer="c_rf"):
+    """Per kind of spec which thread keeps which elements of the accumulator in which registers."""
+    kernel = program.ir
+    found = {}
+    for statement, loops in execs(kernel.body):
+        for access in statement.accesses:
+            if access.buffer == buffer:
+                held = holdings(kernel, kernel.buffer(buffer), [(statement, loops, access)])
+                columns = (one.tolist() for one in (held.threads, held.registers, held.elements))
+                found.setdefault(statement.spec.title, set()).update(zip(*columns))
+    return found
+
+
+def same(plain, explicit, spec, target="sm_80"):
+    """Both compute what NumPy does, with every element in the same register of the same thread."""
+    programs = [strategy(spec).program(target) for strategy in (plain, explicit)]
+    for program in programs:
+        found, wanted = results(program, spec)
+        np.testing.assert_array_equal(found, wanted)
+    followed, written = map(owners, programs)
+    assert followed == written and {"Init", "MatMul", "Move"} <= set(followed)
+    assert len({element for _, _, element in followed["Move"]}) == np.prod([int(str(size)) for size in block_tile(programs[0])])
+    return programs
+
+
+def block_tile(program):
+    return program.ir.buffer("c_rf").tensor.shape
+
+
+PROBLEMS = [(128, 64, 16), (100, 70, 20), (64, 64, 8)]
+
+
+@pytest.mark.parametrize("sizes", PROBLEMS, ids=str)
+def test_listing_2_as_the_paper_writes_it(sizes):
+    """Warps, threads and elements one by one: the init and store that the paper leaves out are these."""
+    explicit = spelled(((32, 32), Warp), ((8, 4), Thread), ((1, 1), None))
+    plain, written = (in_registers(block(*epilog).tile(32, 32).to(Warp).tile(8, 4).to(Thread)) for epilog in ((), explicit))
+    followed, spelled_out = same(plain, written, MatMul(*sizes)(GL, GL, GL)(Kernel))
+    assert followed.cuda.partition("{")[2] == spelled_out.cuda.partition("{")[2]
+
+
+def test_the_shipped_listing_2_with_nothing_written_out():
+    from strategies.listing_2 import spec, strategy
+
+    plain = strategy.at(Epilog).replace(Epilog(RF))
+    assert plain != strategy and "epilog(RF)" in repr(plain)
+    problem = spec(256, 128, 24)
+    assert plain(problem).cuda().partition("{")[2] == strategy(problem).cuda().partition("{")[2]
+
+
+@pytest.mark.parametrize("sizes", [(64, 64, 12), (40, 24, 12)], ids=str)
+def test_listing_1_in_an_accumulator(sizes):
+    """No split at all: a warp's and a thread's tiles, the sum over k by the residual product."""
+    explicit = spelled(((32, 16), Warp), ((4, 4), Thread), ((1, 1), None))
+    plain, written = (
+        MatMul.tile(64, 32).to(Block).epilog(RF, *epilog).load(A, SH, COPY).load(B, SH, COPY).tile(32, 16).to(Warp).tile(4, 4).to(Thread)
+        for epilog in ((), explicit)
+    )
+    same(in_registers(plain), in_registers(written), MatMul(*sizes)(GL, GL, GL)(Kernel))
+
+
+@pytest.mark.parametrize("order", [ColMajor, RowMajor], ids=str)
+@pytest.mark.parametrize("sizes", [(64, 64, 8), (61, 35, 11)], ids=str)
+def test_strided_and_permuted_lanes(order, sizes):
+    """Listing 4's kind of dealing: strided thread tiles, lanes in another order, permuted."""
+    tile = Strided((2, 16), (4, 16))
+    deal = lambda chain: chain.tile(32, 32).to(Warp).tile(tile).to(Lane).layout(order).swizzle(lambda uid: uid ^ 3)
+    explicit = (deal(Init).tile(1, 1).done(), deal(Move).tile(1, 1).done())
+    plain, written = (in_registers(deal(block(*epilog))) for epilog in ((), explicit))
+    same(plain, written, MatMul(*sizes)(GL, GL, GL)(Kernel))
+
+
+def test_tiles_one_after_the_other_between_levels():
+    """Sequential tiles above and below those that are dealt are followed in their order."""
+    explicit = spelled(((32, 64), None), ((16, 32), Warp), ((8, 8), None), ((2, 1), Lane), ((1, 1), None))
+    chain = lambda *epilog: block(*epilog).tile(32, 64).tile(16, 32).to(Warp).tile(8, 8).tile(2, 1).to(Lane)
+    same(in_registers(chain()), in_registers(chain(*explicit)), MatMul(96, 70, 12)(GL, GL, GL)(Kernel))
+
+
+def test_idle_threads_and_turns():
+    """More lanes than tiles, and more tiles than lanes: who takes part is the compute path's affair."""
+    explicit = spelled(((20, 12), Warp), ((5, 2), Lane), ((1, 1), None))
+    chain = lambda *epilog: block(*epilog, rows=40, columns=24).tile(20, 12).to(Warp).tile(5, 2).to(Lane)
+    same(in_registers(chain()), in_registers(chain(*explicit)), MatMul(77, 50, 9)(GL, GL, GL)(Kernel))
+
+
+def test_only_one_of_the_two_may_be_given():
+    init, store = spelled(((32, 32), Warp), ((8, 4), Thread), ((1, 1), None))
+    chain = lambda *epilog: in_registers(block(*epilog).tile(32, 32).to(Warp).tile(8, 4).to(Thread))
+    problem = MatMul(100, 70, 20)(GL, GL, GL)(Kernel)
+    for given in ((init, None), (None, store)):
+        same(chain(*given), chain(init, store), problem)
+
+
+def test_an_accumulator_of_another_type():
+    problem = MatMul(48, 40, 12, dtype=float16, A=RowMajor, B=RowMajor)(GL, GL, GL)(Kernel)
+    program = in_registers(block(float32).tile(32, 32).to(Warp).tile(8, 4).to(Thread))(problem).program("sm_80")
+    assert program.ir.buffer("c_rf").dtype == float32
+    found, wanted = results(program, problem)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_pairs_of_half_precision():
+    """A thread that computes two elements at once sets and stores them one by one."""
+    chain = block(rows=32, columns=32).tile(16, 16).to(Warp).tile(4, 2).to(Lane).split(1).load(A, RF, Move.tile(2, 1).done())
+    strategy = chain.load(B, RF, ELEMENT).tile(2, 1).unroll().done(HFMA2)
+    problem = MatMul(64, 32, 8, dtype=float16, A=ColMajor, B=RowMajor)(GL, GL, GL)(Kernel)
+    program = strategy(problem).program("sm_80")
+    found, wanted = results(program, problem)
+    np.testing.assert_array_equal(found, wanted)
+    assert {str(one.spec) for one, _ in execs(program.ir.body) if one.spec.title == "Init"} == {"Init(1,1)(RF)(Lane)"}
+
+
+def test_c_that_is_added_to_is_loaded_the_same_way():
+    problem = MatMul(64, 64, 8, accumulate=True)(GL, GL, GL)(Kernel)
+    program = in_registers(block().tile(32, 32).to(Warp).tile(8, 4).to(Thread))(problem).program("sm_80")
+    arrays = {**operands(problem), "C": np.arange(64 * 64).reshape(64, 64) % 7}
+    found = simulate(program.ir, {name: array.astype(np.float32) for name, array in arrays.items()}).outputs["C"]
+    np.testing.assert_array_equal(found, arrays["A"] @ arrays["B"] + arrays["C"])
+
+
+HALF = {"dtype": float16, "c_dtype": float32, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+
+
+@pytest.mark.parametrize("sizes", [(64, 64, 32), (72, 44, 48)], ids=str)
+@pytest.mark.parametrize(("target", "instruction"), [("sm_80", None), ("sm_70", HMMA_884_F32_TN)], ids=str)
+def test_matrix_instructions_say_what_each_lane_holds(sizes, target, instruction):
+    """By warps, and by the quad-pairs of Volta: the tiles of `mma_tile` are followed, and then the lane maps."""
+    last = () if instruction is None else (((8, 8), QuadPair),)
+    explicit = spelled(((32, 16), Warp), ((16, 16), None), *last)
+    chain = lambda *epilog: (
+        MatMul.tile(32, 32).to(Block).epilog(RF, *epilog).split(16).load(A, SH).load(B, SH).tile(32, 16).to(Warp).tile(16, 16).unroll()
+        .mma_tile(instruction).load(A, RF, Move.done()).load(B, RF, Move.done()).done()
+    )  # fmt: skip
+    same(chain(), chain(*explicit), MatMul(*sizes, **HALF)(GL, GL, GL)(Kernel), target)
+
+
+def test_fragments_are_set_and_stored_as_wholes():
+    fragment = FR(16, 16, 16)
+    chain = MatMul.tile(32, 32).to(Block).epilog(fragment).split(16).tile(16, 16).to(Warp)
+    strategy = chain.load(A, fragment, Move.done()).load(B, fragment, Move.done()).done()
+    problem = MatMul(64, 32, 32, **HALF)(GL, GL, GL)(Kernel)
+    found, wanted = results(strategy(problem).program("sm_80"), problem)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_sums_of_parts_are_followed():
+    """Below `split_k` the partial sums are each unit's own; C belongs to who adds them up."""
+    combine = Reduction.tile(8, 4).to(Warp).tile(2, 2).to(Lane).tile(1, 1).done()
+    chain = MatMul.tile(16, 16).to(Block).epilog(RF).split_k(2, Warp, 4, combine).split(4).tile(4, 4).to(Lane).split(1).tile(1, 1).done()
+    for problem in (MatMul(32, 32, 32)(GL, GL, GL)(Kernel), MatMul(20, 35, 21)(GL, GL, GL)(Kernel)):
+        program = chain(problem).program("sm_80")
+        found, wanted = results(program, problem)
+        np.testing.assert_array_equal(found, wanted)
+    held = owners(program)
+    assert held["Init"] == held["Reduction"] == held["Move"]
+
+
+def test_blocks_that_add_follow_too():
+    chain = MatMul.split_k(2, Block, 8).tile(16, 16).to(Block).epilog(RF).split(8).tile(4, 2).to(Thread).split(1).tile(1, 1).done()
+    problem = MatMul(20, 35, 30)(GL, GL, GL)(Kernel)
+    found, wanted = results(chain(problem).program("sm_80"), problem)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_an_accumulator_in_shared_memory_is_copied_by_neighbours():
+    """Nobody in particular holds what all threads share: the copies stay those that coalesce."""
+    chain = MatMul.tile(16, 16).to(Block).epilog(SH).split(8).tile(4, 2).to(Thread).split(1).tile(1, 1).done()
+    problem = MatMul(20, 35, 30)(GL, GL, GL)(Kernel)
+    program = chain(problem).program("sm_80")
+    node = program.tree.child("body").child("store")
+    assert node.step == Tile((1, 1)).refined(To(Thread))
+    found, wanted = results(program, problem)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_an_open_chain_has_the_copies_of_before():
+    """While the chain is open nobody holds anything yet; nothing is refused, and nothing is said to be done."""
+    program = block()(MatMul(64, 64, 8)(GL, GL, GL)(Kernel)).program()
+    assert not program.tree.complete and program.tree.residual.title == "MatMul"
+
+
+# ---------------------------------------------------------------------------------------------- refusals
+
+
+def refused(strategy, says, spec=None):
+    """The text of the refusal, which names a line of this file."""
+    with pytest.raises(DecompositionError, match=says) as caught:
+        _ = strategy(spec or MatMul(32, 32, 16)(GL, GL, GL)(Kernel)).program("sm_80").ir
+    text = str(caught.value)
+    assert "test_epilog.py" in text and re.search(r"Init\.tile|init and a store|deal it as the compute path does", text), text
+    return text
+
+
+def test_a_micro_kernel_of_a_group_says_nothing_of_its_threads():
+    text = "for (int e = threadIdx.x; e < 256; e += blockDim.x) c_at(e % 16, e / 16) = a_at(e % 16, 0) * b_at(0, e / 16);"
+    refused(MatMul.tile(16, 16).to(Block).epilog(RF).split(8).done(MicroKernel("whole", text, threads=32)), "only its text knows")
+
+
+@attrs.frozen
+class Halves(Decomposition):
+    """Two halves of m, one after the other; `told` says so to copies that follow."""
+
+    verb = "halves"
+    told: bool = False
+
+    def expand(self, spec, context):
+        views, digits = divide(spec, {"m": (int(str(spec.size("m"))) // 2, None)}, "halves")
+        draft = context.draft()
+        views, program, _ = loop_over(spec, views, digits, False, draft, (Hole("body"),))
+        return draft.expansion((Child("body", spec.with_operands(**views)),), program)
+
+    def dealing(self, spec, context):
+        return (attrs.evolve(self, told=True),) if self.told else ()
+
+
+def test_a_step_of_ones_own_says_how_it_deals_or_is_refused():
+    chain = lambda step: MatMul.tile(16, 16).to(Block).epilog(RF).then(step).tile(1, 2).to(Thread).split(1).tile(1, 1).done()
+    refused(chain(Halves()), "does not say how it deals c_rf")
+    problem = MatMul(20, 35, 6)(GL, GL, GL)(Kernel)
+    found, wanted = results(chain(Halves(told=True))(problem).program("sm_80"), problem)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_store_that_cannot_follow_is_refused_by_the_enumeration():
+    """An explicit one is taken as it is, and refused where it deals otherwise."""
+    other = Move.tile(32, 32).to(Warp).tile(4, 8).to(Thread).tile(1, 1).done()
+    chain = in_registers(block(None, other).tile(32, 32).to(Warp).tile(8, 4).to(Thread))
+    refused(chain, "deals elements to threads otherwise", MatMul(64, 64, 8)(GL, GL, GL)(Kernel))

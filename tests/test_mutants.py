@@ -1,0 +1,265 @@
+"""Mutants of the compiler: each breaks one line of a pass or a check, and the test file nearest to it must fail.
+
+Each is applied to a copy of the sources in a temporary folder; the nearest file then runs there in a process of its own. Part of the
+long tier: `FIREIRON_FUZZ=1 pytest tests/test_mutants.py`. A mutant that survives is answered by a test in the nearest file; one
+whose line has changed is to be adapted here.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+
+pytestmark = [
+    pytest.mark.night,
+    pytest.mark.skipif("FIREIRON_FUZZ" not in os.environ, reason="part of the long tier: set FIREIRON_FUZZ"),
+]
+
+HERE = Path(__file__).resolve().parent.parent
+PARTS = ("fireiron", "strategies", "tests", "docs")
+FILES = ("pyproject.toml", "setup.cfg", "setup.py", "README.md", "CONTRIBUTING.md", "pytest_fireiron.py")
+FAILED = 1
+"""What pytest returns if tests ran and some failed; a mutant that cannot even be imported returns something else, and proves nothing."""
+
+
+@attrs.frozen
+class Mutant:
+    """One text of a module of the package in place of another, and the test file that must notice."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+    nearest: str
+
+
+def mutants(module, nearest, *changes):
+    """Mutants of one module, each `(name, old text, new text)`, for one test file."""
+    return [Mutant(f"{module}: {name}", module, old, new, f"tests/{nearest}.py") for name, old, new in changes]
+
+
+MUTANTS = [
+    *mutants(
+        "lower/vectorize.py",
+        "test_vectorize",
+        ("address alignment", "        if first.factor % width:\n            return", "        if False:\n            return"),
+        ("the base of a vector at an edge", "bound.factor % width or coordinate.factor % width:", "bound.factor % width:"),
+        ("the extent at an edge", "bound.factor % width or coordinate.factor % width:", "coordinate.factor % width:"),
+        ("where an array begins", "if buffer.memory == GL and width * buffer.dtype.bytes > buffer.tensor.align:", "if False:"),
+        ("neighbours in storage", "- first != Const(step):\n                return", "- first == Const(-1):\n                return"),
+        ("where a pair of registers begins", "if first.factor % width or any(addresses", "if any(addresses"),
+        ("the width that was asked for", "if widths[position] * size != asked:", "if widths[position] * size < 0:"),
+    ),
+    *mutants(
+        "lower/guard.py",
+        "test_guard",
+        ("who stores", "return attrs.evolve(statement, guard=condition, pieces=pieces)", "return attrs.evolve(statement, pieces=pieces)"),
+        ("each piece", "Piece(start, width, _without(access.inside(elements[start]), taken))", "Piece(start, width)"),
+        ("the first piece for all", "_without(access.inside(elements[start]), taken)", "_without(access.inside(elements[0]), taken)"),
+        ("a product that sets", "isinstance(statement.spec, MatMulSpec) and statement.accumulate == TRUE)", "isinstance(statement.spec, MatMulSpec))"),
+        ("an input outside", "if _adds(statement) and all(", "if all("),
+        ("conditions that all share", "if all(part in other for other in others)]", "if any(part in other for other in (first, *others))]"),
+        ("registers aligned", "needed[access.buffer] = max(needed[access.buffer], size)", "needed[access.buffer] = min(needed[access.buffer], size)"),
+    ),
+    *mutants(
+        "lower/distribute.py",
+        "test_distribute",
+        ("one foreign element", "    if not threads.size:\n        return", "    if threads.size <= 1:\n        return"),
+        ("foreign elements", "right = known & (self.table[places] == asked.elements)", "right = known"),
+        ("two elements in a register", "if (self.table[places] != held.elements).any():", "if (self.table[places] != held.elements).all():"),
+        ("an init that misses registers", "if not reached[owned.threads].all():", "if not reached[owned.threads].any():"),
+        ("elements outside", "if base.high + reach >= extent:", "if base.high + reach > extent:"),
+        ("who owns a sum", "return access.write and statement.accumulate != FALSE", "return access.write"),
+        ("conditions of a statement", "inside: Array = True if statement.active == TRUE else", "inside: Array = True if True else"),
+    ),
+    *mutants(
+        "lower/allocate.py",
+        "test_allocate",
+        ("the end of a life", "spans[other.name][0] <= stop and", "spans[other.name][0] < stop and"),
+        ("the start of a life", "and start <= spans[other.name][1]]", "and start < spans[other.name][1]]"),
+        ("rounding up", "return -(-offset // alignment) * alignment", "return offset // alignment * alignment"),
+        ("16 bytes", "alignment = max(16, buffer.tensor.align)", "alignment = max(8, buffer.tensor.align)"),
+        ("what is used in a loop lives all through it", "_extend(spans, name, start, clock[0])", "_extend(spans, name, *inner[name])"),
+        ("memory of a statement", "+ ([statement.scratch.name] if statement.scratch else [])", "+ []"),
+    ),
+    *mutants(
+        "lower/pipeline.py",
+        "test_pipeline_pass",
+        ("the stage of a load", "early = mod(loop.var + ahead, as_expr(loop.stages))", "early = mod(loop.var, as_expr(loop.stages))"),
+        ("the last loads", "_guarded(items, less(loop.var + ahead, loop.extent))", "_guarded(items, less(loop.var, loop.extent))"),
+        ("the first loads", "items = _guarded(items, less(number, loop.extent))", "items = list(items)"),
+        ("copies of units", "copy=access.copy * stages + stage)", "copy=access.copy + stage)"),
+        ("whole rounds of stages", "if count is None or count % loop.stages:", "if count is None:"),
+        ("the next iteration", "guard = less(outer.var + 1, outer.extent)", "guard = less(outer.var, outer.extent)"),
+        ("data of the next iteration", "outer.var: outer.var + 1}", "outer.var: outer.var}"),
+        ("the period", "period = loop.stages if shared else 0", "period = loop.stages + 1 if shared else 0"),
+        ("what is no load", "and reads.isdisjoint(others)", "and True"),
+        ("registers at run time", "count is None or count > MOST_UNROLLED", "count is None or count > 2 * MOST_UNROLLED"),
+        ("under way", "spec.memories == (GL, SH)", "spec.memories != (GL, GL)"),
+        ("shares of a copy", "each = max(-(-total // number), 1)", "each = max(total // number, 1)"),
+        ("the last share", "guard = less(left, as_expr(total))", "guard = less(left, as_expr(total + 1))"),
+    ),
+    *mutants(
+        "lower/asynchronous.py",
+        "test_asynchronous",
+        ("both widths", "widths == {statement.vector} and", "statement.vector in widths and"),
+        ("conversions", "and buffers[0].dtype == buffers[1].dtype:", "and True:"),
+        ("commits without copies", "if not any(statement.asynchronous for", "if any(statement.asynchronous for"),
+        ("bytes", "statement.vector * buffers[0].dtype.bytes)", "statement.vector * 4 + 0 * len(buffers[0].name) - 2)"),
+    ),
+    *mutants(
+        "lower/walk.py",
+        "test_walk",
+        ("holders", "holders if any(one.collective for one, _ in execs(rest)) else ()", "()"),
+        ("holders without need", "holders if any(one.collective for one, _ in execs(rest)) else ()", "holders"),
+        ("what names are made of", "            used |= let.value.variables()\n", ""),
+        ("the dimension of a leading dimension", '[0 if layout.order == "col" else -1]', '[-1 if layout.order == "col" else 0]'),
+        ("the most threads", "workers > architecture.threads_per_block", "workers >= architecture.threads_per_block"),
+        ("sizes of at least one", "yield f\"{size} is at least 1\", less(0, size.value)", "yield f\"{size} is at least 1\", less(-1, size.value)"),
+        ("names of symbols", ", *(symbol.name for symbol in kernel.symbols)}", "}"),
+        ("what a kernel writes", "parameter=True, written=name in spec.outputs)", "parameter=True, written=True)"),
+    ),
+    *mutants(
+        "lower/synchronize.py",
+        "test_synchronize",
+        ("a loop that may not run", "runs = loop.extent.low >= 1", "runs = True"),
+        ("copies that are not committed", "frozenset(range(hazard.first + 1, own[0] + 1))", "frozenset(range(hazard.first + 1, own[0]))"),
+        ("what is adding needs no order", "and not (x.atomic and y.atomic)", "and not (x.atomic or y.atomic)"),
+        ("what is under way", "        if not x.under_way:\n            several", "        if True:\n            several"),
+        ("round the end of a loop", "(*range(i + 1, count + 1), *range(j + 1))", "(*range(i + 1, count + 1), *range(j + 2))"),
+        ("narrow scopes", "if (low // scope.threads == high // scope.threads).all():", "if (low // scope.threads == high // scope.threads).any():"),
+        ("wide barriers for narrow hazards", "not any(one >= scope and position", "not any(one > scope and position"),
+    ),
+    *mutants(
+        "lower/touches.py",
+        "test_synchronize",
+        ("the next iteration", "((number - 1) % count if var == later else number)", "number"),
+        ("groups of lanes", "low=found.low // unit * unit,", "low=found.low,"),
+        ("buffers that overlap", "a.offset < b.offset + b.bytes and", "a.offset + 16 < b.offset + b.bytes and"),
+        ("places beyond a buffer", "mask = mask & (places < end) if", "mask = mask if"),
+        ("pieces of a vector", "parts = max(width * buffer.dtype.bytes // self.granule, 1)", "parts = 1"),
+    ),
+    *mutants(
+        "lower/stabbing.py",
+        "test_stabbing",
+        ("intervals that are met", "if taken not in arc:", "if taken != end:"),
+        ("round the end", "return (True, max(before)) if before else", "return (False, max(before)) if before else"),
+        ("the order of preference", "for position in preferred:", "for position in reversed(preferred):"),
+    ),
+    *mutants(
+        "lower/wait.py",
+        "test_wait",
+        ("one group more", "count - 1 - number", "count - number"),
+        ("the strictest wait", "asked.groups = min(asked.groups, groups)", "asked.groups = max(asked.groups, groups)"),
+        ("what is complete", "self.complete = number + 1", "self.complete = number + 2"),
+        ("the end of a period", "(count - length - period) // period * period", "(count - length - period)"),
+    ),
+    *mutants(
+        "cuda/expressions.py",
+        "test_cuda_expressions",
+        ("64 bits", "        if extreme > INT_MAX:", "        if extreme > 2 * INT_MAX:"),
+        ("parentheses", 'return f"({text})" if binds < place else text', 'return f"({text})" if binds < Binds.SUM else text'),
+        ("divisors", '{_dividend(left)} % {operand(right, Binds.FACTOR)}"', '{_dividend(left)} % {operand(right, Binds.PRODUCT)}"'),
+        ("negative dividends", "    if left.low < 0:\n        raise", "    if left.low < -1000000:\n        raise"),
+    ),
+    *mutants(
+        "cuda/statements.py",
+        "test_cuda_text",
+        ("loops of one turn", "substituted(statement.body, {statement.var: 0})", "substituted(statement.body, {statement.var: 1})"),
+        ("conditions on a loop's variable", "for part in parts) and c.variables().isdisjoint(bound))", "for part in parts))"),
+        ("registers at run time", "unroll = statement.unroll or self._indexes_registers(statement)", "unroll = statement.unroll"),
+    ),
+    *mutants(
+        "check/alignment.py",
+        "test_alignment",
+        ("where a vector begins", "wrong = ((first % piece.width != 0) | (addresses", "wrong = ((addresses"),
+        ("neighbours", "| (addresses - first != np.arange(piece.width))).any", "| (addresses - first < 0)).any"),
+        ("where a buffer begins", "if _begins_at(buffer) % size:\n                return", "if False:\n                return"),
+        ("the edge of a tensor", "span = (max(steps) - min(steps)).bit_length()", "span = (max(steps) - min(steps)).bit_length() - 1"),
+        ("lives that meet", "apart = end < other_begin or other_end < begin", "apart = end <= other_begin or other_end <= begin"),
+        ("the end of shared memory", "<= end <= self.kernel.shared_bytes", "<= end <= self.kernel.shared_bytes + 64"),
+        ("swizzles that reach into a vector", "storage.swizzle.base < width:", "storage.swizzle.base + 1 < width:"),
+    ),
+    *mutants(
+        "check/races/order.py",
+        "test_races",
+        ("a write behind a read", "Kind.WRITE: (Kind.WRITE, Kind.READ, Kind.ADD),", "Kind.WRITE: (Kind.WRITE, Kind.ADD),"),
+        ("an addition behind a read", "Kind.ADD: (Kind.WRITE, Kind.READ),", "Kind.ADD: (Kind.WRITE,),"),
+        ("groups that a wait leaves", "max(len(agent.groups) - event.groups, 0)", "max(len(agent.groups) - event.groups + 1, 0)"),
+        ("who arrives", "if len(arrived) < len(members):", "if len(arrived) < len(members) - 1:"),
+        ("copies under way", "        if event.under_way:\n            agent.issued |= bit", "        if False:\n            agent.issued |= bit"),
+    ),
+    *mutants(
+        "check/races/meetings.py",
+        "test_races",
+        ("strangers in a warp", "(low != high) | (least != most) | (low != least)", "(low != high) | (least != most)"),
+    ),
+    *mutants(
+        "refine/swizzle.py",
+        "test_pipeline",
+        ("one bit short", "bits, source = min(3, row - PIECE)", "bits, source = min(2, row - PIECE)"),
+        ("short rows", "max(row, LINE)", "row"),
+    ),
+    *mutants(
+        "values/tensor.py",
+        "test_sim",
+        ("a swizzle one bit short", "mask = (1 << swizzle.bits) - 1", "mask = (1 << swizzle.bits - 1) - 1"),
+    ),
+    *mutants(
+        "language/tree.py",
+        "test_epilog",
+        ("the end of a chain that follows", "*child.steps[-1:])", "*child.steps)"),
+        ("what has no word for it", "(not steps and any(view != _written(node.spec, tensor) for _, view in views))", "False"),
+    ),
+]  # fmt: skip
+
+assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """A copy of the package, its strategies and its tests."""
+    folder = tmp_path_factory.mktemp("mutants")
+    for part in PARTS:
+        shutil.copytree(HERE / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FILES:
+        shutil.copy(HERE / name, folder / name)
+    return folder
+
+
+def outcome(folder, nearest):
+    """What pytest returns for a test file of the copy, and the end of what it says; no mutant outlives its time."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("FIREIRON_", "PYTEST_"))}
+    environment |= {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not gpu", nearest]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200)
+    return done.returncode, done.stdout[-2000:]
+
+
+def mutated(text, mutant):
+    """The module's text with the mutant in it."""
+    assert text.count(mutant.old) == 1, f"adapt this mutant: {mutant.old!r} stands {text.count(mutant.old)} times in {mutant.module}"
+    return text.replace(mutant.old, mutant.new)
+
+
+@pytest.mark.parametrize("nearest", sorted({mutant.nearest for mutant in MUTANTS}))
+def test_the_copy_passes_as_it_is(copy, nearest):
+    """Without a mutant the nearest file passes there: what fails below fails because of the mutant."""
+    code, said = outcome(copy, nearest)
+    assert code == 0, said
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_nearest_file_notices(copy, mutant):
+    path = copy / "fireiron" / mutant.module
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(mutated(whole, mutant), encoding="utf-8")
+    try:
+        code, said = outcome(copy, mutant.nearest)
+    finally:
+        path.write_text(whole, encoding="utf-8")
+    assert code == FAILED, f"{mutant.nearest} does not notice: {mutant.old!r} -> {mutant.new!r}\n{said}"

@@ -1,0 +1,153 @@
+"""The walker and `prune`: what the program of a tree is made of, on trees and on programs made by hand."""
+
+import attrs
+import pytest
+from handmade import THREAD, access, execution, kernel_of, local
+
+from fireiron import *
+from fireiron import ir
+from fireiron.errors import IncompleteError
+from fireiron.executable.thread_move import MOVE
+from fireiron.ir import Let
+from fireiron.lower.walk import RESERVED, Grown, grow_tree, prune, taken_names, walk
+from fireiron.values.expr import Var, as_expr, less
+from fireiron.values.machine import Thread, as_architecture
+
+TARGET = as_architecture("sm_80")
+LEAF = MatMul.tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+
+
+def grown(chain, spec):
+    strategy = chain(spec)
+    return grow_tree(strategy.spec, strategy.steps, TARGET, strategy.program(TARGET.name).instructions)
+
+
+def walked(chain, spec):
+    return walk(grown(chain, spec), spec, "mine")
+
+
+# ---------------------------------------------------------------------------------------------- the kernel around the body
+
+
+def test_threads_grid_and_buffers_are_those_of_the_tree():
+    spec = MatMul(24, 40, 8)(GL, GL, GL)(Kernel)
+    kernel = walked(MatMul.tile(8, 16).to(Block).split(4).load(A, SH).load(B, SH).then(LEAF), spec)
+    assert (kernel.name, kernel.threads, kernel.workers, int(str(kernel.grid))) == ("mine", 8, 8, 9)
+    assert [(one.name, one.parameter, one.written) for one in kernel.buffers] == [
+        ("A", True, False), ("B", True, False), ("C", True, True), ("a_sh", False, True), ("b_sh", False, True),
+    ]  # fmt: skip
+    assert not any(isinstance(one, (ir.Hole, ir.Barrier)) for one in ir.statements(kernel.body))
+
+
+def test_registers_have_no_storage_before_they_are_distributed():
+    spec = MatMul(8, 8, 4)(GL, GL, GL)(Kernel)
+    chain = MatMul.tile(8, 8).to(Block).epilog(RF).split(4).load(A, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    kernel = walked(chain, spec)
+    assert kernel.buffer("c_rf").storage.dims == () and kernel.buffer("c_rf").elements == as_expr(0)
+    assert kernel.buffer("a_sh").elements == as_expr(32)
+
+
+def test_the_memory_of_a_statement_is_a_buffer():
+    text = "if (threadIdx.x == 0) c_at(0, 0) = a_at(0, 0);"
+    chain = MatMul.tile(8, 8).to(Block).done(MicroKernel("own", text, threads=32, scratch_bytes=128))
+    kernel = walked(chain, MatMul(8, 8, 4)(GL, GL, GL)(Kernel))
+    ((statement, _),) = ir.execs(kernel.body)
+    assert kernel.buffer(statement.scratch.name).bytes == 128 and kernel.buffer(statement.scratch.name).written
+
+
+def test_leading_dimensions_and_sums_of_sizes_are_facts():
+    ld, size = sym("ld"), sym("S")
+    spec = MatMul(size // 2, 16, 8, C=ColMajor(ld=ld))(GL, GL, GL)(Kernel)
+    facts = dict(walked(MatMul.tile(8, 8).to(Block).then(LEAF), spec).facts)
+    assert less(0, size // 2) in facts.values()
+    assert any(text.startswith("the leading dimension of C is at least") for text in facts)
+    fixed = MatMul(16, 16, 8, A=RowMajor(ld=9), C=ColMajor(ld=16))(GL, GL, GL)(Kernel)
+    assert walked(MatMul.tile(8, 8).to(Block).then(LEAF), fixed).facts == ()
+
+
+def test_a_leading_dimension_holds_a_column_or_a_row():
+    """The extent that it must hold is that of the dimension that storage runs along."""
+    for layout, extent in ((ColMajor, 24), (RowMajor, 40)):
+        ld = sym("ld")
+        spec = MatMul(24, 40, 8, C=layout(ld=ld))(GL, GL, GL)(Kernel)
+        facts = dict(walked(MatMul.tile(8, 8).to(Block).then(LEAF), spec).facts)
+        (condition,) = (facts[text] for text in facts if "leading dimension of C" in text)
+        assert [bool(condition.evaluate({"ld": value})) for value in (extent - 1, extent)] == [False, True]
+
+
+def test_open_trees_and_parts_of_kernels_have_no_program():
+    spec = MatMul(8, 8, 4)(GL, GL, GL)(Kernel)
+    with pytest.raises(IncompleteError, match="open"):
+        walked(MatMul.tile(8, 8).to(Block), spec)
+    inner = MatMul(8, 8, 4)(GL, GL, GL)(Block)
+    with pytest.raises(ArgumentError, match="whole kernels"):
+        walk(grown(MatMul.tile(8, 8).to(Block).then(LEAF), spec), inner, "mine")
+
+
+def test_more_threads_than_a_block_has():
+    spec = MatMul(64, 64, 4)(GL, GL, GL)(Kernel)
+    with pytest.raises(ResourceError, match="4096 threads"):
+        grown(MatMul.tile(64, 64).to(Block).tile(1, 1).to(Thread).split(1).done(), spec)
+    assert grown(MatMul.tile(32, 32).to(Block).tile(1, 1).to(Thread).split(1).done(), spec).workers == 1024
+
+
+def test_a_kernel_that_deals_to_nobody_has_one_thread():
+    spec = MatMul(4, 4, 4)(GL, GL, GL)(Kernel)
+    found = grown(MatMul.tile(2, 2).to(Block).done(MicroKernel("one", "c_at(0, 0) = a_at(0, 0);")), spec)
+    assert found.workers == found.threads == 1 and isinstance(found, Grown)
+
+
+@pytest.mark.parametrize("name", ["src_size_m", "c_registers", "make_float4", "INFINITY", "thread", "piece", "A"])
+def test_reserved_names_are_refused_for_sizes(name):
+    with pytest.raises(ArgumentError, match="a symbol called"):
+        walked(MatMul.tile(8, 8).to(Block).then(LEAF), MatMul(sym(name), 8, 8)(GL, GL, GL)(Kernel))
+
+
+# ---------------------------------------------------------------------------------------------- named values
+
+
+HALF, ROW, UNUSED, LOW = (Var(name, 0, 31) for name in ("half", "row", "unused", "low"))
+
+
+def named(*body, holder=()):
+    """A kernel with four names: `row` is made of `half`, the others stand alone."""
+    lets = (Let(LOW, THREAD % 2), Let(HALF, THREAD // 2), Let(ROW, HALF * 2), Let(UNUSED, THREAD % 4))
+    tile = attrs.evolve(local("r", (32, 1), RF), holder=holder)
+    return kernel_of(Move(32, 16)(GL, GL), (*lets, *body), tile)
+
+
+def move(row, **fields):
+    return execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (row, 0)), access("dst", (row, 0), write=True), **fields)
+
+
+def kept(kernel):
+    return [one.var.name for one in kernel.body if isinstance(one, Let)]
+
+
+def test_names_that_are_used_stay_with_what_they_are_made_of():
+    statement = move(ROW)
+    kernel = prune(named(statement))
+    assert kept(kernel) == ["half", "row"] and kernel.body[-1] == statement
+    assert kept(prune(kernel)) == ["half", "row"]
+
+
+def test_names_in_conditions_and_extents_are_used():
+    assert kept(prune(named(move(THREAD, active=less(LOW, 1))))) == ["low"]
+    assert kept(prune(named(ir.For(Var("k", 0, 31), UNUSED, (move(THREAD),))))) == ["unused"]
+    assert kept(prune(named(move(THREAD)))) == []
+
+
+def test_holders_count_where_a_group_performs_something():
+    """A text of a group asks for the elements of registers, so that the names in a holder are needed."""
+    holder = (as_expr(LOW), as_expr(0))
+    group = attrs.evolve(move(THREAD), spec=Move(1, 1)(GL, GL)(Warp))
+    assert kept(prune(named(move(THREAD), holder=holder))) == []
+    assert kept(prune(named(group, holder=holder))) == ["low"]
+
+
+def test_names_that_are_taken():
+    loop = ir.For(Var("k", 0, 3), as_expr(4), (Let(Var("inner", 0, 3), THREAD), move(THREAD)))
+    found = taken_names(named(loop)) - RESERVED
+    assert found == {"k", "inner", "low", "half", "row", "unused", "src", "dst", "r"} - RESERVED
+    symbolic = attrs.evolve(named(loop), symbols=(sym("S"),))
+    assert "S" in taken_names(symbolic) and taken_names(symbolic) > RESERVED
