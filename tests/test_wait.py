@@ -90,7 +90,7 @@ def test_a_ring_keeps_all_but_one_stage_under_way(stages, extent):
 def test_behind_a_loop_of_any_length():
     """The stage that is read behind the loop may have been written in its last iteration, or in any before."""
     load = loop(K, copies(T + i % 2 * 128), Commit(), Barrier(BLOCK_BARRIER.scope, "in the loop"), period=2)
-    assert groups(copies(T), Commit(), load, block(), reads(FAR))[-1] == 0
+    assert groups(load, block(), reads(FAR)) == [1, 0]
 
 
 def test_a_barrier_of_a_loop_that_may_not_run_is_no_place_to_wait():
