@@ -94,7 +94,7 @@ MUTANTS = [
         ("the first loads", "items = _guarded(items, less(number, loop.extent))", "items = list(items)"),
         ("copies of units", "copy=access.copy * stages + stage)", "copy=access.copy + stage)"),
         ("whole rounds of stages", "if count is None or count % loop.stages:", "if count is None:"),
-        ("the next iteration", "guard = less(outer.var + 1, outer.extent)", "guard = less(outer.var, outer.extent)"),
+        ("the next iteration", "less(outer.var + 1, outer.extent))", "less(outer.var, outer.extent))"),
         ("data of the next iteration", "outer.var: outer.var + 1}", "outer.var: outer.var}"),
         ("the period", "period = loop.stages if shared else 0", "period = loop.stages + 1 if shared else 0"),
         ("what is no load", "and reads.isdisjoint(others)", "and True"),
