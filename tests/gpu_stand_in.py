@@ -96,6 +96,7 @@ def stand_in(clock):
         Stream=lambda non_blocking: Stream(clock),
         Event=lambda: Event(clock),
         get_elapsed_time=lambda start, stop: (stop.at - start.at) / 1000,
+        runtime=types.SimpleNamespace(driverGetVersion=lambda: 13000),
     )
 
     def empty(shape, dtype):

@@ -42,6 +42,7 @@ class Resources:
 
 fireiron.gpu.launch.gpu_available = lambda: os.environ.get("GPU", "1") == "1"
 fireiron.gpu.launch.device_arch = lambda: "sm_90"
+fireiron.gpu.launch.driver_version = lambda: (13, 0)
 fireiron.measure.timing.Data.of = staticmethod(lambda spec, *, sizes=None, rotate_bytes=0: Data(spec, sizes))
 fireiron.measure.timing.measure = measure
 fireiron.gpu.toolchain.serving = lambda *asked: None  # nothing is compiled

@@ -6,13 +6,16 @@ An address is the sum of a base, which the block and the thread decide, and a re
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import attrs
 
 from fireiron.cuda.expressions import expression, replaced, scaled, summands
 from fireiron.ir import Access, Buffer, For, Kernel, Let, execs
 from fireiron.ir.text import Function
 from fireiron.values.document import Assignment, Chain, Joined, Text
-from fireiron.values.expr import ZERO, BitXor, Const, Expr, Mod, Sum, Var, constant
+from fireiron.values.expr import FALSE, ZERO, BitXor, Const, Expr, Mod, Sum, Var, constant
+from fireiron.values.machine import SH
 
 SHARED_ADDRESS = Function(
     "shared_address",
@@ -62,6 +65,7 @@ class Addresses:
         self.swizzles: dict[Expr, Var] = {}
         self.splits: dict[Expr, tuple[Expr, Expr]] = {}
         self.repeated = frozenset(self._repeated())
+        self.updated = frozenset(self._updated())
 
     def _repeated(self) -> set[tuple[str, Expr]]:
         """The bases that are printed in loops, or several times in a statement."""
@@ -73,6 +77,13 @@ class Addresses:
                 if (loops or several) and not buffer.memory.private:
                     found.add((buffer.name, self.split(buffer.address(access, access.elements()[0]))[0]))
         return found
+
+    def _updated(self) -> Iterator[tuple[str, Expr]]:
+        """The bases of shared sums: a statement that adds to one names it twice."""
+        for statement, _ in execs(self.kernel.body):
+            for access in statement.accesses:
+                if access.write and statement.accumulate != FALSE and self.kernel.buffer(access.buffer).memory == SH:
+                    yield access.buffer, self.split(self.kernel.buffer(access.buffer).address(access, access.elements()[0]))[0]
 
     def split(self, address: Expr) -> tuple[Expr, Expr]:
         """An address as what block and thread decide, and what is added to it."""
@@ -113,18 +124,18 @@ class Addresses:
         index = buffer.address(access, offset)
         if not buffer.memory.private:
             base, rest = self.split(index)
-            if (buffer.name, base) in self.repeated and not _plain(base) and self._worth_a_pointer(buffer):
+            if (buffer.name, base) in self.repeated and not _plain(base) and self._worth_a_pointer(buffer, base):
                 return self._base(buffer, base, access.write), rest, buffer
         return buffer.name, index, buffer
 
-    def _worth_a_pointer(self, buffer: Buffer) -> bool:
+    def _worth_a_pointer(self, buffer: Buffer, base: Expr) -> bool:
         """Whether a base may be a pointer that lives as long as the loops around it run.
 
         In global memory it saves 64-bit arithmetic. In shared memory, where an address is a sum of 32 bits, it saves nothing in a loop
         that runs, and costs registers: on an H200 (CUDA 13.0) `wmma_optimized` went from 128 to 145, one block fewer, and took 1.35 times
         as long; `sgemm` 1.02, `listing_2` 1.06 times.
         """
-        return buffer.parameter or not self.turns
+        return buffer.parameter or not self.turns or (buffer.name, base) in self.updated
 
     def _base(self, buffer: Buffer, base: Expr, write: bool) -> str:
         """The pointer to where a thread's part of a buffer begins."""
