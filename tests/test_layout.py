@@ -700,3 +700,15 @@ def test_expressions_are_checked_where_they_are_numbers():
     with pytest.raises(ArgumentError):
         layout.expression(np.ones(3), 0)
     assert list(layout.expression(2, np.arange(3))) == [16, 17, 18]
+
+
+@pytest.mark.parametrize("swizzle", [Swizzle(1, 0, 3), Swizzle(2, 3, 2), Swizzle(3, 3, 3), Swizzle(3, 4, 3), Swizzle(2, 2, -2)], ids=str)
+def test_storage_and_layouts_swizzle_alike(swizzle):
+    """What kernels compute of an address is what the layout says of it, every bit."""
+    from fireiron.values.expr import Var, compiled
+    from fireiron.values.tensor import swizzled
+
+    address = Var("address", 0, 2047)
+    for offset in (0, 1, 8):
+        text = compiled(swizzled(address + offset, swizzle))
+        assert [int(text({"address": one})) for one in range(2000)] == [swizzle(one + offset) for one in range(2000)]

@@ -201,7 +201,7 @@ MUTANTS = [
     ),
     *mutants(
         "values/tensor.py",
-        "test_sim",
+        "test_layout",
         ("a swizzle one bit short", "mask = (1 << swizzle.bits) - 1", "mask = (1 << swizzle.bits - 1) - 1"),
     ),
     *mutants(
