@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from fireiron.ir import Access, Exec, For, Kernel, Let, Stmt, lets
+from fireiron.ir import Access, Exec, Kernel, Let, Stmt, edited, lets, variables
 from fireiron.values.expr import Var
 from fireiron.values.machine import Warp
 from fireiron.values.units import index_in
@@ -28,7 +28,13 @@ def tile_origin(kernel: Kernel, access: Access) -> Access:
 
 def at_tiles(kernel: Kernel) -> Kernel:
     """The kernel with the accesses of opaque statements at their tiles, without names that only their lanes needed."""
-    body = _at_tiles(kernel, kernel.body)
+
+    def whole(statement: Exec) -> Exec:
+        if not is_opaque(kernel, statement):
+            return statement
+        return attrs.evolve(statement, accesses=tuple(tile_origin(kernel, access) for access in statement.accesses))
+
+    body = edited(kernel.body, whole)
     return kernel if body == kernel.body else attrs.evolve(kernel, body=_without_unused(kernel, body))
 
 
@@ -37,22 +43,11 @@ def is_opaque(kernel: Kernel, statement: Exec) -> bool:
     return any(kernel.buffer(access.buffer).memory.fragment is not None for access in statement.accesses)
 
 
-def _at_tiles(kernel: Kernel, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    result: list[Stmt] = []
-    for statement in body:
-        if isinstance(statement, For):
-            statement = attrs.evolve(statement, body=_at_tiles(kernel, statement.body))
-        elif isinstance(statement, Exec) and is_opaque(kernel, statement):
-            statement = attrs.evolve(statement, accesses=tuple(tile_origin(kernel, access) for access in statement.accesses))
-        result.append(statement)
-    return tuple(result)
-
-
 def _without_unused(kernel: Kernel, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """The program without names at its top that nothing refers to; what a buffer's holder refers to stays."""
     used = {var for buffer in kernel.buffers for value in buffer.holder for var in value.variables()}
-    used -= lane_variables(kernel) - _variables(body)
-    used |= _variables(body)
+    needed = variables(one for one in body if not isinstance(one, Let))
+    used = (used - lane_variables(kernel)) | needed
     kept: list[Stmt] = []
     for statement in reversed(body):
         if isinstance(statement, Let) and statement.var not in used:
@@ -61,16 +56,3 @@ def _without_unused(kernel: Kernel, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
             used |= statement.value.variables()
         kept.append(statement)
     return tuple(reversed(kept))
-
-
-def _variables(body: tuple[Stmt, ...]) -> set[Var]:
-    """The variables that statements other than definitions at the top refer to."""
-    found: set[Var] = set()
-    for statement in body:
-        if isinstance(statement, For):
-            inner = [one.value.variables() for one in statement.body if isinstance(one, Let)]
-            found = found.union(statement.extent.variables(), _variables(statement.body), *inner)
-        elif isinstance(statement, Exec):
-            values = (statement.active, statement.accumulate, *(value for access in statement.accesses for value in access.expressions()))
-            found = found.union(*(value.variables() for value in values))
-    return found

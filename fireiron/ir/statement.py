@@ -283,10 +283,6 @@ class Scope:
     def __le__(self, other: Scope) -> bool:
         return other.threads is None or (self.threads is not None and other.threads % self.threads == 0)
 
-    def holds(self, one: int, other: int) -> bool:
-        """Whether two threads of a block are in one group."""
-        return self.threads is None or one // self.threads == other // self.threads
-
 
 WARP_SCOPE = Scope("warp", 32)
 WARPGROUP_SCOPE = Scope("warpgroup", 128)
