@@ -18,7 +18,7 @@ from fireiron.errors import ArgumentError, DecompositionError, FireironError, Re
 from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import Kernel, verify
 from fireiron.language.tree import Executable, Node
-from fireiron.lower.allocate import allocate, require_room
+from fireiron.lower.allocate import allocate
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.distribute import distribute
 from fireiron.lower.footprint import require_small
@@ -39,8 +39,8 @@ Passes = tuple[tuple[str, Callable[[Kernel], Kernel]], ...]
 
 SEQUENTIAL: Passes = (
     ("pipeline", pipeline),
+    ("allocate", allocate),  # before the passes that enumerate accesses: what does not fit is refused at once
     ("distribute", distribute),
-    ("allocate", allocate),
     ("vectorize", vectorize),
     ("asynchronous", asynchronous),
     ("prune", prune),
@@ -132,8 +132,6 @@ class Program:
         for name, function in passes:
             with self.timed(name):
                 kernel = verify(function(kernel))
-                if name == "pipeline":  # which is the last to change how much there is; the next pass enumerates
-                    require_room(kernel)
             stages[name] = kernel
         return stages
 

@@ -362,7 +362,7 @@ def test_atoms_are_the_sets_of_touchers_whatever_the_sums():
     sets = {frozenset(one) for one in expected.values()}
     count = len(space.footprints)
     for multipliers in (None, np.zeros(count, np.uint64), np.ones(count, np.uint64), np.arange(count).astype(np.uint64)):
-        total = atoms.split(space, 4, 10, multipliers)
+        total = atoms.split(list(space.footprints.values()), 4, 10, multipliers)
         found = {}
         for number, one in enumerate(space.footprints.values()):
             for warp, mine in enumerate(one.atoms):

@@ -18,13 +18,6 @@ def allocate(kernel: Kernel) -> Kernel:
     return kernel
 
 
-def require_room(kernel: Kernel) -> None:
-    """Refuse a kernel of which one shared buffer alone does not fit the target, before its accesses are enumerated."""
-    limit = kernel.architecture.shared_per_block
-    if any(buffer.memory == SH and buffer.bytes > limit for buffer in kernel.buffers):
-        allocate(kernel)
-
-
 def _placed(kernel: Kernel) -> Kernel:
     """The kernel with its shared buffers in order of declaration, each at the next place, or in one that is free."""
     spans = live_spans(kernel)

@@ -109,9 +109,8 @@ class Touches:
     # ------------------------------------------------------------------------------------------ places
 
     def granule(self, *touches: Touch) -> int:
-        """Bytes of a place of shared memory, for touches that are compared; of all that the kernel touches where none are given."""
-        found = [self.granules[one.access.buffer] for one in touches] or self.granules.values()
-        return math.gcd(*found) or 1
+        """Bytes of a place of shared memory, for touches that are compared."""
+        return math.gcd(*(self.granules[one.access.buffer] for one in touches)) or 1
 
     def places(self, touch: Touch, granule: int, fixed: Mapping[str, int] = {}) -> tuple[Grid, Array, Array]:
         """The grid, the places along the grid's axes and a last one for the pieces of the access, and which of them are touched.

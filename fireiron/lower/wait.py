@@ -61,12 +61,17 @@ def wait(kernel: Kernel) -> Kernel:
     return attrs.evolve(kernel, body=rewritten(kernel.body, waited))
 
 
-@attrs.frozen(eq=False)
-class _Copy:
-    """An asynchronous copy of some iteration: the buffer it writes, and where."""
+@attrs.define(eq=False)
+class _Group:
+    """Asynchronous copies that are waited for together: the buffers that they write, and all places of them."""
 
-    buffer: str
-    places: Places
+    buffers: dict[str, None] = attrs.field(factory=dict)
+    places: Places = 0
+
+    def add(self, buffer: str, places: Places) -> None:
+        """A further copy."""
+        self.buffers[buffer] = None
+        self.places |= places
 
 
 @attrs.define(eq=False)
@@ -99,7 +104,8 @@ class _Replay:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.touches = Touches(kernel)
-        self.granule = self.touches.granule()
+        copies = [one for statement, loops in execs(kernel.body) for one in self.touches.of(statement, loops) if one.under_way]
+        self.granule = self.touches.granule(*copies)  # copies fill whole ones, so a shorter touch meets them where its granule does
         self.asked: dict[int, _Asked] = {}
         self._touches: dict[tuple[int, ...], tuple[Touch, ...]] = {}
         self._places: dict[Any, Places] = {}
@@ -111,8 +117,8 @@ class _Replay:
     def begin(self, counts: Mapping[Expr, int]) -> None:
         """A run of the program in which loops of unknown extent have these numbers of iterations."""
         self.counts = counts
-        self.open: list[_Copy] = []
-        self.groups: list[list[_Copy]] = []
+        self.open = _Group()
+        self.groups: list[_Group] = []
         self.complete = 0
         self.passed: list[tuple[Barrier, int]] = []
 
@@ -124,7 +130,7 @@ class _Replay:
                     self._exec(statement, loops, fixed)
                 case Commit():
                     self.groups.append(self.open)
-                    self.open = []
+                    self.open = _Group()
                 case Barrier():
                     self.passed.append((statement, len(self.groups)))
                 case For() if self._is_followed(statement):
@@ -146,12 +152,12 @@ class _Replay:
             places = self._touched(touch, fixed)
             self._meet(touch, places)
             if touch.under_way:
-                self.open.append(_Copy(touch.access.buffer, places))
+                self.open.add(touch.access.buffer, places)
 
     def _meet(self, touch: Touch, places: Places) -> None:
         """The newest group that writes where the touch is, and that is not known to be complete, is asked for."""
         for number in range(len(self.groups) - 1, self.complete - 1, -1):
-            if any(copy.places & places for copy in self.groups[number]):
+            if self.groups[number].places & places:
                 self._ask(number, touch)
                 return
 
@@ -173,7 +179,8 @@ class _Replay:
             barrier, groups = behind[-1]
             asked = self.asked.setdefault(id(barrier), _Asked(groups))
             asked.groups = min(asked.groups, groups)
-            asked.arriving |= dict.fromkeys(copy.buffer for group in self.groups[self.complete : number + 1] for copy in group)
+            for group in self.groups[self.complete : number + 1]:
+                asked.arriving |= group.buffers
         if widest == BLOCK_SCOPE:
             self.complete = number + 1
 

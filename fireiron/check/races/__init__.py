@@ -2,7 +2,8 @@
 
     places     who touches what: grains of memory, by thread          loops    which iterations decide about all of them
     traces     what each warp does, in order                          atoms    pieces of memory that the same warps touch alike
-    order      what each warp may rely on when it touches memory      meetings, findings   which threads met where, and its text
+    order      what each warp may rely on when it touches memory      segments   many touches as one operation
+    meetings, findings   which threads met where, and its text
 
 Control flow does not depend on data, so traces are known. Conditions on the block and on run-time sizes are taken as true; they
 only remove accesses, so "no race" holds for all blocks and all M, N, K. What cannot be decided is an error.
@@ -20,7 +21,8 @@ from fireiron.check.races.findings import Report, trusted, undecided
 from fireiron.check.races.loops import Loops
 from fireiron.check.races.meetings import Meetings
 from fireiron.check.races.order import Order, Race, mark
-from fireiron.check.races.places import WARP, Places
+from fireiron.check.races.places import WARP, Places, Space
+from fireiron.check.races.segments import Segments
 from fireiron.check.races.traces import Kind, Touch, Trace, Tracer
 from fireiron.check.scene import Scene
 from fireiron.values.machine import GL, SH
@@ -72,20 +74,27 @@ def _races(scene: Scene, places: Places, traces: Sequence[Trace]) -> list[Findin
     findings: dict[Any, Finding] = {}
     _in_one_step(traces, meetings, report, findings)
     warps = -(-scene.kernel.workers // WARP)
-    count = 0
-    for space in _met_again(traces):
-        count += split(space, warps, count)
-    found: dict[Any, Race] = {}
-    for trace in traces:
-        Order([trace] * warps, count, meetings.same_thread, found).run()
-    for key, race in found.items():
-        findings.setdefault(key, report.race(race))
+    spaces = _met_again(traces)
+    if not Segments(spaces).all_ordered(traces, warps):
+        for key, race in _unordered(traces, spaces, warps, meetings).items():
+            findings.setdefault(key, report.race(race))
     return list(findings.values())
 
 
-def _met_again(traces: Sequence[Trace]) -> list[Any]:
+def _unordered(traces: Sequence[Trace], spaces: Sequence[Space], warps: int, meetings: Meetings) -> dict[Any, Race]:
+    """All pairs of touches that conflict and that nothing orders."""
+    count = 0
+    for space in spaces:
+        count += split(list(space.footprints.values()), warps, count)
+    found: dict[Any, Race] = {}
+    for trace in traces:
+        Order([trace] * warps, count, meetings.same_thread, found).run()
+    return found
+
+
+def _met_again(traces: Sequence[Trace]) -> list[Space]:
     """The spaces that more than one step of a trace touches."""
-    spaces: dict[int, Any] = {}
+    spaces: dict[int, Space] = {}
     for trace in traces:
         first: dict[int, int] = {}
         for event in trace:

@@ -8,55 +8,68 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
-from fireiron.check.races.places import Footprint, Space
 from fireiron.check.scene import Array
 
 _SEED = 20261122
 
 
-def split(space: Space, warps: int, first: int, multipliers: Array | None = None) -> int:
-    """Give each footprint of a space the atoms that its warps touch, numbered from `first`; how many there are."""
-    footprints = [one for one in space.footprints.values() if one.pattern.span[1]]
-    if not footprints:
+class Placed(Protocol):
+    """Grains from `first` on: which warps touch each, as bits, and from which on others do, counted from the first; the atoms go here."""
+
+    atoms: Sequence[Sequence[int]]
+
+    @property
+    def first(self) -> int:
+        """The first grain."""
+
+    @property
+    def warps(self) -> Array:
+        """For each grain, the warps that touch it."""
+
+    @property
+    def changes(self) -> Array:
+        """The grains from which on other warps touch; the end is one of them."""
+
+
+def split(placed: Sequence[Placed], warps: int, first: int, multipliers: Array | None = None) -> int:
+    """Give what lies in one space the atoms that its warps touch, numbered from `first`; how many there are."""
+    placed = [one for one in placed if len(one.warps)]
+    if not placed:
         return 0
     if multipliers is None:
-        multipliers = np.random.default_rng(_SEED).integers(1, 1 << 63, len(footprints), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    starts = _starts(space, footprints)
-    touched = [_touched(one, starts) for one in footprints]
-    sums = np.zeros(len(starts), dtype=np.uint64)
+        multipliers = np.random.default_rng(_SEED).integers(1, 1 << 63, len(placed), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    grains = _begins(placed)
+    touched = [_touched(one, grains) for one in placed]
+    sums = np.zeros(len(grains), dtype=np.uint64)
     for warps_of, number in zip(touched, multipliers, strict=True):
         sums += warps_of * number
     _, one_of, group = np.unique(sums, return_index=True, return_inverse=True)
     alike = one_of[group]
     if any((warps_of != warps_of[alike]).any() for warps_of in touched):
         _, one_of = np.unique(np.stack(touched), axis=1, return_index=True)
-    for one, warps_of in zip(footprints, touched, strict=True):
+    for one, warps_of in zip(placed, touched, strict=True):
         one.atoms = _by_warp(warps_of[one_of], warps, first)
     return len(one_of)
 
 
-def _start(one: Footprint) -> int:
-    return one.pattern.span[0] + one.shift - one.space.first
+def _begins(placed: Sequence[Placed]) -> Array:
+    """The grains at which, somewhere, other warps begin to touch: up to the next of them all grains are alike."""
+    start = min(one.first for one in placed)
+    begins = np.zeros(max(one.first + len(one.warps) for one in placed) - start + 1, dtype=bool)
+    for one in placed:
+        begins[one.changes + (one.first - start)] = True
+    return np.flatnonzero(begins[:-1]) + start
 
 
-def _starts(space: Space, footprints: Sequence[Footprint]) -> Array:
-    """The grains at which, for some footprint, other warps begin to touch: up to the next of them all grains are alike."""
-    begins = np.zeros(space.length + 1, dtype=bool)
-    for one in footprints:
-        begins[one.pattern.changes + _start(one)] = True
-    begins[0] = True
-    return np.flatnonzero(begins[:-1])
-
-
-def _touched(one: Footprint, grains: Array) -> Array:
+def _touched(one: Placed, grains: Array) -> Array:
     """For each of some ascending grains, the warps that touch it, as bits."""
-    start, length = _start(one), one.pattern.span[1]
-    low, high = np.searchsorted(grains, (start, start + length))
+    low, high = np.searchsorted(grains, (one.first, one.first + len(one.warps)))
     result = np.zeros(len(grains), dtype=np.uint32)
-    result[low:high] = one.pattern.warps[grains[low:high] - start]
+    result[low:high] = one.warps[grains[low:high] - one.first]
     return result
 
 

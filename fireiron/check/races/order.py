@@ -164,11 +164,15 @@ class Order:
                 former = self.touched[other]
                 for atom in atoms:
                     met |= former[atom]
-        late = met & ~(agent.seen | self.of_step.get(event.step, 0))
+        late = met & ~(agent.seen | self._ordered_within(event))
         if late:
             self._meet(agent, event, late)
         self._record(agent, event, atoms)
         return True
+
+    def _ordered_within(self, event: Touch) -> int:
+        """The operations of the same execution of the same statement, which its own threads order."""
+        return self.of_step.get(event.step, 0)
 
     def _record(self, agent: Agent, event: Touch, atoms: Sequence[int]) -> None:
         bit = 1 << len(self.operations)

@@ -183,6 +183,21 @@ class Footprint:
         """The shift in grains."""
         return self.shift_bytes // self.space.grain
 
+    @property
+    def first(self) -> int:
+        """The first grain that is touched."""
+        return self.pattern.span[0] + self.shift
+
+    @property
+    def warps(self) -> Array:
+        """For each grain from the first on, the warps that touch it as bits."""
+        return self.pattern.warps
+
+    @property
+    def changes(self) -> Array:
+        """The grains, counted from the first, from which on other warps touch."""
+        return self.pattern.changes
+
 
 class Space:
     """Memory in which addresses may meet, with the patterns and footprints of all accesses to it."""

@@ -1,0 +1,158 @@
+"""Segments: what each warp touches from one event that orders threads to the next, as one operation for each kind of touch.
+
+What an agent knows changes at such events alone, so the touches of one kind between two of them know the same operations, and
+whoever knows one of them knows all. Segments that are all ordered mean touches that are all ordered, at a tenth of the work. The converse
+does not hold: of touches of one warp in one segment the same thread may order some, and segments do not tell. So where segments
+meet unordered, the touches themselves are to be followed.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from fireiron.check.races.atoms import split
+from fireiron.check.races.order import Agent, Order
+from fireiron.check.races.places import Footprint, Space
+from fireiron.check.races.traces import Event, Kind, Touch, Trace
+from fireiron.check.scene import Array
+
+_SEVERAL = -1
+"""The step of a segment of several executions: none of their threads is ordered by being in it."""
+
+
+@attrs.frozen(eq=False, slots=False)
+class Shape:
+    """The grains of several footprints together, counted from their least: for each the warps that touch it, as bits.
+
+    `doubled` says whether a warp touches a grain in two of them.
+    """
+
+    warps: Array
+    doubled: bool
+
+    @functools.cached_property
+    def changes(self) -> Array:
+        """The grains from which on other warps touch; the end is one of them."""
+        inside = np.flatnonzero(self.warps[1:] != self.warps[:-1]) + 1
+        return np.concatenate(([0], inside, [len(self.warps)]))
+
+
+@attrs.define(eq=False)
+class Area:
+    """A shape at its first grain: what a segment touches of a space."""
+
+    first: int
+    shape: Shape
+    atoms: Sequence[Sequence[int]] = ()
+
+    @property
+    def warps(self) -> Array:
+        """For each grain from the first on, the warps that touch it as bits."""
+        return self.shape.warps
+
+    @property
+    def changes(self) -> Array:
+        """The grains, counted from the first, from which on other warps touch."""
+        return self.shape.changes
+
+
+class Segments:
+    """The segments of traces, as far as they touch some spaces; equal ones share their areas."""
+
+    def __init__(self, spaces: Sequence[Space]) -> None:
+        self.spaces = set(map(id, spaces))
+        self.shapes: dict[Any, Shape] = {}
+        self.areas: dict[tuple[int, int, int], tuple[Space, Area]] = {}
+
+    def all_ordered(self, traces: Sequence[Trace], warps: int) -> bool:
+        """Whether segments of all traces are ordered wherever they meet."""
+        joined = [self._joined(trace) for trace in traces]
+        if any(one is None for one in joined):
+            return False
+        count = 0
+        for _, areas in itertools.groupby(sorted(self.areas.values(), key=_space), key=_space):
+            count += split([area for _, area in areas], warps, count)
+        return all(_Screened([trace] * warps, count).run_all() for trace in joined if trace is not None)
+
+    def _joined(self, trace: Trace) -> Trace | None:
+        """A trace of segments; None where a warp writes a grain twice in one."""
+        events: list[Event] = []
+        for touches, part in itertools.groupby(trace, lambda event: isinstance(event, Touch)):
+            found = self._operations(part) if touches else list(part)
+            if found is None:
+                return None
+            events += found
+        return tuple(events)
+
+    def _operations(self, touches: Iterable[Any]) -> list[Touch] | None:
+        alike: dict[tuple[int, Kind, bool], list[Touch]] = {}
+        for touch in touches:
+            if id(touch.footprint.space) in self.spaces and touch.footprint.pattern.span[1]:
+                alike.setdefault((id(touch.footprint.space), touch.kind, touch.under_way), []).append(touch)
+        found = []
+        for (_, kind, _), same in alike.items():
+            area = self._area(same, kind == Kind.WRITE)
+            if area is None:
+                return None
+            found.append(attrs.evolve(same[0], step=_one_step(same), footprint=area))
+        return found
+
+    def _area(self, touches: Sequence[Touch], once: bool) -> Area | None:
+        """What touches of one space cover; with `once`, None where a warp touches a grain in two of them."""
+        footprints = [touch.footprint for touch in touches]
+        if not once:
+            footprints = list({id(one): one for one in footprints}.values())
+        first = min(one.first for one in footprints)
+        key = tuple((id(one.pattern), one.first - first) for one in footprints)
+        shape = self.shapes.get(key)
+        if shape is None:
+            shape = self.shapes[key] = _shape(footprints, first)
+        if once and shape.doubled:
+            return None
+        space = footprints[0].space
+        return self.areas.setdefault((id(space), id(shape), first), (space, Area(first, shape)))[1]
+
+
+def _one_step(touches: Sequence[Touch]) -> int:
+    """The one execution of a statement that touches belong to, whose threads need no order among each other."""
+    step = touches[0].step
+    return step if all(one.step == step for one in touches) else _SEVERAL
+
+
+def _space(entry: tuple[Space, Area]) -> int:
+    return id(entry[0])
+
+
+def _shape(footprints: Sequence[Footprint], first: int) -> Shape:
+    warps = np.zeros(max(one.first + len(one.warps) for one in footprints) - first, dtype=np.uint32)
+    doubled = False
+    for one in footprints:
+        part = warps[one.first - first : one.first - first + len(one.warps)]
+        doubled = doubled or bool((part & one.warps).any())
+        part |= one.warps
+    return Shape(warps, doubled)
+
+
+class _Screened(Order):
+    """Segments on their way; any that do not know what they meet are noted."""
+
+    def __init__(self, traces: Sequence[Trace], atoms: int) -> None:
+        super().__init__(traces, atoms, lambda before, behind, warp: False, {})
+        self.late = False
+
+    def run_all(self) -> bool:
+        """Run all agents to the end, and say whether all segments are ordered."""
+        self.run()
+        return not self.late
+
+    def _ordered_within(self, event: Touch) -> int:
+        return 0 if event.step == _SEVERAL else super()._ordered_within(event)
+
+    def _meet(self, agent: Agent, event: Touch, late: int) -> None:
+        self.late = True
