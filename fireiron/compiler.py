@@ -110,12 +110,9 @@ class Program:
         return self.grown.node
 
     @functools.cached_property
-    def largest_shared(self) -> int:
-        """Bytes of the largest buffer in shared memory, with all its stages: what a block needs at least. Known from the tree."""
-        views = (view for node in self.tree.nodes() for view in node.spec.operands.values() if view.tensor.memory == SH)
-        tensors = {view.tensor.name: view.tensor for view in views}.values()
-        extents = ((tensor, constant(tensor.storage().extent)) for tensor in tensors)
-        return max((extent * tensor.copies * tensor.dtype.bytes for tensor, extent in extents if extent is not None), default=0)
+    def least_shared(self) -> int:
+        """Bytes of shared memory that a block needs at least: those of the operands of one spec, with all their stages. Known from the tree."""
+        return max(_shared_bytes(node.spec) for node in self.tree.nodes())
 
     @functools.cached_property
     def _sequential(self) -> dict[str, Kernel]:
@@ -192,6 +189,12 @@ class Program:
         return tuple(rows)
 
 
+def _shared_bytes(spec: Spec) -> int:
+    """Bytes of the operands of a spec that lie in shared memory, as far as they are known."""
+    tensors = {view.tensor.name: view.tensor for view in spec.operands.values() if view.tensor.memory == SH}.values()
+    return sum((constant(tensor.storage().extent) or 0) * tensor.copies * tensor.dtype.bytes for tensor in tensors)
+
+
 MOST_IN_ORDER = 16
 """So many combinations of tunables are tried before it is asked whether the others can be given up."""
 
@@ -204,7 +207,7 @@ class _Search:
 
     def __init__(self, strategy: Strategy, target: Architecture, instructions: tuple[Executable, ...], label: str) -> None:
         self.strategy, self.target, self.instructions, self.label = strategy, target, instructions, label
-        self.first: FireironError | None = None
+        self.first: Mapping[str, int] | None = None
         self.failures: dict[tuple[int, ...], tuple[str, int]] = {}
         self.said: dict[str, str] = {}
         self.lowered = 0
@@ -214,21 +217,23 @@ class _Search:
         key = tuple(values.values())
         if key in self.failures:
             return None
-        assert self.strategy.spec is not None
+        self.first = values if self.first is None else self.first
         try:
-            program = Program(self.strategy.with_(**values), self.strategy.spec, self.target, self.instructions, self.label, values)
-            if self.first is not None and program.largest_shared > self.target.shared_per_block:
-                # as lowering would find out, for the first one with all its buffers
-                self._note(key, f"ResourceError: {program.largest_shared} bytes of shared memory", program.largest_shared)
+            program = self._made(values)
+            if program.least_shared > self.target.shared_per_block:  # as lowering would find out, with all buffers
+                self._note(key, f"ResourceError: {program.least_shared} bytes of shared memory", program.least_shared)
                 return None
             self.lowered += 1
             _ = program.stages if program.tree.complete else None
         except FireironError as error:
-            self.first = self.first or error
             amounts = [int(number) for number in re.findall(r"\d+", error.asked)] if isinstance(error, ResourceError) else []
             self._note(key, f"{type(error).__name__}: {error.asked.splitlines()[0]}", amounts[0] if amounts else 0)
             return None
         return program
+
+    def _made(self, values: Mapping[str, int]) -> Program:
+        assert self.strategy.spec is not None
+        return Program(self.strategy.with_(**values), self.strategy.spec, self.target, self.instructions, self.label, values)
 
     def _note(self, key: tuple[int, ...], text: str, amount: int) -> None:
         kind = re.sub(r"\d+", "", text)
@@ -258,9 +263,18 @@ class _Search:
                     return True
         return True
 
+    def _failure(self, values: Mapping[str, int]) -> FireironError:
+        """Why values are not legal, as lowering says it."""
+        try:
+            _ = self._made(values).stages
+        except FireironError as error:
+            return error
+        raise AssertionError(f"{values} are legal")
+
     def refusal(self) -> FireironError:
         """The first failure, with what became of the others."""
         assert self.first is not None
+        first = self._failure(self.first)
         known = self.strategy.tunables()
         total, tried = math.prod(len(tunable.values) for tunable in known.values()), len(self.failures)
         names = ", ".join(map(repr, known.values()))
@@ -268,9 +282,9 @@ class _Search:
         if tried < total:
             hint = f"{tried} of the {total} combinations of the tunables were tried, and none is legal; the first fails as above"
             hint += "; list(strategy.legal(target)) tries all"
-        others = [text for text in self.said.values() if self.first.asked.splitlines()[0] not in text][:3]
-        self.first.hint = "; ".join([hint, *(f"others: {text}" for text in others), *([self.first.hint] if self.first.hint else [])])
-        return self.first
+        others = [text for text in self.said.values() if first.asked.splitlines()[0] not in text][:3]
+        first.hint = "; ".join([hint, *(f"others: {text}" for text in others), *([first.hint] if first.hint else [])])
+        return first
 
 
 def _first_legal(strategy: Strategy, target: Architecture, instructions: tuple[Executable, ...], label: str) -> Program:

@@ -240,12 +240,16 @@ class _Bounds:
 
     def _by_addresses(self, use: Use, buffer: Buffer, total: Expr) -> bool:
         """Whether the ranges of the addresses, or the statement's condition, say that each lies below the total."""
-        elements = use.access.elements()
-        if _monotone(use.access.storage or buffer.storage):
-            elements = (elements[0], use.access.reach)
+        storage = use.access.storage or buffer.storage
+        if storage.swizzle is not None and total.factor % _span(storage.swizzle) == 0:
+            storage = attrs.evolve(storage, swizzle=None)  # what is below the total stays there, as spans end with it
+        access = attrs.evolve(use.access, storage=storage)
+        elements = access.elements()
+        if _monotone(storage):
+            elements = (elements[0], access.reach)
         if len(elements) > MOST_ADDRESSES:
             return False
-        parts = [buffer.address(use.access, offset) for offset in elements]
+        parts = [buffer.address(access, offset) for offset in elements]
         tests = conjuncts(use.statement.performed)
         return all(part.low >= 0 and (less(part, total) == TRUE or self._implied(tests, part, total)) for part in parts)
 
@@ -408,8 +412,13 @@ def _last_of_span(address: int, swizzle: Swizzle | None) -> int:
     """The largest address that a swizzle makes of one up to this: it moves elements inside aligned spans only."""
     if swizzle is None:
         return address
-    span = 1 << (swizzle.bits + swizzle.base + abs(swizzle.shift))
+    span = _span(swizzle)
     return address // span * span + span - 1
+
+
+def _span(swizzle: Swizzle) -> int:
+    """The elements of an aligned span inside which a swizzle moves them."""
+    return 1 << (swizzle.bits + swizzle.base + abs(swizzle.shift))
 
 
 def _monotone(storage: Storage) -> bool:

@@ -262,8 +262,9 @@ class _Solver:
         shared = self.touches.needed(x) & self.touches.needed(y)
         kept = tuple(var for var in outer if var in shared)
         granule = self.touches.granule(x, y)
-        left = self.touches.footprint(x, granule, kept)
-        right = self.touches.footprint(y, granule, kept, None if later is None else later.var)
+        span = self.touches.span(granule, x, y)
+        left = self.touches.footprint(x, granule, span, kept)
+        right = self.touches.footprint(y, granule, span, kept, None if later is None else later.var)
         keys, low, high = left.met(right)
         if not x.under_way:
             several = low != high
@@ -281,7 +282,8 @@ class _Solver:
             return True
         kept = tuple(var for var in outer if var in needed)
         granule = self.touches.granule(touch)
-        return bool(self.touches.footprint(touch, granule, kept).keys.size < self.touches.times(touch, granule))
+        found = self.touches.footprint(touch, granule, self.touches.span(granule, touch), kept)
+        return bool(found.keys.size < self.touches.times(touch, granule))
 
     def _behind_commit(self, hazard: Hazard, commits: Sequence[int]) -> Hazard:
         """For a copy that may be under way: only positions behind the commit of its group, where it can be waited for."""
@@ -344,7 +346,8 @@ class _Solver:
             place = int(np.flatnonzero(low // narrower != high // narrower)[0])
         verbs = ["writes" if touch.access.write else "reads" for touch in (x, y)]
         places = [f"{touch.statement.spec} at {touch.access.origin or 'an unknown line'}" for touch in (x, y)]
-        address = self.touches.named(x, int(keys[place]), self.touches.granule(x, y))
+        granule = self.touches.granule(x, y)
+        address = self.touches.named(x, int(keys[place]), granule, self.touches.span(granule, x, y))
         return f"thread {low[place]} {verbs[0]} {address} ({places[0]}), thread {high[place]} {verbs[1]} it ({places[1]})"
 
 

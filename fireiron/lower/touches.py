@@ -149,10 +149,17 @@ class Touches:
             number = number * _span(size) + coordinate
         return number
 
-    def named(self, touch: Touch, key: int, granule: int) -> str:
+    def span(self, granule: int, *touches: Touch) -> range:
+        """The numbers that places of these touches, which may overlap, can have: the fewer, the smaller their tables."""
+        buffers = [self.kernel.buffer(one.access.buffer) for one in touches]
+        if any(one.memory != SH for one in buffers):
+            return range(1 << 40)
+        return range(min(one.offset for one in buffers) // granule, -(-max(one.offset + one.bytes for one in buffers) // granule))
+
+    def named(self, touch: Touch, key: int, granule: int, span: range) -> str:
         """The place of a key as a message names it: without the values of loops."""
         buffer = self.kernel.buffer(touch.access.buffer)
-        key %= self._room(touch, granule)
+        key = span[key % len(span)]
         if buffer.memory == SH:
             return f"{buffer.name}[{(key * granule - buffer.offset) // buffer.dtype.bytes}]"
         coordinates: list[int] = []
@@ -163,14 +170,14 @@ class Touches:
 
     # ------------------------------------------------------------------------------------------ tables
 
-    def footprint(self, touch: Touch, granule: int, kept: tuple[Var, ...], later: Var | None = None) -> Footprint:
-        """Who touches what in one block, in places of `granule` bytes, apart for each value of the kept loops.
+    def footprint(self, touch: Touch, granule: int, span: range, kept: tuple[Var, ...], later: Var | None = None) -> Footprint:
+        """Who touches what in one block, in places of `granule` bytes, apart for each value of the kept loops; those of one span compare.
 
         With `later`, iterations of that loop count as the one before, in its period: what the next iteration touches.
         """
-        memo = (id(touch), granule, tuple(var.name for var in kept), None if later is None or later not in kept else later.name)
+        memo = (id(touch), granule, span, tuple(var.name for var in kept), None if later is None or later not in kept else later.name)
         if memo not in self._footprints:
-            keys, threads, room = self.keys(touch, granule, kept, later)
+            keys, threads, room = self.keys(touch, granule, span, kept, later)
             self._footprints[memo] = self._by_units(touch, _extremes(keys, threads, room))
         return self._footprints[memo]
 
@@ -179,7 +186,9 @@ class Touches:
         _, _, mask = self._located(touch, granule)
         return int(mask.sum())
 
-    def keys(self, touch: Touch, granule: int, kept: tuple[Var, ...], later: Var | None = None) -> tuple[Array, Array, int]:
+    def keys(
+        self, touch: Touch, granule: int, span: range, kept: tuple[Var, ...], later: Var | None = None
+    ) -> tuple[Array, Array, int]:
         """A key and a thread for each time that a thread touches a place, in the order of threads; and how many keys there may be."""
         grid, places, mask = self._located(touch, granule)
         prefix: Array = np.zeros(1, dtype=np.int64)
@@ -189,8 +198,8 @@ class Touches:
             number = np.zeros(1, dtype=np.int64) if axis is None else np.asarray(grid.environment[var.name])
             prefix = prefix * count + ((number - 1) % count if var == later else number)
         rows = math.prod(grid.shape[grid.axes.index(var.name)] for var in kept if var.name in grid.axes)
-        room = self._room(touch, granule)
-        keys = np.moveaxis(prefix[..., None] * room + places, -2, 0)
+        room = len(span)
+        keys = np.moveaxis(prefix[..., None] * room + (places - span.start), -2, 0)
         threads = np.broadcast_to(np.arange(self.kernel.workers, dtype=np.int16).reshape(-1, *(1,) * (keys.ndim - 1)), keys.shape)
         if mask.all():
             return keys.ravel(), threads.ravel(), rows * room
@@ -203,14 +212,6 @@ class Touches:
             self._alive.append(touch)
             self._places[memo] = self.places(touch, granule)
         return self._places[memo]
-
-    def _room(self, touch: Touch, granule: int) -> int:
-        """More than the greatest number of a place."""
-        buffer = self.kernel.buffer(touch.access.buffer)
-        if buffer.memory != SH:
-            return 1 << 40
-        ends = (one.offset + one.bytes for one in self.kernel.buffers if one.memory == SH)
-        return -(-max(ends) // granule)
 
     def _by_units(self, touch: Touch, found: Footprint) -> Footprint:
         """What several threads do together counts as done by the first and the last of them."""

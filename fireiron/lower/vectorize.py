@@ -14,6 +14,7 @@ from fireiron.ir.opaque import tile_origin
 from fireiron.spec import MoveSpec
 from fireiron.values.expr import ONE, Const, Expr, constant
 from fireiron.values.machine import GL, SH
+from fireiron.values.tensor import Storage
 
 
 def vectorize(kernel: Kernel) -> Kernel:
@@ -177,10 +178,9 @@ def obstacle(buffer: Buffer, access: Access, width: int) -> str | None:
         return f"{buffer.name} begins at a multiple of {buffer.tensor.align} bytes only"
     elements = access.elements()
     for start in range(0, len(elements), width):
+        if not _contiguous(buffer, access, elements[start : start + width]):
+            return f"the {width} elements of {buffer.name} are not contiguous"
         first = buffer.address(access, elements[start])
-        for step in range(1, width):
-            if buffer.address(access, elements[start + step]) - first != Const(step):
-                return f"the {width} elements of {buffer.name} are not contiguous"
         if first.factor % width:
             return f"the address {first} in {buffer.name} is not always a multiple of {width} elements"
         if buffer.tensor.copies > 1 and buffer.elements.factor % width:
@@ -189,6 +189,34 @@ def obstacle(buffer: Buffer, access: Access, width: int) -> str | None:
         if problem is not None:
             return problem
     return None
+
+
+def _contiguous(buffer: Buffer, access: Access, elements: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether elements lie one behind the other, wherever the first of them lies."""
+    storage = access.storage or buffer.storage
+    if storage.swizzle is None:
+        steps = _steps(storage, elements)
+        if steps is not None:
+            return steps == tuple(range(len(elements)))
+    elif (1 << storage.swizzle.base) % len(elements) == 0:
+        # A swizzle moves groups of 2**base addresses as they are: within one of them neighbours stay neighbours.
+        plain = attrs.evolve(storage, swizzle=None)
+        if _steps(plain, elements) == tuple(range(len(elements))):
+            if plain.address(access.coordinates(elements[0])).factor % len(elements) == 0:
+                return True
+    first = buffer.address(access, elements[0])
+    return all(buffer.address(access, element) - first == Const(step) for step, element in enumerate(elements))
+
+
+def _steps(storage: Storage, elements: tuple[tuple[int, ...], ...]) -> tuple[int, ...] | None:
+    """How far elements lie from the first one, where one step along a dimension is as long everywhere; None where it is not known."""
+    weights = []
+    for dim, modes in enumerate(storage.dims):
+        if any(element[dim] != elements[0][dim] for element in elements):
+            if len(modes) != 1 or (modes[0].stride, modes[0].size) != (1, None) or (weight := constant(modes[0].weight)) is None:
+                return None
+            weights.append((dim, weight))
+    return tuple(sum((element[dim] - elements[0][dim]) * weight for dim, weight in weights) for element in elements)
 
 
 def _edge(buffer: Buffer, access: Access, elements: tuple[tuple[int, ...], ...], width: int) -> str | None:

@@ -390,17 +390,28 @@ def _active(frame: Frame, guards: Sequence[Expr]) -> Array | None:
 def _steps(buffer: Buffer, access: Access) -> tuple[int, ...] | None:
     """Elements from the first address of an access to each other one, where they are the same for all threads and loops."""
     offsets = access.elements()
-    weights = _weights(access.storage or buffer.storage)
+    storage = access.storage or buffer.storage
+    weights = _weights(storage)
     if weights is not None:
-        return tuple(((np.array(offsets) - np.array(offsets[0])) @ weights).tolist())
+        plain = ((np.array(offsets) - np.array(offsets[0])) @ weights).tolist()
+        # A swizzle moves groups of 2**base addresses as they are, so elements of one group keep their distances.
+        if storage.swizzle is None or _in_one_group(storage, access.coordinates(offsets[0]), plain):
+            return tuple(plain)
     first = buffer.address(access, offsets[0])
     steps = tuple(constant(buffer.address(access, offset) - first) for offset in offsets)
     return None if None in steps else steps  # type: ignore[return-value]
 
 
+def _in_one_group(storage: Storage, first: Sequence[Expr], steps: Sequence[int]) -> bool:
+    """Whether elements at these distances from the first one lie between two multiples of the swizzle's 2**base."""
+    assert storage.swizzle is not None
+    size = 1 << storage.swizzle.base
+    return min(steps) >= 0 and max(steps) < size and attrs.evolve(storage, swizzle=None).address(first).factor % size == 0
+
+
 def _weights(storage: Storage) -> Array | None:
-    """What one step along each dimension adds to an address, where that is the same everywhere."""
-    if storage.swizzle is not None or any(len(modes) != 1 or (modes[0].stride, modes[0].size) != (1, None) for modes in storage.dims):
+    """What one step along each dimension adds to an address before the swizzle, where that is the same everywhere."""
+    if any(len(modes) != 1 or (modes[0].stride, modes[0].size) != (1, None) for modes in storage.dims):
         return None
     weights = [constant(modes[0].weight) for modes in storage.dims]
     return None if None in weights else np.array(weights)
