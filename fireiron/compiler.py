@@ -111,7 +111,7 @@ class Program:
 
     @functools.cached_property
     def least_shared(self) -> int:
-        """Bytes of shared memory that a block needs at least: those of the operands of one spec, with all their stages. Known from the tree."""
+        """Bytes of shared memory that a block needs at least, known from the tree: the operands of one spec, with all their stages."""
         return max(_shared_bytes(node.spec) for node in self.tree.nodes())
 
     @functools.cached_property

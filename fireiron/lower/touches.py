@@ -186,9 +186,7 @@ class Touches:
         _, _, mask = self._located(touch, granule)
         return int(mask.sum())
 
-    def keys(
-        self, touch: Touch, granule: int, span: range, kept: tuple[Var, ...], later: Var | None = None
-    ) -> tuple[Array, Array, int]:
+    def keys(self, touch: Touch, granule: int, span: range, kept: tuple[Var, ...], later: Var | None = None) -> tuple[Array, Array, int]:
         """A key and a thread for each time that a thread touches a place, in the order of threads; and how many keys there may be."""
         grid, places, mask = self._located(touch, granule)
         prefix: Array = np.zeros(1, dtype=np.int64)

@@ -84,7 +84,10 @@ class Segments:
         """A trace of segments; None where a warp writes a grain twice in one."""
         events: list[Event] = []
         for touches, part in itertools.groupby(trace, lambda event: isinstance(event, Touch)):
-            found = self._operations(part) if touches else list(part)
+            if not touches:
+                events += part
+                continue
+            found = self._operations(part)
             if found is None:
                 return None
             events += found
