@@ -16,7 +16,7 @@ from fireiron.cuda import emit, literal
 from fireiron.cuda.lines import comment, lines_of
 from fireiron.executable.thread_move import MOVE
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.ir.text import Braces, Function, If, Noted
+from fireiron.ir.text import Braces, Function, If, Noted, Remark
 from fireiron.lower.guard import guard
 from fireiron.values.document import Assignment, Call, Chain, Choice, Joined, laid_out
 from fireiron.values.expr import Var, all_of, as_expr, less
@@ -204,6 +204,20 @@ def test_comments_keep_their_words():
     lines = comment(words, 2)
     assert all(line.startswith("    //") and len(line) <= 120 for line in lines)
     assert " ".join(line.strip().removeprefix("//").strip() for line in lines) == words
+
+
+def test_remarks_are_kept_where_they_fit_and_filled_anew_where_not():
+    """A paragraph that somebody wrote stays one: no line of it is broken alone."""
+    short = ("// One line.", "//", "// Another \\")
+    assert lines_of([Remark(short)], 1) == ["  // One line.", "  //", "  // Another \\ ."]
+    words = [f"word{number}" for number in range(40)]
+    wide = (f"// {' '.join(words[:18])}", f"// {' '.join(words[18:20])}", "//", f"// {' '.join(words[20:])}")
+    found = lines_of([Remark(wide)], 3)
+    assert all(line.startswith("      //") and len(line) <= 120 for line in found)
+    texts = [line.strip()[2:].strip() for line in found]
+    gap = texts.index("")
+    assert " ".join(texts[:gap]).split() == words[:20] and " ".join(texts[gap + 1 :]).split() == words[20:]
+    assert len(found[0]) > 100 and gap == 2, "filled, not broken line by line"
 
 
 def test_helper_functions():

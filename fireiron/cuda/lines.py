@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import textwrap
 from collections.abc import Iterable, Sequence
 
-from fireiron.ir.text import Braces, If, Item, Noted
+from fireiron.ir.text import Braces, If, Item, Noted, Remark
 from fireiron.values.document import Chain, Joined, Text, laid_out
 
 WIDTH = 120
@@ -30,7 +32,28 @@ def _item(item: Item, depth: int) -> list[str]:
         return [item.pragma, *lines] if item.pragma else lines
     if isinstance(item, Noted):
         return _noted(item, depth)
+    if isinstance(item, Remark):
+        return _remark(item, depth)
     return _text(item, depth)
+
+
+def _remark(item: Remark, depth: int) -> list[str]:
+    margin = " " * INDENT * depth
+    if all(len(margin) + len(line) <= WIDTH for line in item.lines):
+        return [_ended(f"{margin}{line}") for line in item.lines]
+    lines: list[str] = []
+    for is_text, run in itertools.groupby((line[2:].strip() for line in item.lines), bool):
+        if is_text:
+            filled = textwrap.wrap(" ".join(run), WIDTH - len(margin) - len("// "))
+            lines += [f"{margin}// {line}" for line in filled]
+        else:
+            lines += [f"{margin}//" for _ in run]
+    return [_ended(line) for line in lines]
+
+
+def _ended(line: str) -> str:
+    """A comment line that does not go on in the next, as it would behind a backslash."""
+    return f"{line} ." if line.endswith("\\") else line
 
 
 def _text(text: Text, depth: int, after: int = 0) -> list[str]:
@@ -73,7 +96,7 @@ def guarded(conditions: Sequence[Text], body: Sequence[Item]) -> Item:
 def one_line(text: str) -> str:
     """A text for the end of a comment: on one line, and not going on in the next, as it would behind a backslash."""
     text = " ".join(text.split())
-    return f"{text} ." if text.endswith("\\") else text
+    return _ended(text)
 
 
 def comment(text: str, depth: int = 0, lead: str = "// ") -> list[str]:
@@ -92,4 +115,4 @@ def comment(text: str, depth: int = 0, lead: str = "// ") -> list[str]:
                 lines.append(line[:WIDTH])
                 line = f"{margin}//     {line[WIDTH:]}"
         lines.append(line)
-    return [f"{line} ." if line.endswith("\\") else line for line in lines]
+    return [_ended(line) for line in lines]

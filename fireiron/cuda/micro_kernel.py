@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 
@@ -10,7 +11,7 @@ import attrs
 from fireiron.cuda.expressions import document, expression, is_wide
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Exec, Kernel
-from fireiron.ir.text import Braces, Item
+from fireiron.ir.text import Braces, Item, Remark
 from fireiron.spec import MatMulSpec
 from fireiron.values.document import Assignment, Joined, Text
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, constant
@@ -40,7 +41,7 @@ class _MicroKernel:
                     hint=f"{name.split('_')[0]}_at(...) gives an element in any storage",
                 )
             lines += declaration
-        return [Braces("", (*lines, *text.strip("\n").split("\n")))]
+        return [Braces("", (*lines, *_remarked(text.strip("\n").split("\n"))))]
 
     def _text(self, value: Expr) -> str:
         self.use(value)
@@ -151,3 +152,12 @@ class _MicroKernel:
 def _truth(condition: Expr) -> str:
     """The text of a condition that is decided; empty for another."""
     return "true" if condition == TRUE else "false" if condition == FALSE else ""
+
+
+def _remarked(lines: list[str]) -> Iterator[Item]:
+    """Lines of text, with each run of comment lines as one remark."""
+    for is_comment, run in itertools.groupby(lines, lambda line: line.startswith("//")):
+        if is_comment:
+            yield Remark(tuple(run))
+        else:
+            yield from run

@@ -65,7 +65,14 @@ class Noted:
     note: str
 
 
-Item: TypeAlias = "str | Doc | Braces | If | Noted"
+@attrs.frozen
+class Remark:
+    """Comment lines that somebody wrote, with their `//`: kept as they are where they fit, else filled anew, paragraph by paragraph."""
+
+    lines: tuple[str, ...]
+
+
+Item: TypeAlias = "str | Doc | Braces | If | Noted | Remark"
 """A line of text, or a block of items."""
 
 
