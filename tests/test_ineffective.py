@@ -5,6 +5,7 @@ import pytest
 from fireiron import *
 from fireiron.check import check
 from fireiron.errors import DecompositionError
+from fireiron.inspect.ineffective import ineffective
 
 
 def told(strategy):
@@ -49,6 +50,37 @@ def test_what_means_nothing_for_registers_is_refused(name):
     with pytest.raises(DecompositionError, match=f"{name} would change nothing for registers") as found:
         _ = refined(MatMul(64, 64, 32)(GL, GL, GL)(Kernel)).program().tree
     assert found.value.hint == f"drop .{name}()" and "test_ineffective.py:" in str(found.value)
+
+
+def left_out(strategy, arch="sm_80"):
+    bound = strategy(MatMul(64, 64, 32)(GL, GL, GL)(Kernel))
+    found = list(ineffective(bound.program(arch)))
+    assert all(one.severity == "note" and one.kind == "ineffective" and "test_ineffective.py:" in one.at for one in found)
+    return sorted(one.details["refinement"] for one in found)
+
+
+def test_refinements_without_which_the_kernel_is_the_same():
+    """A loop over registers is unrolled in any case, rows are what a row-major source is stored in; a pad moves addresses."""
+    load = Move.tile(1, 1).to(Thread).unroll().done()
+    for pad, told_of in (("pad", []), ("storage_layout", ["storage_layout"])):
+        chain = MatMul.tile(32, 32).to(Block).epilog(RF).split(8).load(A, SH, load)
+        chain = chain.pad(4) if pad == "pad" else chain.storage_layout(ColMajor)
+        chain = chain.load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1)
+        assert left_out(chain.done()) == told_of
+        assert left_out(chain.unroll().done()) == [*told_of, "unroll"]
+
+
+def test_a_refinement_of_a_chain_used_twice_counts_where_it_matters():
+    """Left out of one of both uses, the kernel would change: none is told of."""
+    copy = Move.tile(1, 1).to(Thread).unroll().done()
+    chain = MatMul.tile(32, 32).to(Block).split(8).load(A, SH, copy).load(B, SH, copy).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    assert left_out(chain) == []
+
+
+def test_what_is_needed_has_an_effect():
+    """Without its pipeline a chain is another kernel, and without `unchecked` one with a race is none."""
+    chain = MatMul.tile(32, 32).to(Block).split(8).pipeline(2).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    assert left_out(chain) == []
 
 
 def test_the_command_line_shows_them_with_their_line(tmp_path, capsys):

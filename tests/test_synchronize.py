@@ -137,6 +137,7 @@ def test_what_a_barrier_is_for():
     several = (buffer("s", 128), buffer("t", 128, offset=512))
     both = (writes(T), reads(T, name="t"), reads(FAR), writes(FAR, name="t"))
     assert reasons(*both, buffers=several) == ["s complete; t free again"]
+    assert reasons(writes(T), reads(T), writes(FAR)) == ["s complete and free again"]
     assert reasons(writes(T), writes(T, name="t"), reads(FAR), reads(FAR, name="t"), buffers=several) == ["s, t complete"]
     assert reasons(SyncPoint(True, "k")) == ["asked for by sync"]
 

@@ -1,6 +1,7 @@
 """Refinements that changed nothing about this kernel: `sync` and `no_sync` where the barriers stand as they do without them.
 
-Others that might are refused: `reuse_buffer` where no buffer is dead (`allocate`), both on registers (`load`).
+Others that might are refused: `reuse_buffer` where no buffer is dead (`allocate`), both on registers (`load`). Of the rest a kernel
+knows nothing: `inspect/ineffective.py` leaves each out of the strategy.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _checked(arguments: argparse.Namespace) -> tuple[Program | FireironError, list[Any]]:
     """The program, or why there is none, and all findings."""
     from fireiron.check import check, ordered
+    from fireiron.inspect.ineffective import ineffective
     from fireiron.language.tree import require_complete
 
     program = _program_or_error(arguments)
@@ -43,7 +44,7 @@ def _checked(arguments: argparse.Namespace) -> tuple[Program | FireironError, li
         return program, [_finding(program)]
     require_complete(program.tree)
     try:
-        return program, list(ordered((*check(program.ir), *_of_texts(program))))
+        return program, list(ordered((*check(program.ir), *_of_texts(program), *ineffective(program))))
     except (SynchronizationError, ResourceError, DecompositionError) as error:
         return program, [_finding(error)]
 

@@ -402,6 +402,9 @@ def _reason(met: Sequence[Hazard]) -> str:
     """Buffers are complete where they were written before, free again where they were read."""
     complete = dict.fromkeys(hazard.before.access.buffer for hazard in met if not hazard.is_reuse)
     free = dict.fromkeys(hazard.before.access.buffer for hazard in met if hazard.is_reuse)
-    parts = [f"{', '.join(complete)} complete"] if complete else []
-    parts += [f"{', '.join(free)} free again"] if free else []
-    return "; ".join(parts) or "asked for by sync"
+    said = {
+        "complete and free again": [name for name in complete if name in free],
+        "complete": [name for name in complete if name not in free],
+        "free again": [name for name in free if name not in complete],
+    }
+    return "; ".join(f"{', '.join(names)} {state}" for state, names in said.items() if names) or "asked for by sync"
