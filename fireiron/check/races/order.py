@@ -12,12 +12,13 @@ addition all but other additions. Operations of one warp need `seen` too, unless
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
 from fireiron.check.races.places import WARP
-from fireiron.check.races.traces import Event, Kind, Touch, Trace
+from fireiron.check.races.traces import Event, Kind, Touch
 from fireiron.errors import VerificationError
 from fireiron.ir import Barrier, Commit, Scope, Wait
 
@@ -40,7 +41,7 @@ class Agent:
     """
 
     number: int
-    trace: Trace
+    trace: Sequence[Any]
     position: int = 0
     own: int = 0
     seen: int = 0
@@ -66,7 +67,7 @@ class Race:
 class Order:
     """Agents run their traces; each touch is held against what its agent knows."""
 
-    def __init__(self, traces: Sequence[Trace], atoms: int, same_thread: SameThread, found: dict[Any, Race]) -> None:
+    def __init__(self, traces: Sequence[Sequence[Any]], atoms: int, same_thread: SameThread, found: dict[Any, Race]) -> None:
         self.agents = [Agent(number, trace) for number, trace in enumerate(traces)]
         self.count = atoms
         self.same_thread = same_thread
@@ -95,7 +96,7 @@ class Order:
         start = agent.position
         while agent.position < len(agent.trace):
             event = agent.trace[agent.position]
-            if not _RULES[type(event)](self, agent, event):
+            if not self.rules[type(event)](self, agent, event):
                 break
             agent.position += 1
         return agent.position > start
@@ -220,6 +221,9 @@ class Order:
             else:
                 self.fine.add(pair)
 
+    rules: ClassVar[Mapping[type, Callable[..., bool]]] = MappingProxyType({Touch: _touch, Barrier: _barrier, Commit: _commit, Wait: _wait})
+    """What an event does to its agent; false where the agent must wait."""
+
 
 def mark(one: Touch, other: Touch) -> Any:
     """What two conflicts share that are one to the reader: their statements and accesses."""
@@ -231,12 +235,3 @@ def _bits(value: int) -> Iterator[int]:
         low = value & -value
         yield low.bit_length() - 1
         value ^= low
-
-
-_RULES: Mapping[type, Callable[..., bool]] = {
-    Touch: Order._touch,
-    Barrier: Order._barrier,
-    Commit: Order._commit,
-    Wait: Order._wait,
-}
-"""What an event does to its agent; false where the agent must wait."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -19,7 +20,7 @@ import numpy as np
 from fireiron.check.races.atoms import split
 from fireiron.check.races.order import Agent, Order
 from fireiron.check.races.places import Footprint, Space
-from fireiron.check.races.traces import Event, Kind, Touch, Trace
+from fireiron.check.races.traces import Kind, Touch, Trace
 from fireiron.check.scene import Array
 
 _SEVERAL = -1
@@ -62,6 +63,16 @@ class Area:
         return self.shape.changes
 
 
+@attrs.frozen(eq=False)
+class Segment:
+    """The touches of one kind between two events that order threads, as one operation: what a `Touch` is of one access."""
+
+    step: int
+    footprint: Area
+    kind: Kind
+    under_way: bool
+
+
 class Segments:
     """The segments of traces, as far as they touch some spaces; equal ones share their areas."""
 
@@ -80,9 +91,9 @@ class Segments:
             count += split([area for _, area in areas], warps, count)
         return all(_Screened([trace] * warps, count).run_all() for trace in joined if trace is not None)
 
-    def _joined(self, trace: Trace) -> Trace | None:
+    def _joined(self, trace: Trace) -> Sequence[Any] | None:
         """A trace of segments; None where a warp writes a grain twice in one."""
-        events: list[Event] = []
+        events: list[Any] = []
         for touches, part in itertools.groupby(trace, lambda event: isinstance(event, Touch)):
             if not touches:
                 events += part
@@ -91,19 +102,19 @@ class Segments:
             if found is None:
                 return None
             events += found
-        return tuple(events)
+        return events
 
-    def _operations(self, touches: Iterable[Any]) -> list[Touch] | None:
+    def _operations(self, touches: Iterable[Any]) -> list[Segment] | None:
         alike: dict[tuple[int, Kind, bool], list[Touch]] = {}
         for touch in touches:
             if id(touch.footprint.space) in self.spaces and touch.footprint.pattern.span[1]:
                 alike.setdefault((id(touch.footprint.space), touch.kind, touch.under_way), []).append(touch)
         found = []
-        for (_, kind, _), same in alike.items():
+        for (_, kind, under_way), same in alike.items():
             area = self._area(same, kind == Kind.WRITE)
             if area is None:
                 return None
-            found.append(attrs.evolve(same[0], step=_one_step(same), footprint=area))
+            found.append(Segment(_one_step(same), area, kind, under_way))
         return found
 
     def _area(self, touches: Sequence[Touch], once: bool) -> Area | None:
@@ -145,7 +156,9 @@ def _shape(footprints: Sequence[Footprint], first: int) -> Shape:
 class _Screened(Order):
     """Segments on their way; any that do not know what they meet are noted."""
 
-    def __init__(self, traces: Sequence[Trace], atoms: int) -> None:
+    rules = MappingProxyType({**Order.rules, Segment: Order._touch})
+
+    def __init__(self, traces: Sequence[Sequence[Any]], atoms: int) -> None:
         super().__init__(traces, atoms, lambda before, behind, warp: False, {})
         self.late = False
 
@@ -154,8 +167,8 @@ class _Screened(Order):
         self.run()
         return not self.late
 
-    def _ordered_within(self, event: Touch) -> int:
+    def _ordered_within(self, event: Any) -> int:
         return 0 if event.step == _SEVERAL else super()._ordered_within(event)
 
-    def _meet(self, agent: Agent, event: Touch, late: int) -> None:
+    def _meet(self, agent: Agent, event: Any, late: int) -> None:
         self.late = True
