@@ -596,7 +596,7 @@ def test_readers_know_the_ir_and_below_only(name):
     assert found <= BELOW_READERS | {top}
 
 
-SIMULATOR = ("plan", "memory", "places", "shadow", "chunk", "watch", "execute", "run", "warps", "launch", "__init__")
+SIMULATOR = ("plan", "memory", "shadow", "places", "chunk", "watch", "execute", "run", "warps", "launch", "__init__")
 """The simulator's files from below to above."""
 
 

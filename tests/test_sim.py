@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 from collections.abc import Callable
@@ -11,15 +12,19 @@ import attrs
 import numpy as np
 import pytest
 from guards import with_conditions
+from handmade import access, execution, local
+from handmade import kernel_of as handmade
 
 from fireiron import *
 from fireiron import ir
 from fireiron.errors import ArgumentError, SimulationError, VerificationError
+from fireiron.executable import INSTRUCTIONS
 from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.lower.guard import guard
 from fireiron.sim import simulate
 from fireiron.sim.launch import _Launch
 from fireiron.sim.plan import Plan
-from fireiron.sim.shadow import EPOCH, Shadow
+from fireiron.sim.shadow import Clock, Shadow
 from fireiron.values.expr import all_of, as_expr, less
 from fireiron.values.tensor import Storage
 
@@ -553,58 +558,127 @@ def test_shadow_off_sees_no_race():
     run(with_barriers(kernel_of(), lambda number, barrier: []), shadow=False)
 
 
+# ---------------------------------------------------------------------------------------------- barriers of any scope
+
+
+def exchanged(other, *barriers, threads=256, seeds=(None, 0, 1)):
+    """Each thread writes its element of shared memory, and reads that of another behind barriers of so many threads.
+
+    In step, and with warps in the random orders of the seeds.
+    """
+    steps = {one.name: one for one in INSTRUCTIONS}
+    element, own, far = access("r", (0,), write=True), access("x", (Var("thread", 0, threads - 1),), write=True), access("x", (other,))
+    body = (
+        execution(steps["Init"], Init(1, 1)(RF)(Thread), element),
+        execution(steps["Move"], Move(1, 1)(RF, SH)(Thread), attrs.evolve(element, write=False), own),
+        *(ir.Barrier(ir.Scope(f"group of {size}", size)) for size in barriers),
+        execution(steps["Move"], Move(1, 1)(SH, RF)(Thread), far, element),
+    )
+    buffers = local("r", (1,), RF), attrs.evolve(local("x", (threads,), SH), offset=0)
+    kernel = guard(attrs.evolve(handmade(Move(8, 8)(GL, GL), body, *buffers, threads=threads), shared_bytes=4 * threads))
+    for seed in seeds:
+        simulate(kernel, {"src": integers((8, 8))}, order=None if seed is None else random.Random(seed))
+
+
+@pytest.mark.parametrize("size", [2, 32, 64, 128])
+def test_a_barrier_of_a_scope_holds_its_groups_together(size):
+    here = Var("thread", 0, 255)
+    opposite = here // size * size + (size - 1 - here % size)
+    exchanged(opposite, size)
+    exchanged(opposite, 256)
+    with pytest.raises(SimulationError, match="race on x"):
+        exchanged(opposite)
+    for seed in (None, 0, 1):
+        with pytest.raises(SimulationError, match="race on x.* and no barrier orders them"):
+            exchanged(255 - here, size, seeds=(seed,))
+
+
+def test_barriers_of_several_scopes_in_one_program():
+    """Each orders its own; what the widest orders the narrow ones behind it do not undo."""
+    here = Var("thread", 0, 255)
+    exchanged(here // 128 * 128 + (127 - here % 128), 32, 64, 128, 64, 8)
+    with pytest.raises(SimulationError, match="race on x"):
+        exchanged(here // 128 * 128 + (127 - here % 128), 32, 64, 64, 8)
+
+
+def test_groups_that_overlap_are_refused():
+    exchanged(Var("thread", 0, 191), 96, threads=192)
+    with pytest.raises(VerificationError, match="no rule for barriers of 64 and of 96 threads"):
+        exchanged(Var("thread", 0, 191), 64, 96, threads=192)
+
+
 # ---------------------------------------------------------------------------------------------- shadow memory itself
 
 
-def test_warp_barrier_orders_threads_of_one_warp_only():
+PITCH = 256
+"""Threads of a block, of which the shadows below hold two."""
+
+
+def passed(*barriers):
+    """The clock of whoever has passed barriers of these numbers of threads, in this order."""
+    return functools.reduce(Clock.behind, barriers, Clock())
+
+
+def thread(number):
+    return np.array([number])
+
+
+KEY = np.zeros(1, np.int64)
+
+
+@pytest.mark.parametrize("size", [8, 32, 64, 128, PITCH])
+def test_a_barrier_orders_threads_of_one_of_its_groups_only(size):
     def found(first, second, then, now):
-        shadow = Shadow(1, 64)
-        key = np.zeros(1, np.int64)
-        shadow.write(key, np.array([first]), np.array([first]), then, 0)
-        return len(shadow.conflicts(shadow.writer, shadow.write_clock, key, np.array([second]), np.array([second]), now)) > 0
+        shadow = Shadow(1, PITCH)
+        shadow.write(KEY, thread(first), thread(first), then, 0)
+        return len(shadow.conflicts(shadow.writer, shadow.write_clock, KEY, thread(second), thread(second), now)) > 0
 
-    assert not found(3, 3, 0, 0)
-    assert found(3, 4, 0, 0)
-    assert not found(3, 4, 0, 1)
-    assert found(3, 40, 0, 1)
-    assert not found(3, 40, 1, 1 << EPOCH)
-    assert found(3, 70, 0, 5 << EPOCH)
-
-
-def ordered_before(old, new):
-    """Whether two accesses (least and greatest thread, block epoch, warp, warp epoch) need no further barrier."""
-    same_thread = old[:2] == new[:2] and old[0] == old[1]
-    return same_thread or old[2] != new[2] or (old[3] == new[3] and old[4] < new[4])
+    assert not found(3, 3, passed(), passed())
+    assert found(3, 4, passed(), passed())
+    assert not found(3, size - 1, passed(), passed(size))
+    assert found(3, size, passed(), passed(size))
+    assert found(3, size - 1, passed(size), passed(size)), "both behind it"
+    assert not found(3, size - 1, passed(2), passed(2, size, 2)), "not the last barrier, and still between"
+    assert found(3, PITCH + 3, passed(), passed(size, PITCH)), "of two blocks"
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("pitch", [32, 64, 128])
+def test_readers_of_another_block_are_remembered(pitch):
+    """A barrier orders nothing between blocks: a reader of one is none the older for a reader of the next."""
+    shadow = Shadow(1, pitch)
+    shadow.read(KEY, thread(3), thread(3), passed(), 0)
+    shadow.read(KEY, thread(pitch + 3), thread(pitch + 3), passed(pitch), 0)
+    conflict = shadow.conflicts(shadow.reader, shadow.read_clock, KEY, thread(pitch + 3), thread(pitch + 3), passed(pitch, pitch))
+    assert len(conflict) == 1
+
+
+def ordered_before(old, new, barriers):
+    """Whether two accesses (least and greatest thread, barriers before them) need no further barrier."""
+    ends = [*old[:2], *new[:2]]
+    return len(set(ends)) == 1 or any(len({end // size for end in ends}) == 1 for size in barriers[old[2] : new[2]])
+
+
+@pytest.mark.parametrize("seed", range(40))
 def test_shadow_equals_brute_force(seed):
-    """Random accesses and barriers: a conflict is found exactly when two accesses are not ordered."""
+    """Random accesses and barriers of all scopes: a conflict is found exactly when two accesses are not ordered."""
     draw = random.Random(seed)
-    shadow, key, history = Shadow(1, 128), np.zeros(1, np.int64), []
-    block_epoch, warp_epochs = 0, [0] * 3
-    for _ in range(40):
-        action = draw.choice(["read"] * 8 + ["write"] + ["block"] * 2 + ["warp"] * 3)
-        if action == "block":
-            block_epoch, warp_epochs = block_epoch + 1, [0] * 3
+    shadow, history, barriers = Shadow(1, PITCH), [], []
+    for _ in range(60):
+        action = draw.choice(["read"] * 8 + ["write"] + ["barrier"] * 6)
+        if action == "barrier":
+            barriers.append(draw.choice([8, 32, 64, 128, PITCH, PITCH]))
             continue
-        warp = draw.randrange(3)
-        if action == "warp":
-            warp_epochs[warp] += 1
-            continue
-        low = warp * 32 + draw.randrange(3)
+        low = draw.choice([0, 0, 0, 0, PITCH]) + draw.choice([0, 8, 32, 64, 128]) + draw.randrange(3)
         high = low + draw.choice([0, 0, 1])
-        clock = (block_epoch << EPOCH) + warp_epochs[warp]
-        access = (low, high, block_epoch, warp, warp_epochs[warp])
-        write = action == "write"
-        expected = any(not ordered_before(old, access) for old, was_write in history if write or was_write)
-        ends = np.array([low]), np.array([high])
+        access, clock, write = (low, high, len(barriers)), passed(*barriers), action == "write"
+        expected = any(not ordered_before(old, access, barriers) for old, was_write in history if write or was_write)
+        ends = thread(low), thread(high)
         sides = [(shadow.writer, shadow.write_clock)] + [(shadow.reader, shadow.read_clock)] * write
-        got = any(len(shadow.conflicts(side, clocks, key, *ends, clock)) for side, clocks in sides)
+        got = any(len(shadow.conflicts(side, clocks, KEY, *ends, clock)) for side, clocks in sides)
         assert got == expected
         if got:
             return
-        (shadow.write if write else shadow.read)(key, *ends, clock, 0)
+        (shadow.write if write else shadow.read)(KEY, *ends, clock, 0)
         history.append((access, write))
 
 

@@ -184,7 +184,7 @@ class Executor:
         self._check_uniform(site, env, leaders[unit])
         small: Environment = {name: _at_threads(value, leaders, group.threads.size) for name, value in env.items()}
         team = group.own.setdefault(site.level, Group(group.threads[leaders], small))
-        team.epoch = group.epoch
+        team.clock = group.clock
         lasts = np.array([group.threads[units == one].max() for one in present])
         span = (group.threads[leaders], lasts)
         accumulate = site.accumulate if isinstance(site.accumulate, bool) else self._accumulate(site, small)

@@ -13,6 +13,7 @@ import numpy as np
 
 from fireiron.sim.memory import Memory
 from fireiron.sim.plan import Array, Environment, Site
+from fireiron.sim.shadow import Clock
 
 
 @attrs.define(eq=False)
@@ -40,7 +41,7 @@ class Group:
 
     threads: Array
     environment: Environment
-    epoch: int = 0
+    clock: Clock = attrs.field(factory=Clock)
     places: dict[Any, Any] = attrs.field(factory=dict)
     parts: dict[Any, Any] = attrs.field(factory=dict)
     own: dict[Any, Group] = attrs.field(factory=dict)

@@ -6,6 +6,7 @@ what another turn writes, and all others as Python loops.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -13,7 +14,24 @@ from typing import Any, Final, TypeAlias
 import attrs
 import numpy as np
 
-from fireiron.ir import Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Piece, Stmt, Wait, scratch_access, unknown
+from fireiron.errors import VerificationError
+from fireiron.ir import (
+    Access,
+    Barrier,
+    Buffer,
+    Comment,
+    Commit,
+    Exec,
+    For,
+    Kernel,
+    Let,
+    Piece,
+    Stmt,
+    Wait,
+    scratch_access,
+    statements,
+    unknown,
+)
 from fireiron.spec import MatMulSpec, MoveSpec
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, compiled, conjuncts
 from fireiron.values.machine import GL, SH, Block
@@ -200,7 +218,8 @@ class Plan:
         self.kernel, self.symbols = kernel, dict(symbols)
         self.buffers = {buffer.name: buffer for buffer in kernel.buffers}
         self.grid = self.number(kernel.grid)
-        self.pitch = -(-kernel.threads // 32) * 32
+        widest = _group_sizes(kernel)[-1]
+        self.pitch = -(-kernel.threads // widest) * widest
         self.block_loops = False
         self.largest = kernel.threads
         self.sites: list[Site] = []
@@ -287,6 +306,17 @@ class Plan:
         part = {buffer.name: number for number, group in enumerate(self.components) for buffer in group}
         places = [part.get(access.buffer, access.buffer) for access in writes]
         return len(set(places)) < len(places) or any(part.get(access.buffer, access.buffer) in places for access in reads)
+
+
+def _group_sizes(kernel: Kernel) -> list[int]:
+    """The threads of a warp and of all groups smaller than a block that barriers hold, ascending, each a multiple of the one before."""
+    barriers = [one for one in statements(kernel.body) if isinstance(one, Barrier)]
+    sizes = sorted({32, *(one.scope.threads for one in barriers if one.scope.threads is not None)})
+    for smaller, larger in itertools.pairwise(sizes):
+        # Where groups only overlap, a chain of barriers may order two threads that no barrier holds both, and a clock does not know it.
+        if larger % smaller:
+            raise VerificationError(f"the simulator has no rule for barriers of {smaller} and of {larger} threads in one kernel")
+    return sizes
 
 
 def _with_lets(scope: _Scope, lets: Iterable[Let]) -> _Scope:

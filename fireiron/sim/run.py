@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fireiron.errors import SimulationError, VerificationError
-from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, WARPGROUP_SCOPE, Barrier, Commit, Wait
+from fireiron.errors import SimulationError
+from fireiron.ir import Barrier, Commit, Wait
 from fireiron.sim.chunk import Chunk
 from fireiron.sim.execute import Executor
 from fireiron.sim.memory import Global
 from fireiron.sim.places import Group, NotDistinct
 from fireiron.sim.plan import Array, Environment, Loop, Name, Nest, Plan, Site
-from fireiron.sim.shadow import EPOCH, History
+from fireiron.sim.shadow import History
 from fireiron.sim.watch import Watch
 
 Event: TypeAlias = "tuple[Any, Environment]"
@@ -55,17 +55,8 @@ class Run:
     def pass_barrier(self, groups: Sequence[Group], barrier: Barrier) -> None:
         """All threads of the groups have arrived."""
         self.barriers += 1
-        if barrier.scope == BLOCK_SCOPE:
-            self.watch.epoch += 1
         for group in groups:
-            if barrier.scope == BLOCK_SCOPE:
-                group.epoch = 0
-            elif barrier.scope == WARP_SCOPE:
-                group.epoch += 1
-            elif barrier.scope == WARPGROUP_SCOPE:
-                group.epoch = ((group.epoch >> EPOCH) + 1) << EPOCH
-            else:
-                raise VerificationError(f"the simulator has no rule for a barrier of a {barrier.scope}")
+            group.clock = group.clock.behind(barrier.scope.threads or self.plan.pitch)
 
     def body(self, nodes: list[Any], env: Environment, group: Group) -> Generator[Event, None, None]:
         """Execute statements for a group; barriers and collective statements are handed out."""

@@ -7,24 +7,35 @@ launch has the shadows of global memory, which all chunks share, and which state
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
 
+import attrs
 import numpy as np
 
 from fireiron.sim.plan import Array, Environment, Operand, Site
 
-EPOCH: Final = 20
-"""Bits of a clock that count warp barriers; as many above them count those of warpgroups, and the rest block barriers."""
 
-GROUP: Final = 128
-"""Threads of a warpgroup."""
+@attrs.frozen(eq=False)
+class Clock:
+    """The barriers that a group of threads has passed: how many, and the number of the last one that held so and so many threads.
+
+    Barriers are numbered along the program. All threads of a block pass the same ones, so their numbers are comparable whichever
+    warp runs first: what was touched at an earlier `count` than a barrier's number stands before that barrier.
+    """
+
+    count: int = 0
+    last: Mapping[int, int] = attrs.field(factory=dict)
+
+    def behind(self, threads: int) -> Clock:
+        """The clock behind one more barrier, of groups of so many threads."""
+        return Clock(self.count + 1, {**self.last, threads: self.count + 1})
 
 
 class Shadow:
-    """Per address: the last writer and the readers since the last barrier, as least and greatest thread, with the clock.
+    """Per address: the last writer and the readers since the last barrier, as least and greatest thread, with the count of the clock.
 
-    Threads are numbered across blocks, each block from a multiple of `pitch`, so that 32 neighbours are a warp, 128 a warpgroup.
+    Threads are numbered across blocks, each block from a multiple of `pitch`, a multiple of all groups that barriers hold: so a group
+    is an aligned run of neighbours, and no group has threads of two blocks.
     """
 
     def __init__(self, size: int, pitch: int) -> None:
@@ -49,27 +60,19 @@ class Shadow:
             return self.writer, self.write_clock, (self.write_log, self.write_log)
         return (self.reader, self.read_clock, self.read_log) if kind == "read" else (self.adder, self.add_clock, self.add_log)
 
-    def conflicts(self, old: Sequence[Array], clocks: Array, keys: Array, low: Array, high: Array, clock: int) -> Array:
+    def conflicts(self, old: Sequence[Array], clocks: Array, keys: Array, low: Array, high: Array, clock: Clock) -> Array:
         """Positions whose threads are not ordered with those recorded."""
-        # A clock counts barriers of the block, of groups and of warps, the widest in the highest bits: without its low bits it is the
-        # moment of the last wide one. Least and greatest thread stand for all between: if these two share a warp, all do.
         then = clocks[keys]
-        recent = then >= (clock >> 2 * EPOCH << 2 * EPOCH)
-        former = old[0][keys], old[1][keys]
-        least, greatest = np.minimum(former[0], low), np.maximum(former[1], high)
-        strangers = least // self.pitch != greatest // self.pitch
-        if not recent.any() and not strangers[then >= 0].any():
+        if (then < 0).all():
             return ()
-        same_warp, same_group = least // 32 == greatest // 32, least // GROUP == greatest // GROUP
-        in_group = np.where(same_group, then >= (clock >> EPOCH << EPOCH), recent)
-        unordered = strangers | np.where(same_warp, then >= clock, in_group)
-        return np.flatnonzero((then >= 0) & (least != greatest) & unordered)
+        least, greatest = np.minimum(old[0][keys], low), np.maximum(old[1][keys], high)
+        return np.flatnonzero((then >= 0) & (least != greatest) & ~_ordered(then, least, greatest, clock))
 
-    def read(self, keys: Array, low: Array, high: Array, clock: int, log: int) -> None:
+    def read(self, keys: Array, low: Array, high: Array, clock: Clock, log: int) -> None:
         """Record readers; those that a barrier has ordered before these are forgotten."""
         self._join("read", keys, low, high, clock, log)
 
-    def add(self, keys: Array, low: Array, high: Array, clock: int, log: int) -> None:
+    def add(self, keys: Array, low: Array, high: Array, clock: Clock, log: int) -> None:
         """Record those who add atomically, as readers are."""
         if not self.adder:
             self.adder = [np.full(self.tags.size, -1, np.int64) for _ in range(2)]
@@ -77,24 +80,21 @@ class Shadow:
             self.add_log = [np.zeros(self.tags.size, np.int32) for _ in range(2)]
         self._join("add", keys, low, high, clock, log)
 
-    def _join(self, kind: str, keys: Array, low: Array, high: Array, clock: int, log: int) -> None:
+    def _join(self, kind: str, keys: Array, low: Array, high: Array, clock: Clock, log: int) -> None:
         sides, clocks, logs = self.touches(kind)
         former, then = [one[keys] for one in sides], clocks[keys]
-        least, greatest = np.minimum(former[0], low), np.maximum(former[1], high)
-        same_block = least // self.pitch == greatest // self.pitch
-        old = (then < 0) | (same_block & (then < (clock >> 2 * EPOCH << 2 * EPOCH)))
-        old |= (least // GROUP == greatest // GROUP) & (then < (clock >> EPOCH << EPOCH))
-        old |= (least // 32 == greatest // 32) & (then < clock)
+        # Whoever is ordered behind the new ones is ordered behind these too, so two ends of those that count now are enough.
+        old = (then < 0) | _ordered(then, np.minimum(former[0], low), np.maximum(former[1], high), clock)
         lower, higher = old | (low <= former[0]), old | (high >= former[1])
         for side, (mine, better) in enumerate(((low, lower), (high, higher))):
             sides[side][keys] = np.where(better, mine, former[side])
             logs[side][keys] = np.where(better, log, logs[side][keys])
-        clocks[keys] = clock
+        clocks[keys] = clock.count
 
-    def write(self, keys: Array, low: Array, high: Array, clock: int, log: int) -> None:
+    def write(self, keys: Array, low: Array, high: Array, clock: Clock, log: int) -> None:
         """Record writers."""
         self.writer[0][keys], self.writer[1][keys] = low, high
-        self.write_clock[keys], self.write_log[keys] = clock, log
+        self.write_clock[keys], self.write_log[keys] = clock.count, log
 
     def depart(self, keys: Array, log: int) -> None:
         """Record that an asynchronous copy to these addresses is under way."""
@@ -123,6 +123,15 @@ class Shadow:
         keys, low, high = keys[order], low[order], high[order]
         starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
         return keys[starts], np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
+
+
+def _ordered(then: Array, least: Array, greatest: Array, clock: Clock) -> Array:
+    """Where a barrier that holds all threads from least to greatest was passed since `then`."""
+    # Groups are aligned runs of neighbours: one that holds these two holds all between.
+    found = np.zeros(then.shape, bool)
+    for threads, number in clock.last.items():
+        found |= (then < number) & (least // threads == greatest // threads)
+    return found
 
 
 class History:

@@ -37,7 +37,7 @@ class Warps:
         while ready:
             warp = ready.pop(self.order.randrange(len(ready)))
             event = next(tasks[warp], None)
-            if event is not None and isinstance(event[0], Barrier) and event[0].scope == WARP_SCOPE:
+            if event is not None and isinstance(event[0], Barrier) and event[0].scope <= WARP_SCOPE:
                 run.pass_barrier([self.warps[warp]], event[0])
                 ready.append(warp)
             elif event is not None and isinstance(event[0], Site) and self._inside_warp(event[0]):
@@ -96,7 +96,7 @@ class Warps:
         for name, value in environments[0].items():
             env[name] = value if not isinstance(value, np.ndarray) else self._joined([one[name] for one in environments])
         env["block"] = environments[0]["block"]
-        group = Group(threads, env, max(warp.epoch for warp in self.warps))
+        group = Group(threads, env, self.warps[0].clock)  # that of all warps, which stand at one place of the program
         self.run_.executor.collective(site, env, group)
 
     def _joined(self, values: list[Array]) -> Array:

@@ -15,20 +15,20 @@ from fireiron.errors import SimulationError
 from fireiron.sim.chunk import Chunk
 from fireiron.sim.places import Group, Place, Rows, first_true, pick, vector_environment
 from fireiron.sim.plan import Array, Environment, Operand, Site
-from fireiron.sim.shadow import EPOCH, History, Shadow
+from fireiron.sim.shadow import Clock, History, Shadow
 from fireiron.values.machine import SH
 
 
 class _Repeated:
     """One statement's touches of one shadow, with no barrier and no other statement between: how often each place was touched."""
 
-    def __init__(self, site: Any, clock: int, group: Any) -> None:
+    def __init__(self, site: Any, clock: Clock, group: Any) -> None:
         self.site, self.clock, self.group = site, clock, group
         self.places: dict[int, tuple[Any, int]] = {}
 
-    def goes_on(self, site: Any, clock: int, group: Any) -> bool:
+    def goes_on(self, site: Any, clock: Clock, group: Any) -> bool:
         """Whether a touch belongs to the same run of touches."""
-        return self.site is site and self.clock == clock and self.group is group
+        return self.site is site and self.clock is clock and self.group is group
 
     def settled(self, operand: Any, place: Any) -> bool:
         """Whether all operands were touched twice where they are now, so that once more changes nothing; counts the touch."""
@@ -55,7 +55,6 @@ class Watch:
         if shared and plan.components:
             units = max(buffer.offset + buffer.bytes for part in plan.components for buffer in part) // plan.granule + 1
             self.shared_shadow = Shadow(units * (1 if plan.uniform else self.width), plan.pitch)
-        self.epoch = 0
         self.latest: dict[int, _Repeated] = {}
 
     def touch(self, site: Site, touches: Sequence[tuple[Operand, Place]], env: Environment, group: Group, span: Any = None) -> None:
@@ -91,10 +90,7 @@ class Watch:
             with self.history.lock:
                 keys, low, high = self._touched(shadow, operand, place, group, None)
                 shadow.arrive(keys)
-                shadow.write(keys, low, high, self._clock(group), self.history.note(site, operand, env))
-
-    def _clock(self, group: Group) -> int:
-        return (self.epoch << 2 * EPOCH) + group.epoch
+                shadow.write(keys, low, high, group.clock, self.history.note(site, operand, env))
 
     def _shadow_of(self, operand: Operand) -> Shadow | None:
         if not operand.watched:
@@ -106,8 +102,8 @@ class Watch:
         if shadow is None:
             return False
         run = self.latest.get(id(shadow))
-        if run is None or not run.goes_on(site, self._clock(group), group):
-            run = self.latest[id(shadow)] = _Repeated(site, self._clock(group), group)
+        if run is None or not run.goes_on(site, group.clock, group):
+            run = self.latest[id(shadow)] = _Repeated(site, group.clock, group)
         return run.settled(operand, place)
 
     def require_defined(self, site: Site, operand: Operand, place: Place, env: Environment, group: Group) -> None:
@@ -134,7 +130,7 @@ class Watch:
             self._race_text(site, operand, place, int(keys[where]), former, int(high[where]), env, group)
         for kind in shadow.strangers_to(_kind(operand)):
             sides, clocks, logs = shadow.touches(kind)
-            found = shadow.conflicts(sides, clocks, keys, low, high, self._clock(group))
+            found = shadow.conflicts(sides, clocks, keys, low, high, group.clock)
             if len(found):
                 self._race(site, operand, (sides, logs), place, keys, low, high, int(found[0]), env, group)
 
@@ -144,7 +140,7 @@ class Watch:
         shadow = self._shadow_of(operand)
         if shadow is not None:
             record = {"write": shadow.write, "read": shadow.read, "add": shadow.add}[_kind(operand)]
-            record(*self._touched(shadow, operand, place, group, span), self._clock(group), self.history.note(site, operand, env))
+            record(*self._touched(shadow, operand, place, group, span), group.clock, self.history.note(site, operand, env))
 
     def _touched(self, shadow: Shadow, operand: Operand, place: Any, group: Group, span: Any) -> tuple[Array, Array, Array]:
         """Distinct keys with the least and greatest thread that touches each; `span` are those of all units, and the unit asked for."""
