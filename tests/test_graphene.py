@@ -12,7 +12,7 @@ import pytest
 
 from fireiron.errors import ArgumentError, FireironError, LayoutError
 from fireiron.values.layout import Layout, Swizzle, complement
-from fireiron.values.notation import KEEP, Guard, Index, Shape, Tensor, _, parse
+from fireiron.values.notation import KEEP, Guard, Index, NestedTensor, Shape, _, parse
 
 SCALE = float(os.environ.get("FIREIRON_FUZZ", "1"))
 SEED = 20230325
@@ -278,7 +278,7 @@ def test_symbolic_sizes():
         lambda: tensor.address(5),
         lambda: tensor.shape.layout(),
         lambda: parse("[M,N].fp32"),
-        lambda: Tensor("", (Shape(((n, 2), 4), ((1, n), 64)),), "fp32").tile(2, 2),
+        lambda: NestedTensor("", (Shape(((n, 2), 4), ((1, n), 64)),), "fp32").tile(2, 2),
         lambda: Shape.row_major(((n, 2), 4)),
     ):
         with pytest.raises(LayoutError):
@@ -340,7 +340,7 @@ def draw_tensor(rng):
     def fold(parts):
         return parts[0] if len(parts) == 1 else tuple(parts)
 
-    return Tensor("%A", (Shape(tuple(map(fold, dims)), tuple(map(fold, strides))),), "fp32", rng.choice((None, "SH")))
+    return NestedTensor("%A", (Shape(tuple(map(fold, dims)), tuple(map(fold, strides))),), "fp32", rng.choice((None, "SH")))
 
 
 def draw_tile(rng):
@@ -529,15 +529,15 @@ def test_bad_text(text):
         lambda t, w: parse("#t:[4,4 : 1,2].thread").indices(),
         lambda t, w: parse("#t:[4:0].thread").indices(),
         lambda t, w: w.indices()[0][0](1.5),
-        lambda t, w: Tensor("%A", (Shape((4,), (1,)),), "fp32", offset=True),
-        lambda t, w: Tensor("%A", (Shape((4,), (1,)),), "fp32", offset=(1, 2)),
-        lambda t, w: Tensor("%A", (Shape((4,), (1,)),), "fp32", offset=-1),
-        lambda t, w: Tensor("%A", (Shape((4,), (1,)),), "fp32", guards=[]),
-        lambda t, w: Tensor("%A", (Shape((4,), (1,)),), "fp32", guards=(1,)),
-        lambda t, w: Tensor("%A", [Shape((4,), (1,))], "fp32"),
-        lambda t, w: Tensor("%A", (Shape((), ()),), "fp32"),
-        lambda t, w: Tensor("%A", (), 32),
-        lambda t, w: Tensor("%A", (), "fp32", "sh"),
+        lambda t, w: NestedTensor("%A", (Shape((4,), (1,)),), "fp32", offset=True),
+        lambda t, w: NestedTensor("%A", (Shape((4,), (1,)),), "fp32", offset=(1, 2)),
+        lambda t, w: NestedTensor("%A", (Shape((4,), (1,)),), "fp32", offset=-1),
+        lambda t, w: NestedTensor("%A", (Shape((4,), (1,)),), "fp32", guards=[]),
+        lambda t, w: NestedTensor("%A", (Shape((4,), (1,)),), "fp32", guards=(1,)),
+        lambda t, w: NestedTensor("%A", [Shape((4,), (1,))], "fp32"),
+        lambda t, w: NestedTensor("%A", (Shape((), ()),), "fp32"),
+        lambda t, w: NestedTensor("%A", (), 32),
+        lambda t, w: NestedTensor("%A", (), "fp32", "sh"),
         lambda t, w: Shape(4, 1),
         lambda t, w: Shape((4,), (1, 2)),
         lambda t, w: Shape((4, True), (1, 2)),

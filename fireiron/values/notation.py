@@ -375,7 +375,7 @@ class Guard:
     `index` is a tensor of the same nesting whose addresses are coordinates in the dimension that was tiled.
     """
 
-    index: Tensor
+    index: NestedTensor
     bound: Any
 
 
@@ -386,8 +386,10 @@ _NAME = re.compile(r"[%#@][A-Za-z0-9_]+")
 
 
 @frozen(str=False)
-class Tensor:
+class NestedTensor:
     """`Name : Shape . ElementType . Memory`, with the nested shapes of the element type as a tuple, outermost first.
+
+    A value of the notation, whose elements may be tiles or threads; the arrays that kernels work on are `fireiron.Tensor`.
 
     Args:
         name: `%data`, `#threads`, `@scalar`, or "" for a tensor without name.
@@ -518,11 +520,11 @@ class Tensor:
 
     # ---------------------------------------------------------------------------------------------------------- derivations
 
-    def named(self, name: str) -> Tensor:
+    def named(self, name: str) -> NestedTensor:
         """The same tensor under another name."""
         return evolve(self, name=name)
 
-    def tile(self, *sizes: object) -> Tensor:
+    def tile(self, *sizes: object) -> NestedTensor:
         """Groups the elements of the outermost shape into tiles, logically adjacent or as the sizes' strides say.
 
         A size per dimension: `2`, `"[2:1]"`, `"[(2,2):(1,4)]"`, a Layout, or KEEP (`"_"`) for the whole dimension.
@@ -564,10 +566,10 @@ class Tensor:
         steps = [_compact(dim) if i == k else _scaled(dim, 0) for i, dim in enumerate(dims)]
         parts = [_tile_dimension(dim, step, tile) for dim, step, tile in zip(dims, steps, tiles, strict=True)]
         inner = tuple(Shape(shape.dims, _scaled(shape.dims, 0)) for shape in self.shapes[1:])
-        index = Tensor("", (_shape_of(part[0] for part in parts), _shape_of(part[1] for part in parts), *inner), "i32")
+        index = NestedTensor("", (_shape_of(part[0] for part in parts), _shape_of(part[1] for part in parts), *inner), "i32")
         return Guard(index, product(dims[k]) if isinstance(dims[k], tuple) else dims[k])
 
-    def reshape(self, depth: int, shape: object) -> Tensor:
+    def reshape(self, depth: int, shape: object) -> NestedTensor:
         """Arranges the units of one nesting level in another shape: sizes (row-major), `"[2,2 : 2,1]"` or a Layout.
 
         Legal when: this is a thread tensor and the new shape numbers all units of that level, each once.
@@ -592,7 +594,7 @@ class Tensor:
             )
         return evolve(self, shapes=(*self.shapes[:depth], Shape.of(composition(old, new)), *self.shapes[depth + 1 :]))
 
-    def scalar(self) -> Tensor:
+    def scalar(self) -> NestedTensor:
         """A single block or thread of a thread tensor, as one unit sees itself: `[].thread`.
 
         >>> print(parse("#5:[8,8 : 1,8].thread").scalar())
@@ -645,7 +647,7 @@ class Tensor:
             weight *= size
         return Index(_UNITS[self.element], tuple(terms))
 
-    def __getitem__(self, coordinate: Tree) -> Tensor:
+    def __getitem__(self, coordinate: Tree) -> NestedTensor:
         """One tile (or scalar): removes the outermost shape and adds its offset.
 
         Legal when: one coordinate per dimension, or a single one that counts colexicographically; integers inside, expressions
@@ -686,7 +688,7 @@ def _read_arrangement(shape: object) -> Layout:
 # ------------------------------------------------------------------------------------------------------------------ parsing
 
 
-def parse(text: str, symbols: Mapping[str, Any] | None = None) -> Tensor:
+def parse(text: str, symbols: Mapping[str, Any] | None = None) -> NestedTensor:
     """The tensor that Graphene's notation denotes; `parse(str(t)) == t` if its sizes are integers or names in `symbols`.
 
     Omitted strides are row-major, for a single shape; with several shapes they are refused, since they depend on what was tiled.
@@ -709,7 +711,7 @@ def parse(text: str, symbols: Mapping[str, Any] | None = None) -> Tensor:
         raise LayoutError(f"{text!r} is no tensor", legal="name:[dims:stride].type.memory, as %A:[(16,16):(16,1)].fp16.SH")
     inner = re.findall(r"\[([^\[\]]*)\]", found[1])
     shapes = () if [part.strip() for part in inner] == [""] else tuple(_read_shape(part, len(inner), symbols or {}) for part in inner)
-    return Tensor(name, shapes, found[2], found[3], offset, swizzle)
+    return NestedTensor(name, shapes, found[2], found[3], offset, swizzle)
 
 
 def _read_front(parts: list[str], symbols: Mapping[str, Any]) -> tuple[Swizzle | None, Any]:
