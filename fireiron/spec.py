@@ -7,7 +7,7 @@ uses which, so that the same verbs work on every spec. `reference` is its meanin
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, ParamSpec, TypeVar
 
 import attrs
@@ -124,7 +124,7 @@ class Spec(Verbs):
         return tuple(view.memory for view in self.operands.values())
 
     def reference(self, *inputs: Any) -> Any:
-        """The meaning in NumPy: arrays in logical shape in, the output out."""
+        """The meaning in NumPy: arrays in logical shape in, the output out; an `ArgumentError` where there are not as many as inputs."""
         raise ArgumentError(f"{self.title} states no reference", hint="define reference(self, *inputs) in the spec's class")
 
     def perform(self, values: Mapping[str, Any], accumulate: Any) -> dict[str, Any]:
@@ -135,6 +135,15 @@ class Spec(Verbs):
     def inputs(self) -> tuple[str, ...]:
         """Operands that are only read."""
         return tuple(name for name in self.uses if name not in self.outputs)
+
+    def given(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        """The arrays of a call of `reference`, as NumPy's; an `ArgumentError` if they are not one for each input."""
+        import numpy
+
+        if len(arrays) != len(self.inputs):
+            shapes = [f"{name} ({' x '.join(map(str.upper, self.uses[name]))})" for name in self.inputs]
+            raise ArgumentError(f"reference({', '.join(self.inputs)}): {len(arrays)} arrays", hint=f"pass {' and '.join(shapes)}")
+        return tuple(map(numpy.asarray, arrays))
 
     def __str__(self) -> str:
         sizes = ",".join(str(size) for size in self.sizes)
@@ -193,11 +202,9 @@ class MatMulSpec(Spec):
         """`A @ B` in float64 (int64 for integers), rounded once to C's type."""
         import numpy
 
-        if len(inputs) != 2:
-            raise ArgumentError(f"reference(A, B): {len(inputs)} arrays", hint="pass A (M x K) and B (K x N)")
         wide = numpy.float64 if self.C.dtype.kind == "float" else numpy.int64
-        pairs = zip("AB", inputs, strict=True)
-        left, right = (multiplied(numpy.asarray(one), self.operands[name].dtype).astype(wide) for name, one in pairs)
+        pairs = zip("AB", self.given(inputs), strict=True)
+        left, right = (multiplied(one, self.operands[name].dtype).astype(wide) for name, one in pairs)
         product = left @ right
         with numpy.errstate(over="ignore"):
             return product.astype(self.C.dtype.to_numpy())
@@ -282,11 +289,8 @@ class MoveSpec(Spec):
 
     def reference(self, *inputs: Any) -> Any:
         """`src`, converted to the type of dst."""
-        import numpy
-
-        if len(inputs) != 1:
-            raise ArgumentError(f"reference(src): {len(inputs)} arrays")
-        return convert(numpy.asarray(inputs[0]), self.dst.dtype)
+        (src,) = self.given(inputs)
+        return convert(src, self.dst.dtype)
 
     def perform(self, values: Mapping[str, Any], accumulate: Any) -> dict[str, Any]:
         return {"dst": convert(values["src"], self.dst.dtype)}
@@ -450,9 +454,27 @@ def _check_kernel(memories: tuple[Memory, ...], level: Level, title: str) -> Non
         raise ArgumentError(f"{title}({names})(Kernel): the operands of a kernel start in global memory", legal="GL for each operand")
 
 
-def _count(got: tuple[object, ...], names: str) -> None:
-    if len(got) != len(names.split()):
-        raise ArgumentError(f"{len(got)} memories given, one is needed for each operand", legal=names)
+def check_memories(given: Sequence[object], spec: type[Spec]) -> tuple[Memory, ...]:
+    """A memory for each operand of a kind of spec, in the order of the short form, or an `ArgumentError`."""
+    if len(given) != len(spec.uses):
+        raise ArgumentError(f"{len(given)} memories given, one is needed for each operand", legal=" ".join(spec.uses))
+    return tuple(check_memory(memory, f"memory of {name}") for name, memory in zip(spec.uses, given, strict=True))
+
+
+def check_matrices(
+    spec: type[Spec], sizes: Sequence[object], layouts: Mapping[str, object]
+) -> tuple[tuple[Expr, ...], tuple[MatrixLayout, ...]]:
+    """Sizes in the order of the dimensions of a kind of spec, and layouts in that of its operands, or an `ArgumentError`."""
+    checked = {dim: check_size(size, dim.upper()) for dim, size in zip(spec.dims, sizes, strict=True)}
+    # A layout orders rows and columns; what is stacked behind them, as the parts of a Reduction are, follows whole.
+    extents = {name: tuple(checked[dim] for dim in dims[:2]) for name, dims in spec.uses.items()}
+    return tuple(checked.values()), tuple(check_layout(layouts[name], name, extents[name]) for name in spec.uses)
+
+
+def converting(src: DType, dst: DType | None) -> tuple[DType, DType]:
+    """The element types of src and dst; that of dst is that of src if none is named."""
+    first = as_dtype(src)
+    return first, first if dst is None else as_dtype(dst)
 
 
 @attrs.frozen
@@ -479,8 +501,7 @@ class MatMulShape:
 
     @located
     def __call__(self, *memories: Memory) -> SpecShape:
-        _count(memories, "A B C")
-        return SpecShape(self, tuple(check_memory(m, f"memory of {n}") for m, n in zip(memories, "ABC", strict=True)))
+        return SpecShape(self, check_memories(memories, MatMulSpec))
 
     def build(self, memories: tuple[Memory, ...], level: Level) -> MatMulSpec:
         """The spec at a level."""
@@ -507,8 +528,7 @@ class MoveShape:
 
     @located
     def __call__(self, *memories: Memory) -> SpecShape:
-        _count(memories, "src dst")
-        return SpecShape(self, tuple(check_memory(m, f"memory of {n}") for m, n in zip(memories, ("src", "dst"), strict=True)))
+        return SpecShape(self, check_memories(memories, MoveSpec))
 
     def build(self, memories: tuple[Memory, ...], level: Level) -> MoveSpec:
         """The spec at a level."""
@@ -533,8 +553,7 @@ class InitShape:
 
     @located
     def __call__(self, *memories: Memory) -> SpecShape:
-        _count(memories, "dst")
-        return SpecShape(self, (check_memory(memories[0], "memory of dst"),))
+        return SpecShape(self, check_memories(memories, InitSpec))
 
     def build(self, memories: tuple[Memory, ...], level: Level) -> InitSpec:
         """The spec at a level."""
@@ -578,14 +597,12 @@ class MatMulStarter(Starter):
         Sizes are in elements, integers or symbols. `dtype` is the type of A and B (or a pair), `c_dtype` that of C,
         `accumulator` the type to add up in. Column-major float32 unless said otherwise (Fireiron, section 3.1).
         """
-        sizes = tuple(check_size(size, name) for size, name in ((M, "M"), (N, "N"), (K, "K")))
+        sizes, layouts = check_matrices(self.spec_class, (M, N, K), {"A": A, "B": B, "C": C})
         pair = dtype if isinstance(dtype, tuple) else (dtype, dtype)
         if len(pair) != 2:
             raise ArgumentError("dtype: one element type, or a pair for A and B", got=dtype)
         types = (as_dtype(pair[0]), as_dtype(pair[1]))
         types = (*types, default_result(types[0]) if c_dtype is None else as_dtype(c_dtype))  # type: ignore[assignment]
-        extents = {"A": (sizes[0], sizes[2]), "B": (sizes[2], sizes[1]), "C": (sizes[0], sizes[1])}
-        layouts = tuple(check_layout(layout, name, extents[name]) for name, layout in (("A", A), ("B", B), ("C", C)))
         inner = None if accumulator is None else as_dtype(accumulator)
         return MatMulShape(sizes, types, layouts, inner, as_condition(accumulate))
 
@@ -608,10 +625,8 @@ class MoveStarter(Starter):
         dst: MatrixLayout = ColMajor,
     ) -> MoveShape:
         """`dst (M x N) = src (M x N)`; then the memories of src and dst, then the level."""
-        sizes = (check_size(M, "M"), check_size(N, "N"))
-        layouts = (check_layout(src, "src", sizes), check_layout(dst, "dst", sizes))
-        first = as_dtype(dtype)
-        return MoveShape(sizes, (first, first if dst_dtype is None else as_dtype(dst_dtype)), layouts)
+        sizes, layouts = check_matrices(self.spec_class, (M, N), {"src": src, "dst": dst})
+        return MoveShape(sizes, converting(dtype, dst_dtype), layouts)
 
 
 class InitStarter(Starter):
@@ -622,9 +637,9 @@ class InitStarter(Starter):
     @located
     def __call__(self, M: Expr | int, N: Expr | int, *, dtype: DType = float32, dst: MatrixLayout = ColMajor, value: int = 0) -> InitShape:
         """`dst (M x N) = value`; then the memory of dst, then the level."""
-        sizes = (check_size(M, "M"), check_size(N, "N"))
+        sizes, (layout,) = check_matrices(self.spec_class, (M, N), {"dst": dst})
         element = as_dtype(dtype)
-        return InitShape(sizes, element, check_layout(dst, "dst", sizes), check_value(value, element))
+        return InitShape(sizes, element, layout, check_value(value, element))
 
 
 MatMul: Final = MatMulStarter(MatMulSpec)

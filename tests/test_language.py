@@ -146,6 +146,31 @@ def test_meaning_of_specs():
     assert spec.memories == (GL, SH, RF)
 
 
+@pytest.mark.parametrize(
+    "shape, names, inputs",
+    [
+        (MatMul(8, 4, 2), "A B C", "A (M x K) and B (K x N)"),
+        (Move(8, 4), "src dst", "src (M x N)"),
+        (AtomicAdd(8, 4), "src dst", "src (M x N)"),
+        (Reduction(8, 4, 2), "src dst", "src (M x N x P)"),
+        (BinaryPointwise("+", 8, 4), "lhs rhs dst", "lhs (M x N) and rhs (M x N)"),
+    ],
+)
+def test_all_specs_take_a_memory_for_each_operand_and_an_array_for_each_input(shape, names, inputs):
+    memories = [GL for _ in names.split()]
+    for wrong in (memories[1:], [*memories, GL]):
+        with pytest.raises(ArgumentError, match=rf"{len(wrong)} memories given(.|\n)*{names}(.|\n)*test_language.py"):
+            shape(*wrong)
+    with pytest.raises(ArgumentError, match=f"memory of {names.split()[-1]}: not a memory"):
+        shape(*memories[1:], 7)
+    spec = shape(*memories)(Kernel)
+    given = [np.ones((8, 4), np.float32) for _ in inputs.split(" and ")]
+    for arrays in (given[1:], [*given, given[0]]):
+        with pytest.raises(ArgumentError) as error:
+            spec.reference(*arrays)
+        assert f"{len(arrays)} arrays" in str(error.value) and f"pass {inputs}" in str(error.value)
+
+
 def test_symbolic_sizes_are_parameters():
     """Row F012: sizes may be arithmetic on values known at run time."""
     x, y, z = sym("x"), sym("y"), sym("z")

@@ -7,10 +7,9 @@ from typing import Any, ClassVar, Final
 
 import attrs
 
-from fireiron.errors import ArgumentError
-from fireiron.spec import MoveShape, Spec, Starter, check_layout, check_size, convert, located
+from fireiron.spec import MoveShape, Spec, Starter, check_matrices, convert, converting, located
 from fireiron.values.expr import Expr
-from fireiron.values.machine import DType, Level, Memory, as_dtype, float32
+from fireiron.values.machine import DType, Level, Memory, float32
 from fireiron.values.tensor import ColMajor, MatrixLayout, View
 
 
@@ -30,11 +29,8 @@ class AtomicAddSpec(Spec):
 
     def reference(self, *inputs: Any) -> Any:
         """What is added to dst: src, converted to its type."""
-        import numpy
-
-        if len(inputs) != 1:
-            raise ArgumentError(f"reference(src): {len(inputs)} arrays")
-        return convert(numpy.asarray(inputs[0]), self.dst.dtype)
+        (src,) = self.given(inputs)
+        return convert(src, self.dst.dtype)
 
     def perform(self, values: Mapping[str, Any], accumulate: Any) -> dict[str, Any]:
         """What is added to dst."""
@@ -66,10 +62,8 @@ class AtomicAddStarter(Starter):
         dst: MatrixLayout = ColMajor,
     ) -> AtomicAddShape:
         """`dst (M x N) += src (M x N)`; then the memories of src and dst, then the level."""
-        sizes = (check_size(M, "M"), check_size(N, "N"))
-        layouts = (check_layout(src, "src", sizes), check_layout(dst, "dst", sizes))
-        first = as_dtype(dtype)
-        return AtomicAddShape(sizes, (first, first if dst_dtype is None else as_dtype(dst_dtype)), layouts)
+        sizes, layouts = check_matrices(self.spec_class, (M, N), {"src": src, "dst": dst})
+        return AtomicAddShape(sizes, converting(dtype, dst_dtype), layouts)
 
 
 AtomicAdd: Final = AtomicAddStarter(AtomicAddSpec)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 import attrs
 
 from fireiron.errors import ArgumentError
-from fireiron.spec import Spec, Starter, check_layout, check_level, check_memory, check_size
+from fireiron.spec import Spec, SpecShape, Starter, check_matrices, check_memories, located
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, Level, Memory, as_dtype, float32
 from fireiron.values.tensor import ColMajor, MatrixLayout, Tensor, View, whole_view
@@ -17,9 +17,11 @@ OPERATIONS: tuple[str, ...] = ("+", "-", "*")
 """The operations, by their symbol."""
 
 
-def _check_operation(_spec: Any, _field: Any, value: object) -> None:
+def check_operation(value: object) -> str:
+    """One of `OPERATIONS`, or an `ArgumentError`."""
     if not isinstance(value, str) or value not in OPERATIONS:
         raise ArgumentError("BinaryPointwise: unknown operation", got=value, legal=OPERATIONS)
+    return value
 
 
 @attrs.frozen(repr=False)
@@ -35,15 +37,11 @@ class BinaryPointwiseSpec(Spec):
     lhs: View
     rhs: View
     dst: View
-    operation: str = attrs.field(default="+", validator=_check_operation)
+    operation: str = attrs.field(default="+", converter=check_operation)
 
     def reference(self, *inputs: Any) -> Any:
         """The operation in NumPy, in the element type."""
-        import numpy
-
-        if len(inputs) != 2:
-            raise ArgumentError(f"reference(lhs, rhs): {len(inputs)} arrays")
-        return self._apply(*(numpy.asarray(array) for array in inputs))
+        return self._apply(*self.given(inputs))
 
     def perform(self, values: Mapping[str, Any], accumulate: Any) -> dict[str, Any]:
         """New values of dst."""
@@ -68,27 +66,20 @@ class _Shape:
     dtype: DType
     layouts: tuple[MatrixLayout, ...]
 
-    def __call__(self, *memories: Memory) -> _Placed:
-        if len(memories) != 3:
-            raise ArgumentError(f"{len(memories)} memories given, one is needed for each operand", legal="lhs rhs dst")
-        return _Placed(self, tuple(check_memory(memory, "memory") for memory in memories))
+    @located
+    def __call__(self, *memories: Memory) -> SpecShape:
+        return SpecShape(self, check_memories(memories, BinaryPointwiseSpec))
 
-
-@attrs.frozen
-class _Placed:
-    shape: _Shape
-    memories: tuple[Memory, ...]
-
-    def __call__(self, level: Level) -> BinaryPointwiseSpec:
-        rows = zip(("lhs", "rhs", "dst"), self.memories, self.shape.layouts, strict=True)
-        sizes, dtype = self.shape.sizes, self.shape.dtype
-        left, right, target = (whole_view(Tensor(name, sizes, dtype, memory, layout)) for name, memory, layout in rows)
-        return BinaryPointwiseSpec(check_level(level), left, right, target, self.shape.operation)
+    def build(self, memories: tuple[Memory, ...], level: Level) -> BinaryPointwiseSpec:
+        rows = zip(("lhs", "rhs", "dst"), memories, self.layouts, strict=True)
+        left, right, target = (whole_view(Tensor(name, self.sizes, self.dtype, memory, layout)) for name, memory, layout in rows)
+        return BinaryPointwiseSpec(level, left, right, target, self.operation)
 
 
 class BinaryPointwiseStarter(Starter):
     """The name `BinaryPointwise`."""
 
+    @located
     def __call__(
         self,
         operation: str,
@@ -101,11 +92,8 @@ class BinaryPointwiseStarter(Starter):
         dst: MatrixLayout = ColMajor,
     ) -> _Shape:
         """`dst (M x N) = lhs op rhs`; then the memories of lhs, rhs and dst, then the level."""
-        if not isinstance(operation, str) or operation not in OPERATIONS:
-            raise ArgumentError("BinaryPointwise: unknown operation", got=operation, legal=OPERATIONS)
-        sizes = (check_size(M, "M"), check_size(N, "N"))
-        layouts = tuple(check_layout(layout, name, sizes) for name, layout in (("lhs", lhs), ("rhs", rhs), ("dst", dst)))
-        return _Shape(operation, sizes, as_dtype(dtype), layouts)
+        sizes, layouts = check_matrices(self.spec_class, (M, N), {"lhs": lhs, "rhs": rhs, "dst": dst})
+        return _Shape(check_operation(operation), sizes, as_dtype(dtype), layouts)
 
 
 BinaryPointwise: Final = BinaryPointwiseStarter(BinaryPointwiseSpec)

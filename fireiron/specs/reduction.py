@@ -7,10 +7,9 @@ from typing import Any, ClassVar, Final
 
 import attrs
 
-from fireiron.errors import ArgumentError
-from fireiron.spec import Spec, Starter, as_condition, check_layout, check_level, check_memory, check_size, convert, located
+from fireiron.spec import Spec, SpecShape, Starter, as_condition, check_matrices, check_memories, convert, converting, located
 from fireiron.values.expr import FALSE, Expr
-from fireiron.values.machine import DType, Level, Memory, as_dtype, float32
+from fireiron.values.machine import DType, Level, Memory, float32
 from fireiron.values.tensor import ColMajor, MatrixLayout, Tensor, View, whole_view
 
 
@@ -35,10 +34,9 @@ class ReductionSpec(Spec):
         """The sum in float64 (int64 for integers), rounded once to the type of dst."""
         import numpy
 
-        if len(inputs) != 1:
-            raise ArgumentError(f"reference(src): {len(inputs)} arrays", hint="pass src (M x N x P)")
         wide = numpy.float64 if self.src.dtype.kind == "float" else numpy.int64
-        return convert(numpy.asarray(inputs[0]).astype(wide).sum(axis=2), self.dst.dtype)
+        (src,) = self.given(inputs)
+        return convert(src.astype(wide).sum(axis=2), self.dst.dtype)
 
     def perform(self, values: Mapping[str, Any], accumulate: Any) -> dict[str, Any]:
         """Added in the order of p."""
@@ -59,27 +57,17 @@ class ReductionSpec(Spec):
 class _Shape:
     sizes: tuple[Expr, ...]
     dtypes: tuple[DType, DType]
-    layouts: tuple[MatrixLayout, MatrixLayout]
+    layouts: tuple[MatrixLayout, ...]
     accumulate: Expr
 
     @located
-    def __call__(self, *memories: Memory) -> _Placed:
-        if len(memories) != 2:
-            raise ArgumentError(f"{len(memories)} memories given, one is needed for each operand", legal="src dst")
-        return _Placed(self, tuple(check_memory(memory, "memory") for memory in memories))
+    def __call__(self, *memories: Memory) -> SpecShape:
+        return SpecShape(self, check_memories(memories, ReductionSpec))
 
-
-@attrs.frozen
-class _Placed:
-    shape: _Shape
-    memories: tuple[Memory, ...]
-
-    @located
-    def __call__(self, level: Level) -> ReductionSpec:
-        sizes = (self.shape.sizes, self.shape.sizes[:2])
-        rows = zip(("src", "dst"), sizes, self.shape.dtypes, self.memories, self.shape.layouts, strict=True)
+    def build(self, memories: tuple[Memory, ...], level: Level) -> ReductionSpec:
+        rows = zip(("src", "dst"), (self.sizes, self.sizes[:2]), self.dtypes, memories, self.layouts, strict=True)
         src, dst = (whole_view(Tensor(name, size, dtype, memory, layout)) for name, size, dtype, memory, layout in rows)
-        return ReductionSpec(check_level(level), src, dst, self.shape.accumulate)
+        return ReductionSpec(level, src, dst, self.accumulate)
 
 
 class ReductionStarter(Starter):
@@ -104,10 +92,8 @@ class ReductionStarter(Starter):
         >>> print(Reduction(64, 32, 4)(GL, GL)(Kernel).tile(32, 32).to(Block).tile(1, 1).to(Thread).result)
         Reduction(1,1,4)(GL,GL)(Thread)
         """
-        sizes = (check_size(M, "M"), check_size(N, "N"), check_size(P, "P"))
-        layouts = (check_layout(src, "src", sizes[:2]), check_layout(dst, "dst", sizes[:2]))
-        first = as_dtype(dtype)
-        return _Shape(sizes, (first, first if dst_dtype is None else as_dtype(dst_dtype)), layouts, as_condition(accumulate))
+        sizes, layouts = check_matrices(self.spec_class, (M, N, P), {"src": src, "dst": dst})
+        return _Shape(sizes, converting(dtype, dst_dtype), layouts, as_condition(accumulate))
 
 
 Reduction: Final = ReductionStarter(ReductionSpec)
