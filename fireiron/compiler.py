@@ -151,7 +151,10 @@ class Program:
 
     @functools.cached_property
     def ir(self) -> Kernel:
-        """The final kernel IR, which the independent checks found free of races, of accesses out of bounds and of misaligned ones."""
+        """The final kernel IR, which the independent checks found free of races, of accesses out of bounds and of misaligned ones.
+
+        Raises: a `SynchronizationError` for a race, a `DecompositionError` for anything else that a check calls an error.
+        """
         kernel = self.lowered
         with self.timed("check"):
             findings = safety(kernel)

@@ -106,7 +106,7 @@ class Spec(Verbs):
         return attrs.evolve(self, level=level)
 
     def size(self, dim: str) -> Expr:
-        """The extent of an iteration dimension."""
+        """The extent of an iteration dimension, in elements; an `ArgumentError` if the spec has no such dimension."""
         for name, dims in self.uses.items():
             if dim in dims:
                 view: View = getattr(self, name)
@@ -128,7 +128,10 @@ class Spec(Verbs):
         raise ArgumentError(f"{self.title} states no reference", hint="define reference(self, *inputs) in the spec's class")
 
     def perform(self, values: Mapping[str, Any], accumulate: Any) -> dict[str, Any]:
-        """New values of the outputs, from arrays with the operand's element dimensions first and any axes behind."""
+        """New values of the outputs, from arrays with the operand's element dimensions first and any axes behind.
+
+        An `ArgumentError` where the kind of spec states no such meaning.
+        """
         raise ArgumentError(f"{self.title} states no element-wise meaning", hint="define perform(self, values, accumulate)")
 
     @property
@@ -161,7 +164,7 @@ class Spec(Verbs):
 
 
 def as_condition(value: object) -> Expr:
-    """A truth value or a condition as an expression: when a spec adds to what its output holds."""
+    """A truth value or a condition as an expression, or an `ArgumentError`: when a spec adds to what its output holds."""
     condition = as_expr(int(value)) if isinstance(value, bool) else as_expr(value)
     if condition.low < 0 or condition.high > 1:
         raise ArgumentError(
@@ -411,7 +414,7 @@ def check_size(value: object, what: str) -> Expr:
 
 
 def check_value(value: object, dtype: DType) -> int:
-    """An integer that an element type represents exactly."""
+    """An integer that an element type represents exactly, or an `ArgumentError`."""
     number = as_integer(value)
     if number is None:
         raise ArgumentError("value: the initial value must be an integer", got=value)
@@ -437,7 +440,7 @@ def check_level(value: object) -> Level:
 
 
 def check_layout(value: object, what: str, shape: tuple[Expr, ...]) -> MatrixLayout:
-    """Row- or column-major with a leading dimension that holds a row or column."""
+    """Row- or column-major with a leading dimension, in elements, that holds a row or column; or an `ArgumentError`."""
     if not isinstance(value, MatrixLayout):
         raise ArgumentError(f"{what}: not a storage layout", got=value, legal="RowMajor ColMajor RowMajor(ld=...) ColMajor(ld=...)")
     if value.leading is not None:
@@ -648,7 +651,7 @@ Init: Final = InitStarter(InitSpec)
 
 
 def symbols_of(spec: Spec) -> tuple[Var, ...]:
-    """The run-time sizes and strides of a spec, in order of appearance."""
+    """The run-time sizes and strides of a spec, in order of appearance; an `ArgumentError` where two of one name differ."""
     leading = [getattr(view.tensor.layout, "leading", None) for view in spec.operands.values()]
     found: dict[str, Var] = {}
     for value in (*spec.sizes, *leading, getattr(spec, "accumulate", None)):

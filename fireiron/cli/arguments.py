@@ -46,7 +46,7 @@ def add_json(command: argparse.ArgumentParser) -> None:
 
 
 def size(text: str) -> Any:
-    """A size on the command line: a positive integer, or a symbol `M` or `M:8`."""
+    """A size on the command line: a positive integer, or a symbol `M` or `M:8`; argparse shows the error of any other text."""
     match = re.fullmatch(r"([A-Z][A-Za-z0-9_]*)(?::([0-9]{1,9}))?", text, re.ASCII)
     if match:
         from fireiron.values.expr import sym
@@ -61,18 +61,21 @@ def size(text: str) -> Any:
 
 
 def natural(text: str) -> int:
+    """An integer of at least 0; argparse shows the error of any other text."""
     if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"{text!r} is no integer of at least 0")
     return int(text)
 
 
 def positive(text: str) -> int:
+    """An integer of at least 1; argparse shows the error of any other text."""
     if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no positive integer")
     return int(text)
 
 
 def assignment(text: str) -> tuple[str, int]:
+    """A name and its integer, from `NAME=INTEGER`; argparse shows the error of any other text."""
     name, _, value = text.partition("=")
     if not name.isidentifier() or not re.fullmatch(r"[0-9]{1,10}", value, re.ASCII):
         raise argparse.ArgumentTypeError(f"{text!r} is no NAME=INTEGER")
@@ -80,6 +83,7 @@ def assignment(text: str) -> tuple[str, int]:
 
 
 def layouts(text: str) -> str:
+    """Two or three letters N or T, in capitals; argparse shows the error of any other text."""
     if not re.fullmatch(r"[NTnt]{2,3}", text):
         raise argparse.ArgumentTypeError(f"{text!r}: two or three letters, N (column-major) or T (row-major), for A, B and C")
     return text.upper()

@@ -156,6 +156,8 @@ GPUS: Final[tuple[Gpu, ...]] = (
 def as_gpu(value: object) -> Gpu:
     """A GPU, given as a value, or by name: that of `GPUS` in any case, with or without what the driver puts around it.
 
+    An `ArgumentError` lists the names if it is none of them.
+
     >>> as_gpu("NVIDIA H200")
     H200 SXM
     """
@@ -171,7 +173,7 @@ def as_gpu(value: object) -> Gpu:
 
 
 def of_architecture(architecture: Architecture | str) -> Gpu:
-    """The default GPU of an architecture: the first in `GPUS` with its compute capability.
+    """The default GPU of an architecture: the first in `GPUS` with its compute capability; an `ArgumentError` where there is none.
 
     >>> of_architecture("sm_90a")
     H200 SXM

@@ -63,7 +63,7 @@ class Clock:
         self.values: dict[str, int] = {**work.fixed, "thread": 0}
 
     def walk(self, body: tuple[Stmt, ...]) -> None:
-        """Go through statements."""
+        """Go through statements; a `VerificationError` where the cost model has no rule for one."""
         for statement in body:
             match statement:
                 case For():

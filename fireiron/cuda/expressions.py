@@ -49,7 +49,7 @@ class Binds(enum.IntEnum):
 
 
 def is_wide(value: Expr) -> bool:
-    """Whether evaluating the expression, or a part of it (a partial sum or product too), needs 64 bits."""
+    """Whether evaluating the expression, or a part of it (a partial sum or product too), needs 64 bits; an error where it needs more."""
     if isinstance(value, Sum):
         above, below = max(0, value.constant), max(0, -value.constant)
         widest = 0

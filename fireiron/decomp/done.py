@@ -62,7 +62,10 @@ class Done(Decomposition):
         return bool(alone) and all(one.fits(spec, context) for one in alone)
 
     def dealing(self, spec: Spec, context: Context) -> tuple[Decomposition, ...]:
-        """A thread sets and stores the several elements that it computes at once one by one; a group, as its instruction holds them."""
+        """A thread sets and stores the several elements that it computes at once one by one; a group, as its instruction holds them.
+
+        A `DecompositionError` for a micro-kernel of a group, whose text alone knows which thread holds what.
+        """
         if spec.level.threads == 1:
             sizes = [size for name in spec.outputs for size in spec.operands[name].shape]
             return () if all(size == ONE for size in sizes) else (one_by_one(),)

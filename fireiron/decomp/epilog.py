@@ -44,7 +44,7 @@ class Epilog(Decomposition):
 
     @staticmethod
     def of(memory: Any, places: tuple[Any, ...], init: Any, store: Any, dtype: Any) -> Epilog:
-        """An epilog from the arguments of the verb."""
+        """An epilog from the arguments of the verb; an `ArgumentError` where they are too many strategies."""
         given = list(places)
         if isinstance(given[0], DType):
             dtype = _once("dtype", given.pop(0), dtype)

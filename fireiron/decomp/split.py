@@ -47,7 +47,7 @@ class Split(Decomposition):
 
     @staticmethod
     def of(sizes: tuple[Any, ...], by_dim: Mapping[str, Any]) -> Split:
-        """A split from the arguments of the verb."""
+        """A split from the arguments of the verb; a `DecompositionError` where they name no size."""
         if not sizes and not by_dim:
             raise DecompositionError("split(): no size given", hint="split(8)", at=call_site())
         for size in (*sizes, *by_dim.values()):
@@ -59,7 +59,7 @@ class Split(Decomposition):
         return f"split({', '.join(arguments)})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def extents(self, spec: Spec) -> dict[str, tuple[int, int | None]]:
-        """`(size, None)` by reduction dimension."""
+        """`(size, None)` by reduction dimension, in elements; a `DecompositionError` where the spec has no such one."""
         dims = tuple(dim for dim in spec.dims if dim not in spec.tile_dims)
         if not dims:
             raise DecompositionError(f"split: {spec.title} has no reduction dimension", hint="tile(...) divides its dimensions")

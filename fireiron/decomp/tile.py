@@ -86,7 +86,7 @@ class Tile(Decomposition):
 
     @staticmethod
     def of(sizes: tuple[Any, ...], by_dim: Mapping[str, Any]) -> Tile:
-        """A tile from the arguments of the verb."""
+        """A tile from the arguments of the verb; a `DecompositionError` where they name no size."""
         if len(sizes) == 1 and isinstance(sizes[0], Strided):
             return Tile(sizes, origin=call_site())
         if not sizes and not by_dim:
@@ -100,7 +100,7 @@ class Tile(Decomposition):
         return f"tile({', '.join(arguments)})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def extents(self, spec: Spec) -> dict[str, tuple[int, int | None]]:
-        """`(size, repeat)` by dimension."""
+        """`(size, repeat)` by dimension, sizes in elements; a `DecompositionError` for a dimension that cannot be tiled."""
         sizes = self.sizes
         named: dict[str, tuple[int, int | None]] = {}
         if len(sizes) == 1 and isinstance(sizes[0], Strided):

@@ -15,7 +15,7 @@ _SMALLER = 0.93
 
 
 def png(picture: Picture, scale: float = 2.0) -> bytes:
-    """The bytes of a picture, `scale` pixels for one of the SVG."""
+    """The bytes of a picture, `scale` pixels for one of the SVG; an `ArgumentError` for a scale above 8, or without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

@@ -71,7 +71,10 @@ def one_statement(
     spread: Iterable[str] = (),
     vectors: tuple[int, ...] = (),
 ) -> Exec:
-    """The statement of one tile; `vectors` are the elements of each operand that the instruction takes at once."""
+    """The statement of one tile; `vectors` are the elements of each operand that the instruction takes at once.
+
+    A `DecompositionError` where a tile may overhang of which the instruction takes all elements or none.
+    """
     lane = lane_number(spec.level, draft)
     accesses = []
     for name, view in spec.operands.items():

@@ -25,7 +25,10 @@ def evaluated(value: Expr, symbols: Mapping[str, int]) -> int:
 
 
 def solve_symbols(spec: Spec, shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, int]) -> dict[str, int]:
-    """The run-time sizes, from the arrays' shapes and from keywords; checked against each other and their facts."""
+    """The run-time sizes in elements, from the arrays' shapes and from keywords.
+
+    Raises: an `ArgumentError` where a size is told by none, is told twice and differs, or breaks the facts of its symbol.
+    """
     from fireiron.spec import symbols_of
 
     known: dict[str, int] = {}
@@ -65,7 +68,7 @@ def solve_symbols(spec: Spec, shapes: Mapping[str, tuple[int, ...]], given: Mapp
 
 
 def check_facts(kernel: Kernel, symbols: Mapping[str, int]) -> None:
-    """The conditions on sizes under which the kernel was generated."""
+    """Test the conditions on sizes under which the kernel was generated; a `LaunchError` names the first that does not hold."""
     for text, condition in kernel.facts:
         if not condition.evaluate(symbols):
             raise LaunchError(f"the kernel does not serve these sizes: {text} ({condition})", got=dict(symbols))

@@ -130,7 +130,10 @@ class Library:
         return lambda: array(shape, kind, alloc(size), strides)
 
     def finished(self, array: Any) -> Any:
-        """What the caller gets of an output that a maker made and a kernel on the current stream fills."""
+        """What the caller gets of an output that a maker made and a kernel on the current stream fills.
+
+        A `LaunchError` where the library has no array of that shape and these strides.
+        """
         return array
 
 

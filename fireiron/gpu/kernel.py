@@ -118,7 +118,7 @@ class CompiledKernel:
         return self.ir.threads
 
     def grid(self, **sizes: int) -> int:
-        """Blocks of a launch for run-time sizes: all of them, since there are no arrays that tell any."""
+        """Blocks of a launch for run-time sizes; an `ArgumentError` if one is missing, since there are no arrays that tell it."""
         missing = [var.name for var in self.ir.symbols if var.name not in sizes]
         if missing:
             raise ArgumentError(f"the grid depends on {', '.join(missing)}", hint=f"kernel.grid({missing[0]}=..., ...)")

@@ -265,7 +265,10 @@ class FixedLaunch:
         self._idle.append(frame)
 
     def fire(self, frame: Frame, addresses: Sequence[int], stream: int) -> None:
-        """Launch on arguments that lie ready; several threads may share a frame that nobody changes."""
+        """Launch on arguments that lie ready; a `LaunchError` says what the driver refused.
+
+        Several threads may share a frame that nobody changes.
+        """
         if self._current() != self.device:
             return self._elsewhere(frame, addresses, stream)
         if not hasattr(self._thread, "ready"):

@@ -69,7 +69,7 @@ def order_of(buffer: Buffer) -> str:
 
 
 def role(kernel: Kernel, buffer: Buffer) -> str:
-    """Which operand of products a fragment is: `matrix_a`, `matrix_b`, or `accumulator`."""
+    """Which operand of products a fragment is: `matrix_a`, `matrix_b`, or `accumulator`; a `DecompositionError` if several."""
     found = _roles(kernel, buffer)
     if len(found) > 1:
         raise DecompositionError(f"{buffer.name} is {' and '.join(sorted(found))} of products, and a fragment is one of them only")

@@ -135,7 +135,10 @@ def value_parts(lane_map: LaneMap, view: View) -> Iterator[tuple[int, int, int]]
 
 
 def placed(view: View, size: int, dim: int, stride: int) -> Iterator[tuple[int, int]]:
-    """A part of a tile in coordinates of the tensor: `(size, stride)`, split where the view's own modes end."""
+    """A part of a tile in coordinates of the tensor: `(size, stride)`, split where the view's own modes end.
+
+    An `ArgumentError` where the tile is smaller than the instruction's, or its modes do not divide those of the view.
+    """
     if size == 1:
         return
     reached = 1

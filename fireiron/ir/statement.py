@@ -75,7 +75,7 @@ class Stmt:
         return ()
 
     def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> Stmt:
-        """The same statement around other lists, as many as `children` has."""
+        """The same statement around other lists, as many as `children` has; a `VerificationError` if it has none."""
         if children:
             raise VerificationError(f"{type(self).__name__} contains no statements, and was given {len(children)} lists")
         return self
@@ -86,7 +86,7 @@ class Stmt:
         return ()
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Stmt:
-        """The statement with variables replaced in its own expressions, not in its children's."""
+        """The statement with variables replaced in its own expressions, not in its children's; an error where it does not know how."""
         if self.expressions:
             raise unknown(self, "substitution")
         return self

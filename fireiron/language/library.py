@@ -49,7 +49,7 @@ class Entry:
 
 
 def names() -> tuple[str, ...]:
-    """The names of the strategy library."""
+    """The names of the strategy library; an `ArgumentError` if it is not installed."""
     found = tuple(sorted(path.stem for path in library_folder().glob("[!_]*.py")))
     if not found:
         raise ArgumentError("the strategy library is not installed", hint="give a strategy as path.py:name")
@@ -84,6 +84,7 @@ def bind(
 
     Args: `sizes` by parameter name of the problem (`M`, `N`, `K`; the entry's own where missing), `options` for the problem
         (`dtype`, `A`, `B`, `C`, ...), and values of tunables.
+    Raises: an `ArgumentError` where the strategy is bound already and sizes or options are given.
     """
     sizes, options, values = sizes or {}, options or {}, values or {}
     strategy = _with_values(entry, values)

@@ -185,7 +185,7 @@ class Strategy(Verbs):
         return (attrs.evolve(self, others=()), *(attrs.evolve(one, spec=self.spec, start=bound) for one in self.others))
 
     def at(self, kind: type[Decomposition], operand: object = None, index: int = 0) -> Cursor:
-        """The `index`-th step of a kind (for loads: of an operand), to refine or replace it.
+        """The `index`-th step of a kind (for loads: of an operand), to refine or replace it; a `DecompositionError` where there is none.
 
         >>> from fireiron import *
         >>> MatMul.tile(8, 8).to(Block).at(Tile).replace(Tile((4, 4)))
@@ -213,7 +213,7 @@ class Strategy(Verbs):
         return attrs.evolve(self, steps=_unrefined(self.steps), others=others)
 
     def with_(self, **values: int) -> Strategy:
-        """Tunables replaced by values."""
+        """Tunables replaced by values; an `ArgumentError` for a name or a value that the strategy does not have."""
         known = self.tunables()
         numbers: dict[str, int] = {}
         for name, value in values.items():
@@ -246,7 +246,7 @@ class Strategy(Verbs):
             yield values
 
     def refine(self, refinement: Refinement) -> Self:
-        """The last step with a refinement."""
+        """The last step with a refinement; a `DecompositionError` where there is no step, or it does not refine this one."""
         if not self.steps:
             raise DecompositionError("refine: there is no step yet", at=call_site())
         return attrs.evolve(self, steps=(*self.steps[:-1], self.steps[-1].refined(refinement)))
@@ -297,7 +297,7 @@ class Cursor:
         return self.replace(attrs.evolve(self.step, refinements=kept))
 
     def replace(self, step: Decomposition) -> Strategy:
-        """The strategy with another step in this place."""
+        """The strategy with another step in this place; an `ArgumentError` for what is no decomposition."""
         if not isinstance(step, Decomposition):
             raise ArgumentError("replace: not a decomposition", got=step, legal="Tile((64, 32))", at=call_site())
         steps = self.strategy.steps
@@ -516,7 +516,10 @@ S = TypeVar("S", bound=Strategy)
 
 
 def appended(origin: Verbs, step: Decomposition | Strategy, kind: type[S] = Strategy) -> S:  # type: ignore[assignment]
-    """The chain that starts at `origin` with a step, or all steps of a strategy, appended."""
+    """The chain that starts at `origin` with a step, or all steps of a strategy, appended.
+
+    Raises: a `DecompositionError` behind `done`, and for a strategy that is bound or starts from another kind of spec.
+    """
     steps: tuple[Decomposition, ...] = ()
     spec: Spec | None = None
     start: Starter = MatMul
@@ -615,7 +618,10 @@ def _applied(function: Callable[[Expr], Any]) -> Any:
 
 
 def parse_permutation(text: str) -> Expr:
-    """An expression over `uid` from its text: integers, `+ - * // % & | ^ << >>`, masks such as `~7`, and parentheses."""
+    """An expression over `uid` from its text: integers, `+ - * // % & | ^ << >>`, masks such as `~7`, and parentheses.
+
+    An `ArgumentError` where the text is none, or is too long.
+    """
     operators: Mapping[type, Callable[[Any, Any], Any]] = {
         ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
         ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.LShift: operator.lshift,

@@ -41,7 +41,7 @@ def steps_at(steps: tuple[Decomposition, ...], level: Level) -> tuple[Decomposit
 
 
 def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decomposition, ...]:
-    """The steps of a strategy given as an argument; the default copy for None or `_`."""
+    """The steps of a strategy given as an argument; the default copy for None or `_`; an error for a bound or an empty one."""
     from fireiron.language.strategy import Strategy
 
     if move is None:

@@ -37,7 +37,7 @@ class Refinement:
     applies_to: ClassVar[tuple[str, ...]] = ()
 
     def plan(self, plan: Any) -> Any:
-        """The plan, changed with `attrs.evolve`."""
+        """The plan, changed with `attrs.evolve`; a `DecompositionError` where it does not go with what is planned already."""
         return plan
 
     def rewrite(self, expansion: Expansion, context: Context) -> Expansion:
@@ -103,7 +103,7 @@ class Expansion:
     unchecked: tuple[str, ...] = attrs.field(default=(), kw_only=True)
 
     def child(self, name: str) -> Child:
-        """A child by name."""
+        """A child by name; a `DecompositionError` that lists them if there is none."""
         for one in self.children:
             if one.name == name:
                 return one
@@ -168,7 +168,7 @@ class Decomposition:
     origin: str | None = attrs.field(default=None, kw_only=True, eq=False, repr=False)
 
     def refined(self, refinement: Refinement) -> Decomposition:
-        """The same step with a refinement, which replaces one of its kind."""
+        """The same step with a refinement, which replaces one of its kind; a `DecompositionError` where it refines other steps."""
         if not isinstance(refinement, Refinement):
             raise DecompositionError(f"refine({shown(refinement)}): not a refinement", at=call_site())
         if self.verb not in refinement.applies_to:
@@ -247,7 +247,7 @@ class Executable:
     name: str = ""
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        """All differences between a spec and what this performs; none if it matches."""
+        """All differences between a spec and what this performs, rather than an error; none if it matches."""
         raise _undefined(self, "mismatches(self, spec, architecture)")
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
@@ -263,11 +263,11 @@ class Executable:
         return (execution(self, spec, draft),)
 
     def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
-        """The declaration of a buffer in fragments, which only instructions like this one touch."""
+        """The declaration of a buffer in fragments, which only instructions like this one touch; an error where it has none."""
         raise _undefined(self, "declaration(self, kernel, buffer)")
 
     def completion_text(self, printer: Printer, statement: Commit | Wait) -> list[Item]:
-        """The CUDA C++ for a commit of its asynchronous statements, or a wait for them."""
+        """The CUDA C++ for a commit of its asynchronous statements, or a wait for them; an error where it has none."""
         raise _undefined(self, "completion_text(self, printer, statement)")
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
@@ -380,15 +380,15 @@ class Context:
         return attrs.evolve(self, whole=self.whole.after(expansion))
 
     def fresh(self, wanted: str) -> str:
-        """A new name; see `Draft`."""
+        """Refused by an error: new names are made in a `Draft`."""
         raise _in_a_draft(f"fresh({wanted!r})")
 
     def let(self, wanted: str, value: Expr, high: int | None = None) -> Expr:
-        """A named value; see `Draft`."""
+        """Refused by an error: values are named in a `Draft`."""
         raise _in_a_draft(f"let({wanted!r}, {value})")
 
     def unit(self, level: Any, parent: Any) -> Expr:
-        """The number of a unit, by name; see `Draft`."""
+        """Refused by an error: units are named in a `Draft`."""
         raise _in_a_draft(f"unit({level}, {parent})")
 
     def units(self, level: Any, parent: Any) -> int:
@@ -480,7 +480,7 @@ class Node:
         return self.step is not None and all(child.complete for _, child in self.children)
 
     def child(self, name: str) -> Node:
-        """A child by name."""
+        """A child by name; a `DecompositionError` that lists them if there is none."""
         for other, node in self.children:
             if other == name:
                 return node
@@ -617,7 +617,10 @@ def held_by(node: Node) -> dict[str, Any]:
 
 
 def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> int | None:
-    """The threads of a block to which tiles are dealt: what the first step of the body that deals them to groups of threads needs."""
+    """The threads of a block to which tiles are dealt: what the first step of the body that deals them to groups of threads needs.
+
+    None where no step deals them. An error of a step is raised again, with its place in the strategy.
+    """
     if not steps:
         return None
     step, rest = steps[0], steps[1:]

@@ -191,7 +191,7 @@ def integral(value: Any, what: str) -> Any:
 
 
 def chosen(value: Any, what: str, least: int = 1, most: int = LARGEST) -> int:
-    """The number that a step holds, when it is used: in range, and no tunable any more."""
+    """The number that a step holds, when it is used: in range, and no tunable any more, or a `DecompositionError`."""
     if isinstance(value, _Arithmetic):
         raise DecompositionError(f"{what}: {value!r} has no value", hint="strategy.with_(...), and no division by zero")
     if not least <= value <= most:
@@ -200,7 +200,7 @@ def chosen(value: Any, what: str, least: int = 1, most: int = LARGEST) -> int:
 
 
 def by_dimension(value: Any, what: str) -> tuple[tuple[str, Any], ...]:
-    """Sizes by dimension name, as pairs, each an integer or a tunable."""
+    """Sizes by dimension name, as pairs, each an integer or a tunable; a `DecompositionError` for anything else."""
     if not isinstance(value, tuple) or any(not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str) for pair in value):
         raise DecompositionError(f"{what}: sizes by dimension are pairs", got=value, legal='(("m", 64), ("n", 32))', at=call_site())
     return tuple((dim, integral(size, f"{what}({dim}=...)")) for dim, size in value)

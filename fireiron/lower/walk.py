@@ -72,7 +72,10 @@ class Grown:
 
 
 def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Architecture, instructions: tuple[Executable, ...]) -> Grown:
-    """The decomposition tree of a spec on a target: threads are counted first, then every step is expanded."""
+    """The decomposition tree of a spec on a target: threads are counted first, then every step is expanded.
+
+    A `ResourceError` where a block of the target has not as many threads.
+    """
     counting = _context(spec, architecture, instructions, None)
     workers = spec.level.threads or count_workers(spec, steps, counting)
     if workers is None and steps and steps[-1].verb == "done":
@@ -99,7 +102,7 @@ def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executa
 
 
 def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
-    """The program of a complete tree that starts at the kernel."""
+    """The program of a complete tree that starts at the kernel; an `ArgumentError` for a tree that starts elsewhere."""
     if spec.level != KernelLevel:
         raise ArgumentError(f"code is generated for whole kernels, {spec} is at {spec.level}", hint="MatMul(M,N,K)(GL,GL,GL)(Kernel)")
     require_complete(grown.node)

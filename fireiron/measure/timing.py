@@ -111,7 +111,7 @@ class Timing:
 
     @staticmethod
     def of(rounds: Sequence[float], launches: int = 1, regime: str = "burst", l2: str = "rotated", **others: Any) -> Timing:
-        """The timing whose rounds are these."""
+        """The timing whose rounds are these, in microseconds; an `ArgumentError` unless all are positive, and there is one."""
         values = tuple(float(value) for value in rounds)
         if not values or not all(math.isfinite(value) and value > 0 for value in values):
             raise ArgumentError("a timing is made of positive times, at least one", got=values)
@@ -215,7 +215,7 @@ class Throughput:
 
 
 def throughput(spec: Spec, us: float, sizes: Mapping[str, int] | None = None, *, flops: int | None = None) -> Throughput:
-    """Throughput of a launch that takes `us` microseconds.
+    """Throughput of a launch that takes `us` microseconds; an `ArgumentError` unless these are more than none.
 
     A product is counted as 2 M N K operations, a pointwise operation and an addition as one, a copy as none; `flops` names them
     for a spec of your own. Bytes are the least traffic: each input read once, the output written once, and read where it is

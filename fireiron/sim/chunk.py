@@ -177,7 +177,7 @@ class Chunk:
         parts: list[tuple[Array, int, int]],
         group: Group,
     ) -> Array:
-        """Addresses in elements from the start of the buffer."""
+        """Addresses in elements from the start of the buffer; a `SimulationError` names the first that lies outside it."""
         low, high = sum(part[1] for part in parts), sum(part[2] for part in parts)
         ordered = sorted((part[0] for part in parts), key=lambda one: one.size)
         address = functools.reduce(np.add, ordered) if ordered else np.zeros((1,) * (len(site.loops) + 3), np.int64)

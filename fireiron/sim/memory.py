@@ -146,7 +146,7 @@ class Global:
 
 
 def global_memory(plan: Plan, arrays: Mapping[str, Array], careful: bool) -> dict[str, Global]:
-    """Parameters by name, from arrays that are checked here; a missing output is poison."""
+    """Parameters by name, from arrays in logical shape; an `ArgumentError` where one does not fit. A missing output is poison."""
     names = {buffer.name for buffer in plan.kernel.buffers if buffer.parameter}
     for name in arrays:
         if name not in names:

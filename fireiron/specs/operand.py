@@ -29,7 +29,7 @@ DST = Operand("dst")
 
 
 def operand_name(value: object) -> str:
-    """The name of an operand, given as an `Operand` or a string; `MatMul.a` of the paper is `A`."""
+    """The name of an operand, given as an `Operand` or a string, or an `ArgumentError`; `MatMul.a` of the paper is `A`."""
     if isinstance(value, Operand):
         return value.name
     if isinstance(value, str) and value.isidentifier():

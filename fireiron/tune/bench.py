@@ -63,7 +63,7 @@ class Local:
         self.newest: tuple[int, int] | None = None
 
     def where(self) -> dict[str, Any]:
-        """The place, the same for all GPUs."""
+        """The place, the same for all GPUs; a `LaunchError` where they are not alike."""
         places = self.crew.where()
         for place in places:
             if place != places[0]:

@@ -110,7 +110,7 @@ class Worker:
         return self.together([(values, self.build(values, newest), predicted_us) for values, predicted_us in contenders])
 
     def together(self, contenders: list[tuple[dict[str, int], Built, float | None]]) -> Together:
-        """Time several, alternating."""
+        """Time several, alternating; an `ArgumentError` where the user's measurement gives not one time for each."""
         together: Together = self.gauge.together([Candidate(self.task, *one) for one in contenders])
         if len(together.measured) != len(contenders):
             raise ArgumentError("together: not one measurement for each finalist", got=len(together.measured), legal=str(len(contenders)))

@@ -87,7 +87,7 @@ class Measure:
         return {"gpu": "none", "driver": "none", "toolchain": "none", "newest": None}
 
     def one(self, candidate: Candidate) -> Measured:
-        """Verify and time a candidate."""
+        """Verify and time a candidate; an error is the reason why it has no time."""
         raise NotImplementedError
 
     def together(self, candidates: Sequence[Candidate]) -> Together:
@@ -114,8 +114,10 @@ class OnGpu(Measure):
         return launch.device_arch()
 
     def devices(self, gpu_ids: Sequence[int]) -> tuple[str, ...]:
-        """By their UUIDs, which mean the same whatever GPUs the calling process sees (CUDA C++ Programming Guide, CUDA Environment
-        Variables)."""
+        """By their UUIDs, which mean the same whatever GPUs the calling process sees; an `ArgumentError` for a number without a GPU.
+
+        Source: CUDA C++ Programming Guide, CUDA Environment Variables.
+        """
         from fireiron.gpu import launch
 
         runtime = launch.require_cupy().cuda.runtime

@@ -405,7 +405,7 @@ class Record:
 
     @staticmethod
     def of(plain: Mapping[str, Any]) -> Record:
-        """The record of a mapping read from JSON; fields that are not known are kept in `extra`."""
+        """The record of a mapping read from JSON; fields not known are kept in `extra`, one that is missing is a `StoreError`."""
         version = plain.get("format")
         if not _is_integer(version) or version != FORMAT:
             raise StoreError("another version of the format", got=version, legal=[FORMAT], hint="update fireiron")
@@ -417,7 +417,7 @@ class Record:
 
     @staticmethod
     def parse(line: str) -> Record:
-        """The record of one line of JSON."""
+        """The record of one line of JSON; a `StoreError` where it is none."""
         try:
             plain = json.loads(line, object_pairs_hook=_unique, parse_constant=_no_constant)
         except json.JSONDecodeError as error:

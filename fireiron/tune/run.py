@@ -85,7 +85,7 @@ def _check_positive(what: str, value: Any) -> None:
 
 
 def checked_measure(measure: Any) -> Measure:
-    """The measurement that `tune` was given."""
+    """The measurement that `tune` was given, or an `ArgumentError`."""
     if not isinstance(measure, Measure):
         raise ArgumentError("tune: this is no measurement", got=measure, legal="OnGpu(), or an object of a class derived from Measure")
     return measure
@@ -98,7 +98,7 @@ def task_of(strategy: Any, spec: Any, arch: Any, *, fixed: Any, sizes: Any, name
 
 
 def tuning(task: Task, options: Options, measure: Measure, place: Place) -> Tuning:
-    """Start the processes, open the journal, search."""
+    """Start the processes, open the journal, search; an `ArgumentError` where a search of all of the space is too long."""
     if options.search == "exhaustive" and len(task.space) > MOST_EXHAUSTIVE:
         raise ArgumentError(
             f"{len(task.space)} combinations are too many for an exhaustive search",
@@ -203,7 +203,7 @@ class Run:
         )
 
     def predicted(self) -> Tuning:
-        """All candidates by the cost model."""
+        """All candidates by the cost model; an `ArgumentError` without one."""
         self._survey(range(len(self.task.space)))
         for number, one in self.surveyed.items():
             self.results[number] = self._unmeasured(number, "predicted", "")

@@ -91,7 +91,7 @@ class Task:
 def make_task(
     strategy: Any, spec: Any, architecture: str, *, fixed: Mapping[str, int], sizes: Mapping[str, int], name: str, instructions: Any = None
 ) -> Task:
-    """The task of the arguments of `tune`, checked."""
+    """The task of the arguments of `tune`; an `ArgumentError` for those that do not fit the strategy."""
     if not isinstance(strategy, Strategy):
         raise ArgumentError("tune: not a strategy", got=strategy, legal="MatMul.tile(...)...done()")
     bound = strategy if spec is None else strategy(spec)

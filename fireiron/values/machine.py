@@ -66,7 +66,7 @@ class DType:
         return self.bits // 8
 
     def to_numpy(self) -> Any:
-        """The NumPy dtype; bfloat16 and the 8-bit floats need the package `ml_dtypes`."""
+        """The NumPy dtype; bfloat16 and the 8-bit floats are an `ArgumentError` without the package `ml_dtypes`."""
         import numpy
 
         if self.numpy not in _ML_DTYPES:
@@ -105,7 +105,7 @@ MATRIX_ONLY: tuple[DType, ...] = (tf32, float8_e4m3, float8_e5m2)
 
 
 def as_dtype(value: object) -> DType:
-    """An element type, given as a value or by name."""
+    """An element type, given as a value or by name; an `ArgumentError` that lists them for any other."""
     if isinstance(value, DType):
         return value
     for dtype in DTYPES:
@@ -165,6 +165,8 @@ The shapes are those of the CUDA C++ Programming Guide, "Element Types and Matri
 
 def FR(m: int, n: int, k: int) -> Memory:
     """The memory of WMMA fragments for products of m x n x k, between SH and RF; the paper's `FR<m,n,k>`.
+
+    An `ArgumentError` lists the shapes of WMMA if it is none of them.
 
     >>> print(FR(16, 16, 16).name)
     FR<16,16,16>
@@ -311,7 +313,7 @@ DEFAULT_ARCHITECTURE = "sm_90"
 
 
 def as_architecture(value: object) -> Architecture:
-    """An architecture, given as a value or by name (`"sm_80"`)."""
+    """An architecture, given as a value or by name (`"sm_80"`); an `ArgumentError` that lists them for any other."""
     if isinstance(value, Architecture):
         return value
     for architecture in ARCHITECTURES:

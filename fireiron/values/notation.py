@@ -169,6 +169,8 @@ class Shape:
     def row_major(cls, dims: tuple[Tree, ...]) -> Shape:
         """The simplified notation of section 3.1: strides omitted.
 
+        Legal when: no hierarchical dimension stands beside unknown sizes.
+
         >>> print(Shape.row_major((16, 16)))
         [(16,16):(16,1)]
         """
@@ -184,7 +186,7 @@ class Shape:
 
     @classmethod
     def of(cls, layout: Layout) -> Shape:
-        """The shape of a layout; an integer shape is one dimension."""
+        """The shape of a layout; an integer shape is one dimension, a layout under a swizzle an `ArgumentError`."""
         if not isinstance(layout, Layout):
             raise ArgumentError("a shape is made of a Layout without swizzle", got=layout)
         if isinstance(layout.shape, tuple) and isinstance(layout.stride, tuple):
@@ -510,6 +512,8 @@ class NestedTensor:
     def inside(self, *coordinates: Tree) -> bool:
         """Whether an element with integer coordinates exists: false in the overhang of partial tiles.
 
+        Legal when: coordinates and bounds are known integers.
+
         >>> [parse("[5].fp32").tile(4).inside(1, i) for i in range(4)]
         [True, False, False, False]
         """
@@ -595,7 +599,7 @@ class NestedTensor:
         return evolve(self, shapes=(*self.shapes[:depth], Shape.of(composition(old, new)), *self.shapes[depth + 1 :]))
 
     def scalar(self) -> NestedTensor:
-        """A single block or thread of a thread tensor, as one unit sees itself: `[].thread`.
+        """A single block or thread of a thread tensor, as one unit sees itself: `[].thread`. Legal when: this is no data.
 
         >>> print(parse("#5:[8,8 : 1,8].thread").scalar())
         #5:[].thread

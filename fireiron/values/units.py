@@ -27,7 +27,7 @@ def index_in(level: Level, thread: Expr = THREAD) -> Expr:
 
 
 def unit_in(level: Level, parent: Level, thread: Expr = THREAD) -> Expr:
-    """The number of a thread's unit of `level` inside its unit of `parent`."""
+    """The number of a thread's unit of `level` inside its unit of `parent`; a `DecompositionError` where one holds no other."""
     if level == parent:
         return ZERO
     if level.threads == 1:
@@ -57,7 +57,7 @@ def _complement_index(level: Level, position: Expr) -> Expr:
 
 
 def count_in(level: Level, parent: Level, threads: int | None = None) -> int:
-    """How many whole units of `level` one unit of `parent` holds; a block of `threads` threads."""
+    """How many whole units of `level` one unit of `parent` holds, a block `threads` threads; an error while that is not known."""
     total = parent.threads if parent.threads is not None else threads
     if total is None or level.threads is None:
         raise DecompositionError(f"the number of {level} units in a {parent} is not known yet")

@@ -82,7 +82,7 @@ class Order:
         self._forget()
 
     def run(self) -> None:
-        """Run all agents to the end."""
+        """Run all agents to the end; a `VerificationError` where one waits for ever."""
         moving = True
         while moving:
             moving = False

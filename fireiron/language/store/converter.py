@@ -40,7 +40,7 @@ class Store:
         self._register()
 
     def plain(self, value: Any) -> Any:
-        """What JSON can hold."""
+        """What JSON can hold; a `StoreError` for a value of no class that is stored."""
         if isinstance(value, Strategy):
             spec = None if value.spec is None else self.plain(value.spec)
             plain = {"start": self._starter(value.start), "spec": spec, "steps": [self.plain(step) for step in value.steps]}
@@ -82,7 +82,7 @@ class Store:
     # ------------------------------------------------------------------------------------------ reading
 
     def read(self, text: str, kind: str) -> Any:
-        """The strategy or the spec of a document."""
+        """The strategy or the spec of a document; a `StoreError` names what in it cannot be read."""
         if not isinstance(text, str):
             raise ArgumentError("loads: not a text", got=type(text).__name__, legal="the text that dumps made")
         document = parsed(text)

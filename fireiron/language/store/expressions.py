@@ -19,7 +19,7 @@ def expression_text(value: Expr) -> int | str:
 
 
 def expression(value: Any) -> Expr:
-    """The expression of a text made by `expression_text`, read by a parser that evaluates nothing else."""
+    """The expression of a text made by `expression_text`; a `StoreError` for any other, since the parser evaluates nothing else."""
     if type(value) is int:
         return Const(value)
     if not isinstance(value, str):

@@ -55,7 +55,7 @@ def save(value: Strategy | Spec, path: str | Path, *, overwrite: bool = False, c
 
 
 def load(path: str | Path, *, classes: Iterable[type[Any]] = ()) -> Strategy:
-    """The strategy in a file written by `save`."""
+    """The strategy in a file written by `save`; a `StoreError` where it cannot be read, or holds none."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -69,7 +69,7 @@ def load(path: str | Path, *, classes: Iterable[type[Any]] = ()) -> Strategy:
 
 
 def write_text(path: str | Path, text: str, *, overwrite: bool = False) -> None:
-    """Write a text file, all of it or nothing; an existing file stays unless `overwrite`."""
+    """Write a text file, all of it or nothing; a `StoreError` where it cannot, or where a file exists and `overwrite` is false."""
     try:
         data = text.encode()
     except UnicodeEncodeError as error:

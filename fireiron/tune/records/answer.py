@@ -29,7 +29,7 @@ def available(pinned: bool | None = None) -> Records:
 
 
 def is_pinned(pinned: bool | None = None) -> bool:
-    """Whether only exact records of the named file may answer: as asked, else as `FIREIRON_PINNED` says."""
+    """Whether only exact records of the named file may answer: as asked, or for None as `FIREIRON_PINNED` says; else an error."""
     from fireiron import settings
 
     if pinned is not None and not isinstance(pinned, bool):

@@ -74,7 +74,7 @@ class Records:
 
     @staticmethod
     def append_to(path: str | Path, record: Record) -> None:
-        """Add a record at the end of a file, which is made where there is none; all of the line or nothing.
+        """Add a record at the end of a file, made where there is none; all of the line, or nothing and a `StoreError`.
 
         Processes that append at once wait for each other. A last line that was never finished is removed first, with a warning.
         """
@@ -162,6 +162,8 @@ def _shipped() -> tuple[Path, ...]:
 def merge_files(files: Iterable[str | Path], target: str | Path) -> tuple[int, int]:
     """Merge files into one, which may be among them; how many records there were, and how many the file has.
 
+    A `StoreError` where one cannot be read, or the file cannot be written.
+
     What another process appends to the target meanwhile waits, and is not lost.
     """
     sources = record_files(*files)
@@ -177,7 +179,7 @@ def merge_files(files: Iterable[str | Path], target: str | Path) -> tuple[int, i
 
 
 def write_records(path: str | Path, records: Records) -> None:
-    """Replace a file by records, all of it or nothing."""
+    """Replace a file by records, all of it, or nothing and a `StoreError`."""
     import secrets
 
     target = Path(path)

@@ -14,7 +14,7 @@ from fireiron.tune.records.drift import OutdatedRecordWarning
 
 
 def record_files(*paths: str | Path) -> tuple[Path, ...]:
-    """The files that are meant: of a folder all `*.jsonl` in it."""
+    """The files that are meant: of a folder all `*.jsonl` in it; a `StoreError` where there is none."""
     found: list[Path] = []
     for path in map(Path, paths):
         if not path.is_dir() and not path.is_file():
@@ -39,7 +39,7 @@ def read(path: Path, stamp: tuple[int, int, int]) -> tuple[Record, ...]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file of records."""
+    """The text of a file of records; a `StoreError` where it cannot be read."""
     try:
         return path.read_bytes().decode("utf-8")
     except OSError as error:

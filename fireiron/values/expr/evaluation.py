@@ -10,7 +10,7 @@ from fireiron.values.expr.nodes import All, AnyOf, BitAnd, BitOr, BitXor, Const,
 
 
 def source(value: Expr) -> str:
-    """Python source that evaluates with NumPy for `&`, conditions and minimum alike."""
+    """Python source that evaluates with NumPy for `&`, conditions and minimum alike; a `TypeError` for a node it has no rule for."""
     match value:
         case Const():
             return str(value.value) if value.value >= 0 else f"({value.value})"

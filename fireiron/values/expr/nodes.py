@@ -157,7 +157,7 @@ class Expr:
             return found
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Expr:
-        """The expression with variables replaced, simplified again."""
+        """The expression with variables replaced, simplified again; an `ArgumentError` for a key that is no variable."""
         for variable in values:
             if not isinstance(variable, Var):
                 raise ArgumentError(f"substitute({shown(variable)}): {shown(variable)} is no variable", legal="a Var for each value")
@@ -166,7 +166,7 @@ class Expr:
         return _substituted(self, {name: as_expr(value) for name, value in values.items()}, {})
 
     def evaluate(self, environment: Mapping[str, Any]) -> Any:
-        """The value for integers, or NumPy arrays, by variable name."""
+        """The value for integers, or NumPy arrays, by variable name; an `ArgumentError` where one is missing."""
         try:
             return Rules.compiled(self)(environment)
         except KeyError as error:

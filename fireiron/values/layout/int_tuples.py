@@ -41,7 +41,7 @@ MAX_DEPTH = 32
 
 
 def check_tree(what: str, x: object, least: int, level: int = 0) -> IntTuple:
-    """`x` itself if it is an integer of at least `least`, or a tuple of such."""
+    """`x` itself if it is an integer of at least `least`, or a tuple of such; else an `ArgumentError` or a `LayoutError`."""
     if isinstance(x, tuple):
         check_depth(level)
         return tuple(check_tree(what, y, least, level + 1) for y in x)
@@ -181,7 +181,7 @@ def _check_index(index: object, size: int, shape: object) -> None:
 
 
 def offset_of(coordinate: Any, shape: IntTuple, stride: IntTuple, *, symbolic: bool) -> Any:
-    """The offset of a coordinate; integers are checked, expressions (only if `symbolic`) are trusted to be inside."""
+    """The offset of a coordinate; integers outside are a `LayoutError`, expressions (only if `symbolic`) are trusted to be inside."""
     if isinstance(coordinate, tuple):
         if not isinstance(shape, tuple) or not isinstance(stride, tuple) or len(coordinate) != len(shape):
             raise LayoutError(

@@ -313,6 +313,7 @@ Tiler: TypeAlias = "int | Layout | tuple[Tiler, ...]"
 
 
 def check_layout(what: str, x: object) -> Layout:
+    """`x` itself if it is a layout without swizzle, or an error; `what` begins its message."""
     if isinstance(x, ComposedLayout):
         raise LayoutError(f"{what} a layout without swizzle", got=x, hint="use its .layout, and put the swizzle outside")
     if not isinstance(x, Layout):
@@ -321,7 +322,7 @@ def check_layout(what: str, x: object) -> Layout:
 
 
 def as_tiler(x: object) -> Layout | tuple[Tiler, ...]:
-    """A tiler with integers made layouts; elements of a tuple are checked when their mode is reached."""
+    """A tiler with integers made layouts, or an error; elements of a tuple are checked when their mode is reached."""
     if isinstance(x, (Layout, tuple)):
         return x
     if isinstance(x, ComposedLayout):

@@ -12,7 +12,7 @@ from fireiron.values.layout.layouts import ComposedLayout, Layout, Swizzle, row_
 
 
 def parse(text: str) -> Layout | ComposedLayout:
-    """The layout that a text denotes: CuTe's `shape:stride`, Graphene's `[shape : stride]`, or either under a swizzle.
+    """The layout that a text denotes: CuTe's `shape:stride`, Graphene's `[shape : stride]`, or either under a swizzle; else an error.
 
     Without strides, brackets are row-major (Graphene section 3.1) and parentheses column-major (CuTe).
     `parse(str(x)) == x` for every layout.
@@ -50,7 +50,7 @@ def _read_int(text: str) -> int:
 
 
 def split_shape(text: str) -> tuple[str, str | None]:
-    """`shape : stride` in two; the stride is None where it is omitted."""
+    """`shape : stride` in two; the stride is None where it is omitted. Several colons are a `LayoutError`."""
     parts = text.split(":")
     if len(parts) > 2:
         raise LayoutError("a layout has one colon", got=text, legal="shape:stride")
