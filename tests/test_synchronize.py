@@ -15,6 +15,7 @@ from touching import (
     i,
     kernel,
     loop,
+    placed,
     reads,
     touch,
     writes,
@@ -31,24 +32,6 @@ from fireiron.specs.atomic_add import AtomicAddSpec
 from fireiron.values.expr import TRUE, Var, as_expr, less
 
 FAR, NEAR = 127 - T, T // 2 * 2 + (T + 1) % 2
-
-
-def shape(body):
-    """A list with the scope of each barrier, `.` for what is executed, and lists for loops."""
-    shown = []
-    for one in body:
-        match one:
-            case Barrier():
-                shown.append(one.scope.name)
-            case For():
-                shown.append(shape(one.body))
-            case Exec() | Commit() | Wait():
-                shown.append({Exec: ".", Commit: "commit", Wait: "wait"}[type(one)])
-    return shown
-
-
-def placed(*body, **options):
-    return shape(synchronize(kernel(*body, **options)).body)
 
 
 def reasons(*body, **options):

@@ -7,6 +7,7 @@ import attrs
 from fireiron import *
 from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, Access, Barrier, Buffer, Commit, Completion, Exec, For, Wait
 from fireiron.ir import Kernel as Program
+from fireiron.lower.synchronize import synchronize
 from fireiron.values.expr import ZERO, Var, as_expr
 from fireiron.values.machine import ARCHITECTURES
 from fireiron.values.tensor import Mode, Storage, StorageMode, Tensor
@@ -72,6 +73,25 @@ i = Var("i", 0, 1 << 20)
 
 def loop(extent, *body, var=i, **options):
     return For(var, as_expr(extent), body, **options)
+
+
+def shape(body):
+    """A list with the scope of each barrier, `.` for what is executed, and lists for loops."""
+    shown = []
+    for one in body:
+        match one:
+            case Barrier():
+                shown.append(one.scope.name)
+            case For():
+                shown.append(shape(one.body))
+            case Exec() | Commit() | Wait():
+                shown.append({Exec: ".", Commit: "commit", Wait: "wait"}[type(one)])
+    return shown
+
+
+def placed(*body, **options):
+    """The shape of a program behind `synchronize`."""
+    return shape(synchronize(kernel(*body, **options)).body)
 
 
 def racy_by_hand(program, **sizes):
