@@ -44,6 +44,7 @@ def _aligned(kernel: Kernel) -> Kernel:
     buffers = []
     for buffer in kernel.buffers:
         align = max(buffer.tensor.align, needed.get(buffer.name, 1))
+        # Arrays in registers are aligned by `guard`, which knows the last widths of their accesses.
         private = buffer.memory.private or align == buffer.tensor.align
         buffers.append(buffer if private else attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, align=align)))
     return attrs.evolve(kernel, buffers=tuple(buffers))
@@ -66,6 +67,7 @@ def _offset(buffer: Buffer, placed: list[Buffer], spans: dict[str, tuple[int, in
     for offset in sorted({0, *(_align(other.offset + other.bytes, alignment) for other in living)}):
         if all(offset + buffer.bytes <= other.offset or other.offset + other.bytes <= offset for other in living):
             break
+    # Scratch memory of a micro-kernel reuses what it can; only a user's `reuse_buffer` must find something.
     if offset >= end and not buffer.tensor.must_reuse:
         return _align(end, alignment)
     if offset >= end:

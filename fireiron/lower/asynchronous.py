@@ -13,6 +13,7 @@ from fireiron.ir import Commit, Completion, Exec, Kernel, edited, execs, rewritt
 def asynchronous(kernel: Kernel) -> Kernel:
     """The kernel with asynchronous copies where they are possible, and without commits where there are none."""
     body = edited(kernel.body, lambda statement: _decided(kernel, statement) if statement.asynchronous else statement)
+    # The commits of `pipeline` would make groups without copies, and the printer has no instruction to ask for their text.
     if not any(statement.asynchronous for statement, _ in execs(body)):
         body = rewritten(body, lambda statement: () if isinstance(statement, Commit) else (statement,))
     return attrs.evolve(kernel, body=body)
@@ -23,6 +24,7 @@ def _decided(kernel: Kernel, statement: Exec) -> Exec:
     widths = {statement.width(position) for position in range(2)}
     offer = getattr(statement.instruction, "under_way", None)
     found = None
+    # The instruction takes as many bytes from one memory as it brings to the other, and cannot convert on the way.
     if offer is not None and widths == {statement.vector} and buffers[0].dtype == buffers[1].dtype:
         found = offer(kernel.architecture, statement.vector * buffers[0].dtype.bytes)
     return attrs.evolve(statement, completion=Completion.NONE) if found is None else attrs.evolve(statement, instruction=found)

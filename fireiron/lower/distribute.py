@@ -40,14 +40,17 @@ def distribute(kernel: Kernel) -> Kernel:
 
 
 def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tuple[int, str], Storage]) -> Buffer:
+    # Where no path computes with a buffer its readers decide, and where nobody reads it, whoever touches it.
     owners = [use for use in uses if _owns(use, buffer)] or [use for use in uses if not use[2].write] or uses
     if not owners:
         return attrs.evolve(buffer, storage=Storage((), ONE), elements=ONE)
     if not any(mode.unit for _, _, access in owners for dim in access.dealt for mode in dim):
+        # No mode is dealt to threads: each thread has the whole array, in the order of its own layout.
         storage = buffer.tensor.storage()
     else:
         storage = register_storage(buffer, owners[0][2], owners[0][0])
     result = attrs.evolve(buffer, storage=storage, elements=storage.extent, holder=_first_held(owners[0]))
+    # What a group performs together takes each element from whichever of its threads holds it.
     uses = [use for use in uses if not use[0].collective]
     owners = [use for use in owners if not use[0].collective]
     if not owners or not any(mode.unit for _, _, access in uses for dim in access.dealt for mode in dim):
@@ -142,6 +145,7 @@ def _holdings(kernel: Kernel, buffer: Buffer, use: Use) -> tuple[Array, Array, A
     for base, step, reach, size in zip(access.base, steps, access.reach, buffer.tensor.shape, strict=True):
         coordinate = np.asarray(compiled(base)(grid.environment))[..., None] + step  # along the axes that matter to this dimension only
         extent = constant(size) or 1
+        # Only where ranges do not exclude it: a comparison of all entries takes time.
         if base.high + reach >= extent:
             inside = inside & (coordinate < extent)
         number = number * extent + coordinate
@@ -193,6 +197,7 @@ class _Owned:
         right = known & (self.table[places] == asked.elements)
         if not write:
             return asked.threads[~right], asked.elements[~right]
+        # A register that holds nothing need not be written.
         reached = self.table < 0
         reached[places[right]] = True
         places = np.flatnonzero(~reached)
@@ -212,6 +217,7 @@ def _check_other(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, s
         return
     if isinstance(statement.spec, InitSpec) and _covers_with_own_modes(kernel, owned, use, own):
         return
+    # The least of all, so that the message does not depend on the order in which entries are made.
     thread, element = min(zip(threads.tolist(), elements.tolist(), strict=True))
     place = _coordinate(buffer, element)
     if access.write:

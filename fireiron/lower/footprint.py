@@ -70,6 +70,7 @@ def thread_values(kernel: Kernel) -> Named:
             of_block.add(var.name)
         if names <= block_alone | set(least):
             block_alone.add(var.name)
+            # A size may be 0 at least, though no launch has it; NumPy's quotient by 0 is 0, as a part of block 0's number is.
             with np.errstate(divide="ignore"):
                 values[var.name] = np.asarray(compiled(value)({**least, **values}))
         elif names <= set(values):
@@ -93,6 +94,7 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixe
     for axis, loop in enumerate(static):
         values[loop.var.name] = np.arange(shape[axis]).reshape([-1 if other == axis else 1 for other in range(rank)])
     for loop in used:
+        # A loop without an axis stands at its first iteration; `undecided` says of which names that is one value of many.
         values.setdefault(loop.var.name, np.zeros(1, dtype=np.int64))
     undecided = {*named.of_block, *(loop.var.name for loop in used if counts[loop.var] is None)}
     repeating = tuple(loop for loop in static if _repeats(loop))
@@ -145,6 +147,7 @@ def closure(kernel: Kernel, variables: frozenset[Var]) -> frozenset[Var]:
     """The variables, and those that the named ones among them are computed from."""
     table = lets(kernel.body)
     found = set(variables)
+    # Backwards, since a name is made of earlier ones: each is found before its own parts are looked for.
     for var in reversed(tuple(table)):
         if var in found:
             found |= table[var].variables()
@@ -169,6 +172,7 @@ def active_mask(statement: Exec, grid: Grid) -> Array:
         names = {var.name for var in condition.variables()}
         if names <= known:
             mask &= np.asarray(evaluate(condition, grid), dtype=bool)
+        # Of several names, one of them open: counts as true. On one repeating loop alone it is settled below.
         elif len(names) == 1:
             alone.setdefault(names.pop(), []).append(condition)
     for loop in grid.repeating:
@@ -187,6 +191,7 @@ def _turns(loop: For, conditions: Sequence[Expr]) -> Array:
     """For each place in the period of a loop of known extent, at how many iterations there conditions hold together."""
     count = constant(loop.extent) or 0
     values = {loop.var.name: np.arange(count)}
+    # Filled up to whole periods by iterations that do not take place.
     holds = np.zeros(-(-count // loop.period) * loop.period, dtype=bool)
     holds[:count] = True
     for one in conditions:
@@ -198,6 +203,7 @@ def comes_round(statement: Exec, loop: For) -> bool:
     """Whether a statement is executed at two iterations of a loop whose addresses repeat there."""
     if not _repeats(loop):
         return False
+    # Some size makes it run long enough.
     if constant(loop.extent) is None:
         return True
     alone = [one for one in conjuncts(statement.active) if one.variables() == {loop.var}]

@@ -71,14 +71,17 @@ class _Pipeline:
         names = self._staged(loads, loop)
         shared = any(self.memories[name] == SH for name in names)
         self._check_registers(loop, names)
+        # Stages in registers are one thread's own, and passes behind need not know when they come round.
         period = loop.stages if shared else 0
         stage = mod(loop.var, as_expr(loop.stages))
         consumers = _staged(rest, names, loop.stages, stage)
         early = mod(loop.var + ahead, as_expr(loop.stages))
         producers = _staged(_ahead(loads, {loop.var: loop.var + ahead}, loop, ahead), names, loop.stages, early)
         commit: list[Stmt] = [Commit()] if shared else []
+        # At the head of the body one barrier serves both ways: this stage's data is complete, and the stage written next is free again.
         best = [SyncPoint(None, loop.var.name)] if shared else []
         if all(one.active == FALSE for one, _ in execs(tuple(producers))):
+            # The loop is so short that the prologue loads all of it.
             producers, behind, spread = [], [], False
         else:
             behind, spread = commit, loop.spread
@@ -122,6 +125,7 @@ class _Pipeline:
             elif self._is_load(one, others):
                 loads += [*waiting, one]
                 waiting = []
+            # `no_sync` speaks of the place behind its copy, and the copies of a pipeline leave that place.
             elif isinstance(one, SyncPoint) and not one.require and loads and not rest:
                 waiting = []
             else:
@@ -137,6 +141,7 @@ class _Pipeline:
         found = [statement for statement, _ in execs((item,))]
         if not found or any(not isinstance(one.spec, MoveSpec) for one in found):
             return False
+        # What needs a result of the same iteration cannot run ahead of it.
         reads = {access.buffer for one in found for access in one.accesses if not access.write}
         return all(self.memories[name] != GL for name in _written(item)) and reads.isdisjoint(others)
 
@@ -144,6 +149,7 @@ class _Pipeline:
         """The buffers that the loads fill for others, noted with their stages."""
         filled = set().union(*(_written(one) for one in loads))
         local = {name for one in loads for name in _read(one) if name in _written(one)}
+        # What loads only pass on to each other, such as a register on the way to shared memory, is used up before the next stage.
         names = filled - local
         for name in names:
             self.stages[name] = self.stages.get(name, 1) * loop.stages
@@ -169,6 +175,7 @@ class _Pipeline:
             elif statement.stages > 1 and loop.period > 1 and self._fills_registers(statement):
                 first, steps, last = self._across(loop, statement)
                 early += first
+                # The best place moves with the use of the stage: from the head of the body to the steps that load what comes next.
                 body = [one for one in body if not (isinstance(one, SyncPoint) and one.require is None)]
                 body += [*steps, SyncPoint(None, loop.var.name), *last]
             elif statement.stages:

@@ -39,6 +39,7 @@ def fewest_of_scopes(arcs: Iterable[tuple[Arc, int]], preferred: Sequence[int]) 
     for scope in solver.scopes:
         for position in preferred:
             rest = frozenset(one for one in left if not _meets(position, scope, one))
+            # A barrier wider than all that it meets is never cheapest; seeing that takes less time than the cost, which would say it too.
             useful = any(needed == scope for _, needed in left - rest)
             if useful and solver.plus(solver.cost(rest), scope) == solver.cost(left):
                 chosen[position] = scope
@@ -53,6 +54,7 @@ def _meets(position: int, scope: int, arc: tuple[Arc, int]) -> bool:
 def _minimal(arcs: Iterable[tuple[Arc, int]]) -> frozenset[tuple[Arc, int]]:
     """The arcs that contain no other of their scope or a wider one: whatever meets these meets all."""
     found: list[tuple[Arc, int]] = []
+    # Whatever an arc may contain comes before it: shorter arcs, and the same arc for a wider scope.
     for arc, scope in sorted(set(arcs), key=lambda one: (len(one[0]), -one[1])):
         if not arc:
             raise ValueError("an arc without a position")
@@ -67,6 +69,7 @@ class _Solver:
     def __init__(self, arcs: Iterable[tuple[Arc, int]], positions: Sequence[int]) -> None:
         self.scopes = sorted({scope for _, scope in arcs}, reverse=True)
         self.nothing: Cost = (0,) * len(self.scopes)
+        # Without gaps where positions are forbidden, so that each arc is a run of numbers.
         self.number = {position: number for number, position in enumerate(sorted(positions))}
         self.cost = functools.lru_cache(maxsize=None)(self._cost)
 
@@ -99,6 +102,7 @@ class _Solver:
             end, _, least = spans[0]
             scopes = {scope for _, start, scope in spans if start <= end and scope >= least}
             rests = {scope: tuple(span for span in spans if not (span[1] <= end and span[2] <= scope)) for scope in scopes}
+            # A choice is left only where intervals of several scopes overlap: elsewhere the loop goes on, however many hazards there are.
             if len(rests) > 1:
                 behind = min(self.plus(self._along(rest), scope) for scope, rest in rests.items())
                 return tuple(map(operator.add, cost, behind))

@@ -79,6 +79,8 @@ def synchronize(kernel: Kernel) -> Kernel:
 
 def scopes_of(kernel: Kernel) -> tuple[Scope, ...]:
     """The scopes of barriers that a block has, narrow ones first. A warpgroup of its own is worth a named barrier beside others only."""
+    # The threads that are launched, not those to which tiles are dealt: a named barrier counts who arrives at it, and all do. The two
+    # numbers are one as long as every statement is one of all threads, which the verifier holds.
     groups = kernel.threads % 128 == 0 and kernel.threads > 128
     return (WARP_SCOPE, *((WARPGROUP_SCOPE,) if groups else ()), BLOCK_SCOPE)
 
@@ -138,6 +140,7 @@ class _Solver:
                     found.note(statement)
                     continue
                 case Let() | Comment():
+                    # Kept with the statement behind it: no barrier comes between a note, or a name, and what it is for.
                     leading.append(statement)
                     continue
                 case For():
@@ -162,6 +165,7 @@ class _Solver:
 
     def _loop(self, loop: For, loops: tuple[For, ...]) -> tuple[For, Summary]:
         """A loop with barriers; those inside count for what stands around it only if it surely runs."""
+        # What surely runs once at most carries nothing from one iteration to the next.
         inner, summary = self.solve(loop.body, (*loops, loop), loop.extent.high > 1)
         if loop.period:
             summary = _at_the_ends(summary, loop)
@@ -197,14 +201,17 @@ class _Solver:
         count = len(found.summaries)
         outer = tuple(loop.var for loop in loops)
         for i in range(count):
+            # No item with itself: a list inside is solved by now, and no barrier stands inside a statement.
             for j in range(i + 1, count):
                 hazards += self._between(found.summaries, i, j, range(i + 1, j), frozenset(range(i + 1, j + 1)), outer)
         if carried:
             everywhere = frozenset(range(count + 1))
             for i in range(count):
                 for j in range(count):
+                    # From behind item i round the end to item j; to one further down that is a whole turn, past every position.
                     positions = frozenset((*range(i + 1, count + 1), *range(j + 1))) if j <= i else everywhere
                     middle = (*range(i + 1, count), *range(j)) if j <= i else range(count)
+                    # Without the loop's own variable: the two sides are in two of its iterations.
                     hazards += self._between(found.summaries, i, j, middle, positions, outer[:-1], loops[-1])
         return hazards
 
@@ -222,6 +229,7 @@ class _Solver:
         passed = max((summaries[k].barrier for k in middle), default=0)
         before, behind = summaries[i], summaries[j]
         anywhere = max(one.barrier for one in summaries)
+        # Hazards of the scopes below are met by what surely runs between.
         for scope in range(passed, len(self.scopes)):
             for x, y in itertools.product(before.last[scope], behind.first[scope]):
                 if not self._may_conflict(x, y) or self._scope(x, y, outer) != scope:
@@ -229,6 +237,7 @@ class _Solver:
                 later = carried is not None and carried.period and not self._meets_next(x, y, outer, carried)
                 if not later:
                     yield Hazard(positions, scope, x, y, i)
+                # Iterations apart, so that all of the body lies between: a barrier inside any item meets it too.
                 elif scope >= anywhere:
                     yield Hazard(frozenset(range(len(summaries) + 1)), scope, x, y, i)
 
@@ -243,6 +252,7 @@ class _Solver:
 
     def _scope(self, x: Touch, y: Touch, outer: tuple[Var, ...], later: For | None = None) -> int | None:
         """The number of the narrowest scope that holds the threads of every conflict; None if each place has one thread."""
+        # Ids stay unique: `Touches` keeps alive whatever it was asked about.
         memo = (id(x), id(y), outer, None if later is None else later.var)
         if memo not in self._scopes_met:
             _, low, high = self._conflicts(x, y, outer, later)
@@ -260,16 +270,19 @@ class _Solver:
     def _conflicts(self, x: Touch, y: Touch, outer: tuple[Var, ...], later: For | None = None) -> tuple[Array, Array, Array]:
         """The places at which two accesses meet in several threads, or while one is under way; least and greatest thread of each."""
         shared = self.touches.needed(x) & self.touches.needed(y)
+        # Loops around both are compared value by value, if both sides depend on them; of all others every iteration counts.
         kept = tuple(var for var in outer if var in shared)
         granule = self.touches.granule(x, y)
         span = self.touches.span(granule, x, y)
         left = self.touches.footprint(x, granule, span, kept)
         right = self.touches.footprint(y, granule, span, kept, None if later is None else later.var)
         keys, low, high = left.met(right)
+        # What is under way must be waited for, even by the thread that issued it.
         if not x.under_way:
             several = low != high
             keys, low, high = keys[several], low[several], high[several]
         alone = x is y
+        # Which lane touches what of a spread access is not known, so each place seems to meet itself; it does only when touched again.
         if keys.size and alone and (x.access.spread or x.under_way) and not self._repeats(x, outer):
             return keys[:0], low[:0], high[:0]
         return keys, low, high
@@ -291,16 +304,19 @@ class _Solver:
         if not hazard.before.statement.asynchronous or not own:
             return hazard
         kept = hazard.positions - frozenset(range(hazard.first + 1, own[0] + 1))
+        # Touched before its commit, it has no such position; the barrier then stays, and the race check refuses the copy.
         return attrs.evolve(hazard, positions=kept or hazard.positions)
 
     # -------------------------------------------------------------------------------------- where barriers stand
 
     def _placed(self, hazards: Sequence[Hazard], found: _List) -> dict[int, int]:
         """The scope of the barrier at each position that has one."""
+        # `sync` asks for a barrier of the block, whatever scope would be enough.
         chosen = dict.fromkeys(found.required, len(self.scopes) - 1)
         allowed = [position for position in found.preferred() if position not in found.forbidden]
         arcs = []
         for hazard in hazards:
+            # A barrier of the block that stands anyway meets hazards of every scope.
             if hazard.positions.isdisjoint(chosen):
                 arc = hazard.positions.intersection(allowed)
                 if arc:
@@ -342,6 +358,7 @@ class _Solver:
         keys, low, high = self._conflicts(x, y, ())
         place = 0
         if hazard.scope:
+            # Of all pairs that meet one that the next narrower scope does not hold: the others alone would not ask for this barrier.
             narrower = self.scopes[hazard.scope - 1].threads or 1
             place = int(np.flatnonzero(low // narrower != high // narrower)[0])
         verbs = ["writes" if touch.access.write else "reads" for touch in (x, y)]
@@ -366,6 +383,7 @@ def _at_the_ends(summary: Summary, loop: For) -> Summary:
 
     Of a scope of which no barrier runs in each iteration, all of them are.
     """
+    # The last iteration of an unknown number may stand at any stage, so nothing is put in for the variable.
     end = constant(loop.extent)
     early = {touch: _at(touch, loop.var, 0) for touches in summary.first[: summary.barrier] for touch in touches}
     late = {
@@ -394,6 +412,7 @@ def _reasons(hazards: Sequence[Hazard], barriers: Mapping[int, int], positions: 
     for hazard in hazards:
         meeting = [position for position, scope in barriers.items() if scope >= hazard.scope and position in hazard.positions]
         if meeting:
+            # Counted round the end, so that the way back of a loop is told of the barrier that comes first on it.
             credited[min(meeting, key=lambda position: (position - hazard.first - 1) % positions)].append(hazard)
     return {position: _reason(met) for position, met in credited.items()}
 

@@ -75,11 +75,13 @@ class Touches:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
+        # Nobody waits for what is only read, nor for registers, which one thread has alone.
         self.watched = {one.name for one in kernel.buffers if one.memory == SH or (one.memory == GL and one.written)}
         self.granules = _granules(kernel)
         self._needed: dict[int, frozenset[Var]] = {}
         self._places: dict[tuple[int, int], tuple[Grid, Array, Array]] = {}
         self._footprints: dict[Any, Footprint] = {}
+        # Tables are looked up by ids of touches, which must not be given to others as long as the tables live.
         self._alive: list[Touch] = []
 
     def of(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Touch, ...]:
@@ -121,6 +123,7 @@ class Touches:
         grid = grid_of(kernel, touch.loops, self.needed(touch), fixed)
         buffer = kernel.buffer(access.buffer)
         if buffer.memory == SH:
+            # In global memory the tiles of two values of an open loop, or of two blocks, are disjoint (see `Grid`), and one stands for all.
             _require_decided(kernel, access, grid)
         width = 1 if buffer.memory != SH else touch.width
         steps = np.array(access.elements()[::width]).T
@@ -130,6 +133,7 @@ class Touches:
         if buffer.memory == SH:
             numbers = addresses(access.storage or buffer.storage, coordinates)
             copy = np.asarray(compiled(access.copy)(grid.environment))[..., None] * (constant(buffer.elements) or 0)
+            # In bytes of the block's memory: buffers that share storage may have elements of different sizes.
             start = ((numbers + copy) * buffer.dtype.bytes + buffer.offset) // granule
             parts = max(width * buffer.dtype.bytes // granule, 1)
             places = (start[..., None] + np.arange(parts)).reshape(*start.shape[:-1], -1)
@@ -195,8 +199,10 @@ class Touches:
             count = 1 if axis is None else grid.shape[axis]
             number = np.zeros(1, dtype=np.int64) if axis is None else np.asarray(grid.environment[var.name])
             prefix = prefix * count + ((number - 1) % count if var == later else number)
+        # A kept loop whose extent is not known has no axis: it stands at its first value.
         rows = math.prod(grid.shape[grid.axes.index(var.name)] for var in kept if var.name in grid.axes)
         room = len(span)
+        # Threads first: `_extremes` takes what comes last for the greatest thread.
         keys = np.moveaxis(prefix[..., None] * room + (places - span.start), -2, 0)
         threads = np.broadcast_to(np.arange(self.kernel.workers, dtype=np.int16).reshape(-1, *(1,) * (keys.ndim - 1)), keys.shape)
         if mask.all():

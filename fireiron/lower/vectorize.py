@@ -77,6 +77,7 @@ def _beside(buffer: Buffer, access: Access, width: int) -> bool:
     """Whether a private buffer keeps each `width` elements of an access side by side, from a multiple of `width` on."""
     if width == 1:
         return True
+    # Of a fragment only its instructions know; the next copy of an array of odd length would begin in the middle of a register.
     if buffer.memory.fragment is not None or (constant(buffer.elements) or 1) % width:
         return False
     addresses = [buffer.address(access, offset) for offset in access.elements()]
@@ -125,10 +126,12 @@ def _widened(kernel: Kernel, statement: Exec) -> Exec:
         widths.append(width)
         reasons.append(reason)
     converts = buffers[0].dtype != buffers[1].dtype
+    # Vectors are converted on their way from or to registers only.
     if converts and not any(buffer.memory.private for buffer in buffers):
         widths = [1, 1]
     count = len(statement.accesses[0].elements())
     addressable = [position for position in range(2) if not buffers[position].memory.private]
+    # The wider side decides how many elements go at once; the other takes them in several pieces.
     together = max((widths[position] for position in addressable), default=1)
     for position, (buffer, access) in enumerate(zip(buffers, statement.accesses, strict=True)):
         if buffer.memory.private:
@@ -183,6 +186,7 @@ def obstacle(buffer: Buffer, access: Access, width: int) -> str | None:
         first = buffer.address(access, elements[start])
         if first.factor % width:
             return f"the address {first} in {buffer.name} is not always a multiple of {width} elements"
+        # Copies stand one behind the other: an address that is aligned in the first may not be in the next.
         if buffer.tensor.copies > 1 and buffer.elements.factor % width:
             return f"copies of {buffer.name} are not a multiple of {width} elements apart"
         problem = _edge(buffer, access, elements[start : start + width], width)

@@ -147,6 +147,7 @@ class _Replay:
         place = (id(statement), *map(id, loops))
         if place not in self._touches:
             found = self.touches.of(statement, loops)
+            # Copies end in shared memory (`pipeline` marks no others), so nothing else meets them.
             self._touches[place] = tuple(one for one in found if self.kernel.buffer(one.access.buffer).memory == SH)
         for touch in self._touches[place]:
             places = self._touched(touch, fixed)
@@ -156,6 +157,7 @@ class _Replay:
 
     def _meet(self, touch: Touch, places: Places) -> None:
         """The newest group that writes where the touch is, and that is not known to be complete, is asked for."""
+        # Newest first: groups complete in order, and the wait for one is a wait for all before it.
         for number in range(len(self.groups) - 1, self.complete - 1, -1):
             if self.groups[number].places & places:
                 self._ask(number, touch)
@@ -181,6 +183,7 @@ class _Replay:
             asked.groups = min(asked.groups, groups)
             for group in self.groups[self.complete : number + 1]:
                 asked.arriving |= group.buffers
+        # Behind a narrower barrier only its own threads know; others that touch the data must ask for themselves.
         if widest == BLOCK_SCOPE:
             self.complete = number + 1
 
@@ -194,6 +197,7 @@ class _Replay:
         values = {name: value for name, value in fixed.items() if name in site.needed}
         if not all(compiled(test)(values) for test in site.tests):
             return 0
+        # Iterations whose addresses are the same share an entry: a table for each stage, not for each iteration.
         at = tuple((name, value % site.turns[name] if name in site.turns else value) for name, value in values.items())
         memo = (id(touch), at)
         if memo not in self._places:

@@ -76,8 +76,10 @@ def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Archit
 
     A `ResourceError` where a block of the target has not as many threads.
     """
+    # Twice over the strategy: who does what is said in terms of the number of threads, which the later steps decide.
     counting = _context(spec, architecture, instructions, None)
     workers = spec.level.threads or count_workers(spec, steps, counting)
+    # Nothing is dealt below the block: one thread does it all.
     if workers is None and steps and steps[-1].verb == "done":
         workers = 1
     if workers is not None and workers > architecture.threads_per_block:
@@ -94,6 +96,7 @@ def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Archit
 def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executable, ...], workers: int | None) -> Context:
     symbols = symbols_of(spec)
     for var in symbols:
+        # Identifiers with two underscores belong to the C++ implementation ([lex.name]).
         if var.name in RESERVED | set(spec.operands) or var.name.startswith("__"):
             raise ArgumentError(f"a symbol called {var.name}: generated code uses the name", hint=f'another name: sym("{var.name}_size")')
     taken = RESERVED | {var.name for var in symbols} | set(spec.operands)
@@ -162,6 +165,7 @@ def prune(kernel: Kernel) -> Kernel:
     """The kernel without named values that nothing refers to any more."""
     named = tuple(statement for statement in kernel.body if isinstance(statement, Let))
     rest = tuple(statement for statement in kernel.body if not isinstance(statement, Let))
+    # Which element a register holds is asked for collective statements only; elsewhere the names in it may go.
     holders = [var for buffer in kernel.buffers for value in buffer.holder for var in value.variables()]
     return attrs.evolve(kernel, body=_used_lets(named, rest, holders if any(one.collective for one, _ in execs(rest)) else ()) + rest)
 
@@ -170,6 +174,7 @@ def _used_lets(lets: tuple[Let, ...], body: tuple[Stmt, ...], more: Iterable[Var
     """The named values that the program, or a used name, refers to."""
     used = variables(body) | set(more)
     kept: list[Let] = []
+    # Backwards: a name keeps the earlier ones that it is made of.
     for let in reversed(lets):
         if let.var in used:
             kept.append(let)
@@ -189,6 +194,7 @@ def _buffers(node: Node, spec: Spec) -> Iterable[Buffer]:
             if tensor.name in seen:
                 continue
             seen[tensor.name] = tensor
+            # How many registers a thread needs is for `distribute` to say.
             storage = Storage((), 0) if tensor.memory.private else tensor.storage()
             yield Buffer(tensor, storage, storage.extent, written=True)
         for statement in inner.program:
