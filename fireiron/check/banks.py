@@ -75,6 +75,7 @@ def wavefronts(start: Array, width: int, active: Array) -> Array:
     words = np.where(active[:, :, None], words, -1).reshape(len(start) * phases, lanes * count)
     words = np.sort(words, axis=1)
     fresh = np.ones(words.shape, dtype=bool)
+    # Lanes that want the same word share it: of equal neighbours in the sorted row the first counts.
     fresh[:, 1:] = words[:, 1:] != words[:, :-1]
     fresh &= words >= 0
     rows = np.broadcast_to(np.arange(len(words))[:, None], words.shape)
@@ -121,6 +122,7 @@ def request(scene: Scene, use: Use) -> Request | None:
     fixed = {loop.var.name: 0 for loop in use.loops if constant(loop.extent) is None}
     axes = []
     room = max(_SAMPLE // scene.kernel.workers, 1)
+    # Inner loops have the room first; of each outer one at least two iterations are looked at.
     for loop in reversed(use.loops):
         count = constant(loop.extent)
         if loop.var.name in needed and count is not None:
@@ -183,6 +185,7 @@ def _repair(buffer: Buffer, requests: Sequence[Request]) -> dict[str, Any]:
     for pad, padded in _padded(buffer, requests):
         cost = sum(int(one.passes(padded).sum()) for one in rows)
         best = min(best, (cost, pad))
+        # Judged by a sample, so that 32 pads cost little; the one that is proposed is counted in full.
         if cost == ideal and _free(padded, requests):
             result["pad"] = pad
             break
@@ -217,6 +220,7 @@ def _padded(buffer: Buffer, requests: Sequence[Request]) -> Iterator[tuple[int, 
     layout = buffer.tensor.layout
     if not isinstance(layout, MatrixLayout) or layout.leading is not None or buffer.tensor.swizzle is not None:
         return
+    # Another pad would move rows off the multiples at which vectors must begin.
     unit = max(one.vector for one in requests)
     for extra in PADS:
         pad = buffer.tensor.pad + extra
@@ -230,6 +234,7 @@ def _swizzled(buffer: Buffer, requests: Sequence[Request]) -> Iterator[tuple[Swi
     if buffer.tensor.swizzle is not None:
         return
     size = constant(buffer.elements) or 1
+    # Below the base are the elements of a vector, which must stay together.
     base = int(math.log2(max(one.vector for one in requests)))
     for bits in range(1, 6):
         for low in range(base, base + 4):

@@ -140,6 +140,7 @@ def _compared(scene: Scene, local: Local, uses: Sequence[Use], write: Use) -> Fi
         return _undecided(write, f"{grid} blocks are too many to enumerate")
     if grid is not None and not any(_sizes(part) for part in offset):
         return _enumerated(scene, local, uses, write, offset, {})
+    # Nothing was proved for all sizes. At two of them a pair of blocks may show that there is a race; otherwise it stays undecided.
     for target in (300, 1000):
         sizes = {one.name: min(max(-(-target // one.multiple_of) * one.multiple_of, one.low), one.high) for one in scene.kernel.symbols}
         found = _enumerated(scene, local, uses, write, offset, sizes)
@@ -194,6 +195,7 @@ def _told_apart(scene: Scene, dimensions: Sequence[_Digits] | None, offset: Sequ
     for one in dimensions or ():
         width = one.width
         for digit, step in sorted(one.terms, key=lambda term: abs(term[1])):
+            # A digit that steps over all that lower ones reach can be read off the sum; else two blocks may meet there.
             if step < width:
                 return False
             width += step * (digit.high - digit.low)
@@ -278,6 +280,7 @@ def _enumerated(
         element = places[other] + np.array(local.low)
         if _inside(scene, write, element, sizes):
             return _overlap(write, (int(owners[other]), other), element, sizes)
+    # Boxes at multiples of a step, and no wider than it, do not overlap.
     elif all(step == 0 or width <= step for step, width in zip(steps, widths, strict=True)):
         return None
     elements = _elements(scene, local, uses)
@@ -288,6 +291,7 @@ def _enumerated(
     _, index, inverse = np.unique(touched, axis=0, return_index=True, return_inverse=True)
     owners = blocks[index][inverse.ravel()]
     for where in np.flatnonzero(owners != blocks):
+        # Beyond the end of the tensor tiles of two blocks may overlap: neither touches anything there.
         if _inside(scene, write, touched[where], sizes):
             return _overlap(write, (int(owners[where]), int(blocks[where])), touched[where], sizes)
     return None

@@ -62,6 +62,7 @@ class _Bounds:
         """Whether a named value lies in the range that its variable states."""
         if let.value.low >= let.var.low and let.value.high <= let.var.high:
             return True
+        # A quotient by a size has no useful range; what the number of blocks makes of it has.
         top = self._largest_digit(let.value)
         if top is not None and let.value.low >= let.var.low and top.high <= let.var.high:
             return True
@@ -77,6 +78,7 @@ class _Bounds:
         """Whether all ranges that this access rests on hold, its statement's condition given."""
         for var in {var for value in use.access.expressions() for var in self._closure(value)}:
             length = self.lengths.get(var.name)
+            # Threads, blocks and iterations count from 0, whatever range a variable claims.
             if length is not None and (var.low > 0 or length.high - 1 > var.high):
                 return False
             if var.name in self.loose:

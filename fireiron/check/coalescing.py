@@ -137,6 +137,7 @@ def _better_order(scene: Scene, use: Use, buffer: Buffer, traffic: _Traffic, siz
         places = tuple(_by_warp(values[dim][digits[dim]][:, None]) for dim in (0, 1))
         active = np.ones(places[0].shape, dtype=bool)
         moved, _ = sectors(_start(buffer, places, sizes), traffic.vector * buffer.dtype.bytes, active)
+        # Advice is worth following only where it halves the traffic.
         if moved.mean() * 2 <= count / len(traffic.active):
             return name
     return None

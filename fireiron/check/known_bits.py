@@ -59,6 +59,8 @@ class Bits:
         return _run(self.zeros)
 
     def __add__(self, other: Bits) -> Bits:
+        # A bit of a sum is known where both bits are and the carry between them: 0 if not even the largest values carry, 1 if the smallest
+        # do. Carries are what a sum differs by from the exclusive or.
         most = (~self.zeros & WORD) + (~other.zeros & WORD)
         least = self.ones + other.ones
         carries = ~(most ^ self.zeros ^ other.zeros) | (least ^ self.ones ^ other.ones)
@@ -66,6 +68,7 @@ class Bits:
         return Bits(~most & known, least & known)
 
     def __mul__(self, other: Bits) -> Bits:
+        # The first unknown bit of one side enters the product where the lowest possible one of the other lifts it to.
         known = min(self.trailing + other.trailing_zeros, other.trailing + self.trailing_zeros, 64)
         mask = (1 << known) - 1
         product = self.ones * other.ones & mask

@@ -63,6 +63,7 @@ def occupancy(kernel: Kernel, registers: int | None = None) -> Occupancy:
     capabilities 8.x); and the check of a launch counts the warps of a block up to whole partitions.
     """
     target, warps = kernel.architecture, _warps(kernel)
+    # Beyond the limit the compiler spills; it does not take more.
     used = min(register_estimate(kernel), register_limit(kernel)) if registers is None else registers
     limits = {
         "threads": target.threads_per_sm // 32 // warps,

@@ -86,6 +86,7 @@ class Scene:
         self.threads = np.arange(kernel.workers)
         self.lets: dict[str, Expr] = {}
         for one in statements(kernel.body):
+            # Passes copy parts of a program with the names in them: a name must mean the same wherever it stands.
             if isinstance(one, Let) and self.lets.setdefault(one.var.name, one.value) != one.value:
                 raise VerificationError(f"{one.var} has two meanings, {self.lets[one.var.name]} and {one.value}")
         self.symbols = frozenset(symbol.name for symbol in kernel.symbols)
@@ -127,6 +128,7 @@ class Scene:
         """All values of the needed loops, or None where they are not known or too many."""
         counts = {loop.var.name: constant(loop.extent) for loop in loops if loop.var.name in needed}
         known = {name: count for name, count in counts.items() if count is not None}
+        # Half of the values decide nothing: whoever asks then reasons by ranges.
         if len(known) < len(counts) or math.prod(known.values()) > limit:
             return None
         return [(name, np.arange(count)) for name, count in known.items()]
@@ -154,6 +156,7 @@ class Scene:
         """Addresses in elements at every point of the frame, the access's elements along a last axis."""
         buffer = self.kernel.buffer(access.buffer)
         elements = access.elements()
+        # Of many elements one expression is evaluated, with their offsets along an axis, instead of one expression each.
         if len(elements) <= 8:
             parts = [frame.full(buffer.address(access, offset)) for offset in elements]
             return np.stack(parts, axis=-1)

@@ -153,6 +153,7 @@ class Addresses:
         size = buffer.dtype.bytes
         base, rest = self.split(buffer.address(access, offset))
         if (buffer.name, base) not in self.repeated or _plain(base):
+            # Used once, or as short as a name: it stays where it is used.
             base, rest = ZERO, base + rest
         key = (buffer.name, base, True)
         if key not in self.bases:

@@ -57,6 +57,7 @@ def is_wide(value: Expr) -> bool:
             part = Sum(((atoms, coefficient),), 0)
             above, below = above + max(0, part.high), below + max(0, -part.low)
             widest = max(widest, abs(coefficient) * math.prod(max(1, -atom.low, atom.high) for atom in atoms))
+        # Whatever order the terms are added in, no partial sum leaves what all positive or all negative ones add up to.
         extreme = max(widest, above, below)
         if extreme >= 1 << 63:
             raise VerificationError(f"{value} does not fit 64 bits", hint='bound the sizes: sym("M", high=65536)')
@@ -129,6 +130,7 @@ def _node(value: Expr) -> tuple[str, Binds]:
         case Positive(value=inner):
             return _node(inner)
         case Min(left=left, right=right):
+            # Both sides: CUDA has a `min` for two values of one type.
             cast = "(long long)" if is_wide(value) else ""
             return f"min({', '.join(f'{cast}({expression(side)})' if cast else expression(side) for side in (left, right))})", Binds.NAME
         case Less(left=Const() as left, right=right):
@@ -197,6 +199,7 @@ def _terms(value: Sum, strides: Sequence[int] = (), shifted: Collection[Var] = (
             constant = 0
         factors += _coefficient(abs(coefficient), strides)
         if wide:
+            # A product is computed from left to right: one wide factor in front makes all of it wide.
             factors[0] = f"(long long){factors[0] if plain else f'({factors[0]})'}"
         parts.append((coefficient < 0, " * ".join(factors)))
     if constant or not parts:

@@ -75,6 +75,7 @@ def _shared_text(kernel: Kernel) -> str:
 def dynamic_shared_bytes(kernel: Kernel) -> int:
     """Bytes of dynamic shared memory that a launch must ask for; 0 where static arrays serve."""
     shared = [buffer for buffer in kernel.buffers if buffer.memory == SH]
+    # Arrays that share bytes have no declaration each in C++: they become pointers into one array.
     overlap = any(a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes for i, a in enumerate(shared) for b in shared[i + 1 :])
     return kernel.shared_bytes if overlap or kernel.shared_bytes > kernel.architecture.static_shared else 0
 

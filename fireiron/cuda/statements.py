@@ -53,6 +53,7 @@ def straightened(kernel: Kernel) -> Kernel:
         if not isinstance(statement, For) or statement.extent != Const(1):
             return (statement,)
         body = substituted(statement.body, {statement.var: 0})
+        # A name that is bound in the body keeps a scope of its own.
         return (attrs.evolve(statement, body=body),) if any(isinstance(one, Let) for one in body) else body
 
     return attrs.evolve(kernel, body=rewritten(kernel.body, turned))
@@ -114,6 +115,7 @@ class Statements:
         shared = own
         while here < len(body):
             conditions = self._conditions(body[here])
+            # The first condition decides how far an `if` reaches; the others stand in it as long as all statements have them.
             if own[0] in conditions:
                 shared = tuple(one for one in shared if one in conditions)
                 stop = here + 1

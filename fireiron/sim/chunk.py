@@ -35,6 +35,7 @@ class Chunk:
 
     def place(self, site: Site, operand: Operand, env: Environment, group: Group) -> Place:
         """The place of an access, from the group's cache where some loop around does not move it."""
+        # Every loop around moves it, so that no place would be found again.
         if not operand.kept and operand.key:
             return self.locate(site, operand, env, group)
         key = (operand, *(env[name] for name in operand.key))
@@ -58,6 +59,7 @@ class Chunk:
         if operand.write and site.loops:
             self._check_distinct(self._full(site, env, operand, rows[..., 0], group))
         if mask is not None:
+            # Masked reads find zero; masked writes go to the row behind it, which nobody reads.
             rows = np.where(mask, rows, memory.zero + operand.write)
         if operand.buffer.memory == GL:
             self._count(site, operand, rows, mask, env, group)
@@ -179,10 +181,12 @@ class Chunk:
     ) -> Array:
         """Addresses in elements from the start of the buffer; a `SimulationError` names the first that lies outside it."""
         low, high = sum(part[1] for part in parts), sum(part[2] for part in parts)
+        # Small arrays first: only the last additions are of full size.
         ordered = sorted((part[0] for part in parts), key=lambda one: one.size)
         address = functools.reduce(np.add, ordered) if ordered else np.zeros((1,) * (len(site.loops) + 3), np.int64)
         proved = operand.swizzle is None
         if operand.swizzle is not None:
+            # What counts is inside by now; where a mask excludes it an address may be negative, and a swizzle of bits takes none.
             safe = address if low >= 0 else np.maximum(address, 0)
             address = operand.swizzle({ADDRESS.name: safe})
         copy = np.asarray(operand.copy(env))
@@ -212,6 +216,7 @@ class Chunk:
             start, size = taken[0], piece.width * buffer.dtype.bytes
             steps = np.arange(piece.width).reshape((-1,) + (1,) * (numbers.ndim - 1))
             bad = ((start * buffer.dtype.bytes + buffer.offset) % size != 0) | (taken - start != steps).any(axis=0)
+            # In shared memory the very offset is known; any other array begins at a multiple of `align`, and no more is known.
             bad = bad | (buffer.tensor.align % size != 0 and buffer.memory != SH)
             bad = bad if mask is None else bad & mask[piece.first if mask.shape[0] > 1 else 0]
             if bad.any():

@@ -126,6 +126,7 @@ class Executor:
         """Each thread adds its elements; where threads or blocks add to one place, nothing gets lost."""
         ((name, _, read, place, _),) = outputs
         values = site.statement.spec.perform({inputs[0][0]: inputs[0][2].get()}, False)[name]
+        # Chunks run in parallel, and all of them add to the same arrays.
         with self.watch.history.lock:
             if not place.memory.complete:
                 self.watch.require_defined(site, read, place, env, group)

@@ -132,6 +132,7 @@ class _Launch:
     def run(self) -> None:
         """Execute all chunks; of several errors the one in the first block counts."""
         chunks = self._chunks()
+        # A generator for each chunk: they run in parallel, and the orders of warps must not depend on which comes first.
         seeds = [None if self.order is None else random.Random(self.order.getrandbits(64)) for _ in chunks]
         jobs = [(number, chunk, seed) for number, (chunk, seed) in enumerate(zip(chunks, seeds, strict=True))]
         workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(jobs))
@@ -155,6 +156,8 @@ class _Launch:
 
     def _chunks(self) -> list[tuple[int, ...]]:
         plan, blocks = self.plan, self.blocks
+        # Blocks of a chunk run the same turns of all loops. And buffers of several types that overlap are the same bytes only where a row
+        # has one column.
         if plan.block_loops or plan.mixed:
             return [(block,) for block in blocks]
         size = plan.kernel.shared_bytes
@@ -166,6 +169,7 @@ class _Launch:
 
     def _chunk(self, number: int, blocks: tuple[int, ...], order: random.Random | None) -> Run:
         with np.errstate(all="ignore"):
+            # Where all blocks touch shared memory alike, those of the first chunk stand for all.
             watch = self.shadow and (number == 0 or not self.plan.uniform)
             run = Run(self.plan, self.parameters, self.history, blocks, watch, self.careful)
             if order is None:

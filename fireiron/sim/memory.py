@@ -68,8 +68,10 @@ def shared_memory(plan: Plan, width: int, careful: bool) -> dict[str, Memory]:
     for group in plan.components:
         start = group[0].offset
         size = max(buffer.offset + buffer.bytes for buffer in group) - start
+        # Whole elements of every type, and behind them two rows of the largest: one of zeros, one for masked writes.
         size = -(-size // 16) * 16
         raw = np.empty((size + 32) * width, np.uint8)
+        # NaN tells itself in a result; unwritten integers are found by their mask, whatever they hold.
         raw[:] = POISON["float" if any(buffer.dtype.kind == "float" for buffer in group) else "int"]
         raw[size * width :] = 0
         for buffer in group:
@@ -111,6 +113,7 @@ class Global:
         self.places = guard + self._addresses(plan)
         if given is not None:
             self.flat[self.places] = given
+        # What was given is written, so only a missing output needs watching.
         watched = given is None and (careful or buffer.dtype.kind == "int")
         defined = _mask_of(self.flat.reshape(-1, 1), zero, watched)
         self.memory = Memory(self.flat.reshape(-1, 1), guard, extent, zero, defined)

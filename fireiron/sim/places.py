@@ -54,6 +54,7 @@ class Window:
 
     def __init__(self, memory: Memory, numbers: Array, threads: int, group: Group) -> None:
         self.memory, self.rows = memory, numbers
+        # Registers of one number lie side by side, a row a thread: a step of the number is a step over all threads.
         self.start, self.steps = int(numbers.flat[0]), steps_of(numbers)
         self.shape = (*numbers.shape, len(group.threads), memory.width)
         self.threads, self.first = threads, int(group.threads[0])

@@ -69,6 +69,7 @@ class Operand:
         self.offsets = [np.array([element[dim] for element in elements]) for dim in range(len(access.base))]
         self.sizes = tuple(plan.number(size) for size in buffer.tensor.shape)
         self.base = tuple(map(compiled, access.base))
+        # Behind `guard` the conditions of the pieces say all that bounds did.
         bounds = access.bounds if not pieces else (None,) * len(access.base)
         self.bounds = tuple(None if bound is None else compiled(bound) for bound in bounds)
         tested = tuple(dict.fromkeys(piece.condition for piece in pieces))
@@ -303,6 +304,7 @@ class Plan:
         spec = statement.spec
         writes = [access for name, access in statement.operands.items() if name in spec.outputs]
         reads = [access for name, access in statement.operands.items() if name not in spec.outputs]
+        # By storage, not by name: buffers that share bytes are one place.
         part = {buffer.name: number for number, group in enumerate(self.components) for buffer in group}
         places = [part.get(access.buffer, access.buffer) for access in writes]
         return len(set(places)) < len(places) or any(part.get(access.buffer, access.buffer) in places for access in reads)

@@ -39,6 +39,8 @@ class Run:
 
     def in_step(self) -> None:
         """Execute all threads of a block together."""
+        # One of the orders in which a block may run: races are found by what barriers order, not by what happens here.
+        # One of the orders in which a block may run: races are found by what barriers order, not by what happens here.
         group = self.group(np.arange(self.plan.kernel.workers))
         for event, env in self.body(self.plan.nodes, group.environment, group):
             if isinstance(event, Barrier):
@@ -56,6 +58,8 @@ class Run:
         """All threads of the groups have arrived."""
         self.barriers += 1
         for group in groups:
+            # A block is the group of as many threads as its numbers take, the idle ones of its last group included.
+            # A block is the group of `pitch` threads: of all numbers up to those of the next one.
             group.clock = group.clock.behind(barrier.scope.threads or self.plan.pitch)
 
     def body(self, nodes: list[Any], env: Environment, group: Group) -> Generator[Event, None, None]:

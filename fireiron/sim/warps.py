@@ -37,6 +37,8 @@ class Warps:
         while ready:
             warp = ready.pop(self.order.randrange(len(ready)))
             event = next(tasks[warp], None)
+            # Lanes of a warp go in step here, so that whichever of them a barrier holds have all arrived.
+            # Lanes of a warp go in step here, so that whichever of them a barrier holds have all arrived.
             if event is not None and isinstance(event[0], Barrier) and event[0].scope <= WARP_SCOPE:
                 run.pass_barrier([self.warps[warp]], event[0])
                 ready.append(warp)
@@ -65,9 +67,13 @@ class Warps:
         """The groups of warps, smaller than the block, that have all reached one barrier of theirs, which they pass."""
         for warp, event in waiting.items():
             threads = event[0].scope.threads if isinstance(event[0], Barrier) else None
+            # Each group is asked for once, by its first warp.
+            # Each group is asked for once, by its first warp.
             if threads is None or warp * 32 % threads:
                 continue
             group = [one for one in range(warp, warp + threads // 32) if one < len(self.warps)]
+            # The same barrier, not an equal one: that may be another place of the program.
+            # The same barrier, not an equal one: that may be another place of the program.
             if all(one in waiting and waiting[one][0] is event[0] for one in group):
                 self.run_.pass_barrier([self.warps[one] for one in group], event[0])
                 yield group

@@ -37,6 +37,7 @@ class _Repeated:
             self.places = {number: (other, 0) for number, (other, _) in self.places.items()}
             count = 0
         self.places[id(operand)] = (place, count + 1)
+        # The first time meets what came before, the second what the first left behind; a third could only find the same again.
         return count >= 2 and all(times >= 2 for _, times in self.places.values())
 
 
@@ -123,6 +124,7 @@ class Watch:
         waiting = shadow.under_way(keys)
         if len(waiting):
             self._under_way(site, operand, shadow, int(keys[waiting[0]]), env, group)
+        # A spread access names its whole warp for each place: which lane writes there is not known.
         strangers = low // 32 != high // 32 if operand.spread else low != high
         if operand.write and not operand.adds and span is None and strangers.any():
             where = int(np.flatnonzero(strangers)[0])
@@ -144,6 +146,7 @@ class Watch:
 
     def _touched(self, shadow: Shadow, operand: Operand, place: Any, group: Group, span: Any) -> tuple[Array, Array, Array]:
         """Distinct keys with the least and greatest thread that touches each; `span` are those of all units, and the unit asked for."""
+        # Who touches what does not change while the place stays; only the clock does.
         if span is None and place.touched is not None:
             return place.touched  # type: ignore[no-any-return]
         low, high, unit = span or (*self._actors(operand, group), None)
@@ -178,6 +181,7 @@ class Watch:
             block = np.arange(self.width)
         ids = [one[:, None] + (self.numbers[:, : block.size] * self.plan.pitch) for one in span]
         shape = np.broadcast_shapes(rows.shape, ids[0].shape)
+        # What a mask excludes was sent to the rows behind the memory.
         valid = np.broadcast_to(row < memory.zero, shape)
         if not shared:
             return np.broadcast_to(rows, shape), valid, [np.broadcast_to(one, shape) for one in ids]
@@ -239,6 +243,7 @@ class Watch:
         key = int(keys[position])
         sides, logs = former
         mine = int(low[position]), int(high[position])
+        # Threads of two warps, if there are such, make the clearest witnesses; one thread alone would make none.
         pairs = [(int(sides[side][key]), me, side) for side in (0, 1) for me in mine]
         other, me, side = max(pairs, key=lambda pair: (pair[0] // 32 != pair[1] // 32, pair[0] != pair[1]))
         log = int(logs[side][key])

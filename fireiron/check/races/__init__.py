@@ -88,6 +88,7 @@ def _unordered(traces: Sequence[Trace], spaces: Sequence[Space], warps: int, mee
         count += split(list(space.footprints.values()), warps, count)
     found: dict[Any, Race] = {}
     for trace in traces:
+        # Control flow depends on no thread, so one trace is that of all warps.
         Order([trace] * warps, count, meetings.same_thread, found).run()
     return found
 

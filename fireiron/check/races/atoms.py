@@ -41,6 +41,7 @@ def split(placed: Sequence[Placed], warps: int, first: int, multipliers: Array |
     if not placed:
         return 0
     if multipliers is None:
+        # Odd, so that multiplying loses nothing modulo 2**64; drawn with a seed, so that a kernel takes the same way every time.
         multipliers = np.random.default_rng(_SEED).integers(1, 1 << 63, len(placed), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     grains = _begins(placed)
     touched = [_touched(one, grains) for one in placed]
@@ -68,6 +69,7 @@ def _begins(placed: Sequence[Placed]) -> Array:
 def _touched(one: Placed, grains: Array) -> Array:
     """For each of some ascending grains, the warps that touch it, as bits."""
     low, high = np.searchsorted(grains, (one.first, one.first + len(one.warps)))
+    # A block has at most 32 warps, a bit each.
     result = np.zeros(len(grains), dtype=np.uint32)
     result[low:high] = one.warps[grains[low:high] - one.first]
     return result

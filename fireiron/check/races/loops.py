@@ -130,6 +130,7 @@ class Loops:
         found = []
         for dim, step in enumerate(amounts):
             if step:
+                # Two iterations meet in a dimension only while they are no further apart than its accesses reach.
                 rests = [one[dim] - loop.var * step for one in parts]
                 last = max(reach_of(use.access)[dim] for use in uses)
                 found.append((max(one.high for one in rests) - min(one.low for one in rests) + last + 1) // abs(step) + 1)

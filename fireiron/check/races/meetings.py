@@ -40,6 +40,7 @@ class Meetings:
         if key not in self.known:
             places, (low, high), (least, most) = _common(one, other)
             strangers = np.flatnonzero((low != high) | (least != most) | (low != least))
+            # Places are numbered by grain and warp: the remainder is the warp, and each warp in which threads differ has its bit.
             self.known[key] = int(np.bitwise_or.reduce(1 << (places[strangers] % WARP), initial=0))
         return not self.known[key] >> warp & 1
 

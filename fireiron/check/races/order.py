@@ -165,6 +165,7 @@ class Order:
                 former = self.touched[other]
                 for atom in atoms:
                     met |= former[atom]
+        # `own` would not do: it is what an issuing thread knows, and lanes are not told apart here. `_meet` compares them.
         late = met & ~(agent.seen | self._ordered_within(event))
         if late:
             self._meet(agent, event, late)
@@ -188,6 +189,7 @@ class Order:
         mine = self.touched[event.kind]
         if event.kind != Kind.WRITE:
             former_bit = self._again(agent, event, bit)
+            # Of reads, or additions, that are the same the last is enough: whoever knows it knows the one before.
             either = former_bit | bit
             for atom in atoms:
                 mine[atom] = (mine[atom] | either) ^ former_bit  # without the former bit; a complement would take longer

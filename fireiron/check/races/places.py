@@ -57,6 +57,7 @@ def crew_of(scene: Scene, use: Use) -> Crew:
     if not use.statement.collective:
         return Crew(threads, warps, threads, threads, threads)
     level = use.statement.spec.level
+    # A row for each warp of a unit, evaluated at the unit's first thread: its threads mean the same operands.
     number = unit_in(level, _block_level(level), scene.kernel.thread)
     units = np.broadcast_to(np.asarray(scene.frame([("thread", threads)]).value(number)), threads.shape)
     parts = units * (int(warps[-1]) + 1) + warps
@@ -146,6 +147,7 @@ class Pattern:
         keys, rows = self.present
         unit, numbers = self.crew.unit[rows], np.arange(keys.size)
         holder = np.empty(length, dtype=np.int64)
+        # Of several touches of a key the last stays: whoever finds another in its place has met it.
         holder[keys - first] = numbers
         other = holder[keys - first]
         found = np.flatnonzero(unit[other] != unit if other_unit else (other != numbers) & (unit[other] == unit))

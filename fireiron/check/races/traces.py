@@ -142,6 +142,7 @@ class Tracer:
         for site in self.sites.get(_key(statement, walk.loops), ()):
             if all(decided(guard, self.scene, walk.fixed, walk.lengths) is not False for guard in site.scalar):
                 walk.events.append(Touch(self.steps, self._footprint(site, walk.fixed), walk.fixed, site.kind, site.under_way))
+                # What a group performs together is one step; of single threads one may write what another has yet to read.
                 self.steps += not statement.collective
         self.steps += statement.collective
 
@@ -162,6 +163,7 @@ class Tracer:
             if self.scene.roots(one) <= known and self.loops.is_trusted(one, use.loops)
         )
         needed = tuple(sorted(self.scene.needs((*parts, *guards, *(one for one, _ in tests))) & ordered))
+        # Stages differ by a shift alone: one pattern serves all iterations of a ring.
         stride = buffer.elements.high * buffer.dtype.bytes if buffer.memory == SH else 0
         return Site(
             use,
