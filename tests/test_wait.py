@@ -77,7 +77,7 @@ def test_a_wait_names_all_that_arrives():
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
-@pytest.mark.parametrize("extent", [1, 2, 5, 50, K])
+@pytest.mark.parametrize("extent", [1, 2, 5, 50, 51, 52, K])
 def test_a_ring_keeps_all_but_one_stage_under_way(stages, extent):
     """Prologue, then: arrive, copy `stages - 1` ahead, use; conditions are false in the last iterations."""
     ahead = stages - 1
