@@ -148,7 +148,7 @@ def test_every_kind_of_access_is_held_against_what_went_before():
     adds = attrs.evolve(writes(ZERO), spec=AtomicAdd(1, 1)(RF, SH)(Thread))
     for one, other in itertools.product((reads(ZERO), writes(ZERO), adds), repeat=2):
         before, behind = attrs.evolve(one, active=equal(T, 0)), attrs.evolve(other, active=equal(T, 127))
-        in_order = one is other and one.spec is adds.spec or not (one.accesses[0].write or other.accesses[0].write)
+        in_order = (one is other and one is adds) or not (one.accesses[0].write or other.accesses[0].write)
         assert bool(races(before, behind)) != in_order, (one, other)
         assert not races(before, BLOCK_BARRIER, behind)
 
