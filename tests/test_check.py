@@ -18,6 +18,7 @@ from fireiron import ir
 from fireiron.check import Scene, check, check_banks, check_bounds, check_coalescing, check_races, check_resources, safety, table
 from fireiron.check.banks import wavefronts
 from fireiron.check.coalescing import sectors
+from fireiron.check.finding import Finding
 from fireiron.errors import VerificationError
 from fireiron.executable.thread_move import MOVE
 from fireiron.values.expr import TRUE, ZERO, all_of, as_expr, less
@@ -705,6 +706,23 @@ def test_findings_are_plain_sorted_and_tabled():
     rows = table(found)
     assert len(rows) == len(found) + 1 and all(len(row) == 5 and all(isinstance(cell, str) for cell in row) for row in rows)
     assert str(found[0]).startswith(f"{found[0].at}: error: race: ")
+
+
+def test_details_are_plain_values():
+    size = sym("N")
+    details = {"threads": (np.int64(3), 4), 7: {"share": np.float64(0.5), "left": None}, "size": size, "whole": True}
+    stored = Finding("bounds", "error", "A", "what", details=details).as_dict()
+    assert stored["details"] == {"threads": [3, 4], "7": {"share": 0.5, "left": None}, "size": "N", "whole": True}
+    assert json.loads(json.dumps(stored)) == stored
+
+
+def test_the_line_of_a_finding_is_that_of_its_access():
+    kernel = copied(THREAD + 1, 0)
+    (statement,) = kernel.body
+    for own, expected in (("mine.py:2", "mine.py:2"), (None, "mine.py:1")):
+        accesses = tuple(attrs.evolve(one, origin=own) for one in statement.accesses)
+        planted = attrs.evolve(kernel, body=(attrs.evolve(statement, accesses=accesses, origin="mine.py:1"),))
+        assert {finding.at for finding in check_bounds(Scene(planted))} == {expected}
 
 
 def test_collective_regions_are_enumerated_by_their_modes():

@@ -83,6 +83,15 @@ def test_one_thread_is_in_order_with_itself():
     assert races(writes(T), reads(T + 1))
 
 
+def test_threads_of_one_block_meet_in_arrays_in_global_memory_too():
+    for threads in (2, 32, 64):
+        thread = Var("thread", 0, threads - 1)
+        array = {"threads": threads, "buffers": (buffer("g", 64, memory=GL),)}
+        assert not races(writes(thread, name="g"), reads(thread, name="g"), **array)
+        assert races(writes(thread, name="g"), reads(threads - 1 - thread, name="g"), **array)
+        assert not races(writes(thread, name="g"), BLOCK_BARRIER, reads(threads - 1 - thread, name="g"), **array)
+
+
 def test_two_reads_need_no_order_and_a_write_behind_a_read_does():
     assert not races(reads(ZERO), reads(ZERO))
     assert races(reads(ZERO), writes(T))
@@ -205,6 +214,10 @@ def test_extents_and_conditions_of_a_block_are_not_those_of_block_0():
         only = less(as_expr(number - 1), block) if number else TRUE
         found = races(writes(T, active=only), reads(127 - T, active=only), grid=8)
         assert found and all("undecided" not in one.message for one in found), number
+    some = less(as_expr(3), T + block)
+    (finding,) = races(writes(T, active=some), reads(127 - T), grid=2)
+    assert "undecided" not in finding.message, "threads from 4 on do, in any block, and the finding names one of them"
+    assert finding.details["threads"][0] > 2
     (finding,) = races(writes(T, active=less(block * block, block)), reads(127 - T), grid=8)
     assert "undecided" in finding.message, "no block does it, and the check does not know"
 

@@ -5,11 +5,13 @@ import random
 
 import attrs
 import pytest
+from handmade import THREAD, access, execution, kernel_of
 from touching import (
     BLOCK_BARRIER,
     T256,
     WARP_BARRIER,
     K,
+    Step,
     T,
     buffer,
     copies,
@@ -372,6 +374,23 @@ def test_arrays_in_global_memory():
     assert placed(writes(T, name="c"), reads(FAR, name="c"), buffers=array) == [".", "block", "."]
     only_read = tuple(attrs.evolve(one, written=False) for one in array)
     assert placed(writes(T, name="c"), reads(FAR, name="c"), buffers=only_read) == [".", "."]
+
+
+def test_arrays_of_several_dimensions():
+    """A column is written, and a row of the same array read that shares no element, or one, with it."""
+    for column, expected in ((1, [".", "."]), (0, [".", "warp", "."])):
+        write = execution(Step(), Move(1, 1)(RF, GL)(Thread), access("dst", (THREAD, 0), write=True))
+        read = execution(Step(), Move(1, 1)(GL, RF)(Thread), access("dst", (0, 31 - THREAD + column)))
+        assert shape(synchronize(kernel_of(Move(32, 64)(GL, GL), (write, read))).body) == expected
+
+
+def test_memory_of_a_statement_is_written_by_all_who_take_part():
+    scratch = buffer("scratch", 128, offset=2048)
+    uses = writes(T + 128, level=Block, scratch=scratch.tensor)
+    several = (buffer("s", 512), scratch)
+    assert placed(reads(T), reads(T, name="scratch"), buffers=several) == [".", "."]
+    assert placed(uses, reads(T, name="scratch"), buffers=several) == [".", "block", "."]
+    assert placed(reads(T, name="scratch"), uses, buffers=several) == [".", "block", "."]
 
 
 # ---------------------------------------------------------------------------------------------- asynchronous copies

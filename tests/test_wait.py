@@ -135,6 +135,13 @@ def test_a_copy_that_does_not_take_place_is_not_waited_for():
     assert groups(body) == [1]
 
 
+def test_a_touch_that_does_not_take_place_waits_for_nothing():
+    """All but the first iteration read what the first one copied: the group of the second may still be under way."""
+    late = reads(FAR, active=less(0, i))
+    assert groups(loop(4, copies(T + i * 128), Commit(), block(), late)) == [1]
+    assert groups(loop(4, copies(T + i * 128), Commit(), block(), reads(FAR))) == [0]
+
+
 def test_an_unknown_statement_is_refused():
     @attrs.frozen
     class Other(ir.Stmt):
