@@ -382,6 +382,15 @@ MUTANTS = [
         ("cut at the same place in the period", "cut = max(end - start - kept, 0) // period * period", "cut = max(end - start - kept, 0)"),
     ),
     *mutants(
+        "check/races/segments.py",
+        "test_races",
+        ("a grain twice", "        if once and shape.doubled:", "        if False:"),
+        ("several executions", "return 0 if event.step == _SEVERAL else super()._ordered_within(event)", "return super()._ordered_within(event)"),
+        ("executions that are one", "return step if all(one.step == step for one in touches) else _SEVERAL", "return step"),
+        ("copies under way", "touch.kind, touch.under_way), []).append(touch)", "touch.kind, False), []).append(touch)"),
+        ("what is noted", "        self.late = True", "        self.late = False"),
+    ),
+    *mutants(
         "check/races/traces.py",
         "test_races",
         ("what acts together", "self.steps += not statement.collective", "self.steps += 1"),
