@@ -5,10 +5,12 @@ import json
 import random
 
 import attrs
+import handmade
 import numpy as np
 import pytest
 from counted import python_calls
 from guards import with_conditions
+from handmade import THREAD, execution, kernel_of, local
 from problems import NAMES, library
 
 from fireiron import *
@@ -16,7 +18,10 @@ from fireiron import ir
 from fireiron.check import Scene, check, check_banks, check_bounds, check_coalescing, check_races, check_resources, safety, table
 from fireiron.check.banks import wavefronts
 from fireiron.check.coalescing import sectors
-from fireiron.values.expr import ZERO, as_expr, less
+from fireiron.check.finding import Finding
+from fireiron.errors import VerificationError
+from fireiron.executable.thread_move import MOVE
+from fireiron.values.expr import TRUE, ZERO, all_of, as_expr, less
 from fireiron.values.layout import Swizzle
 from fireiron.values.tensor import Mode
 
@@ -318,6 +323,43 @@ def test_tiles_visited_by_every_thread_are_found():
     assert errors(found[8]) and found[8][0].buffer == "C"
 
 
+def copied(row, column, *buffers, rows=32, columns=32, high=1, grid=1, active=TRUE, into="dst"):
+    """A kernel made by hand: each thread copies some elements of an array to the same place of another one."""
+    accesses = [handmade.access(name, (row, column), (high, 1), write=name == into) for name in ("src", into)]
+    statement = execution(MOVE, Move(high, 1)(GL, GL)(Thread), *accesses, active=active)
+    return kernel_of(Move(rows, columns)(GL, GL), (statement,), *buffers, grid=grid)
+
+
+def meeting(kernel):
+    """The pairs of blocks that the check says meet."""
+    return [finding.details["blocks"] for finding in check_races(Scene(kernel))]
+
+
+def test_tiles_of_blocks_that_overlap_by_one_element():
+    block = Var("block", 0, 1)
+    for high in (1, 2):
+        tile = 32 * high
+        assert meeting(copied(block * tile + THREAD * high, 0, rows=256, grid=2, high=high)) == []
+        assert meeting(copied(block * (tile - 1) + THREAD * high, 0, rows=256, grid=2, high=high)) == [(0, 1)]
+
+
+def test_a_digit_of_the_block_that_is_no_wider_than_those_below():
+    """Two tiles of 32 side by side, and the next two 64, or only 48, further on."""
+    block = Var("block", 0, 3)
+    for step, meet in ((64, []), (48, [(1, 2)])):
+        assert meeting(copied(block % 2 * 32 + block // 2 * step + THREAD, 0, rows=256, grid=4)) == meet
+
+
+def test_blocks_that_add_need_no_order_among_each_other_alone():
+    """Atomic additions of two blocks to one element meet no one; a plain write among them does."""
+    kernel = copied(THREAD, 0, grid=2)
+    (plain,) = kernel.body
+    adds = attrs.evolve(plain, spec=AtomicAdd(1, 1)(GL, GL)(Thread))
+    assert meeting(attrs.evolve(kernel, body=(adds, adds))) == []
+    assert meeting(attrs.evolve(kernel, body=(plain,))) == [(0, 1)]
+    assert (0, 1) in meeting(attrs.evolve(kernel, body=(plain, adds)))
+
+
 def test_rasterisation_orders_are_no_races():
     for order in (lambda uid: uid ^ 1, lambda uid: 15 - uid, lambda uid: (uid % 4) * 4 + uid // 4):
         strategy = MatMul.tile(32, 32).to(Block).swizzle(order).tile(4, 4).to(Thread).tile(1, 1).split(1).done()
@@ -414,6 +456,26 @@ def test_vectors_across_the_edge_are_found():
     planted = with_conditions(wrong, "A", False, lambda one: less(one.left, bound))
     (finding,) = check_bounds(Scene(attrs.evolve(planted, symbols=(bound,))))
     assert finding.buffer == "A" and "moved at once" in finding.message
+    moved = with_access(kernel, "A", False, moved_base(0, lambda base: base + 2))
+    planted = with_conditions(moved, "A", False, lambda one: less(one.left + 2, one.right))
+    (finding,) = check_bounds(Scene(planted))
+    assert finding.buffer == "A" and "moved at once" in finding.message
+
+
+def test_the_last_digit_of_a_grid_that_is_no_multiple():
+    """Block 6 of 8 has the third row; only of a grid of 6 blocks would two rows do."""
+    for grid, rows, clean in ((8, 2, False), (8, 3, True), (6, 2, True)):
+        found = check_bounds(Scene(copied(Var("block", 0, grid - 1) // 3, THREAD, rows=rows, grid=grid)))
+        assert (found == ()) == clean, (grid, rows)
+
+
+def test_a_swizzle_that_leads_beyond_a_buffer():
+    """Of the last elements, 8 and 9, the swizzle makes 10 and 11."""
+    shared = local("s", (1, 16), SH, swizzle=Swizzle(2, 0, 2))
+    for elements, clean in ((10, False), (12, True)):
+        cut = attrs.evolve(shared, elements=as_expr(elements))
+        found = check_bounds(Scene(copied(ZERO, THREAD % 10, cut, into="s")))
+        assert ([one.buffer for one in found] == []) == clean, elements
 
 
 # ---------------------------------------------------------------------------------------------- banks
@@ -520,6 +582,43 @@ def test_repairs_of_listing_2_work():
     assert {one.severity for one in bank_findings(lowered(repaired, 128, 128, 8)).values()} == {"note"}
 
 
+def stored(column, height, active=TRUE):
+    """A kernel made by hand: each thread stores the first elements of a column of 32 in shared memory, at once."""
+    accesses = (handmade.access("src", (0, THREAD), (height, 1)), handmade.access("s", (0, column), (height, 1), write=True))
+    spec = Move(height, 1)(GL, SH)(Thread)
+    statement = execution(MOVE, spec, *accesses, active=active, vector=height, vectors=(height, height))
+    return kernel_of(Move(32, 32)(GL, GL), (statement,), local("s", (32, 256), SH), grid=8)
+
+
+def test_repairs_keep_vectors_whole():
+    """Padding by one would free columns 0, 8, 16 and 24, and would part vectors in others; by four it frees neighbours."""
+    (finding,) = check_banks(Scene(stored(THREAD % 4 * 8, 4)))
+    assert finding.severity == "warning" and "pad" not in finding.details and finding.details["swizzle"][1] >= 2
+    (finding,) = check_banks(Scene(stored(THREAD, 4)))
+    assert finding.details["pad"] == 4 and finding.details["swizzle"] == [3, 2, 3]
+    (finding,) = check_banks(Scene(stored(THREAD, 1)))
+    assert finding.details["pad"] == 1 and finding.details["swizzle"] == [5, 0, 5]
+    (finding,) = check_banks(Scene(stored(THREAD * 2, 1)))
+    assert "pad" not in finding.details, "whatever the padding, every other column has every other bank at most"
+
+
+def test_lanes_that_take_part_in_some_blocks_are_counted():
+    """A condition on the thread is obeyed, one on the block taken as true."""
+    late = less(as_expr(3), Var("block", 0, 7))
+    for active, passes in ((TRUE, 32), (late, 32), (less(THREAD, 5), 5), (all_of((late, less(THREAD, 5))), 5)):
+        (finding,) = check_banks(Scene(stored(THREAD, 1, active)))
+        assert finding.details["wavefronts"] == passes, active
+
+
+def test_a_name_has_one_meaning():
+    row = Var("row", 0, 31)
+    kernel = copied(row, 0)
+    once, again = ir.Let(row, THREAD), ir.Let(row, 31 - THREAD)
+    assert Scene(attrs.evolve(kernel, body=(once, *kernel.body, once))).lets == {"row": THREAD}
+    with pytest.raises(VerificationError, match="row has two meanings"):
+        Scene(attrs.evolve(kernel, body=(once, *kernel.body, again)))
+
+
 def test_vectors_count_by_phases():
     four = Move.tile(4, 1).to(Thread).layout(ColMajor).done()
     strategy = MatMul.tile(128, 64).to(Block).split(8).load(A, SH, four).load(B, SH).tile(4, 8).to(Thread).tile(1, 1).split(1).done()
@@ -539,6 +638,9 @@ def test_known_sectors():
     assert [int(x[0]) for x in sectors(lanes * 8, 4, every)] == [8, 4]
     assert [int(x[0]) for x in sectors(lanes * 0, 4, every)] == [1, 1]
     assert [int(x[0]) for x in sectors(lanes * 4 + 4, 4, every)] == [5, 4]
+    assert [int(x[0]) for x in sectors(lanes * 4, 4, lanes < 9)] == [2, 2]
+    assert [int(x[0]) for x in sectors(lanes * 32, 4, lanes < 9)] == [9, 2]
+    assert [int(x[0]) for x in sectors(lanes * 4, 4, lanes < 0)] == [0, 0]
 
 
 def traffic(kernel):
@@ -604,6 +706,23 @@ def test_findings_are_plain_sorted_and_tabled():
     rows = table(found)
     assert len(rows) == len(found) + 1 and all(len(row) == 5 and all(isinstance(cell, str) for cell in row) for row in rows)
     assert str(found[0]).startswith(f"{found[0].at}: error: race: ")
+
+
+def test_details_are_plain_values():
+    size = sym("N")
+    details = {"threads": (np.int64(3), 4), 7: {"share": np.float64(0.5), "left": None}, "size": size, "whole": True}
+    stored = Finding("bounds", "error", "A", "what", details=details).as_dict()
+    assert stored["details"] == {"threads": [3, 4], "7": {"share": 0.5, "left": None}, "size": "N", "whole": True}
+    assert json.loads(json.dumps(stored)) == stored
+
+
+def test_the_line_of_a_finding_is_that_of_its_access():
+    kernel = copied(THREAD + 1, 0)
+    (statement,) = kernel.body
+    for own, expected in (("mine.py:2", "mine.py:2"), (None, "mine.py:1")):
+        accesses = tuple(attrs.evolve(one, origin=own) for one in statement.accesses)
+        planted = attrs.evolve(kernel, body=(attrs.evolve(statement, accesses=accesses, origin="mine.py:1"),))
+        assert {finding.at for finding in check_bounds(Scene(planted))} == {expected}
 
 
 def test_collective_regions_are_enumerated_by_their_modes():

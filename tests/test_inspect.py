@@ -194,12 +194,15 @@ def shaped(threads, shared=0, target="sm_90"):
         (32, 24, 0, "sm_86", 16, "blocks"),
         (128, 32, 48 * 1024, "sm_90", 4, "shared memory"),  # 228 KiB, of which each block takes 49 KiB
         (128, 32, 227 * 1024, "sm_90", 1, "shared memory"),
+        (128, 32, 113 * 1024, "sm_90", 2, "shared memory"),
+        (128, 32, 113 * 1024 + 1, "sm_90", 1, "shared memory"),  # with the kilobyte of the system, more than half of 228 KiB
         (128, 32, 32 * 1024, "sm_70", 3, "shared memory"),  # nothing is reserved there
         (1024, 64, 0, "sm_90", 1, "registers"),
         (1024, 65, 0, "sm_90", 0, "registers"),
         (1024, 32, 0, "sm_90", 2, "threads"),
         (1024, 32, 0, "sm_86", 1, "threads"),
         (33, 16, 0, "sm_90", 32, "threads"),
+        (800, 80, 0, "sm_90", 0, "registers"),  # 2560 a warp: 6 warps in a partition, and 25 would take 7 of one
         (160, 100, 0, "sm_60", 3, "registers"),  # two partitions: 3328 a warp, 9 in each
     ],
 )

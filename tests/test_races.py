@@ -33,7 +33,7 @@ from fireiron.check.races.places import Places
 from fireiron.check.races.traces import Tracer
 from fireiron.errors import VerificationError
 from fireiron.ir import WARPGROUP_SCOPE, Barrier, Commit, For, Let, Scope, Wait
-from fireiron.values.expr import TRUE, ZERO, Var, all_of, as_expr, less
+from fireiron.values.expr import TRUE, ZERO, Var, all_of, as_expr, equal, less
 
 
 def races(*body, **options):
@@ -83,6 +83,15 @@ def test_one_thread_is_in_order_with_itself():
     assert races(writes(T), reads(T + 1))
 
 
+def test_threads_of_one_block_meet_in_arrays_in_global_memory_too():
+    for threads in (2, 32, 64):
+        thread = Var("thread", 0, threads - 1)
+        array = {"threads": threads, "buffers": (buffer("g", 64, memory=GL),)}
+        assert not races(writes(thread, name="g"), reads(thread, name="g"), **array)
+        assert races(writes(thread, name="g"), reads(threads - 1 - thread, name="g"), **array)
+        assert not races(writes(thread, name="g"), BLOCK_BARRIER, reads(threads - 1 - thread, name="g"), **array)
+
+
 def test_two_reads_need_no_order_and_a_write_behind_a_read_does():
     assert not races(reads(ZERO), reads(ZERO))
     assert races(reads(ZERO), writes(T))
@@ -118,6 +127,14 @@ def test_buffers_may_overlap():
     assert not races(writes(T, active=less(T, as_expr(64))), reads(T, name="h"), buffers=(buffer("s", 64), later))
 
 
+def test_copies_of_a_buffer_that_are_no_whole_pieces_apart():
+    """Pieces of 16 bytes, in copies of 514 elements: the second copy begins 8 bytes before another buffer that lies in it."""
+    several = attrs.evolve(buffer("s", 514), tensor=attrs.evolve(buffer("s", 514).tensor, copies=2))
+    others = [(several, buffer("t", 4, offset=514 * 4 + at)) for at in (-16, -8, 0, 8, 16)]
+    write, read = writes(ZERO, width=4, copy=1, active=equal(T, 0)), reads(ZERO, width=4, name="t", active=equal(T, 127))
+    assert [bool(races(write, read, buffers=one)) for one in others] == [False, True, True, True, False]
+
+
 # ---------------------------------------------------------------------------------------------- one statement
 
 
@@ -135,12 +152,25 @@ def test_atomic_additions_need_no_order_among_each_other():
     assert not races(adds, BLOCK_BARRIER, reads(ZERO))
 
 
+def test_every_kind_of_access_is_held_against_what_went_before():
+    """One thread of the first warp and one of the last, which no barrier orders, in each role."""
+    adds = attrs.evolve(writes(ZERO), spec=AtomicAdd(1, 1)(RF, SH)(Thread))
+    for one, other in itertools.product((reads(ZERO), writes(ZERO), adds), repeat=2):
+        before, behind = attrs.evolve(one, active=equal(T, 0)), attrs.evolve(other, active=equal(T, 127))
+        in_order = (one is other and one is adds) or not (one.accesses[0].write or other.accesses[0].write)
+        assert bool(races(before, behind)) != in_order, (one, other)
+        assert not races(before, BLOCK_BARRIER, behind)
+
+
 def test_spread_accesses_belong_to_the_whole_warp():
     tile = T // 32 * 32 + T % 16
     assert not races(writes(tile, spread=True))
     assert races(writes(T % 32, spread=True))
     assert races(writes(T), reads(T, spread=True))
     assert not races(writes(T), WARP_BARRIER, reads(T, spread=True))
+    first_lane = writes(T, active=equal(T % 32, 0))
+    for pair in ((first_lane, reads(T, spread=True)), (reads(T, spread=True), first_lane)):
+        assert races(*pair) and not races(pair[0], WARP_BARRIER, pair[1]), "another lane may be the one that reads it"
 
 
 def test_threads_that_act_together():
@@ -152,6 +182,8 @@ def test_threads_that_act_together():
     assert races(both, both) and not races(both, WARP_BARRIER, both)
     twice = Var("twice", 0, 1)
     assert races(For(twice, as_expr(2), (both,))) and not races(For(twice, as_expr(2), (both, WARP_BARRIER)))
+    across = touch((of_warp + 32) % 128, write=True, width=32).accesses[0]
+    assert races(attrs.evolve(both, accesses=(accesses[0], across))), "what another warp reads in the same execution"
     finding, *_ = races(attrs.evolve(both, accesses=tuple(attrs.evolve(one, base=(ZERO,)) for one in accesses)))
     assert "warp 0" in finding.message and "thread" not in finding.message.split("(")[0]
 
@@ -180,7 +212,11 @@ def test_extents_and_conditions_of_a_block_are_not_those_of_block_0():
         assert bool(races(writes(T), loop(extent, BLOCK_BARRIER), reads(127 - T), grid=8)) == racy
     for number in (0, 3, 7):
         only = less(as_expr(number - 1), block) if number else TRUE
-        assert races(writes(T, active=only), reads(127 - T, active=only), grid=8), number
+        found = races(writes(T, active=only), reads(127 - T, active=only), grid=8)
+        assert found and all("undecided" not in one.message for one in found), number
+    some = less(as_expr(2), T % 32 + block)
+    (finding,) = races(writes(T, active=some), reads(127 - T), grid=2)
+    assert "undecided" not in finding.message, "the first threads of a warp do it in no block, and the finding names another one"
     (finding,) = races(writes(T, active=less(block * block, block)), reads(127 - T), grid=8)
     assert "undecided" in finding.message, "no block does it, and the check does not know"
 
@@ -228,6 +264,20 @@ def test_addresses_that_move_on():
             assert bool(races(loop(extent, writes(T + i * width, name="g")), buffers=(step,), symbols=(K,))) == racy, (width, extent)
 
 
+def test_an_address_that_is_reached_late():
+    """The tenth of twenty steps comes where each iteration reads."""
+    assert races(loop(20, BLOCK_BARRIER, reads(127 - T + 1280), writes(T + i * 128)))
+    assert not races(loop(20, BLOCK_BARRIER, reads(127 - T + 2560), writes(T + i * 128)))
+
+
+def test_steps_that_meet_many_iterations_later():
+    """Two threads that walk the same way, the one fifteen steps ahead of the other: or eight and a half, and never meet."""
+    walk = buffer("g", 1 << 20, memory=GL)
+    for apart, racy in ((120, True), (68, False)):
+        walkers = (writes(i * 8, name="g", active=equal(T, 0)), writes(i * 8 + apart, name="g", active=equal(T, 127)))
+        assert bool(races(loop(K, *walkers), buffers=(walk,), symbols=(K,))) == racy
+
+
 def test_iterations_that_are_all_different_are_followed_or_refused():
     square = i * i % 509 * 8 % 509
     assert races(loop(300, writes(T + square), BLOCK_BARRIER, reads(T + square + 1)))
@@ -235,6 +285,12 @@ def test_iterations_that_are_all_different_are_followed_or_refused():
     assert "undecided" in finding.message and "10000 times" in finding.message and "unchecked" in finding.message
     (finding,) = races(loop(K, writes(T + square), BLOCK_BARRIER, reads(T + square), BLOCK_BARRIER), symbols=(K,))
     assert "undecided" in finding.message
+
+
+def test_the_iteration_of_a_finding_is_one_that_meets():
+    (finding,) = races(loop(5, writes(T + i * 128)), reads(127 - T + 384))
+    assert sorted(finding.details["loops"], key=len) == [{}, {"i": 3}]
+    assert 384 <= finding.details["address"] < 512 and finding.details["element"] == [finding.details["address"]]
 
 
 def test_loops_in_loops():
@@ -279,6 +335,9 @@ def test_two_copies_to_one_place():
     assert not races(copies(T), Commit(), Wait(0), copies(T))
     twice = Var("twice", 0, 1)
     assert races(For(twice, as_expr(2), (copies(T),))) and not races(For(twice, as_expr(2), (copies(T + twice * 128),)))
+    four = Var("four", 0, 3)
+    (finding,) = races(For(four, as_expr(4), (copies(T + four // 2 * 128),)))
+    assert "while the asynchronous copy is under way" in finding.message and len(set(finding.details["threads"])) == 1
 
 
 def test_groups_complete_in_order():

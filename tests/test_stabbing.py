@@ -59,6 +59,7 @@ def test_the_circle_is_cut_where_the_smallest_arc_is():
     arcs = [frozenset((5, 0)), frozenset((4, 5)), frozenset((1, 2))]
     assert fewest(arcs, range(6)) == (1, 5)
     assert fewest(arcs, (4, 3, 2, 1, 0, 5)) == (2, 5)
+    assert fewest([frozenset((3,)), frozenset((5, 0)), frozenset((1, 2))], range(6)) == (0, 1, 3), "behind the cut comes the end first"
 
 
 def test_nothing_asks_for_nothing():

@@ -1,14 +1,17 @@
 """Where barriers stand: each rule on programs made by hand, and drawn programs of which no barrier can be left out."""
 
+import itertools
 import random
 
 import attrs
 import pytest
+from handmade import THREAD, access, execution, kernel_of
 from touching import (
     BLOCK_BARRIER,
     T256,
     WARP_BARRIER,
     K,
+    Step,
     T,
     buffer,
     copies,
@@ -29,7 +32,8 @@ from fireiron.ir import Barrier, Comment, Commit, Exec, For, Let, SyncPoint, Wai
 from fireiron.lower.synchronize import scopes_of, synchronize
 from fireiron.lower.wait import wait
 from fireiron.specs.atomic_add import AtomicAddSpec
-from fireiron.values.expr import TRUE, Var, as_expr, less
+from fireiron.values.expr import TRUE, Var, as_expr, equal, less
+from fireiron.values.layout import Swizzle
 
 FAR, NEAR = 127 - T, T // 2 * 2 + (T + 1) % 2
 
@@ -272,12 +276,17 @@ def test_a_spread_access_belongs_to_the_whole_warp():
     assert placed(writes(T, spread=True), reads(FAR)) == [".", "block", "."]
     assert placed(writes(T, spread=True)) == ["."]
     assert placed(loop(3, writes(T, spread=True))) == [[".", "warp"]]
+    last = equal(T % 32, 31)
+    assert placed(writes(T, spread=True), reads(T, active=last)) == [".", "warp", "."], "any lane of the warp may have written it"
 
 
 def test_what_threads_do_together_is_done_by_all_of_them():
     tile = T // 32 * 32
     assert placed(writes(tile, width=32, level=Warp), reads(T)) == [".", "warp", "."]
     assert placed(writes(0, width=128, level=Block), reads(T)) == [".", "block", "."]
+    last_warp = T256 // 128 * 128 + 96 + T256 % 32
+    of_group = writes(T256 // 128 * 128, width=128, level=Warpgroup, active=less(95, T256 % 128))
+    assert placed(of_group, reads(last_warp), threads=256) == [".", "warpgroup", "."]
 
 
 def test_buffers_that_overlap():
@@ -286,15 +295,36 @@ def test_buffers_that_overlap():
     body = (reads(FAR, name="a"), writes(T, name="b"))
     assert placed(*body, buffers=overlapping) == [".", "block", "."]
     assert placed(*body, buffers=apart) == [".", "."]
+    at_the_end = (buffer("a", 128), buffer("b", 128, offset=512 - 4))
+    only_last, only_first = equal(T, 127), equal(T, 0)
+    for one, other in itertools.permutations((writes(T, name="a", active=only_last), reads(T, name="b", active=only_first))):
+        assert placed(one, other, buffers=at_the_end) == [".", "block", "."], "one element is enough"
     types = (buffer("a", 128), buffer("b", 128, dtype=float16))
     assert placed(writes(T, name="a"), reads(T, name="b"), buffers=types) == [".", "block", "."]
     assert placed(writes(T, name="a"), reads(2 * T, name="b", width=2, active=less(T, as_expr(64))), buffers=types) == [".", "."]
+
+
+def test_buffers_that_overlap_in_another_order():
+    """What one buffer calls element 9, the other, which is not swizzled, calls element 8."""
+    one, other = buffer("a", 128), buffer("b", 128)
+    swizzled = attrs.evolve(one, storage=attrs.evolve(one.storage, swizzle=Swizzle(1, 0, 3)))
+    body = (writes(T, name="a"), reads(T, name="b"))
+    assert placed(*body, buffers=(one, other)) == [".", "."]
+    assert placed(*body, buffers=(swizzled, other)) == [".", "warp", "."]
+
+
+def test_a_name_for_what_other_names_say():
+    row, place = Var("row", 0, 1 << 12), Var("place", 0, 1 << 12)
+    named = (Let(row, i * 128), Let(place, row + T), writes(place))
+    assert placed(loop(4, *named, reads(FAR + i * 128), period=4)) == [[".", "block", "."]]
+    assert placed(loop(4, *named, reads(T + i * 128), period=4)) == [[".", "."]]
 
 
 def test_elements_beyond_a_shared_buffer_are_none_of_it():
     two = (buffer("a", 96), buffer("b", 128, offset=384))
     assert placed(writes(T, name="a"), reads(FAR, name="b"), buffers=two) == [".", "."]
     assert placed(writes(T, name="a"), reads(95 - T, name="a", active=less(T, as_expr(96))), buffers=two) == [".", "block", "."]
+    assert placed(writes(T, name="a"), reads(96 + FAR, name="a"), buffers=two) == [".", "."], "they would meet only beyond its end"
 
 
 def test_a_buffer_that_ends_within_a_piece():
@@ -309,6 +339,9 @@ def test_vectors_are_whole_pieces():
     assert placed(writes(4 * T, width=4, vectors=(4,)), reads(4 * T + 4, width=4, vectors=(4,))) == [".", "block", "."]
     assert placed(writes(4 * T, width=4, vectors=(4,)), reads(4 * T, width=4, vectors=(4,))) == [".", "."]
     assert placed(writes(4 * T, width=4, vectors=(4,)), reads(T)) == [".", "block", "."]
+    for number in range(4):
+        assert placed(writes(4 * T, width=4, vectors=(4,)), reads(4 * T + number)) == [".", "."]
+        assert placed(writes(4 * T, width=4, vectors=(4,)), reads(4 * FAR + number)) == [".", "block", "."], "any element of the vector"
 
 
 def test_copies_of_a_buffer():
@@ -326,6 +359,23 @@ def test_arrays_in_global_memory():
     assert placed(writes(T, name="c"), reads(FAR, name="c"), buffers=only_read) == [".", "."]
 
 
+def test_arrays_of_several_dimensions():
+    """A column is written, and a row of the same array read that shares no element, or one, with it."""
+    for column, expected in ((1, [".", "."]), (0, [".", "warp", "."])):
+        write = execution(Step(), Move(1, 1)(RF, GL)(Thread), access("dst", (THREAD, 0), write=True))
+        read = execution(Step(), Move(1, 1)(GL, RF)(Thread), access("dst", (0, 31 - THREAD + column)))
+        assert shape(synchronize(kernel_of(Move(32, 64)(GL, GL), (write, read))).body) == expected
+
+
+def test_memory_of_a_statement_is_written_by_all_who_take_part():
+    scratch = buffer("scratch", 128, offset=2048)
+    uses = writes(T + 128, level=Block, scratch=scratch.tensor)
+    several = (buffer("s", 512), scratch)
+    assert placed(reads(T), reads(T, name="scratch"), buffers=several) == [".", "."]
+    assert placed(uses, reads(T, name="scratch"), buffers=several) == [".", "block", "."]
+    assert placed(reads(T, name="scratch"), uses, buffers=several) == [".", "block", "."]
+
+
 # ---------------------------------------------------------------------------------------------- asynchronous copies
 
 
@@ -334,7 +384,22 @@ def test_a_copy_under_way_needs_a_barrier_behind_its_commit():
     assert placed(copies(T), Commit(), SyncPoint(None, "s"), reads(T)) == [".", "commit", "warp", "."]
     early = (copies(T), SyncPoint(None, "s"), writes(T + 512), Commit(), reads(FAR))
     assert placed(*early) == [".", ".", "commit", "block", "."]
+    assert placed(copies(T), SyncPoint(None, "s"), Commit(), reads(FAR)) == [".", "commit", "block", "."], "right before it is too early"
     assert placed(copies(T), writes(T)) == [".", "warp", "."]
+
+
+def test_a_statement_whose_iterations_lie_apart_does_not_meet_itself():
+    """A copy is under way, and of a spread access it is not known which lane touches what: but of one iteration they are in order."""
+    for make in (copies, lambda place: writes(place, spread=True)):
+        assert placed(loop(3, make(T + i * 128))) == [["."]]
+        assert placed(loop(3, make(T + i % 2 * 128))) == [[".", "warp"]]
+
+
+def test_a_copy_in_a_ring_meets_itself_where_the_ring_comes_round():
+    ring = copies(T + i % 2 * 128)
+    assert placed(loop(2, ring, period=2)) == [["."]]
+    assert placed(loop(3, ring, period=2)) == [[".", "warp"]], "the third iteration copies to where the first one did"
+    assert placed(loop(4, attrs.evolve(ring, active=less(i, 2)), period=2)) == [["."]], "and makes no copy"
 
 
 def test_one_copy_object_in_two_places():

@@ -15,6 +15,7 @@ from fireiron.executable.thread_move import MOVE, vector
 from fireiron.lower.guard import guard
 from fireiron.lower.vectorize import vectorize
 from fireiron.values.expr import as_expr, less
+from fireiron.values.layout import Swizzle
 
 
 def moved(width, base, *, dtype=float32, ld=None, rows=32, columns=1024, bounds=None, align=16, instruction=MOVE, target=None):
@@ -79,6 +80,31 @@ def test_a_column_that_is_no_multiple_straddles_the_edge():
     ((statement, _),) = ir.execs(kernel.body)
     assert buffer.address(statement.accesses[0], (0, 0)).factor == 4
     assert widths(kernel) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("swizzle", "wanted"),
+    [
+        (Swizzle(2, 2, 3), 4),
+        (Swizzle(2, 1, 3), 2),
+        (Swizzle(2, 0, 3), 1),
+        (Swizzle(1, 1, -1), 2),  # the second pair of each four goes elsewhere, the first of each eight stays
+        (Swizzle(1, 0, -2), 1),
+        (Swizzle(1, 2, -1), 4),
+    ],
+    ids=str,
+)
+def test_a_swizzle_leaves_the_groups_that_it_moves_whole(swizzle, wanted):
+    shared, columns = local("s", (32, 64), SH, layout=RowMajor, swizzle=swizzle), THREAD % 8 * 4
+
+    def taken(base, shape):
+        into = access("s", base, shape, write=True)
+        copy = execution(MOVE, Move(*shape)(GL, SH)(Thread), access("src", base, shape), into)
+        return widths(kernel_of(Move(32, 64, src=RowMajor)(GL, GL), (copy,), shared))[1]
+
+    assert taken((THREAD // 8, columns), (1, 4)) == wanted
+    assert taken((THREAD // 8, columns + 2), (1, 4)) == min(wanted, 2), "half of two groups"
+    assert taken((THREAD // 8 * 4, columns), (4, 1)) == 1, "a column"
 
 
 def test_strides_are_not_contiguous():

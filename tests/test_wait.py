@@ -77,7 +77,7 @@ def test_a_wait_names_all_that_arrives():
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
-@pytest.mark.parametrize("extent", [1, 2, 5, 50, K])
+@pytest.mark.parametrize("extent", [1, 2, 5, 50, 51, 52, K])
 def test_a_ring_keeps_all_but_one_stage_under_way(stages, extent):
     """Prologue, then: arrive, copy `stages - 1` ahead, use; conditions are false in the last iterations."""
     ahead = stages - 1
@@ -133,6 +133,13 @@ def test_a_copy_that_does_not_take_place_is_not_waited_for():
     never = copies(T + 128, active=less(i, 0))
     body = loop(3, copies(T), Commit(), never, Commit(), block(), reads(FAR), Barrier(BLOCK_BARRIER.scope, "b"), reads(FAR + 128))
     assert groups(body) == [1]
+
+
+def test_a_touch_that_does_not_take_place_waits_for_nothing():
+    """All but the first iteration read what the first one copied: the group of the second may still be under way."""
+    late = reads(FAR, active=less(0, i))
+    assert groups(loop(4, copies(T + i * 128), Commit(), block(), late)) == [1]
+    assert groups(loop(4, copies(T + i * 128), Commit(), block(), reads(FAR))) == [0]
 
 
 def test_an_unknown_statement_is_refused():

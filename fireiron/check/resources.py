@@ -79,11 +79,9 @@ def occupancy(kernel: Kernel, registers: int | None = None) -> Occupancy:
 
 
 def _by_registers(target: Architecture, warps: int, registers: int) -> int:
-    """Blocks that the registers of a multiprocessor serve."""
+    """Blocks that the registers of a multiprocessor serve: none where those of one block, in whole partitions, are more than it has."""
     partitions = _partitions(target)
     each = _rounded(max(registers, 1) * 32, REGISTER_UNIT)
-    if each * _rounded(warps, partitions) > target.registers_per_sm:
-        return 0
     return target.registers_per_sm // partitions // each * partitions // warps
 
 

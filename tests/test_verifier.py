@@ -1,0 +1,198 @@
+"""What the verifier refuses: a kernel made by hand with one fault each, and the least that is no fault."""
+
+import attrs
+import pytest
+from handmade import THREAD, access, execution, kernel_of, local
+
+from fireiron import *
+from fireiron.errors import VerificationError
+from fireiron.executable.thread_move import MOVE
+from fireiron.ir import (
+    BLOCK_SCOPE,
+    WARP_SCOPE,
+    WARPGROUP_SCOPE,
+    Barrier,
+    Comment,
+    Commit,
+    For,
+    Hole,
+    Let,
+    Piece,
+    Stmt,
+    SyncPoint,
+    Wait,
+    verify,
+)
+from fireiron.lower.guard import guard
+from fireiron.values.expr import Var, as_expr, less
+
+K = Var("K", 1, 1 << 20, 1, True)
+SPEC = Move(32, 32)(GL, GL)
+PIECES = (Piece(0), Piece(1))
+"""Two elements, each loaded or stored alone."""
+
+
+def copy(*accesses, height=2, pieces=(PIECES, PIECES), **fields):
+    """A thread copies some elements of a column."""
+    accesses = accesses or (access("src", (0, THREAD), (height, 1)), access("dst", (0, THREAD), (height, 1), write=True))
+    return execution(MOVE, Move(height, 1)(GL, GL)(Thread), *accesses, pieces=pieces, **fields)
+
+
+def kernel(*body, **options):
+    return kernel_of(SPEC, body, **options)
+
+
+def refused(message, *body, final=True, **options):
+    """Asserts that the verifier names this fault of a kernel."""
+    with pytest.raises(VerificationError, match=message):
+        verify(kernel(*body, **options), final=final)
+
+
+def passes(*body, final=True, **options):
+    """Asserts that the verifier hands a kernel on as it is."""
+    program = kernel(*body, **options)
+    assert verify(program, final=final) is program
+
+
+# ---------------------------------------------------------------------------------------------- threads, buffers and names
+
+
+def test_a_kernel_without_fault():
+    passes(copy(), Comment("what stands here"), Barrier(BLOCK_SCOPE), Commit(), Wait(0))
+
+
+def test_all_threads_of_a_block_have_work():
+    for workers in (31, 33):
+        with pytest.raises(VerificationError, match=f"a block has 32 threads, tiles are dealt to {workers}"):
+            verify(attrs.evolve(kernel(), workers=workers))
+
+
+def test_buffers_that_share_a_name():
+    program = kernel(copy())
+    with pytest.raises(VerificationError, match="buffers share a name"):
+        verify(attrs.evolve(program, buffers=(*program.buffers, local("src", (4,), SH))))
+
+
+def test_names_are_bound_once_and_before_they_are_used():
+    row, place = Var("row", 0, 31), Var("place", 0, 31)
+    read = copy(access("src", (0, place), (2, 1)), access("dst", (0, place), (2, 1), write=True))
+    passes(Let(place, THREAD), read)
+    refused("Move.*: place is not bound in place", read)
+    refused("Move.*: place is not bound in place", read, Let(place, THREAD))
+    refused("let place: row is not bound in row", Let(place, row), Let(row, THREAD))
+    refused("for row: K is not bound in K", For(attrs.evolve(row, high=K.high), K, ()))
+    refused("the name row is bound twice", Let(row, THREAD), Let(row, THREAD))
+    refused("the name row is bound twice", Let(row, THREAD), For(row, as_expr(3), ()))
+    refused("the name K is bound twice", Let(K, THREAD), symbols=(K,))
+    passes(For(row, as_expr(3), ()), Let(row, THREAD))
+    passes(For(row, as_expr(3), (Let(place, row),)), For(row, as_expr(3), (Let(place, row),)))
+    refused("for place: row is not bound", For(row, as_expr(3), ()), For(place, row, ()))
+
+
+def test_a_name_stands_for_one_range():
+    row = Var("row", 0, 31)
+    wider = attrs.evolve(row, high=63)
+    refused("let place: row is not bound in row", Let(row, THREAD), Let(Var("place", 0, 63), wider))
+
+
+# ---------------------------------------------------------------------------------------------- loops, barriers and waits
+
+
+def test_a_loop_is_as_long_for_all_threads():
+    k, row, other = Var("k", 0, 31), Var("row", 0, 31), Var("other", 0, 31)
+    passes(For(k, Var("block", 0, 7), ()), grid=8)
+    refused("loop k has an extent thread that differs between threads", For(k, THREAD, ()))
+    refused("differs between threads", Let(row, THREAD // 2), For(k, row, ()))
+    refused("differs between threads", Let(row, THREAD // 2), Let(other, row + 1), For(k, other, ()))
+    refused("differs between threads", For(other, as_expr(2), (For(k, THREAD, ()),)))
+    refused("differs between threads", Let(row, THREAD // 2), For(other, as_expr(2), (For(k, row, ()),)))
+
+
+def test_a_loop_ends_within_the_range_of_its_variable():
+    passes(For(Var("k", 0, 7), as_expr(8), ()))
+    refused("loop variable k ends at 7, its loop at 8", For(Var("k", 0, 7), as_expr(9), ()))
+    passes(For(Var("k", 0, 7), K, ()), symbols=(K,))
+
+
+def test_a_barrier_of_a_group_needs_whole_groups():
+    group, pair = Barrier(WARPGROUP_SCOPE), Barrier(attrs.evolve(WARPGROUP_SCOPE, name="pair", threads=64))
+    for threads, refused_ones in ((32, (group, pair)), (64, (group,)), (128, ()), (160, (group, pair)), (192, (group,))):
+        for barrier in (group, pair):
+            if barrier in refused_ones:
+                refused(f"a barrier of a {barrier.scope} in a block of {threads} threads", barrier, threads=threads)
+            else:
+                passes(barrier, threads=threads)
+        passes(Barrier(WARP_SCOPE), Barrier(BLOCK_SCOPE), threads=threads)
+    passes(Barrier(WARP_SCOPE), threads=16)
+
+
+def test_a_wait_for_less_than_no_group():
+    passes(Wait(0))
+    refused("a wait for -1 groups", Wait(-1))
+
+
+def test_what_earlier_passes_resolve():
+    for statement, message in ((Hole("A"), "hole A was not filled"), (SyncPoint(True, "k"), "sync point of k was not resolved")):
+        passes(statement, final=False)
+        refused(message, statement)
+        refused(message, For(Var("k", 0, 7), as_expr(8), (statement,)))
+
+
+def test_an_unknown_statement_is_refused():
+    @attrs.frozen
+    class Other(Stmt):
+        pass
+
+    refused("the verifier has no rule for the statement Other", For(Var("k", 0, 7), as_expr(8), (Other(),)), final=False)
+
+
+# ---------------------------------------------------------------------------------------------- accesses
+
+
+def test_one_access_for_each_operand():
+    read, written = copy().accesses
+    refused("1 accesses for 2 operands", copy(read))
+    refused("3 accesses for 2 operands", copy(read, written, written))
+    refused("1 lane maps for 2 accesses", copy(lane_maps=(None,)))
+
+
+def test_an_access_fits_its_buffer():
+    read, written = copy().accesses
+    refused("unknown buffer elsewhere", copy(attrs.evolve(read, buffer="elsewhere"), written))
+    for change in ({"base": (THREAD,)}, {"modes": read.modes[:1]}, {"bounds": (None,)}, {"bounds": (None, None, None)}):
+        refused("access to src has not its rank 2", copy(attrs.evolve(read, **change), written))
+
+
+def test_inputs_are_not_written():
+    read, written = copy().accesses
+    refused("writes the input src", copy(read, attrs.evolve(written, buffer="src")))
+    passes(copy(attrs.evolve(read, buffer="dst"), written))
+
+
+def test_pieces_are_all_elements_once_and_in_order():
+    for wrong, message in (
+        ((Piece(0),), "the pieces of dst have 1 elements, the access 2"),
+        ((Piece(0), Piece(1), Piece(2)), "the pieces of dst have 3 elements, the access 2"),
+        ((Piece(0, 3),), "the pieces of dst have 3 elements, the access 2"),
+        ((Piece(1),), "element 0 of dst is followed by a piece"),
+        ((Piece(1), Piece(0)), "element 0 of dst is followed by a piece"),
+        ((Piece(0), Piece(0), Piece(1)), "element 1 of dst is followed by a piece"),
+        ((Piece(0, 2), Piece(1)), "element 2 of dst is followed by a piece"),
+        ((Piece(0, 0), Piece(0, 2)), "element 0 of dst is followed by a piece"),
+    ):
+        refused(message, copy(pieces=(PIECES, wrong)))
+    passes(copy(pieces=(PIECES, (Piece(0, 2),))))
+    refused("pieces of 1 operands for 2 accesses", copy(pieces=(PIECES,)))
+
+
+def test_a_condition_is_true_or_false():
+    for condition in (THREAD, THREAD - 1, as_expr(2)):
+        refused("is no condition", copy(pieces=(PIECES, (Piece(0), Piece(1, 1, as_expr(condition))))))
+    passes(copy(pieces=(PIECES, (Piece(0), Piece(1, 1, less(THREAD, 7))))))
+
+
+def test_in_the_end_each_statement_says_what_it_stores():
+    open_ = copy(pieces=())
+    passes(open_, final=False)
+    refused("nothing says which of its elements are stored", open_)
+    assert verify(guard(kernel(open_)), final=True)
