@@ -20,6 +20,7 @@ from touching import (
     loop,
     placed,
     reads,
+    shape,
     touch,
     writes,
 )
