@@ -323,9 +323,9 @@ def test_tiles_visited_by_every_thread_are_found():
     assert errors(found[8]) and found[8][0].buffer == "C"
 
 
-def copied(row, column, *buffers, rows=32, columns=32, high=1, grid=1, active=TRUE, into="dst"):
+def copied(row, column, *buffers, rows=32, columns=32, high=1, grid=1, active=TRUE, into="dst", bounds=None):
     """A kernel made by hand: each thread copies some elements of an array to the same place of another one."""
-    accesses = [handmade.access(name, (row, column), (high, 1), write=name == into) for name in ("src", into)]
+    accesses = [handmade.access(name, (row, column), (high, 1), bounds, write=name == into) for name in ("src", into)]
     statement = execution(MOVE, Move(high, 1)(GL, GL)(Thread), *accesses, active=active)
     return kernel_of(Move(rows, columns)(GL, GL), (statement,), *buffers, grid=grid)
 
@@ -467,6 +467,14 @@ def test_the_last_digit_of_a_grid_that_is_no_multiple():
     for grid, rows, clean in ((8, 2, False), (8, 3, True), (6, 2, True)):
         found = check_bounds(Scene(copied(Var("block", 0, grid - 1) // 3, THREAD, rows=rows, grid=grid)))
         assert (found == ()) == clean, (grid, rows)
+
+
+def test_an_element_at_the_bound_lies_outside():
+    """The last thread would touch the place behind a buffer of 32; a bound of 32 keeps it from that, one of 33 does not."""
+    shared = local("s", (1, 32), SH)
+    for bound, clean in ((32, True), (33, False), (None, False)):
+        found = check_bounds(Scene(copied(ZERO, THREAD + 1, shared, columns=64, into="s", bounds=(None, bound))))
+        assert (found == ()) == clean, bound
 
 
 def test_a_swizzle_that_leads_beyond_a_buffer():
