@@ -1070,12 +1070,9 @@ class FakeTiming:
 class FakeData:
     """Data of which a call is its own name: `bad` is wrong, `dead` loses the GPU, `torch` is the library."""
 
-    initial = None
-    expected = None
-
     def __init__(self, spec, runtime):
         self.spec, self.runtime = spec, runtime
-        self.output, self.sets = "C", ({"C": {}},)
+        self.initials, self.references, self.sets = {}, {"C": None}, ({"C": {}},)
 
     def calls(self, contender):
         return ("library",) if callable(contender) else (contender,)
@@ -1151,7 +1148,7 @@ def test_on_gpu_together(gauge):
 def test_on_gpu_without_a_library(gauge, monkeypatch):
     monkeypatch.setattr(FakeData, "verify", lambda self, call, tolerance=None: 1e-4 if call != "library" else suffer_wrong())
     assert gauge.gauge.together([Named("good")]).library_us is None
-    gauge.gauge.data.initial = 1.0
+    gauge.gauge.data.initials = {"C": 1.0}
     assert gauge.gauge._library() is None
 
 
