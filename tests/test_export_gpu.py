@@ -61,7 +61,7 @@ def test_several_outputs(tmp_path):
     launches.argtypes = [*(ctypes.c_void_p,) * 5, ctypes.c_int, ctypes.c_void_p]
     inputs = outputs.drawn(bound.spec, {"M": 41})
     right = bound.spec.reference(*inputs.values())
-    on_gpu = [cupy.asarray(one, order="K") for one in inputs.values()]
+    on_gpu = [cupy.asarray(one, order="F" if one.flags.fnc else "C") for one in inputs.values()]
     outs = [cupy.full_like(cupy.asarray(one), 77, order=order) for one, order in zip(right, "FCC", strict=True)]
     total, apart, turned = (one.data.ptr for one in outs)
     a, b = (one.data.ptr for one in on_gpu)
