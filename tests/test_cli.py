@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fireiron import *
@@ -257,6 +259,96 @@ def test_run_of_a_sample(fireiron, user: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(cli.run, "SIMULATED_SECONDS", 20)
     value = json.loads(fireiron("run", "listing_2", "-M", "512", "-N", "300", "-K", "16", "--json")[1])
     assert value["passed"] and value["blocks"] == list(range(12))
+
+
+SEVERAL = ROOT / "tests" / "outputs.py"
+
+WRONG = """
+import attrs
+import outputs
+
+@attrs.frozen(repr=False)
+class WrongSpec(outputs.CrossSpec):
+    '''The last element of the last output is another.'''
+
+    def reference(self, *inputs):
+        total, apart, turned = super().reference(*inputs)
+        turned = turned.copy()
+        turned[-1, -1] += 1
+        return {"apart": apart, "total": total, "turned": turned}
+
+@attrs.frozen(repr=False)
+class OneSpec(outputs.CrossSpec):
+    def reference(self, *inputs):
+        return inputs[0]
+
+wrong = outputs.by_elements(outputs.cross(40, 50, kind=WrongSpec))
+one = outputs.by_elements(outputs.cross(40, 50, kind=OneSpec))
+sized = outputs.by_elements(outputs.cross(outputs.sym("M"), 50))
+"""
+
+
+@pytest.fixture
+def wrong(tmp_path: Path) -> Path:
+    """A file with references of several outputs that are wrong."""
+    path = tmp_path / "several.py"
+    path.write_text(WRONG)
+    return path
+
+
+@pytest.mark.parametrize("name", ["elements", "lines"])
+@pytest.mark.parametrize("command", ["show", "emit", "check", "run", "explain", "cost", "diff", "draw"])
+def test_several_outputs(fireiron, tmp_path: Path, command: str, name: str) -> None:  # type: ignore[no-untyped-def]
+    more = {"diff": ["naive"], "draw": ["-o", tmp_path / "page.html"]}.get(command, [])
+    status, out, err = fireiron(command, f"{SEVERAL}:{name}", *more)
+    assert (status, err) == (0, "") and out
+
+
+def test_run_compares_each_output(fireiron, wrong: Path) -> None:  # type: ignore[no-untyped-def]
+    value = json.loads(fireiron("run", f"{SEVERAL}:elements", "--json")[1])
+    assert value["passed"] and value["operands"].endswith("total float32 ColMajor, apart int32 RowMajor, turned float64 RowMajor")
+    status, out, _ = fireiron("run", f"{wrong}:wrong")
+    assert status == 1 and "FAIL  turned: element (49, 39): got " in out and "1 of 2000 differ" in out
+    value = json.loads(fireiron("run", f"{wrong}:wrong", "--json")[1])
+    assert value["wrong"]["output"] == "turned" and value["wrong"]["at"] == [49, 39]
+    status, _, err = fireiron("run", f"{wrong}:one")
+    assert status == 2 and "Cross.reference: Cross has 3 outputs" in err
+    assert fireiron("run", f"{wrong}:sized", "--let", "M=11")[0] == 0
+
+
+def test_run_compares_each_output_of_a_sample(fireiron, wrong: Path) -> None:  # type: ignore[no-untyped-def]
+    for name, total in (("elements", 20), ("lines", 8)):
+        value = json.loads(fireiron("run", f"{SEVERAL}:{name}", "--blocks", "4", "--json")[1])
+        assert value["passed"] and value["total"] == total and {0, total - 1} <= set(value["blocks"]) and len(value["blocks"]) == 4
+    value = json.loads(fireiron("run", f"{wrong}:wrong", "--blocks", "1", "--json")[1])
+    assert value["wrong"]["output"] == "turned" and value["wrong"]["block"] == 0 and value["wrong"]["at"] == [15, 7]
+    assert value["wrong"]["message"].startswith("block 0: turned: element (15, 7): got ")
+
+
+def test_a_sample_of_what_reads_nothing(fireiron, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Its reference is of the whole output, whatever part is asked for."""
+    path = tmp_path / "fill.py"
+    path.write_text("from fireiron import *\nfill = Init.tile(8, 8).to(Block).tile(2, 2).to(Thread).tile(1, 1).done()\n")
+    path.write_text(path.read_text() + "bound = fill(Init(20, 24, value=3)(GL)(Kernel))\n")
+    status, out, _ = fireiron("run", f"{path}:bound", "--blocks", "3")
+    assert status == 0 and "3 of 9 are simulated" in out
+
+
+def host_cupy() -> object:
+    """NumPy under the names of CuPy: kernels that are called with its arrays are simulated."""
+    event = types.SimpleNamespace(record=lambda: None, synchronize=lambda: None)
+    array = lambda shape, dtype, data, strides: np.ndarray(shape, dtype, data, strides=strides)
+    cuda = types.SimpleNamespace(Event=lambda: event, get_elapsed_time=lambda start, stop: 0.5)
+    return types.SimpleNamespace(zeros=np.zeros, full=np.full, asarray=np.asarray, asnumpy=np.array, ndarray=array, cuda=cuda)
+
+
+@pytest.mark.parametrize("name", ["elements", "lines", "wrong"])
+def test_run_on_a_gpu_compares_each_output(wrong: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", host_cupy())
+    path = wrong if name == "wrong" else SEVERAL
+    program = library.find(f"{path}:{name}").strategy.program("sm_80")
+    found = cli.run._on_gpu(program, {}, cli.run._data(program, {}, 3), cli.run._Report(True))
+    assert found is None if name != "wrong" else found is not None and found["message"].startswith("turned: element (49, 39): got ")
 
 
 def test_the_corners_are_in_the_sample() -> None:

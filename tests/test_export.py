@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import outputs
 import pytest
 from exports import CASES, K, M, N, built, cuda_headers, main_text, nvcc
 from problems import library
@@ -148,6 +149,19 @@ def test_contract(tmp_path):
     assert "A block performs MatMul(64,64," in text
     assert '#define ADDED_ARCHITECTURE "sm_80"' in text and "#define ADDED_THREADS 128" in text and "#define ADDED_ALIGN_C 16" in text
     assert "C float32 row-major ld=ldc" in text and "parts=16 bk=64" in text
+
+
+def test_contract_of_several_outputs(tmp_path):
+    header, source = (path.read_text() for path in export(outputs.elements, tmp_path, "cross", arch="sm_80", cubin=False).files)
+    assert "a: 40 x 50 elements of float32, read;" in header and "turned: 50 x 40 elements of float64, written;" in header
+    assert "total and apart and turned must not overlap each other or a or b." in header
+    assert "const float *a, const float *b, float *total, int *apart, double *turned, cudaStream_t stream" in header
+    pairs = re.findall(r'return "(\w+) overlaps (\w+)"', source)
+    outs, inputs = ("total", "apart", "turned"), ("a", "b")
+    assert set(map(frozenset, pairs)) == {frozenset((out, other)) for out in outs for other in (*outs, *inputs) if out != other}
+    assert len(pairs) == 9 and "void *arguments[] = {(void *)&a, (void *)&b, (void *)&total, (void *)&apart, (void *)&turned};" in source
+    fill = Init.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()(Init(64, 64)(GL)(Kernel))
+    assert "overlap" not in export(fill, tmp_path, "fill", arch="sm_80", cubin=False).files[0].read_text()
 
 
 def test_version_names_the_kernel(tmp_path):
@@ -342,6 +356,28 @@ def test_driver_launcher_of_fixed_sizes(tmp_path):
     lines = run_driver(tmp_path, small(), ["0x10000, 0x20000, 0x30000", "0x10000, 0, 0x30000", "0x10001, 0x20000, 0x30000"], 0)
     assert lines[2:] == [
         "launch 4 1 1 64 1 1 0: 10000 20000 30000", "0 served", "1 B is NULL", "1 the address of A is no multiple of 16 bytes", "unload",
+    ]  # fmt: skip
+
+
+@needs_cc
+def test_driver_launcher_of_several_outputs(tmp_path):
+    """Outputs that touch are served, whichever comes first; those that share a byte are not, nor one that lies in an input."""
+    calls = [
+        "0x10000, 0x20000, 0x20100, 64",
+        "0x10000, 0x20100, 0x20000, 64",
+        "0x10000, 0x20000, 0x200f0, 64",
+        "0x10000, 0x200f0, 0x20000, 64",
+        "0x10000, 0x20000, 0x20000, 64",
+        "0x10000, 0x10400, 0x20000, 64",
+        "0x10000, 0x20000, 0x104f0, 64",
+        "0x10000, 0x20000, 0x10500, 64",  # where src ends: 64 * 5 floats
+        "0x10000, 0x20000, 0, 64",
+    ]
+    lines = run_driver(tmp_path, outputs.by_rows(outputs.rows(sym("M", multiple_of=8), 5)), calls, 1)
+    assert lines[2] == "launch 8 1 1 8 1 1 0: 10000 20000 20100 64"
+    assert [line for line in lines if line[:2] in ("0 ", "1 ")] == [
+        "0 served", "0 served", "1 largest overlaps total", "1 largest overlaps total", "1 largest overlaps total",
+        "1 total overlaps src", "1 largest overlaps src", "0 served", "1 largest is NULL",
     ]  # fmt: skip
 
 

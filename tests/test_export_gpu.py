@@ -5,6 +5,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import numpy as np
+import outputs
 import pytest
 from exports import CASES, built, cuda_headers, main_text, nvcc
 
@@ -46,3 +48,27 @@ def test_wrong_target(tmp_path):
         pytest.skip("the GPU is the one that this test takes for another")
     result = run("floats", CASES["floats"], "sm_120", tmp_path)
     assert result.returncode == 1 and "no kernel image" in result.stdout
+
+
+def test_several_outputs(tmp_path):
+    """The shared library, loaded here: each output is its own; what overlaps is refused and nothing is written."""
+    import cupy
+
+    bound = outputs.by_elements(outputs.cross(sym("M"), 50))
+    exported = export(bound, tmp_path, "cross", arch=launch.device_arch(), cubin=False, newest=launch.driver_version())
+    built(*exported.build["shared library"].split(), folder=tmp_path)
+    launches = ctypes.CDLL(str(tmp_path / "libcross.so")).cross_launch
+    launches.argtypes = [*(ctypes.c_void_p,) * 5, ctypes.c_int, ctypes.c_void_p]
+    inputs = outputs.drawn(bound.spec, {"M": 41})
+    right = bound.spec.reference(*inputs.values())
+    on_gpu = [cupy.asarray(one, order="F" if one.flags.fnc else "C") for one in inputs.values()]
+    outs = [cupy.full_like(cupy.asarray(one), 77, order=order) for one, order in zip(right, "FCC", strict=True)]
+    total, apart, turned = (one.data.ptr for one in outs)
+    a, b = (one.data.ptr for one in on_gpu)
+    for wrong in ((total, total, turned), (total, apart, apart), (a, apart, turned), (total, apart, b)):
+        assert launches(a, b, *wrong, 41, None) == 1
+    assert all((one == 77).all() for one in outs)
+    assert launches(a, b, total, apart, turned, 41, None) == 0
+    cupy.cuda.Device().synchronize()
+    for one, other in zip(outs, right, strict=True):
+        np.testing.assert_array_equal(cupy.asnumpy(one), other)

@@ -11,6 +11,7 @@ import types
 
 import fake_gpu
 import numpy as np
+import outputs
 import pytest
 from fake_gpu import Capsule, FakeGpu, Interfaced, fake_jax, fake_torch
 from problems import library
@@ -690,6 +691,282 @@ def test_prepared_launches_of_jax_give_new_arrays(gpu, jax, kernel):
     first, second = prepared(), prepared()
     assert isinstance(first, jax.Array) and first is not second
     assert first.unsafe_buffer_pointer() != second.unsafe_buffer_pointer()
+
+
+# ---------------------------------------------------------------------------------------------- several outputs
+
+
+@pytest.fixture
+def crossing(shared_kernels, gpu):
+    """Three outputs of 40 x 50, of three types and storages (tests/outputs.py)."""
+    gpu.parameters = 5
+    if "cross" not in shared_kernels:
+        shared_kernels["cross"] = compiled(outputs.cross(40, 50), outputs.by_elements).program
+    kernel = CompiledKernel(shared_kernels["cross"])
+    kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
+    return kernel
+
+
+def crossed(gpu, device=None):
+    """Arrays for it: the inputs, and the outputs by name."""
+    a, b, total = gpu.array((40, 50), device=device), *(gpu.array((40, 50), order="F", device=device) for _ in range(2))
+    return (a, b), {
+        "total": total,
+        "apart": gpu.array((40, 50), "int32", device=device),
+        "turned": gpu.array((50, 40), "float64", device=device),
+    }
+
+
+def test_several_outputs_are_called_with_a_tuple_or_by_name(gpu, crossing):
+    inputs, outs = crossed(gpu)
+    swapped = dict(reversed(outs.items()))
+    for out in (tuple(outs.values()), list(outs.values()), outs, swapped):
+        got = crossing(*inputs, out=out)
+        assert type(got) is tuple and all(one is other for one, other in zip(got, outs.values(), strict=True))
+    assert [one[-1] for one in gpu.launches] == [addresses(*inputs, *outs.values())] * 4
+
+
+def test_several_outputs_are_allocated_in_their_storage(gpu, torch, jax, crossing):
+    total, apart, turned = crossing(*crossed(gpu)[0])
+    assert all(isinstance(one, gpu.cupy.ndarray) for one in (total, apart, turned))
+    assert [(one.shape, one.strides, one.dtype.name) for one in (total, apart, turned)] == [
+        ((40, 50), (4, 160), "float32"), ((40, 50), (200, 4), "int32"), ((50, 40), (320, 8), "float64"),
+    ]  # fmt: skip
+    assert gpu.launches[-1][-1][2:] == addresses(total, apart, turned)
+    got = crossing(tensor(torch, (40, 50)), tensor(torch, (40, 50), "F"), stream=640)
+    assert [(one.shape, one.stride(), one.dtype.name) for one in got] == [
+        ((40, 50), (1, 40), "float32"), ((40, 50), (50, 1), "int32"), ((50, 40), (40, 1), "float64"),
+    ]  # fmt: skip
+    assert gpu.launches[-1][-1][2:] == addresses(*got) and gpu.of("empty") == [(640,)] * 3
+    got = compiled(outputs.rows(64, 5), outputs.by_rows)
+    gpu.parameters = 3
+    total, largest = got(jax.Array((64, 5)))
+    assert isinstance(total, jax.Array) and (total.shape, largest.shape) == ((64,), (64,))
+    assert gpu.launches[-1][-1][1:] == [one.unsafe_buffer_pointer() for one in (total, largest)] and len(gpu.of("import")) == 2
+
+
+def test_several_outputs_and_sizes(gpu):
+    gpu.parameters = 7
+    kernel = compiled(outputs.cross(sym("M"), sym("N"), apart=RowMajor(ld=64)), outputs.by_elements)
+    a, b = gpu.array((9, 33)), gpu.array((9, 33), order="F")
+    total, apart, turned = kernel(a, b)
+    assert (total.shape, apart.strides, turned.shape) == ((9, 33), (256, 4), (33, 9))
+    assert gpu.launches[-1][-1] == [*addresses(a, b, total, apart, turned), 9, 33]
+    assert gpu.launches[-1][1] == (kernel.grid(M=9, N=33), 1, 1)
+
+
+def test_the_second_call_for_several_outputs_checks_only_addresses(gpu, crossing, monkeypatch):
+    (inputs, outs), (others, more) = crossed(gpu), crossed(gpu)
+    crossing(*inputs, out=outs)
+    monkeypatch.setattr(prepared, "check_view", None)
+    monkeypatch.setattr(prepared, "solve_symbols", None)
+    crossing(*others, out=more)
+    assert [values for *_, values in gpu.launches] == [addresses(*inputs, *outs.values()), addresses(*others, *more.values())]
+
+
+def wrong_outs(gpu):
+    """What is wrong with `out` of several outputs, and what the error says."""
+    outs = crossed(gpu)[1]
+    total, apart, turned = outs.values()
+    readonly = Interfaced(apart, readonly=True)
+    return {
+        "one array": (total, "out: Cross has 3 outputs", "a tuple (total, apart, turned)"),
+        "NumPy's": (np.zeros((40, 50), np.float32), "out: Cross has 3 outputs", "ndarray"),
+        "too few": ((total, apart), "out: 2 arrays, Cross has 3 outputs", "by name"),
+        "too many": ((*outs.values(), total), "out: 4 arrays, Cross has 3 outputs", ""),
+        "none": ((), "out: 0 arrays", ""),
+        "another name": ({**outs, "C": total}, "out: Cross has no output 'C'", "total"),
+        "an input's name": ({"a": total}, "out: Cross has no output 'a'", ""),
+        "a name is missing": ({"total": total, "turned": turned}, "out: apart missing", ""),
+        "an order": ((apart, total, turned), "total has elements of another type", "float32"),
+        "shape": ({**outs, "turned": gpu.array((40, 50), "float64")}, "turned has another shape", "(50, 40)"),
+        "layout": ({**outs, "total": gpu.array((40, 50))}, "total has other strides", "total=RowMajor"),
+        "read-only": ({**outs, "apart": readonly}, "apart is read-only", "leave out= away"),
+        "nothing": ((total, None, turned), "apart is no array", "NoneType"),
+        "host": ((total, np.zeros((40, 50), np.int32), turned), "apart is a NumPy array, a, b, total, turned not", ""),
+        "twice": ({**outs, "apart": total}, "apart has elements of another type", ""),
+    }
+
+
+@pytest.mark.parametrize("case", wrong_outs(FakeGpu()))
+def test_wrong_outs_of_several_are_refused(gpu, crossing, case):
+    out, message, more = wrong_outs(gpu)[case]
+    inputs, outs = crossed(gpu)
+    ready = crossing.prepare(*inputs, out=outs)
+    for call in (crossing, crossing.prepare):
+        with pytest.raises((ArgumentError, LaunchError)) as caught:
+            call(*inputs, out=out)
+        assert message in caught.value.asked and more in str(caught.value)
+    with pytest.raises((ArgumentError, LaunchError)):
+        ready(*inputs, out=out)
+    assert not gpu.launches
+
+
+def test_overlap_of_outputs_is_checked_at_every_call(gpu, crossing):
+    """With inputs and with each other, wherever among the outputs they stand; columns of one matrix do not overlap."""
+    gpu.parameters = 3
+    kernel = compiled(outputs.rows(64, 5), outputs.by_rows)
+    whole, src = fake_gpu.memory(4 * 400), gpu.array((64, 5))
+    line = lambda start: gpu.cupy.ndarray((64,), "float32", whole[4 * start :])
+    kernel(src, out=(line(0), line(64)))
+    kernel(src, out=(line(64), line(0)))
+    ready = kernel.prepare(src, out=(line(0), line(64)))
+    within = gpu.cupy.ndarray((64,), "float32", src.host.reshape(-1).view(np.uint8)[64:])
+    for out, message in (
+        ((line(0), line(60)), "largest overlaps total"),
+        ((line(60), line(0)), "largest overlaps total"),
+        ((line(0), line(0)), "largest overlaps total"),
+        ((within, line(0)), "total overlaps src"),
+        ((line(0), within), "largest overlaps src"),
+    ):
+        for call in (kernel, kernel.prepare, ready):
+            with pytest.raises(LaunchError, match=message):
+                call(src, out=out)
+    with pytest.raises(LaunchError, match="largest starts at an address that is no multiple"):
+        kernel(src, out=(line(0), gpu.cupy.ndarray((64,), "float32", whole[4 * 64 + 2 :])))
+    assert len(gpu.launches) == 2
+
+
+def test_interleaved_outputs_do_not_overlap(gpu):
+    gpu.parameters = 5
+    wide = RowMajor(ld=16)
+    kernel = compiled(outputs.cross(8, 8, total=wide, apart=wide), outputs.by_elements)
+    whole = fake_gpu.memory(8 * 16 * 4)
+    part = lambda start, dtype: gpu.cupy.ndarray((8, 8), dtype, whole[4 * start :], (64, 4))
+    a, b, turned = gpu.array((8, 8)), gpu.array((8, 8), order="F"), gpu.array((8, 8), "float64")
+    kernel(a, b, out=(part(8, "float32"), part(0, "int32"), turned))
+    with pytest.raises(LaunchError, match="apart overlaps total"):
+        kernel(a, b, out=(part(4, "float32"), part(0, "int32"), turned))
+    assert len(gpu.launches) == 1
+
+
+def test_outputs_on_another_gpu(monkeypatch):
+    gpu = installed(monkeypatch, FakeGpu(devices=2, parameters=5))
+    kernel = compiled(outputs.cross(40, 50), outputs.by_elements)
+    inputs, outs = crossed(gpu)
+    with pytest.raises(LaunchError, match="a is on GPU 0, turned on GPU 1"):
+        kernel(*inputs, out={**outs, "turned": crossed(gpu, 1)[1]["turned"]})
+    got = kernel(*crossed(gpu, 1)[0])
+    assert [one.data.device_id for one in got] == [1, 1, 1] and gpu.launches[-1][0] == 1
+
+
+def test_several_outputs_that_are_added_to_must_be_passed(gpu):
+    gpu.parameters = 5
+    kernel = compiled(outputs.cross(40, 50, kind=outputs.AddedSpec), outputs.by_elements)
+    inputs, outs = crossed(gpu)
+    for call in (kernel, kernel.prepare):
+        with pytest.raises(ArgumentError, match="adds to total, apart, turned") as caught:
+            call(*inputs)
+        assert "pass them: kernel(..., out=(total, apart, turned))" in str(caught.value)
+    kernel(*inputs, out=outs)
+    assert len(gpu.launches) == 1
+
+
+def test_a_prepared_launch_of_several_outputs(gpu, torch, jax, crossing):
+    inputs, outs = crossed(gpu)
+    ready = crossing.prepare(*inputs, out=outs)
+    assert ready() == ready() == ready.out == tuple(outs.values())
+    others, more = crossed(gpu)
+    assert ready(*others, out=dict(reversed(more.items()))) == tuple(more.values())
+    assert ready(out=tuple(more.values())) == tuple(more.values())
+    fresh = ready(*others)
+    assert not set(fresh) & {*outs.values(), *more.values()}
+    assert [one[-1] for one in gpu.launches] == [
+        *[addresses(*inputs, *outs.values())] * 2, addresses(*others, *more.values()), addresses(*inputs, *more.values()), addresses(*others, *fresh),
+    ]  # fmt: skip
+    with pytest.raises(ArgumentError, match="turned is not like the array"):
+        ready(*inputs, out={**outs, "turned": gpu.array((50, 40), "float64", ld=48)})
+    made = crossing.prepare(tensor(torch, (40, 50)), tensor(torch, (40, 50), "F"))
+    assert made() is made() is made.out and len(made.out) == 3 and gpu.of("empty") == [(0,)] * 3
+    made.out[1].bytes = fake_gpu.memory(40 * 50 * 4)
+    made()
+    assert gpu.launches[-1][-1][2:] == addresses(*made.out), "a tensor that moved is noticed"
+    gpu.parameters = 3
+    foreign = compiled(outputs.rows(64, 5), outputs.by_rows).prepare(jax.Array((64, 5)))
+    first, second = foreign(), foreign()
+    assert all(isinstance(one, jax.Array) for one in (*first, *second)) and not set(first) & set(second)
+
+
+def test_preparing_with_too_few_arrays(gpu, kernel, crossing):
+    a, b, c = operands(gpu)
+    for arrays_, options in (((a,), {}), ((a,), {"out": c}), ((a, b, c), {})):
+        with pytest.raises(ArgumentError, match=f"{len(arrays_)} arrays given, MatMul reads 2"):
+            kernel.prepare(*arrays_, **options)
+    inputs, outs = crossed(gpu)
+    for call in (crossing, crossing.prepare):
+        for out in (None, outs):
+            with pytest.raises(ArgumentError, match="1 arrays given, Cross reads 2"):
+                call(inputs[0], out=out)
+
+
+class TestSeveralOutputsOfNumpy:
+    """The same in the simulator."""
+
+    @pytest.fixture
+    def arrays(self, crossing):
+        return list(outputs.drawn(crossing.program.spec).values())
+
+    def test_a_tuple_in_the_order_of_the_spec(self, crossing, arrays):
+        got, right = crossing(*arrays), crossing.program.spec.reference(*arrays)
+        assert type(got) is tuple and [(one.dtype, one.strides) for one in got] == [
+            (np.float32, (4, 160)), (np.int32, (200, 4)), (np.float64, (320, 8)),
+        ]  # fmt: skip
+        for one, other in zip(got, right, strict=True):
+            np.testing.assert_array_equal(one, other)
+        src = outputs.drawn(outputs.rows(64, 5))["src"]
+        total, largest = compiled(outputs.rows(64, 5), outputs.by_rows)(src)
+        np.testing.assert_array_equal(total, src.sum(axis=1))
+        np.testing.assert_array_equal(largest, src.max(axis=1))
+
+    def test_out(self, crossing, arrays):
+        right = crossing(*arrays)
+        for given in (tuple, lambda outs: dict(reversed(list(zip(crossing.program.spec.outputs, outs))))):
+            outs = tuple(np.full_like(one, 7) for one in right)
+            got = crossing(*arrays, out=given(outs))
+            assert all(one is other for one, other in zip(got, outs, strict=True))
+            for one, other in zip(outs, right, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+    def test_added_to(self, gpu, arrays):
+        kernel = compiled(outputs.cross(40, 50, kind=outputs.AddedSpec), outputs.by_elements)
+        with pytest.raises(ArgumentError, match="adds to total, apart, turned"):
+            kernel(*arrays)
+        more = kernel.program.spec.reference(*arrays)
+        orders = ("F", "C", "C")
+        outs = [np.asarray(np.full_like(one, 5), order=order) for one, order in zip(more, orders, strict=True)]
+        for one, other in zip(kernel(*arrays, out=outs), more, strict=True):
+            np.testing.assert_array_equal(one, other + 5)
+
+    def test_refusals(self, gpu, crossing, arrays):
+        total, apart, turned = outs = crossing(*arrays)
+        frozen = total.copy(order="F")
+        frozen.flags.writeable = False
+        for out, message in (
+            (total, "out: Cross has 3 outputs"),
+            (np.zeros((3, 40, 50)), "out: Cross has 3 outputs"),
+            (outs[:2], "out: 2 arrays, Cross has 3 outputs"),
+            ({"total": total}, "out: apart, turned missing"),
+            ({"x": total}, "out: Cross has no output 'x'"),
+            ("abc", "out: Cross has 3 outputs"),
+            ((total, turned, apart), "apart has elements of another type"),
+            ((frozen, apart, turned), "total is read-only"),
+            ((total, [1], turned), "apart is no array"),
+            ((total, crossed(gpu)[1]["apart"], turned), "a is a NumPy array, apart not"),
+        ):
+            with pytest.raises((ArgumentError, LaunchError)) as caught:
+                crossing(*arrays, out=out)
+            assert message in caught.value.asked
+        kernel = compiled(outputs.rows(64, 5), outputs.by_rows)
+        whole, src = np.zeros(400, np.float32), np.zeros((64, 5), np.float32)
+        kernel(src, out=(whole[:64], whole[64:128]))
+        for out, message in (
+            ((whole[:64], whole[60:124]), "largest overlaps total"),
+            ((whole[:64], whole[:64]), "largest overlaps total"),
+            ((src.reshape(-1)[64:128], whole[:64]), "total overlaps src"),
+            ((whole[:64], src.reshape(-1)[64:128]), "largest overlaps src"),
+        ):
+            with pytest.raises(LaunchError, match=message):
+                kernel(src, out=out)
 
 
 # ---------------------------------------------------------------------------------------------- several GPUs

@@ -5,6 +5,7 @@ import threading
 import warnings
 
 import numpy as np
+import outputs
 import pytest
 from problems import integers, library, stored
 from test_split_k import blocks
@@ -116,6 +117,72 @@ def test_allocated_and_passed_outputs(kernel, place):
     assert type(made) is type(out)
     for one in (out, made):
         np.testing.assert_array_equal(as_numpy(one), expected)
+
+
+@pytest.fixture(scope="module")
+def crossing():
+    """Three outputs of three types and storages (tests/outputs.py), of sizes known at run time."""
+    return outputs.by_elements(outputs.cross(sym("M"), 50)).compile()
+
+
+def crossed(size=41):
+    """Its inputs on the GPU, and what is right."""
+    import cupy
+
+    inputs = outputs.drawn(outputs.cross(size, 50))
+    return [cupy.asarray(one, order="F" if one.flags.fnc else "C") for one in inputs.values()], outputs.cross(size, 50).reference(
+        *inputs.values()
+    )
+
+
+def check_all(got, right):
+    assert type(got) is tuple
+    for one, other in zip(got, right, strict=True):
+        np.testing.assert_array_equal(as_numpy(one), other)
+
+
+def test_several_outputs(crossing):
+    import cupy
+
+    inputs, right = crossed()
+    made = crossing(*inputs)
+    check_all(made, right)
+    outs = {name: cupy.full_like(one, 77) for name, one in zip(crossing.program.spec.outputs, made, strict=True)}
+    got = crossing(*inputs, out=dict(reversed(outs.items())))
+    check_all(got, right)
+    assert all(one is other for one, other in zip(got, outs.values(), strict=True))
+    for out in ({**outs, "apart": cupy.ndarray((41, 50), "int32", outs["total"].data)}, {**outs, "total": inputs[1]}):
+        with pytest.raises(LaunchError, match="apart overlaps total|total overlaps b"):
+            crossing(*inputs, out=out)
+
+
+def test_several_outputs_of_torch_prepared_and_captured(crossing):
+    torch = pytest.importorskip("torch")
+    inputs, right = crossed()
+    a, b = (torch.from_dlpack(one) for one in inputs)
+    check_all(crossing(a, b), right)
+    ready = crossing.prepare(a, b)
+    assert all(isinstance(one, torch.Tensor) for one in ready.out)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.graph(graph, stream=stream):
+        ready()
+    for one in ready.out:
+        one.fill_(77)
+    graph.replay()
+    torch.cuda.synchronize()
+    for one, other in zip(ready.out, right, strict=True):
+        np.testing.assert_array_equal(one.cpu().numpy(), other)
+
+
+def test_several_outputs_of_jax():
+    jax = jax_on_gpu()
+    kernel = outputs.by_rows(outputs.rows(64, 5)).compile()
+    src = outputs.drawn(outputs.rows(64, 5))["src"]
+    total, largest = kernel(jax.numpy.asarray(src))
+    assert isinstance(total, jax.Array) and isinstance(largest, jax.Array)
+    np.testing.assert_array_equal(np.asarray(total), src.sum(axis=1))
+    np.testing.assert_array_equal(np.asarray(largest), src.max(axis=1))
 
 
 @pytest.mark.parametrize("wrap", [Capsule, Interface])

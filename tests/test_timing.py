@@ -1,5 +1,6 @@
 """Measuring and checking, on a GPU that is not there (tests/gpu_stand_in.py); with one: test_timing_gpu.py."""
 
+import functools
 import itertools
 import json
 import math
@@ -8,12 +9,14 @@ import types
 
 import attrs
 import numpy as np
+import outputs
 import pytest
 from gpu_stand_in import LATENCY, Clock, stand_in
 
 from fireiron import *
 from fireiron.gpu import launch
 from fireiron.gpu import state as gpu_state
+from fireiron.gpu.kernel import CompiledKernel
 from fireiron.measure import timing
 from fireiron.measure.timing import Data, Timing, measure, throughput, tolerance_of
 
@@ -444,6 +447,155 @@ def test_time_kernel(clock, monkeypatch):
         timing.time_kernel(kernel, data=Data.of(wrong, rotate_bytes=0), l2="hot")
     with pytest.raises(ArgumentError):
         timing.time_kernel(print)
+
+
+# ---------------------------------------------------------------------------------------------- data of several outputs
+
+
+def written(data, **changes):
+    """A launch that writes what the spec says to each output, and then changes some."""
+    arrays, spec = data.sets[0], data.spec
+
+    def call():
+        right = spec.reference(*(arrays[name] for name in data.inputs))
+        right = right if isinstance(right, dict) else dict(zip(spec.outputs, right, strict=True))
+        for name, one in right.items():
+            arrays[name][...] = one + data.initials[name] if name in data.initials else one
+            changes.get(name, lambda out: None)(arrays[name])
+
+    return call
+
+
+SEVERAL = {
+    "cross": outputs.cross(20, 30, apart=RowMajor(ld=32)),
+    "added": outputs.cross(20, 30, kind=outputs.AddedSpec),
+    "rows": outputs.rows(20, 7),
+}
+
+
+@pytest.mark.parametrize("spec", SEVERAL.values(), ids=SEVERAL)
+class TestDataOfSeveralOutputs:
+    def test_right(self, clock, spec):
+        data = one_set(spec)
+        assert data.outputs == spec.outputs and set(data.references) == set(spec.outputs)
+        assert data.verify(written(data)) <= max(data.tolerance.values())
+        assert (set(data.initials) == set(spec.outputs)) == (spec is SEVERAL["added"])
+
+    def test_one_element_of_one_output_is_wrong(self, clock, spec):
+        for name in spec.outputs:
+            data = one_set(spec)
+            place = tuple(size - 1 for size in data.sets[0][name].shape)
+
+            def change(out, place=place):
+                out[place] = out[place] * 3 + 9
+
+            with pytest.raises(
+                WrongResultError, match=rf"^{name} is wrong: 1 of {data.sets[0][name].size} elements, the first is {name}\["
+            ):
+                data.verify(written(data, **{name: change}))
+
+    def test_one_output_is_not_written(self, clock, spec):
+        for name in spec.outputs:
+            data = one_set(spec)
+            before = data.sets[0][name].copy()
+            with pytest.raises(WrongResultError, match=f"^{name} is wrong") as caught:
+                data.verify(written(data, **{name: functools.partial(np.copyto, src=before)}))
+            assert ("may not write" in str(caught.value)) == (not data.initials)
+
+    def test_each_check_starts_from_poison(self, clock, spec):
+        data = one_set(spec)
+        data.verify(written(data))
+        with pytest.raises(WrongResultError, match=f"^{spec.outputs[0]} is wrong"):
+            data.verify(lambda: None)
+
+    def test_what_is_of_one_output_only(self, clock, spec):
+        data = one_set(spec)
+        for what in ("output", "initial", "expected"):
+            with pytest.raises(ArgumentError, match=f"{spec.title} has {len(spec.outputs)} outputs"):
+                getattr(data, what)
+
+
+def test_outputs_that_were_exchanged_are_found(clock):
+    data = one_set(SEVERAL["rows"])
+    total, largest = (data.sets[0][name] for name in data.outputs)
+
+    def call():
+        written(data)()
+        total[...], largest[...] = largest.copy(), total.copy()
+
+    with pytest.raises(WrongResultError, match="^total is wrong: 20 of 20"):
+        data.verify(call)
+
+
+def test_each_output_has_its_own_tolerance(clock):
+    """What adds up is rounded, what is an integer is not; one bound may stand for all, and one may not be left out."""
+    data = one_set(SEVERAL["cross"])
+    assert data.tolerance["apart"] == 0 < data.tolerance["turned"] < data.tolerance["total"] < 1e-6
+    assert data.tolerance_for("a function") == data.tolerance
+    rows = one_set(SEVERAL["rows"])
+    assert rows.tolerance["total"] == tolerance_of(SEVERAL["rows"], output="total") == tolerance_of(SEVERAL["rows"])
+
+    def off(out):
+        out += 0.01
+
+    with pytest.raises(WrongResultError, match="^largest is wrong"):
+        rows.verify(written(rows, largest=off))
+    assert 1e-3 < rows.verify(written(rows, largest=off), 0.1) < 0.1
+    assert rows.verify(written(rows, largest=off), {"total": 1e-6, "largest": 0.1}) > 1e-3
+    with pytest.raises(WrongResultError, match="^largest is wrong"):
+        rows.verify(written(rows, largest=off), {"total": 0.1, "largest": 1e-6})
+    with pytest.raises(ArgumentError, match="tolerance: none for largest"):
+        rows.verify(written(rows), {"total": 0.1})
+
+
+def test_a_written_input_beside_several_outputs(clock):
+    data = one_set(SEVERAL["rows"])
+
+    def call():
+        written(data)()
+        data.sets[0]["src"][3, 3] = 7
+
+    with pytest.raises(WrongResultError, match="writes to its input src") as caught:
+        data.verify(call)
+    assert "only total and largest are written" in str(caught.value)
+    data.verify(written(data))
+
+
+@pytest.mark.parametrize(
+    ("reference", "says"),
+    [
+        (lambda src: src.sum(axis=1), "Rows.reference: Rows has 2 outputs"),
+        (lambda src: (src.sum(axis=1),), "Rows.reference: 1 arrays, Rows has 2 outputs"),
+        (lambda src: {"total": src.sum(axis=1)}, "Rows.reference: largest missing"),
+        (lambda src: {"total": src, "least": src}, "Rows.reference: Rows has no output 'least'"),
+        (lambda src: (src.sum(axis=1), src.max()), "Rows.reference: largest has another shape"),
+        (lambda src: (src.sum(axis=1, keepdims=True), src.max(axis=1)), "Rows.reference: total has another shape"),
+    ],
+)
+def test_references_that_do_not_fit_the_outputs_are_refused(clock, monkeypatch, reference, says):
+    monkeypatch.setattr(outputs.RowsSpec, "reference", lambda self, src: reference(src))
+    with pytest.raises(ArgumentError, match=says):
+        _ = one_set(SEVERAL["rows"]).references
+
+
+def test_calls_and_times_of_several_outputs(clock, monkeypatch):
+    data = Data.of(SEVERAL["cross"], rotate_bytes=50_000)
+    seen = []
+
+    class Kernel_(CompiledKernel):
+        def __call__(self, *arrays, out, **sizes):
+            seen.append((arrays, out, sizes))
+
+    kernel = Kernel_(outputs.by_elements(SEVERAL["cross"]).program("sm_80"))
+    monkeypatch.setattr(Kernel_, "prepare", None)
+    for arrays, call in zip(data.sets, data.calls(kernel), strict=True):
+        call()
+        given, out, sizes = seen.pop()
+        assert all(one is arrays[name] for one, name in zip(given, ("a", "b"), strict=True)) and not sizes
+        assert type(out) is tuple and all(one is arrays[name] for one, name in zip(out, data.outputs, strict=True))
+    found = throughput(SEVERAL["cross"], 10.0, flops=1200)
+    assert found.bytes == 20 * 30 * (4 + 4 + 4 + 4 + 8) and found.flops == 1200
+    assert throughput(SEVERAL["added"], 10.0, flops=1200).bytes == 20 * 30 * (4 + 4 + 2 * (4 + 4 + 8))
 
 
 # ---------------------------------------------------------------------------------------------- what else is known

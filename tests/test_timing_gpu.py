@@ -6,6 +6,7 @@ import time
 
 import attrs
 import numpy as np
+import outputs
 import pytest
 
 import fireiron
@@ -139,6 +140,32 @@ def test_accumulation_and_copies():
     moved = copy(512)
     data = Data.of(moved.program.spec, rotate_bytes=0)
     assert data.verify(data.calls(moved)[0]) == 0
+
+
+def test_several_outputs(capsys):
+    """Verified one by one, timed, and run from the command line."""
+    from fireiron.cli import main
+
+    spec = outputs.cross(1000, 800, apart=RowMajor(ld=832))
+    kernel = outputs.by_elements(spec).compile(launch.device_arch())
+    data = Data.of(spec)
+    calls = data.calls(kernel)
+    assert data.verify(calls[0]) < 1e-6
+    found = timing.time_kernel(kernel, data=data, **QUICK)
+    assert 0 < found.us < 1000
+    for left_out in spec.outputs:
+
+        def call(left_out=left_out):
+            before = data.sets[0][left_out].copy()
+            calls[0]()
+            data.sets[0][left_out][...] = before
+
+        with pytest.raises(WrongResultError, match=f"^{left_out} is wrong: 800000 of 800000"):
+            data.verify(call)
+    for name in ("elements", "lines"):
+        assert main(["run", f"{outputs.__file__}:{name}"]) == 0
+        said = capsys.readouterr().out
+        assert "PASS" in said and "ran on        GPU" in said
 
 
 def test_sizes_known_at_run_time():

@@ -14,8 +14,11 @@ import time
 from pathlib import Path
 
 import attrs
+import numpy as np
+import outputs
 import pytest
 import tuning_fakes
+from gpu_stand_in import Clock, stand_in
 from tuning_fakes import Compiling, CrashOnce, DeadTogether, Fake, Flaky, NeverStarts, Nonsense, Turned, microseconds, strategy
 from tuning_fakes import square as spec
 
@@ -104,6 +107,23 @@ def test_record(tmp_path):
     loaded = list(Records.load(tmp_path / "records.jsonl").records)
     assert record in loaded
     assert strategy_hash(strategy) == record.strategy_hash, "of the strategy with its tunables open"
+
+
+def test_specs_that_records_have_no_words_for(tmp_path):
+    """They are tuned all the same, and a journal knows them again; the best is no record."""
+    log = tmp_path / "log"
+    options = {"measure": Fake(log=str(log)), "prune": False, "jobs": 1, "journal": tmp_path / "a.jsonl", "fixed": {"bn": 32}}
+    bound = tuning_fakes.crossing(40)
+    tuning = tune(bound, **options)
+    assert [one.values["bm"] for one in tuning.ranking] == [16, 12, 8, 32] and tuning.complete
+    assert tuning.best is None and tuning.notes == ("the best is no record: records are not kept for Cross",)
+    assert json.loads(tuning.journal.read_text().split("\n")[0])["spec"]["text"] == "Cross(40,50)(GL,GL,GL,GL,GL)(Kernel)"
+    with pytest.raises(ArgumentError, match="no record is kept of this spec"):
+        tuning.save(tmp_path / "records.jsonl")
+    count = len(log.read_text().splitlines())
+    assert tune(bound, **options).results == tuning.results and len(log.read_text().splitlines()) == count, "everything is in the journal"
+    with pytest.raises(StoreError, match="another"):
+        tune(tuning_fakes.crossing(41), **options)
 
 
 def test_nothing_to_save(tmp_path):
@@ -961,6 +981,17 @@ def test_command(monkeypatch, capsys, tmp_path):
     assert plain["best"]["values"] == BEST and plain["counts"] == {"ok": 12} and len(plain["results"]) == 12 and plain["complete"]
 
 
+def test_command_on_a_spec_that_is_not_recorded(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(measure_module, "OnGpu", Fake)
+    arguments = ["tune", f"{TESTS}/tuning_fakes.py:several", "--set", "bn=32", "--jobs", "1", "--prune", "none"]
+    arguments += ["--journal", str(tmp_path / "a.jsonl")]
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "best: --set bm=16 --set bn=32" in said and "the best is no record: records are not kept for Cross" in said
+    assert main([*arguments, "--save", str(tmp_path / "records.jsonl")]) == 2
+    assert "no record is kept of this spec" in capsys.readouterr().err and not (tmp_path / "records.jsonl").exists()
+
+
 @pytest.mark.parametrize("arguments", [["--gpus", "a"], ["--prune", "0.5"], ["--prune", "some"], ["--seconds", "0"], ["--search", "grid"]])
 def test_wrong_options(arguments, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
@@ -1070,12 +1101,9 @@ class FakeTiming:
 class FakeData:
     """Data of which a call is its own name: `bad` is wrong, `dead` loses the GPU, `torch` is the library."""
 
-    initial = None
-    expected = None
-
     def __init__(self, spec, runtime):
         self.spec, self.runtime = spec, runtime
-        self.output, self.sets = "C", ({"C": {}},)
+        self.initials, self.references, self.sets = {}, {"C": None}, ({"C": {}},)
 
     def calls(self, contender):
         return ("library",) if callable(contender) else (contender,)
@@ -1151,12 +1179,39 @@ def test_on_gpu_together(gauge):
 def test_on_gpu_without_a_library(gauge, monkeypatch):
     monkeypatch.setattr(FakeData, "verify", lambda self, call, tolerance=None: 1e-4 if call != "library" else suffer_wrong())
     assert gauge.gauge.together([Named("good")]).library_us is None
-    gauge.gauge.data.initial = 1.0
+    gauge.gauge.data.initials = {"C": 1.0}
     assert gauge.gauge._library() is None
 
 
 def suffer_wrong():
     raise WrongResultError("C is wrong")
+
+
+def test_on_gpu_with_several_outputs(monkeypatch):
+    """What is right is written to each of them before the first candidate; a candidate that leaves one out is wrong."""
+    cupy = stand_in(Clock())
+    cupy.cuda.runtime.deviceSynchronize = lambda: None
+    monkeypatch.setattr(launch, "require_cupy", lambda: cupy)
+    monkeypatch.setattr("fireiron.measure.data.MOST_SETS", 3)
+    monkeypatch.setattr(
+        "fireiron.measure.timing.measure", lambda contenders, rounds: {name: FakeTiming(10.0, (9.0, 12.0)) for name in contenders}
+    )
+    bound = outputs.by_elements(outputs.cross(20, 30))
+    gauge = OnGpu().start(Task(bound, "sm_90"))
+    right = dict(zip(bound.spec.outputs, bound.spec.reference(gauge.data.sets[0]["a"], gauge.data.sets[0]["b"]), strict=True))
+    for name, one in right.items():
+        np.testing.assert_array_equal(gauge.data.sets[0][name], one)
+
+    def writing(*names):
+        def launches(arrays):
+            return lambda: [arrays[name].__setitem__(..., right[name]) for name in names]
+
+        return Named(launches)
+
+    assert gauge.one(writing(*right)).us == 10.0
+    for left_out in right:
+        with pytest.raises(WrongResultError, match=f"^{left_out} is wrong"):
+            gauge.one(writing(*(name for name in right if name != left_out)))
 
 
 def test_on_gpu_places(gauge):

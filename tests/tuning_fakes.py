@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import attrs
+import outputs
 
 from fireiron import *
 from fireiron.tune import Measure, Measured
@@ -34,9 +35,17 @@ strategy = (
 square = MatMul(32, 32, 16)(GL, GL, GL)(Kernel)
 
 
+def crossing(M):
+    """A strategy bound to a spec of several outputs, which is no kind of the package."""
+    return outputs.cross(M, 50).tile(bm, bn).to(Block).tile(1, 1).to(Thread).done(outputs.CrossInstruction("CROSS"))
+
+
+several = crossing(40)
+
+
 def microseconds(values):
     """A time for values, different for all of them; the least is of bm=16, bn=32, bk=8."""
-    return 10.0 + abs(values["bm"] - 16) + 0.5 * abs(values["bn"] - 32) + 0.01 * values["bm"] + (0.25 if values["bk"] == 4 else 0)
+    return 10.0 + abs(values["bm"] - 16) + 0.5 * abs(values["bn"] - 32) + 0.01 * values["bm"] + (0.25 if values.get("bk") == 4 else 0)
 
 
 @attrs.frozen

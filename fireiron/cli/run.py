@@ -160,24 +160,26 @@ def _on_gpu(program: Program, symbols: Mapping[str, int], arrays: Mapping[str, A
     """The first wrong element of a run on the GPU."""
     import cupy
 
+    from fireiron.gpu.arguments import returned
     from fireiron.gpu.kernel import CompiledKernel
 
-    kernel = CompiledKernel(program)
-    (output,) = program.spec.outputs
+    kernel, spec = CompiledKernel(program), program.spec
     device = {name: _placed(cupy, program, symbols, name, array) for name, array in arrays.items()}
-    shapes = _shapes(program.spec, symbols)
-    result = _placed(cupy, program, symbols, output, None)
-    result[...] = cupy.full(shapes[output], 77, dtype=result.dtype)
-    sizes = {name: value for name, value in symbols.items() if name in _unseen(program.spec, symbols)}
-    kernel(*device.values(), out=result, **sizes)
-    got = cupy.asnumpy(result)
+    shapes = _shapes(spec, symbols)
+    results = {name: _placed(cupy, program, symbols, name, None) for name in spec.outputs}
+    for name, result in results.items():
+        result[...] = cupy.full(shapes[name], 77, dtype=result.dtype)
+    out = returned(tuple(results.values()))
+    sizes = {name: value for name, value in symbols.items() if name in _unseen(spec, symbols)}
+    kernel(*device.values(), out=out, **sizes)
+    got = {name: cupy.asnumpy(result) for name, result in results.items()}
     start, stop = cupy.cuda.Event(), cupy.cuda.Event()
     start.record()
-    kernel(*device.values(), out=result, **sizes)
+    kernel(*device.values(), out=out, **sizes)
     stop.record()
     stop.synchronize()
     say("ran on", f"GPU, {cupy.cuda.get_elapsed_time(start, stop) * 1000:.1f} us")
-    return _compared(got, program.spec.reference(*arrays.values()))
+    return _first_wrong(spec, got, arrays)
 
 
 def _placed(cupy: Any, program: Program, symbols: Mapping[str, int], name: str, array: Any) -> Any:
@@ -212,12 +214,11 @@ def _simulated(
     total = int(program.ir.grid.evaluate(symbols))
     work = math.prod(int(size.evaluate(symbols)) for size in program.spec.sizes)
     try:
-        if _block_tile(program) is None or (wanted is None and work <= _MULTIPLY_ADDS):
+        if _block_tiles(program) is None or (wanted is None and work <= _MULTIPLY_ADDS):
             say("blocks", total)
             result = simulate(program.ir, arrays, symbols)
             say("ran in", f"the simulator, {result.seconds:.2f} s")
-            (output,) = program.spec.outputs
-            return _compared(result.outputs[output], program.spec.reference(*arrays.values()))
+            return _first_wrong(program.spec, result.outputs, arrays)
         chosen = _order(program, symbols, total)[: _whole(program, wanted or total)]
         return _sampled(program, symbols, arrays, chosen, wanted is not None, say)
     except SimulationError as error:
@@ -232,13 +233,12 @@ def _sampled(
 
     started = time.monotonic()
     total = int(program.ir.grid.evaluate(symbols))
-    (output,) = program.spec.outputs
     done, size, seconds = 0, len(order) if all_of_them else _whole(program, 1), 0.0
     wrong: Mapping[str, Any] | None = None
     while done < len(order) and wrong is None:
         batch = sorted(order[done : done + size])
         result = simulate(program.ir, arrays, symbols, blocks=batch)
-        wrong = _compared_blocks(program, symbols, arrays, result.outputs[output], batch)
+        wrong = _compared_blocks(program, symbols, arrays, result.outputs, batch)
         done, seconds = done + len(batch), seconds + result.seconds
         left = SIMULATED_SECONDS - (time.monotonic() - started)
         each = (SIMULATED_SECONDS - left) / done
@@ -255,19 +255,20 @@ def _sampled(
 
 
 def _whole(program: Program, blocks: int) -> int:
-    """The number of blocks, rounded up to those that add to the same tiles of the output: only their sum can be compared."""
+    """The number of blocks, rounded up to those that add to the same tiles of the outputs: only their sum can be compared."""
     part = program.grown.whole.part
     parts = 1 if part is None else part.high + 1
     return -(-blocks // parts) * parts
 
 
 def _order(program: Program, symbols: Mapping[str, int], total: int) -> list[int]:
-    """All blocks: the first, the last, those in the corners of the output, then the others at random; those of one tile together."""
+    """All blocks: the first, the last, those in the corners of the outputs, then the others at random; those of one tile together."""
     import numpy
 
     blocks = dict.fromkeys((0, total - 1))
-    tile = _block_tile(program)
-    if tile is not None:
+    tiles = _block_tiles(program)
+    if tiles is not None:
+        tile = max(tiles.values(), key=len)
         starts = [
             numpy.broadcast_to(start, (total,)) for start in _evaluated(program, symbols, numpy.arange(total), [dim.base for dim in tile])
         ]
@@ -278,13 +279,12 @@ def _order(program: Program, symbols: Mapping[str, int], total: int) -> list[int
     return [first * parts + part for first in dict.fromkeys(block // parts for block in blocks) for part in range(parts)]
 
 
-def _block_tile(program: Program) -> tuple[Any, ...] | None:
-    """The dimensions of the output's view that one block is responsible for."""
+def _block_tiles(program: Program) -> dict[str, tuple[Any, ...]] | None:
+    """By output, the dimensions of the view that one block is responsible for."""
     from fireiron.values.machine import Block
 
-    (output,) = program.spec.outputs
     node = next((node for node in program.tree.nodes() if node.spec.level == Block), None)
-    return None if node is None else node.spec.operands[output].dims
+    return None if node is None else {name: node.spec.operands[name].dims for name in program.spec.outputs}
 
 
 def _evaluated(program: Program, symbols: Mapping[str, int], block: Any, values: Iterable[Any]) -> list[Any]:
@@ -298,32 +298,64 @@ def _evaluated(program: Program, symbols: Mapping[str, int], block: Any, values:
 
 
 def _compared_blocks(
-    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], got: Any, blocks: Sequence[int]
+    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], got: Mapping[str, Any], blocks: Sequence[int]
 ) -> Mapping[str, Any] | None:
     """The first wrong element among those that the blocks are responsible for."""
-    import numpy
-
-    spec, tile = program.spec, _block_tile(program)
-    assert tile is not None
-    (output,) = spec.outputs
+    tiles = _block_tiles(program)
+    assert tiles is not None
     for block in blocks:
-        places = []
-        for dim, start, extent in zip(tile, _evaluated(program, symbols, block, [dim.base for dim in tile]), got.shape, strict=True):
-            steps = numpy.zeros(1, dtype=numpy.int64)
-            for mode in dim.modes:
-                size, stride = int(mode.size.evaluate(symbols)), int(mode.stride.evaluate(symbols))
-                steps = (steps + (numpy.arange(size) * stride)[:, None]).ravel()
-            places.append((start + steps)[start + steps < extent])
-        by_dim = dict(zip(spec.uses[output], places, strict=True))
-        inputs = [_part(array, spec.uses[name], by_dim) for name, array in arrays.items()]
-        wrong = _compared(got[numpy.ix_(*places)], spec.reference(*inputs), places)
-        if wrong is not None:
-            return {**wrong, "block": block, "message": f"block {block}: {wrong['message']}"}
+        for output, tile in tiles.items():
+            places = _places(program, symbols, block, tile, got[output].shape)
+            wrong = _wrong_part(program.spec, output, places, got[output], arrays)
+            if wrong is not None:
+                return {**wrong, "block": block, "message": f"block {block}: {wrong['message']}"}
     return None
 
 
+def _places(program: Program, symbols: Mapping[str, int], block: int, tile: Sequence[Any], shape: Sequence[int]) -> list[Any]:
+    """The coordinates of a block's tile that lie inside the output, by dimension."""
+    import numpy
+
+    places = []
+    for dim, start, extent in zip(tile, _evaluated(program, symbols, block, [dim.base for dim in tile]), shape, strict=True):
+        steps = numpy.zeros(1, dtype=numpy.int64)
+        for mode in dim.modes:
+            size, stride = int(mode.size.evaluate(symbols)), int(mode.stride.evaluate(symbols))
+            steps = (steps + (numpy.arange(size) * stride)[:, None]).ravel()
+        places.append((start + steps)[start + steps < extent])
+    return places
+
+
+def _wrong_part(spec: Spec, output: str, places: Sequence[Any], got: Any, arrays: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The first wrong element of an output at these places."""
+    import numpy
+
+    from fireiron.measure.data import referred
+
+    by_dim = dict(zip(spec.uses[output], places, strict=True))
+    right = referred(spec, *(_part(array, spec.uses[name], by_dim) for name, array in arrays.items()))[output]
+    read = {dim for name in arrays for dim in spec.uses[name]}
+    whole = {dim: place for dim, place in by_dim.items() if dim not in read}  # no input tells the reference which part is wanted
+    return _named(spec, output, _compared(got[numpy.ix_(*places)], _part(right, spec.uses[output], whole), places))
+
+
+def _first_wrong(spec: Spec, got: Mapping[str, Any], arrays: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The first wrong element of the first output that has one."""
+    from fireiron.measure.data import referred
+
+    compared = (_named(spec, name, _compared(got[name], right)) for name, right in referred(spec, *arrays.values()).items())
+    return next((wrong for wrong in compared if wrong is not None), None)
+
+
+def _named(spec: Spec, output: str, wrong: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The finding, with the output's name where there are several."""
+    if wrong is None or len(spec.outputs) == 1:
+        return wrong
+    return {**wrong, "output": output, "message": f"{output}: {wrong['message']}"}
+
+
 def _part(array: Any, dims: Sequence[str], places: Mapping[str, Any]) -> Any:
-    """The part of an input that the given places of the output's dimensions need."""
+    """The part of an operand at the given places of its dimensions."""
     for axis, dim in enumerate(dims):
         if dim in places:
             array = array.take(places[dim], axis)

@@ -122,19 +122,20 @@ def _tuned(strategy: Any, common: dict[str, Any], watch: _Watch, arguments: argp
 
 
 def _shown(tuning: Tuning, arguments: argparse.Namespace) -> int:
+    best = next((one for one in tuning.ranking if one.status == "ok"), None)
     if arguments.json:
         print_json(tuning.plain())
     else:
         print(tuning.table())
         if tuning.stopped:
             print(f"\nstopped {tuning.stopped}")
-        if tuning.best is not None:
-            print(f"\nbest: {' '.join(f'--set {name}={value}' for name, value in tuning.best.values.items())}")
+        if best is not None:
+            print(f"\nbest: {' '.join(f'--set {name}={value}' for name, value in best.values.items())}")
         if tuning.journal is not None:
             print(f"journal: {tuning.journal}")
-    if arguments.save is not None and tuning.best is not None:
+    if arguments.save is not None and best is not None:
         tuning.save(arguments.save)
-    return 0 if tuning.best is not None or (arguments.predict and tuning.ranking) else FAILED
+    return 0 if best is not None or (arguments.predict and tuning.ranking) else FAILED
 
 
 class _Watch:

@@ -112,8 +112,9 @@ class Unit:
         kernel = self.kernel
         lines = ["Operands, in GPU memory:", *(f"  {line}" for one in self.operands for line in self._operand(one))]
         outputs, inputs = ([one.name for one in self.operands if one.written == written] for written in (True, False))
-        if inputs:
-            lines.append(f"{' and '.join(outputs)} must not overlap {' or '.join(inputs)}.")
+        others = [*(["each other"] if len(outputs) > 1 else []), *inputs]
+        if others:
+            lines.append(f"{' and '.join(outputs)} must not overlap {' or '.join(others)}.")
         if kernel.symbols:
             lines += ["Sizes, known at run time:", *(f"  {_range(symbol)}" for symbol in kernel.symbols)]
         fixed = [f"{dim} < {size}" for dim, size in zip(kernel.spec.dims, kernel.spec.sizes, strict=True) if constant(size) is not None]
@@ -184,9 +185,9 @@ class Unit:
                 yield f"{one.name} % {one.tensor.align} != 0", f"the address of {one.name} is no multiple of {one.tensor.align} bytes"
 
     def _overlaps(self) -> Iterable[tuple[str, str]]:
-        for out in self.operands:
-            for other in self.operands:
-                if out.written and not other.written:
+        for place, out in enumerate(self.operands):
+            for before, other in enumerate(self.operands):
+                if out.written and (before < place or not other.written):
                     condition = f"{out.name} < {other.name} + {_bytes(other)} && {other.name} < {out.name} + {_bytes(out)}"
                     yield condition, f"{out.name} overlaps {other.name}"
 

@@ -13,6 +13,39 @@ from fireiron.values.expr import Expr, constant
 from fireiron.values.tensor import MatrixLayout
 
 
+def output_names(spec: Spec) -> tuple[str, ...]:
+    """What messages call the outputs: `out` where there is one, else each by its own name."""
+    return ("out",) if len(spec.outputs) == 1 else spec.outputs
+
+
+def in_order(spec: Spec, given: Any, what: str = "out") -> tuple[Any, ...]:
+    """The outputs in the order of the spec: `given` is the one, or, where there are several, a tuple or a mapping by name.
+
+    Raises: ArgumentError for another number or other names.
+    """
+    names = spec.outputs
+    if len(names) == 1:
+        return (given,)
+    legal = f"a tuple ({', '.join(names)}), or a mapping by name"
+    if isinstance(given, Mapping):
+        unknown, missing = [name for name in given if name not in names], [name for name in names if name not in given]
+        if unknown:
+            raise ArgumentError(f"{what}: {spec.title} has no output {unknown[0]!r}", legal=names)
+        if missing:
+            raise ArgumentError(f"{what}: {', '.join(missing)} missing", legal=legal)
+        return tuple(given[name] for name in names)
+    if not isinstance(given, (tuple, list)):
+        raise ArgumentError(f"{what}: {spec.title} has {len(names)} outputs", got=type(given).__name__, legal=legal)
+    if len(given) != len(names):
+        raise ArgumentError(f"{what}: {len(given)} arrays, {spec.title} has {len(names)} outputs", legal=legal)
+    return tuple(given)
+
+
+def returned(arrays: tuple[Any, ...]) -> Any:
+    """What a caller gets of the outputs: the one, or a tuple of several."""
+    return arrays[0] if len(arrays) == 1 else arrays
+
+
 def reads_output(spec: Spec, symbols: Mapping[str, int]) -> bool:
     """Whether the kernel adds to what the output holds."""
     accumulate = getattr(spec, "accumulate", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,10 +14,21 @@ from fireiron.compiler import Program
 from fireiron.cuda import dynamic_shared_bytes
 from fireiron.errors import ArgumentError, LaunchError
 from fireiron.gpu import toolchain
-from fireiron.gpu.arguments import check_facts, check_view, element_strides, evaluated, host_view, misaligned, new_on_host, solve_symbols
+from fireiron.gpu.arguments import (
+    check_facts,
+    check_view,
+    element_strides,
+    evaluated,
+    host_view,
+    in_order,
+    misaligned,
+    new_on_host,
+    returned,
+    solve_symbols,
+)
 from fireiron.gpu.arrays import library_of, refused
 from fireiron.gpu.launch import Launcher
-from fireiron.gpu.prepared import Calls, PreparedLaunch, refuse_reading
+from fireiron.gpu.prepared import Calls, PreparedLaunch, calls_of, refuse_reading
 from fireiron.ir import Kernel
 from fireiron.values.machine import ARCHITECTURES, DEFAULT_ARCHITECTURE
 
@@ -33,8 +45,9 @@ class CompiledKernel:
     """A kernel ready to be called.
 
     `kernel(a, b)` returns the output, `kernel(a, b, out=c)` fills it; run-time sizes are read from the arrays' shapes, and
-    those that no shape tells (a leading dimension) are keywords. Arrays have the logical shape (`M x K`, ...). `options` are
-    further options of NVRTC.
+    those that no shape tells (a leading dimension) are keywords. Arrays have the logical shape (`M x K`, ...). Several outputs
+    come as a tuple, in the order of the spec's `outputs`; `out` is a tuple of all or a mapping by name then. `options` are further
+    options of NVRTC.
     """
 
     program: Program
@@ -131,8 +144,8 @@ class CompiledKernel:
 
         Raises:
             ArgumentError: the arrays are too many, too few, in different places, or their shapes do not fit the spec.
-            LaunchError: an array has another type, layout or alignment than the kernel was made for, or the output overlaps an input:
-                alike for NumPy's and those on a GPU.
+            LaunchError: an array has another type, layout or alignment than the kernel was made for, or an output overlaps an input
+                or another output: alike for NumPy's and those on a GPU.
             SimulationError: the simulator met a race, an access out of bounds or uninitialised data.
         """
         done = self._calls(arrays, out, stream, sizes)
@@ -154,10 +167,12 @@ class CompiledKernel:
             ArgumentError: an argument is wrong, or lies in host memory.
             LaunchError: the arrays are not what the kernel was made for, or there is no GPU to load it on.
         """
-        if self._calls.read(arrays if out is None else (*arrays, out), self._calls.names[: len(arrays) + (out is not None)]) is None:
+        calls = self._calls
+        given = arrays if out is None else (*arrays, *in_order(calls.spec, out))
+        if len(arrays) != len(calls.inputs) or calls.read(given, calls.names[: len(given)]) is None:
             self._check_on_host(arrays, out, sizes)
             raise ArgumentError("a launch is prepared for arrays on a GPU", got="NumPy arrays", hint="call the kernel: it simulates")
-        return PreparedLaunch(self._calls, arrays, out, stream, sizes)
+        return PreparedLaunch(calls, arrays, out, stream, sizes)
 
     def _check_on_host(self, arrays: tuple[Any, ...], out: Any, sizes: Mapping[str, Any]) -> None:
         """Refuse what cannot be called with: all arrays must be NumPy's, since they are not all on a GPU."""
@@ -170,7 +185,7 @@ class CompiledKernel:
             raise ArgumentError(f"{', '.join(named)}: arrays are passed by position", hint=f"kernel({order}), kernel({order}, out=...)")
         if len(arrays) != len(inputs):
             raise ArgumentError(f"{len(arrays)} arrays given, {self.program.spec.title} reads {len(inputs)}", legal=inputs)
-        passed = dict(zip((*inputs, "out"), arrays if out is None else (*arrays, out)))
+        passed = dict(zip(self._calls.names, arrays if out is None else (*arrays, *in_order(self.program.spec, out))))
         on_host = [name for name, array in passed.items() if isinstance(array, numpy.ndarray)]
         for name, array in passed.items():
             if name not in on_host and library_of(type(array)) is None:
@@ -187,38 +202,41 @@ class CompiledKernel:
         from fireiron.sim import simulate
 
         symbols = solve_symbols(self.program.spec, {name: array.shape for name, array in given.items()}, sizes)
-        (output,) = self.program.spec.outputs
+        spec = self.program.spec
+        outs = {} if out is None else dict(zip(spec.outputs, in_order(spec, out), strict=True))
         if out is None:
-            refuse_reading(self.program.spec, symbols)
+            refuse_reading(spec, symbols)
         check_facts(self.ir, symbols)
-        self._check_arrays(given, out, symbols)
-        result = simulate(self.ir, {**given, **({} if out is None else {output: out})}, symbols).outputs[output]
-        filled = new_on_host(self.ir.buffer(output), symbols) if out is None else out
-        filled[...] = result
-        return filled
+        self._check_arrays({**given, **outs}, symbols)
+        results = simulate(self.ir, {**given, **outs}, symbols).outputs
+        filled = outs or {name: new_on_host(self.ir.buffer(name), symbols) for name in spec.outputs}
+        for name, array in filled.items():
+            array[...] = results[name]
+        return returned(tuple(filled.values()))
 
-    def _check_arrays(self, given: Mapping[str, Any], out: Any, symbols: Mapping[str, int]) -> None:
-        """What is checked of arrays on a GPU, of NumPy's: a call that is simulated runs there too."""
+    def _check_arrays(self, given: Mapping[str, Any], symbols: Mapping[str, int]) -> None:
+        """What is checked of arrays on a GPU, of NumPy's: a call that is simulated runs there too. `given` are inputs, then outputs."""
         import numpy
 
-        (output,) = self.program.spec.outputs
-        named = [(name, name, array) for name, array in given.items()] + ([] if out is None else [("out", output, out)])
-        if out is not None and not out.flags.writeable:
-            raise LaunchError("out is read-only", hint="leave out= away, or pass an array that can be written")
-        for name, operand, array in named:
-            buffer = self.ir.buffer(operand)
+        spec = self.program.spec
+        named = {operand: name for operand, name in zip((*spec.inputs, *spec.outputs), self._calls.names, strict=True) if operand in given}
+        for operand in spec.outputs:
+            if operand in given and not given[operand].flags.writeable:
+                raise LaunchError(f"{named[operand]} is read-only", hint="leave out= away, or pass an array that can be written")
+        for operand, name in named.items():
+            buffer, array = self.ir.buffer(operand), given[operand]
             check_view(name, buffer, host_view(array), symbols)
             if array.ctypes.data % buffer.tensor.align:
                 raise misaligned(name, buffer, array.ctypes.data)
-        for name, array in given.items():
-            if out is not None and numpy.shares_memory(out, array):
-                raise LaunchError(f"out overlaps {name} in memory", hint="pass another array")
+        for one, other in itertools.combinations(named, 2):
+            if other in spec.outputs and numpy.shares_memory(given[one], given[other]):
+                raise LaunchError(f"{named[other]} overlaps {named[one]} in memory", hint="pass another array")
 
     # ------------------------------------------------------------------------------------------ the GPU
 
     @functools.cached_property
     def _calls(self) -> Calls:
-        return Calls(self.ir, self._load)
+        return calls_of(self.ir, self._load)
 
     @property
     def launcher(self) -> Launcher:

@@ -20,8 +20,11 @@ from fireiron.gpu.arguments import (
     check_facts,
     check_view,
     evaluated,
+    in_order,
     misaligned,
+    output_names,
     reads_output,
+    returned,
     share_memory,
     solve_symbols,
 )
@@ -59,7 +62,7 @@ Readings = tuple[list[int], tuple[Signature, ...], list[Order]]
 
 
 class _Output:
-    """How an output is made for inputs of a signature."""
+    """How the output is made for inputs of a signature."""
 
     def __init__(self, library: Library, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: int) -> None:
         self._library, self._device = library, device
@@ -67,15 +70,15 @@ class _Output:
         self._final = type(library).finished is Library.finished
         self._current = launch.require_cupy().cuda.runtime.getDevice
 
-    def make(self, stream: object) -> Any:
-        """A new array, on the given stream or the library's current one."""
+    def make(self, stream: object) -> tuple[Any, ...]:
+        """A new array, alone in a tuple, on the given stream or the library's current one."""
         if stream is None and self._current() == self._device:
-            return self._make()
-        return self._there(stream, self._make)
+            return (self._make(),)
+        return (self._there(stream, self._make),)
 
-    def finished(self, array: Any, stream: object) -> Any:
+    def finished(self, arrays: tuple[Any, ...], stream: object) -> Any:
         """What the caller gets of it."""
-        return array if self._final else self._there(stream, self._library.finished, array)
+        return arrays[0] if self._final else self._there(stream, self._library.finished, arrays[0])
 
     def _there(self, stream: object, action: Callable[..., Any], *arguments: Any) -> Any:
         with launch.on_device(self._device):
@@ -83,6 +86,21 @@ class _Output:
                 return action(*arguments)
             with self._library.using(stream, self._device):
                 return action(*arguments)
+
+
+class _Outputs:
+    """How several outputs are made, in order."""
+
+    def __init__(self, parts: Sequence[_Output]) -> None:
+        self._parts = parts
+
+    def make(self, stream: object) -> tuple[Any, ...]:
+        """New arrays."""
+        return tuple(array for part in self._parts for array in part.make(stream))
+
+    def finished(self, arrays: tuple[Any, ...], stream: object) -> Any:
+        """What the caller gets of them: a tuple."""
+        return tuple(part.finished((array,), stream) for part, array in zip(self._parts, arrays, strict=True))
 
 
 class _Plan:
@@ -93,6 +111,7 @@ class _Plan:
         self.device = views[0].device
         self._aligns = tuple(buffer.tensor.align for buffer in buffers)
         self._spans = tuple(view.extent[1] for view in views)
+        self._apart = [(place, before) for place, buffer in enumerate(buffers) if buffer.written for before in range(place)]
         self._stream = _current_stream(names, libraries)
         self._place: Callable[[Any], Sequence[int]] | None = None
         self.launch: launch.FixedLaunch
@@ -119,9 +138,9 @@ class _Plan:
         for name, buffer, address in zip(self.names, self.buffers, addresses, strict=True):
             if address % buffer.tensor.align:
                 raise misaligned(name, buffer, address)
-        for name, view, address in list(zip(self.names, self.views, addresses, strict=True))[:-1]:
-            if share_memory(view, address, self.views[-1], addresses[-1]):
-                raise LaunchError(f"{self.names[-1]} overlaps {name} in memory", hint="pass another array")
+        for place, before in self._apart:
+            if share_memory(self.views[before], addresses[before], self.views[place], addresses[place]):
+                raise LaunchError(f"{self.names[place]} overlaps {self.names[before]} in memory", hint="pass another array")
 
     def placed(self, addresses: Sequence[int]) -> Sequence[int]:
         """The addresses in the order of the kernel's parameters."""
@@ -148,6 +167,20 @@ class _Plan:
                 order.after(at)
 
 
+class _PlanOfSeveral(_Plan):
+    """The plan of a kernel with several outputs."""
+
+    def check(self, addresses: Sequence[int]) -> None:
+        """Alignment, and that no output overlaps an input or another output."""
+        spans = self._spans
+        bad = any(address % align for address, align in zip(addresses, self._aligns))
+        for place, before in self._apart:
+            start, other = addresses[place], addresses[before]
+            bad = bad or (other < start + spans[place] and start < other + spans[before])
+        if bad:
+            self._refuse(addresses)
+
+
 def _current_stream(names: Sequence[str], libraries: Sequence[Library]) -> Callable[[int], int]:
     """Which stream is the current one: that of the libraries that have one, if they agree."""
     owners: dict[Library, str] = {}
@@ -170,15 +203,16 @@ def _current_stream(names: Sequence[str], libraries: Sequence[Library]) -> Calla
 
 
 class Calls:
-    """The calls of one kernel with arrays on GPUs. `load` loads it on the current GPU."""
+    """The calls of a kernel of one output with arrays on GPUs. `load` loads it on the current GPU."""
 
     def __init__(self, kernel: Kernel, load: Callable[[], launch.Launcher]) -> None:
         self._kernel, self._load = kernel, load
-        (self._output,) = kernel.spec.outputs
+        self.spec: Spec = kernel.spec
         self.inputs: tuple[str, ...] = tuple(kernel.spec.inputs)
-        self.names = (*self.inputs, "out")
+        self.outputs = output_names(kernel.spec)
+        self.names = (*self.inputs, *self.outputs)
         self._plans: _Kept[_Plan] = _Kept()
-        self._outputs: _Kept[_Output] = _Kept()
+        self._outputs: _Kept[_Output | _Outputs] = _Kept()
         self._launchers: dict[int, launch.Launcher] = {}
         self._lock = threading.RLock()
 
@@ -224,22 +258,22 @@ class Calls:
             return None
         addresses, signatures, orders = readings
         output = self.output(signatures, sizes)
-        out = output.make(stream)
-        made = self.read((out,), ("out",))
+        outs = output.make(stream)
+        made = self.read(outs, self.outputs)
         assert made is not None
         self.plan((*signatures, *made[1]), sizes).run([*addresses, *made[0]], orders, stream)
-        return output.finished(out, stream)
+        return output.finished(outs, stream)
 
     # ------------------------------------------------------------------------------------------ once for a signature
 
     def plan(self, signatures: tuple[Signature, ...], sizes: Mapping[str, int]) -> _Plan:
-        """What was decided for these signatures, inputs and output."""
+        """What was decided for these signatures, inputs and outputs."""
         key = (signatures, tuple(sizes.items())) if sizes else signatures
         found = self._plans.get(key)
         return self._plans.add(key, self._planned(signatures, sizes)) if found is None else found
 
-    def output(self, signatures: tuple[Signature, ...], sizes: Mapping[str, int]) -> _Output:
-        """How the output for inputs of these signatures is made."""
+    def output(self, signatures: tuple[Signature, ...], sizes: Mapping[str, int]) -> _Output | _Outputs:
+        """How the outputs for inputs of these signatures are made."""
         key = (signatures, tuple(sizes.items()))
         return self._outputs.get(key) or self._outputs.add(key, self._output_for(signatures, sizes))
 
@@ -253,28 +287,31 @@ class Calls:
 
     def _symbols(self, views: Sequence[ArrayView], sizes: Mapping[str, int]) -> dict[str, int]:
         shapes = {name: view.shape for name, view in zip(self.inputs, views)}
-        return solve_symbols(self._kernel.spec, shapes, sizes)
+        return solve_symbols(self.spec, shapes, sizes)
 
-    def _output_for(self, signatures: Sequence[Signature], sizes: Mapping[str, int]) -> _Output:
+    def _output_for(self, signatures: Sequence[Signature], sizes: Mapping[str, int]) -> _Output | _Outputs:
         if not signatures:
-            raise ArgumentError(
-                f"{self._kernel.spec.title} reads no array that tells where its output goes", hint="pass it: kernel(out=...)"
-            )
+            raise ArgumentError(f"{self.spec.title} reads no array that tells where its output goes", hint="pass it: kernel(out=...)")
         views = self._views(signatures)
         symbols = self._symbols(views, sizes)
-        refuse_reading(self._kernel.spec, symbols)
+        refuse_reading(self.spec, symbols)
         check_facts(self._kernel, symbols)
-        buffer = self._kernel.buffer(self._output)
-        return _Output(signatures[0][0], buffer_shape(buffer, symbols), byte_strides(buffer, symbols), buffer.dtype, views[0].device)
+        buffers = [self._kernel.buffer(name) for name in self.spec.outputs]
+        parts = [
+            _Output(signatures[0][0], buffer_shape(buffer, symbols), byte_strides(buffer, symbols), buffer.dtype, views[0].device)
+            for buffer in buffers
+        ]
+        return parts[0] if len(parts) == 1 else _Outputs(parts)
 
     def _planned(self, signatures: Sequence[Signature], sizes: Mapping[str, int]) -> _Plan:
         kernel, views = self._kernel, self._views(signatures)
         symbols = self._symbols(views, sizes)
-        if views[-1].readonly:
-            what = "a JAX array, which cannot be written" if signatures[-1][0].name == "JAX" else "read-only"
-            raise LaunchError(f"out is {what}", hint="leave out= away, or pass an array that can be written")
+        for name, view, signature in list(zip(self.names, views, signatures, strict=True))[len(self.inputs) :]:
+            if view.readonly:
+                what = "a JAX array, which cannot be written" if signature[0].name == "JAX" else "read-only"
+                raise LaunchError(f"{name} is {what}", hint="leave out= away, or pass an array that can be written")
         check_facts(kernel, symbols)
-        order = (*self.inputs, self._output)
+        order = (*self.inputs, *self.spec.outputs)
         buffers = [kernel.buffer(name) for name in order]
         for name, buffer, view in zip(self.names, buffers, views, strict=True):
             check_view(name, buffer, view, symbols)
@@ -284,35 +321,60 @@ class Calls:
         device = views[0].device
         values = [symbols[var.name] for var in kernel.symbols]
         fixed = self.launcher(device).fixed(device, evaluated(kernel.grid, symbols), kernel.threads, len(places), values, fills)
-        return _Plan(self.names, buffers, views, [signature[0] for signature in signatures]).launches(fixed, places)
+        plan = _Plan if len(self.outputs) == 1 else _PlanOfSeveral
+        return plan(self.names, buffers, views, [signature[0] for signature in signatures]).launches(fixed, places)
 
     def _zeroed(self, place: int) -> bool:
         parameters = [buffer.name for buffer in self._kernel.buffers if buffer.parameter]
         return parameters[place] in self._kernel.zeroed
 
 
+class CallsOfSeveral(Calls):
+    """The calls of a kernel of several outputs: `out` is a tuple or a mapping, and a tuple is returned."""
+
+    def __call__(self, arrays: tuple[Any, ...], out: Any, stream: object, sizes: Mapping[str, int]) -> Any:
+        if out is None:
+            return self._allocating(arrays, stream, sizes)
+        outs = in_order(self.spec, out)
+        readings = self.read((*arrays, *outs), self.names)
+        if readings is None:
+            return None
+        addresses, signatures, orders = readings
+        self.plan(signatures, sizes).run(addresses, orders, stream)
+        return outs
+
+
+def calls_of(kernel: Kernel, load: Callable[[], launch.Launcher]) -> Calls:
+    """The calls of a kernel, by the number of its outputs: that of one asks nothing about it."""
+    return (Calls if len(kernel.spec.outputs) == 1 else CallsOfSeveral)(kernel, load)
+
+
 def refuse_reading(spec: Spec, symbols: Mapping[str, int]) -> None:
-    """Refuse to allocate an output that the kernel adds to."""
-    (output,) = spec.outputs
+    """Refuse to allocate outputs that the kernel adds to."""
     if reads_output(spec, symbols):
-        raise ArgumentError(f"the kernel adds to {output}", hint=f"pass it: kernel(..., out={output.lower()})")
+        lower = ", ".join(name.lower() for name in spec.outputs)
+        how = f"it: kernel(..., out={lower})" if len(spec.outputs) == 1 else f"them: kernel(..., out=({lower}))"
+        raise ArgumentError(f"the kernel adds to {', '.join(spec.outputs)}", hint=f"pass {how}")
 
 
 class PreparedLaunch:
     """A kernel with its arrays, ready to run again and again: `kernel.prepare(a, b, out=c)`.
 
-    `prepared()` runs on the same arrays, which it keeps alive, into the same output `out`, and costs as little as a launch can.
+    `prepared()` runs on the same arrays, which it keeps alive, into the same output `out` (a tuple where there are several), and costs
+    as little as a launch can.
     `prepared(a2, b2, out=c2)` runs on others of exactly the same library, element type, shape, strides and GPU; without `out`
     into a new output. JAX arrays, and those that come by `__cuda_array_interface__` or DLPack only, are read anew each time. Shape
     and strides of the others are not: do not change them in place (`tensor.t_()`).
     """
 
     def __init__(self, calls: Calls, arrays: tuple[Any, ...], out: Any, stream: object, sizes: Mapping[str, int]) -> None:
-        self._calls, self._arrays, self._sizes, self._given = calls, arrays, dict(sizes), out
-        self.out = calls.output(self._read(arrays)[1], sizes).make(stream) if out is None else out
+        self._calls, self._arrays, self._sizes = calls, arrays, dict(sizes)
+        self._several = len(calls.outputs) > 1
+        self._given = None if out is None else returned(in_order(calls.spec, out))
+        self.out = returned(calls.output(self._read(arrays)[1], sizes).make(stream)) if out is None else self._given
         self._prepare()
         if self._foreign:
-            self.out = out  # what was made here served to check only
+            self.out = self._given  # what was made here served to check only
 
     def _read(self, arrays: tuple[Any, ...]) -> Readings:
         names = self._calls.names
@@ -322,13 +384,14 @@ class PreparedLaunch:
         return readings
 
     def _prepare(self) -> None:
-        addresses, self._signatures, _ = self._read((*self._arrays, self.out))
+        outs = in_order(self._calls.spec, self.out)
+        addresses, self._signatures, _ = self._read((*self._arrays, *outs))
         self._foreign = not all(type(signature[0]).owns_stream for signature in self._signatures)
         self._plan = self._calls.plan(self._signatures, self._sizes)
         self._plan.check(addresses)
         placed = self._plan.placed(addresses)
         self._ready = self._plan.launch.frame(placed), placed
-        asks = [getattr(array, "data_ptr", None) for array in (*self._arrays, self.out)]
+        asks = [getattr(array, "data_ptr", None) for array in (*self._arrays, *outs)]
         self._asks = [(ask, address) for ask, address in zip(asks, addresses, strict=True) if ask is not None]
 
     def __call__(self, *arrays: Any, out: Any = None, stream: Any = None) -> Any:
@@ -357,7 +420,9 @@ class PreparedLaunch:
         if out is None:
             self._compare(self._read(arrays)[1])
             return self._calls(arrays, None, stream, self._sizes)
-        addresses, signatures, orders = self._read((*arrays, out))
+        if self._several:
+            out = in_order(self._calls.spec, out)
+        addresses, signatures, orders = self._read((*arrays, *out) if self._several else (*arrays, out))
         if signatures != self._signatures:
             self._compare(signatures)
         self._plan.run(addresses, orders, stream)

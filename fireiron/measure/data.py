@@ -1,8 +1,8 @@
 """Data for a spec on the GPU, and whether a kernel computes with them what the spec says.
 
 Inputs are standard normal (small integers for integer types): zeros hide what is never written and draw less power. The
-output is poisoned before each check. The reference is computed once, in float64 on the GPU where it is a matrix product, in
-NumPy by the spec's own `reference` otherwise.
+outputs are poisoned before each check. The reference is computed once, in float64 on the GPU where it is a matrix product, in
+NumPy by the spec's own `reference` otherwise: an array, or a tuple or a mapping by name where the spec has several outputs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, WrongResultError
 from fireiron.gpu import launch
-from fireiron.gpu.arguments import evaluated, solve_symbols
+from fireiron.gpu.arguments import evaluated, in_order, returned, solve_symbols
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir import execs
 from fireiron.spec import InitSpec, MatMulSpec, MoveSpec, Spec, symbols_of
@@ -37,18 +37,21 @@ PER_ELEMENT = 8
 
 Call = Callable[[], object]
 
+Tolerance = float | Mapping[str, float]
+"""A bound for all outputs, or one for each by name."""
+
 
 @attrs.frozen(eq=False, slots=False)
 class Data:
     """Sets of arrays by operand name, alike in content, and the reference for them.
 
-    `sizes` are the values of the spec's symbols. `initial` is what the output holds before a kernel that adds to it, else None.
+    `sizes` are the values of the spec's symbols. `initials` are what the outputs hold before a kernel that adds to them.
     """
 
     spec: Spec
     sizes: Mapping[str, int]
     sets: tuple[dict[str, Any], ...]
-    initial: Any = None
+    initials: Mapping[str, Any] = attrs.field(factory=dict)
 
     @staticmethod
     def of(spec: Spec, *, sizes: Mapping[str, int] | None = None, seed: int = 0, rotate_bytes: float = ROTATE_BYTES) -> Data:
@@ -64,23 +67,32 @@ class Data:
         known = all_sizes(spec, sizes)
         generator = numpy.random.default_rng(seed)
         hosts = {name: _drawn(generator, view, known) for name, view in spec.operands.items() if name in spec.inputs}
-        (output,) = spec.outputs
-        adds = adds_to_output(spec, known)
-        if adds:
-            hosts[output] = _drawn(generator, spec.operands[output], known)
+        added = spec.outputs if adds_to_output(spec, known) else ()
+        hosts |= {name: _drawn(generator, spec.operands[name], known) for name in added}
         first = {name: _placed(cupy, view, known, hosts.get(name)) for name, view in spec.operands.items()}
         count = min(MOST_SETS, max(2, int(rotate_bytes // _bytes_of_set(spec, known)) + 1)) if rotate_bytes else 1
         others = [{name: _placed(cupy, view, known, first[name]) for name, view in spec.operands.items()} for _ in range(count - 1)]
-        data = Data(spec, known, (first, *others), cupy.asarray(hosts[output]) if adds else None)
+        data = Data(spec, known, (first, *others), {name: cupy.asarray(hosts[name]) for name in added})
         for index in range(count):
             data.reset(index)
         return data
 
     @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the operands that are written, in order."""
+        return self.spec.outputs
+
+    @property
     def output(self) -> str:
-        """The name of the operand that is written."""
-        (name,) = self.spec.outputs
-        return name
+        """The name of the operand that is written, where it is one."""
+        if len(self.outputs) != 1:
+            raise ArgumentError(f"{self.spec.title} has {len(self.outputs)} outputs", got=self.outputs, hint="ask by name: references")
+        return self.outputs[0]
+
+    @property
+    def initial(self) -> Any:
+        """What the one output holds before a kernel that adds to it, else None."""
+        return self.initials.get(self.output)
 
     @property
     def bytes(self) -> int:
@@ -100,14 +112,15 @@ class Data:
         return self.spec.inputs
 
     def reset(self, index: int = 0) -> None:
-        """The output of a set as before the first run: NaN, the least integer, or what a kernel adds to."""
+        """The outputs of a set as before the first run: NaN, the least integer, or what a kernel adds to."""
         import numpy
 
-        out, dtype = self.sets[index][self.output], self.spec.operands[self.output].dtype
-        if self.initial is not None:
-            out[...] = self.initial
-        else:
-            out.fill(math.nan if dtype.kind == "float" else numpy.iinfo(out.dtype).min)
+        for name in self.outputs:
+            out, dtype = self.sets[index][name], self.spec.operands[name].dtype
+            if name in self.initials:
+                out[...] = self.initials[name]
+            else:
+                out.fill(math.nan if dtype.kind == "float" else numpy.iinfo(out.dtype).min)
 
     def calls(self, contender: CompiledKernel | Callable[[Mapping[str, Any]], Call]) -> tuple[Call, ...]:
         """One launch for each set.
@@ -119,55 +132,75 @@ class Data:
         return tuple(contender(arrays) for arrays in self.sets)
 
     @functools.cached_property
-    def expected(self) -> Any:
-        """The right output: float64 (int64 for integers) on the GPU, before it is rounded to the output's type."""
+    def references(self) -> dict[str, Any]:
+        """The right outputs by name: float64 (int64 for integers) on the GPU, before they are rounded to the output's type."""
         cupy = launch.require_cupy()
         arrays = [self.sets[0][name] for name in self.inputs]
         if isinstance(self.spec, MatMulSpec) and type(self.spec).reference is MatMulSpec.reference:
-            result = _product(cupy, self.spec, *arrays)
+            found = {self.output: _product(cupy, self.spec, *arrays)}
         else:
-            result = cupy.asarray(_wide(self.spec.reference(*map(cupy.asnumpy, arrays))))
-        return result if self.initial is None else result + self.initial.astype(result.dtype)
+            found = {name: cupy.asarray(_wide(one)) for name, one in referred(self.spec, *map(cupy.asnumpy, arrays)).items()}
+        for name, right in found.items():
+            if right.shape != self.sets[0][name].shape:
+                asked = f"{self.spec.title}.reference: {name} has another shape than the spec says"
+                raise ArgumentError(asked, got=right.shape, legal=str(self.sets[0][name].shape))
+        return {name: right + self.initials[name].astype(right.dtype) if name in self.initials else right for name, right in found.items()}
+
+    @property
+    def expected(self) -> Any:
+        """The reference of the one output."""
+        return self.references[self.output]
 
     @functools.cached_property
-    def tolerance(self) -> float:
-        """The bound of `tolerance_of`."""
-        return tolerance_of(self.spec, self.sizes)
+    def tolerance(self) -> Tolerance:
+        """The bound of `tolerance_of`; by name where there are several outputs."""
+        return self._bounds(None)
 
     @functools.cached_property
     def originals(self) -> dict[str, Any]:
         """Copies of the first set's inputs, as they are when this is first asked for."""
         return {name: self.sets[0][name].copy() for name in self.inputs}
 
-    def tolerance_for(self, contender: object) -> float:
+    def tolerance_for(self, contender: object) -> Tolerance:
         """The bound for a contender of `calls`: for a kernel that of the type it adds in, which may be finer than the spec asks."""
         adder = adder_of(contender) if isinstance(contender, CompiledKernel) else None
-        return self.tolerance if adder is None else tolerance_of(self.spec, self.sizes, adder)
+        return self.tolerance if adder is None else self._bounds(adder)
 
-    def verify(self, call: Call, tolerance: float | None = None) -> float:
-        """Run a launch on the first set, its output poisoned, and compare.
+    def _bounds(self, adder: DType | None) -> Tolerance:
+        bounds = {name: tolerance_of(self.spec, self.sizes, adder, output=name) for name in self.outputs}
+        return bounds if len(bounds) > 1 else bounds[self.output]
+
+    def verify(self, call: Call, tolerance: Tolerance | None = None) -> float:
+        """Run a launch on the first set, its outputs poisoned, and compare each.
 
         Args: `call` launches on the arrays of `sets[0]`; `tolerance` in place of the one derived from the spec (`tolerance_for` a kernel).
-        Returns: the relative error in the Frobenius norm, against float64.
+        Returns: the relative error in the Frobenius norm, against float64; of several outputs the largest.
         Raises: `WrongResultError` where that is above the tolerance, or one element is off by more than eight times as much,
             relative to its size and the root of the mean square of all; it names the first such element. And where the launch writes
             to an input, which is then restored.
         """
         device = launch.require_cupy().cuda.Device()
-        _ = self.expected, self.originals  # of the inputs as they are before a launch that might write over them
+        _ = self.references, self.originals  # of the inputs as they are before a launch that might write over them
         self.reset()
         device.synchronize()
         call()
         device.synchronize()
         self._check_inputs()
-        return _compared(self, self.tolerance if tolerance is None else tolerance)
+        bound = self.tolerance if tolerance is None else tolerance
+        return max(_compared(self, name, _bound_of(name, bound)) for name in self.outputs)
 
     def _check_inputs(self) -> None:
         for name, original in self.originals.items():
             array = self.sets[0][name]
             if not _same_bits(array, original):
                 array[...] = original
-                raise WrongResultError(f"the launch writes to its input {name}", legal=f"only {self.output} is written")
+                written = f"{' and '.join(self.outputs)} {'is' if len(self.outputs) == 1 else 'are'}"
+                raise WrongResultError(f"the launch writes to its input {name}", legal=f"only {written} written")
+
+
+def referred(spec: Spec, *inputs: Any) -> dict[str, Any]:
+    """What the spec's `reference` says of each output."""
+    return dict(zip(spec.outputs, in_order(spec, spec.reference(*inputs), f"{spec.title}.reference"), strict=True))
 
 
 def adder_of(kernel: CompiledKernel) -> DType | None:
@@ -176,10 +209,11 @@ def adder_of(kernel: CompiledKernel) -> DType | None:
     return min(types, key=lambda dtype: dtype.mantissa, default=None)
 
 
-def tolerance_of(spec: Spec, sizes: Mapping[str, int] | None = None, adder: DType | None = None) -> float:
+def tolerance_of(spec: Spec, sizes: Mapping[str, int] | None = None, adder: DType | None = None, *, output: str | None = None) -> float:
     """The relative error, in the Frobenius norm, that a correct kernel stays below on standard normal data.
 
     `adder` is the type that sums are kept in (`adder_of` a kernel); by default the spec's accumulator, or else its output's type.
+    `output` names one of several outputs; by default it is the first.
 
     Zero for integers and for what only copies. Otherwise the sum of what each source of rounding may give, with u = 2**-p for a
     type of p significant bits (Higham, Accuracy and Stability of Numerical Algorithms, section 2.8: errors of a sum of K terms
@@ -193,17 +227,18 @@ def tolerance_of(spec: Spec, sizes: Mapping[str, int] | None = None, adder: DTyp
 
     For float16 output accumulated in float32 that is 0.8e-3 for K = 4096.
     """
-    output = spec.operands[spec.outputs[0]].dtype
-    if output.kind == "int" or isinstance(spec, (MoveSpec, InitSpec)):
+    name = spec.outputs[0] if output is None else output
+    result = spec.operands[name].dtype
+    if result.kind == "int" or isinstance(spec, (MoveSpec, InitSpec)):
         return 0.0
     known = all_sizes(spec, sizes)
-    terms = math.prod(evaluated(spec.size(dim), known) for dim in spec.dims if dim not in spec.uses[spec.outputs[0]])
-    first = spec.operands[spec.inputs[0]].dtype if spec.inputs else output
-    adder = adder or getattr(spec, "accumulator", None) or output
+    terms = math.prod(evaluated(spec.size(dim), known) for dim in spec.dims if dim not in spec.uses[name])
+    first = spec.operands[spec.inputs[0]].dtype if spec.inputs else result
+    adder = adder or getattr(spec, "accumulator", None) or result
     step = 2.0 ** -(min(adder.mantissa, 13) if first.bits == 8 else adder.mantissa)
     dropped = step * terms / 8 if adder == float32 else 0.0
     inputs = 2.0**-10 if first == tf32 else 0.0
-    return 1.5 * 2.0**-output.mantissa + 2 * step * math.sqrt(terms) + dropped + inputs
+    return 1.5 * 2.0**-result.mantissa + 2 * step * math.sqrt(terms) + dropped + inputs
 
 
 # ---------------------------------------------------------------------------------------------- arrays
@@ -219,7 +254,7 @@ def all_sizes(spec: Spec, sizes: Mapping[str, int] | None) -> dict[str, int]:
 
 
 def adds_to_output(spec: Spec, sizes: Mapping[str, int]) -> bool:
-    """Whether the kernel adds to what the output holds."""
+    """Whether the kernel adds to what the outputs hold."""
     accumulate = getattr(spec, "accumulate", None)
     return spec.atomic or (accumulate is not None and bool(accumulate.evaluate(sizes)))
 
@@ -272,7 +307,8 @@ def _same_bits(left: Any, right: Any) -> bool:
 
 def _launch(kernel: CompiledKernel, data: Data, arrays: Mapping[str, Any]) -> Call:
     prepare = getattr(kernel, "prepare", None) or functools.partial(functools.partial, kernel)
-    launched: Call = prepare(*(arrays[name] for name in data.inputs), out=arrays[data.output], **data.sizes)
+    outs = returned(tuple(arrays[name] for name in data.outputs))
+    launched: Call = prepare(*(arrays[name] for name in data.inputs), out=outs, **data.sizes)
     return launched
 
 
@@ -306,9 +342,9 @@ def _wide(values: Any) -> Any:
     return values.astype(numpy.int64 if values.dtype.kind in "iu" else numpy.float64)
 
 
-def _compared(data: Data, tolerance: float) -> float:
+def _compared(data: Data, name: str, tolerance: float) -> float:
     cupy = launch.require_cupy()
-    out, expected = data.sets[0][data.output], data.expected
+    out, expected = data.sets[0][name], data.references[name]
     square = float((expected.astype(cupy.float64) ** 2).sum())
     mean = math.sqrt(square / expected.size)
     step = max(1, CHUNK // max(1, math.prod(expected.shape[1:])))
@@ -324,8 +360,16 @@ def _compared(data: Data, tolerance: float) -> float:
         wrong += count
     error = math.sqrt(total / square) if square else math.sqrt(total)
     if wrong or not error <= tolerance:
-        raise _refusal(data, wrong, first, error, tolerance)
+        raise _refusal(data, name, wrong, first, error, tolerance)
     return error
+
+
+def _bound_of(name: str, tolerance: Tolerance) -> float:
+    if not isinstance(tolerance, Mapping):
+        return tolerance
+    if name not in tolerance:
+        raise ArgumentError(f"tolerance: none for {name}", got=dict(tolerance), hint="a bound for each output, or one for all")
+    return tolerance[name]
 
 
 def _position(flat: int, shape: tuple[int, ...], start: int) -> tuple[int, ...]:
@@ -337,13 +381,13 @@ def _position(flat: int, shape: tuple[int, ...], start: int) -> tuple[int, ...]:
     return (index[0] + start, *index[1:])
 
 
-def _refusal(data: Data, wrong: int, first: tuple[int, ...] | None, error: float, tolerance: float) -> WrongResultError:
-    name, whole = data.output, math.prod(data.expected.shape)
+def _refusal(data: Data, name: str, wrong: int, first: tuple[int, ...] | None, error: float, tolerance: float) -> WrongResultError:
+    whole = math.prod(data.references[name].shape)
     legal = f"a relative error of at most {tolerance:.2g} in the Frobenius norm"
     if first is None:
         return WrongResultError(f"{name} is wrong: its relative error is {error:.2g}, no single element stands out", legal=legal)
-    got, right = data.sets[0][name][first].item(), data.expected[first].item()
-    unwritten = not adds_to_output(data.spec, data.sizes) and _is_poison(data, got)
+    got, right = data.sets[0][name][first].item(), data.references[name][first].item()
+    unwritten = not adds_to_output(data.spec, data.sizes) and _is_poison(data, name, got)
     return WrongResultError(
         f"{name} is wrong: {wrong} of {whole} elements, the first is {name}{list(first)}, {right:.7g} expected",
         got=got,
@@ -352,9 +396,9 @@ def _refusal(data: Data, wrong: int, first: tuple[int, ...] | None, error: float
     )
 
 
-def _is_poison(data: Data, got: Any) -> bool:
+def _is_poison(data: Data, name: str, got: Any) -> bool:
     import numpy
 
-    if data.spec.operands[data.output].dtype.kind == "float":
+    if data.spec.operands[name].dtype.kind == "float":
         return math.isnan(got)
-    return bool(got == numpy.iinfo(data.sets[0][data.output].dtype).min)
+    return bool(got == numpy.iinfo(data.sets[0][name].dtype).min)

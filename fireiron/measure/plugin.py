@@ -19,6 +19,7 @@ from fireiron.gpu import launch
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.strategy import Strategy
 from fireiron.measure import timing
+from fireiron.measure.data import Tolerance
 from fireiron.measure.sweeps import Case
 from fireiron.spec import Spec
 
@@ -93,7 +94,7 @@ class GpuBenchmark:
         rounds: int | None = None,
         regime: str | None = None,
         l2: str | None = None,
-        tolerance: float | None = None,
+        tolerance: Tolerance | None = None,
         flops: int | None = None,
         **options: Any,
     ) -> Benchmarked:
@@ -131,7 +132,7 @@ class GpuBenchmark:
         return work() if self.benchmark is None else self._recorded(work, settings["rounds"])
 
     def _verified(
-        self, kernel: CompiledKernel, rivals: Mapping[str, Any], sizes: Mapping[str, int] | None, l2: str, tolerance: float | None
+        self, kernel: CompiledKernel, rivals: Mapping[str, Any], sizes: Mapping[str, int] | None, l2: str, tolerance: Tolerance | None
     ) -> tuple[timing.Data, dict[str, Any], dict[str, float]]:
         """Data, launches by contender, and the error of each."""
         rotate = l2 == "rotated" and not self._disabled

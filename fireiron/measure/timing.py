@@ -45,7 +45,7 @@ from fireiron.gpu import launch
 from fireiron.gpu import state as gpu_state
 from fireiron.gpu.arguments import evaluated
 from fireiron.gpu.kernel import CompiledKernel
-from fireiron.measure.data import ROTATE_BYTES, Call, Data, adds_to_output, all_sizes, tolerance_of
+from fireiron.measure.data import ROTATE_BYTES, Call, Data, Tolerance, adds_to_output, all_sizes, tolerance_of
 from fireiron.spec import MatMulSpec, Spec
 from fireiron.specs.pointwise import BinaryPointwiseSpec
 from fireiron.specs.reduction import ReductionSpec
@@ -164,7 +164,7 @@ def time_kernel(
     rounds: int = 20,
     regime: str = "burst",
     l2: str = "rotated",
-    tolerance: float | None = None,
+    tolerance: Tolerance | None = None,
     **options: Any,
 ) -> Timing:
     """Verify a kernel, then measure it.
@@ -218,7 +218,7 @@ def throughput(spec: Spec, us: float, sizes: Mapping[str, int] | None = None, *,
     """Throughput of a launch that takes `us` microseconds; an `ArgumentError` unless these are more than none.
 
     A product is counted as 2 M N K operations, a pointwise operation and an addition as one, a copy as none; `flops` names them
-    for a spec of your own. Bytes are the least traffic: each input read once, the output written once, and read where it is
+    for a spec of your own. Bytes are the least traffic: each input read once, each output written once, and read where it is
     added to.
     """
     if not us > 0:

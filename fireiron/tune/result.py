@@ -116,7 +116,8 @@ class Tuning:
     """What `tune` found.
 
     Attributes:
-        best: the fastest candidate as a record; None where none was verified and timed, or nothing was measured.
+        best: the fastest candidate as a record; None where none was verified and timed, nothing was measured, or no record is kept of
+            the spec (a note says so; then it is the first of `ranking`).
         results: one for each candidate, in the order in which the strategy enumerates them.
         library_us: the vendor's library in the final measurement, in microseconds; None where it was not run.
         complete: whether the search came to its end; `stopped` says why not.
@@ -188,8 +189,10 @@ class Tuning:
         """Append the best to a file of records, which is made where it does not exist.
 
         Raises:
-            ArgumentError: there is no best.
+            ArgumentError: there is no best, or no record is kept of the spec.
         """
+        if self.best is None and ranked(self.results):
+            raise ArgumentError("there is nothing to save: no record is kept of this spec", hint="the first of ranking has the values")
         if self.best is None:
             raise ArgumentError("there is nothing to save: no candidate was verified and timed")
         from fireiron.tune.records import Records

@@ -190,8 +190,10 @@ class Run:
         self._final()
         assert self.journal is not None
         best = next(iter(ranked(self.results.values())), None)
+        if best is not None and self.task.unrecorded:
+            self.notes.append(f"the best is no record: {self.task.unrecorded}")
         return Tuning(
-            best=None if best is None else self._record(best),
+            best=None if best is None or self.task.unrecorded else self._record(best),
             results=tuple(self.results[number] for number in sorted(self.results)),
             library_us=self.library_us,
             complete=not self.stopped,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from fireiron._version import VERSION
-from fireiron.errors import ArgumentError, FireironError
+from fireiron.errors import ArgumentError, FireironError, StoreError
 from fireiron.executable import INSTRUCTIONS
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Executable
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fireiron.compiler import Program
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.gpu.toolchain import Compiled
+    from fireiron.spec import Spec
 
 USER_FILE: Final = "fireiron file "
 """How `library` names the module of a user's file."""
@@ -64,6 +65,16 @@ class Task:
         options = {} if self.instructions is None else {"instructions": self.instructions}
         return self.strategy.with_(**values).program(self.architecture, **options)
 
+    @functools.cached_property
+    def unrecorded(self) -> str:
+        """Why no record is kept of the spec; nothing where one is."""
+        assert self.strategy.spec is not None
+        try:
+            describe(self.strategy.spec)
+        except StoreError as error:
+            return why(error)
+        return ""
+
     def describe(self) -> dict[str, Any]:
         """What makes measurements of one task worthless for another: the first line of a journal has it."""
         spec = self.strategy.spec
@@ -72,7 +83,7 @@ class Task:
             "fireiron": VERSION,
             "strategy": self.name,
             "strategy_hash": strategy_hash(self.strategy),
-            "spec": describe(spec),
+            "spec": _unrecorded_spec(spec) if self.unrecorded else describe(spec),
             "sizes": dict(self.sizes),
             "architecture": self.architecture,
         }
@@ -86,6 +97,11 @@ class Task:
         spec = self.strategy.spec
         assert spec is not None
         return 2.0 * math.prod(int(size.evaluate(self.sizes)) for size in spec.sizes) if spec.title == "MatMul" else 0.0
+
+
+def _unrecorded_spec(spec: Spec) -> dict[str, str]:
+    """A spec that records have no words for, as a journal tells it from others."""
+    return {"kind": spec.title, "text": str(spec), "digest": hashlib.sha256(repr(spec).encode()).hexdigest()[:16]}
 
 
 def make_task(
