@@ -543,3 +543,20 @@ def test_a_reader_that_leaves() -> None:
 def test_version() -> None:
     done = process("--version")
     assert done.returncode == 0 and done.stdout.startswith("fireiron ")
+
+
+@pytest.mark.parametrize("blocks", [[], ["--blocks", "2"]])
+@pytest.mark.parametrize(
+    "spec, chain",
+    [
+        ("MatMul(64, 64, 64, accumulate=True)(GL, GL, GL)(Kernel)", "MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1)"),
+        ("AtomicAdd(64, 64)(GL, GL)(Kernel)", "AtomicAdd.tile(32, 32).to(Block)"),
+    ],
+)
+def test_run_of_kernels_that_add_to_their_output(tmp_path, capsys, blocks, spec, chain):
+    """Their output holds something before, and that is part of what is expected."""
+    path = tmp_path / "adds.py"
+    last = ".tile(1, 1).to(Thread).done()" if "Atomic" in spec else ".tile(1, 1).done()"
+    path.write_text(f"from fireiron import *\n\nstrategy = {chain}{last}\n\n\ndef spec():\n    return {spec}\n")
+    assert main(["run", str(path), "--simulate", *blocks]) == 0
+    assert "PASS" in capsys.readouterr().out

@@ -323,6 +323,16 @@ def test_torch_allocates_on_the_given_stream(gpu, torch, kernel):
     assert gpu.of("empty") == [(640,)] and gpu.launches[0][4] == 640 and torch.state.stream == 0
 
 
+def test_what_atomics_add_to_must_be_passed():
+    """New memory holds anything: a sum with it would be no sum."""
+    spec = AtomicAdd(8, 8)(GL, GL)(Kernel)
+    kernel = AtomicAdd.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()(spec).compile("sm_80")
+    src, dst = np.ones((8, 8), "float32", order="F"), np.full((8, 8), 2, "float32", order="F")
+    with pytest.raises(ArgumentError, match="adds to dst"):
+        kernel(src)
+    assert kernel(src, out=dst) is dst and (dst == 3).all()
+
+
 def test_an_output_that_is_added_to_must_be_passed(gpu):
     kernel = compiled(library("naive").spec(20, 12, 8, accumulate=True, **ROWS))
     a, b, c = operands(gpu)

@@ -167,8 +167,9 @@ def _on_gpu(program: Program, symbols: Mapping[str, int], arrays: Mapping[str, A
     device = {name: _placed(cupy, program, symbols, name, array) for name, array in arrays.items()}
     shapes = _shapes(spec, symbols)
     results = {name: _placed(cupy, program, symbols, name, None) for name in spec.outputs}
+    first = _first_value(spec, symbols)
     for name, result in results.items():
-        result[...] = cupy.full(shapes[name], 77, dtype=result.dtype)
+        result[...] = cupy.full(shapes[name], 77 if first is None else first, dtype=result.dtype)
     out = returned(tuple(results.values()))
     sizes = {name: value for name, value in symbols.items() if name in _unseen(spec, symbols)}
     kernel(*device.values(), out=out, **sizes)
@@ -179,7 +180,25 @@ def _on_gpu(program: Program, symbols: Mapping[str, int], arrays: Mapping[str, A
     stop.record()
     stop.synchronize()
     say("ran on", f"GPU, {cupy.cuda.get_elapsed_time(start, stop) * 1000:.1f} us")
-    return _first_wrong(spec, got, arrays)
+    return _first_wrong(spec, got, arrays, first)
+
+
+def _first_value(spec: Spec, symbols: Mapping[str, int]) -> int | None:
+    """What outputs hold before a kernel that adds to them; None where what they hold does not matter."""
+    from fireiron.gpu.arguments import reads_output
+
+    return 1 if reads_output(spec, symbols) else None
+
+
+def _with_outputs(program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arrays with those of the outputs that a kernel adds to."""
+    import numpy
+
+    spec, first = program.spec, _first_value(program.spec, symbols)
+    if first is None:
+        return arrays
+    shapes = _shapes(spec, symbols)
+    return {**arrays, **{name: numpy.full(shapes[name], first, spec.operands[name].dtype.to_numpy()) for name in spec.outputs}}
 
 
 def _placed(cupy: Any, program: Program, symbols: Mapping[str, int], name: str, array: Any) -> Any:
@@ -216,9 +235,9 @@ def _simulated(
     try:
         if _block_tiles(program) is None or (wanted is None and work <= _MULTIPLY_ADDS):
             say("blocks", total)
-            result = simulate(program.ir, arrays, symbols)
+            result = simulate(program.ir, _with_outputs(program, symbols, arrays), symbols)
             say("ran in", f"the simulator, {result.seconds:.2f} s")
-            return _first_wrong(program.spec, result.outputs, arrays)
+            return _first_wrong(program.spec, result.outputs, arrays, _first_value(program.spec, symbols))
         chosen = _order(program, symbols, total)[: _whole(program, wanted or total)]
         return _sampled(program, symbols, arrays, chosen, wanted is not None, say)
     except SimulationError as error:
@@ -237,7 +256,7 @@ def _sampled(
     wrong: Mapping[str, Any] | None = None
     while done < len(order) and wrong is None:
         batch = sorted(order[done : done + size])
-        result = simulate(program.ir, arrays, symbols, blocks=batch)
+        result = simulate(program.ir, _with_outputs(program, symbols, arrays), symbols, blocks=batch)
         wrong = _compared_blocks(program, symbols, arrays, result.outputs, batch)
         done, seconds = done + len(batch), seconds + result.seconds
         left = SIMULATED_SECONDS - (time.monotonic() - started)
@@ -301,12 +320,12 @@ def _compared_blocks(
     program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], got: Mapping[str, Any], blocks: Sequence[int]
 ) -> Mapping[str, Any] | None:
     """The first wrong element among those that the blocks are responsible for."""
-    tiles = _block_tiles(program)
+    tiles, first = _block_tiles(program), _first_value(program.spec, symbols)
     assert tiles is not None
     for block in blocks:
         for output, tile in tiles.items():
             places = _places(program, symbols, block, tile, got[output].shape)
-            wrong = _wrong_part(program.spec, output, places, got[output], arrays)
+            wrong = _wrong_part(program.spec, output, places, got[output], arrays, first)
             if wrong is not None:
                 return {**wrong, "block": block, "message": f"block {block}: {wrong['message']}"}
     return None
@@ -326,8 +345,10 @@ def _places(program: Program, symbols: Mapping[str, int], block: int, tile: Sequ
     return places
 
 
-def _wrong_part(spec: Spec, output: str, places: Sequence[Any], got: Any, arrays: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The first wrong element of an output at these places."""
+def _wrong_part(
+    spec: Spec, output: str, places: Sequence[Any], got: Any, arrays: Mapping[str, Any], first: int | None
+) -> Mapping[str, Any] | None:
+    """The first wrong element of an output at these places, if it held `first` before."""
     import numpy
 
     from fireiron.measure.data import referred
@@ -336,14 +357,14 @@ def _wrong_part(spec: Spec, output: str, places: Sequence[Any], got: Any, arrays
     right = referred(spec, *(_part(array, spec.uses[name], by_dim) for name, array in arrays.items()))[output]
     read = {dim for name in arrays for dim in spec.uses[name]}
     whole = {dim: place for dim, place in by_dim.items() if dim not in read}  # no input tells the reference which part is wanted
-    return _named(spec, output, _compared(got[numpy.ix_(*places)], _part(right, spec.uses[output], whole), places))
+    return _named(spec, output, _compared(got[numpy.ix_(*places)], _part(right + (first or 0), spec.uses[output], whole), places))
 
 
-def _first_wrong(spec: Spec, got: Mapping[str, Any], arrays: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The first wrong element of the first output that has one."""
+def _first_wrong(spec: Spec, got: Mapping[str, Any], arrays: Mapping[str, Any], first: int | None) -> Mapping[str, Any] | None:
+    """The first wrong element of the first output that has one, if they held `first` before."""
     from fireiron.measure.data import referred
 
-    compared = (_named(spec, name, _compared(got[name], right)) for name, right in referred(spec, *arrays.values()).items())
+    compared = (_named(spec, name, _compared(got[name], right + (first or 0))) for name, right in referred(spec, *arrays.values()).items())
     return next((wrong for wrong in compared if wrong is not None), None)
 
 

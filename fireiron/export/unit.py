@@ -137,7 +137,8 @@ class Unit:
         ]
 
     def _role(self, buffer: Buffer) -> str:
-        adds = getattr(self.kernel.spec, "accumulate", FALSE)
+        spec = self.kernel.spec
+        adds = TRUE if spec.atomic else getattr(spec, "accumulate", FALSE)
         if not buffer.written:
             return "read"
         if buffer.name in self.kernel.zeroed:

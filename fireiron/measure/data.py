@@ -16,7 +16,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, WrongResultError
 from fireiron.gpu import launch
-from fireiron.gpu.arguments import evaluated, in_order, returned, solve_symbols
+from fireiron.gpu.arguments import evaluated, in_order, reads_output, returned, solve_symbols
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir import execs
 from fireiron.spec import InitSpec, MatMulSpec, MoveSpec, Spec, symbols_of
@@ -67,7 +67,7 @@ class Data:
         known = all_sizes(spec, sizes)
         generator = numpy.random.default_rng(seed)
         hosts = {name: _drawn(generator, view, known) for name, view in spec.operands.items() if name in spec.inputs}
-        added = spec.outputs if adds_to_output(spec, known) else ()
+        added = spec.outputs if reads_output(spec, known) else ()
         hosts |= {name: _drawn(generator, spec.operands[name], known) for name in added}
         first = {name: _placed(cupy, view, known, hosts.get(name)) for name, view in spec.operands.items()}
         count = min(MOST_SETS, max(2, int(rotate_bytes // _bytes_of_set(spec, known)) + 1)) if rotate_bytes else 1
@@ -253,12 +253,6 @@ def all_sizes(spec: Spec, sizes: Mapping[str, int] | None) -> dict[str, int]:
     return solve_symbols(spec, {}, sizes)
 
 
-def adds_to_output(spec: Spec, sizes: Mapping[str, int]) -> bool:
-    """Whether the kernel adds to what the outputs hold."""
-    accumulate = getattr(spec, "accumulate", None)
-    return spec.atomic or (accumulate is not None and bool(accumulate.evaluate(sizes)))
-
-
 def _shape(view: View, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(evaluated(size, sizes) for size in view.shape)
 
@@ -387,7 +381,7 @@ def _refusal(data: Data, name: str, wrong: int, first: tuple[int, ...] | None, e
     if first is None:
         return WrongResultError(f"{name} is wrong: its relative error is {error:.2g}, no single element stands out", legal=legal)
     got, right = data.sets[0][name][first].item(), data.references[name][first].item()
-    unwritten = not adds_to_output(data.spec, data.sizes) and _is_poison(data, name, got)
+    unwritten = not reads_output(data.spec, data.sizes) and _is_poison(data, name, got)
     return WrongResultError(
         f"{name} is wrong: {wrong} of {whole} elements, the first is {name}{list(first)}, {right:.7g} expected",
         got=got,

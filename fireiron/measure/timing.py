@@ -43,9 +43,9 @@ from fireiron._version import VERSION
 from fireiron.errors import ArgumentError, LaunchError
 from fireiron.gpu import launch
 from fireiron.gpu import state as gpu_state
-from fireiron.gpu.arguments import evaluated
+from fireiron.gpu.arguments import evaluated, reads_output
 from fireiron.gpu.kernel import CompiledKernel
-from fireiron.measure.data import ROTATE_BYTES, Call, Data, Tolerance, adds_to_output, all_sizes, tolerance_of
+from fireiron.measure.data import ROTATE_BYTES, Call, Data, Tolerance, all_sizes, tolerance_of
 from fireiron.spec import MatMulSpec, Spec
 from fireiron.specs.pointwise import BinaryPointwiseSpec
 from fireiron.specs.reduction import ReductionSpec
@@ -236,7 +236,7 @@ def _operations(spec: Spec, sizes: Mapping[str, int]) -> int:
 
 def _bytes_of(spec: Spec, name: str, sizes: Mapping[str, int]) -> int:
     view = spec.operands[name]
-    times = 2 if name in spec.outputs and adds_to_output(spec, sizes) else 1
+    times = 2 if name in spec.outputs and reads_output(spec, sizes) else 1
     return times * view.dtype.bytes * math.prod(evaluated(size, sizes) for size in view.shape)
 
 
