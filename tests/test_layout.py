@@ -163,7 +163,7 @@ def attempt(operation, *args):
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_composition_is_right_or_refused_and_hardly_ever_needlessly(part):
+def test_composition_is_right_or_refused_for_a_reason(part):
     accepted = needless = inside = 0
     for rng in draws(f"composition {part}", 1800):
         a, b = draw_layout(rng), draw_layout(rng, 16)
@@ -179,7 +179,14 @@ def test_composition_is_right_or_refused_and_hardly_ever_needlessly(part):
             assert is_composition(r, a, b), f"composition({a!r}, {b!r}) = {r!r}"
     print(f"  {inside} inside, {accepted} accepted, {needless} refused although a layout exists")
     assert accepted > 300 * SCALE and inside - accepted > 50 * SCALE
-    assert needless <= inside // 1000, "two carries that cancel may be refused; that is rare"
+    assert needless == 0
+
+
+def test_a_composition_whose_carries_cancel():
+    """3 * 4 leaves the mode 6:1 for the mode of stride 6, and 4 + 8 does: the sums are right."""
+    a = Layout(((6,), (2, 2, 2)), ((1,), (0, 6, 3)))
+    assert composition(a, Layout(4, 4)) == Layout((2, 2), (4, 2))
+    assert [a(4 * i) for i in range(4)] == composition(a, Layout(4, 4)).offsets()
 
 
 def test_composition_by_mode():
@@ -290,14 +297,13 @@ def ascending(places):
 
 @pytest.mark.parametrize("part", range(2))
 def test_products(part):
-    accepted = blocked = 0
+    blocked = 0
     for rng in draws(f"product {part}", 2000):
         a, b = draw_layout(rng, 16), draw_layout(rng, 12)
-        if (r := attempt(logical_product, a, b)) is not None:
-            accepted += 1
-            assert is_product(r, a, b), f"logical_product({a!r}, {b!r}) = {r!r}"
-            assert zipped_product(a, b) == r
-            check_spread(r, tiled_product(a, b), flat_product(a, b))
+        r = logical_product(a, b)
+        assert is_product(r, a, b), f"logical_product({a!r}, {b!r}) = {r!r}"
+        assert zipped_product(a, b) == r
+        check_spread(r, tiled_product(a, b), flat_product(a, b))
         if a.rank() == b.rank() and (r := attempt(blocked_product, a, b)) is not None:
             blocked += 1
             check_interleaved(r, raked_product(a, b), a, b, logical_product(a, b))
@@ -306,7 +312,7 @@ def test_products(part):
             assert all(is_product(result, mode, Layout(t)) for mode, result, t in zip(pair, r, tilers, strict=True))
             assert len(set(table(r))) == r.size()
             assert sorted(table(zipped_product(pair, tilers))) == sorted(table(r))
-    assert accepted > 200 * SCALE and blocked > 50 * SCALE
+    assert blocked > 50 * SCALE
 
 
 def check_interleaved(blocked, raked, a, b, logical):
@@ -611,7 +617,6 @@ def nested(levels):
         lambda: complement(Layout((4, 4), (1, 2))),
         lambda: logical_divide(Layout(10), 4),
         lambda: logical_divide(Layout(8), Layout(4, 0)),
-        lambda: logical_product(Layout((2, 2), (1, 3)), 2),
         lambda: logical_product(Layout((2, 2), (1, 2)), (2, 2)),
         lambda: blocked_product(Layout((2, 2)), Layout(4)),
         lambda: left_inverse(Layout(4, 0)),

@@ -16,6 +16,9 @@ from fireiron.values.layout.layouts import ComposedLayout, Layout, Tiler, as_til
 
 P = ParamSpec("P")
 
+MOST_ELEMENTS = 1 << 16
+"""Elements up to which a composition whose parts carry is looked at one by one before it is refused."""
+
 
 class _Operation(Protocol[P]):
     """An operation on layouts that acts on the inner layout of a swizzled one."""
@@ -93,8 +96,8 @@ def composition(layout: Layout, tiler: Tiler) -> Layout:
 
     With a tuple, each mode is composed with its own tiler.
     Legal when: the tiler stays inside the layout, each of its leaves steps through the layout's modes in whole runs, and no sum
-    of two leaves carries from one mode into the next. Where that fails the function is no layout of this structure (but for a few
-    layouts, one in ten thousand drawn, in which two carries cancel: they are refused too).
+    of two leaves carries from one mode into the next, unless all that is carried cancels. Where that fails the function is no
+    layout of this structure (but for tilers of more than 65,536 elements, of which no sum may carry).
 
     >>> print(composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1))))
     ((2,2),3):((24,2),8)
@@ -126,14 +129,20 @@ class _Composer:
 
     def result(self) -> Layout:
         parts = iter([self.leaf(*mode) for mode in self.right.modes])
-        shape, stride = self.assemble(self.right.shape, parts)
+        composed = Layout(*self.assemble(self.right.shape, parts))
         for (size, step), reached in zip(self.modes, self.reach, strict=True):
-            if reached >= size:
+            if reached >= size and not self.cancels(composed):
                 raise LayoutError(
                     f"composition {self.left} o {self.right}: two parts of the right layout carry out of the mode {size}:{step}",
                     legal=f"parts whose largest coordinates in that mode add up to at most {size - 1}; here {reached}",
                 )
-        return Layout(shape, stride)
+        return composed
+
+    def cancels(self, composed: Layout) -> bool:
+        """Whether the sums of the leaves are right although they carry, element by element."""
+        if self.right.size() > MOST_ELEMENTS:
+            return False
+        return all(self.left(x) == offset for x, offset in zip(self.right.offsets(), composed.offsets(), strict=True))
 
     def assemble(self, like: IntTuple, parts: Iterator[Layout]) -> tuple[IntTuple, IntTuple]:
         if not isinstance(like, tuple):
@@ -299,13 +308,16 @@ def logical_product(layout: Layout, tiler: Tiler) -> Layout:
     """`(layout, complement o tiler)`: mode 0 is the layout, mode 1 repeats it at free places in the tiler's order.
 
     With a tuple, each mode is multiplied by itself.
-    Legal when: the layout has a complement and its composition with the tiler is legal, or the tiler asks for one copy only, which
-    needs no other place; with a tuple, if copies do not overlap. Under a swizzle: `Sw o product`, whose mode 0 is the swizzled layout.
+    Where the layout has no complement, or the tiler does not step through it in whole runs, copies follow one another: each begins
+    where the one before has ended.
+    Legal when: always; with a tuple, if copies do not overlap. Under a swizzle: `Sw o product`, whose mode 0 is the swizzled layout.
 
     >>> print(logical_product(Layout((2, 2), (4, 1)), Layout(6, 1)))
     ((2,2),(2,3)):((4,1),(2,8))
     >>> print(logical_product(Layout(4), 3))
     (4,3):(1,4)
+    >>> print(logical_product(Layout((2, 2), (2, 3)), 3))
+    ((2,2),3):((2,3),6)
 
     Source: CuTe docs, 02_layout_algebra, "Product".
     """
@@ -314,9 +326,19 @@ def logical_product(layout: Layout, tiler: Tiler) -> Layout:
         return _disjoint(_by_mode(logical_product, layout, right), layout, right)
     if right.cosize() == 1:
         return make_layout(layout, composition(Layout(1, 0), right))
-    holes, period = _holes(layout)
-    copies = -(-right.cosize() // product(tuple(size for size, _ in holes)))
-    return make_layout(layout, composition(complement(layout, copies * period), right))
+    return make_layout(layout, composition(_free_places(layout, right), right))
+
+
+def _free_places(layout: Layout, tiler: Layout) -> Layout:
+    """Where copies of a layout can lie, in a form that the tiler composes with: its holes first, if it has any."""
+    try:
+        holes, period = _holes(layout)
+        copies = -(-tiler.cosize() // product(tuple(size for size, _ in holes)))
+        places = complement(layout, copies * period)
+        composition(places, tiler)
+    except LayoutError:
+        return Layout(tiler.cosize(), layout.cosize())
+    return places
 
 
 def _disjoint(result: Layout, layout: Layout, tiler: object) -> Layout:
