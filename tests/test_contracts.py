@@ -647,7 +647,7 @@ AT_IMPORT = {
     "decomp", "refine", "executable", "_version", "errors", "places", "spec", "values", "values.expr", "values.expr.arithmetic",
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
-    "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.machine",
+    "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine",
     "values.tensor", "values.units", "specs", "specs.atomic_add", "specs.operand", "specs.pointwise", "specs.reduction", "specs.verbs", "ir", "ir.access",
     "ir.kernel", "ir.rewrite", "ir.statement", "ir.verifier",
     "ir.lanes", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.strategy", "language.substrategy",

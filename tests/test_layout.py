@@ -16,6 +16,7 @@ import pytest
 
 import fireiron.values.layout as fl
 from fireiron.errors import ArgumentError, FireironError, LayoutError
+from fireiron.values.expr import Const, Var, compiled, sym
 from fireiron.values.layout import (
     ComposedLayout,
     Layout,
@@ -42,6 +43,8 @@ from fireiron.values.layout import (
     zipped_divide,
     zipped_product,
 )
+from fireiron.values.machine import GL, SH, float16
+from fireiron.values.tensor import ColMajor, RowMajor, Tensor
 
 SCALE = float(os.environ.get("FIREIRON_FUZZ", "1"))
 SEED = 20231125
@@ -710,10 +713,30 @@ def test_expressions_are_checked_where_they_are_numbers():
 @pytest.mark.parametrize("swizzle", [Swizzle(1, 0, 3), Swizzle(2, 3, 2), Swizzle(3, 3, 3), Swizzle(3, 4, 3), Swizzle(2, 2, -2)], ids=str)
 def test_storage_and_layouts_swizzle_alike(swizzle):
     """What kernels compute of an address is what the layout says of it, every bit."""
-    from fireiron.values.expr import Var, compiled
-    from fireiron.values.tensor import swizzled
-
     address = Var("address", 0, 2047)
     for offset in (0, 1, 8):
-        text = compiled(swizzled(address + offset, swizzle))
+        text = compiled(swizzle.expression(address + offset))
         assert [int(text({"address": one})) for one in range(2000)] == [swizzle(one + offset) for one in range(2000)]
+
+
+@pytest.mark.parametrize("swizzle", [None, Swizzle(2, 1, 3)], ids=str)
+@pytest.mark.parametrize("layout", [ColMajor, RowMajor(ld=40), Layout(((4, 2), (2, 8)), ((2, 64), (1, 8)))], ids=str)
+def test_one_address_for_expressions_integers_and_arrays(layout, swizzle):
+    storage = Tensor("a", (Const(8), Const(16)), float16, SH, layout, swizzle=swizzle).storage()
+    row, column = Var("row", 0, 7), Var("column", 0, 15)
+    text, table = compiled(storage.address([row, column])), storage.address(np.ogrid[:8, :16])
+    assert table.shape == (8, 16) and len(set(table.ravel().tolist())) == 128 and table.max() < storage.extent.value
+    for i, j in np.ndindex(8, 16):
+        want = layout(i, j) if isinstance(layout, Layout) else i + 8 * j if layout == ColMajor else 40 * i + j
+        want = want if swizzle is None else swizzle(want)
+        assert (
+            want == table[i, j] == storage.address((i, j)) == text({"row": i, "column": j}) == storage.address([Const(i), Const(j)]).value
+        )
+
+
+def test_steps_known_at_run_time_only_are_evaluated_first():
+    storage = Tensor("a", (Const(8), Const(16)), float16, GL, RowMajor(ld=sym("ld"))).storage()
+    assert str(storage.address([Const(2), Const(3)])) == "ld * 2 + 3"
+    with pytest.raises(ArgumentError, match="known only at run time"):
+        storage.address([np.arange(8), 3])
+    assert storage.evaluated({"ld": 20}).address([np.arange(8), 3]).tolist() == [20 * row + 3 for row in range(8)]

@@ -20,7 +20,7 @@ from fireiron.ir import Buffer
 from fireiron.values.expr import constant
 from fireiron.values.layout import Swizzle
 from fireiron.values.machine import SH
-from fireiron.values.tensor import MatrixLayout, Storage
+from fireiron.values.tensor import MatrixLayout
 
 BANKS = 32
 WORD = 4
@@ -46,7 +46,7 @@ class Request:
         """Passes (wavefronts) of each request."""
         elements = constant(buffer.elements) or 0
         return wavefronts(
-            (address(buffer.storage, self.places) + self.copies * elements) * buffer.dtype.bytes + buffer.offset,
+            (buffer.storage.address(self.places) + self.copies * elements) * buffer.dtype.bytes + buffer.offset,
             self.vector * buffer.dtype.bytes,
             self.active,
         )
@@ -81,21 +81,6 @@ def wavefronts(start: Array, width: int, active: Array) -> Array:
     rows = np.broadcast_to(np.arange(len(words))[:, None], words.shape)
     loads = np.bincount(rows[fresh] * banks + words[fresh] % banks, minlength=len(words) * banks)
     return np.asarray(loads.reshape(len(start), phases, banks).max(axis=2).sum(axis=1))
-
-
-def address(storage: Storage, places: Sequence[Array]) -> Array:
-    """Addresses in elements, as `Storage.address` says, on arrays of coordinates: for layouts that are only tried."""
-    total: Any = 0
-    for modes, place in zip(storage.dims, places, strict=True):
-        for mode in modes:
-            digit = place // mode.stride if mode.size is None else place // mode.stride % mode.size
-            total = total + digit * (constant(mode.weight) or 0)
-    swizzle = storage.swizzle
-    if swizzle is None or swizzle.bits == 0:
-        return total
-    low, high = swizzle.base, swizzle.base + abs(swizzle.shift)
-    source, target = (high, low) if swizzle.shift > 0 else (low, high)
-    return total ^ (((total >> source) & ((1 << swizzle.bits) - 1)) << target)
 
 
 def check_banks(scene: Scene) -> tuple[Finding, ...]:

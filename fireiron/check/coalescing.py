@@ -72,12 +72,7 @@ def _by_warp(values: Array) -> Array:
 
 def _start(buffer: Buffer, places: tuple[Array, ...], sizes: dict[str, int]) -> Array:
     """Byte addresses, the array starting at a multiple of 256 bytes as allocations do."""
-    total: Any = 0
-    for modes, place in zip(buffer.storage.dims, places, strict=True):
-        for mode in modes:
-            digit = place // mode.stride if mode.size is None else place // mode.stride % mode.size
-            total = total + digit * int(mode.weight.evaluate(sizes))
-    return total * buffer.dtype.bytes
+    return buffer.storage.evaluated(sizes).address(places) * buffer.dtype.bytes
 
 
 def sectors(start: Array, width: int, active: Array) -> tuple[Array, Array]:

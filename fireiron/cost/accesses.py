@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fireiron.check.banks import address, lanes_per_phase, wavefronts
+from fireiron.check.banks import lanes_per_phase, wavefronts
 from fireiron.check.coalescing import SECTOR, sectors
 from fireiron.check.scene import Frame, Scene
 from fireiron.cost.amounts import Amounts
@@ -81,7 +81,7 @@ class Accesses:
             copies = _by_warp(np.broadcast_to(frame.full(access.copy)[..., None], wide)) * (constant(buffer.elements) or 0)
         size = vector * buffer.dtype.bytes
         if buffer.memory == SH:
-            start = (address(buffer.storage, places) + copies) * buffer.dtype.bytes + buffer.offset
+            start = (buffer.storage.address(places) + copies) * buffer.dtype.bytes + buffer.offset
             ideal = lanes.reshape(len(lanes), -1, lanes_per_phase(size)).any(axis=2).sum()
             share = 1 / samples / _repeats(statement, position)
             passes = float(wavefronts(start, size, lanes).sum())
@@ -109,12 +109,7 @@ class Accesses:
 
     def _bytes(self, buffer: Buffer, places: Any) -> Array:
         """Byte addresses in an array of GL that starts at a multiple of 256 bytes."""
-        total: Any = 0
-        for modes, place in zip(buffer.storage.dims, places, strict=True):
-            for mode in modes:
-                digit = place // mode.stride if mode.size is None else place // mode.stride % mode.size
-                total = total + digit * int(mode.weight.evaluate(self.fixed))
-        return total * buffer.dtype.bytes
+        return buffer.storage.evaluated(self.fixed).address(places) * buffer.dtype.bytes
 
     def _fresh(self, access: Access, buffer: Buffer, loops: tuple[For, ...], size: int, vector: int, active: Array) -> float:
         """Sectors of an execution that L1 does not have: the different ones of a block, within a few iterations."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 import attrs
 import numpy as np
 
-from fireiron.check.banks import BANKS, WORD, Request, address, check_banks, lanes_per_phase, request
+from fireiron.check.banks import BANKS, WORD, Request, check_banks, lanes_per_phase, request
 from fireiron.check.finding import Finding
 from fireiron.check.scene import Scene
 from fireiron.compiler import Program
@@ -78,7 +78,7 @@ def _words(buffer: Buffer, one: Request, index: int) -> Array:
     """The 4-byte words that each lane asks for in one request."""
     elements = constant(buffer.elements) or 0
     places = [part[index] for part in one.places]
-    start = (address(buffer.storage, places) + one.copies[index] * elements) * buffer.dtype.bytes + buffer.offset
+    start = (buffer.storage.address(places) + one.copies[index] * elements) * buffer.dtype.bytes + buffer.offset
     words = start[:, None] // WORD + np.arange(max(one.vector * buffer.dtype.bytes // WORD, 1))
     return np.where(one.active[index][:, None], words, -1)
 
@@ -189,7 +189,7 @@ def bank_of(buffer: Buffer, rows: Array, columns: Array) -> Array:
     """The bank of each element of the first copy, `(rows, columns)`."""
     places = np.broadcast_arrays(rows[:, None], columns[None, :]) if len(buffer.tensor.shape) > 1 else (columns[None, :],)
     more = [np.zeros(1, dtype=np.int64)] * (len(buffer.tensor.shape) - len(places))
-    return (address(buffer.storage, [*places, *more]) * buffer.dtype.bytes + buffer.offset) // WORD % BANKS
+    return (buffer.storage.address([*places, *more]) * buffer.dtype.bytes + buffer.offset) // WORD % BANKS
 
 
 def _storage(page: Page, y: float, buffer: Buffer, load: Load) -> float:

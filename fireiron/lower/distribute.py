@@ -14,7 +14,7 @@ import numpy as np
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs, rewritten, statements
-from fireiron.lower.footprint import Array, active_mask, addresses, grid_of, needed_variables, require_few
+from fireiron.lower.footprint import Array, active_mask, grid_of, needed_variables, require_few
 from fireiron.spec import InitSpec
 from fireiron.values.expr import FALSE, ONE, TRUE, Expr, Var, as_expr, compiled, constant
 from fireiron.values.tensor import MatrixLayout, Storage, StorageMode
@@ -150,7 +150,7 @@ def _holdings(kernel: Kernel, buffer: Buffer, use: Use) -> tuple[Array, Array, A
             inside = inside & (coordinate < extent)
         number = number * extent + coordinate
         coordinates.append(coordinate)
-    registers = addresses(buffer.storage, coordinates) if buffer.storage.dims else number
+    registers = buffer.storage.address(coordinates) if buffer.storage.dims else number
     threads = np.arange(kernel.workers)[:, None]
     columns = tuple(np.broadcast_to(column, shape) for column in (threads, registers, number))
     if np.all(inside):

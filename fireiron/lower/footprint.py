@@ -13,7 +13,6 @@ import numpy as np
 from fireiron.errors import ResourceError
 from fireiron.ir import Access, Exec, For, Kernel, execs, lets
 from fireiron.values.expr import Expr, Var, compiled, conjuncts, constant
-from fireiron.values.tensor import Storage, swizzled
 
 Array = Any
 
@@ -214,16 +213,3 @@ def needed_variables(kernel: Kernel, statement: Exec, access: Access) -> frozens
     """Everything that an access's coordinates and its statement's condition depend on."""
     variables: frozenset[Var] = frozenset(statement.active.variables()).union(*(value.variables() for value in (*access.base, access.copy)))
     return closure(kernel, variables)
-
-
-def addresses(storage: Storage, coordinates: Sequence[Array]) -> Array:
-    """`Storage.address` of known coordinates in an array of static shape."""
-    total: Array = 0
-    for modes, coordinate in zip(storage.dims, coordinates, strict=True):
-        for mode in modes:
-            quotient = coordinate if mode.stride == 1 else coordinate // mode.stride
-            total = total + (quotient if mode.size is None else quotient % mode.size) * (constant(mode.weight) or 0)
-    if storage.swizzle is None:
-        return total
-    plain = Var("plain", 0, 2 * storage.extent.high)
-    return compiled(swizzled(plain, storage.swizzle))({plain.name: total})

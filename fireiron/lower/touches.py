@@ -16,7 +16,7 @@ import numpy as np
 
 from fireiron.errors import SynchronizationError
 from fireiron.ir import Access, Exec, For, Kernel, located, scratch_access
-from fireiron.lower.footprint import Array, Grid, active_mask, addresses, closure, grid_of, needed_variables
+from fireiron.lower.footprint import Array, Grid, active_mask, closure, grid_of, needed_variables
 from fireiron.values.expr import Expr, Var, compiled, constant
 from fireiron.values.machine import GL, SH
 
@@ -131,7 +131,7 @@ class Touches:
             np.asarray(compiled(base)(grid.environment))[..., None] + step for base, step in zip(access.base, steps, strict=True)
         ]
         if buffer.memory == SH:
-            numbers = addresses(access.storage or buffer.storage, coordinates)
+            numbers = (access.storage or buffer.storage).address(coordinates)
             copy = np.asarray(compiled(access.copy)(grid.environment))[..., None] * (constant(buffer.elements) or 0)
             # In bytes of the block's memory: buffers that share storage may have elements of different sizes.
             start = ((numbers + copy) * buffer.dtype.bytes + buffer.offset) // granule

@@ -15,7 +15,7 @@ import numpy as np
 from fireiron.errors import SimulationError
 from fireiron.sim.memory import Global, Memory, registers, shared_memory
 from fireiron.sim.places import Flat, Group, NotDistinct, Place, Rows, Window, first_true, pick, steps_of, vector_environment
-from fireiron.sim.plan import ADDRESS, COORDINATE, Array, Environment, Operand, Plan, Site
+from fireiron.sim.plan import Array, Environment, Operand, Plan, Site
 from fireiron.values.machine import GL, SH
 
 
@@ -147,7 +147,7 @@ class Chunk:
             if (high >= limit).any():
                 inside = value < limit
                 ok = low >= 0 and bool((limit <= size).all())
-        digit = _aligned(np.asarray(operand.digits[dim]({**self.plan.symbols, COORDINATE.name: value})), rank)
+        digit = _aligned(np.asarray(operand.storage.part(dim, value)), rank)
         return value, (digit, int(digit.min()), int(digit.max())), inside, ok
 
     def _check_coordinates(
@@ -184,11 +184,12 @@ class Chunk:
         # Small arrays first: only the last additions are of full size.
         ordered = sorted((part[0] for part in parts), key=lambda one: one.size)
         address = functools.reduce(np.add, ordered) if ordered else np.zeros((1,) * (len(site.loops) + 3), np.int64)
-        proved = operand.swizzle is None
-        if operand.swizzle is not None:
+        swizzle = operand.storage.swizzle
+        proved = swizzle is None
+        if swizzle is not None:
             # What counts is inside by now; where a mask excludes it an address may be negative, and a swizzle of bits takes none.
             safe = address if low >= 0 else np.maximum(address, 0)
-            address = operand.swizzle({ADDRESS.name: safe})
+            address = swizzle.expression(safe)
         copy = np.asarray(operand.copy(env))
         if copy.any():
             address = address + copy * operand.elements

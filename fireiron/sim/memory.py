@@ -13,10 +13,8 @@ import numpy as np
 
 from fireiron.errors import ArgumentError, SimulationError
 from fireiron.ir import Buffer
-from fireiron.sim.plan import ADDRESS, COORDINATE, Array, Plan, contribution
-from fireiron.values.expr import compiled
+from fireiron.sim.plan import Array, Plan
 from fireiron.values.machine import GL
-from fireiron.values.tensor import swizzled
 
 POISON: Final = {"float": 0xFF, "int": 0x5A}
 """The byte that fills fresh memory: floats are NaN; integers are 0x5A5A..., and reads of them are found by a mask."""
@@ -120,14 +118,8 @@ class Global:
         self.guard, self.end, self.zero = guard, guard + extent, zero
 
     def _addresses(self, plan: Plan) -> Array:
-        storage = self.buffer.storage
-        total: Array = np.zeros((1,) * len(self.shape), np.int64)
-        for dim, (modes, size) in enumerate(zip(storage.dims, self.shape, strict=True)):
-            index = np.arange(size).reshape([-1 if other == dim else 1 for other in range(len(self.shape))])
-            total = total + contribution(modes)({**plan.symbols, COORDINATE.name: index})
-        if storage.swizzle is not None:
-            total = compiled(swizzled(ADDRESS, storage.swizzle))({ADDRESS.name: total})
-        return np.broadcast_to(total, self.shape)
+        coordinates = np.ogrid[tuple(slice(size) for size in self.shape)]
+        return np.broadcast_to(self.buffer.storage.evaluated(plan.symbols).address(coordinates), self.shape)
 
     @property
     def array(self) -> Array:

@@ -33,19 +33,12 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.spec import MatMulSpec, MoveSpec
-from fireiron.values.expr import FALSE, TRUE, Expr, Var, compiled, conjuncts
+from fireiron.values.expr import FALSE, TRUE, Expr, compiled, conjuncts
 from fireiron.values.machine import GL, SH, Block
-from fireiron.values.tensor import swizzled
 
 Array: TypeAlias = Any
 Environment: TypeAlias = "dict[str, Any]"
 Value: TypeAlias = Callable[[Mapping[str, Any]], Any]
-
-COORDINATE = Var("#coordinate")
-"""The coordinate that a `contribution` is a function of."""
-
-ADDRESS = Var("#address")
-"""The address that a compiled swizzle is a function of."""
 
 MOST_ELEMENTS: Final = 1 << 21
 """Most elements of one vectorised statement; more loops run in Python."""
@@ -78,9 +71,7 @@ class Operand:
         self.parts = tuple(compiled(condition) for condition in tested) if len(tested) > 1 else ()
         self.part_of = np.array([tested.index(piece.condition) for piece in pieces for _ in range(piece.width)])
         self.vectors = tuple(piece for piece in pieces if piece.width > 1)
-        storage = access.storage or buffer.storage
-        self.digits = tuple(contribution(modes) for modes in storage.dims)
-        self.swizzle = None if storage.swizzle is None else compiled(swizzled(ADDRESS, storage.swizzle))
+        self.storage = (access.storage or buffer.storage).evaluated(plan.symbols)
         self.copy = compiled(access.copy)
         self.elements = plan.number(buffer.elements)
         self.total = plan.number(buffer.total)
@@ -98,14 +89,6 @@ class Operand:
     @property
     def origin(self) -> str | None:
         return self.access.origin
-
-
-def contribution(modes: Iterable[Any]) -> Value:
-    """What a coordinate adds to the address."""
-    total: Expr = FALSE
-    for mode in modes:
-        total = total + mode.offset(COORDINATE)
-    return compiled(total)
 
 
 class Site:

@@ -7,12 +7,13 @@ elements may lie outside the tensor, and the modes already dealt. Tiling divides
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast, overload
 
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError
-from fireiron.values.expr import ZERO, Expr, Sum, as_expr, bit_xor, constant, floordiv, less, mod
+from fireiron.values.expr import ZERO, Expr, as_expr, constant, less
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import DType, Memory
 
@@ -62,12 +63,6 @@ class StorageMode:
     size: int | None
     weight: Expr = attrs.field(converter=as_expr)
 
-    def offset(self, coordinate: Expr) -> Expr:
-        """The contribution of a coordinate, in elements."""
-        quotient = floordiv(coordinate, as_expr(self.stride))
-        digit = quotient if self.size is None else mod(quotient, as_expr(self.size))
-        return digit * self.weight
-
 
 @attrs.frozen(cache_hash=True)
 class Storage:
@@ -80,60 +75,52 @@ class Storage:
     extent: Expr = attrs.field(converter=as_expr)
     swizzle: Swizzle | None = None
 
-    def address(self, coordinates: Sequence[Expr]) -> Expr:
-        """The address of an element, in elements from the first."""
-        total: Expr = ZERO
-        for modes, coordinate in zip(self.dims, coordinates, strict=True):
-            total = total + _offset(modes, coordinate)
-        return total if self.swizzle is None else swizzled(total, self.swizzle)
+    @overload
+    def address(self, coordinates: Sequence[Expr]) -> Expr: ...
+    @overload
+    def address(self, coordinates: Sequence[Any]) -> Any: ...
+    def address(self, coordinates: Sequence[Any]) -> Any:
+        """The address of an element, in elements from the first.
+
+        Coordinates are expressions; or integers and integer arrays, where all steps are numbers (`evaluated`).
+        """
+        total: Any = ZERO if all(isinstance(one, Expr) for one in coordinates) else 0
+        for dim, coordinate in enumerate(coordinates):
+            total = total + self.part(dim, coordinate)
+        return total if self.swizzle is None else self.swizzle.expression(total)
+
+    def part(self, dim: int, coordinate: Any) -> Any:
+        """What a coordinate in one dimension adds to the address, before the swizzle."""
+        if isinstance(coordinate, Expr):
+            return _part(self.dims[dim], coordinate)
+        return _sum_of_digits(((mode.stride, mode.size, _number(mode.weight)) for mode in self.dims[dim]), coordinate)
+
+    def evaluated(self, sizes: Mapping[str, int]) -> Storage:
+        """The same with numbers in place of the sizes and strides that are known only at run time."""
+        dims = (tuple(attrs.evolve(mode, weight=mode.weight.evaluate(sizes)) for mode in modes) for modes in self.dims)
+        return Storage(tuple(dims), self.extent.evaluate(sizes), self.swizzle)
+
+
+def _number(weight: Expr) -> int:
+    number = constant(weight)
+    if number is None:
+        raise ArgumentError(f"a step of {weight} elements in storage, a number known only at run time", hint="storage.evaluated(sizes)")
+    return number
 
 
 @functools.lru_cache(maxsize=20_000)
-def _offset(modes: tuple[StorageMode, ...], coordinate: Expr) -> Expr:
-    """What a coordinate adds to an address: the elements of a tile share most of theirs."""
-    total: Expr = ZERO
-    for mode in modes:
-        total = total + mode.offset(coordinate)
+def _part(modes: tuple[StorageMode, ...], coordinate: Expr) -> Expr:
+    """The elements of a tile share most coordinates."""
+    return cast(Expr, ZERO + _sum_of_digits(((mode.stride, mode.size, mode.weight) for mode in modes), coordinate))
+
+
+def _sum_of_digits(modes: Iterable[tuple[int, int | None, Any]], coordinate: Any) -> Any:
+    """The digits of a coordinate, each times its weight."""
+    total: Any = 0
+    for stride, size, weight in modes:
+        quotient = coordinate if stride == 1 else coordinate // stride
+        total = total + (quotient if size is None else quotient % size) * weight
     return total
-
-
-def swizzled(address: Expr, swizzle: Swizzle) -> Expr:
-    """The address with `bits` bits at `base` XORed with those `shift` higher (CuTe's convention; `shift` may be negative)."""
-    if swizzle.bits == 0:
-        return address
-    inside = address.constant % (1 << swizzle.base) if isinstance(address, Sum) else 0
-    start = address - inside
-    if start.factor % (1 << swizzle.base):
-        return _swizzled(address, swizzle)
-    return _swizzled(start, swizzle) + inside  # bits below the base stay: one XOR serves all elements of a vector
-
-
-@functools.lru_cache(maxsize=20_000)
-def _swizzled(address: Expr, swizzle: Swizzle) -> Expr:
-    mask = (1 << swizzle.bits) - 1
-    if swizzle.shift < 0:
-        source, target = swizzle.base, swizzle.base - swizzle.shift
-    else:
-        source, target = swizzle.base + swizzle.shift, swizzle.base
-    flip = ((address >> source) & mask) << target
-    above, below = _parted(address, 1 << (target + swizzle.bits))
-    return above + bit_xor(below, flip)
-
-
-def _parted(address: Expr, span: int) -> tuple[Expr, Expr]:
-    """An address as multiples of a power of two, which an XOR below it leaves alone, and the rest; zero and all where it does not part."""
-    above: Expr = as_expr(address.constant // span * span if isinstance(address, Sum) else 0)
-    below: Expr = as_expr(address.constant % span) if isinstance(address, Sum) else address
-    for atoms, coefficient in address.terms if isinstance(address, Sum) else ():
-        part: Expr = Sum(((atoms, coefficient),), 0)
-        if part.factor % span == 0:
-            above = above + part
-        elif len(atoms) == 1 and coefficient > 0 and span % coefficient == 0 and part.high >= span:
-            count = as_expr(span // coefficient)
-            above, below = above + floordiv(atoms[0], count) * span, below + mod(atoms[0], count) * coefficient
-        else:
-            below = below + part
-    return (above, below) if below.low >= 0 and below.high < span else (ZERO, address)
 
 
 @attrs.frozen(cache_hash=True)

@@ -60,7 +60,6 @@ from fireiron.values.layout.int_tuples import (
 from fireiron.values.layout.layouts import (
     ComposedLayout,
     Layout,
-    Swizzle,
     Tiler,
     as_tiler,
     check_layout,
@@ -70,6 +69,7 @@ from fireiron.values.layout.layouts import (
     row_major,
 )
 from fireiron.values.layout.parsing import parse, read_dims, read_tree, split_shape
+from fireiron.values.layout.swizzles import Swizzle
 
 __all__ = [
     "ComposedLayout",

@@ -1,4 +1,4 @@
-"""The values: `Layout`, `Swizzle` and what they are composed to; how they are made."""
+"""The values: `Layout`, and a layout under a swizzle; how they are made."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from fireiron.values.layout.int_tuples import (
     shown,
     summed,
 )
+from fireiron.values.layout.swizzles import Swizzle
 
 
 @frozen(repr=False, str=False)
@@ -159,63 +160,6 @@ class Layout:
 def _one(coordinate: tuple[Any, ...]) -> Any:
     """`layout(x)` means `x`; `layout(x, y)` means `(x, y)`."""
     return coordinate[0] if len(coordinate) == 1 else coordinate
-
-
-@frozen(repr=False, str=False)
-class Swizzle:
-    """The permutation of offsets that XORs `bits` bits, found `shift` above bit `base`, onto the bits at `base`.
-
-    In units of elements: `2**base` neighbours stay together. A negative shift XORs low bits onto high ones.
-    Legal when: `bits` and `base` are at least 0 and `abs(shift) >= bits`; else source and target overlap and it is no involution.
-
-    >>> sw = Swizzle(2, 0, 3)
-    >>> [sw(x) for x in range(8, 12)], all(sw(sw(x)) == x for x in range(64))
-    ([9, 8, 11, 10], True)
-
-    Source: CuTe `swizzle.hpp`, as described in the CuTe docs; T036 of the checklist (Graphene promises swizzled layouts).
-    """
-
-    bits: int
-    base: int
-    shift: int
-
-    def __attrs_post_init__(self) -> None:
-        for name, value in (("bits", self.bits), ("base", self.base), ("shift", self.shift)):
-            if not is_int(value):
-                raise ArgumentError(f"the {name} of a swizzle are counted by an integer", got=value)
-        if self.bits < 0 or self.base < 0:
-            raise LayoutError(f"a swizzle has no negative bits or base: {self}", legal="bits >= 0, base >= 0")
-        if abs(self.shift) < self.bits:
-            raise LayoutError(
-                f"{self}: source and target bits overlap", legal=f"shift <= {-self.bits} or shift >= {self.bits}", hint="raise the shift"
-            )
-
-    def size(self) -> int:
-        """The period: each block of this many offsets is permuted in itself."""
-        return 1 << (self.bits + self.base + abs(self.shift)) if self.bits else 1
-
-    def __call__(self, offset: int) -> int:
-        """Where the element of a given offset lives."""
-        if not is_int(offset):
-            raise ArgumentError("a swizzle maps integer offsets", got=offset, legal="int >= 0")
-        if offset < 0:
-            raise LayoutError("a swizzle maps offsets of at least 0", got=offset, legal="int >= 0")
-        return cast(int, self.expression(offset))
-
-    def expression(self, offset: Any) -> Any:
-        """The same for anything that has `^ & << >>`, or `// *` in place of the shifts."""
-        if self.bits == 0:
-            return offset
-        mask, by = (1 << self.bits) - 1, 1 << abs(self.shift)
-        if self.shift >= 0:
-            return offset ^ ((offset & (mask << (self.base + self.shift))) // by)
-        return offset ^ ((offset & (mask << self.base)) * by)
-
-    def __str__(self) -> str:
-        return f"Sw<{self.bits},{self.base},{self.shift}>"
-
-    def __repr__(self) -> str:
-        return f"Swizzle({self.bits}, {self.base}, {self.shift})"
 
 
 @frozen(repr=False, str=False)

@@ -8,7 +8,8 @@ from typing import Any
 
 from fireiron.errors import ArgumentError, LayoutError
 from fireiron.values.layout.int_tuples import check_depth
-from fireiron.values.layout.layouts import ComposedLayout, Layout, Swizzle, row_major
+from fireiron.values.layout.layouts import ComposedLayout, Layout, row_major
+from fireiron.values.layout.swizzles import Swizzle
 
 
 def parse(text: str) -> Layout | ComposedLayout:
