@@ -120,7 +120,7 @@ def test_names_that_only_register_numbers_would_need_are_not_printed():
     """Two names for one value, in the coordinates of an array in registers: the number of the register does not have them."""
     one, other = (Var(name, 0, 31) for name in ("one", "other"))
     registers = attrs.evolve(local("r", (32, 1), RF), storage=local("r", (1, 1), RF).storage, elements=as_expr(1))
-    flat = attrs.evolve(registers.storage, dims=((), ()))
+    flat = attrs.evolve(registers.storage, layout=Layout((1, 1), (0, 0)))
     registers = attrs.evolve(registers, storage=flat)
     load = execution(MOVE, Move(1, 1)(GL, RF)(Thread), access("src", (THREAD, 0)), access("r", (one, 0), write=True))
     store = execution(MOVE, Move(1, 1)(RF, GL)(Thread), access("r", (other, 0)), access("dst", (THREAD, 0), write=True))

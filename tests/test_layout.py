@@ -740,3 +740,68 @@ def test_steps_known_at_run_time_only_are_evaluated_first():
     with pytest.raises(ArgumentError, match="known only at run time"):
         storage.address([np.arange(8), 3])
     assert storage.evaluated({"ld": 20}).address([np.arange(8), 3]).tolist() == [20 * row + 3 for row in range(8)]
+
+
+# ------------------------------------------------------------------------------------------------------ leaves known at run time only
+
+
+def test_layouts_with_leaves_of_run_time():
+    rows, ld = sym("M"), sym("ld")
+    layout = Layout((rows, (2, 4)), (1, (ld, ld * 2)))
+    assert str(layout) == "(M,(2,4)):(1,(ld,ld * 2))" and not layout.static and layout[1].size() == 8
+    assert layout.size() == rows * 8 and layout.cosize().evaluate({"M": 10, "ld": 16}) == 10 + 16 + 3 * 32
+    known = layout.evaluated({"M": 10, "ld": 16})
+    assert known == Layout((10, (2, 4)), (1, (16, 32))) and known.evaluated({}) is known
+    x, y = Var("x", 0, 9), Var("y", 0, 7)
+    at = compiled(layout.address(x, y))
+    for i, j in np.ndindex(10, 8):
+        assert at({"x": i, "y": j, "M": 10, "ld": 16}) == known(i, j) == known.address(i, j)
+    assert Layout((Const(4), 8), (Const(8), 1)) == Layout((4, 8), (8, 1))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda one: one(0, 0),
+        lambda one: one.expression(0, 0),
+        lambda one: one.coordinate(0),
+        lambda one: one.offsets(),
+        lambda one: one.is_injective(),
+        lambda one: one.is_bijective(),
+        lambda one: one.swizzled(Swizzle(1, 0, 1)).offsets(),
+        lambda one: coalesce(one),
+        lambda one: fl.filter(one),
+        lambda one: composition(one, 4),
+        lambda one: composition(Layout(64), one),
+        lambda one: complement(one, 64),
+        lambda one: logical_divide(one, 4),
+        lambda one: logical_product(one, 4),
+        lambda one: logical_product(Layout(4), one),
+        lambda one: blocked_product(one, one),
+        lambda one: left_inverse(one),
+        lambda one: right_inverse(one),
+        lambda one: max_common_vector(one, one),
+        lambda one: Layout(((sym("M"), 2), 2)).digits,
+    ],
+)
+def test_what_needs_integers_refuses_other_leaves(call):
+    """One guard stands before all operations but text, size, cosize, digits and address."""
+    for layout in (Layout((sym("M"), 4), (4, 1)), Layout((8, 4), (sym("ld"), 1))):
+        with pytest.raises(LayoutError, match="known only at run time"):
+            call(layout)
+
+
+def test_reading_digits_off_any_number():
+    for rng in draws("reading", 600):
+        parts, reached, weight = [], 1, 1
+        for _ in range(rng.randint(0, 4)):
+            stride, size = reached * rng.choice((1, 1, 2, 3)), rng.choice((1, 2, 3, 4))
+            parts.append((stride, size, weight))
+            reached, weight = stride * size, weight * size
+        rng.shuffle(parts)
+        layout = fl.reading(parts)
+        for x in (*range(2 * reached), 10**6 + rng.randint(0, 99)):
+            assert fl.sum_of_digits(x, layout.digits) == sum(x // stride % size * value for stride, size, value in parts)
+        if reached > 2:
+            with pytest.raises(LayoutError, match="digits overlap"):
+                fl.reading([*parts, (reached - 1, 2, 1)])

@@ -26,7 +26,6 @@ from fireiron.sim.launch import _Launch
 from fireiron.sim.plan import Plan
 from fireiron.sim.shadow import Clock, Shadow
 from fireiron.values.expr import all_of, as_expr, less
-from fireiron.values.tensor import Storage
 
 one = Move.tile(1, 1).to(Thread).done()
 alone = Move.tile(1, 1).done()
@@ -396,8 +395,7 @@ def test_wrong_leading_dimension():
         if not writes(s, "C"):
             return s
         storage = kernel.buffer("C").storage
-        (rows,), (columns,) = storage.dims
-        return evolved_access(s, "C", storage=Storage(((rows,), (attrs.evolve(columns, weight=as_expr(65)),)), storage.extent))
+        return evolved_access(s, "C", storage=attrs.evolve(storage, layout=Layout(storage.layout.shape, (1, 65))))
 
     kernel = kernel_of()
     fails(edited(kernel, wrong), "address .* of C.* is outside the buffer")
@@ -406,8 +404,7 @@ def test_wrong_leading_dimension():
 def test_guard_rows_are_checked():
     kernel = kernel_of(60, 60, 16, C=ColMajor(ld=66))
     storage = kernel.buffer("C").storage
-    (rows,), (columns,) = storage.dims
-    shifted = attrs.evolve(storage, dims=((rows,), (attrs.evolve(columns, weight=as_expr(65)),)))
+    shifted = attrs.evolve(storage, layout=Layout(storage.layout.shape, (1, 65)))
     faulty = edited(kernel, lambda s: evolved_access(s, "C", storage=shifted) if writes(s, "C") else s)
     with pytest.raises(SimulationError, match="outside the tensor, was written"):
         run(faulty, 60, 60)

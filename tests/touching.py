@@ -9,8 +9,9 @@ from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, Access, Barrier, Buffer, Commit
 from fireiron.ir import Kernel as Program
 from fireiron.lower.synchronize import synchronize
 from fireiron.values.expr import ZERO, Var, as_expr
+from fireiron.values.layout import Layout
 from fireiron.values.machine import ARCHITECTURES
-from fireiron.values.tensor import Mode, Storage, StorageMode, Tensor
+from fireiron.values.tensor import Mode, Storage, Tensor
 
 SPEC = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
 """What the kernels claim to compute; the race check does not read it."""
@@ -30,7 +31,7 @@ class Step:
 
 def buffer(name, elements, offset=0, memory=SH, dtype=float32):
     tensor = Tensor(name, (as_expr(elements),), dtype, memory, ColMajor)
-    return Buffer(tensor, Storage(((StorageMode(1, None, 1),),), elements), elements, offset=offset, written=memory == GL)
+    return Buffer(tensor, Storage(Layout((elements,), (1,)), elements), elements, offset=offset, written=memory == GL)
 
 
 def touch(place, *, write, name="s", width=1, level=Thread, spread=False, bound=None, copy=ZERO, **options):

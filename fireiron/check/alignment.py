@@ -24,9 +24,9 @@ from fireiron.check.known_bits import Bits, KnownBits, power_of_two
 from fireiron.check.scene import MANY, Frame, Scene, Use
 from fireiron.ir import Buffer, Exec, Kernel, Piece, statements
 from fireiron.ir.opaque import is_opaque, tile_origin
-from fireiron.values.expr import FALSE, TRUE, Expr, constant, less
+from fireiron.values.expr import FALSE, ONE, TRUE, Expr, as_expr, constant, less
+from fireiron.values.layout import Digit, require_integer
 from fireiron.values.machine import SH
-from fireiron.values.tensor import StorageMode
 
 LARGEST = 16
 """Bytes of the widest load or store of one thread; every array in shared memory begins at a multiple of as many."""
@@ -166,13 +166,13 @@ class _Vectors:
         access, storage = use.access, use.access.storage or buffer.storage
         offsets = access.elements()[piece.first : piece.first + piece.width]
         start, steps = Bits.of(0), np.zeros(piece.width, dtype=np.int64)
-        for dim, modes in enumerate(storage.dims):
+        for dim, digits in enumerate(storage.dims):
             coordinate = self.known.of(access.base[dim]) + Bits.of(offsets[0][dim])
             reach = [offset[dim] - offsets[0][dim] for offset in offsets]
-            for mode in modes:
-                start = start + _digit(coordinate, mode) * self.known.of(mode.weight)
+            for digit in digits:
+                start = start + _value(coordinate, digit) * self.known.of(as_expr(digit.weight))
                 if any(reach):
-                    change, weight = _changes(coordinate, mode, reach), constant(mode.weight)
+                    change, weight = _changes(coordinate, digit, reach), constant(digit.weight)
                     if change is None or weight is None:
                         return False
                     steps += np.array(change) * weight
@@ -242,16 +242,17 @@ class _Vectors:
             return "a fragment is taken as a whole, and a part of its matrix may lie outside"
         if _begins_at(buffer) % size:
             return f"a matrix begins at a multiple of {size} bytes, and it begins at one of {_begins_at(buffer)} only"
-        if buffer.storage.swizzle is not None or any(len(modes) != 1 or modes[0].stride != 1 for modes in buffer.storage.dims):
+        if buffer.storage.swizzle is not None or None in buffer.storage.steps:
             return "a fragment is taken from rows or columns that lie a fixed step apart, and its storage is another"
         return self._matrix_apart(use, buffer, size)
 
     def _matrix_apart(self, use: Use, buffer: Buffer, size: int) -> str | None:
         origin, start = tile_origin(self.kernel, use.access), Bits.of(0)
-        for base, step, (mode,) in zip(origin.base, origin.elements()[0], buffer.storage.dims, strict=True):
-            start = start + (self.known.of(base) + Bits.of(step)) * self.known.of(mode.weight)
-            if constant(mode.weight) != 1 and _bytes(self.known.of(mode.weight), buffer) % ROW_BYTES:
-                return f"rows or columns of a matrix lie {mode.weight} elements apart, not proved a multiple of {ROW_BYTES} bytes"
+        for base, offset, step in zip(origin.base, origin.elements()[0], buffer.storage.steps, strict=True):
+            assert step is not None
+            start = start + (self.known.of(base) + Bits.of(offset)) * self.known.of(step)
+            if step != ONE and _bytes(self.known.of(step), buffer) % ROW_BYTES:
+                return f"rows or columns of a matrix lie {step} elements apart, not proved a multiple of {ROW_BYTES} bytes"
         start = start + self.known.of(origin.copy) * self.known.of(buffer.elements)
         if _bytes(start, buffer) % size:
             return (
@@ -272,30 +273,31 @@ def _begins_at(buffer: Buffer) -> int:
     return buffer.tensor.align
 
 
-def _digit(coordinate: Bits, mode: StorageMode) -> Bits:
-    """The part of a coordinate that a mode of storage counts."""
-    exponent = power_of_two(mode.stride)
+def _value(coordinate: Bits, digit: Digit) -> Bits:
+    """What is known of a digit of a coordinate."""
+    exponent = power_of_two(digit.step)
     if exponent is None:
         return Bits()
     quotient = coordinate.shifted(exponent)
-    if mode.size is None:
+    if digit.open:
         return quotient
-    size = power_of_two(mode.size)
+    size = power_of_two(require_integer(digit.size))
     return Bits() if size is None else quotient.lowest(size)
 
 
-def _changes(coordinate: Bits, mode: StorageMode, reach: Sequence[int]) -> list[int] | None:
-    """How much more of a mode each step beyond a coordinate counts; None where that is not known."""
-    if mode.stride == 1 and mode.size is None:
+def _changes(coordinate: Bits, digit: Digit, reach: Sequence[int]) -> list[int] | None:
+    """How much greater a digit is at each step beyond a coordinate; None where that is not known."""
+    if digit.step == 1 and digit.open:
         return list(reach)
     span = 1 << max(reach).bit_length()
     if min(reach) < 0 or 1 << coordinate.trailing_zeros < span:
         return None
-    if mode.stride % span == 0:
-        return [0] * len(reach)  # all steps stay within one element of the mode
-    if span % mode.stride:
+    if digit.step % span == 0:
+        return [0] * len(reach)  # all steps stay within one value of the digit
+    if span % digit.step:
         return None
-    counted = span // mode.stride
-    if mode.size is None or mode.size % counted == 0:
-        return [step // mode.stride for step in reach]
-    return [step // mode.stride % mode.size for step in reach] if counted % mode.size == 0 else None
+    counted = span // digit.step
+    size = None if digit.open else require_integer(digit.size)
+    if size is None or size % counted == 0:
+        return [step // digit.step for step in reach]
+    return [step // digit.step % size for step in reach] if counted % size == 0 else None

@@ -18,7 +18,7 @@ import numpy as np
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
 from fireiron.ir import Buffer, For, Let, Piece, statements
-from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, FloorDiv, Less, Min, Mod, Var, conjuncts, constant, floordiv, less
+from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, FloorDiv, Less, Min, Mod, Var, as_expr, conjuncts, constant, floordiv, less
 from fireiron.values.layout import Swizzle
 from fireiron.values.machine import GL
 from fireiron.values.tensor import Storage
@@ -234,10 +234,10 @@ class _Bounds:
         if access.copy != ZERO or any(base.low < 0 for base in access.base):
             return False
         most = 0
-        for base, step, modes in zip(access.base, access.reach, storage.dims, strict=True):
-            for mode in modes:
-                digit = (base.high + step) // mode.stride
-                most += mode.weight.high * (digit if mode.size is None else min(digit, mode.size - 1))
+        for base, step, digits in zip(access.base, access.reach, storage.dims, strict=True):
+            for digit in digits:
+                value = (base.high + step) // digit.step
+                most += as_expr(digit.weight).high * (value if digit.open else min(value, as_expr(digit.size).high - 1))
         return _last_of_span(most, storage.swizzle) < total.low
 
     def _by_addresses(self, use: Use, buffer: Buffer, total: Expr) -> bool:
@@ -425,7 +425,7 @@ def _span(swizzle: Swizzle) -> int:
 
 def _monotone(storage: Storage) -> bool:
     """Whether addresses grow with each coordinate, so that the first and the last element bound all others."""
-    return storage.swizzle is None and all(len(modes) == 1 and modes[0].size is None for modes in storage.dims)
+    return storage.swizzle is None and None not in storage.steps
 
 
 def _finding(use: Use, message: str, details: Mapping[str, Any]) -> Finding:

@@ -189,7 +189,7 @@ def _repeats(statement: Exec, position: int) -> int:
 
 def _contiguous(buffer: Buffer) -> int:
     """The dimension along which neighbours lie side by side."""
-    unit = [dim for dim, modes in enumerate(buffer.storage.dims) if any(constant(mode.weight) == 1 for mode in modes)]
+    unit = [dim for dim, digits in enumerate(buffer.storage.dims) if any(constant(digit.weight) == 1 for digit in digits)]
     return unit[0] if unit else len(buffer.storage.dims) - 1
 
 

@@ -261,7 +261,7 @@ def _label(buffer: Buffer, write: bool) -> str:
 
 def _strides(buffer: Buffer, size: int) -> tuple[int, ...]:
     """The steps from one row, column or copy of a buffer to the next, in units of which `size` are an element; the largest first."""
-    weights = {constant(mode.weight) for modes in buffer.storage.dims for mode in modes}
+    weights = {constant(digit.weight) for digits in buffer.storage.dims for digit in digits}
     if buffer.tensor.copies > 1:
         weights.add(constant(buffer.elements))
     return tuple(sorted((weight * size for weight in weights if weight is not None and weight > 1), reverse=True))

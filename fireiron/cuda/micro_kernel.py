@@ -144,9 +144,10 @@ class _MicroKernel:
         """The step between neighbours of a view; None where there is no such number (swizzled or hierarchical storage)."""
         storage = access.storage or buffer.storage
         modes = [mode for mode in access.modes[dim] if constant(mode.size) != 1]
-        if storage.swizzle is not None or len(storage.dims[dim]) != 1 or len(modes) > 1:
+        step = storage.steps[dim]
+        if storage.swizzle is not None or step is None or len(modes) > 1:
             return None
-        return storage.dims[dim][0].weight * (modes[0].stride if modes else 1)
+        return step * (modes[0].stride if modes else 1)
 
 
 def _truth(condition: Expr) -> str:

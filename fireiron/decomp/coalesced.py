@@ -16,7 +16,7 @@ from fireiron.refine.layout import DealOrder
 from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import MoveSpec, Spec
-from fireiron.values.expr import constant
+from fireiron.values.expr import as_expr, constant
 from fireiron.values.machine import Kernel, Lane, Thread, Warp
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, View
 
@@ -90,8 +90,8 @@ def _far(spec: MoveSpec) -> View:
 def _alignment(view: View, along: int) -> int:
     """A number of elements of which every row's start in the view, and its end, is a multiple."""
     parts = [view.dims[along].base.factor, view.tensor.shape[along].factor]
-    for dim, modes in enumerate(view.tensor.storage().dims):
-        parts += [mode.weight.factor for mode in modes] if dim != along else []
+    for dim, digits in enumerate(view.tensor.storage().dims):
+        parts += [as_expr(digit.weight).factor for digit in digits] if dim != along else []
     return math.gcd(*parts)
 
 

@@ -15,7 +15,7 @@ from fireiron.ir.text import Braces, Item, Registers
 from fireiron.language.dividing import divide, loop_over
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import MoveSpec, Spec
-from fireiron.values.expr import Const, Expr, Var, constant
+from fireiron.values.expr import Const, Expr, Var, as_expr, constant
 from fireiron.values.machine import RF, SH, Architecture, DType, Level, Memory, Warp, bfloat16, float16
 from fireiron.values.tensor import MatrixLayout, View
 from fireiron.values.units import index_in
@@ -223,7 +223,7 @@ def _rows_whole(view: View, along: int) -> bool:
     storage = tensor.storage()
     if tensor.swizzle is not None and tensor.swizzle.bits and tensor.swizzle.base < 3:
         return False
-    steps = [mode.weight.factor for dim, modes in enumerate(storage.dims) if dim != along for mode in modes]
+    steps = [as_expr(digit.weight).factor for dim, digits in enumerate(storage.dims) if dim != along for digit in digits]
     return math.gcd(view.dims[along].base.factor, *steps) % 8 == 0
 
 

@@ -33,7 +33,7 @@ from fireiron.ir.text import Braces, Item, Printer
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import InitSpec, MatMulSpec, MoveSpec, Spec
 from fireiron.values.document import called
-from fireiron.values.expr import Expr, constant
+from fireiron.values.expr import Expr, as_expr, constant
 from fireiron.values.machine import GL, SH, Architecture, Memory, Warp, tf32
 from fireiron.values.tensor import MatrixLayout, View
 
@@ -241,7 +241,7 @@ def _require_whole(spec: Spec, executable: Executable, matrix: View) -> None:
 
 def _leading_dimension(buffer: Buffer) -> Expr:
     """Elements from one row (or column) of a matrix to the next."""
-    return buffer.storage.dims[0 if order_of(buffer) == "row" else 1][0].weight
+    return as_expr(buffer.storage.dims[0 if order_of(buffer) == "row" else 1][0].weight)
 
 
 def _fragment(printer: Printer, statement: Exec, position: int) -> str:

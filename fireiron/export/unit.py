@@ -271,8 +271,8 @@ def _pointer(buffer: Buffer) -> str:
 def _extent(buffer: Buffer) -> Expr:
     """Elements from the first to the last of a parameter, both included: less than its rows take where they are padded."""
     total: Expr = as_expr(1)
-    for size, modes in zip(buffer.tensor.shape, buffer.storage.dims, strict=True):
-        total = total + (size - 1) * modes[0].weight
+    for size, digits in zip(buffer.tensor.shape, buffer.storage.dims, strict=True):
+        total = total + (size - 1) * digits[0].weight
     return total
 
 

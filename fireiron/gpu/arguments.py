@@ -109,7 +109,10 @@ def check_facts(kernel: Kernel, symbols: Mapping[str, int]) -> None:
 
 def element_strides(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
     """The steps between elements of a parameter, in elements."""
-    return tuple(evaluated(modes[0].weight, symbols) for modes in buffer.storage.dims)
+    steps = buffer.storage.steps
+    if None in steps:
+        raise ArgumentError(f"{buffer.name}: no array has the strides of {buffer.storage.layout}, where one dimension has several")
+    return tuple(evaluated(step, symbols) for step in steps if step is not None)
 
 
 def byte_strides(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:

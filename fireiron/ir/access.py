@@ -172,10 +172,9 @@ class Buffer:
         """The coordinates of a register of a distributed buffer, in the executing thread."""
         coordinates = []
         # A register number has the digits of the modes that no thread took out, each at its weight: a mixed radix read backwards.
-        for base, modes in zip(self.holder, self.storage.dims, strict=True):
-            for mode in modes:
-                digit = register // mode.weight
-                base = base + (digit if mode.size is None else digit % mode.size) * mode.stride
+        for base, digits in zip(self.holder, self.storage.dims, strict=True):
+            for digit in digits:
+                base = base + register // digit.weight % digit.size * digit.step
             coordinates.append(base)
         return tuple(coordinates)
 

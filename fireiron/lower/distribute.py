@@ -12,12 +12,13 @@ from collections.abc import Iterable
 import attrs
 import numpy as np
 
-from fireiron.errors import DecompositionError
+from fireiron.errors import DecompositionError, LayoutError
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs, rewritten, statements
 from fireiron.lower.footprint import Array, active_mask, grid_of, needed_variables, require_few
 from fireiron.spec import InitSpec
 from fireiron.values.expr import FALSE, ONE, TRUE, Expr, Var, as_expr, compiled, constant
-from fireiron.values.tensor import MatrixLayout, Storage, StorageMode
+from fireiron.values.layout import Layout, make_layout, reading
+from fireiron.values.tensor import MatrixLayout, Storage
 
 Use = tuple[Exec, tuple[For, ...], Access]
 
@@ -43,7 +44,7 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
     # Where no path computes with a buffer its readers decide, and where nobody reads it, whoever touches it.
     owners = [use for use in uses if _owns(use, buffer)] or [use for use in uses if not use[2].write] or uses
     if not owners:
-        return attrs.evolve(buffer, storage=Storage((), ONE), elements=ONE)
+        return attrs.evolve(buffer, storage=Storage(Layout(()), ONE), elements=ONE)
     if not any(mode.unit for _, _, access in owners for dim in access.dealt for mode in dim):
         # No mode is dealt to threads: each thread has the whole array, in the order of its own layout.
         storage = buffer.tensor.storage()
@@ -92,12 +93,15 @@ def register_storage(buffer: Buffer, access: Access, statement: Exec) -> Storage
     if access.points:
         values = sorted(values, key=lambda one: access.points.index(_along(one[0], one[1], len(access.base))))
     ordered = values + sorted(loops, key=lambda one: one[1] * weights[one[0]])
-    dims: list[list[StorageMode]] = [[] for _ in buffer.tensor.shape]
+    dims: list[list[tuple[int, int, int]]] = [[] for _ in buffer.tensor.shape]
     weight = 1
     for dim, stride, size in ordered:
-        dims[dim].append(StorageMode(stride, size, as_expr(weight)))
+        dims[dim].append((stride, size, weight))
         weight *= size
-    return Storage(tuple(tuple(modes) for modes in dims), as_expr(weight))
+    try:
+        return Storage(make_layout(*map(reading, dims)), as_expr(weight))
+    except LayoutError as error:
+        raise _refused(buffer, (statement, (), access), f"its coordinates give no register numbers: {error}") from None
 
 
 def _along(dim: int, step: int, rank: int) -> tuple[int, ...]:

@@ -96,7 +96,7 @@ def _require_matrix(kernel: Kernel, statement: Exec, buffer: Buffer, access: Acc
     """
     leading = max(16 // buffer.dtype.bytes, 1)
     start = buffer.address(tile_origin(kernel, access), access.elements()[0])
-    steps = [modes[0].weight for modes in buffer.storage.dims if modes[0].weight != ONE]
+    steps = [step for step in buffer.storage.steps if step is not None and step != ONE]
     problem = None
     if any(step.factor % leading for step in steps):
         problem = f"the leading dimension {steps[0]} of {buffer.name} is not always a multiple of {leading} elements"
@@ -215,9 +215,9 @@ def _contiguous(buffer: Buffer, access: Access, elements: tuple[tuple[int, ...],
 def _steps(storage: Storage, elements: tuple[tuple[int, ...], ...]) -> tuple[int, ...] | None:
     """How far elements lie from the first one, where one step along a dimension is as long everywhere; None where it is not known."""
     weights = []
-    for dim, modes in enumerate(storage.dims):
+    for dim, step in enumerate(storage.steps):
         if any(element[dim] != elements[0][dim] for element in elements):
-            if len(modes) != 1 or (modes[0].stride, modes[0].size) != (1, None) or (weight := constant(modes[0].weight)) is None:
+            if step is None or (weight := constant(step)) is None:
                 return None
             weights.append((dim, weight))
     return tuple(sum((element[dim] - elements[0][dim]) * weight for dim, weight in weights) for element in elements)

@@ -11,6 +11,7 @@ from fireiron.ir import Buffer, Exec, For, Kernel, Let, Stmt, execs, filled, sta
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
 from fireiron.spec import Spec, symbols_of
 from fireiron.values.expr import ONE, TRUE, Expr, Positive, Var, less
+from fireiron.values.layout import Layout
 from fireiron.values.machine import Architecture
 from fireiron.values.machine import Kernel as KernelLevel
 from fireiron.values.tensor import MatrixLayout, Storage, Tensor
@@ -195,7 +196,7 @@ def _buffers(node: Node, spec: Spec) -> Iterable[Buffer]:
                 continue
             seen[tensor.name] = tensor
             # How many registers a thread needs is for `distribute` to say.
-            storage = Storage((), 0) if tensor.memory.private else tensor.storage()
+            storage = Storage(Layout(()), 0) if tensor.memory.private else tensor.storage()
             yield Buffer(tensor, storage, storage.extent, written=True)
         for statement in inner.program:
             if isinstance(statement, Exec) and statement.scratch is not None:

@@ -285,7 +285,7 @@ def _placed(cupy: Any, view: View, sizes: Mapping[str, int], values: Any) -> Any
         flat = cupy.empty(evaluated(storage.extent, sizes), dtype=view.dtype.to_numpy())
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"{view.tensor.name}: CuPy has no arrays of {view.dtype}", got=str(error)) from None
-    strides = tuple(evaluated(modes[0].weight, sizes) * view.dtype.bytes for modes in storage.dims)
+    strides = tuple(evaluated(step, sizes) * view.dtype.bytes for step in storage.steps if step is not None)
     array = cupy.lib.stride_tricks.as_strided(flat, _shape(view, sizes), strides)
     if values is not None:
         array[...] = cupy.asarray(values)

@@ -7,14 +7,14 @@ elements may lie outside the tensor, and the modes already dealt. Tiling divides
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast, overload
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
 
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.values.expr import ZERO, Expr, as_expr, constant, less
-from fireiron.values.layout import Layout, Swizzle
+from fireiron.values.layout import Digit, Layout, Swizzle, make_layout, sum_of_digits
 from fireiron.values.machine import DType, Memory
 
 
@@ -52,28 +52,27 @@ ColMajor = MatrixLayout("col")
 RowMajor = MatrixLayout("row")
 
 
-@attrs.frozen
-class StorageMode:
-    """A part of a dimension in storage: coordinate `c` adds `((c // stride) % size) * weight` to the address.
-
-    The outermost part of a dimension has `size` None: it needs no remainder.
-    """
-
-    stride: int
-    size: int | None
-    weight: Expr = attrs.field(converter=as_expr)
-
-
 @attrs.frozen(cache_hash=True)
 class Storage:
-    """Coordinates to an address in elements, of one copy; then an optional XOR swizzle.
+    """Coordinates to an address in elements, of one copy: a layout with one mode a dimension; then an optional XOR swizzle.
 
-    `extent` is the number of elements that one copy takes.
+    The outermost leaf of each mode is open: coordinates beyond the end have addresses too. `extent` is the number of elements that
+    one copy takes.
     """
 
-    dims: tuple[tuple[StorageMode, ...], ...]
+    layout: Layout
     extent: Expr = attrs.field(converter=as_expr)
     swizzle: Swizzle | None = None
+
+    @functools.cached_property
+    def dims(self) -> tuple[tuple[Digit, ...], ...]:
+        """Per dimension, the digits of its coordinate; none where the coordinate does not matter."""
+        return tuple(mode.digits for mode in self.layout)
+
+    @functools.cached_property
+    def steps(self) -> tuple[Expr | None, ...]:
+        """Per dimension, how far neighbours lie apart, in elements; None where that is not the same everywhere."""
+        return tuple(as_expr(mode.leaves[0][1]) if len(mode.leaves) == 1 else None for mode in self.layout)
 
     @overload
     def address(self, coordinates: Sequence[Expr]) -> Expr: ...
@@ -93,34 +92,19 @@ class Storage:
         """What a coordinate in one dimension adds to the address, before the swizzle."""
         if isinstance(coordinate, Expr):
             return _part(self.dims[dim], coordinate)
-        return _sum_of_digits(((mode.stride, mode.size, _number(mode.weight)) for mode in self.dims[dim]), coordinate)
+        if not self.layout.static:
+            raise ArgumentError(f"addresses in {self.layout}: sizes known only at run time", hint="storage.evaluated(sizes)")
+        return sum_of_digits(coordinate, self.dims[dim])
 
     def evaluated(self, sizes: Mapping[str, int]) -> Storage:
         """The same with numbers in place of the sizes and strides that are known only at run time."""
-        dims = (tuple(attrs.evolve(mode, weight=mode.weight.evaluate(sizes)) for mode in modes) for modes in self.dims)
-        return Storage(tuple(dims), self.extent.evaluate(sizes), self.swizzle)
-
-
-def _number(weight: Expr) -> int:
-    number = constant(weight)
-    if number is None:
-        raise ArgumentError(f"a step of {weight} elements in storage, a number known only at run time", hint="storage.evaluated(sizes)")
-    return number
+        return Storage(self.layout.evaluated(sizes), self.extent.evaluate(sizes), self.swizzle)
 
 
 @functools.lru_cache(maxsize=20_000)
-def _part(modes: tuple[StorageMode, ...], coordinate: Expr) -> Expr:
+def _part(digits: tuple[Digit, ...], coordinate: Expr) -> Expr:
     """The elements of a tile share most coordinates."""
-    return cast(Expr, ZERO + _sum_of_digits(((mode.stride, mode.size, mode.weight) for mode in modes), coordinate))
-
-
-def _sum_of_digits(modes: Iterable[tuple[int, int | None, Any]], coordinate: Any) -> Any:
-    """The digits of a coordinate, each times its weight."""
-    total: Any = 0
-    for stride, size, weight in modes:
-        quotient = coordinate if stride == 1 else coordinate // stride
-        total = total + (quotient if size is None else quotient % size) * weight
-    return total
+    return as_expr(sum_of_digits(coordinate, digits))
 
 
 @attrs.frozen(cache_hash=True)
@@ -148,20 +132,26 @@ class Tensor:
 
     def storage(self) -> Storage:
         """Addresses for an addressable memory (not for registers, which are distributed)."""
-        if isinstance(self.layout, Layout):
-            return _hierarchical_storage(self)
-        rank = len(self.shape)
-        order = range(rank) if self.layout.order == "col" or rank < 2 else (1, 0, *range(2, rank))
-        weights: dict[int, Expr] = {}
-        weight: Expr = as_expr(1)
-        for position, dim in enumerate(order):
-            weights[dim] = weight
-            step = self.shape[dim] + self.pad if position == 0 else self.shape[dim]
-            if position == 0 and self.layout.leading is not None:
-                step = self.layout.leading
-            weight = weight * step
-        dims = tuple((StorageMode(1, None, weights[dim]),) for dim in range(len(self.shape)))
-        return Storage(dims, _swizzled_extent(weight, self.swizzle), self.swizzle)
+        return _storage(self)
+
+
+@functools.lru_cache(maxsize=4096)
+def _storage(tensor: Tensor) -> Storage:
+    if isinstance(tensor.layout, Layout):
+        layout = tensor.layout if isinstance(tensor.layout.shape, tuple) else make_layout(tensor.layout)
+        return Storage(layout, _swizzled_extent(as_expr(layout.cosize()), tensor.swizzle), tensor.swizzle)
+    rank = len(tensor.shape)
+    order = range(rank) if tensor.layout.order == "col" or rank < 2 else (1, 0, *range(2, rank))
+    weights: dict[int, Expr] = {}
+    weight: Expr = as_expr(1)
+    for position, dim in enumerate(order):
+        weights[dim] = weight
+        step = tensor.shape[dim] + tensor.pad if position == 0 else tensor.shape[dim]
+        if position == 0 and tensor.layout.leading is not None:
+            step = tensor.layout.leading
+        weight = weight * step
+    strides = tuple(weights[dim] for dim in range(rank))
+    return Storage(Layout(tensor.shape, strides), _swizzled_extent(weight, tensor.swizzle), tensor.swizzle)  # type: ignore[arg-type]
 
 
 def _swizzled_extent(extent: Expr, swizzle: Swizzle | None) -> Expr:
@@ -170,27 +160,6 @@ def _swizzled_extent(extent: Expr, swizzle: Swizzle | None) -> Expr:
         return extent
     span = 1 << (swizzle.bits + swizzle.base + abs(swizzle.shift))
     return as_expr(-(-number // span) * span)
-
-
-def _hierarchical_storage(tensor: Tensor) -> Storage:
-    layout = tensor.layout
-    assert isinstance(layout, Layout)
-    dims = []
-    for mode in range(len(tensor.shape)):
-        stride, parts = 1, []
-        flat = _flat_modes(layout, mode)
-        for position, (size, weight) in enumerate(flat):
-            parts.append(StorageMode(stride, None if position == len(flat) - 1 else size, as_expr(weight)))
-            stride *= size
-        dims.append(tuple(parts))
-    return Storage(tuple(dims), _swizzled_extent(as_expr(layout.cosize()), tensor.swizzle), tensor.swizzle)
-
-
-def _flat_modes(layout: Layout, mode: int) -> list[tuple[int, int]]:
-    def flatten(value: object) -> list[int]:
-        return [int(leaf) for part in value for leaf in flatten(part)] if isinstance(value, tuple) else [value]  # type: ignore[list-item]
-
-    return list(zip(flatten(layout.shape[mode]), flatten(layout.stride[mode]), strict=True))  # type: ignore[index]
 
 
 # ---------------------------------------------------------------------------------------------- views

@@ -413,9 +413,7 @@ def _in_one_group(storage: Storage, first: Sequence[Expr], steps: Sequence[int])
 
 def _weights(storage: Storage) -> Array | None:
     """What one step along each dimension adds to an address before the swizzle, where that is the same everywhere."""
-    if any(len(modes) != 1 or (modes[0].stride, modes[0].size) != (1, None) for modes in storage.dims):
-        return None
-    weights = [constant(modes[0].weight) for modes in storage.dims]
+    weights = [None if step is None else constant(step) for step in storage.steps]
     return None if None in weights else np.array(weights)
 
 

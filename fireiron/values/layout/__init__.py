@@ -26,6 +26,7 @@ from fireiron.values.layout.algebra import (
     max_common_layout,
     max_common_vector,
     raked_product,
+    reading,
     right_inverse,
     tiled_divide,
     tiled_product,
@@ -34,6 +35,7 @@ from fireiron.values.layout.algebra import (
 )
 from fireiron.values.layout.int_tuples import (
     MAX_DEPTH,
+    Digit,
     IntTuple,
     Mode,
     as_shape,
@@ -51,9 +53,11 @@ from fireiron.values.layout.int_tuples import (
     offset_of,
     product,
     rank,
+    require_integer,
     row_major_strides,
     running_products,
     shown,
+    sum_of_digits,
     summed,
     unflatten,
 )
@@ -73,6 +77,7 @@ from fireiron.values.layout.swizzles import Swizzle
 
 __all__ = [
     "ComposedLayout",
+    "Digit",
     "IntTuple",
     "Layout",
     "MAX_DEPTH",
@@ -116,12 +121,15 @@ __all__ = [
     "rank",
     "read_dims",
     "read_tree",
+    "reading",
+    "require_integer",
     "right_inverse",
     "row_major",
     "row_major_strides",
     "running_products",
     "shown",
     "split_shape",
+    "sum_of_digits",
     "summed",
     "tiled_divide",
     "tiled_product",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Concatenate, ParamSpec, Protocol, cast, overload
 
 from fireiron.errors import ArgumentError, LayoutError
@@ -484,6 +484,33 @@ def left_inverse(layout: Layout) -> Layout:
     if digits[0][0] == 0:
         raise LayoutError(f"{layout} has no left inverse: a mode of stride 0 is not injective", legal="strides of at least 1")
     return _from_modes(merge_modes([*found, digits[-1][1:]]))
+
+
+def reading(parts: Iterable[tuple[int, int, int]]) -> Layout:
+    """The layout that reads digits off a number: of each part `(stride, size, weight)` the sum of `x // stride % size * weight`.
+
+    It is a left inverse that is right for every x: what lies between the parts, and beyond the last, has stride 0. Its last leaf
+    is such a gap, so that the digit below it is closed.
+    Legal when: sorted by stride, each stride is a multiple of the previous stride times its size.
+
+    >>> print(reading([(1, 4, 1), (32, 2, 4)]))
+    (4,8,2,1):(1,0,4,0)
+
+    Source: CuTe `left_inverse`, for layouts whose offsets leave digits out.
+    """
+    found: list[Mode] = []
+    reached = 1
+    for stride, size, weight in sorted(parts):
+        if stride % reached:
+            raise LayoutError(
+                f"digits overlap: the part {size}:{stride} does not begin at a multiple of {reached}",
+                legal=_multiples_near(reached, stride),
+            )
+        found += [(stride // reached, 0)] if stride != reached else []
+        found.append((size, weight))
+        reached = stride * size
+    found.append((1, 0))
+    return Layout(tuple(size for size, _ in found), tuple(stride for _, stride in found))
 
 
 def max_common_layout(a: Layout, b: Layout) -> Layout:

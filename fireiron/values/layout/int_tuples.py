@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
+from attrs import frozen
+
 from fireiron.errors import ArgumentError, LayoutError
+from fireiron.values.expr import Expr, constant
 
 IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"
 Mode: TypeAlias = tuple[int, int]
@@ -40,11 +43,17 @@ MAX_DEPTH = 32
 """How deep tuples may nest: far above any use, far below Python's recursion limit."""
 
 
-def check_tree(what: str, x: object, least: int, level: int = 0) -> IntTuple:
-    """`x` itself if it is an integer of at least `least`, or a tuple of such; else an `ArgumentError` or a `LayoutError`."""
+def check_tree(what: str, x: object, least: int, level: int = 0, expressions: bool = False) -> IntTuple:
+    """`x` itself if it is an integer of at least `least`, or a tuple of such; with `expressions`, index expressions
+    too. Anything else is an `ArgumentError` or a `LayoutError`."""
     if isinstance(x, tuple):
         check_depth(level)
-        return tuple(check_tree(what, y, least, level + 1) for y in x)
+        return tuple(check_tree(what, y, least, level + 1, expressions) for y in x)
+    if expressions and isinstance(x, Expr):
+        number = constant(x)
+        if number is None:
+            return cast("IntTuple", x)
+        x = number
     if not is_int(x):
         raise ArgumentError(f"a {what} is an integer or a tuple of {what}s", got=x, legal=f"int >= {least}, or tuples of them")
     value = int(cast(int, x))
@@ -60,11 +69,11 @@ def check_depth(level: int) -> None:
 
 
 def as_shape(x: IntTuple) -> IntTuple:
-    return check_tree("shape", x, 1)
+    return check_tree("shape", x, 1, expressions=True)
 
 
 def as_stride(x: IntTuple | None) -> IntTuple:
-    return cast("IntTuple", None) if x is None else check_tree("stride", x, 0)
+    return cast("IntTuple", None) if x is None else check_tree("stride", x, 0, expressions=True)
 
 
 def flatten(tree: IntTuple) -> tuple[int, ...]:
@@ -202,15 +211,50 @@ def offset_of(coordinate: Any, shape: IntTuple, stride: IntTuple, *, symbolic: b
 
 
 def _symbolic_offset(x: Any, modes: list[Mode]) -> Any:
-    """`sum((x // weight) % size * stride)`, without what is certainly redundant for an `x` inside the modes."""
-    modes = [mode for mode in merge_modes(modes) if mode[0] > 1]
-    terms, weight = [], 1
-    for position, (size, step) in enumerate(modes):
-        digit = x if weight == 1 else x // weight
-        digit = digit if position == len(modes) - 1 else digit % size
-        terms += [] if step == 0 else [digit if step == 1 else digit * step]
-        weight *= size
-    return summed(terms)
+    """The same without what is certainly redundant for an `x` inside the modes."""
+    return sum_of_digits(x, digits_of(merge_modes(modes)))
+
+
+@frozen
+class Digit:
+    """Part of a coordinate `c`, which adds `c // step % size * weight` to an offset.
+
+    That of an `open` one is `c // step * weight`: the outermost, beyond which nothing is.
+    """
+
+    step: int
+    size: int | Expr
+    weight: int | Expr
+    open: bool
+
+    def of(self, coordinate: Any) -> Any:
+        """Its value in a coordinate: an integer, an expression, or an array of integers."""
+        quotient = coordinate if self.step == 1 else coordinate // self.step
+        return quotient if self.open else quotient % self.size
+
+
+def digits_of(modes: Sequence[tuple[int | Expr, int | Expr]]) -> tuple[Digit, ...]:
+    """The digits of a coordinate that counts through modes, given as (size, stride); those of stride 0 add nothing, and are left out."""
+    digits, step = [], 1
+    for position, (size, stride) in enumerate(modes):
+        if position:
+            step *= require_integer(modes[position - 1][0])
+        if constant(stride) != 0:
+            digits.append(Digit(step, size, stride, position == len(modes) - 1))
+    return tuple(digits)
+
+
+def require_integer(leaf: int | Expr) -> int:
+    """A leaf of a layout as a number; of the sizes of a mode only that of its last leaf may be one of run time."""
+    number = constant(leaf)
+    if number is None:
+        raise LayoutError(f"{leaf} is known only at run time", legal="integers", hint="layout.evaluated(sizes)")
+    return number
+
+
+def sum_of_digits(coordinate: Any, digits: Iterable[Digit]) -> Any:
+    """What the digits of a coordinate add to an offset."""
+    return summed([digit.of(coordinate) if digit.weight == 1 else digit.of(coordinate) * digit.weight for digit in digits])
 
 
 def summed(parts: list[Any]) -> Any:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias, cast
 
 from attrs import field, frozen
 
 from fireiron.errors import ArgumentError, LayoutError
+from fireiron.values.expr import Expr
 from fireiron.values.layout.int_tuples import (
+    Digit,
     IntTuple,
     Mode,
     as_shape,
@@ -18,15 +20,19 @@ from fireiron.values.layout.int_tuples import (
     column_major_strides,
     congruent,
     depth,
+    digits_of,
     flatten,
     idx2crd,
     is_int,
     offset_of,
     product,
     rank,
+    require_integer,
     row_major_strides,
     shown,
+    sum_of_digits,
     summed,
+    unflatten,
 )
 from fireiron.values.layout.swizzles import Swizzle
 
@@ -38,6 +44,9 @@ class Layout:
     Args:
         shape: an integer or a nested tuple of integers, all at least 1; `()` is the scalar.
         stride: the same structure, all at least 0. Default: compact, leftmost mode contiguous.
+
+    Leaves may be index expressions too, sizes and strides known only at run time: such a layout has a text, `size`, `cosize`,
+    `digits` and `address`, and with numbers for them (`evaluated`) all the rest, which is refused before.
 
     Legal when: shape and stride are congruent.
 
@@ -63,9 +72,50 @@ class Layout:
             )
 
     @property
-    def modes(self) -> list[Mode]:
+    def leaves(self) -> list[tuple[int | Expr, int | Expr]]:
         """The leaves as (size, stride), left to right."""
         return list(zip(flatten(self.shape), flatten(self.stride), strict=True))
+
+    @property
+    def modes(self) -> list[Mode]:
+        """The same of a layout whose leaves are integers."""
+        return cast("list[Mode]", self.require_static().leaves)
+
+    @functools.cached_property
+    def static(self) -> bool:
+        """Whether all leaves are integers."""
+        return all(is_int(leaf) for pair in self.leaves for leaf in pair)
+
+    def evaluated(self, sizes: Mapping[str, int]) -> Layout:
+        """The same with numbers in place of expressions.
+
+        >>> from fireiron import sym
+        >>> ld = sym("ld")
+        >>> str(Layout((8, 4), (1, ld))), str(Layout((8, 4), (1, ld)).evaluated({"ld": 12}))
+        ('(8,4):(1,ld)', '(8,4):(1,12)')
+        """
+        if self.static:
+            return self
+        shape, stride = (
+            unflatten([int(leaf.evaluate(sizes)) if isinstance(leaf, Expr) else leaf for leaf in flatten(tree)], like=tree)
+            for tree in (self.shape, self.stride)
+        )
+        return Layout(shape, stride)
+
+    @functools.cached_property
+    def digits(self) -> tuple[Digit, ...]:
+        """The digits of an integer coordinate, as `Digit`s; the outermost leaf is open, so coordinates may lie beyond its end."""
+        return digits_of(self.leaves)
+
+    def address(self, *coordinates: Any) -> Any:
+        """The offset of one coordinate for each mode: integers, expressions, or integer arrays, none of them checked.
+
+        >>> from fireiron import sym
+        >>> print(Layout((8, 4), (1, sym("ld"))).address(2, 3))
+        ld * 3 + 2
+        """
+        modes = self if self.rank() != 1 or isinstance(self.shape, tuple) else (self,)
+        return summed([sum_of_digits(one, mode.digits) for one, mode in zip(coordinates, modes, strict=True)])
 
     def size(self) -> int:
         """The number of elements of the domain."""
@@ -73,7 +123,7 @@ class Layout:
 
     def cosize(self) -> int:
         """The largest offset plus one: what a buffer must hold."""
-        return 1 + sum((size - 1) * stride for size, stride in self.modes)
+        return 1 + sum((size - 1) * stride for size, stride in cast("list[Mode]", self.leaves))
 
     def rank(self) -> int:
         """The number of modes."""
@@ -85,18 +135,24 @@ class Layout:
 
     def __call__(self, *coordinate: IntTuple) -> int:
         """The offset of an integer, a flat or a hierarchical coordinate; refused outside the domain."""
-        return cast(int, offset_of(_one(coordinate), self.shape, self.stride, symbolic=False))
+        return cast(int, offset_of(_one(coordinate), self.require_static().shape, self.stride, symbolic=False))
 
     def expression(self, *coordinate: Any) -> Any:
         """The offset of a coordinate that may hold expressions (anything with `+ * // %`, an integer array too).
 
         Legal when: the caller knows that each expression is inside its mode; plain integers are checked.
         """
-        return offset_of(_one(coordinate), self.shape, self.stride, symbolic=True)
+        return offset_of(_one(coordinate), self.require_static().shape, self.stride, symbolic=True)
+
+    def require_static(self) -> Layout:
+        """This layout, refused where a leaf is known only at run time."""
+        for leaf in () if self.static else (*flatten(self.shape), *flatten(self.stride)):
+            require_integer(leaf)
+        return self
 
     def coordinate(self, index: int) -> IntTuple:
         """The hierarchical coordinate of an integer coordinate."""
-        return idx2crd(index, self.shape)
+        return idx2crd(index, self.require_static().shape)
 
     def offsets(self) -> list[int]:
         """All offsets in the order of the integer coordinate.
@@ -111,7 +167,7 @@ class Layout:
 
     def is_injective(self) -> bool:
         """Whether no two coordinates share an offset."""
-        if self.size() > self.cosize():
+        if self.require_static().size() > self.cosize():
             return False
         reach = 1
         for stride, size in sorted((stride, size) for size, stride in self.modes if size > 1):
@@ -122,7 +178,7 @@ class Layout:
 
     def is_bijective(self) -> bool:
         """Whether the offsets are exactly `range(size)`, each once."""
-        return self.cosize() == self.size() and self.is_injective()
+        return self.require_static().cosize() == self.size() and self.is_injective()
 
     def swizzled(self, swizzle: Swizzle, offset: int = 0) -> ComposedLayout:
         """This layout, then `offset` added, then the swizzle.
@@ -262,14 +318,15 @@ def check_layout(what: str, x: object) -> Layout:
         raise LayoutError(f"{what} a layout without swizzle", got=x, hint="use its .layout, and put the swizzle outside")
     if not isinstance(x, Layout):
         raise ArgumentError(f"{what} a Layout", got=x)
+    x.require_static()
     return x
 
 
 def as_tiler(x: object) -> Layout | tuple[Tiler, ...]:
     """A tiler with integers made layouts, or an error; elements of a tuple are checked when their mode is reached."""
-    if isinstance(x, (Layout, tuple)):
+    if isinstance(x, tuple):
         return x
-    if isinstance(x, ComposedLayout):
+    if isinstance(x, (Layout, ComposedLayout)):
         return check_layout("a tiler is", x)
     if not is_int(x):
         raise ArgumentError("a tiler is a Layout, an integer, or a tuple of tilers, one per mode", got=x)
