@@ -109,7 +109,7 @@ class Ffma4(Executable):
         ]
 
 
-Quad = Level("Quad", Warp, (4,), (1,))
+Quad = Level("Quad", Warp, Layout(4))
 """Four consecutive lanes: a level of our own."""
 
 DATA = np.random.default_rng(11)
@@ -160,9 +160,9 @@ def test_level():
 
 def test_level_that_does_not_tile_its_parent_is_refused():
     with pytest.raises(ArgumentError, match="do not tile|do not divide"):
-        Level("Odd", Warp, (3,), (1,))
+        Level("Odd", Warp, Layout(3))
     with pytest.raises(ArgumentError):
-        Level("Overlap", Warp, (4, 2), (1, 2))
+        Level("Overlap", Warp, Layout((4, 2), (1, 2)))
 
 
 def test_executable_that_emits_several_statements():

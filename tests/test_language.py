@@ -18,7 +18,9 @@ from fireiron import *
 from fireiron.ir import Barrier, For
 from fireiron.sim import simulate
 from fireiron.values import tensor
-from fireiron.values.expr import constant
+from fireiron.values.expr import compiled, constant
+from fireiron.values.layout import complement
+from fireiron.values.units import index_in, unit_in
 
 REPOSITORY = Path(__file__).parent.parent
 PUBLIC = {name: value for name, value in vars(fireiron).items() if not name.startswith("_")}
@@ -568,9 +570,21 @@ def test_turns_and_idle_units():
     run(MatMul.tile(32, 32).to(Block).tile(16, 8).to(Warp).then(MatMul.tile(8, 2).to(Lane).split(1).tile(1, 1).done()), problem)
 
 
-Odd = Level("Odd", Warp, (2, 4), (1, 8))
-Inner = Level("Inner", QuadPair, (2,), (1,))
-Comb = Level("Comb", Block, (4, 2), (1, 8))
+Odd = Level("Odd", Warp, Layout((2, 4), (1, 8)))
+Inner = Level("Inner", QuadPair, Layout(2))
+Comb = Level("Comb", Block, Layout((4, 2), (1, 8)))
+
+
+@pytest.mark.parametrize("level", [QuadPair, Odd, Inner, Comb, Warp, Warpgroup], ids=str)
+def test_a_thread_is_its_place_in_a_unit_and_the_units_place(level):
+    """The threads of a parent are the level's layout plus its complement."""
+    threads = level.parent.threads or 256
+    units = complement(level.layout, threads)
+    place, unit = (compiled(number(level, level.parent) if number is unit_in else number(level)) for number in (index_in, unit_in))
+    above = compiled(index_in(level.parent))
+    for thread in range(256):
+        here = {"thread": thread}
+        assert level.layout(place(here)) + units(unit(here)) == above(here)
 
 
 @pytest.mark.parametrize(

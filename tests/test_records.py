@@ -216,6 +216,13 @@ def test_library_has_different_hashes():
     assert len(set(hashes)) == len(hashes)
 
 
+def test_hashes_of_before_stay():
+    """Of values whose fields were others when records were first written."""
+    odd = Level("Odd", Warp, Layout((2, 4), (1, 8)))
+    assert strategy_hash(MatMul.tile(8, 8).to(odd)) == "3bc6ec86731eb965"
+    assert strategy_hash(MatMul.tile(8, 8).to(Level("In", odd, Layout(2)))) == "10861969971f17b2"
+
+
 def test_hash_in_another_process():
     """Not the hash of Python's strings, which differs from process to process."""
     code = "from fireiron.language import library; from fireiron.tune import records; print(*(records.strategy_hash(library.find(n).strategy) for n in library.names()))"

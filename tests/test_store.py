@@ -150,7 +150,7 @@ def test_every_class_that_extends_the_language_is_stored() -> None:
 
 def test_own_values_survive() -> None:
     """A level, a memory and an element type that are not built in are stored with their fields."""
-    half_warp = Level("HalfWarp", Warp, (16,), (1,))
+    half_warp = Level("HalfWarp", Warp, Layout(16))
     tensor_memory = Memory("TM", 2, "block", "tensor memory")
     tiny = DType("float8", 8, "float", "__nv_fp8_e4m3", "uint8", 4)
     strategy = MatMul.tile(8, 8).to(half_warp).epilog(tensor_memory, tiny).load(A, tensor_memory)
@@ -158,6 +158,23 @@ def test_own_values_survive() -> None:
     pretender = MatMul.epilog(RF, DType("float32", 16, "float", "__half", "float16"))
     assert loads(dumps(pretender)) == pretender
     assert '"bits": 16' in dumps(pretender)
+
+
+def test_levels_of_before_are_read() -> None:
+    """Documents that say a level's threads as sizes and strides, and hashes that were taken of them."""
+    level = Level("Odd", Warp, Layout((2, 4), (1, 8)))
+    strategy = MatMul.tile(8, 8).to(level)
+    text = dumps(strategy)
+    document = json.loads(text)
+    (to,) = document["strategy"]["steps"][0]["refinements"]
+    assert to["level"].pop("layout") == {"type": "Layout", "shape": [2, 4], "stride": [1, 8]}
+    with pytest.raises(StoreError):
+        loads(json.dumps(document).replace('"label"', '"sizes": [2, 4], "label"'))
+    to["level"] |= {"sizes": [2, 4], "strides": [1, 8]}
+    assert loads(json.dumps(document)) == strategy
+    to["level"]["strides"] = "1"
+    with pytest.raises(StoreError):
+        loads(json.dumps(document))
 
 
 def test_own_classes_survive_when_named() -> None:

@@ -19,7 +19,7 @@ from fireiron.language.strategy import Strategy
 from fireiron.refine.layout import DealOrder
 from fireiron.spec import Init, MatMul, Move, Spec, Starter
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, constant, sym
-from fireiron.values.machine import DTYPES, FRAGMENTS, GL, LEVELS, MEMORIES, Kernel, as_dtype
+from fireiron.values.machine import DTYPES, FRAGMENTS, GL, LEVELS, MEMORIES, Kernel, Level, as_dtype
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View
 
 FORMAT: Final = 1
@@ -56,14 +56,23 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {"mapping": sorted(([_plain(key), _plain(part)] for key, part in value.items()), key=json.dumps)}
     if attrs.has(type(value)):
-        counted = [field for field in attrs.fields(type(value)) if field.eq and not _is_default(field, value)]
         name = _RECORDED_AS.get(type(value), type(value).__qualname__)
-        return {"type": name, **{f".{field.name}": _plain(getattr(value, field.name)) for field in counted}}
+        return {"type": name, **{f".{field}": _plain(part) for field, part in _recorded(value).items()}}
     raise StoreError(f"a strategy with a value of {type(value).__qualname__} has no hash", got=value, hint="make it a frozen attrs class")
 
 
 _RECORDED_AS: Final[Mapping[type, str]] = {DealOrder: "Layout"}
 """Classes that had another name when the first records were written: the hashes of strategies stay."""
+
+
+def _recorded(value: Any) -> dict[str, Any]:
+    """The fields that count, under the names and in the form that they had when the first records were written."""
+    counted = [field for field in attrs.fields(type(value)) if field.eq and not _is_default(field, value)]
+    found: dict[str, Any] = {field.name: getattr(value, field.name) for field in counted}
+    if isinstance(value, Level) and "layout" in found:
+        del found["layout"]
+        found |= {"sizes": value.sizes, "strides": value.strides}
+    return found
 
 
 def _is_default(field: Any, value: Any) -> bool:

@@ -5,7 +5,7 @@ Nothing here is a branch in the compiler: a new level, memory or architecture is
 
 from __future__ import annotations
 
-import math
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from fireiron.errors import ArgumentError
+from fireiron.values.layout import Layout
 
 
 def as_integer(value: object) -> int | None:
@@ -181,14 +182,18 @@ def FR(m: int, n: int, k: int) -> Memory:
 class Level:
     """A group of threads, as a layout over the threads of its parent (Graphene, section 4).
 
-    `sizes` and `strides` name the member threads inside the parent: `Warp` is `32:1` of a block, `QuadPair` is
-    `(4,2):(1,16)` of a warp. `Kernel` and `Block` have no fixed size. `label` names variables in generated code.
+    `layout` says which threads of the parent are the first unit's: `Warp` is `32:1` of a warpgroup, `QuadPair` is
+    `(4,2):(1,16)` of a warp; its complement in the parent numbers the units. `Kernel` and `Block`, whose size a strategy decides, have
+    none. `label` names variables in generated code.
+
+    >>> Half = Level("Half", Warp, Layout(16))
+    >>> Half.threads, str(Half.layout)
+    (16, '16:1')
     """
 
     name: str
     parent: Level | None = None
-    sizes: tuple[int, ...] = ()
-    strides: tuple[int, ...] = ()
+    layout: Layout | None = None
     label: str = ""
 
     def __attrs_post_init__(self) -> None:
@@ -196,14 +201,10 @@ class Level:
             raise ArgumentError("a level's name must be an identifier", got=self.name)
         if self.parent is not None and not isinstance(self.parent, Level):
             raise ArgumentError(f"level {self.name}: the parent must be a level", got=self.parent)
-        if not isinstance(self.sizes, tuple) or not isinstance(self.strides, tuple):
-            raise ArgumentError(f"level {self.name}: sizes and strides must be tuples", got=(self.sizes, self.strides), legal="(32,), (1,)")
-        if len(self.sizes) != len(self.strides) or any(
-            isinstance(value, bool) or not isinstance(value, int) or value < 1 for value in (*self.sizes, *self.strides)
-        ):
-            raise ArgumentError(
-                f"level {self.name}: sizes and strides must be equally many positive integers", got=(self.sizes, self.strides)
-            )
+        if self.layout is not None and not isinstance(self.layout, Layout):
+            raise ArgumentError(f"level {self.name}: its threads are a layout over the parent's", got=self.layout, legal="Layout(32)")
+        if not all(self.strides):
+            raise ArgumentError(f"level {self.name}: its threads are different ones", got=self.layout, legal="strides of at least 1")
         if not isinstance(self.label, str) or (self.label and not self.label.isidentifier()):
             raise ArgumentError(f"level {self.name}: its label names variables, so it must be an identifier", got=self.label)
         if not self.label:
@@ -211,7 +212,7 @@ class Level:
         self._check_tiles_parent()
 
     def _check_tiles_parent(self) -> None:
-        """A group must tile its parent: sorted by stride, each mode starts where a whole number of the former ends."""
+        """A group must tile its parent, as a layout with a complement does: each mode starts where a whole number of the former ends."""
         reached = 1
         for stride, size in sorted(zip(self.strides, self.sizes, strict=True)):
             if stride % reached:
@@ -226,9 +227,19 @@ class Level:
             )
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of the layout's leaves."""
+        return () if self.layout is None else tuple(size for size, _ in self.layout.modes)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """The strides of the layout's leaves."""
+        return () if self.layout is None else tuple(stride for _, stride in self.layout.modes)
+
+    @functools.cached_property
     def threads(self) -> int | None:
         """Threads in one unit; None for Kernel and Block, whose size a strategy decides."""
-        return math.prod(self.sizes) if self.sizes else None
+        return None if self.layout is None else self.layout.size()
 
     def ancestors(self) -> tuple[Level, ...]:
         """The levels above, nearest first."""
@@ -253,11 +264,11 @@ class Level:
 
 Kernel = Level("Kernel")
 Block = Level("Block", Kernel)
-Warpgroup = Level("Warpgroup", Block, (128,), (1,))
-Warp = Level("Warp", Warpgroup, (32,), (1,))
-QuadPair = Level("QuadPair", Warp, (4, 2), (1, 16))
-Thread = Level("Thread", Block, (1,), (1,))
-Lane = Level("Lane", Warp, (1,), (1,))
+Warpgroup = Level("Warpgroup", Block, Layout(128))
+Warp = Level("Warp", Warpgroup, Layout(32))
+QuadPair = Level("QuadPair", Warp, Layout((4, 2), (1, 16)))
+Thread = Level("Thread", Block, Layout(1))
+Lane = Level("Lane", Warp, Layout(1))
 
 LEVELS: tuple[Level, ...] = (Kernel, Block, Warpgroup, Warp, QuadPair, Thread, Lane)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+
 from fireiron.errors import DecompositionError
-from fireiron.values.expr import ZERO, Expr, Var, as_expr, floordiv, mod
+from fireiron.values.expr import ZERO, Expr, Var, as_expr
+from fireiron.values.layout import Layout, complement, reading, sum_of_digits
 from fireiron.values.machine import Block, Kernel, Level
 
 BLOCK = Var("block", 0, 2**31 - 1)
@@ -13,17 +17,36 @@ THREAD = Var("thread", 0, 1023)
 """`threadIdx.x`."""
 
 
+@functools.lru_cache(maxsize=256)
+def _numbering(level: Level) -> tuple[Layout, Layout]:
+    """A position in the parent is `layout(thread in the unit) + complement(unit)`: the inverse, once for the thread, once for the unit.
+
+    The last digit of the unit's number is open, as a parent may be a block of any size.
+    """
+    layout = level.layout or Layout(1)
+    units = complement(layout, 2 * _span(layout))
+    return reading(_weighted(layout)), reading(_weighted(units), closed=False)
+
+
+def _weighted(layout: Layout) -> Iterator[tuple[int, int, int]]:
+    """The leaves as (stride, size, weight in the integer coordinate)."""
+    weight = 1
+    for size, stride in layout.modes:
+        if size > 1:
+            yield stride, size, weight
+        weight *= size
+
+
+def _span(layout: Layout) -> int:
+    """The numbers from 0 on that consist of whole copies of a layout and of its complement."""
+    return max((stride * size for size, stride in layout.modes), default=1)
+
+
 def index_in(level: Level, thread: Expr = THREAD) -> Expr:
     """A thread's number inside its unit of a level."""
     if level in (Block, Kernel) or level.parent is None:
         return thread
-    position = index_in(level.parent, thread)
-    number: Expr = ZERO
-    weight = 1
-    for size, stride in zip(level.sizes, level.strides, strict=True):
-        number = number + mod(floordiv(position, as_expr(stride)), as_expr(size)) * weight
-        weight *= size
-    return number
+    return as_expr(sum_of_digits(index_in(level.parent, thread), _numbering(level)[0].digits))
 
 
 def unit_in(level: Level, parent: Level, thread: Expr = THREAD) -> Expr:
@@ -34,26 +57,11 @@ def unit_in(level: Level, parent: Level, thread: Expr = THREAD) -> Expr:
         return index_in(parent, thread)
     if level.parent is None:
         raise DecompositionError(f"{level} is no group of threads inside {parent}")
-    inside = _complement_index(level, index_in(level.parent, thread))
+    inside = as_expr(sum_of_digits(index_in(level.parent, thread), _numbering(level)[1].digits))
     if level.parent == parent:
         return inside
     count = count_in(level, level.parent)
     return unit_in(level.parent, parent, thread) * count + inside
-
-
-def _complement_index(level: Level, position: Expr) -> Expr:
-    """The number of the unit: the digits of the parent's thread number that the unit's own modes leave over."""
-    number: Expr = ZERO
-    weight, reached = 1, 1
-    for stride, size in sorted(zip(level.strides, level.sizes, strict=True)):
-        if size == 1:
-            continue
-        gap = stride // reached
-        if gap > 1:
-            number = number + mod(floordiv(position, as_expr(reached)), as_expr(gap)) * weight
-            weight *= gap
-        reached = stride * size
-    return number + floordiv(position, as_expr(reached)) * weight
 
 
 def count_in(level: Level, parent: Level, threads: int | None = None) -> int:
@@ -76,7 +84,7 @@ def threads_for(units: int, level: Level) -> int:
 
 def _period(level: Level) -> int:
     """Threads with consecutive numbers that consist of whole units."""
-    period = max((stride * size for size, stride in zip(level.sizes, level.strides, strict=True)), default=1)
+    period = _span(level.layout or Layout(1))
     if level.parent is None or level.parent.threads is None:
         return period
     around = _period(level.parent)

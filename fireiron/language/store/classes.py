@@ -99,6 +99,18 @@ MAKERS: Final[Mapping[type[Any], tuple[Mapping[str, Any], Callable[[Mapping[str,
 """Classes that are not made from their annotated fields by name: the fields, and how to make one."""
 
 
+def _level_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A level's threads stood as two lists, sizes and strides."""
+    if not {"sizes", "strides"} <= set(fields):
+        return fields
+    others = {name: value for name, value in fields.items() if name not in ("sizes", "strides")}
+    return others | {"layout": {"type": "Layout", "shape": fields["sizes"], "stride": fields["strides"]}}
+
+
+FORMER: Final[Mapping[type[Any], Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {Level: _level_of_before}
+"""Classes that had other fields in documents of before: what these become, still as JSON."""
+
+
 def class_table(classes: Iterable[type[Any]]) -> dict[str, type[Any]]:
     """The built-in classes and a user's, by name; two of one name are refused, because a text could mean either."""
     table = dict(CLASSES)

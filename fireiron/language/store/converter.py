@@ -18,7 +18,7 @@ from cattrs.gen import make_dict_structure_fn, override
 
 from fireiron.errors import ArgumentError, StoreError
 from fireiron.language.store.checks import check_value
-from fireiron.language.store.classes import CHAINS, MAKERS, NAMED, STARTERS, class_table
+from fireiron.language.store.classes import CHAINS, FORMER, MAKERS, NAMED, STARTERS, class_table
 from fireiron.language.store.documents import check_head, located, noted, parsed
 from fireiron.language.store.expressions import expression, expression_text
 from fireiron.language.strategy import Strategy
@@ -188,6 +188,7 @@ class Store:
         if not issubclass(cls, base):
             raise StoreError(f"{value['type']} is no {base.__name__}")
         fields = {key: part for key, part in value.items() if key != "type"}
+        fields = dict(FORMER[cls](fields)) if cls in FORMER else fields
         made = MAKERS[cls][1](self._fields(fields, MAKERS[cls][0])) if cls in MAKERS else self._reader(cls)(fields, cls)
         check_value(made)
         return made

@@ -486,11 +486,11 @@ def left_inverse(layout: Layout) -> Layout:
     return _from_modes(merge_modes([*found, digits[-1][1:]]))
 
 
-def reading(parts: Iterable[tuple[int, int, int]]) -> Layout:
+def reading(parts: Iterable[tuple[int, int, int]], closed: bool = True) -> Layout:
     """The layout that reads digits off a number: of each part `(stride, size, weight)` the sum of `x // stride % size * weight`.
 
-    It is a left inverse that is right for every x: what lies between the parts, and beyond the last, has stride 0. Its last leaf
-    is such a gap, so that the digit below it is closed.
+    It is a left inverse that is right for every x: what lies between the parts, and beyond the last, has stride 0. The last leaf
+    is such a gap; with `closed` False there is none, and the digit of the greatest stride counts on.
     Legal when: sorted by stride, each stride is a multiple of the previous stride times its size.
 
     >>> print(reading([(1, 4, 1), (32, 2, 4)]))
@@ -509,7 +509,7 @@ def reading(parts: Iterable[tuple[int, int, int]]) -> Layout:
         found += [(stride // reached, 0)] if stride != reached else []
         found.append((size, weight))
         reached = stride * size
-    found.append((1, 0))
+    found += [(1, 0)] if closed or not found else []
     return Layout(tuple(size for size, _ in found), tuple(stride for _, stride in found))
 
 
