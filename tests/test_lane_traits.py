@@ -11,6 +11,7 @@ import pytest
 
 from fireiron import INSTRUCTIONS
 from fireiron.executable.mma import Mma
+from fireiron.ir.lanes import LaneMap
 from fireiron.values.layout import parse
 from fireiron.values.machine import QuadPair, float16
 
@@ -79,7 +80,8 @@ def test_what_has_no_trait():
 def test_hoppers_accumulator_is_a_layout(columns):
     """wgmma's m64nNk16 D fragment as the PTX ISA words it ("Register Fragments for wgmma.mma_async") is CUTLASS's CLayout_64xN."""
     trait = parse(f"((4,8,4),(2,2,{columns // 8})):((128,1,16),(64,8,512))")
+    lane_map = LaneMap((64, columns), *trait)
     for thread, value in itertools.product(range(128), range(columns // 2)):
         row = 16 * (thread // 32) + thread % 32 // 4 + 8 * (value // 2 % 2)
         column = 8 * (value // 4) + 2 * (thread % 4) + value % 2
-        assert trait(thread, value) == row + 64 * column
+        assert trait(thread, value) == row + 64 * column and lane_map.coordinate(thread, value) == (row, column)

@@ -590,7 +590,19 @@ def test_forms_are_checked(change):
 )  # fmt: skip
 def test_lane_maps_are_checked(fields):
     with pytest.raises(ArgumentError):
-        _ = LaneMap(*fields).table
+        _ = LaneMap.along(*fields).table
+
+
+@pytest.mark.parametrize(
+    "layouts",
+    [(3, 4), (Layout(4), None), (Layout(32), Layout(2, 16)), (Layout(4), Layout(2, 4)), (Layout(16, 4), Layout(4, 3)),
+     (Layout((4, 16)), Layout((), ()).swizzled(Swizzle(1, 0, 1))), (Layout(64, sym("s")), Layout((), ()))],
+    ids=str,
+)  # fmt: skip
+def test_layouts_of_lane_maps_are_checked(layouts):
+    """What is no layout, reaches too far or too little, or carries from one dimension into the next."""
+    with pytest.raises(ArgumentError):
+        _ = LaneMap((8, 8), *layouts).table
 
 
 @pytest.mark.parametrize("one", [*FORMS, *LDMATRIX, *STMATRIX, *MOVMATRIX, LaneMove("L"), LaneInit("I")], ids=lambda one: one.name)
@@ -609,12 +621,12 @@ def test_a_stored_form_is_checked():
         ('"float16"', '"float15"'),
         ('"shape": [16, 8, 8]', '"shape": [16, 8]'),
         ('"tile": [16, 16]', '"tile": [16, 8]'),
-        ("[[4, 1, 2]", "[[4, 5, 2]"),
+        ('"stride": [32, 1]', '"stride": [32]'),
     ):
         if old in text:
             with pytest.raises(StoreError):
                 Strategy.from_json(text.replace(old, new))
-    assert '"float16"' in text and '"tile": [16, 16]' in text and "[[4, 1, 2]" in text
+    assert '"float16"' in text and '"tile": [16, 16]' in text and '"stride": [32, 1]' in text
 
 
 def test_an_instruction_of_your_own():

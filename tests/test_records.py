@@ -15,6 +15,8 @@ import pytest
 
 from fireiron import *
 from fireiron.cli import main
+from fireiron.executable.mma_f16 import HMMA_16816_F32
+from fireiron.executable.mma_volta import HMMA_884X4_F16_TT
 from fireiron.language import library
 from fireiron.tune import records
 from fireiron.tune.record import KINDS, describe, spec_of, strategy_hash
@@ -220,6 +222,8 @@ def test_hashes_of_before_stay():
     """Of values whose fields were others when records were first written."""
     odd = Level("Odd", Warp, Layout((2, 4), (1, 8)))
     assert strategy_hash(MatMul.tile(8, 8).to(odd)) == "3bc6ec86731eb965"
+    assert strategy_hash(MatMul.done(HMMA_16816_F32)) == "90fb58fe58120fe3"
+    assert strategy_hash(MatMul.done(HMMA_884X4_F16_TT)) == "5422a401d4592533"
     assert strategy_hash(MatMul.tile(8, 8).to(Level("In", odd, Layout(2)))) == "10861969971f17b2"
 
 

@@ -177,6 +177,20 @@ def test_levels_of_before_are_read() -> None:
         loads(json.dumps(document))
 
 
+def test_lane_maps_of_before_are_read() -> None:
+    """Documents that say layouts as lists of (size, dimension, stride)."""
+    form = attrs.evolve(HMMA_16816_F32, name="MINE")
+    document = json.loads(dumps(MatMul.done(form)))
+    stored = document["strategy"]["steps"][0]["executable"]
+    assert stored["b"]["lanes"] == {"type": "Layout", "shape": [4, 8], "stride": [2, 16]}
+    stored["b"] |= {"lanes": [[4, 0, 2], [8, 1, 1]], "values": [[2, 0, 1], [2, 0, 8]]}
+    assert loads(json.dumps(document)) == MatMul.done(form)
+    for wrong in ([[4, 0]], [[4, 0, "2"]], 3, [4]):
+        stored["b"]["lanes"] = wrong
+        with pytest.raises(StoreError):
+            loads(json.dumps(document))
+
+
 def test_own_classes_survive_when_named() -> None:
     step = Swap(5, "x", (True, False), (Swap(2), Tile((2, 2)), Done()), 0.5, SH, sym("M") * 4, {"a": 1}).refined(Turbo(9))
     strategy = MatMul.tile(8, 8).refine(Turbo()).then(step)

@@ -184,7 +184,7 @@ def _repeats(statement: Exec, position: int) -> int:
     """How many lanes of a matrix copy address the same row, of which one counts."""
     if not statement.lane_maps or statement.accesses[position].write:
         return 1
-    return math.prod(size for size, _, stride in statement.lane_maps[position].lanes if not stride)
+    return math.prod(size for size, stride in statement.lane_maps[position].lanes.modes if not stride)
 
 
 def _contiguous(buffer: Buffer) -> int:

@@ -95,13 +95,13 @@ def addressed(matrices: tuple[int, int], along: int) -> LaneMap:
     """Lane to the row of eight elements that it addresses; lanes beyond the last matrix repeat."""
     count = matrices[0] * matrices[1]
     lanes = ((8, 1 - along, 1), *_grid(matrices), *(((4 // count, 0, 0),) if count < 4 else ()))
-    return LaneMap((8 * matrices[0], 8 * matrices[1]), lanes, ((8, along, 1),))
+    return LaneMap.along((8 * matrices[0], 8 * matrices[1]), lanes, ((8, along, 1),))
 
 
 @functools.cache
 def received(matrices: tuple[int, int], pairs: int) -> LaneMap:
     """Lane and register half to the element that it has in registers."""
-    return LaneMap((8 * matrices[0], 8 * matrices[1]), ((4, pairs, 2), (8, 1 - pairs, 1)), ((2, pairs, 1), *_grid(matrices)))
+    return LaneMap.along((8 * matrices[0], 8 * matrices[1]), ((4, pairs, 2), (8, 1 - pairs, 1)), ((2, pairs, 1), *_grid(matrices)))
 
 
 @functools.lru_cache(maxsize=4096)

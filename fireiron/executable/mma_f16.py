@@ -12,16 +12,14 @@ from __future__ import annotations
 
 from fireiron.executable.mma import Mma
 from fireiron.ir.lanes import LaneMap
+from fireiron.values.layout import Layout
 from fireiron.values.machine import DType, bfloat16, float16, float32
 
-ROW_GROUPS = ((4, 1, 2), (8, 0, 1))
-COLUMN_GROUPS = ((4, 0, 2), (8, 1, 1))
-
-C_M16N8 = LaneMap((16, 8), ROW_GROUPS, ((2, 1, 1), (2, 0, 8)))
-A_M16K8 = LaneMap((16, 8), ROW_GROUPS, ((2, 1, 1), (2, 0, 8)))
-B_K8N8 = LaneMap((8, 8), COLUMN_GROUPS, ((2, 0, 1),))
-A_M16K16 = LaneMap((16, 16), ROW_GROUPS, ((2, 1, 1), (2, 0, 8), (2, 1, 8)))
-B_K16N8 = LaneMap((16, 8), COLUMN_GROUPS, ((2, 0, 1), (2, 0, 8)))
+C_M16N8 = LaneMap((16, 8), Layout((4, 8), (32, 1)), Layout((2, 2), (16, 8)))
+A_M16K8 = LaneMap((16, 8), Layout((4, 8), (32, 1)), Layout((2, 2), (16, 8)))
+B_K8N8 = LaneMap((8, 8), Layout((4, 8), (2, 8)), Layout((2,), (1,)))
+A_M16K16 = LaneMap((16, 16), Layout((4, 8), (32, 1)), Layout((2, 2, 2), (16, 8, 128)))
+B_K16N8 = LaneMap((16, 8), Layout((4, 8), (2, 16)), Layout((2, 2), (1, 8)))
 
 _PTX = {float16: "f16", bfloat16: "bf16", float32: "f32"}
 

@@ -21,9 +21,9 @@ def _steps(k: int, dim: int) -> tuple[Part, ...]:
 
 def _form(m: int, k: int, capability: int) -> Mma:
     halves: tuple[Part, ...] = ((2, 0, 8),) if m == 16 else ()
-    a = LaneMap((m, k), ((4, 1, 1), (8, 0, 1)), (*halves, *_steps(k, 1)))
-    b = LaneMap((k, 8), ((4, 0, 1), (8, 1, 1)), _steps(k, 0))
-    c = LaneMap((m, 8), ((4, 1, 2), (8, 0, 1)), ((2, 1, 1), *halves))
+    a = LaneMap.along((m, k), ((4, 1, 1), (8, 0, 1)), (*halves, *_steps(k, 1)))
+    b = LaneMap.along((k, 8), ((4, 0, 1), (8, 1, 1)), _steps(k, 0))
+    c = LaneMap.along((m, 8), ((4, 1, 2), (8, 0, 1)), ((2, 1, 1), *halves))
     opcode = f"mma.sync.aligned.m{m}n8k{k}.row.col.f64.f64.f64.f64"
     return Mma(f"DMMA_{m}8{k}", (m, 8, k), (float64,), float64, opcode, a, b, c, capability=capability)
 

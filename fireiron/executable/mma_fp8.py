@@ -19,7 +19,7 @@ from fireiron.ir.lanes import LaneMap, Part
 from fireiron.values.machine import DType, float8_e4m3, float8_e5m2, float16, float32
 
 _PTX: Mapping[DType, str] = {float8_e4m3: "e4m3", float8_e5m2: "e5m2", float16: "f16", float32: "f32"}
-_C = LaneMap((16, 8), ((4, 1, 2), (8, 0, 1)), ((2, 1, 1), (2, 0, 8)))
+_C = LaneMap.along((16, 8), ((4, 1, 2), (8, 0, 1)), ((2, 1, 1), (2, 0, 8)))
 
 
 def _steps(k: int, dim: int) -> tuple[Part, ...]:
@@ -27,8 +27,8 @@ def _steps(k: int, dim: int) -> tuple[Part, ...]:
 
 
 def _form(k: int, factor: tuple[DType, DType], result: DType) -> Mma:
-    a = LaneMap((16, k), ((4, 1, 4), (8, 0, 1)), ((4, 1, 1), (2, 0, 8), *_steps(k, 1)))
-    b = LaneMap((k, 8), ((4, 0, 4), (8, 1, 1)), ((4, 0, 1), *_steps(k, 0)))
+    a = LaneMap.along((16, k), ((4, 1, 4), (8, 0, 1)), ((4, 1, 1), (2, 0, 8), *_steps(k, 1)))
+    b = LaneMap.along((k, 8), ((4, 0, 4), (8, 1, 1)), ((4, 0, 1), *_steps(k, 0)))
     left, right, wide = _PTX[factor[0]], _PTX[factor[1]], _PTX[result]
     opcode = f"mma.sync.aligned.m16n8k{k}.row.col.{wide}.{left}.{right}.{wide}"
     types = left.upper() if left == right else f"{left}_{right}".upper()

@@ -19,13 +19,13 @@ from fireiron.values.machine import float32, tf32
 
 _ROWS = ((4, 1, 1), (8, 0, 1))
 _COLUMNS = ((4, 0, 1), (8, 1, 1))
-_C = LaneMap((16, 8), ((4, 1, 2), (8, 0, 1)), ((2, 1, 1), (2, 0, 8)))
+_C = LaneMap.along((16, 8), ((4, 1, 2), (8, 0, 1)), ((2, 1, 1), (2, 0, 8)))
 
 
 def _form(k: int) -> Mma:
     steps = () if k == 4 else (k // 4,)
-    a = LaneMap((16, k), _ROWS, ((2, 0, 8), *((count, 1, 4) for count in steps)))
-    b = LaneMap((k, 8), _COLUMNS, tuple((count, 0, 4) for count in steps))
+    a = LaneMap.along((16, k), _ROWS, ((2, 0, 8), *((count, 1, 4) for count in steps)))
+    b = LaneMap.along((k, 8), _COLUMNS, tuple((count, 0, 4) for count in steps))
     return Mma(f"HMMA_168{k}_F32_TF32", (16, 8, k), (tf32,), float32, f"mma.sync.aligned.m16n8k{k}.row.col.f32.tf32.tf32.f32", a, b, _C)
 
 

@@ -43,12 +43,12 @@ def _factor(operand: str, order: str, warp: bool) -> LaneMap:
     if warp:
         tile = {"A": (16, 4), "B": (4, 16)}[operand]
     key = operand + order
-    return LaneMap(tile, (_LOW[key], *(_GRID[operand] if warp else ()), _HIGH[operand]), (_VALUES[key],))
+    return LaneMap.along(tile, (_LOW[key], *(_GRID[operand] if warp else ()), _HIGH[operand]), (_VALUES[key],))
 
 
 def _accumulator(result: DType, warp: bool) -> LaneMap:
     tile = (16, 16) if warp else (8, 8)
-    return LaneMap(tile, (*_C_LOW[result], *(_GRID["C"] if warp else ()), (2, 0, 4)), _C_VALUES[result])
+    return LaneMap.along(tile, (*_C_LOW[result], *(_GRID["C"] if warp else ()), (2, 0, 4)), _C_VALUES[result])
 
 
 def _form(orders: tuple[str, str], result: DType, warp: bool = False) -> Mma:

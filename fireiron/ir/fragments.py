@@ -7,6 +7,8 @@ fragments, and they name them as a whole.
 
 from __future__ import annotations
 
+import functools
+
 import attrs
 
 from fireiron.errors import DecompositionError
@@ -45,11 +47,12 @@ def forms_of(memory: Memory) -> tuple[Form, ...]:
     return tuple(form for form in FORMS if memory.fragment in form.shapes)
 
 
+@functools.cache
 def fragment_map(rows: int, columns: int) -> LaneMap:
     """The internal map of a fragment: column by column, element `e` is value `e // 32` of lane `e % 32`."""
     across, count = 32 // rows, rows * columns // 32
     lanes = ((rows, 0, 1), (across, 1, 1)) if across > 1 else ((rows, 0, 1),)
-    return LaneMap((rows, columns), lanes, ((count, 1, across),) if count > 1 else ())
+    return LaneMap.along((rows, columns), lanes, ((count, 1, across),) if count > 1 else ())
 
 
 def maps_of(memory: Memory) -> dict[str, LaneMap]:

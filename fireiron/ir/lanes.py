@@ -1,10 +1,10 @@
 """Value layouts: which element of an instruction's tile each of its lanes holds, or addresses, under which number.
 
-Instructions of a warp (mma, ldmatrix, WMMA) spread a tile over the registers of their lanes. A `LaneMap` says how, in
-digits: the lane's number and the value's number each split into parts, fastest first, and each part steps through one
-dimension of the tile. The PTX ISA draws these maps as figures; every one of them has this form.
+Instructions of a warp (mma, ldmatrix, WMMA) spread a tile over the registers of their lanes. A `LaneMap` says how by two layouts,
+from the lane's and from the value's number to the number of an element of the tile, which counts the first dimension fastest: the two
+add up to the element. The PTX ISA draws these maps as figures; every one of them has this form, and so CUTLASS publishes them.
 
->>> accumulator = LaneMap((16, 8), lanes=((4, 1, 2), (8, 0, 1)), values=((2, 1, 1), (2, 0, 8)))
+>>> accumulator = LaneMap((16, 8), lanes=Layout((4, 8), (32, 1)), values=Layout((2, 2), (16, 8)))
 >>> accumulator.coordinate(lane=5, value=3)
 (9, 3)
 """
@@ -19,9 +19,10 @@ from typing import Any
 
 import attrs
 
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, LayoutError
 from fireiron.ir import Access
 from fireiron.values.expr import Expr, as_expr, constant
+from fireiron.values.layout import Layout, running_products, runs, shown
 from fireiron.values.tensor import Dealt, Mode, View
 
 Part = tuple[int, int, int]
@@ -30,31 +31,47 @@ Part = tuple[int, int, int]
 
 @attrs.frozen
 class LaneMap:
-    """`(lane, value)` to coordinates in a tile of `tile` elements; parts are fastest first.
+    """`(lane, value)` to an element of a tile: `lanes(lane) + values(value)` is its number, the first dimension fastest.
 
-    A part with stride 0 repeats: lanes that hold, or address, the same element.
+    A leaf of stride 0 repeats: lanes that hold, or address, the same element.
     """
 
     tile: tuple[int, ...]
-    lanes: tuple[Part, ...]
-    values: tuple[Part, ...]
+    lanes: Layout
+    values: Layout
 
     def __attrs_post_init__(self) -> None:
-        if not _integers(self.tile, 1) or not all(isinstance(parts, tuple) for parts in (self.lanes, self.values)):
-            raise ArgumentError("a lane map has a tile, and tuples of parts for lanes and values", got=(self.tile, self.lanes, self.values))
-        for part in (*self.lanes, *self.values):
-            if not _integers(part, 0) or len(part) != 3 or part[0] < 1 or part[1] >= len(self.tile):
+        if not _integers(self.tile, 1) or not all(isinstance(layout, Layout) and layout.static for layout in (self.lanes, self.values)):
+            raise ArgumentError("a lane map has a tile, and layouts for lanes and values", got=(self.tile, self.lanes, self.values))
+
+    @classmethod
+    def along(cls, tile: tuple[int, ...], lanes: tuple[Part, ...], values: tuple[Part, ...]) -> LaneMap:
+        """The map of which each part steps through one dimension of the tile, fastest parts first.
+
+        >>> str(LaneMap.along((16, 8), ((4, 1, 2), (8, 0, 1)), ((2, 1, 1), (2, 0, 8))).lanes)
+        '(4,8):(32,1)'
+        """
+        if not _integers(tile, 1) or not all(isinstance(parts, tuple) for parts in (lanes, values)):
+            raise ArgumentError("a lane map has a tile, and tuples of parts for lanes and values", got=(tile, lanes, values))
+        for part in (*lanes, *values):
+            if not _integers(part, 0) or len(part) != 3 or part[0] < 1 or part[1] >= len(tile):
                 raise ArgumentError("a part of a lane map is (size, dimension, stride)", got=part)
+        weights = running_products(tile)
+        lanes_layout, values_layout = (
+            Layout(tuple(size for size, _, _ in parts), tuple(stride * weights[dim] for _, dim, stride in parts))
+            for parts in (lanes, values)
+        )
+        return cls(tile, lanes_layout, values_layout)
 
     @property
     def threads(self) -> int:
         """How many lanes take part."""
-        return math.prod(size for size, _, _ in self.lanes)
+        return self.lanes.size()
 
     @property
     def count(self) -> int:
         """Values of a lane."""
-        return math.prod(size for size, _, _ in self.values)
+        return self.values.size()
 
     def coordinate(self, lane: int, value: int) -> tuple[int, ...]:
         """The coordinates of a lane's value."""
@@ -63,8 +80,11 @@ class LaneMap:
     @functools.cached_property
     def table(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """Coordinates of all values of all lanes; refused unless they are all elements of the tile."""
-        values = _points(self.values, len(self.tile))
-        table = tuple(tuple(_sum(lane, value) for value in values) for lane in _points(self.lanes, len(self.tile)))
+        try:
+            lanes, values = (_points(_parts(layout, self.tile), len(self.tile)) for layout in (self.lanes, self.values))
+        except LayoutError as error:
+            raise ArgumentError(f"a lane map steps out of its {'x'.join(map(str, self.tile))} tile: {error.asked}", got=self) from None
+        table = tuple(tuple(_sum(lane, value) for value in values) for lane in lanes)
         reached = {point for row in table for point in row}
         if reached != set(itertools.product(*(range(size) for size in self.tile))):
             raise ArgumentError(f"a lane map does not reach exactly the elements of its {'x'.join(map(str, self.tile))} tile", got=self)
@@ -83,15 +103,14 @@ class LaneMap:
         dealt = [list(dim.dealt) for dim in view.dims]
         modes: list[list[Mode]] = [[] for _ in view.dims]
         weight = 1
-        for size, dim, stride in self.lanes:
-            for part, step in placed(view, size, dim, stride) if stride else ():
+        for part, dim, step in _placed(self.lanes, self.tile, view):
+            if step:
                 digit = lane // weight
                 base[dim] = base[dim] + (digit if weight * part == self.threads else digit % part) * step
                 dealt[dim].append(Dealt(part, step, True))
-                weight *= part
-            weight *= 1 if stride else size
+            weight *= part
         points = [(0,) * len(view.dims)]
-        for dim, part, step in value_parts(self, view):
+        for part, dim, step in _placed(self.values, self.tile, view):
             modes[dim].append(Mode(as_expr(part), as_expr(step)))
             points = [_moved(point, dim, index * step) for index in range(part) for point in points]
         access = Access(
@@ -127,32 +146,43 @@ def _points(parts: tuple[Part, ...], rank: int) -> list[tuple[int, ...]]:
     return points
 
 
-def value_parts(lane_map: LaneMap, view: View) -> Iterator[tuple[int, int, int]]:
-    """The values' parts as `(dimension, size, stride in coordinates of the tensor)`, fastest first."""
-    for size, dim, stride in lane_map.values:
-        for part, step in placed(view, size, dim, stride):
-            yield dim, part, step
+@functools.lru_cache(maxsize=4096)
+def _parts(layout: Layout, tile: tuple[int, ...]) -> tuple[Part, ...]:
+    """The leaves of a layout of element numbers, cut where they pass from one dimension of the tile into the next."""
+    found: list[Part] = []
+    for size, stride in layout.modes:
+        found += ((part, dim, step) for dim, part, step in runs(tile, size, stride)) if stride else ((size, 0, 0),)
+    return tuple(found)
 
 
-def placed(view: View, size: int, dim: int, stride: int) -> Iterator[tuple[int, int]]:
-    """A part of a tile in coordinates of the tensor: `(size, stride)`, split where the view's own modes end.
+def _placed(layout: Layout, tile: tuple[int, ...], view: View) -> Iterator[Part]:
+    """The parts in coordinates of the tensor, split where the view's own modes end: the view's dimensions after the layout.
 
     An `ArgumentError` where the tile is smaller than the instruction's, or its modes do not divide those of the view.
     """
-    if size == 1:
-        return
-    reached = 1
-    for mode in view.dims[dim].modes:
+    for size, dim, stride in _parts(layout, tile):
+        if not stride:
+            yield size, dim, 0
+            continue
+        sizes, steps = _known_modes(view.dims[dim].modes)
+        if (size - 1) * stride >= math.prod(sizes):
+            raise ArgumentError(f"the tile of {view.tensor.name} is smaller than the instruction's")
+        try:
+            found = runs(sizes, size, stride)
+        except LayoutError:
+            what = f"the {size} steps of {stride} elements of an instruction do not fit the tile's modes"
+            raise ArgumentError(what, got=shown(sizes)) from None
+        for position, part, step in found:
+            yield part, dim, steps[position] * step
+
+
+@functools.lru_cache(maxsize=4096)
+def _known_modes(modes: tuple[Mode, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    sizes, strides = [], []
+    for mode in modes:
         extent, step = constant(mode.size), constant(mode.stride)
         if extent is None or step is None:
             raise ArgumentError(f"a tile of an instruction has {mode.size} elements, a number known only at run time")
-        end = reached * extent
-        if stride < end and size > 1:
-            part = min(size, end // stride)
-            if size % part or stride % reached:
-                raise ArgumentError(f"the {size} steps of {stride} elements of an instruction do not fit the tile's modes")
-            yield part, step * (stride // reached)
-            size, stride = size // part, stride * part
-        reached = end
-    if size > 1:
-        raise ArgumentError(f"the tile of {view.tensor.name} is smaller than the instruction's")
+        sizes.append(extent)
+        strides.append(step)
+    return tuple(sizes), tuple(strides)

@@ -15,10 +15,12 @@ from typing import Any, Final
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError, StoreError
+from fireiron.ir.lanes import LaneMap
 from fireiron.language.strategy import Strategy
 from fireiron.refine.layout import DealOrder
 from fireiron.spec import Init, MatMul, Move, Spec, Starter
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, constant, sym
+from fireiron.values.layout import Layout, running_products
 from fireiron.values.machine import DTYPES, FRAGMENTS, GL, LEVELS, MEMORIES, Kernel, Level, as_dtype
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View
 
@@ -72,7 +74,19 @@ def _recorded(value: Any) -> dict[str, Any]:
     if isinstance(value, Level) and "layout" in found:
         del found["layout"]
         found |= {"sizes": value.sizes, "strides": value.strides}
+    if isinstance(value, LaneMap):
+        found |= {"lanes": _recorded_parts(value.lanes, value.tile), "values": _recorded_parts(value.values, value.tile)}
     return found
+
+
+def _recorded_parts(layout: Layout, tile: tuple[int, ...]) -> list[tuple[int, int, int]]:
+    """The leaves as (size, dimension, stride); one that repeats stands along the dimension of the next."""
+    found: list[tuple[int, int, int]] = []
+    dim = 0
+    for size, stride in reversed(layout.modes):
+        dim = max((position for position, weight in enumerate(running_products(tile)) if weight <= stride), default=dim)
+        found.append((size, dim, stride // math.prod(tile[:dim])))
+    return found[::-1]
 
 
 def _is_default(field: Any, value: Any) -> bool:

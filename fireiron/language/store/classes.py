@@ -107,7 +107,25 @@ def _level_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     return others | {"layout": {"type": "Layout", "shape": fields["sizes"], "stride": fields["strides"]}}
 
 
-FORMER: Final[Mapping[type[Any], Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {Level: _level_of_before}
+def _lane_map_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A lane map's layouts stood as lists of (size, dimension, stride)."""
+    tile, lanes, values = (fields.get(name) for name in ("tile", "lanes", "values"))
+    if not isinstance(lanes, list) or not isinstance(values, list):
+        return fields
+    parts = [tuple(tuple(part) if isinstance(part, list) else part for part in one) for one in (lanes, values)]
+    made = LaneMap.along(tuple(tile) if isinstance(tile, list) else tile, *parts)  # type: ignore[arg-type]
+    return {**fields, "lanes": _plain(made.lanes), "values": _plain(made.values)}
+
+
+def _plain(layout: Layout) -> Mapping[str, Any]:
+    sizes, strides = zip(*layout.modes, strict=True) if layout.modes else ((), ())
+    return {"type": "Layout", "shape": [*sizes], "stride": [*strides]}
+
+
+FORMER: Final[Mapping[type[Any], Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
+    Level: _level_of_before,
+    LaneMap: _lane_map_of_before,
+}
 """Classes that had other fields in documents of before: what these become, still as JSON."""
 
 

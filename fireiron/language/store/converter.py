@@ -188,7 +188,7 @@ class Store:
         if not issubclass(cls, base):
             raise StoreError(f"{value['type']} is no {base.__name__}")
         fields = {key: part for key, part in value.items() if key != "type"}
-        fields = dict(FORMER[cls](fields)) if cls in FORMER else fields
+        fields = {**FORMER[cls](fields)} if cls in FORMER else fields
         made = MAKERS[cls][1](self._fields(fields, MAKERS[cls][0])) if cls in MAKERS else self._reader(cls)(fields, cls)
         check_value(made)
         return made

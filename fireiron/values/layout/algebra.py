@@ -486,6 +486,34 @@ def left_inverse(layout: Layout) -> Layout:
     return _from_modes(merge_modes([*found, digits[-1][1:]]))
 
 
+@functools.lru_cache(maxsize=4096)
+def runs(sizes: tuple[int, ...], size: int, stride: int) -> tuple[tuple[int, int, int], ...]:
+    """One leaf `size:stride` in a mixed radix of the given sizes: `(position, size, stride)` of the runs that each move one digit.
+
+    That is the leaf's composition with any layout of these sizes, before its strides are known: nothing is merged.
+    Legal when: as `composition` is, and `stride` moves one digit.
+
+    >>> runs((16, 8), 4, 8)
+    ((0, 2, 8), (1, 2, 1))
+
+    Source: CuTe docs, 02_layout_algebra, "Composition".
+    """
+    found: list[tuple[int, int, int]] = []
+    asked, reached = f"{size}:{stride} in digits of {shown(sizes)}", 1
+    for position, extent in enumerate(sizes):
+        end = reached * extent
+        if size > 1 and stride < end:
+            run = min(size, end // stride)
+            if run < 1 or size % run or stride % reached:
+                raise LayoutError(f"{asked}: its steps cross the end of a digit", legal=f"strides that divide {end}")
+            found.append((position, run, stride // reached))
+            size, stride = size // run, stride * run
+        reached = end
+    if size > 1:
+        raise LayoutError(f"{asked}: there are {reached} numbers only", legal=f"a reach of at most {reached - 1}")
+    return tuple(found)
+
+
 def reading(parts: Iterable[tuple[int, int, int]], closed: bool = True) -> Layout:
     """The layout that reads digits off a number: of each part `(stride, size, weight)` the sum of `x // stride % size * weight`.
 
