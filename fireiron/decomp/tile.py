@@ -10,7 +10,7 @@ import attrs
 
 from fireiron.errors import DecompositionError, ResourceError, call_site
 from fireiron.ir import Comment, For, Hole, Let
-from fireiron.language.dividing import Digit, divide, loop_over, moved, product
+from fireiron.language.dividing import Step, divide, loop_over, moved, product
 from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
 from fireiron.language.tunable import by_dimension, chosen, count, integral
@@ -159,7 +159,7 @@ def _dividing(spec: Spec, dim: str) -> list[int]:
 # ---------------------------------------------------------------------------------------------- loops
 
 
-def _looped(spec: Spec, views: dict[str, View], digits: list[Digit], plan: TilePlan, draft: Draft) -> Expansion:
+def _looped(spec: Spec, views: dict[str, View], digits: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
     views, program, _ = loop_over(spec, views, digits, plan.unroll, draft, (Hole("body"),))
     return draft.expansion((Child("body", spec.with_operands(**views)),), program)
 
@@ -177,7 +177,7 @@ class _Deal:
     spare: Expr | None
 
 
-def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Digit], plan: TilePlan, draft: Draft) -> Expansion:
+def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
     """Tiles dealt to the units of a level: unit `u` takes tile `permutation(u)`; with more tiles than units, in turns."""
     order = _dealing_order(spec, digits, plan.order)
     if plan.level == Block:
@@ -191,7 +191,7 @@ def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Digit
     return _dealt_evenly(spec, views, *shares, deal, plan, draft)
 
 
-def _deal(order: list[Digit], parent: Level, plan: TilePlan, draft: Draft) -> _Deal:
+def _deal(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _Deal:
     """How many tiles there are, and who takes them; both must be known now, because the rest is decided by them."""
     level = plan.level
     assert level is not None
@@ -214,7 +214,7 @@ def _deal(order: list[Digit], parent: Level, plan: TilePlan, draft: Draft) -> _D
 
 
 def _dealt_evenly(
-    spec: Spec, views: dict[str, View], taken: list[tuple[Digit, Expr]], rest: list[Digit], deal: _Deal, plan: TilePlan, draft: Draft
+    spec: Spec, views: dict[str, View], taken: list[tuple[Step, Expr]], rest: list[Step], deal: _Deal, plan: TilePlan, draft: Draft
 ) -> Expansion:
     """Each unit takes one tile, or as many turns as every other; units beyond the tiles take none."""
     assert plan.level is not None
@@ -242,7 +242,7 @@ def _spare_threads(level: Level, parent: Level, units: int, draft: Draft) -> Exp
     return less(unit_in(level, parent, draft.thread), as_expr(units))
 
 
-def _dealing_order(spec: Spec, digits: list[Digit], order: MatrixLayout) -> list[Digit]:
+def _dealing_order(spec: Spec, digits: list[Step], order: MatrixLayout) -> list[Step]:
     """Digits, fastest first: columns first for row-major dealing, rows first for column-major."""
     dims = [dim for dim in spec.dims if any(digit.dim == dim for digit in digits)]
     if order.order == "row":
@@ -250,10 +250,10 @@ def _dealing_order(spec: Spec, digits: list[Digit], order: MatrixLayout) -> list
     return [digit for dim in dims for digit in reversed(digits) if digit.dim == dim]
 
 
-def _deal_digits(order: list[Digit], units: int) -> tuple[list[tuple[Digit, Expr]], list[Digit]] | None:
+def _deal_digits(order: list[Step], units: int) -> tuple[list[tuple[Step, Expr]], list[Step]] | None:
     """The digits that the units take and those that remain as loops, both fastest first; None if they do not divide."""
-    taken: list[tuple[Digit, Expr]] = []
-    rest: list[Digit] = []
+    taken: list[tuple[Step, Expr]] = []
+    rest: list[Step] = []
     left = units
     for digit in order:
         size = constant(digit.size)
@@ -266,14 +266,14 @@ def _deal_digits(order: list[Digit], units: int) -> tuple[list[tuple[Digit, Expr
         elif size % left == 0:
             taken.append((attrs.evolve(digit, size=as_expr(left)), as_expr(left)))
             strides = {name: stride * left for name, stride in digit.strides.items()}
-            rest.append(Digit(digit.dim, as_expr(size // left), strides))
+            rest.append(Step(digit.dim, as_expr(size // left), strides))
             left = 1
         else:
             return None
     return (taken, rest) if left == 1 else None
 
 
-def _take_unit_digits(spec: Spec, views: dict[str, View], digits: list[Digit], unit: Expr, level: Level, draft: Draft) -> dict[str, View]:
+def _take_unit_digits(spec: Spec, views: dict[str, View], digits: list[Step], unit: Expr, level: Level, draft: Draft) -> dict[str, View]:
     """Views moved to the tile of a unit; `digits` fastest first, the last one takes what is left of the number."""
     left = unit
     for position, digit in enumerate(digits):
@@ -288,7 +288,7 @@ def _take_unit_digits(spec: Spec, views: dict[str, View], digits: list[Digit], u
     return views
 
 
-def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Digit], plan: TilePlan, draft: Draft) -> Expansion:
+def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
     if draft.whole.grid is not None:
         raise DecompositionError("tiles are dealt to Block twice", hint="one .to(Block) in a strategy")
     grid: Expr = as_expr(1)
@@ -318,7 +318,7 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Digit], pla
     )
 
 
-def _take_bands(spec: Spec, views: dict[str, View], order: list[Digit], unit: Expr, draft: Draft, rows: int) -> dict[str, View]:
+def _take_bands(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft, rows: int) -> dict[str, View]:
     """The tile of a block that walks down `rows` tile rows, then one column on; the last band may have fewer rows."""
     if len(order) != 2:
         return _take_block_digits(spec, views, order, unit, draft)
@@ -338,7 +338,7 @@ def _take_bands(spec: Spec, views: dict[str, View], order: list[Digit], unit: Ex
     return views
 
 
-def _take_block_digits(spec: Spec, views: dict[str, View], order: list[Digit], unit: Expr, draft: Draft, _rows: int = 0) -> dict[str, View]:
+def _take_block_digits(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft, _rows: int = 0) -> dict[str, View]:
     left = unit
     for position, digit in enumerate(order):
         index = left if position == len(order) - 1 else mod(left, digit.size)
@@ -353,7 +353,7 @@ def _let_grid(name: str, index: Expr, size: Expr, draft: Draft) -> Expr:
     return draft.let(name, index, high=max(size.high - 1, 0))
 
 
-def _dealt_in_guarded_turns(spec: Spec, views: dict[str, View], order: list[Digit], deal: _Deal, plan: TilePlan, draft: Draft) -> Expansion:
+def _dealt_in_guarded_turns(spec: Spec, views: dict[str, View], order: list[Step], deal: _Deal, plan: TilePlan, draft: Draft) -> Expansion:
     """Tiles that the units do not divide: a loop of turns, the last one guarded."""
     turns = -(-deal.tiles // deal.units)
     turn = Var(draft.fresh("turn"), 0, turns - 1)

@@ -16,7 +16,7 @@ from fireiron.values.tensor import Cut, Dealt, Dim, Mode, View, cut, require_cut
 
 
 @attrs.frozen
-class Digit:
+class Step:
     """Part of a tile number: `size` values of it, each a step of `strides[operand]` coordinates along `dim`."""
 
     dim: str
@@ -24,7 +24,7 @@ class Digit:
     strides: Mapping[str, Expr]
 
 
-def divide(spec: Spec, extents: Mapping[str, tuple[int, int | None]], what: str) -> tuple[dict[str, View], list[Digit]]:
+def divide(spec: Spec, extents: Mapping[str, tuple[int, int | None]], what: str) -> tuple[dict[str, View], list[Step]]:
     """The operands' views of one tile (at tile 0), and the digits of the tile number, slowest first."""
     cuts: dict[str, dict[str, Cut]] = {}
     for name, view in spec.operands.items():
@@ -48,10 +48,10 @@ def _inner(view: View, dims: tuple[str, ...], cuts: Mapping[str, Cut]) -> View:
     return View(view.tensor, tuple(changed), view.copy, view.at)
 
 
-def _digits(dim: str, cuts: Mapping[str, Mapping[str, Cut]]) -> list[Digit]:
+def _digits(dim: str, cuts: Mapping[str, Mapping[str, Cut]]) -> list[Step]:
     """The common digits of a dimension's tile number over all operands, slowest first."""
     outer = {name: list(by_dim[dim].outer) for name, by_dim in cuts.items() if dim in by_dim}
-    digits: list[Digit] = []
+    digits: list[Step] = []
     while any(outer.values()):
         sizes = [modes[0].size for modes in outer.values() if modes]
         step = _common(sizes)
@@ -68,7 +68,7 @@ def _digits(dim: str, cuts: Mapping[str, Mapping[str, Cut]]) -> list[Digit]:
                 modes.pop(0)
             else:
                 modes[0] = Mode(mode.size // step, mode.stride * step)
-        digits.append(Digit(dim, step, strides))
+        digits.append(Step(dim, step, strides))
     return digits[::-1]
 
 
@@ -83,7 +83,7 @@ def _common(sizes: list[Expr]) -> Expr | None:
     return as_expr(step) if step > 1 else None
 
 
-def moved(views: Mapping[str, View], spec: Spec, digit: Digit, index: Expr, unit: bool) -> dict[str, View]:
+def moved(views: Mapping[str, View], spec: Spec, digit: Step, index: Expr, unit: bool) -> dict[str, View]:
     """The views, shifted by `index` tiles along a digit."""
     result = {}
     for name, view in views.items():
@@ -101,7 +101,7 @@ def moved(views: Mapping[str, View], spec: Spec, digit: Digit, index: Expr, unit
     return result
 
 
-def product(digits: list[Digit]) -> int | None:
+def product(digits: list[Step]) -> int | None:
     """The number of tiles; None where it is known only at run time."""
     total = 1
     for digit in digits:
@@ -113,7 +113,7 @@ def product(digits: list[Digit]) -> int | None:
 
 
 def loop_over(
-    spec: Spec, views: dict[str, View], digits: list[Digit], unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
+    spec: Spec, views: dict[str, View], digits: list[Step], unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
 ) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:
     """Loops over digits, slowest outermost, around `inner`; the views moved to the current tile; the loop variables.
 

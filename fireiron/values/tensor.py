@@ -7,14 +7,15 @@ elements may lie outside the tensor, and the modes already dealt. Tiling divides
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
 import attrs
 
-from fireiron.errors import ArgumentError, DecompositionError
+from fireiron.errors import ArgumentError, DecompositionError, LayoutError
 from fireiron.values.expr import ZERO, Expr, as_expr, constant, less
-from fireiron.values.layout import Digit, Layout, Swizzle, make_layout, sum_of_digits
+from fireiron.values.layout import Digit, Layout, Swizzle, complement, make_layout, runs, sum_of_digits
 from fireiron.values.machine import DType, Memory
 
 
@@ -273,49 +274,53 @@ def cut(dim: Dim, size: int, repeat: int | None, extent: Expr | None) -> Cut | N
     With `repeat`, chunks of `size` are repeated every `repeat` coordinates and together make one tile (T007).
     `extent` is the whole tensor's size in that dimension, the bound where tiles overhang.
     """
+    tile = Layout(size)
     if repeat is not None:
-        return _cut_strided(dim, size, repeat)
-    inner: list[Mode] = []
-    outer: list[Mode] = []
-    need = size
-    for position, mode in enumerate(dim.modes):
-        if need == 1:
-            outer.append(mode)
-            continue
-        number = constant(mode.size)
-        if number is not None and need % number == 0:
-            inner.append(mode)
-            need //= number
-        elif number is not None and number % need == 0:
-            inner.append(Mode(as_expr(need), mode.stride))
-            outer.append(Mode(as_expr(number // need), mode.stride * need))
-            need = 1
-        elif position == len(dim.modes) - 1 and (mode.size.factor % need == 0 or dim.whole):
-            exact = mode.size.factor % need == 0
-            inner.append(Mode(as_expr(need), mode.stride))
-            outer.append(Mode((mode.size + (need - 1)) // need, mode.stride * need))
-            return Cut(tuple(inner), _drop_ones(outer), dim.bound if exact else extent)
-        else:
+        total = constant(dim.size)
+        if total is None or repeat % size or total % repeat:
             return None
-    if need > 1:
-        if not dim.whole:
-            return None
-        return Cut((Mode(as_expr(size), as_expr(1)),), (), extent)
-    return Cut(tuple(inner), _drop_ones(outer), dim.bound)
+        tile = Layout((size, total // repeat), (1, repeat))
+    found = _divided(dim.modes, tile, dim.whole)
+    return None if found is None else Cut(found[0], found[1], dim.bound if found[2] else extent)
+
+
+@functools.lru_cache(maxsize=4096)
+def _divided(modes: tuple[Mode, ...], tile: Layout, whole: bool) -> tuple[tuple[Mode, ...], tuple[Mode, ...], bool] | None:
+    """The division of modes by a tile: their composition with the tile, that with its complement, and whether the tiles fit exactly.
+
+    Nothing is merged, as modes become loops. Only as many numbers of the last mode are composed as the tile takes; the tiles of its
+    rest are counted, the last of them padded, so its size may be one of run time.
+    """
+    if tile.size() == 1:
+        return (), _drop_ones(modes), True
+    below = [constant(mode.size) for mode in modes[:-1]]
+    if not modes or None in below:
+        return None
+    sizes = [size for size in below if size is not None]
+    span, reach = math.prod(sizes), max(size * stride for size, stride in tile.modes)
+    taken = max(reach // span, 1)
+    exact = modes[-1].size.factor % taken == 0
+    if (span % reach and reach % span) or not (exact or whole):
+        return None
+    try:
+        inner, outer = (_composed(modes, (*sizes, taken), one) for one in (tile, complement(tile, span * taken)))
+    except LayoutError:
+        return None
+    last = Mode((modes[-1].size + (taken - 1)) // taken, modes[-1].stride * taken)
+    return inner, _drop_ones((*outer, last)), exact
+
+
+def _composed(modes: tuple[Mode, ...], sizes: tuple[int, ...], layout: Layout) -> tuple[Mode, ...]:
+    """The modes, of these sizes, after a layout."""
+    return tuple(
+        Mode(run, modes[position].stride * step)
+        for size, stride in layout.modes
+        for position, run, step in (runs(sizes, size, stride) if stride else ())
+    )
 
 
 def _drop_ones(modes: Sequence[Mode]) -> tuple[Mode, ...]:
     return tuple(mode for mode in modes if constant(mode.size) != 1)
-
-
-def _cut_strided(dim: Dim, chunk: int, repeat: int) -> Cut | None:
-    total = constant(dim.size)
-    if len(dim.modes) != 1 or total is None or repeat % chunk or total % repeat:
-        return None
-    step = dim.modes[0].stride
-    inner = (Mode(chunk, step), Mode(total // repeat, step * repeat))
-    outer = (Mode(repeat // chunk, step * chunk),)
-    return Cut(_drop_ones(inner) or (Mode(1, 1),), _drop_ones(outer), dim.bound)
 
 
 def require_cut(result: Cut | None, size: int, dim: Dim, what: str, within: object) -> Cut:
