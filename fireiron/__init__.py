@@ -148,7 +148,7 @@ from fireiron.values.machine import (
     int32,
     tf32,
 )
-from fireiron.values.tensor import ColMajor, Cut, Dealt, Dim, MatrixLayout, Mode, RowMajor, Tensor, View
+from fireiron.values.tensor import ColMajor, Cut, Dealt, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View
 
 if TYPE_CHECKING:
     from fireiron.cost import Prediction, predict

@@ -44,7 +44,7 @@ from fireiron.values.layout import (
     zipped_product,
 )
 from fireiron.values.machine import GL, SH, float16
-from fireiron.values.tensor import ColMajor, Cut, Dim, Mode, RowMajor, Tensor, cut
+from fireiron.values.tensor import ColMajor, Cut, Dim, Fixed, Mode, RowMajor, Tensor, cut
 
 SCALE = float(os.environ.get("FIREIRON_FUZZ", "1"))
 SEED = 20231125
@@ -812,7 +812,7 @@ def test_reading_digits_off_any_number():
 
 def numbers(modes, count):
     """The coordinates that a numeral of modes reaches, from one place on, in order."""
-    return [Dim(Const(0), modes).at(index).value for index in range(count)]
+    return [Dim(modes).at(index).value for index in range(count)]
 
 
 def test_a_cut_is_a_division():
@@ -823,7 +823,7 @@ def test_a_cut_is_a_division():
         whole = len(sizes) == 1 and rng.random() < 0.5
         strides = [1] if whole else [rng.choice((1, 2)) * 16**position for position in range(len(sizes))]
         modes = tuple(Mode(size, stride) for size, stride in zip(sizes, strides, strict=True))
-        dim = Dim(Const(0), modes, None if whole else Const(7))
+        dim = Dim(modes, None if whole else Const(7), () if whole else (Fixed(2, 7**9, False, 1),))
         size = rng.choice((1, 2, 3, 4, 6, 8, 12))
         repeat = None if rng.random() < 0.6 else size * rng.choice((1, 2, 3, 4))
         total = math.prod(sizes)
@@ -836,7 +836,7 @@ def test_a_cut_is_a_division():
         assert result.bound == (Const(1000) if padded > total else dim.bound)
         rest = complement(tile, padded)
         inner, outer = numbers(result.inner, tile.size()), numbers(result.outer, rest.size())
-        along = Dim(Const(0), modes if padded == total else (Mode(padded, 1),))
+        along = Dim(modes if padded == total else (Mode(padded, 1),))
         for i, j in np.ndindex(tile.size(), rest.size()):
             assert inner[i] + outer[j] == along.at(tile(i) + rest(j)).value
     assert accepted > 300 * SCALE and strided > 50 * SCALE and overhang > 20 * SCALE
@@ -844,8 +844,8 @@ def test_a_cut_is_a_division():
 
 def test_a_cut_of_a_size_of_run_time():
     rows = sym("M", multiple_of=4)
-    assert cut(Dim(Const(0), (Mode(rows, 1),)), 4, None, rows) == Cut((Mode(4, 1),), (Mode(rows // 4, 4),), None)
-    assert cut(Dim(Const(0), (Mode(rows, 1),)), 8, None, rows) == Cut((Mode(8, 1),), (Mode((rows + 7) // 8, 8),), rows)
-    behind = Dim(Var("x"), (Mode(2, 1), Mode(rows, 16)))
+    assert cut(Dim((Mode(rows, 1),)), 4, None, rows) == Cut((Mode(4, 1),), (Mode(rows // 4, 4),), None)
+    assert cut(Dim((Mode(rows, 1),)), 8, None, rows) == Cut((Mode(8, 1),), (Mode((rows + 7) // 8, 8),), rows)
+    behind = Dim((Mode(2, 1), Mode(rows, 16)), None, (Fixed(8, 2, True, Var("x", 0, 7)),))
     assert cut(behind, 8, None, rows) == Cut((Mode(2, 1), Mode(4, 16)), (Mode(rows // 4, 64),), None)
     assert cut(behind, 16, None, rows) is None and cut(behind, 2, 4, rows) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
@@ -70,10 +70,14 @@ class _MicroKernel:
         if buffer.memory.private and self.statement.collective:
             yield from self._held(name, buffer, dims)
         else:
-            yield from self._viewed(name, access, buffer, dims)
-        for dim, (mode, bound) in enumerate(zip(dims, access.bounds, strict=False)):
-            label = f"{name}_size_{mode}"
-            yield label, lambda label=label, dim=dim, bound=bound: self._size(label, access, dim, bound)  # type: ignore[misc]
+            yield from self._viewed(name, access, buffer, {self._axis(operand, dim): mode for dim, mode in enumerate(dims)})
+        for dim, mode in enumerate(dims):
+            label, axis = f"{name}_size_{mode}", self._axis(operand, dim)
+            yield label, lambda label=label, axis=axis: self._size(label, access, axis, access.bounds[axis])  # type: ignore[misc]
+
+    def _axis(self, operand: str, dim: int) -> int:
+        """Which of its tensor's dimensions a dimension of an operand is."""
+        return self.statement.spec.operands[operand].axis(dim)
 
     def _held(self, name: str, buffer: Buffer, dims: tuple[str, ...]) -> Iterator[tuple[str, Callable[[], tuple[Item, ...]]]]:
         """The registers of a thread, and the coordinates of each."""
@@ -86,7 +90,7 @@ class _MicroKernel:
             yield f"{name}_{label}", lambda head=head, coordinate=coordinate: self._lambda(head, coordinate)  # type: ignore[misc]
 
     def _viewed(
-        self, name: str, access: Access, buffer: Buffer, dims: tuple[str, ...]
+        self, name: str, access: Access, buffer: Buffer, dims: Mapping[int, str]
     ) -> Iterator[tuple[str, Callable[[], tuple[Item, ...]]]]:
         """The first element, all others by their coordinates, and the steps between them."""
         kind = ("" if access.write else "const ") + buffer.dtype.cuda
@@ -94,8 +98,8 @@ class _MicroKernel:
         yield name, lambda: (Assignment(f"{kind}* const {name}", Joined((f"&{buffer.name}[", self._document(first), "]"))),)
         arguments = ", ".join(f"int index_{position}" for position in range(len(dims)))
         head = f"const auto {name}_at = [&]({arguments}) -> {kind}& {{"
-        yield f"{name}_at", lambda: self._lambda(head, self._address_at(buffer, access, len(dims)), buffer.name)
-        for dim, mode in enumerate(dims):
+        yield f"{name}_at", lambda: self._lambda(head, self._address_at(buffer, access, tuple(dims)), buffer.name)
+        for dim, mode in dims.items():
             label = f"{name}_stride_{mode}"
             yield label, lambda label=label, dim=dim: self._stride_text(label, self._stride(buffer, access, dim))  # type: ignore[misc]
 
@@ -125,15 +129,15 @@ class _MicroKernel:
             return ()
         return (f"const {'long long' if is_wide(stride) else 'int'} {label} = {self._text(stride)};",)
 
-    def _address_at(self, buffer: Buffer, access: Access, rank: int) -> Expr:
+    def _address_at(self, buffer: Buffer, access: Access, axes: tuple[int, ...]) -> Expr:
         """The address of an element by its coordinates in the view, `index_0`, `index_1`, ... (names that nothing else has).
 
-        A view has the first `rank` dimensions of its buffer; the others stand still.
+        A view has the dimensions `axes` of its buffer; in the others it stands still.
         """
         coordinates = []
-        for position, (base, modes, size) in enumerate(zip(access.base, access.modes, access.shape, strict=True)):
-            if position < rank:
-                index: Expr = Var(f"index_{position}", 0, size - 1)
+        for axis, (base, modes, size) in enumerate(zip(access.base, access.modes, access.shape, strict=True)):
+            if axis in axes:
+                index: Expr = Var(f"index_{axes.index(axis)}", 0, size - 1)
                 for mode in modes:
                     base = base + index % mode.size * mode.stride
                     index = index // mode.size

@@ -89,9 +89,9 @@ def _far(spec: MoveSpec) -> View:
 
 def _alignment(view: View, along: int) -> int:
     """A number of elements of which every row's start in the view, and its end, is a multiple."""
-    parts = [view.dims[along].base.factor, view.tensor.shape[along].factor]
+    parts = [view.dims[along].base.factor, view.extent(along).factor]
     for dim, digits in enumerate(view.tensor.storage().dims):
-        parts += [as_expr(digit.weight).factor for digit in digits] if dim != along else []
+        parts += [as_expr(digit.weight).factor for digit in digits] if dim != view.axis(along) else []
     return math.gcd(*parts)
 
 

@@ -22,7 +22,7 @@ from fireiron.specs.reduction import ReductionSpec
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, constant, less
 from fireiron.values.layout import Swizzle
 from fireiron.values.machine import SH, Architecture, Block, Kernel, Level, Warp, Warpgroup, bfloat16, float16, float32
-from fireiron.values.tensor import ColMajor, Dealt, Dim, MatrixLayout, Mode, RowMajor, Tensor, View, cut, require_cut, whole_view
+from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View, cut, require_cut, whole_view
 from fireiron.values.units import check_below, threads_for
 
 MOST_PARTS = 64
@@ -107,7 +107,7 @@ class SplitK(Decomposition):
             active = less(unit, ZERO + parts)
             unit = draft.let(f"{draft.prefix}{self.level.label}_part", unit, high=parts - 1)
         partial = self._partial(spec, parts, draft)
-        own: View = attrs.evolve(partial, dims=partial.dims[:2], at=(unit,))
+        own = partial.at(2, unit, unit=True)
         left, right = self._parts_of(spec, parts, unit)
         body = attrs.evolve(spec, level=self.level, A=left, B=right, C=own, accumulate=FALSE)
         total = ReductionSpec(spec.level, partial, spec.C, spec.accumulate)
@@ -138,8 +138,8 @@ class SplitK(Decomposition):
         for name in ("A", "B"):
             view = spec.operands[name]
             position = spec.uses[name].index("k")
-            part = _interleaved(view.dims[position], parts, step, view.tensor.shape[position], unit, self.label(), spec)
-            found.append(attrs.evolve(view, dims=(*view.dims[:position], part, *view.dims[position + 1 :])))
+            part = _interleaved(view.dims[position], parts, step, view.extent(position), unit, self.label(), spec)
+            found.append(view.with_dims({position: part}))
         return found
 
     def _across_blocks(self, spec: MatMulSpec, parts: int, context: Context) -> Expansion:
@@ -223,11 +223,7 @@ def _interleaved(dim: Dim, parts: int, step: int, extent: Expr, unit: Expr, what
             hint="fewer parts, or a smaller step",
         )
     outer = tuple(mode for mode in (Mode(count, first.stride * parts), *rest) if constant(mode.size) != 1)
-    stride = constant(first.stride)
-    assert stride is not None
-    return attrs.evolve(
-        dim, base=dim.base + unit * stride, modes=(*pieces.inner, *outer), bound=bound, dealt=(*dim.dealt, Dealt(parts, stride, True))
-    )
+    return Dim((*pieces.inner, *outer), bound, dim.fixed).moved(Fixed(parts, first.stride, True, unit))
 
 
 def _order(view: View) -> MatrixLayout:

@@ -195,14 +195,14 @@ def blocks_of(view: View, lets: Mapping[str, Expr], grid: int, sizes: Mapping[st
     frame = Frame(lets, [("block", np.arange(looked_at))], sizes)
     runs: list[tuple[Array, list[tuple[int, int]]]] = []
     extents: list[int] = []
-    for dim, extent in zip(view.dims, view.tensor.shape, strict=False):
+    for position, dim in enumerate(view.dims):
         base = np.broadcast_to(np.asarray(frame.value(dim.base)), (looked_at,))
         offsets = np.zeros(1, dtype=np.int64)
         for mode in dim.modes:
             size, stride = _number(frame, mode.size), _number(frame, mode.stride)
             offsets = (offsets[None, :] + np.arange(size)[:, None] * stride).ravel()
         runs.append((base, _runs(np.unique(offsets))))
-        extents.append(_number(frame, extent))
+        extents.append(_number(frame, view.extent(position)))
     if len(runs) == 1:
         runs.insert(0, (np.zeros(looked_at, dtype=np.int64), [(0, 1)]))
         extents.insert(0, 1)

@@ -223,7 +223,7 @@ def _rows_whole(view: View, along: int) -> bool:
     storage = tensor.storage()
     if tensor.swizzle is not None and tensor.swizzle.bits and tensor.swizzle.base < 3:
         return False
-    steps = [as_expr(digit.weight).factor for dim, digits in enumerate(storage.dims) if dim != along for digit in digits]
+    steps = [as_expr(digit.weight).factor for dim, digits in enumerate(storage.dims) if dim != view.axis(along) for digit in digits]
     return math.gcd(view.dims[along].base.factor, *steps) % 8 == 0
 
 

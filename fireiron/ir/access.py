@@ -74,20 +74,6 @@ class Access:
         """All expressions it contains."""
         return (*self.base, self.copy, *(bound for bound in self.bounds if bound is not None))
 
-    def placed(self, coordinates: tuple[Expr, ...]) -> Access:
-        """The access in a buffer of more dimensions, at fixed coordinates in its last ones."""
-        if not coordinates:
-            return self
-        more = len(coordinates)
-        return attrs.evolve(
-            self,
-            base=(*self.base, *coordinates),
-            modes=(*self.modes, *((Mode(1, 1),),) * more),
-            bounds=(*self.bounds, *(None,) * more),
-            dealt=(*self.dealt, *((),) * more),
-            points=tuple((*point, *(0,) * more) for point in self.points),
-        )
-
     def substitute(self, values: Mapping[Var, Expr | int]) -> Access:
         """The access with variables replaced."""
         bounds = tuple(None if bound is None else bound.substitute(values) for bound in self.bounds)

@@ -99,9 +99,10 @@ class LaneMap:
 
     def access(self, view: View, lane: Expr, write: bool, origin: str | None) -> Access:
         """What a lane touches of a view of this tile; its elements in the order of the values."""
-        base = [dim.base for dim in view.dims]
-        dealt = [list(dim.dealt) for dim in view.dims]
-        modes: list[list[Mode]] = [[] for _ in view.dims]
+        numerals = view.numerals
+        base = [dim.base for dim in numerals]
+        dealt = [list(dim.dealt) for dim in numerals]
+        modes: list[list[Mode]] = [[] for _ in numerals]
         weight = 1
         for part, dim, step in _placed(self.lanes, self.tile, view):
             if step:
@@ -109,22 +110,21 @@ class LaneMap:
                 base[dim] = base[dim] + (digit if weight * part == self.threads else digit % part) * step
                 dealt[dim].append(Dealt(part, step, True))
             weight *= part
-        points = [(0,) * len(view.dims)]
+        points = [(0,) * len(numerals)]
         for part, dim, step in _placed(self.values, self.tile, view):
             modes[dim].append(Mode(as_expr(part), as_expr(step)))
             points = [_moved(point, dim, index * step) for index in range(part) for point in points]
-        access = Access(
+        return Access(
             view.tensor.name,
             tuple(base),
             tuple(tuple(one) or (Mode(as_expr(1), as_expr(1)),) for one in modes),
-            tuple(dim.bound for dim in view.dims),
+            tuple(dim.bound for dim in numerals),
             write,
             view.copy,
             tuple(tuple(one) for one in dealt),
             origin=origin,
             points=tuple(points),
         )
-        return access.placed(view.at)
 
 
 def _integers(values: object, least: int) -> bool:
@@ -162,7 +162,7 @@ def _placed(layout: Layout, tile: tuple[int, ...], view: View) -> Iterator[Part]
     """
     for size, dim, stride in _parts(layout, tile):
         if not stride:
-            yield size, dim, 0
+            yield size, view.axis(dim), 0
             continue
         sizes, steps = _known_modes(view.dims[dim].modes)
         if (size - 1) * stride >= math.prod(sizes):
@@ -173,7 +173,7 @@ def _placed(layout: Layout, tile: tuple[int, ...], view: View) -> Iterator[Part]
             what = f"the {size} steps of {stride} elements of an instruction do not fit the tile's modes"
             raise ArgumentError(what, got=shown(sizes)) from None
         for position, part, step in found:
-            yield part, dim, steps[position] * step
+            yield part, view.axis(dim), steps[position] * step
 
 
 @functools.lru_cache(maxsize=4096)

@@ -12,7 +12,7 @@ from fireiron.ir import For, Stmt
 from fireiron.language.tree import Draft
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, Var, as_expr, constant
-from fireiron.values.tensor import Cut, Dealt, Dim, Mode, View, cut, require_cut
+from fireiron.values.tensor import Cut, Dim, Fixed, Mode, View, cut, require_cut
 
 
 @attrs.frozen
@@ -32,20 +32,21 @@ def divide(spec: Spec, extents: Mapping[str, tuple[int, int | None]], what: str)
         for position, dim in enumerate(spec.uses[name]):
             if dim in extents:
                 size, repeat = extents[dim]
-                extent = view.tensor.shape[position]
                 part = view.dims[position]
-                cuts[name][dim] = require_cut(cut(part, size, repeat, extent), size if repeat is None else repeat, part, what, spec)
+                cuts[name][dim] = require_cut(
+                    cut(part, size, repeat, view.extent(position)), size if repeat is None else repeat, part, what, spec
+                )
     digits = [digit for dim in spec.dims if dim in extents for digit in _digits(dim, cuts)]
     views = {name: _inner(view, spec.uses[name], cuts[name]) for name, view in spec.operands.items()}
     return views, digits
 
 
 def _inner(view: View, dims: tuple[str, ...], cuts: Mapping[str, Cut]) -> View:
-    changed = []
-    for dim, part in zip(dims, view.dims, strict=True):
-        result = cuts.get(dim)
-        changed.append(part if result is None else Dim(part.base, result.inner, result.bound, part.dealt))
-    return View(view.tensor, tuple(changed), view.copy, view.at)
+    changed = {}
+    for position, (dim, part) in enumerate(zip(dims, view.dims, strict=True)):
+        if dim in cuts:
+            changed[position] = Dim(cuts[dim].inner, cuts[dim].bound, part.fixed)
+    return view.with_dims(changed)
 
 
 def _digits(dim: str, cuts: Mapping[str, Mapping[str, Cut]]) -> list[Step]:
@@ -92,12 +93,8 @@ def moved(views: Mapping[str, View], spec: Spec, digit: Step, index: Expr, unit:
             result[name] = view
             continue
         position = dims.index(digit.dim)
-        part = view.dims[position]
-        stride = digit.strides[name]
-        size, step = constant(digit.size), constant(stride)
-        dealt = (*part.dealt, Dealt(size, step, unit)) if size is not None and step is not None else part.dealt
-        shifted = Dim(part.base + index * stride, part.modes, part.bound, dealt)
-        result[name] = View(view.tensor, (*view.dims[:position], shifted, *view.dims[position + 1 :]), view.copy, view.at)
+        place = Fixed(digit.size, digit.strides[name], unit, index)
+        result[name] = view.with_dims({position: view.dims[position].moved(place)})
     return result
 
 

@@ -277,8 +277,8 @@ class Executable:
 
 def access_of(view: View, write: bool, origin: str | None) -> Access:
     """The access to all elements of a view."""
-    dims = view.dims
-    access = Access(
+    dims = view.numerals
+    return Access(
         view.tensor.name,
         tuple(dim.base for dim in dims),
         tuple(dim.modes for dim in dims),
@@ -288,7 +288,6 @@ def access_of(view: View, write: bool, origin: str | None) -> Access:
         tuple(dim.dealt for dim in dims),
         origin=origin,
     )
-    return access.placed(view.at)
 
 
 def execution(executable: Executable, spec: Spec, context: Context) -> Exec:

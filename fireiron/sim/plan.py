@@ -52,13 +52,20 @@ class Operand:
     """
 
     def __init__(
-        self, plan: Plan, access: Access, rank: int, conditions: Iterable[Expr], write: bool, scope: _Scope, pieces: tuple[Piece, ...] = ()
+        self,
+        plan: Plan,
+        access: Access,
+        axes: Sequence[int],
+        conditions: Iterable[Expr],
+        write: bool,
+        scope: _Scope,
+        pieces: tuple[Piece, ...] = (),
     ) -> None:
         buffer = plan.buffers[access.buffer]
         self.access, self.buffer, self.write = access, buffer, write
         elements = access.elements()
         self.count = len(elements)
-        self.tile = access.shape[:rank]  # of the spec's view, which may stand at fixed coordinates of a buffer with more dimensions
+        self.tile = tuple(access.shape[axis] for axis in axes)  # of the spec's view: a buffer may have dimensions in which it stands still
         self.offsets = [np.array([element[dim] for element in elements]) for dim in range(len(access.base))]
         self.sizes = tuple(plan.number(size) for size in buffer.tensor.shape)
         self.base = tuple(map(compiled, access.base))
@@ -110,17 +117,18 @@ class Site:
         late = () if isinstance(self.accumulate, bool) else (statement.accumulate,)
         pieces = statement.pieces or ((),) * len(statement.accesses)
         for (name, access), parts in zip(statement.operands.items(), pieces, strict=True):
-            rank = len(statement.spec.operands[name].dims)
+            view = statement.spec.operands[name]
+            axes = [view.axis(dim) for dim in range(len(view.dims))]
             if name in statement.spec.outputs:
-                read = Operand(plan, access, rank, (*active, *late), False, scope, parts)
-                self.outputs.append((name, Operand(plan, access, rank, active, True, scope, parts), read))
+                read = Operand(plan, access, axes, (*active, *late), False, scope, parts)
+                self.outputs.append((name, Operand(plan, access, axes, active, True, scope, parts), read))
                 self.outputs[-1][1].adds = statement.atomic
             else:
-                self.inputs.append((name, Operand(plan, access, rank, active, False, scope, parts)))
+                self.inputs.append((name, Operand(plan, access, axes, active, False, scope, parts)))
         self.active = tuple(map(compiled, active))
         self.scratch = None
         if statement.scratch is not None:
-            self.scratch = Operand(plan, scratch_access(statement.scratch), 1, active, True, scope)
+            self.scratch = Operand(plan, scratch_access(statement.scratch), (0,), active, True, scope)
         self.atomic = statement.atomic
         self.lane_maps = dict(zip(statement.operands, statement.lane_maps, strict=False))
         self.multiply_add = not self.lane_maps and _is_multiply_add(statement)

@@ -1,7 +1,7 @@
 """Tensors, how they are stored, and views: the part of a tensor that a spec works on.
 
-A view has, per dimension, an absolute base coordinate, the local modes `(size, stride)` in coordinates, a bound where
-elements may lie outside the tensor, and the modes already dealt. Tiling divides modes, so strided tiles are no special case.
+A dimension of a view is a numeral: some digits of its coordinate are fixed, to a unit's number or a loop's, and the free ones count its
+elements. Tiling divides the free ones, so strided tiles are no special case; a bound says where elements may lie outside the tensor.
 """
 
 from __future__ import annotations
@@ -184,13 +184,43 @@ class Dealt:
 
 
 @attrs.frozen
-class Dim:
-    """One dimension of a view, in coordinates of the whole tensor."""
+class Fixed:
+    """A digit of a coordinate that is decided: of `size` values, `stride` coordinates apart, it has `index`.
 
-    base: Expr
+    Which of them differs from unit to unit (`unit`), or from one turn of a loop to the next.
+    """
+
+    size: Expr = attrs.field(converter=as_expr)
+    stride: Expr = attrs.field(converter=as_expr)
+    unit: bool
+    index: Expr = attrs.field(converter=as_expr)
+
+
+@attrs.frozen
+class Dim:
+    """One dimension of a view, in coordinates of the whole tensor: a numeral, of which some digits are fixed and the others free.
+
+    The law: sorted by stride, the digits form one number system. The first has stride 1, and each next one the stride of the one before
+    times its size; the last may reach beyond the tensor where the dimension has a `bound`. So no coordinate is counted twice.
+    """
+
     modes: tuple[Mode, ...]
     bound: Expr | None = None
-    dealt: tuple[Dealt, ...] = ()
+    fixed: tuple[Fixed, ...] = ()
+
+    @functools.cached_property
+    def base(self) -> Expr:
+        """The coordinate of the first element: what the fixed digits amount to."""
+        total: Expr = ZERO
+        for digit in self.fixed:
+            total = total + digit.index * digit.stride
+        return total
+
+    @functools.cached_property
+    def dealt(self) -> tuple[Dealt, ...]:
+        """The fixed digits of known size and stride, whatever they are fixed to."""
+        known = ((constant(digit.size), constant(digit.stride), digit.unit) for digit in self.fixed)
+        return tuple(Dealt(size, stride, unit) for size, stride, unit in known if size is not None and stride is not None)
 
     @functools.cached_property
     def size(self) -> Expr:
@@ -215,23 +245,59 @@ class Dim:
         """The condition that a local index lies inside the tensor."""
         return as_expr(1) if self.bound is None else less(self.at(index), self.bound)
 
+    def moved(self, digit: Fixed) -> Dim:
+        """The same tile, at another place along the dimension."""
+        return Dim(self.modes, self.bound, (*self.fixed, digit))
+
     @property
     def whole(self) -> bool:
         """Whether it still is a dimension of the tensor itself, so that a tile may overhang its end."""
-        return self.base == ZERO and len(self.modes) == 1 and not self.dealt and self.bound is None
+        return len(self.modes) == 1 and not self.fixed and self.bound is None
 
 
 @attrs.frozen(cache_hash=True)
 class View:
     """A part of a tensor; `copy` selects among the copies that units own.
 
-    `at` are coordinates in the tensor's last dimensions, which the view itself does not have: a matrix of a stack of them.
+    `numerals` are the tensor's dimensions. `axes` say which of them the view itself has, in ascending order; the others are fixed to one
+    coordinate, such as that of a matrix in a stack. None: all of them.
     """
 
     tensor: Tensor
-    dims: tuple[Dim, ...]
+    numerals: tuple[Dim, ...]
     copy: Expr = ZERO
-    at: tuple[Expr, ...] = ()
+    axes: tuple[int, ...] | None = None
+
+    @functools.cached_property
+    def dims(self) -> tuple[Dim, ...]:
+        """The view's own dimensions."""
+        return self.numerals if self.axes is None else tuple(self.numerals[axis] for axis in self.axes)
+
+    def axis(self, dim: int) -> int:
+        """Which of the tensor's dimensions a dimension of the view is."""
+        return dim if self.axes is None else self.axes[dim]
+
+    def extent(self, dim: int) -> Expr:
+        """The size of the whole tensor along a dimension of the view."""
+        return self.tensor.shape[self.axis(dim)]
+
+    def with_dims(self, dims: Mapping[int, Dim]) -> View:
+        """The view with other parts of some of its dimensions, by position."""
+        numerals = list(self.numerals)
+        for dim, part in dims.items():
+            numerals[self.axis(dim)] = part
+        return View(self.tensor, tuple(numerals), self.copy, self.axes)
+
+    def at(self, dim: int, index: Expr, unit: bool) -> View:
+        """The part at one coordinate of a dimension, which the view then does not have: `index` counts the dimension's elements.
+
+        Legal when: the dimension has one mode.
+        """
+        part = self.dims[dim]
+        (mode,) = part.modes
+        here = Dim((), part.bound, (*part.fixed, Fixed(mode.size, mode.stride, unit, index)))
+        rest = tuple(self.axis(other) for other in range(len(self.dims)) if other != dim)
+        return View(self.tensor, self.with_dims({dim: here}).numerals, self.copy, rest)
 
     @property
     def shape(self) -> tuple[Expr, ...]:
@@ -256,7 +322,7 @@ class View:
 
 def whole_view(tensor: Tensor, copy: Expr = ZERO) -> View:
     """The view of all of a tensor."""
-    return View(tensor, tuple(Dim(ZERO, (Mode(size, 1),)) for size in tensor.shape), copy)
+    return View(tensor, tuple(Dim((Mode(size, 1),)) for size in tensor.shape), copy)
 
 
 @attrs.frozen

@@ -72,7 +72,11 @@ def _check_mode(value: Mode) -> None:
 
 
 def _check_view(value: View) -> None:
-    _need(len(value.dims) + len(value.at) == len(value.tensor.shape), "a view has the rank of its tensor", len(value.dims))
+    rank = len(value.tensor.shape)
+    _need(len(value.numerals) == rank, "a view has the rank of its tensor", len(value.numerals))
+    axes = value.axes if value.axes is not None else tuple(range(rank))
+    _need(list(axes) == sorted(set(axes) & set(range(rank))), "a view's axes are dimensions of its tensor, ascending", axes)
+    _need(all(not dim.modes for axis, dim in enumerate(value.numerals) if axis not in axes), "what a view does not have is fixed", axes)
 
 
 def _need(holds: bool, message: str, got: object) -> None:

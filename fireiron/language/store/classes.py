@@ -56,7 +56,7 @@ from fireiron.specs.pointwise import BinaryPointwise, BinaryPointwiseSpec
 from fireiron.specs.reduction import Reduction, ReductionSpec
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import DTYPES, FRAGMENTS, LEVELS, MEMORIES, DType, Level, Memory
-from fireiron.values.tensor import ColMajor, Dealt, Dim, MatrixLayout, Mode, RowMajor, Tensor, View
+from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View
 
 CLASSES: Final[Mapping[str, type[Any]]] = {
     **{
@@ -67,7 +67,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
             Bands, Converted, Pipeline, Resident, CpAsync,
             Fma, Hfma2, MicroKernel, ThreadMove, ThreadInit, ThreadPointwise, ThreadReduce, ThreadAtomicAdd, LaneAtomicAdd,
             MmaTile, Mma, LaneMap, LdMatrix, StMatrix, MovMatrix, LaneMove, LaneInit, MmaSync, MatrixSync, FillFragment,
-            MatMulSpec, MoveSpec, InitSpec, BinaryPointwiseSpec, ReductionSpec, AtomicAddSpec, View, Dim, Mode, Dealt, Tensor,
+            MatMulSpec, MoveSpec, InitSpec, BinaryPointwiseSpec, ReductionSpec, AtomicAddSpec, View, Dim, Mode, Fixed, Tensor,
             MatrixLayout, Layout, Swizzle, DType, Memory, Level,
         )
     },
@@ -122,9 +122,37 @@ def _plain(layout: Layout) -> Mapping[str, Any]:
     return {"type": "Layout", "shape": [*sizes], "stride": [*strides]}
 
 
+def _dim_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A dimension's first coordinate stood beside its digits, and not under them."""
+    if not {"base", "dealt"} & set(fields):
+        return fields
+    base, dealt = fields.get("base", 0), fields.get("dealt", [])
+    fixed = [_fixed(1, 1, False, base)] if base != 0 else []
+    fixed += [{**one, "type": "Fixed", "index": 0} for one in dealt]
+    return {**{name: value for name, value in fields.items() if name not in ("base", "dealt")}, "fixed": fixed}
+
+
+def _view_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A view had its own dimensions, and coordinates in the last ones of its tensor."""
+    if "dims" not in fields:
+        return fields
+    dims, at = fields["dims"], fields.get("at", [])
+    rest = {name: value for name, value in fields.items() if name not in ("dims", "at")}
+    if not at:
+        return {**rest, "numerals": dims}
+    more = [{"type": "Dim", "modes": [], "fixed": [_fixed(1, 1, False, one)]} for one in at]
+    return {**rest, "numerals": [*dims, *more], "axes": [*range(len(dims))]}
+
+
+def _fixed(size: Any, stride: Any, unit: bool, index: Any) -> Mapping[str, Any]:
+    return {"type": "Fixed", "size": size, "stride": stride, "unit": unit, "index": index}
+
+
 FORMER: Final[Mapping[type[Any], Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
     Level: _level_of_before,
     LaneMap: _lane_map_of_before,
+    Dim: _dim_of_before,
+    View: _view_of_before,
 }
 """Classes that had other fields in documents of before: what these become, still as JSON."""
 

@@ -1,0 +1,154 @@
+"""Dimensions of views are numerals: their digits, fixed and free, form one number system; and views that stand still in some dimension."""
+
+import attrs
+import numpy as np
+import pytest
+from generator import Drawn
+
+from fireiron import *
+from fireiron.errors import FireironError, StoreError
+from fireiron.language import library, store
+from fireiron.sim import simulate
+from fireiron.spec import MoveSpec
+from fireiron.values.expr import Const, Var, constant
+from fireiron.values.tensor import Dim, Fixed, Mode, Tensor, View, whole_view
+
+SIZES = (1, 7, 40)
+"""Numbers for sizes of run time, as multiples of what divides them, above the least."""
+
+
+def fault(dim, extent):
+    """What breaks the law in a dimension of a view, of a tensor of this extent there; None where it holds."""
+    digits = [(digit.stride, digit.size) for digit in (*dim.fixed, *dim.modes) if constant(digit.size) != 1]
+    digits.sort(key=lambda digit: (constant(digit[0]) is None, constant(digit[0]) or 0))
+    reached = Const(1)
+    for stride, size in digits:
+        if stride != reached:
+            return f"the digit of stride {stride} follows on {reached}"
+        reached = stride * size
+    if dim.bound is None and reached != extent:
+        return f"{reached} numbers for {extent} coordinates"
+    for scale in SIZES:
+        here = {var: var.low + -var.low % var.multiple_of + scale * var.multiple_of for var in (reached - extent).variables()}
+        if dim.bound is not None and not constant((reached - extent).substitute(here)) >= 0:
+            return f"{reached} numbers for {extent} coordinates, with {here}"
+    for digit in dim.fixed:
+        size = constant(digit.size)
+        if digit.index.low < 0 or (size is not None and digit.index.high >= size):
+            return f"the index {digit.index} is no digit of {digit.size}"
+    return None
+
+
+def faults(program):
+    views = [view for node in program.tree.nodes() for view in node.spec.operands.values()]
+    pairs = [pair for view in views for pair in zip(view.numerals, view.tensor.shape, strict=True)]
+    assert len(pairs) > 10
+    return [found for dim, extent in pairs if (found := fault(dim, extent)) is not None]
+
+
+@pytest.mark.parametrize("name", library.names())
+def test_the_law_holds_in_the_library(name):
+    assert faults(library.bind(library.find(name)).program("sm_80")) == []
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_the_law_holds_in_drawn_strategies(part):
+    made = 0
+    for seed in range(12):
+        try:
+            drawn = Drawn(f"numerals {part} {seed}")
+            program = drawn.strategy(drawn.spec).program(drawn.target)
+            assert program.tree
+        except FireironError:
+            continue
+        made += 1
+        assert faults(program) == [], drawn.strategy
+    assert made > 4
+
+
+def test_the_law_can_be_broken():
+    mine, four = Var("mine", 0, 3), Fixed(4, 2, True, Var("mine", 0, 3))
+    assert fault(Dim((Mode(2, 1), Mode(4, 8)), None, (four,)), Const(32)) is None
+    for wrong in (
+        Dim((Mode(2, 1), Mode(4, 16)), None, (four,)),
+        Dim((Mode(4, 1), Mode(4, 8)), None, (four,)),
+        Dim((Mode(2, 1), Mode(3, 8)), None, (four,)),
+        Dim((Mode(2, 1), Mode(3, 8)), Const(32), (four,)),
+        Dim((Mode(2, 1), Mode(4, 8)), None, (Fixed(4, 2, True, mine + 1),)),
+    ):
+        assert fault(wrong, Const(32)) is not None
+
+
+# ------------------------------------------------------------------------------------------------------ views that stand still
+
+
+def stacked(axis, index, order=ColMajor):
+    """A copy of one matrix of a stack of five, which is the tensor's dimension `axis`."""
+    shape = [Const(24), Const(40)]
+    shape.insert(axis, Const(5))
+    source = whole_view(Tensor("src", tuple(shape), float32, GL, order)).at(axis, Const(index), unit=False)
+    return MoveSpec(Kernel, source, whole_view(Tensor("dst", (Const(24), Const(40)), float32, GL, ColMajor)))
+
+
+@pytest.mark.parametrize("order", [ColMajor, RowMajor], ids=str)
+@pytest.mark.parametrize("axis", range(3))
+def test_a_view_stands_still_in_any_dimension(axis, order):
+    """Through shared memory, and with tiles that overhang."""
+    spec = stacked(axis, 3, order)
+    assert [constant(size) for size in spec.src.shape] == [24, 40]
+    assert [spec.src.axis(dim) for dim in range(2)] == [one for one in range(3) if one != axis]
+    copy = Move.tile(16, 16).to(Block)
+    for strategy in (
+        copy.tile(2, 4).to(Thread).tile(1, 1).done(),
+        copy.load(SRC, SH, Move.tile(4, 2).to(Thread).tile(1, 1).done()).tile(2, 4).to(Thread).tile(1, 1).done(),
+    ):
+        source = np.arange(24 * 40 * 5, dtype=np.float32).reshape([constant(size) for size in spec.src.tensor.shape])
+        program = strategy(spec).program("sm_80")
+        result = simulate(program.ir, {"src": source}).outputs["dst"]
+        assert np.array_equal(result, np.take(source, 3, axis=axis))
+        assert "src_source[" in program.cuda or "src[" in program.cuda
+        assert faults(program) == []
+
+
+def test_what_is_fixed_counts_elements():
+    """Of a tile that steps over every second coordinate, element 1 is coordinate 2 more."""
+    tensor = Tensor("t", (Const(8), Const(4)), float32, GL, ColMajor)
+    part = Dim((Mode(4, 2),), None, (Fixed(2, 1, True, Const(1)),))
+    view = View(tensor, (part, Dim((Mode(4, 1),)))).at(0, Const(1), unit=False)
+    assert [dim.base for dim in view.numerals] == [Const(3), Const(0)] and view.dims == view.numerals[1:] and view.extent(0) == Const(4)
+    assert fault(view.numerals[0], Const(8)) is None
+
+
+# ------------------------------------------------------------------------------------------------------ stored
+
+
+def test_views_are_stored_and_those_of_before_are_read():
+    import json
+
+    strategy = Move.tile(16, 16).to(Block).tile(2, 4).to(Thread).tile(1, 1).done()(stacked(1, 3))
+    assert store.loads(store.dumps(strategy)) == strategy
+    last = Move.done()(stacked(2, 3))
+    document = json.loads(store.dumps(last))
+    view = document["strategy"]["spec"]["src"]
+    for one in (view, document["strategy"]["spec"]["dst"]):
+        one["dims"] = [{**dim, "base": 0} for dim in one.pop("numerals")]
+    view |= {"dims": view["dims"][:2], "at": [3]}
+    del view["axes"]
+    again = store.loads(json.dumps(document))
+    assert [dim.base for dim in again.spec.src.numerals] == [dim.base for dim in last.spec.src.numerals]
+    assert again.spec.src.axes == last.spec.src.axes and again.spec.dst == last.spec.dst
+    view["dims"][0] |= {"base": 2, "dealt": [{"size": 3, "stride": 8, "unit": True}]}
+    assert store.loads(json.dumps(document)).spec.src.dims[0].base == Const(2)
+    view["dims"] = view["dims"][:1]
+    with pytest.raises(StoreError):
+        store.loads(json.dumps(document))
+
+
+@pytest.mark.parametrize("axes", [(0, 0), (1, 0), (0, 5), (0, 1, 2), (0,)])
+def test_stored_axes_are_checked(axes):
+    spec = stacked(2, 3)
+    strategy = Move.done()(attrs.evolve(spec, src=attrs.evolve(spec.src, axes=(0, 1))))
+    text = store.dumps(strategy)
+    assert '"axes": [0, 1]' in text
+    with pytest.raises(StoreError):
+        store.loads(text.replace('"axes": [0, 1]', f'"axes": {list(axes)}'))
