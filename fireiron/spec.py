@@ -87,6 +87,11 @@ class Spec(Verbs):
         _check_kernel(self.memories, self.level, self.title)
 
     @property
+    def starter(self) -> Starter:
+        """The name from which a chain for this kind of spec starts."""
+        return Starter(type(self))
+
+    @property
     def operands(self) -> dict[str, View]:
         """Views by operand name, in the order of the short form."""
         return {name: getattr(self, name) for name in self.uses}
@@ -201,6 +206,10 @@ class MatMulSpec(Spec):
         if self.accumulator is not None and not isinstance(self.accumulator, DType):
             raise ArgumentError("accumulator: not an element type", got=self.accumulator, legal="float32 float16 ..., or None")
 
+    @property
+    def starter(self) -> Starter:
+        return MatMul
+
     def reference(self, *inputs: Any) -> Any:
         """`A @ B` in float64 (int64 for integers), rounded once to C's type."""
         import numpy
@@ -290,6 +299,10 @@ class MoveSpec(Spec):
     def labels(self) -> tuple[str, ...]:
         return self.names
 
+    @property
+    def starter(self) -> Starter:
+        return Move
+
     def reference(self, *inputs: Any) -> Any:
         """`src`, converted to the type of dst."""
         (src,) = self.given(inputs)
@@ -331,6 +344,10 @@ class InitSpec(Spec):
     def __attrs_post_init__(self) -> None:
         Spec.__attrs_post_init__(self)
         check_value(self.value, self.dst.dtype)
+
+    @property
+    def starter(self) -> Starter:
+        return Init
 
     def reference(self, *inputs: Any) -> Any:
         """An array of the value."""

@@ -99,6 +99,8 @@ VALUES = {
     "strategy": block,
     "bound strategy": block(mm),
     "finished": done,
+    "copy": Move.tile(1, 1).done(),
+    "fill": Init.tile(1, 1).done(),
     "Tile": Tile,
     "Tile((8, 8))": Tile((8, 8)),
     "Pad(4)": Pad(4),
@@ -131,7 +133,8 @@ def tile_size(*more):
 
 
 TEXTS = ("'8'", "'a b'")
-STRATEGIES = ("None", "strategy", "finished")
+COPIES = ("None", "copy")
+FILLS = ("None", "copy", "fill")
 DTYPES = ("float16",)
 
 
@@ -221,15 +224,15 @@ POSITIONS = [
     ("split(k=x)", lambda x: block.split(k=x), tile_size(), True),
     ("load(x, SH)", lambda x: finish(block.load(x, SH)), only("operand"), None),
     ("load(A, x)", lambda x: block.load(A, x), only("GL", "SH"), True),
-    ("load(A, SH, x)", lambda x: block.load(A, SH, x), only(*STRATEGIES), True),
+    ("load(A, SH, x)", lambda x: block.load(A, SH, x), only(*COPIES), True),
     ("epilog(x)", lambda x: block.epilog(x), only("GL", "SH"), True),
-    ("epilog(RF, x)", lambda x: block.epilog(RF, x), only(*STRATEGIES, *DTYPES), True),
-    ("epilog(RF, None, x)", lambda x: block.epilog(RF, None, x), only(*STRATEGIES), True),
-    ("epilog(RF, float32, x)", lambda x: block.epilog(RF, float32, x), only(*STRATEGIES), True),
-    ("epilog(RF, float32, None, x)", lambda x: block.epilog(RF, float32, None, x), only(*STRATEGIES), True),
+    ("epilog(RF, x)", lambda x: block.epilog(RF, x), only(*FILLS, *DTYPES), True),
+    ("epilog(RF, None, x)", lambda x: block.epilog(RF, None, x), only(*COPIES), True),
+    ("epilog(RF, float32, x)", lambda x: block.epilog(RF, float32, x), only(*FILLS), True),
+    ("epilog(RF, float32, None, x)", lambda x: block.epilog(RF, float32, None, x), only(*COPIES), True),
     ("epilog(RF, None, None, x)", lambda x: block.epilog(RF, None, None, x), only("None"), True),
-    ("epilog init", lambda x: block.epilog(RF, init=x), only(*STRATEGIES), True),
-    ("epilog store", lambda x: block.epilog(RF, store=x), only(*STRATEGIES), True),
+    ("epilog init", lambda x: block.epilog(RF, init=x), only(*FILLS), True),
+    ("epilog store", lambda x: block.epilog(RF, store=x), only(*COPIES), True),
     ("epilog dtype", lambda x: block.epilog(RF, dtype=x), only("None", *DTYPES), True),
     ("done(x)", lambda x: block.done(x), only("None", *TEXTS, "FFMA"), True),
     ("then(x)", lambda x: block.then(x), only("strategy", "finished", "Tile((8, 8))"), True),

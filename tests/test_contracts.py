@@ -357,7 +357,7 @@ def kernel_of(one, spec):
     if spec.level.threads != 1:
         return kernel_of_lanes(one)
     m, n = (int(str(spec.size(dim))) for dim in "mn")
-    chain = Strategy().tile(8 * m, 8 * n).to(Block)
+    chain = spec.starter.tile(8 * m, 8 * n).to(Block)
     if spec.memories == (GL, SH):
         move = Move.tile(m, n).to(Thread).done(one)
         problem = Move(16 * m, 16 * n, dtype=spec.src.dtype, src=RowMajor if n > 1 else ColMajor)(GL, GL)(Kernel)
@@ -367,7 +367,7 @@ def kernel_of(one, spec):
         deal = Strategy((Tile((m, n), refinements=(To(Thread),)), Tile((1, 1)), Done()))
         problem = MatMul(16 * m, 16 * n, 4 * k, dtype=spec.A.dtype, c_dtype=spec.C.dtype)(GL, GL, GL)(Kernel)
         chain = (
-            chain.epilog(RF, deal, deal)
+            chain.epilog(RF, Init.then(deal), Move.then(deal))
             .split(k)
             .tile(m, n)
             .to(Thread)

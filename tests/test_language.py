@@ -314,6 +314,21 @@ def test_composition_is_associative():
         MatMul.tile(64, 64).then(block(problem))
 
 
+def test_the_start_counts():
+    """Chains of the same steps for other kinds of spec are other strategies; a bound one starts from the name of its spec."""
+    starts = (MatMul, Move, Init, BinaryPointwise, Reduction, AtomicAdd)
+    chains = [start.tile(8, 8).to(Block) for start in starts]
+    assert len(set(chains)) == len(starts) and MatMul.tile(8, 8) != Move.tile(8, 8)
+    assert [chain.start for chain in chains] == list(starts)
+    specs = (
+        problem, Move(8, 8)(GL, GL)(Kernel), Init(8, 8)(GL)(Kernel), BinaryPointwise("+", 8, 8)(GL, GL, GL)(Kernel),
+        Reduction(8, 8, 2)(GL, GL)(Kernel), AtomicAdd(8, 8)(GL, GL)(Kernel),
+    )  # fmt: skip
+    for start, chain, spec in zip(starts, chains, specs, strict=True):
+        assert spec.starter == chain(spec).start == spec.tile(8, 8).start == Strategy(chain.steps, spec).start == start
+        assert chain(spec) == spec.then(chain)
+
+
 def test_refinements_chain_in_any_order():
     assert MatMul.load(A, SH).no_sync().pad(4).to_row_major() == MatMul.load(A, SH).to_row_major().no_sync().pad(4)
     assert MatMul.split(8).sync().unroll() == MatMul.split(8).unroll().sync()

@@ -56,6 +56,12 @@ def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decompos
         raise ArgumentError(
             f"{what}: not a strategy", got=move, legal=f"{starters[0]}.tile(...).to(...).done(), or nothing", at=call_site()
         )
+    if move.start.spec_class.title not in starters:
+        raise DecompositionError(
+            f"{what}: the strategy starts from {move.start!r}, what it decomposes is a {' or a '.join(starters)}",
+            hint=f"build it from {starters[0]}",
+            at=call_site(),
+        )
     if move.others:
         raise DecompositionError(
             f"{what}: otherwise() chooses between whole strategies", hint="call it on the outermost one", at=call_site()

@@ -27,6 +27,10 @@ class AtomicAddSpec(Spec):
     src: View
     dst: View
 
+    @property
+    def starter(self) -> Starter:
+        return AtomicAdd
+
     def reference(self, *inputs: Any) -> Any:
         """What is added to dst: src, converted to its type."""
         (src,) = self.given(inputs)

@@ -39,6 +39,10 @@ class BinaryPointwiseSpec(Spec):
     dst: View
     operation: str = attrs.field(default="+", converter=check_operation)
 
+    @property
+    def starter(self) -> Starter:
+        return BinaryPointwise
+
     def reference(self, *inputs: Any) -> Any:
         """The operation in NumPy, in the element type."""
         return self._apply(*self.given(inputs))

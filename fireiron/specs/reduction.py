@@ -30,6 +30,10 @@ class ReductionSpec(Spec):
     dst: View
     accumulate: Expr = attrs.field(default=FALSE, converter=as_condition)
 
+    @property
+    def starter(self) -> Starter:
+        return Reduction
+
     def reference(self, *inputs: Any) -> Any:
         """The sum in float64 (int64 for integers), rounded once to the type of dst."""
         import numpy

@@ -43,7 +43,8 @@ class Store:
         """What JSON can hold; a `StoreError` for a value of no class that is stored."""
         if isinstance(value, Strategy):
             spec = None if value.spec is None else self.plain(value.spec)
-            plain = {"start": self._starter(value.start), "spec": spec, "steps": [self.plain(step) for step in value.steps]}
+            start = self._starter(value.start) if spec is None else repr(value.start)
+            plain = {"start": start, "spec": spec, "steps": [self.plain(step) for step in value.steps]}
             return plain | ({"otherwise": [self.plain(one) for one in value.others]} if value.others else {})
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
@@ -111,11 +112,10 @@ class Store:
         if isinstance(value, dict) and "otherwise" in value:
             kinds["otherwise"] = tuple[Strategy, ...]
         fields = self._fields(value, kinds)
-        steps, start = fields["steps"], STARTERS.get(fields["start"])
-        if start is None:
-            raise StoreError(f"a chain cannot start from {fields['start']!r}", legal=STARTERS)
+        steps, spec = fields["steps"], fields["spec"]
+        start = _start(fields["start"], spec)
         chain = CHAINS.get(type(steps[-1]), Strategy) if steps else Strategy
-        made = chain(steps, fields["spec"], start)
+        made = chain(steps, spec, start)
         for other in fields.get("otherwise", ()):
             made = made.otherwise(other)
         return made
@@ -205,6 +205,14 @@ class Store:
                 cls, self.converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, _cattrs_use_alias=True, **left_out
             )
         return self.readers[cls]
+
+
+def _start(name: str, spec: Spec | None) -> Starter:
+    """What a chain starts from; files of before say MatMul of a bound chain, whatever its spec is."""
+    legal = STARTERS if spec is None else {"MatMul": spec.starter, repr(spec.starter): spec.starter}
+    if name not in legal:
+        raise StoreError(f"a chain {'' if spec is None else f'of a {spec.title} '}cannot start from {name!r}", legal=legal)
+    return legal[name]
 
 
 def _stored(field: Any) -> bool:
