@@ -63,7 +63,8 @@ class Spec(Verbs):
 
     Legal when the operands agree on the sizes of the dimensions that they share; at the level Kernel, when all lie in GL.
     Class variables: `dims` names the iteration dimensions, `uses` the dimensions of each operand, `tile_dims` those that
-    `tile` takes by position, `outputs` the operands written, `atomic` whether it adds to them in a step that nobody sees half of.
+    `tile` takes by position, `outputs` the operands written, `atomic` whether it adds to them in a step that nobody sees half
+    of. What a spec does is asked by `copies`, `fills`, `multiplies` (matrices), `sums` (along a dimension) and `pointwise`.
     """
 
     level: Level
@@ -73,6 +74,11 @@ class Spec(Verbs):
     tile_dims: ClassVar[tuple[str, ...]] = ()
     outputs: ClassVar[tuple[str, ...]] = ()
     atomic: ClassVar[bool] = False
+    copies: ClassVar[bool] = False
+    fills: ClassVar[bool] = False
+    multiplies: ClassVar[bool] = False
+    sums: ClassVar[bool] = False
+    pointwise: ClassVar[bool] = False
 
     def __attrs_post_init__(self) -> None:
         check_level(self.level)
@@ -97,6 +103,24 @@ class Spec(Verbs):
         return {name: getattr(self, name) for name in self.uses}
 
     @property
+    def accumulate(self) -> Expr:
+        """The condition under which a kernel adds to what the output holds; `FALSE` for kinds that never do."""
+        return FALSE
+
+    @property
+    def accumulator(self) -> DType | None:
+        """The type to add up in, where one is named."""
+        return None
+
+    @property
+    def partial(self) -> bool:
+        """Whether this is one part of a sum, to which other blocks add at the same time."""
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a {self.title} has no {name}")
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """What the dimensions are called in generated code."""
         return self.dims
@@ -105,6 +129,10 @@ class Spec(Verbs):
         """The same spec on other views."""
         changes: dict[str, Any] = dict(views)
         return attrs.evolve(self, **changes)
+
+    def with_options(self, **options: Any) -> Spec:
+        """The same spec with other options than operands: `accumulate`, `partial`."""
+        return attrs.evolve(self, **options)
 
     def at_level(self, level: Level) -> Spec:
         """The same spec, another level responsible."""
@@ -191,6 +219,7 @@ class MatMulSpec(Spec):
     uses: ClassVar[Mapping[str, tuple[str, ...]]] = {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")}
     tile_dims: ClassVar[tuple[str, ...]] = ("m", "n")
     outputs: ClassVar[tuple[str, ...]] = ("C",)
+    multiplies: ClassVar[bool] = True
 
     A: View
     B: View
@@ -284,6 +313,7 @@ class MoveSpec(Spec):
     uses: ClassVar[Mapping[str, tuple[str, ...]]] = {"src": ("m", "n"), "dst": ("m", "n")}
     tile_dims: ClassVar[tuple[str, ...]] = ("m", "n")
     outputs: ClassVar[tuple[str, ...]] = ("dst",)
+    copies: ClassVar[bool] = True
 
     src: View
     dst: View
@@ -294,6 +324,24 @@ class MoveSpec(Spec):
         valid = isinstance(self.names, tuple) and all(isinstance(name, str) and name.isidentifier() for name in self.names)
         if not valid or len(self.names) != len(self.dims):
             raise ArgumentError("Move: its dimensions are named by two identifiers", got=self.names, legal=("m", "n"))
+
+    @property
+    def accumulate(self) -> Expr:
+        """The condition under which a kernel adds to what the output holds; `FALSE` for kinds that never do."""
+        return FALSE
+
+    @property
+    def accumulator(self) -> DType | None:
+        """The type to add up in, where one is named."""
+        return None
+
+    @property
+    def partial(self) -> bool:
+        """Whether this is one part of a sum, to which other blocks add at the same time."""
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a {self.title} has no {name}")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -337,6 +385,7 @@ class InitSpec(Spec):
     uses: ClassVar[Mapping[str, tuple[str, ...]]] = {"dst": ("m", "n")}
     tile_dims: ClassVar[tuple[str, ...]] = ("m", "n")
     outputs: ClassVar[tuple[str, ...]] = ("dst",)
+    fills: ClassVar[bool] = True
 
     dst: View
     value: int = 0
@@ -589,6 +638,10 @@ class Starter(Verbs):
     def __repr__(self) -> str:
         return self.spec_class.title
 
+    def on(self, level: Level, *operands: View, **options: Any) -> Spec:
+        """The spec on views, in the order of the short form."""
+        return self.spec_class(level, *operands, **options)
+
 
 class MatMulStarter(Starter):
     """The name `MatMul`; `MatMul.a`, `MatMul.b` and `MatMul.c` name its operands, as in the paper."""
@@ -671,7 +724,7 @@ def symbols_of(spec: Spec) -> tuple[Var, ...]:
     """The run-time sizes and strides of a spec, in order of appearance; an `ArgumentError` where two of one name differ."""
     leading = [getattr(view.tensor.layout, "leading", None) for view in spec.operands.values()]
     found: dict[str, Var] = {}
-    for value in (*spec.sizes, *leading, getattr(spec, "accumulate", None)):
+    for value in (*spec.sizes, *leading, spec.accumulate):
         if value is not None:
             for var in sorted(value.variables(), key=lambda one: one.name):
                 if found.setdefault(var.name, var) != var:

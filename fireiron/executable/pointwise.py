@@ -13,7 +13,6 @@ from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
-from fireiron.specs.pointwise import BinaryPointwiseSpec
 from fireiron.values.document import Assignment, Call, Chain, Joined, in_parentheses
 from fireiron.values.expr import constant
 from fireiron.values.machine import MATRIX_ONLY, Architecture, bfloat16, float16
@@ -37,7 +36,7 @@ class ThreadPointwise(Executable):
         return f"BinaryPointwise({'2,1) or (1,2' if self.pairs else '1,1'})(Thread)" + (", 16-bit floats" if self.pairs else "")
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, BinaryPointwiseSpec):
+        if not spec.pointwise:
             return (Mismatch("spec", "BinaryPointwise", spec.title),)
         found = []
         if spec.level.threads != 1:
@@ -59,7 +58,6 @@ class ThreadPointwise(Executable):
         return tuple(found)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        assert isinstance(statement.spec, BinaryPointwiseSpec)
         operation, dtype = statement.spec.operation, statement.spec.dst.dtype
         if self.pairs:
             left, right = (pair(printer, statement, name) for name in ("lhs", "rhs"))

@@ -137,7 +137,7 @@ class Unit:
         ]
 
     def _role(self, buffer: Buffer) -> str:
-        adds = getattr(self.kernel.spec, "accumulate", FALSE)
+        adds = self.kernel.spec.accumulate
         if not buffer.written:
             return "read"
         if buffer.name in self.kernel.zeroed:

@@ -46,9 +46,7 @@ from fireiron.gpu import state as gpu_state
 from fireiron.gpu.arguments import evaluated
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.measure.data import ROTATE_BYTES, Call, Data, Tolerance, adds_to_output, all_sizes, tolerance_of
-from fireiron.spec import MatMulSpec, Spec
-from fireiron.specs.pointwise import BinaryPointwiseSpec
-from fireiron.specs.reduction import ReductionSpec
+from fireiron.spec import Spec
 
 REGIMES = ("burst", "busy")
 L2_STATES = ("rotated", "flushed", "hot")
@@ -231,7 +229,7 @@ def throughput(spec: Spec, us: float, sizes: Mapping[str, int] | None = None, *,
 
 def _operations(spec: Spec, sizes: Mapping[str, int]) -> int:
     points = math.prod(evaluated(size, sizes) for size in spec.sizes)
-    return points * (2 if isinstance(spec, MatMulSpec) else 1 if isinstance(spec, (BinaryPointwiseSpec, ReductionSpec)) else 0)
+    return points * (2 if spec.multiplies else 1 if spec.pointwise or spec.sums else 0)
 
 
 def _bytes_of(spec: Spec, name: str, sizes: Mapping[str, int]) -> int:

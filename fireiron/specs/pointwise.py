@@ -33,6 +33,7 @@ class BinaryPointwiseSpec(Spec):
     uses: ClassVar[Mapping[str, tuple[str, ...]]] = {"lhs": ("m", "n"), "rhs": ("m", "n"), "dst": ("m", "n")}
     tile_dims: ClassVar[tuple[str, ...]] = ("m", "n")
     outputs: ClassVar[tuple[str, ...]] = ("dst",)
+    pointwise: ClassVar[bool] = True
 
     lhs: View
     rhs: View

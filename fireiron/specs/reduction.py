@@ -25,6 +25,7 @@ class ReductionSpec(Spec):
     uses: ClassVar[Mapping[str, tuple[str, ...]]] = {"src": ("m", "n", "p"), "dst": ("m", "n")}
     tile_dims: ClassVar[tuple[str, ...]] = ("m", "n")
     outputs: ClassVar[tuple[str, ...]] = ("dst",)
+    sums: ClassVar[bool] = True
 
     src: View
     dst: View

@@ -121,11 +121,11 @@ def describe(spec: Spec) -> dict[str, Any]:
 def _options(spec: Any) -> dict[str, Any]:
     """What a kind of spec has beside sizes and operands, where it is not the default."""
     plain: dict[str, Any] = {}
-    if getattr(spec, "accumulator", None) is not None:
+    if spec.accumulator is not None:
         plain["accumulator"] = spec.accumulator.name
-    if getattr(spec, "accumulate", FALSE) not in (FALSE, TRUE):
+    if spec.accumulate not in (FALSE, TRUE):
         raise StoreError("records are not kept for a condition to accumulate", got=str(spec.accumulate), legal="True False")
-    if getattr(spec, "accumulate", FALSE) == TRUE:
+    if spec.accumulate == TRUE:
         plain["accumulate"] = True
     if getattr(spec, "value", 0):
         plain["value"] = spec.value
