@@ -114,9 +114,9 @@ def test_short_form_equals_long_form():
         name: tensor.whole_view(Tensor(name, tuple(map(Const, shape)), float32, GL, ColMajor))
         for name, shape in (("A", (8, 2)), ("B", (2, 4)), ("C", (8, 4)))
     }
-    assert MatMulSpec(Kernel, **views) == MatMul(8, 4, 2)(GL, GL, GL)(Kernel)
-    assert MatMulSpec(Kernel, **views, accumulate=True) == MatMul(8, 4, 2, accumulate=True)(GL, GL, GL)(Kernel)
-    assert MatMul(8, 4, 2, dtype=float32, c_dtype=float32, A=ColMajor, B=ColMajor, C=ColMajor)(GL, GL, GL)(Kernel) == MatMulSpec(
+    assert MatMul.on(Kernel, **views) == MatMul(8, 4, 2)(GL, GL, GL)(Kernel)
+    assert MatMul.on(Kernel, **views, accumulate=True) == MatMul(8, 4, 2, accumulate=True)(GL, GL, GL)(Kernel)
+    assert MatMul(8, 4, 2, dtype=float32, c_dtype=float32, A=ColMajor, B=ColMajor, C=ColMajor)(GL, GL, GL)(Kernel) == MatMul.on(
         Kernel, **views
     )
 

@@ -11,8 +11,10 @@ from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Comment, Hole
 from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
-from fireiron.spec import Init, Move, Spec
+from fireiron.spec import Spec
 from fireiron.specs.atomic_add import AtomicAdd
+from fireiron.specs.init import Init
+from fireiron.specs.move import Move
 from fireiron.values.expr import FALSE, TRUE, constant
 from fireiron.values.machine import DTYPES, GL, MEMORIES, RF, DType, Kernel, Memory
 from fireiron.values.tensor import ColMajor, Tensor, whole_view

@@ -13,7 +13,8 @@ from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Comment, Hole, Stmt, SyncPoint
 from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
-from fireiron.spec import Move, Spec
+from fireiron.spec import Spec
+from fireiron.specs.move import Move
 from fireiron.specs.operand import Operand, operand_name
 from fireiron.values.expr import Expr, constant
 from fireiron.values.layout import Layout, Swizzle

@@ -24,7 +24,10 @@ import attrs
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.language.strategy import Strategy
 from fireiron.places import is_own, library_folder
-from fireiron.spec import Init, MatMul, Move, Spec
+from fireiron.spec import Spec
+from fireiron.specs.init import Init
+from fireiron.specs.matmul import MatMul
+from fireiron.specs.move import Move
 from fireiron.values.expr import constant
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, GL, MATRIX_ONLY, Kernel, as_architecture, bfloat16, float16, float32
 from fireiron.values.tensor import MatrixLayout

@@ -44,7 +44,8 @@ from fireiron.refine.sync import Sync
 from fireiron.refine.to import To
 from fireiron.refine.unchecked import Unchecked
 from fireiron.refine.unroll import Unroll
-from fireiron.spec import MatMul, Spec, Starter
+from fireiron.spec import Spec, Starter
+from fireiron.specs.matmul import MatMul
 from fireiron.specs.verbs import Verbs, fitting
 from fireiron.values.expr import Expr, Var, as_expr
 from fireiron.values.layout import Layout, Swizzle
