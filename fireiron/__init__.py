@@ -113,11 +113,16 @@ from fireiron.refine.sync import Sync
 from fireiron.refine.to import To
 from fireiron.refine.unchecked import Unchecked
 from fireiron.refine.unroll import Unroll
-from fireiron.spec import Init, InitSpec, MatMul, MatMulSpec, Move, MoveSpec, Spec
-from fireiron.specs.atomic_add import AtomicAdd, AtomicAddSpec
+from fireiron.spec import Kind, Parameter, Spec
+from fireiron.specs.allocate import Allocate
+from fireiron.specs.atomic_add import AtomicAdd
+from fireiron.specs.init import Init
+from fireiron.specs.matmul import MatMul
+from fireiron.specs.move import Move
 from fireiron.specs.operand import DST, SRC, A, B, C, Operand
-from fireiron.specs.pointwise import BinaryPointwise, BinaryPointwiseSpec
-from fireiron.specs.reduction import Reduction, ReductionSpec
+from fireiron.specs.pointwise import BinaryPointwise, Pointwise, UnaryPointwise
+from fireiron.specs.reduction import Reduction
+from fireiron.specs.shfl import Shfl
 from fireiron.tune import tune
 from fireiron.values.expr import Const, Expr, Var, all_of, any_of, ceildiv, equal, minimum, positive, sym
 from fireiron.values.layout import Layout, Swizzle
@@ -202,12 +207,15 @@ __all__ = [
     "Architecture",
     "ArgumentError",
     "AtomicAdd",
-    "AtomicAddSpec",
     "B",
     "BFMA",
     "BFMA2",
+    "Allocate",
     "BinaryPointwise",
-    "BinaryPointwiseSpec",
+    "Parameter",
+    "Pointwise",
+    "Shfl",
+    "UnaryPointwise",
     "Block",
     "C",
     "Child",
@@ -278,8 +286,8 @@ __all__ = [
     "INSTRUCTIONS",
     "IncompleteError",
     "Init",
-    "InitSpec",
     "Kernel",
+    "Kind",
     "LDMATRIX",
     "LOAD_MATRIX_SYNC",
     "Lane",
@@ -297,7 +305,6 @@ __all__ = [
     "MOVMATRIX_ROW",
     "MMA_SYNC",
     "MatMul",
-    "MatMulSpec",
     "MatchError",
     "MatrixSync",
     "MatrixLayout",
@@ -310,7 +317,6 @@ __all__ = [
     "Mode",
     "MovMatrix",
     "Move",
-    "MoveSpec",
     "NoSync",
     "Operand",
     "OutdatedRecordWarning",
@@ -337,7 +343,6 @@ __all__ = [
     "Record",
     "Records",
     "Reduction",
-    "ReductionSpec",
     "Refinement",
     "ResourceError",
     "ReuseBuffer",

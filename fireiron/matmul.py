@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.spec import MatMul, Spec, default_result
+from fireiron.spec import Spec, default_result
+from fireiron.specs.matmul import MatMul
 from fireiron.values.machine import (
     ARCHITECTURES,
     DEFAULT_ARCHITECTURE,

@@ -1,21 +1,25 @@
 """Specs: what to compute, as immutable values (Fireiron, section 3.1).
 
-`MatMul(M, N, K)(GL, GL, GL)(Kernel)` is the short form. A spec names its iteration dimensions and says which operand
-uses which, so that the same verbs work on every spec. `reference` is its meaning, in NumPy.
+`MatMul(M, N, K)(GL, GL, GL)(Kernel)` is the short form. There is one class of specs. What tells a product from a copy is its `Kind`, a
+declaration: a formula, from which dimensions, operands, outputs, the short form, texts and the meaning follow, so that the same verbs
+work on every spec. The kinds are declared in `specs/`, one a file.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final, ParamSpec, TypeVar
+import math
+import string
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, ParamSpec, TypeVar
 
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.specs import operand
+from fireiron.specs.formula import Definition, Number, definition
+from fireiron.specs.meaning import perform, reference
 from fireiron.specs.verbs import Verbs, unfitting
-from fireiron.values.expr import FALSE, Expr, Var, as_expr, constant, positive
+from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, constant, positive
 from fireiron.values.machine import (
     FRAGMENTS,
     GL,
@@ -27,12 +31,9 @@ from fireiron.values.machine import (
     Memory,
     as_dtype,
     as_integer,
-    float8_e4m3,
-    float8_e5m2,
     float32,
     int8,
     int32,
-    tf32,
 )
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
 
@@ -57,110 +58,81 @@ def located(function: Callable[P, T]) -> Callable[P, T]:
     return called
 
 
-@attrs.frozen(repr=False)
-class Spec(Verbs):
-    """The base of all specs: the level responsible, and the operands as views.
+# ---------------------------------------------------------------------------------------------- kinds
 
-    Legal when the operands agree on the sizes of the dimensions that they share; at the level Kernel, when all lie in GL.
-    Class variables: `dims` names the iteration dimensions, `uses` the dimensions of each operand, `tile_dims` those that
-    `tile` takes by position, `outputs` the operands written, `atomic` whether it adds to them in a step that nobody sees half of.
+
+@attrs.frozen
+class Parameter:
+    """A part of a kind's formula that a spec fills in: an integer, or a text, of which `legal` are all, if any are named.
+
+    One without a default comes first in the short form.
     """
 
-    level: Level
-    title: ClassVar[str] = ""
-    dims: ClassVar[tuple[str, ...]] = ()
-    uses: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    tile_dims: ClassVar[tuple[str, ...]] = ()
-    outputs: ClassVar[tuple[str, ...]] = ()
-    atomic: ClassVar[bool] = False
+    name: str
+    default: int | None = None
+    text: bool = False
+    legal: tuple[str, ...] = ()
+
+    def checked(self, value: Any, title: str) -> Any:
+        """The value, or an `ArgumentError` where it is no integer, or not one of the texts."""
+        if self.text:
+            if not isinstance(value, str) or (self.legal and value not in self.legal):
+                raise ArgumentError(f"{title}: unknown {self.name}", got=value, legal=self.legal or None)
+            return value
+        number = as_integer(value)
+        if number is None:
+            raise ArgumentError(f"{title}: {self.name} must be an integer", got=value)
+        return number
+
+
+@attrs.frozen
+class Kind:
+    """A declaration of specs: the formula that they compute, with `{name}` in the place of each parameter.
+
+    `atomic` says that each element of the result is added to memory in one step that nobody sees half of.
+
+    >>> from fireiron import *
+    >>> scale = Kind("Scale", "y[i,j] = {by} * x[i,j]", (Parameter("by"),)).starter
+    >>> print(scale(3, 64, 64)(GL, GL)(Kernel))
+    Scale<3>(64,64)(GL,GL)(Kernel)
+    """
+
+    title: str
+    text: str
+    parameters: tuple[Parameter, ...] = ()
+    atomic: bool = False
 
     def __attrs_post_init__(self) -> None:
-        check_level(self.level)
-        sizes: dict[str, Expr] = {}
-        for name, dims in self.uses.items():
-            view = getattr(self, name)
-            if not isinstance(view, View) or len(view.dims) != len(dims):
-                raise ArgumentError(f"{self.title}: {name} must be a view of the dimensions {', '.join(dims)}", got=view)
-            for dim, part in zip(dims, view.dims, strict=True):
-                if sizes.setdefault(dim, part.size) != part.size:
-                    raise ArgumentError(f"{self.title}: {name} has {part.size} elements along {dim}, another operand {sizes[dim]}")
-        _check_kernel(self.memories, self.level, self.title)
+        if not isinstance(self.title, str) or not self.title.isidentifier():
+            raise ArgumentError("the title of a kind is an identifier", got=self.title)
+        names = [field for _, field, _, _ in string.Formatter().parse(self.text) if field is not None]
+        if set(names) != {one.name for one in self.parameters}:
+            raise ArgumentError(f"{self.title}: the formula names other parameters than the kind", got=self.text, legal=self.parameters)
+        if not names:
+            definition(self.text)
 
     @property
-    def operands(self) -> dict[str, View]:
-        """Views by operand name, in the order of the short form."""
-        return {name: getattr(self, name) for name in self.uses}
+    def starter(self) -> Starter:
+        """The name from which chains and short forms of this kind start."""
+        return Starter(self)
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """What the dimensions are called in generated code."""
-        return self.dims
+    @functools.cached_property
+    def required(self) -> tuple[str, ...]:
+        """The parameters that a spec must name."""
+        return tuple(one.name for one in self.parameters if one.default is None)
 
-    def with_operands(self, **views: View) -> Spec:
-        """The same spec on other views."""
-        changes: dict[str, Any] = dict(views)
-        return attrs.evolve(self, **changes)
+    @functools.cached_property
+    def defaults(self) -> Mapping[str, Any]:
+        """The other parameters, with their values where none is named."""
+        return {one.name: one.default for one in self.parameters if one.default is not None}
 
-    def at_level(self, level: Level) -> Spec:
-        """The same spec, another level responsible."""
-        return attrs.evolve(self, level=level)
+    def filled(self, options: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+        """The parameters with their values, taken out of the options."""
+        return tuple((one.name, one.checked(options.pop(one.name, one.default), self.title)) for one in self.parameters)
 
-    def size(self, dim: str) -> Expr:
-        """The extent of an iteration dimension, in elements; an `ArgumentError` if the spec has no such dimension."""
-        for name, dims in self.uses.items():
-            if dim in dims:
-                view: View = getattr(self, name)
-                return view.dims[dims.index(dim)].size
-        raise ArgumentError(f"{self.title} has no dimension {dim}", legal=self.dims)
-
-    @property
-    def sizes(self) -> tuple[Expr, ...]:
-        """The extents of all iteration dimensions."""
-        return tuple(self.size(dim) for dim in self.dims)
-
-    @property
-    def memories(self) -> tuple[Memory, ...]:
-        """Where the operands lie."""
-        return tuple(view.memory for view in self.operands.values())
-
-    def reference(self, *inputs: Any) -> Any:
-        """The meaning in NumPy: arrays in logical shape in, the output out; an `ArgumentError` where there are not as many as inputs."""
-        raise ArgumentError(f"{self.title} states no reference", hint="define reference(self, *inputs) in the spec's class")
-
-    def perform(self, values: Mapping[str, Any], accumulate: Any) -> dict[str, Any]:
-        """New values of the outputs, from arrays with the operand's element dimensions first and any axes behind.
-
-        An `ArgumentError` where the kind of spec states no such meaning.
-        """
-        raise ArgumentError(f"{self.title} states no element-wise meaning", hint="define perform(self, values, accumulate)")
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Operands that are only read."""
-        return tuple(name for name in self.uses if name not in self.outputs)
-
-    def given(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
-        """The arrays of a call of `reference`, as NumPy's; an `ArgumentError` if they are not one for each input."""
-        import numpy
-
-        if len(arrays) != len(self.inputs):
-            shapes = [f"{name} ({' x '.join(map(str.upper, self.uses[name]))})" for name in self.inputs]
-            raise ArgumentError(f"reference({', '.join(self.inputs)}): {len(arrays)} arrays", hint=f"pass {' and '.join(shapes)}")
-        return tuple(map(numpy.asarray, arrays))
-
-    def __str__(self) -> str:
-        sizes = ",".join(str(size) for size in self.sizes)
-        return f"{self.title}({sizes})({','.join(memory.name for memory in self.memories)})({self.level})"
-
-    def __repr__(self) -> str:
-        short = self._short_repr()
-        if short is not None:
-            return short
-        fields = [field.name for field in attrs.fields(type(self))]
-        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in fields)})"
-
-    def _short_repr(self) -> str | None:
-        return None
+    def definition(self, parameters: tuple[tuple[str, Any], ...]) -> Definition:
+        """The formulas with values in the places of the parameters."""
+        return definition(self.text.format(**dict(parameters)) if parameters else self.text)
 
 
 def as_condition(value: object) -> Expr:
@@ -173,217 +145,286 @@ def as_condition(value: object) -> Expr:
     return condition
 
 
-@attrs.frozen(repr=False)
-class MatMulSpec(Spec):
-    """`C[m, n] = sum over k of A[m, k] * B[k, n]`, added to C where `accumulate` holds.
+# ---------------------------------------------------------------------------------------------- specs
 
-    `accumulator` is the type in which unrefined code should add up; C's own type if None. `partial` says that this is one part
-    of C's sum, to which other blocks add at the same time (`split_k`): it must be added atomically.
+
+@attrs.frozen(repr=False)
+class Spec(Verbs):
+    """What to compute: the kind, the level responsible, and the operands as views, in the order in which the formula names them.
+
+    `accumulate` is the condition under which the result joins what the output holds, for a formula that can. `accumulator` is the type in
+    which unrefined code should add up; the output's own if None. `partial` says that this is one part of a sum, to which other blocks add
+    at the same time (`split_k`): it must be added atomically. `names` are what the dimensions are called in generated code.
+
+    Legal when the operands agree on the sizes of the dimensions that they share; at the level Kernel, when all lie in GL.
+    Made by the short form, or on views by the name of the kind: `Move.on(Block, src, dst)`.
     """
 
-    title: ClassVar[str] = "MatMul"
-    dims: ClassVar[tuple[str, ...]] = ("m", "n", "k")
-    uses: ClassVar[Mapping[str, tuple[str, ...]]] = {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")}
-    tile_dims: ClassVar[tuple[str, ...]] = ("m", "n")
-    outputs: ClassVar[tuple[str, ...]] = ("C",)
-
-    A: View
-    B: View
-    C: View
+    level: Level
+    kind: Kind
+    views: tuple[View, ...]
+    parameters: tuple[tuple[str, Any], ...] = ()
     accumulate: Expr = attrs.field(default=FALSE, converter=as_condition)
     accumulator: DType | None = None
     partial: bool = False
+    names: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
-        Spec.__attrs_post_init__(self)
-        if not isinstance(self.partial, bool):
-            raise ArgumentError("partial: neither true nor false", got=self.partial)
-        if self.accumulator is not None and not isinstance(self.accumulator, DType):
-            raise ArgumentError("accumulator: not an element type", got=self.accumulator, legal="float32 float16 ..., or None")
+        check_level(self.level)
+        if self.kind.filled(dict(self.parameters)) != self.parameters:
+            raise ArgumentError(f"{self.title}: other parameters than its kind", got=self.parameters, legal=self.kind.parameters)
+        if len(self.views) != len(self.uses):
+            raise ArgumentError(f"{self.title}: {len(self.views)} operands given", legal=" ".join(self.uses))
+        sizes: dict[str, Expr] = {}
+        for (name, dims), view in zip(self.uses.items(), self.views, strict=True):
+            if not isinstance(view, View) or len(view.dims) != len(dims):
+                raise ArgumentError(f"{self.title}: {name} must be a view of the dimensions {', '.join(dims)}", got=view)
+            for dim, part in zip(dims, view.dims, strict=True):
+                if sizes.setdefault(dim, part.size) != part.size:
+                    raise ArgumentError(f"{self.title}: {name} has {part.size} elements along {dim}, another operand {sizes[dim]}")
+        _check_options(self)
+        _check_kernel(self.memories, self.level, self.title)
 
-    def reference(self, *inputs: Any) -> Any:
-        """`A @ B` in float64 (int64 for integers), rounded once to C's type."""
-        import numpy
+    def __getattr__(self, name: str) -> Any:
+        """An operand or a parameter by its name."""
+        if not name.startswith("_"):
+            for names, values in ((self.uses, self.views), (dict(self.parameters), tuple(dict(self.parameters).values()))):
+                if name in names:
+                    return values[list(names).index(name)]
+        raise AttributeError(f"a {self.title if not name.startswith('_') else 'spec'} has no {name}")
 
-        wide = numpy.float64 if self.C.dtype.kind == "float" else numpy.int64
-        pairs = zip("AB", self.given(inputs), strict=True)
-        left, right = (multiplied(one, self.operands[name].dtype).astype(wide) for name, one in pairs)
-        product = left @ right
-        with numpy.errstate(over="ignore"):
-            return product.astype(self.C.dtype.to_numpy())
+    # ------------------------------------------------------------------------------------------ what the kind says
 
-    def perform(self, values: Mapping[str, Any], accumulate: Any) -> dict[str, Any]:
-        """Products in C's type (float32 for 16-bit floats, then rounded), added in the order of k."""
-        import numpy
+    @functools.cached_property
+    def definition(self) -> Definition:
+        """What it computes: a formula for each output."""
+        return self.kind.definition(self.parameters)
 
-        dtype = self.C.dtype.to_numpy()
-        wide = numpy.float32 if self.C.dtype.kind == "float" and self.C.dtype.bits < 32 else dtype
-        left, right = (multiplied(values[name], self.operands[name].dtype).astype(wide, copy=False) for name in ("A", "B"))
-        result = numpy.where(accumulate, values["C"], 0).astype(wide) if accumulate is not True else values["C"].astype(wide, copy=False)
-        for k in range(left.shape[1]):
-            result = result + left[:, k, None] * right[None, k]
-            if wide is not dtype:
-                result = result.astype(dtype).astype(wide)
-        return {"C": result.astype(dtype, copy=False)}
+    @property
+    def title(self) -> str:
+        """The name of its kind."""
+        return self.kind.title
 
-    def _short_repr(self) -> str | None:
-        M, N, K = (_size_repr(size) for size in self.sizes)
-        views = self.operands
-        dtypes = {name: view.dtype for name, view in views.items()}
-        keywords = {}
-        if dtypes["A"] != float32 or dtypes["B"] != dtypes["A"]:
-            keywords["dtype"] = repr(dtypes["A"]) if dtypes["A"] == dtypes["B"] else f"({dtypes['A']!r}, {dtypes['B']!r})"
-        if dtypes["C"] != default_result(dtypes["A"]):
-            keywords["c_dtype"] = repr(dtypes["C"])
-        if self.accumulator is not None:
-            keywords["accumulator"] = repr(self.accumulator)
-        if self.accumulate != FALSE:
-            keywords["accumulate"] = repr(self.accumulate)
-        keywords |= {name: repr(view.tensor.layout) for name, view in views.items() if view.tensor.layout != ColMajor}
-        options = "".join(f", {name}={value}" for name, value in keywords.items())
-        text = f"MatMul({M}, {N}, {K}{options})({', '.join(map(repr, self.memories))})({self.level})"
-        return text if self == _rebuild(self) else None
+    @property
+    def starter(self) -> Starter:
+        """The name from which a chain for this kind of spec starts."""
+        return self.kind.starter
 
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The iteration dimensions: those of the result, then those that are reduced."""
+        return self.definition.dims
 
-def _rebuild(spec: MatMulSpec) -> MatMulSpec | None:
-    views = spec.operands
-    if any(not isinstance(view.tensor.layout, MatrixLayout) or view.memory not in (*MEMORIES, *FRAGMENTS) for view in views.values()):
-        return None
-    shape = MatMulShape(
-        spec.sizes,
-        tuple(view.dtype for view in views.values()),
-        tuple(view.tensor.layout for view in views.values()),  # type: ignore[misc]
-        spec.accumulator,
-        spec.accumulate,
-    )
-    if any(constant(size) is None and size.low < 0 for size in spec.sizes):
-        return None
-    return _matmul(shape, spec.memories, spec.level)
+    @property
+    def uses(self) -> Mapping[str, tuple[str, ...]]:
+        """The dimensions of each operand, in the order of the short form."""
+        return self.definition.uses
 
+    @property
+    def tile_dims(self) -> tuple[str, ...]:
+        """The dimensions that `tile` takes by position."""
+        return self.definition.tile_dims
 
-def _size_repr(size: Expr) -> str:
-    number = constant(size)
-    return repr(size) if number is None else str(number)
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The operands that are written."""
+        return self.definition.outputs
 
-
-@attrs.frozen(repr=False)
-class MoveSpec(Spec):
-    """`dst = src`, converted to the type of dst; elements of src outside its tensor count as zero."""
-
-    title: ClassVar[str] = "Move"
-    dims: ClassVar[tuple[str, ...]] = ("m", "n")
-    uses: ClassVar[Mapping[str, tuple[str, ...]]] = {"src": ("m", "n"), "dst": ("m", "n")}
-    tile_dims: ClassVar[tuple[str, ...]] = ("m", "n")
-    outputs: ClassVar[tuple[str, ...]] = ("dst",)
-
-    src: View
-    dst: View
-    names: tuple[str, ...] = ("m", "n")
-
-    def __attrs_post_init__(self) -> None:
-        Spec.__attrs_post_init__(self)
-        valid = isinstance(self.names, tuple) and all(isinstance(name, str) and name.isidentifier() for name in self.names)
-        if not valid or len(self.names) != len(self.dims):
-            raise ArgumentError("Move: its dimensions are named by two identifiers", got=self.names, legal=("m", "n"))
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Operands that are only read."""
+        return tuple(name for name in self.uses if name not in self.definition.outputs)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return self.names
+        """What the dimensions are called in generated code."""
+        return self.names or self.dims
+
+    @property
+    def atomic(self) -> bool:
+        """Whether each element is added in a step that nobody sees half of."""
+        return self.kind.atomic
+
+    @property
+    def copies(self) -> bool:
+        """Whether it is a copy of `src` to `dst`."""
+        return self._does("copies") and tuple(self.uses) == ("src", "dst")
+
+    @property
+    def fills(self) -> bool:
+        """Whether it sets all of `dst` to one value."""
+        return self._does("fills") and tuple(self.uses) == ("dst",)
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it is the product of the matrices A (m x k) and B (k x n), added to C."""
+        return self._does("multiplies") and tuple(self.uses) == ("A", "B", "C")
+
+    @property
+    def sums(self) -> bool:
+        """Whether it adds up `src` along its last dimension, into `dst`."""
+        return self._does("sums") and len(self.dims) == len(self.tile_dims) + 1 and self.uses == {"src": self.dims, "dst": self.tile_dims}
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether it computes each element of the result from elements in the same place."""
+        return self._does("pointwise") and not self.atomic
+
+    def _does(self, question: str) -> bool:
+        only = self.definition.only
+        return only is not None and bool(getattr(only, question))
+
+    # ------------------------------------------------------------------------------------------ operands and sizes
+
+    @functools.cached_property
+    def operands(self) -> Mapping[str, View]:
+        """Views by operand name, in the order of the short form."""
+        return dict(zip(self.uses, self.views, strict=True))
+
+    def with_operands(self, **views: View) -> Spec:
+        """The same spec on other views; an `ArgumentError` where they do not fit."""
+        unknown = [name for name in views if name not in self.uses]
+        if unknown:
+            raise ArgumentError(f"{self.title} has no operand {unknown[0]}", legal=self.uses)
+        return attrs.evolve(self, views=tuple(views.get(name, view) for name, view in self.operands.items()))
+
+    def with_options(self, **options: Any) -> Spec:
+        """The same spec with other options than operands: `accumulate`, `partial`."""
+        return attrs.evolve(self, **options)
+
+    def at_level(self, level: Level) -> Spec:
+        """The same spec, another level responsible."""
+        return attrs.evolve(self, level=level)
+
+    def size(self, dim: str) -> Expr:
+        """The extent of an iteration dimension, in elements; an `ArgumentError` if the spec has no such dimension."""
+        for dims, view in zip(self.uses.values(), self.views, strict=True):
+            if dim in dims:
+                return view.dims[dims.index(dim)].size
+        raise ArgumentError(f"{self.title} has no dimension {dim}", legal=self.dims)
+
+    @property
+    def sizes(self) -> tuple[Expr, ...]:
+        """The extents of all iteration dimensions."""
+        return tuple(self.size(dim) for dim in self.dims)
+
+    @property
+    def memories(self) -> tuple[Memory, ...]:
+        """Where the operands lie."""
+        return tuple(view.memory for view in self.views)
+
+    @property
+    def flops(self) -> Expr:
+        """Operations on elements: those of each formula at each point of its dimensions."""
+        total = as_expr(0)
+        for one in self.definition.formulas:
+            total = total + math.prod(map(self.size, one.dims), start=as_expr(one.operations))
+        return total
+
+    @property
+    def bytes(self) -> Expr:
+        """The least traffic: each input read once, each output written once, and read where it is added to."""
+        total = as_expr(0)
+        again = {one.output: ONE if self.atomic else self.accumulate for one in self.definition.formulas if one.joins}
+        for name, view in self.operands.items():
+            times = ONE + again.get(name, FALSE)
+            total = total + math.prod(view.shape, start=times * view.dtype.bytes)
+        return total
+
+    # ------------------------------------------------------------------------------------------ meaning
 
     def reference(self, *inputs: Any) -> Any:
-        """`src`, converted to the type of dst."""
-        (src,) = self.given(inputs)
-        return convert(src, self.dst.dtype)
+        """The meaning in NumPy: whole arrays in logical shape in, the output out (of several, a tuple).
 
-    def perform(self, values: Mapping[str, Any], accumulate: Any) -> dict[str, Any]:
-        return {"dst": convert(values["src"], self.dst.dtype)}
-
-    def _short_repr(self) -> str | None:
-        if self.names != ("m", "n") or any(not isinstance(v.tensor.layout, MatrixLayout) for v in (self.src, self.dst)):
-            return None
-        keywords = {}
-        if self.src.dtype != float32:
-            keywords["dtype"] = repr(self.src.dtype)
-        if self.dst.dtype != self.src.dtype:
-            keywords["dst_dtype"] = repr(self.dst.dtype)
-        keywords |= {name: repr(view.tensor.layout) for name, view in self.operands.items() if view.tensor.layout != ColMajor}
-        options = "".join(f", {name}={value}" for name, value in keywords.items())
-        M, N = (_size_repr(size) for size in self.sizes)
-        text = f"Move({M}, {N}{options})({', '.join(map(repr, self.memories))})({self.level})"
-        layouts = (self.src.tensor.layout, self.dst.tensor.layout)
-        shape = MoveShape(self.sizes, (self.src.dtype, self.dst.dtype), layouts)  # type: ignore[arg-type]
-        return text if self == shape.build(self.memories, self.level) else None
-
-
-@attrs.frozen(repr=False)
-class InitSpec(Spec):
-    """`dst = value` everywhere."""
-
-    title: ClassVar[str] = "Init"
-    dims: ClassVar[tuple[str, ...]] = ("m", "n")
-    uses: ClassVar[Mapping[str, tuple[str, ...]]] = {"dst": ("m", "n")}
-    tile_dims: ClassVar[tuple[str, ...]] = ("m", "n")
-    outputs: ClassVar[tuple[str, ...]] = ("dst",)
-
-    dst: View
-    value: int = 0
-
-    def __attrs_post_init__(self) -> None:
-        Spec.__attrs_post_init__(self)
-        check_value(self.value, self.dst.dtype)
-
-    def reference(self, *inputs: Any) -> Any:
-        """An array of the value."""
+        It is made in float64 (int64 for integers) and rounded once; an `ArgumentError` where there are not as many arrays as inputs.
+        """
         import numpy
 
-        return numpy.full([constant(size) for size in self.sizes], self.value, self.dst.dtype.to_numpy())
+        self._check_meaning()
+        names = self.inputs
+        if len(inputs) != len(names):
+            shapes = [f"{name} ({' x '.join(map(str.upper, self.uses[name]))})" for name in names]
+            raise ArgumentError(f"reference({', '.join(names)}): {len(inputs)} arrays", hint=f"pass {' and '.join(shapes)}")
+        sizes = {dim: number for dim in self.dims if (number := constant(self.size(dim))) is not None}
+        arrays = {name: numpy.asarray(one) for name, one in zip(names, inputs, strict=True)}
+        for name, array in arrays.items():
+            if array.ndim != len(self.uses[name]):
+                wanted = ", ".join(f"{name}[{','.join(self.uses[name])}]" for name in names)
+                raise ArgumentError(f"reference: arrays of the shapes {wanted} are expected", got=f"{name} of shape {array.shape}")
+            sizes |= dict(zip(self.uses[name], array.shape, strict=True))
+        types = {name: view.dtype for name, view in self.operands.items()}
+        found = tuple(reference(one, arrays, types, sizes) for one in self.definition.formulas)
+        return found if len(found) > 1 else found[0]
 
     def perform(self, values: Mapping[str, Any], accumulate: Any) -> dict[str, Any]:
-        import numpy
+        """New values of the outputs, from arrays with the operand's element dimensions first and any axes behind.
 
-        return {"dst": numpy.full(values["dst"].shape, self.value, self.dst.dtype.to_numpy())}
+        Of an atomic spec, what is added to them. An `ArgumentError` where the kind says nothing about values.
+        """
+        self._check_meaning()
+        types = {name: view.dtype for name, view in self.operands.items()}
+        return {one.output: perform(one, values, types, accumulate) for one in self.definition.formulas}
 
-    def _short_repr(self) -> str | None:
-        if not isinstance(self.dst.tensor.layout, MatrixLayout):
-            return None
-        keywords = {} if self.dst.dtype == float32 else {"dtype": repr(self.dst.dtype)}
-        if self.dst.tensor.layout != ColMajor:
-            keywords["dst"] = repr(self.dst.tensor.layout)
-        if self.value:
-            keywords["value"] = repr(self.value)
-        options = "".join(f", {name}={value}" for name, value in keywords.items())
-        M, N = (_size_repr(size) for size in self.sizes)
-        shape = InitShape(self.sizes, self.dst.dtype, self.dst.tensor.layout, self.value)
-        text = f"Init({M}, {N}{options})({self.dst.memory!r})({self.level})"
-        return text if self == shape(self.dst.memory)(self.level) else None
+    def _check_meaning(self) -> None:
+        for one in self.definition.formulas:
+            if one.value is None:
+                raise ArgumentError(f"{self.title} says nothing about the values of {one.output}", hint="a spec with a right side")
 
+    # ------------------------------------------------------------------------------------------ texts
 
-def convert(values: Any, dtype: DType) -> Any:
-    """An array in another element type, as C++ converts: floats to integers toward zero, to 8-bit floats with saturation."""
-    import numpy
+    def __str__(self) -> str:
+        given = [str(value) for name, value in self.parameters if name in self.kind.required]
+        title = f"{self.title}<{', '.join(given)}>" if given else self.title
+        sizes = ",".join(str(size) for size in self.sizes)
+        return f"{title}({sizes})({','.join(memory.name for memory in self.memories)})({self.level})"
 
-    target = dtype.to_numpy()
-    with numpy.errstate(over="ignore", invalid="ignore"):
-        if dtype in _LARGEST and values.dtype != target:
-            wide = values if values.dtype in (numpy.float32, numpy.float64) else values.astype(numpy.float32)
-            return numpy.clip(wide, -_LARGEST[dtype], _LARGEST[dtype]).astype(target)
-        return values.astype(target, copy=False)
-
-
-_LARGEST: Mapping[DType, float] = {float8_e4m3: 448.0, float8_e5m2: 57344.0}
-"""The largest finite 8-bit floats; conversions of CUDA (`__NV_SATFINITE`) stop there."""
-
-_TF32_BITS = 0xFFFFE000
-"""The upper 19 bits of a float32."""
+    def __repr__(self) -> str:
+        short = _short_repr(self)
+        if short is not None:
+            return short
+        options = dict(self.parameters)
+        options |= {name: getattr(self, name) for name in OPTIONS if getattr(self, name) != _FIELDS[name].default}
+        given = [f"{name}={value!r}" for name, value in options.items()]
+        return f"{self.starter!r}.on({', '.join([repr(self.level), *map(repr, self.views), *given])})"
 
 
-def multiplied(values: Any, dtype: DType) -> Any:
-    """What a matrix instruction multiplies: of tf32 the upper 19 bits, of other types the elements themselves."""
-    import numpy
+_FIELDS: Final[Mapping[str, Any]] = attrs.fields_dict(Spec)
+OPTIONS: Final = ("accumulate", "accumulator", "partial", "names")
+"""What a spec says beside its level, operands and parameters."""
 
-    if dtype != tf32:
-        return values
-    return (numpy.ascontiguousarray(values, numpy.float32).view(numpy.uint32) & numpy.uint32(_TF32_BITS)).view(numpy.float32)
+
+def _check_options(spec: Spec) -> None:
+    """Refuse options of wrong types, and those that the formula has no use for."""
+    title, made = spec.title, spec.definition
+    if not isinstance(spec.partial, bool):
+        raise ArgumentError("partial: neither true nor false", got=spec.partial)
+    if spec.accumulator is not None and not isinstance(spec.accumulator, DType):
+        raise ArgumentError("accumulator: not an element type", got=spec.accumulator, legal="float32 float16 ..., or None")
+    if spec.accumulate != FALSE and (spec.atomic or not made.joins):
+        raise ArgumentError(
+            f"{title} never adds to what its output holds", got=spec.accumulate, legal="accumulate=False", hint="+= in the formula"
+        )
+    if (spec.accumulator is not None or spec.partial) and not spec._does("is_product_sum"):
+        raise ArgumentError(f"{title} is no sum of products, it has no accumulator and no parts")
+    taken = [name for name in spec.uses if name in (*_FIELDS, "type", "dtype")]
+    if taken:
+        raise ArgumentError(f"{title}: {taken[0]} is no name for an operand, a spec has one itself", hint="another name in the formula")
+    valid = isinstance(spec.names, tuple) and all(isinstance(name, str) and name.isidentifier() for name in spec.names)
+    if not valid or len(spec.names) not in (0, len(spec.dims)):
+        raise ArgumentError(f"{title}: its dimensions are named by {len(spec.dims)} identifiers", got=spec.names, legal=spec.dims)
+    _check_values(made, {name: view.dtype for name, view in spec.operands.items()})
+    for one in made.elements:
+        for index in one.index:
+            size = constant(spec.size(index.dim)) if index.flip else None
+            if index.flip and (size is None or size & (size - 1) or not index.flip < size):
+                raise ArgumentError(f"{title}: {index} leaves the {spec.size(index.dim)} of {index.dim}", legal="a power of two, and less")
+
+
+def _check_values(made: Definition, types: Mapping[str, DType]) -> None:
+    """Refuse constants that the type of an output does not hold."""
+    for one in made.formulas:
+        if one.fills and isinstance(one.value, Number):
+            check_value(one.value.value, types[one.output])
 
 
 def default_result(dtype: DType) -> DType:
@@ -391,7 +432,7 @@ def default_result(dtype: DType) -> DType:
     return int32 if dtype == int8 else float32 if dtype in MATRIX_ONLY else dtype
 
 
-# ---------------------------------------------------------------------------------------------- the short form
+# ---------------------------------------------------------------------------------------------- checks
 
 
 def check_size(value: object, what: str) -> Expr:
@@ -457,204 +498,180 @@ def _check_kernel(memories: tuple[Memory, ...], level: Level, title: str) -> Non
         raise ArgumentError(f"{title}({names})(Kernel): the operands of a kernel start in global memory", legal="GL for each operand")
 
 
-def check_memories(given: Sequence[object], spec: type[Spec]) -> tuple[Memory, ...]:
-    """A memory for each operand of a kind of spec, in the order of the short form, or an `ArgumentError`."""
-    if len(given) != len(spec.uses):
-        raise ArgumentError(f"{len(given)} memories given, one is needed for each operand", legal=" ".join(spec.uses))
-    return tuple(check_memory(memory, f"memory of {name}") for name, memory in zip(spec.uses, given, strict=True))
-
-
-def check_matrices(
-    spec: type[Spec], sizes: Sequence[object], layouts: Mapping[str, object]
-) -> tuple[tuple[Expr, ...], tuple[MatrixLayout, ...]]:
-    """Sizes in the order of the dimensions of a kind of spec, and layouts in that of its operands, or an `ArgumentError`."""
-    checked = {dim: check_size(size, dim.upper()) for dim, size in zip(spec.dims, sizes, strict=True)}
-    # A layout orders rows and columns; what is stacked behind them, as the parts of a Reduction are, follows whole.
-    extents = {name: tuple(checked[dim] for dim in dims[:2]) for name, dims in spec.uses.items()}
-    return tuple(checked.values()), tuple(check_layout(layouts[name], name, extents[name]) for name in spec.uses)
-
-
-def converting(src: DType, dst: DType | None) -> tuple[DType, DType]:
-    """The element types of src and dst; that of dst is that of src if none is named."""
-    first = as_dtype(src)
-    return first, first if dst is None else as_dtype(dst)
+# ---------------------------------------------------------------------------------------------- the short form
 
 
 @attrs.frozen
 class SpecShape:
+    """A spec without places, `MatMul(M, N, K)`: called with a memory for each operand, then with a level, it is the spec."""
+
+    kind: Kind
+    parameters: tuple[tuple[str, Any], ...]
+    sizes: tuple[Expr, ...]
+    dtypes: tuple[DType, ...]
+    layouts: tuple[MatrixLayout, ...]
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @located
+    def __call__(self, *memories: Memory) -> PlacedShape:
+        names = tuple(self.kind.definition(self.parameters).uses)
+        if len(memories) != len(names):
+            raise ArgumentError(f"{len(memories)} memories given, one is needed for each operand", legal=" ".join(names))
+        return PlacedShape(self, tuple(check_memory(one, f"memory of {name}") for one, name in zip(memories, names, strict=True)))
+
+
+@attrs.frozen
+class PlacedShape:
     """A shape with its memories; calling it with a level gives the spec."""
 
-    shape: Any
+    shape: SpecShape
     memories: tuple[Memory, ...]
 
     @located
-    def __call__(self, level: Level) -> Any:
-        return self.shape.build(self.memories, check_level(level))
+    def __call__(self, level: Level) -> Spec:
+        shape, level = self.shape, check_level(level)
+        made = shape.kind.definition(shape.parameters)
+        extents = dict(zip(made.dims, shape.sizes, strict=True))
+        views = tuple(
+            whole_view(Tensor(name, tuple(extents[dim] for dim in dims), dtype, memory, layout))
+            for (name, dims), dtype, memory, layout in zip(made.uses.items(), shape.dtypes, self.memories, shape.layouts, strict=True)
+        )
+        return Spec(level, shape.kind, views, shape.parameters, **dict(shape.options))
 
 
-@attrs.frozen
-class MatMulShape:
-    """`MatMul(M, N, K)`, waiting for the memories of A, B and C."""
-
-    sizes: tuple[Expr, ...]
-    dtypes: tuple[DType, ...]
-    layouts: tuple[MatrixLayout, ...]
-    accumulator: DType | None
-    accumulate: Expr
-
-    @located
-    def __call__(self, *memories: Memory) -> SpecShape:
-        return SpecShape(self, check_memories(memories, MatMulSpec))
-
-    def build(self, memories: tuple[Memory, ...], level: Level) -> MatMulSpec:
-        """The spec at a level."""
-        return _matmul(self, memories, level)
-
-
-def _matmul(shape: MatMulShape, memories: tuple[Memory, ...], level: Level) -> MatMulSpec:
-    M, N, K = shape.sizes
-    extents = {"A": (M, K), "B": (K, N), "C": (M, N)}
-    a, b, c = (
-        whole_view(Tensor(name, extents[name], dtype, memory, layout))
-        for name, dtype, memory, layout in zip("ABC", shape.dtypes, memories, shape.layouts, strict=True)
-    )
-    return MatMulSpec(level, a, b, c, shape.accumulate, shape.accumulator)
-
-
-@attrs.frozen
-class MoveShape:
-    """`Move(M, N)`, waiting for the memories of src and dst."""
-
-    sizes: tuple[Expr, ...]
-    dtypes: tuple[DType, ...]
-    layouts: tuple[MatrixLayout, ...]
-
-    @located
-    def __call__(self, *memories: Memory) -> SpecShape:
-        return SpecShape(self, check_memories(memories, MoveSpec))
-
-    def build(self, memories: tuple[Memory, ...], level: Level) -> MoveSpec:
-        """The spec at a level."""
-        src, dst = self.views(memories)
-        return MoveSpec(level, src, dst)
-
-    def views(self, memories: tuple[Memory, ...]) -> tuple[View, View]:
-        """Whole views of src and dst."""
-        rows = zip(("src", "dst"), self.dtypes, memories, self.layouts, strict=True)
-        src, dst = (whole_view(Tensor(name, self.sizes, dtype, memory, layout)) for name, dtype, memory, layout in rows)
-        return src, dst
-
-
-@attrs.frozen
-class InitShape:
-    """`Init(M, N)`, waiting for the memory of dst."""
-
-    sizes: tuple[Expr, ...]
-    dtype: DType
-    layout: MatrixLayout
-    value: int
-
-    @located
-    def __call__(self, *memories: Memory) -> SpecShape:
-        return SpecShape(self, check_memories(memories, InitSpec))
-
-    def build(self, memories: tuple[Memory, ...], level: Level) -> InitSpec:
-        """The spec at a level."""
-        return InitSpec(level, whole_view(Tensor("dst", self.sizes, self.dtype, memories[0], self.layout)), self.value)
-
-
-@attrs.frozen
+@attrs.frozen(repr=False, eq=False)
 class Starter(Verbs):
-    """Where a chain starts without a size: `MatMul.tile(...)`. Called with sizes it is the short form of a spec."""
+    """The name of a kind: where a chain starts without a size, `MatMul.tile(...)`. Called with sizes it is the short form of a spec.
 
-    spec_class: type[Spec]
+    Two of one kind are equal, whatever their classes.
+    """
+
+    kind: Kind
+
+    def __eq__(self, other: object) -> bool:
+        return self.kind == other.kind if isinstance(other, Starter) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
 
     def __repr__(self) -> str:
-        return self.spec_class.title
+        return self.kind.title
 
+    def __call__(self, *arguments: Any, **options: Any) -> SpecShape:
+        """Required parameters and sizes in order, then, by name, element types, storage orders, other parameters and options.
 
-class MatMulStarter(Starter):
-    """The name `MatMul`; `MatMul.a`, `MatMul.b` and `MatMul.c` name its operands, as in the paper."""
-
-    a: Final = operand.A
-    b: Final = operand.B
-    c: Final = operand.C
-
-    @located
-    def __call__(
-        self,
-        M: Expr | int,
-        N: Expr | int,
-        K: Expr | int,
-        *,
-        dtype: DType | tuple[DType, DType] = float32,
-        c_dtype: DType | None = None,
-        accumulator: DType | None = None,
-        accumulate: Expr | bool = FALSE,
-        A: MatrixLayout = ColMajor,
-        B: MatrixLayout = ColMajor,
-        C: MatrixLayout = ColMajor,
-    ) -> MatMulShape:
-        """`C (M x N) = A (M x K) * B (K x N)`; then the memories of A, B, C, then the level.
-
-        Sizes are in elements, integers or symbols. `dtype` is the type of A and B (or a pair), `c_dtype` that of C,
-        `accumulator` the type to add up in. Column-major float32 unless said otherwise (Fireiron, section 3.1).
+        `dtype` is the type of the inputs (or one for each), `dst_dtype` that of an output called dst; float32 and column-major unless
+        said otherwise.
         """
-        sizes, layouts = check_matrices(self.spec_class, (M, N, K), {"A": A, "B": B, "C": C})
-        pair = dtype if isinstance(dtype, tuple) else (dtype, dtype)
-        if len(pair) != 2:
-            raise ArgumentError("dtype: one element type, or a pair for A and B", got=dtype)
-        types = (as_dtype(pair[0]), as_dtype(pair[1]))
-        types = (*types, default_result(types[0]) if c_dtype is None else as_dtype(c_dtype))  # type: ignore[assignment]
-        inner = None if accumulator is None else as_dtype(accumulator)
-        return MatMulShape(sizes, types, layouts, inner, as_condition(accumulate))
-
-
-class MoveStarter(Starter):
-    """The name `Move`; `Move.src` and `Move.dst` name its operands."""
-
-    src: Final = operand.SRC
-    dst: Final = operand.DST
-
-    @located
-    def __call__(
-        self,
-        M: Expr | int,
-        N: Expr | int,
-        *,
-        dtype: DType = float32,
-        dst_dtype: DType | None = None,
-        src: MatrixLayout = ColMajor,
-        dst: MatrixLayout = ColMajor,
-    ) -> MoveShape:
-        """`dst (M x N) = src (M x N)`; then the memories of src and dst, then the level."""
-        sizes, layouts = check_matrices(self.spec_class, (M, N), {"src": src, "dst": dst})
-        return MoveShape(sizes, converting(dtype, dst_dtype), layouts)
-
-
-class InitStarter(Starter):
-    """The name `Init`; `Init.dst` names its operand."""
-
-    dst: Final = operand.DST
+        required = self.kind.required
+        values = dict(zip(required, arguments, strict=False))
+        if len(values) < len(required):
+            raise ArgumentError(f"{self!r}: missing a required argument: {required[len(values)]!r}", legal=self._signature())
+        values |= {name: options.pop(name) for name in self.kind.defaults if name in options}
+        made = self.kind.definition(self.kind.filled(dict(values)))
+        sizes = arguments[len(required) :]
+        if len(sizes) != len(made.dims):
+            raise ArgumentError(f"{self!r}: {len(sizes)} sizes given", legal=" ".join(dim.upper() for dim in made.dims))
+        known = {"dtype", *(f"{name.lower()}_dtype" for name in made.outputs), *OPTIONS, *self.kind.defaults, *made.uses}
+        unknown = [name for name in options if name not in known]
+        if unknown:
+            raise ArgumentError(f"{self!r}: got an unexpected keyword argument {unknown[0]!r}", legal=sorted(known))
+        results = {name: options.pop(f"{name.lower()}_dtype", None) for name in made.outputs}
+        layouts = {name: options.pop(name) for name in made.uses if name in options}
+        return self.shape(sizes, options.pop("dtype", float32), results, layouts, **values, **options)
 
     @located
-    def __call__(self, M: Expr | int, N: Expr | int, *, dtype: DType = float32, dst: MatrixLayout = ColMajor, value: int = 0) -> InitShape:
-        """`dst (M x N) = value`; then the memory of dst, then the level."""
-        sizes, (layout,) = check_matrices(self.spec_class, (M, N), {"dst": dst})
-        element = as_dtype(dtype)
-        return InitShape(sizes, element, layout, check_value(value, element))
+    def shape(self, sizes: Iterable[Any], dtype: Any, results: Mapping[str, Any], layouts: Mapping[str, Any], **options: Any) -> SpecShape:
+        """The short form from its arguments: `dtype` of the inputs, `results` by output (None for what follows from them)."""
+        kind = self.kind
+        values = kind.filled(options)
+        made = kind.definition(values)
+        extents = {dim: check_size(size, dim.upper()) for dim, size in zip(made.dims, sizes, strict=True)}
+        dtypes = _types(made, dtype, results)
+        orders = tuple(
+            check_layout(layouts.get(name, ColMajor), name, tuple(extents[dim] for dim in dims)[:2]) for name, dims in made.uses.items()
+        )
+        _check_values(made, dict(zip(made.uses, dtypes, strict=True)))
+        if "accumulate" in options:
+            options["accumulate"] = as_condition(options["accumulate"])
+        if options.get("accumulator") is not None:
+            options["accumulator"] = as_dtype(options["accumulator"])
+        return SpecShape(kind, values, tuple(extents.values()), dtypes, orders, tuple(options.items()))
+
+    def on(self, level: Level, *views: View, **options: Any) -> Spec:
+        """The spec on views: in the order of the short form, or by name; parameters and options by name; or an `ArgumentError`."""
+        kind = self.kind
+        values = kind.filled(options)
+        made = kind.definition(values)
+        named = [options.pop(name) for name in list(made.uses)[len(views) :] if name in options]
+        unknown = [name for name in options if name not in OPTIONS]
+        if unknown:
+            raise ArgumentError(f"{self!r}: neither an operand nor an option: {unknown[0]}", legal=(*made.uses, *OPTIONS))
+        if isinstance(options.get("names"), tuple) and options["names"] == made.dims:
+            del options["names"]
+        return Spec(level, kind, (*views, *named), values, **options)
+
+    def _signature(self) -> str:
+        return f"{self!r}({', '.join([*self.kind.required, 'sizes'])})"
 
 
-MatMul: Final = MatMulStarter(MatMulSpec)
-Move: Final = MoveStarter(MoveSpec)
-Init: Final = InitStarter(InitSpec)
+def _types(made: Definition, dtype: Any, results: Mapping[str, Any]) -> tuple[DType, ...]:
+    """The element types of the operands: those of the inputs, and of the results what follows from the first, where none is named."""
+    inputs = len(made.uses) - len(made.outputs)
+    given = dtype if isinstance(dtype, tuple) else (dtype,) * max(inputs, 1)
+    if len(given) != max(inputs, 1):
+        raise ArgumentError("dtype: one element type, or one for each input", got=dtype)
+    types = tuple(map(as_dtype, given))
+    found = list(types[:inputs])
+    for one in made.formulas:
+        named = results.get(one.output)
+        follows = default_result(types[0]) if one.is_product_sum else types[0]
+        found.append(follows if named is None else as_dtype(named))
+    return tuple(found)
+
+
+def _short_repr(spec: Spec) -> str | None:
+    """The short form, where it says all of the spec."""
+    layouts = {name: view.tensor.layout for name, view in spec.operands.items()}
+    addressed = all(isinstance(one, MatrixLayout) for one in layouts.values())
+    named = all(view.memory in (*MEMORIES, *FRAGMENTS) for view in spec.views)
+    if not addressed or not named or any(constant(size) is None and size.low < 0 for size in spec.sizes):
+        return None
+    keywords = _type_words(spec)
+    keywords |= {name: repr(getattr(spec, name)) for name in ("accumulator", "accumulate") if getattr(spec, name) not in (None, FALSE)}
+    keywords |= {name: repr(value) for name, value in spec.parameters if name in spec.kind.defaults and value != spec.kind.defaults[name]}
+    keywords |= {name: repr(layout) for name, layout in layouts.items() if layout != ColMajor}
+    options = (("accumulate", spec.accumulate), ("accumulator", spec.accumulator))
+    dtypes, orders = tuple(view.dtype for view in spec.views), tuple(layouts.values())
+    rebuilt = SpecShape(spec.kind, spec.parameters, spec.sizes, dtypes, orders, options)  # type: ignore[arg-type]
+    if PlacedShape(rebuilt, spec.memories)(spec.level) != spec:
+        return None
+    words = [repr(value) for name, value in spec.parameters if name in spec.kind.required]
+    words += [*map(_size_repr, spec.sizes), *(f"{name}={value}" for name, value in keywords.items())]
+    return f"{spec.title}({', '.join(words)})({', '.join(map(repr, spec.memories))})({spec.level})"
+
+
+def _type_words(spec: Spec) -> dict[str, str]:
+    """The element types that the short form must name."""
+    types = {name: view.dtype for name, view in spec.operands.items()}
+    first = [types[name] for name in spec.inputs] or [types[spec.outputs[0]]]
+    words = {}
+    if set(first) != {float32}:
+        words["dtype"] = repr(first[0]) if len(set(first)) == 1 else f"({', '.join(map(repr, first))})"
+    follow = dict(zip(spec.uses, _types(spec.definition, tuple(first), {}), strict=True))
+    return words | {f"{name.lower()}_dtype": repr(types[name]) for name in spec.outputs if types[name] != follow[name]}
+
+
+def _size_repr(size: Expr) -> str:
+    number = constant(size)
+    return repr(size) if number is None else str(number)
 
 
 def symbols_of(spec: Spec) -> tuple[Var, ...]:
     """The run-time sizes and strides of a spec, in order of appearance; an `ArgumentError` where two of one name differ."""
     leading = [getattr(view.tensor.layout, "leading", None) for view in spec.operands.values()]
     found: dict[str, Var] = {}
-    for value in (*spec.sizes, *leading, getattr(spec, "accumulate", None)):
+    for value in (*spec.sizes, *leading, spec.accumulate):
         if value is not None:
             for var in sorted(value.variables(), key=lambda one: one.name):
                 if found.setdefault(var.name, var) != var:
@@ -662,16 +679,4 @@ def symbols_of(spec: Spec) -> tuple[Var, ...]:
     return tuple(found.values())
 
 
-__all__ = [
-    "ColMajor",
-    "Init",
-    "InitSpec",
-    "MatMul",
-    "MatMulSpec",
-    "Move",
-    "MoveSpec",
-    "RowMajor",
-    "Spec",
-    "Starter",
-    "symbols_of",
-]
+__all__ = ["ColMajor", "Kind", "Parameter", "RowMajor", "Spec", "Starter", "symbols_of"]

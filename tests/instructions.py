@@ -96,10 +96,10 @@ class Through(Decomposition):
         shared = whole_view(Tensor(draft.fresh("t_sh"), shape, dtype, SH, order))
         out = (Tile((1, 1), refinements=(To(Lane),)), Done())
         children = (
-            Child("body", MoveSpec(spec.level, first, second), (Done(self.move),)),
-            Child("load", MoveSpec(spec.level, spec.src, first), (Done(self.load),), prefix="load_"),
-            Child("store", MoveSpec(spec.level, second, shared), (Done(self.store),), prefix="store_"),
-            Child("out", MoveSpec(spec.level, shared, spec.dst), out, prefix="out_"),
+            Child("body", Move.on(spec.level, first, second), (Done(self.move),)),
+            Child("load", Move.on(spec.level, spec.src, first), (Done(self.load),), prefix="load_"),
+            Child("store", Move.on(spec.level, second, shared), (Done(self.store),), prefix="store_"),
+            Child("out", Move.on(spec.level, shared, spec.dst), out, prefix="out_"),
         )
         return draft.expansion(children, tuple(Hole(name) for name in ("load", "body", "store", "out")))
 

@@ -15,7 +15,6 @@ import pytest
 
 from fireiron import *
 from fireiron.language.tunable import Derived as DerivedTunable
-from fireiron.spec import InitSpec
 
 FUZZ = int(os.environ.get("FIREIRON_FUZZ", "1"))
 SECONDS = 1.0
@@ -99,6 +98,8 @@ VALUES = {
     "strategy": block,
     "bound strategy": block(mm),
     "finished": done,
+    "copy": Move.tile(1, 1).done(),
+    "fill": Init.tile(1, 1).done(),
     "Tile": Tile,
     "Tile((8, 8))": Tile((8, 8)),
     "Pad(4)": Pad(4),
@@ -131,7 +132,8 @@ def tile_size(*more):
 
 
 TEXTS = ("'8'", "'a b'")
-STRATEGIES = ("None", "strategy", "finished")
+COPIES = ("None", "copy")
+FILLS = ("None", "copy", "fill")
 DTYPES = ("float16",)
 
 
@@ -182,14 +184,14 @@ POSITIONS = [
     ("level of Move", lambda x: Move(8, 8)(GL, SH)(x), only("Block", "Lane"), True),
     ("level of Init", lambda x: Init(8, 8)(SH)(x), only("Block", "Lane"), True),
     ("ld", lambda x: MatMul(8, 8, 8, A=RowMajor(ld=x)), only("2**31", "2**40", "10**400", "symbol"), None),
-    ("MatMulSpec level", lambda x: MatMulSpec(x, mm.A, mm.B, mm.C), only("Block", "Lane", "Kernel"), None),
-    ("MatMulSpec A", lambda x: MatMulSpec(Block, x, mm.B, mm.C), only(), None),
-    ("MatMulSpec C", lambda x: MatMulSpec(Block, mm.A, mm.B, x), only(), None),
-    ("MatMulSpec accumulate", lambda x: MatMulSpec(Block, mm.A, mm.B, mm.C, x), only("0", "True", "False"), None),
-    ("MatMulSpec accumulator", lambda x: MatMulSpec(Block, mm.A, mm.B, mm.C, False, x), only("None", "float16"), None),
-    ("MoveSpec src", lambda x: MoveSpec(Block, x, mv.dst), only(), None),
-    ("MoveSpec names", lambda x: MoveSpec(Block, mv.src, mv.dst, x), only(), None),
-    ("InitSpec value", lambda x: InitSpec(Block, mv.dst, x), only("0", "-1"), None),
+    ("MatMul.on level", lambda x: MatMul.on(x, mm.A, mm.B, mm.C), only("Block", "Lane", "Kernel"), None),
+    ("MatMul.on A", lambda x: MatMul.on(Block, x, mm.B, mm.C), only(), None),
+    ("MatMul.on C", lambda x: MatMul.on(Block, mm.A, mm.B, x), only(), None),
+    ("MatMul.on accumulate", lambda x: MatMul.on(Block, mm.A, mm.B, mm.C, accumulate=x), only("0", "True", "False"), None),
+    ("MatMul.on accumulator", lambda x: MatMul.on(Block, mm.A, mm.B, mm.C, accumulator=x), only("None", "float16"), None),
+    ("Move.on src", lambda x: Move.on(Block, x, mv.dst), only(), None),
+    ("Move.on names", lambda x: Move.on(Block, mv.src, mv.dst, names=x), only("()"), None),
+    ("Init.on value", lambda x: Init.on(Block, mv.dst, value=x), only("0", "-1"), None),
     ("reference", lambda x: mm.reference(*(x if isinstance(x, tuple) else (x,))), only(), None),
     ("sym name", lambda x: sym(x), only(), None),
     ("sym multiple_of", lambda x: sym("M", multiple_of=x), only(), None),
@@ -220,15 +222,15 @@ POSITIONS = [
     ("split(k=x)", lambda x: block.split(k=x), tile_size(), True),
     ("load(x, SH)", lambda x: finish(block.load(x, SH)), only("operand"), None),
     ("load(A, x)", lambda x: block.load(A, x), only("GL", "SH"), True),
-    ("load(A, SH, x)", lambda x: block.load(A, SH, x), only(*STRATEGIES), True),
+    ("load(A, SH, x)", lambda x: block.load(A, SH, x), only(*COPIES), True),
     ("epilog(x)", lambda x: block.epilog(x), only("GL", "SH"), True),
-    ("epilog(RF, x)", lambda x: block.epilog(RF, x), only(*STRATEGIES, *DTYPES), True),
-    ("epilog(RF, None, x)", lambda x: block.epilog(RF, None, x), only(*STRATEGIES), True),
-    ("epilog(RF, float32, x)", lambda x: block.epilog(RF, float32, x), only(*STRATEGIES), True),
-    ("epilog(RF, float32, None, x)", lambda x: block.epilog(RF, float32, None, x), only(*STRATEGIES), True),
+    ("epilog(RF, x)", lambda x: block.epilog(RF, x), only(*FILLS, *DTYPES), True),
+    ("epilog(RF, None, x)", lambda x: block.epilog(RF, None, x), only(*COPIES), True),
+    ("epilog(RF, float32, x)", lambda x: block.epilog(RF, float32, x), only(*FILLS), True),
+    ("epilog(RF, float32, None, x)", lambda x: block.epilog(RF, float32, None, x), only(*COPIES), True),
     ("epilog(RF, None, None, x)", lambda x: block.epilog(RF, None, None, x), only("None"), True),
-    ("epilog init", lambda x: block.epilog(RF, init=x), only(*STRATEGIES), True),
-    ("epilog store", lambda x: block.epilog(RF, store=x), only(*STRATEGIES), True),
+    ("epilog init", lambda x: block.epilog(RF, init=x), only(*FILLS), True),
+    ("epilog store", lambda x: block.epilog(RF, store=x), only(*COPIES), True),
     ("epilog dtype", lambda x: block.epilog(RF, dtype=x), only("None", *DTYPES), True),
     ("done(x)", lambda x: block.done(x), only("None", *TEXTS, "FFMA"), True),
     ("then(x)", lambda x: block.then(x), only("strategy", "finished", "Tile((8, 8))"), True),
@@ -661,9 +663,9 @@ def of_specs():
     yield "one symbol with two facts", lambda: bind(done(MatMul(*two, 8)(GL, GL, GL)(Kernel)))
     for name in ("", "1", "M N", "M-1", "for", "int", "float", "float4?", "\u00e9", "class", "None", "a.b", "__global__ x", 'M"'):
         yield f"sym({name!r})", lambda name=name: sym(name)
-    yield "a spec whose operands do not fit", lambda: MatMulSpec(Block, mm.A, mm.B, tile_views.C)
-    yield "a spec whose operands do not fit in k", lambda: MatMulSpec(Block, mm.A, mm.A, mm.C)
-    yield "a spec with a vector", lambda: MatMulSpec(Block, mm.A, mm.B, View(mm.C.tensor, mm.C.dims[:1]))
+    yield "a spec whose operands do not fit", lambda: MatMul.on(Block, mm.A, mm.B, tile_views.C)
+    yield "a spec whose operands do not fit in k", lambda: MatMul.on(Block, mm.A, mm.A, mm.C)
+    yield "a spec with a vector", lambda: MatMul.on(Block, mm.A, mm.B, View(mm.C.tensor, mm.C.dims[:1]))
     for value in (2**24 + 1, -(2**24) - 1):
         yield f"Init float32 {value}", lambda value=value: Init(8, 8, value=value)
     for dtype, value in ((float16, 2049), (bfloat16, 257), (int8, 128), (int8, -129), (int32, 2**31)):

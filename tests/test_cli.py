@@ -231,15 +231,15 @@ def test_check_reports_errors(fireiron, user: Path) -> None:  # type: ignore[no-
 
 
 def test_run_finds_a_wrong_result(fireiron, user: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    right = MatMulSpec.reference
+    right = Spec.reference
 
-    def wrong(self: MatMulSpec, *inputs: object) -> object:
+    def wrong(self: Spec, *inputs: object) -> object:
         result = right(self, *inputs)
         result[3, 2] += 1
         result[5, 7] += 1
         return result
 
-    monkeypatch.setattr(MatMulSpec, "reference", wrong)
+    monkeypatch.setattr(Spec, "reference", wrong)
     status, out, _ = fireiron("run", "naive", "-M", "64", "-N", "64", "-K", "4", "--seed", "1")
     assert status == 1 and "FAIL" in out and "element (3, 2): got " in out and "2 of 4096 differ" in out
     status, out, _ = fireiron("run", f"{user}:plain", "-M", "128", "-N", "128", "-K", "4", "--blocks", "3", "--json")
@@ -268,7 +268,7 @@ import attrs
 import outputs
 
 @attrs.frozen(repr=False)
-class WrongSpec(outputs.CrossSpec):
+class WrongSpec(outputs.Spec):
     '''The last element of the last output is another.'''
 
     def reference(self, *inputs):
@@ -278,12 +278,12 @@ class WrongSpec(outputs.CrossSpec):
         return {"apart": apart, "total": total, "turned": turned}
 
 @attrs.frozen(repr=False)
-class OneSpec(outputs.CrossSpec):
+class OneSpec(outputs.Spec):
     def reference(self, *inputs):
         return inputs[0]
 
-wrong = outputs.by_elements(outputs.cross(40, 50, kind=WrongSpec))
-one = outputs.by_elements(outputs.cross(40, 50, kind=OneSpec))
+wrong = outputs.by_elements(outputs.cross(40, 50, made=WrongSpec))
+one = outputs.by_elements(outputs.cross(40, 50, made=OneSpec))
 sized = outputs.by_elements(outputs.cross(outputs.sym("M"), 50))
 """
 

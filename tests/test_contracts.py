@@ -357,7 +357,7 @@ def kernel_of(one, spec):
     if spec.level.threads != 1:
         return kernel_of_lanes(one)
     m, n = (int(str(spec.size(dim))) for dim in "mn")
-    chain = Strategy().tile(8 * m, 8 * n).to(Block)
+    chain = spec.starter.tile(8 * m, 8 * n).to(Block)
     if spec.memories == (GL, SH):
         move = Move.tile(m, n).to(Thread).done(one)
         problem = Move(16 * m, 16 * n, dtype=spec.src.dtype, src=RowMajor if n > 1 else ColMajor)(GL, GL)(Kernel)
@@ -367,7 +367,7 @@ def kernel_of(one, spec):
         deal = Strategy((Tile((m, n), refinements=(To(Thread),)), Tile((1, 1)), Done()))
         problem = MatMul(16 * m, 16 * n, 4 * k, dtype=spec.A.dtype, c_dtype=spec.C.dtype)(GL, GL, GL)(Kernel)
         chain = (
-            chain.epilog(RF, deal, deal)
+            chain.epilog(RF, Init.then(deal), Move.then(deal))
             .split(k)
             .tile(m, n)
             .to(Thread)
@@ -648,7 +648,8 @@ AT_IMPORT = {
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine",
-    "values.tensor", "values.units", "specs", "specs.atomic_add", "specs.operand", "specs.pointwise", "specs.reduction", "specs.verbs", "ir", "ir.access",
+    "values.tensor", "values.units", "specs", "specs.allocate", "specs.atomic_add", "specs.formula", "specs.init", "specs.matmul", "specs.meaning", "specs.move",
+    "specs.operand", "specs.pointwise", "specs.reduction", "specs.shfl", "specs.verbs", "ir", "ir.access",
     "ir.kernel", "ir.rewrite", "ir.statement", "ir.verifier",
     "ir.lanes", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.strategy", "language.substrategy",
     "language.tree", "language.tunable", "draw", "export", "matmul", "tune",

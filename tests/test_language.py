@@ -116,9 +116,9 @@ def test_short_form_equals_long_form():
         name: tensor.whole_view(Tensor(name, tuple(map(Const, shape)), float32, GL, ColMajor))
         for name, shape in (("A", (8, 2)), ("B", (2, 4)), ("C", (8, 4)))
     }
-    assert MatMulSpec(Kernel, **views) == MatMul(8, 4, 2)(GL, GL, GL)(Kernel)
-    assert MatMulSpec(Kernel, **views, accumulate=True) == MatMul(8, 4, 2, accumulate=True)(GL, GL, GL)(Kernel)
-    assert MatMul(8, 4, 2, dtype=float32, c_dtype=float32, A=ColMajor, B=ColMajor, C=ColMajor)(GL, GL, GL)(Kernel) == MatMulSpec(
+    assert MatMul.on(Kernel, **views) == MatMul(8, 4, 2)(GL, GL, GL)(Kernel)
+    assert MatMul.on(Kernel, **views, accumulate=True) == MatMul(8, 4, 2, accumulate=True)(GL, GL, GL)(Kernel)
+    assert MatMul(8, 4, 2, dtype=float32, c_dtype=float32, A=ColMajor, B=ColMajor, C=ColMajor)(GL, GL, GL)(Kernel) == MatMul.on(
         Kernel, **views
     )
 
@@ -314,6 +314,21 @@ def test_composition_is_associative():
     assert block.then(Strategy()) == block
     with pytest.raises(DecompositionError, match="bound"):
         MatMul.tile(64, 64).then(block(problem))
+
+
+def test_the_start_counts():
+    """Chains of the same steps for other kinds of spec are other strategies; a bound one starts from the name of its spec."""
+    starts = (MatMul, Move, Init, BinaryPointwise, Reduction, AtomicAdd)
+    chains = [start.tile(8, 8).to(Block) for start in starts]
+    assert len(set(chains)) == len(starts) and MatMul.tile(8, 8) != Move.tile(8, 8)
+    assert [chain.start for chain in chains] == list(starts)
+    specs = (
+        problem, Move(8, 8)(GL, GL)(Kernel), Init(8, 8)(GL)(Kernel), BinaryPointwise("+", 8, 8)(GL, GL, GL)(Kernel),
+        Reduction(8, 8, 2)(GL, GL)(Kernel), AtomicAdd(8, 8)(GL, GL)(Kernel),
+    )  # fmt: skip
+    for start, chain, spec in zip(starts, chains, specs, strict=True):
+        assert spec.starter == chain(spec).start == spec.tile(8, 8).start == Strategy(chain.steps, spec).start == start
+        assert chain(spec) == spec.then(chain)
 
 
 def test_refinements_chain_in_any_order():

@@ -862,7 +862,7 @@ def test_outputs_on_another_gpu(monkeypatch):
 
 def test_several_outputs_that_are_added_to_must_be_passed(gpu):
     gpu.parameters = 5
-    kernel = compiled(outputs.cross(40, 50, kind=outputs.AddedSpec), outputs.by_elements)
+    kernel = compiled(outputs.cross(40, 50, kind=outputs.ADDED), outputs.by_elements)
     inputs, outs = crossed(gpu)
     for call in (kernel, kernel.prepare):
         with pytest.raises(ArgumentError, match="adds to total, apart, turned") as caught:
@@ -938,7 +938,7 @@ class TestSeveralOutputsOfNumpy:
                 np.testing.assert_array_equal(one, other)
 
     def test_added_to(self, gpu, arrays):
-        kernel = compiled(outputs.cross(40, 50, kind=outputs.AddedSpec), outputs.by_elements)
+        kernel = compiled(outputs.cross(40, 50, kind=outputs.ADDED), outputs.by_elements)
         with pytest.raises(ArgumentError, match="adds to total, apart, turned"):
             kernel(*arrays)
         more = kernel.program.spec.reference(*arrays)

@@ -336,7 +336,7 @@ def test_no_arithmetic_of_threads(dtype):
     with pytest.raises(MatchError, match="type"):
         _ = scalar(MatMul(8, 8, 8, dtype=dtype)(GL, GL, GL)(Kernel)).program("sm_90").ir
     with pytest.raises(MatchError, match="type"):
-        add = Strategy().tile(8, 8).to(Block).tile(1, 1).to(Thread).done()
+        add = BinaryPointwise.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()
         _ = add(BinaryPointwise("+", 8, 8, dtype=dtype)(GL, GL, GL)(Kernel)).program("sm_90").ir
     assert MatMul(8, 8, 8, dtype=dtype)(GL, GL, GL)(Kernel).C.dtype == float32
 

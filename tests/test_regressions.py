@@ -380,6 +380,15 @@ def test_parts_of_k_without_any_k_write_zeros(k):
         (lambda: MatMul.tile(8, 8).to(Block).at(Tile).unrefine(Unroll), "legal +To"),
         (lambda: MatMul.tile(64, 64).then(Move.done()), "starts from Move, this chain from MatMul"),
         (lambda: Move.tile(64, 64).then(Init.done()), "starts from Init, this chain from Move"),
+        (lambda: MatMul.load(A, SH, Init.tile(1, 1).done()), "load: the strategy starts from Init, what it decomposes is a Move"),
+        (lambda: MatMul.load(A, SH, MatMul.tile(1, 1).done()), "load: the strategy starts from MatMul, what it decomposes is a Move"),
+        (lambda: MatMul.split_k(2, Warp, 4, Move.tile(1, 1).done()), "combine: the strategy starts from Move, .* is a Reduction"),
+        (lambda: MatMul.epilog(RF, MatMul.tile(1, 1).done()), "epilog init: the strategy starts from MatMul, .* is a Init or a Move"),
+        (lambda: MatMul.epilog(RF, store=Init.tile(1, 1).done()), "epilog store: the strategy starts from Init, .* is a Move"),
+        (lambda: Move.tile(8, 8).done()(MatMul(8, 8, 8)(GL, GL, GL)(Kernel)), "starts from Move, what it is for is a MatMul"),
+        (lambda: MatMul.tile(8, 8).done()(Reduction(8, 8, 8)(GL, GL)(Kernel)), "from MatMul, what it is for is a Reduction"),
+        (lambda: MatMul.tile(8, 8).done().otherwise(Move.tile(8, 8).done()), "starts from Move, what it is for is a MatMul"),
+        (lambda: Strategy((), Move(8, 8)(GL, GL)(Kernel), MatMul), "starts from MatMul, what it is for is a Move"),
     ],
 )  # fmt: skip
 def test_calls_that_do_not_fit_are_refused_in_words(call, says):

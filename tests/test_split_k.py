@@ -314,9 +314,9 @@ def test_missing_barrier_before_the_sum_is_found(target):
 def with_plain_access(kernel, verb):
     """The kernel with a plain copy from or to C beside the additions."""
     add = next(one for one, _ in ir.execs(kernel.body) if one.atomic)
-    move = MoveSpec(Thread, add.spec.src, add.spec.dst)
+    move = Move.on(Thread, add.spec.src, add.spec.dst)
     if verb == "reads":
-        move = MoveSpec(Thread, add.spec.dst, add.spec.src)
+        move = Move.on(Thread, add.spec.dst, add.spec.src)
     source, target = add.accesses
     accesses = (source, target) if verb == "writes" else (attrs.evolve(target, write=False), attrs.evolve(source, write=True))
     plain = attrs.evolve(add, spec=move, accesses=accesses, instruction=ThreadMove("Move"))

@@ -119,6 +119,17 @@ def test_repr_of_library_strategies_evaluates(name: str) -> None:
         assert again.start == strategy.start
 
 
+def test_files_that_say_matmul_of_any_bound_chain_are_read() -> None:
+    """Before the start counted, a bound chain of a sum was stored as one that starts from MatMul."""
+    strategy = Reduction(8, 8, 4)(GL, GL)(Kernel).tile(8, 8).to(Block).tile(1, 1).to(Thread).done()
+    text = dumps(strategy)
+    assert '"start": "Reduction"' in text
+    older = text.replace('"start": "Reduction"', '"start": "MatMul"')
+    assert loads(older) == strategy and hash(loads(older)) == hash(strategy)
+    with pytest.raises(StoreError, match="a chain of a Reduction cannot start from 'Move'"):
+        loads(text.replace('"start": "Reduction"', '"start": "Move"'))
+
+
 def test_every_built_in_survives() -> None:
     for strategy in (mixed(), Strategy(), MatMul.tile(8, 8).to(Thread), Move.load("src", SH), MatMul.done(FFMA), MatMul.done(DFMA)):
         assert loads(dumps(strategy)) == strategy

@@ -32,7 +32,6 @@ from fireiron.errors import SynchronizationError, VerificationError
 from fireiron.ir import Barrier, Comment, Commit, Exec, For, Let, SyncPoint, Wait
 from fireiron.lower.synchronize import scopes_of, synchronize
 from fireiron.lower.wait import wait
-from fireiron.specs.atomic_add import AtomicAddSpec
 from fireiron.values.expr import TRUE, Var, as_expr, equal, less
 from fireiron.values.layout import Swizzle
 
@@ -266,7 +265,7 @@ def test_wishes_that_change_nothing():
 
 def test_additions_need_no_order_among_each_other():
     plain = Move(1, 1)(RF, SH)(Thread)
-    adds = attrs.evolve(writes(T // 2), spec=AtomicAddSpec(plain.level, plain.src, plain.dst))
+    adds = attrs.evolve(writes(T // 2), spec=AtomicAdd.on(plain.level, plain.src, plain.dst))
     assert placed(adds, adds) == [".", "."]
     assert placed(adds, reads(T)) == [".", "block", "."]
     assert placed(adds, writes(T)) == [".", "block", "."]

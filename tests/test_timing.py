@@ -468,7 +468,7 @@ def written(data, **changes):
 
 SEVERAL = {
     "cross": outputs.cross(20, 30, apart=RowMajor(ld=32)),
-    "added": outputs.cross(20, 30, kind=outputs.AddedSpec),
+    "added": outputs.cross(20, 30, kind=outputs.ADDED),
     "rows": outputs.rows(20, 7),
 }
 
@@ -573,7 +573,7 @@ def test_a_written_input_beside_several_outputs(clock):
     ],
 )
 def test_references_that_do_not_fit_the_outputs_are_refused(clock, monkeypatch, reference, says):
-    monkeypatch.setattr(outputs.RowsSpec, "reference", lambda self, src: reference(src))
+    monkeypatch.setattr(Spec, "reference", lambda self, src: reference(src))
     with pytest.raises(ArgumentError, match=says):
         _ = one_set(SEVERAL["rows"]).references
 

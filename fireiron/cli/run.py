@@ -143,10 +143,9 @@ def _data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[str, 
 def _exact_limit(program: Program) -> int:
     """The largest integer up to which all are exact in every type that products are added up in."""
     from fireiron.ir import execs
-    from fireiron.spec import MatMulSpec
 
     dtypes = {view.dtype for name, view in program.spec.operands.items() if name in program.spec.outputs}
-    dtypes |= {one.spec.C.dtype for one, _ in execs(program.ir.body) if isinstance(one.spec, MatMulSpec)}
+    dtypes |= {one.spec.C.dtype for one, _ in execs(program.ir.body) if one.spec.multiplies}
     return min((1 << dtype.mantissa if dtype.kind == "float" else (1 << (dtype.bits - 1)) - 1) for dtype in dtypes)
 
 

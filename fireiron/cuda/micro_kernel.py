@@ -12,7 +12,6 @@ from fireiron.cuda.expressions import document, expression, is_wide
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Exec, Kernel
 from fireiron.ir.text import Braces, Item, Remark
-from fireiron.spec import MatMulSpec
 from fireiron.values.document import Assignment, Joined, Text
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, constant
 
@@ -53,7 +52,7 @@ class _MicroKernel:
             for label, make in self._of_operand(name, access):
                 if label in wanted:
                     yield label, make()
-        if isinstance(self.statement.spec, MatMulSpec) and "accumulate" in wanted:
+        if self.statement.spec.multiplies and "accumulate" in wanted:
             value = _truth(self.statement.accumulate) or self._text(self.statement.accumulate)
             yield "accumulate", (f"const bool accumulate = {value};",)
         scratch = self.statement.scratch

@@ -15,7 +15,7 @@ from fireiron.language.tunable import chosen, count, integral
 from fireiron.refine.layout import DealOrder
 from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
-from fireiron.spec import MoveSpec, Spec
+from fireiron.spec import Spec
 from fireiron.values.expr import as_expr, constant
 from fireiron.values.machine import Kernel, Lane, Thread, Warp
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, View
@@ -54,7 +54,7 @@ class Coalesced(Decomposition):
         return self._tile(spec).threads(spec, context)
 
     def _tile(self, spec: Spec) -> Tile:
-        if not isinstance(spec, MoveSpec):
+        if not spec.copies:
             raise DecompositionError(f"coalesced: {spec.title} is no copy", legal="Move")
         if spec.level.threads == 1:
             raise DecompositionError("coalesced: a single thread has nobody to share the copy with", hint=".tile(1, 4).unroll()")
@@ -71,7 +71,7 @@ class Coalesced(Decomposition):
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Coalesced]:
         whole = all(constant(size) is not None for size in spec.sizes)
-        if isinstance(spec, MoveSpec) and spec.level != Kernel and spec.level.threads != 1 and whole:
+        if spec.copies and spec.level != Kernel and spec.level.threads != 1 and whole:
             yield from (Coalesced(width) for width in (1, 2, 4, 8))
 
 
@@ -82,9 +82,10 @@ def _turns(spec: Spec, tile: Tile, context: Context) -> int:
     return math.prod(sizes) // (math.prod(int(size) for size in tile.sizes) * threads)
 
 
-def _far(spec: MoveSpec) -> View:
+def _far(spec: Spec) -> View:
     """The side whose accesses cost most: the one further from the threads; of two alike, the source."""
-    return spec.dst if spec.dst.memory.depth < spec.src.memory.depth else spec.src
+    src, dst = spec.operands.values()
+    return dst if dst.memory.depth < src.memory.depth else src
 
 
 def _alignment(view: View, along: int) -> int:

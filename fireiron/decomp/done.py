@@ -81,7 +81,7 @@ class Done(Decomposition):
 
     def match(self, spec: Spec, context: Context) -> Executable:
         """The executable that performs a spec; a `MatchError` with the nearest ones if there is none."""
-        if getattr(spec, "partial", False):
+        if spec.partial:
             raise DecompositionError(
                 f"{spec}: several blocks add to C, and only the store of an epilog adds atomically",
                 hint=".epilog(RF) behind tile(...).to(Block)",

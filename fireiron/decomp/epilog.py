@@ -11,8 +11,10 @@ from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Comment, Hole
 from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
-from fireiron.spec import InitSpec, MatMulSpec, MoveSpec, Spec
-from fireiron.specs.atomic_add import AtomicAddSpec
+from fireiron.spec import Spec
+from fireiron.specs.atomic_add import AtomicAdd
+from fireiron.specs.init import Init
+from fireiron.specs.move import Move
 from fireiron.values.expr import FALSE, TRUE, constant
 from fireiron.values.machine import DTYPES, GL, MEMORIES, RF, DType, Kernel, Memory
 from fireiron.values.tensor import ColMajor, Tensor, whole_view
@@ -79,9 +81,9 @@ class Epilog(Decomposition):
         tensor = Tensor(name, target.shape, dtype, self.memory, ColMajor, copies=copies, owner="accumulates", origin=context.origin)
         fresh = whole_view(tensor, copy)
         loads = spec.accumulate == TRUE and not spec.partial
-        init: Spec = MoveSpec(spec.level, target, fresh, ("m", "n")) if loads else InitSpec(spec.level, fresh)
-        store: Spec = AtomicAddSpec(spec.level, fresh, target) if spec.partial else MoveSpec(spec.level, fresh, target, ("m", "n"))
-        body = attrs.evolve(spec, C=fresh, accumulate=TRUE, partial=False)
+        init: Spec = Move.on(spec.level, target, fresh) if loads else Init.on(spec.level, fresh)
+        store: Spec = AtomicAdd.on(spec.level, fresh, target) if spec.partial else Move.on(spec.level, fresh, target)
+        body = spec.with_operands(C=fresh).with_options(accumulate=TRUE, partial=False)
         children = (self._outer("init", init, self.init, name), Child("body", body), self._outer("store", store, self.store, name))
         before, after = Comment(f"{name}: {init}"), Comment(f"{name} to C: {store}")
         return draft.expansion(children, (before, Hole("init"), Hole("body"), after, Hole("store")))
@@ -91,8 +93,8 @@ class Epilog(Decomposition):
         follows = accumulator if self.memory.private and steps == default_copy() else None
         return Child(name, spec, steps_at(steps, spec.level), prefix=f"{name}_", follows=follows)
 
-    def _checked(self, spec: Spec) -> MatMulSpec:
-        if not isinstance(spec, MatMulSpec):
+    def _checked(self, spec: Spec) -> Spec:
+        if not spec.multiplies:
             raise DecompositionError(f"epilog: {spec.title} has no accumulator", legal="MatMul")
         if spec.level == Kernel:
             raise DecompositionError(

@@ -13,7 +13,8 @@ from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Comment, Hole, Stmt, SyncPoint
 from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
-from fireiron.spec import MoveSpec, Spec
+from fireiron.spec import Spec
+from fireiron.specs.move import Move
 from fireiron.specs.operand import Operand, operand_name
 from fireiron.values.expr import Expr, constant
 from fireiron.values.layout import Layout, Swizzle
@@ -81,7 +82,7 @@ class Load(Decomposition):
             origin=context.origin,
         )  # fmt: skip
         fresh = whole_view(tensor, copy)
-        move = MoveSpec(spec.level, view, fresh, _labels(spec, self.operand))
+        move = Move.on(spec.level, view, fresh, names=_labels(spec, self.operand))
         children = (
             Child("move", move, steps_at(self.move, spec.level), prefix=f"{name}_"),
             Child("body", spec.with_operands(**{self.operand: fresh})),
@@ -106,9 +107,9 @@ class Load(Decomposition):
     def _dtype(self, spec: Spec, view: View, plan: LoadPlan) -> DType:
         if not plan.converted:
             return view.dtype
-        if not isinstance(spec, MoveSpec):
+        if not spec.copies:
             raise DecompositionError(f"converted: {spec.title} has no single destination", legal="the load of a Move's source")
-        return spec.dst.dtype
+        return spec.operands["dst"].dtype
 
     def _operand_view(self, spec: Spec) -> View:
         if self.operand not in spec.uses:
@@ -157,7 +158,7 @@ def _labels(spec: Spec, operand: str) -> tuple[str, ...]:
 
 def _order_of(view: View, spec: Spec) -> MatrixLayout:
     """The order of the source; registers have none of their own, so what comes out of them takes that of where it goes."""
-    if view.memory.private and isinstance(spec, MoveSpec):
+    if view.memory.private and spec.copies:
         view = spec.dst
     layout = view.tensor.layout
     return MatrixLayout(layout.order) if isinstance(layout, MatrixLayout) else MatrixLayout("col")

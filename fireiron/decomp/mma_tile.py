@@ -14,7 +14,7 @@ from fireiron.executable.mma import Mma
 from fireiron.language.tree import Context, Decomposition, Executable, Expansion
 from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
-from fireiron.spec import MatMulSpec, Spec
+from fireiron.spec import Spec
 from fireiron.values.expr import constant
 from fireiron.values.machine import Architecture, Warp
 
@@ -53,7 +53,7 @@ class MmaTile(Decomposition):
     def dealing(self, spec: Spec, context: Context) -> tuple[Decomposition, ...]:
         return (_tile(self._chosen(_checked(spec), context.architecture, context.instructions)),)
 
-    def _chosen(self, spec: MatMulSpec, architecture: Architecture, instructions: tuple[Executable, ...]) -> Mma:
+    def _chosen(self, spec: Spec, architecture: Architecture, instructions: tuple[Executable, ...]) -> Mma:
         if isinstance(self.instruction, Mma):
             return self.instruction
         known = [one for one in instructions if isinstance(one, Mma)]
@@ -82,16 +82,16 @@ def _tile(mma: Mma) -> Tile:
     return Tile(mma.shape[:2], refinements=(Unroll(),) if mma.level == Warp else (To(mma.level),))
 
 
-def _types_fit(mma: Mma, spec: MatMulSpec) -> bool:
+def _types_fit(mma: Mma, spec: Spec) -> bool:
     return mma.factors == {"A": spec.A.dtype, "B": spec.B.dtype} and spec.C.dtype == mma.result
 
 
-def _divides(mma: Mma, spec: MatMulSpec) -> bool:
+def _divides(mma: Mma, spec: Spec) -> bool:
     return all((constant(size) or 0) % part == 0 for size, part in zip(spec.sizes, mma.shape, strict=True))
 
 
-def _checked(spec: Spec) -> MatMulSpec:
-    if not isinstance(spec, MatMulSpec):
+def _checked(spec: Spec) -> Spec:
+    if not spec.multiplies:
         raise DecompositionError(f"mma_tile: {spec.title} is no matrix product", legal="MatMul")
     if spec.level != Warp:
         raise DecompositionError(

@@ -81,10 +81,8 @@ class Split(Decomposition):
         draft = context.draft()
         views, program, variables = loop_over(spec, views, digits, plan.unroll, draft, inner)
         child = spec.with_operands(**views)
-        accumulate = getattr(spec, "accumulate", TRUE)
-        if accumulate != TRUE and variables:
-            changes: dict[str, Any] = {"accumulate": any_of([accumulate, *(var > ZERO for var in variables)])}
-            child = attrs.evolve(child, **changes)
+        if spec.accumulate != TRUE and variables:
+            child = child.with_options(accumulate=any_of([spec.accumulate, *(var > ZERO for var in variables)]))
         if plan.stages:
             program = tuple(attrs.evolve(one, stages=plan.stages, spread=plan.spread) if isinstance(one, For) else one for one in program)
         if plan.sync is not None:

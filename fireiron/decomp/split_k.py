@@ -17,8 +17,8 @@ from fireiron.ir import Comment, Hole
 from fireiron.language.substrategy import chain, copies_of, default_copy, divisors, require_steps, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
 from fireiron.language.tunable import chosen, count, integral
-from fireiron.spec import MatMulSpec, Spec
-from fireiron.specs.reduction import ReductionSpec
+from fireiron.spec import Spec
+from fireiron.specs.reduction import Reduction
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, constant, less
 from fireiron.values.layout import Swizzle
 from fireiron.values.machine import SH, Architecture, Block, Kernel, Level, Warp, Warpgroup, bfloat16, float16, float32
@@ -109,8 +109,8 @@ class SplitK(Decomposition):
         partial = self._partial(spec, parts, draft)
         own = partial.at(2, unit, unit=True)
         left, right = self._parts_of(spec, parts, unit)
-        body = attrs.evolve(spec, level=self.level, A=left, B=right, C=own, accumulate=FALSE)
-        total = ReductionSpec(spec.level, partial, spec.C, spec.accumulate)
+        body = spec.at_level(self.level).with_operands(A=left, B=right, C=own).with_options(accumulate=FALSE)
+        total = Reduction.on(spec.level, partial, spec.C, accumulate=spec.accumulate)
         name = partial.tensor.name
         steps = steps_at(default_copy(_order(spec.C)) if self.combine is None else self.combine, spec.level)
         children = (Child("body", body, active=active), Child("combine", total, steps, prefix="combine_"))
@@ -118,7 +118,7 @@ class SplitK(Decomposition):
         after = Comment(f"{name} to C: {total}")
         return draft.expansion(children, (before, Hole("body"), after, Hole("combine")))
 
-    def _partial(self, spec: MatMulSpec, parts: int, draft: Draft) -> View:
+    def _partial(self, spec: Spec, parts: int, draft: Draft) -> View:
         """The stack of partial results, each in the storage order of C; of 32 bits at least, so that none is rounded before the sum."""
         pad: int | None = self.planned(SplitKPlan()).pad
         order = _order(spec.C)
@@ -131,7 +131,7 @@ class SplitK(Decomposition):
         tensor = Tensor(name, shape, dtype, SH, order, pad or 0, swizzle=swizzle, copies=copies, origin=draft.origin)
         return whole_view(tensor, copy)
 
-    def _parts_of(self, spec: MatMulSpec, parts: int, unit: Expr) -> list[View]:
+    def _parts_of(self, spec: Spec, parts: int, unit: Expr) -> list[View]:
         """A and B with the chunks of one part only."""
         step = chosen(self.step, "split_k step")
         found = []
@@ -142,7 +142,7 @@ class SplitK(Decomposition):
             found.append(view.with_dims({position: part}))
         return found
 
-    def _across_blocks(self, spec: MatMulSpec, parts: int, context: Context) -> Expansion:
+    def _across_blocks(self, spec: Spec, parts: int, context: Context) -> Expansion:
         """Blocks that add to C; which of them a block is, the tile for Block decides, as it knows the grid."""
         _check_atomic(spec, context.architecture)
         if self.combine is not None:
@@ -153,7 +153,7 @@ class SplitK(Decomposition):
         unit = Var(draft.fresh("block_k"), 0, parts - 1)
         zeroed = (spec.C.tensor.name,) if spec.accumulate == FALSE else ()
         left, right = self._parts_of(spec, parts, unit)
-        body = attrs.evolve(spec, partial=True, accumulate=FALSE, A=left, B=right)
+        body = spec.with_operands(A=left, B=right).with_options(partial=True, accumulate=FALSE)
         return draft.expansion((Child("body", body),), (Hole("body"),), part=unit, zeroed=zeroed)
 
     def choices(self, spec: Spec, context: Context) -> Iterator[SplitK]:
@@ -179,8 +179,8 @@ def _legal(step: SplitK, spec: Spec, context: Context) -> bool:
     return True
 
 
-def _checked(spec: Spec) -> MatMulSpec:
-    if not isinstance(spec, MatMulSpec):
+def _checked(spec: Spec) -> Spec:
+    if not spec.multiplies:
         raise DecompositionError(f"split_k: {spec.title} is no matrix product", legal="MatMul")
     if spec.partial:
         raise DecompositionError("split_k inside split_k(.., Block): blocks add their tiles to C as they are", hint="one of the two")
@@ -189,7 +189,7 @@ def _checked(spec: Spec) -> MatMulSpec:
     return spec
 
 
-def _check_atomic(spec: MatMulSpec, architecture: Architecture) -> None:
+def _check_atomic(spec: Spec, architecture: Architecture) -> None:
     """Blocks add in C's own type, so it must be one in which nothing is lost."""
     if spec.accumulate not in (TRUE, FALSE):
         raise DecompositionError(f"split_k(.., Block): blocks cannot agree on {spec.accumulate}", legal="accumulate=True or False")

@@ -11,7 +11,6 @@ from fireiron.draw import colours
 from fireiron.draw.shapes import PALE, Cells, Page, Picture, Text
 from fireiron.ir import Exec, execs
 from fireiron.ir.lanes import LaneMap
-from fireiron.spec import InitSpec, MoveSpec
 
 WIDTH: Final = 900
 _CELL: Final = (24.0, 16.0)
@@ -36,7 +35,7 @@ def maps(program: Program) -> dict[str, tuple[Map, ...]]:
     found: dict[str, tuple[Map, ...]] = {}
     shown: set[LaneMap] = set()
     spread = [statement for statement, _ in execs(program.lowered.body) if statement.lane_maps]
-    for statement in sorted(spread, key=lambda one: isinstance(one.spec, (InitSpec, MoveSpec))):
+    for statement in sorted(spread, key=lambda one: one.spec.fills or one.spec.copies):
         parts = _maps(statement)
         if {part.lane_map for part in parts} <= shown:
             continue

@@ -14,7 +14,6 @@ import numpy as np
 
 from fireiron.check.scene import Frame, Scene, Use
 from fireiron.ir import Buffer, Kernel
-from fireiron.spec import InitSpec, MoveSpec
 from fireiron.values.expr import Expr, compiled, conjuncts
 from fireiron.values.tensor import View
 
@@ -71,7 +70,7 @@ def role(use: Use) -> str:
     if use.statement.atomic:
         return "added"
     spec = use.statement.spec
-    return "started" if isinstance(spec, InitSpec) else "written" if isinstance(spec, MoveSpec) else "computed"
+    return "started" if spec.fills else "written" if spec.copies else "computed"
 
 
 def touched(scene: Scene, use: Use, fixed: Mapping[str, int]) -> tuple[tuple[Array, Array, Array], bool] | None:
@@ -163,7 +162,7 @@ def standing_still(scene: Scene, use: Use, buffer: Buffer) -> frozenset[str]:
     loops = {loop.var.name for loop in use.loops}
     moving = scene.needs(use.access.base)
     still = loops - moving if buffer.tensor.copies > 1 else frozenset()
-    if isinstance(use.statement.spec, MoveSpec) and not use.access.write and buffer.parameter:
+    if use.statement.spec.copies and not use.access.write and buffer.parameter:
         goals = [access.base for access in use.statement.accesses if access.write]
         still = still | (loops - scene.needs([base for goal in goals for base in goal]))
     return frozenset(still)

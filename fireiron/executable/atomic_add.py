@@ -13,7 +13,6 @@ from fireiron.ir import Exec, Stmt
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import Spec
-from fireiron.specs.atomic_add import AtomicAddSpec
 from fireiron.values.document import Joined, Text, called
 from fireiron.values.expr import constant
 from fireiron.values.machine import GL, RF, Architecture, DType, float32, float64, int32
@@ -24,7 +23,6 @@ TYPES: Mapping[DType, int] = {float32: 50, int32: 50, float64: 60}
 
 def _mismatches(spec: Spec, architecture: Architecture) -> list[Mismatch]:
     """What is wrong with memory, type and target, whoever adds."""
-    assert isinstance(spec, AtomicAddSpec)
     found = []
     if spec.dst.memory != GL:
         found.append(Mismatch("dst memory", "GL", spec.dst.memory.name))
@@ -53,7 +51,7 @@ class ThreadAtomicAdd(Executable):
         return f"AtomicAdd(1,1)(GL|SH|RF -> GL)(Thread), {' or '.join(map(str, TYPES))}"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, AtomicAddSpec):
+        if not spec.atomic:
             return (Mismatch("spec", "AtomicAdd", spec.title),)
         found = _mismatches(spec, architecture)
         if spec.level.threads != 1:
@@ -78,7 +76,7 @@ class LaneAtomicAdd(Executable):
         return f"AtomicAdd(r,c)(RF -> GL)(Warp|QuadPair), {' or '.join(map(str, TYPES))}, each lane what it holds"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, AtomicAddSpec):
+        if not spec.atomic:
             return (Mismatch("spec", "AtomicAdd", spec.title),)
         found = _mismatches(spec, architecture)
         if spec.level.threads in (1, None):

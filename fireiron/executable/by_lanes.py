@@ -14,8 +14,8 @@ from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Braces, Item, Registers
 from fireiron.language.dividing import divide, loop_over
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
-from fireiron.spec import MoveSpec, Spec
-from fireiron.values.expr import Const, Expr, Var, as_expr, constant
+from fireiron.spec import Spec
+from fireiron.values.expr import Expr, Var, as_expr, constant
 from fireiron.values.machine import RF, SH, Architecture, DType, Level, Memory, Warp, bfloat16, float16
 from fireiron.values.tensor import MatrixLayout, View
 from fireiron.values.units import index_in
@@ -85,12 +85,11 @@ def one_statement(
             )
         access = maps[name].access(view, lane, name in spec.outputs, draft.origin)
         accesses.append(attrs.evolve(access, spread=True) if name in spread else access)
-    accumulate = getattr(spec, "accumulate", Const(0))
     return Exec(
         executable,
         spec,
         tuple(accesses),
-        accumulate,
+        spec.accumulate,
         draft.active,
         vectors=vectors,
         lane_maps=tuple(maps[name] for name in spec.operands),
@@ -197,7 +196,7 @@ class MatrixCopy(Executable):
         """The lane maps by operand."""
         return {}
 
-    def common_mismatches(self, spec: MoveSpec, architecture: Architecture, shared: str, held: str) -> tuple[Mismatch, ...]:
+    def common_mismatches(self, spec: Spec, architecture: Architecture, shared: str, held: str) -> tuple[Mismatch, ...]:
         """The differences of a copy whose operand `shared` lies in shared memory, and `held` in registers."""
         found = [
             *level_mismatch(spec, Warp),

@@ -15,7 +15,7 @@ from fireiron.executable.by_lanes import target_mismatch
 from fireiron.ir import Commit, Completion, Exec, Stmt, Wait
 from fireiron.ir.text import Function, Item, Noted, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch, execution
-from fireiron.spec import MoveSpec, Spec
+from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.expr import constant
 from fireiron.values.machine import GL, SH, Architecture
@@ -41,7 +41,7 @@ class CpAsync(Executable):
         return f"Move(1,c) or Move(r,1) (GL -> SH)(Thread), copies of {self.vector_bytes} bytes, asynchronous"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, MoveSpec):
+        if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
         found = [] if spec.level.threads == 1 else [Mismatch("level", "Thread", spec.level.name)]
         if spec.memories != (GL, SH):

@@ -12,7 +12,7 @@ from fireiron.errors import ArgumentError, call_site
 from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
-from fireiron.spec import MatMulSpec, Spec
+from fireiron.spec import Spec
 from fireiron.values.document import Assignment, Call, Text, in_parentheses
 from fireiron.values.expr import constant
 from fireiron.values.machine import Architecture, DType, bfloat16, float16, float32, float64, int8, int32
@@ -77,7 +77,7 @@ def fma_mismatches(
     executable: Any, spec: Spec, architecture: Architecture, shapes: tuple[tuple[int, int, int], ...]
 ) -> tuple[Mismatch, ...]:
     """The differences between a spec and a multiply-add of one thread on one of the shapes."""
-    if not isinstance(spec, MatMulSpec):
+    if not spec.multiplies:
         return (Mismatch("spec", "MatMul", spec.title),)
     found = []
     if spec.level.threads != 1:

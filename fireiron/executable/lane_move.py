@@ -13,7 +13,7 @@ from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
-from fireiron.spec import InitSpec, MoveSpec, Spec
+from fireiron.spec import Spec
 from fireiron.values.document import Assignment
 from fireiron.values.machine import GL, RF, SH, Architecture
 
@@ -50,7 +50,7 @@ class LaneMove(Executable):
         return "Move(r,c)(GL|SH -> RF)(Warp|QuadPair) or (RF -> GL|SH), whole tiles of an instruction, each lane what it holds"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, MoveSpec):
+        if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
         found = []
         if spec.level.threads in (1, None):
@@ -77,7 +77,7 @@ class LaneInit(Executable):
         return "Init(r,c)(RF)(Warp|QuadPair), whole tiles of an instruction, each lane what it holds"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, InitSpec):
+        if not spec.fills:
             return (Mismatch("spec", "Init", spec.title),)
         found = []
         if spec.level.threads in (1, None):
@@ -93,7 +93,6 @@ class LaneInit(Executable):
         return statements_by_lanes(self, spec, draft, {"dst": _required(spec, draft)})
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        assert isinstance(statement.spec, InitSpec)
         access = statement.operands["dst"]
         value = printer.literal(statement.spec.value, statement.spec.dst.dtype)
         return [Assignment(printer.place(access, offset), value) for offset in access.elements()]

@@ -18,7 +18,7 @@ from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap, Part
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Context, Draft, Mismatch
-from fireiron.spec import MoveSpec, Spec
+from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.machine import Architecture
 
@@ -47,7 +47,7 @@ class LdMatrix(MatrixCopy):
         return f"Move({rows},{columns})(SH,RF)(Warp), 16-bit, {order}-major in SH, pairs along dimension {self.pairs}"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, MoveSpec):
+        if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
         return self.common_mismatches(spec, architecture, "src", "dst")
 
@@ -57,7 +57,6 @@ class LdMatrix(MatrixCopy):
 
     def _held_mismatch(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         """Whether each lane receives what the instruction that reads the registers wants it to hold."""
-        assert isinstance(spec, MoveSpec)
         wanted: LaneMap | None = context.held.get(spec.dst.tensor.name)
         if wanted is None:
             return (Mismatch("registers", "a reader that is an instruction of the warp", "none"),)

@@ -30,7 +30,7 @@ from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch
-from fireiron.spec import MatMulSpec, Spec
+from fireiron.spec import Spec
 from fireiron.values.document import Assignment, called
 from fireiron.values.machine import RF, Architecture, DType, Level, Warp, tf32
 from fireiron.values.tensor import MatrixLayout
@@ -115,7 +115,7 @@ class Mma(Executable):
         return f"MatMul({m},{n},{k})(RF,RF,RF)({self.level}), {types}, C {self.result}{orders}"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, MatMulSpec):
+        if not spec.multiplies:
             return (Mismatch("spec", "MatMul", spec.title),)
         assert self.result is not None
         return (

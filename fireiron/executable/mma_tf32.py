@@ -8,7 +8,7 @@ in this order:
     C  (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)
 
 Elements are float32 in memory and in registers; the instruction reads the upper 19 bits of each and drops the last 13 bits
-of the mantissa, toward zero. The simulator does the same (`fireiron.spec.multiplied`).
+of the mantissa, toward zero. The simulator does the same (`fireiron.specs.meaning.multiplied`).
 """
 
 from __future__ import annotations

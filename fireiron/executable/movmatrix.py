@@ -25,7 +25,7 @@ from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
-from fireiron.spec import MoveSpec, Spec
+from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.machine import RF, Architecture, Warp, bfloat16, float16
 
@@ -55,7 +55,7 @@ class MovMatrix(Executable):
         return f"Move(8,8)(RF,RF)(Warp), 16-bit, pairs along dimension {self.pairs} to pairs along dimension {1 - self.pairs}"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, MoveSpec):
+        if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
         return (
             *level_mismatch(spec, Warp),

@@ -13,7 +13,7 @@ from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
-from fireiron.specs.pointwise import BinaryPointwiseSpec
+from fireiron.specs.formula import Element, Operation
 from fireiron.values.document import Assignment, Call, Chain, Joined, in_parentheses
 from fireiron.values.expr import constant
 from fireiron.values.machine import MATRIX_ONLY, Architecture, bfloat16, float16
@@ -37,8 +37,12 @@ class ThreadPointwise(Executable):
         return f"BinaryPointwise({'2,1) or (1,2' if self.pairs else '1,1'})(Thread)" + (", 16-bit floats" if self.pairs else "")
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, BinaryPointwiseSpec):
+        if not spec.pointwise:
             return (Mismatch("spec", "BinaryPointwise", spec.title),)
+        value = None if spec.definition.only is None else spec.definition.only.value
+        binary = isinstance(value, Operation) and value.name in _HALF and all(isinstance(one, Element) for one in value.arguments)
+        if not binary or tuple(spec.uses) != ("lhs", "rhs", "dst"):
+            return (Mismatch("formula", "dst[m,n] = lhs[m,n] + rhs[m,n], or - or *", str(spec.definition)),)
         found = []
         if spec.level.threads != 1:
             found.append(Mismatch("level", "Thread", spec.level.name))
@@ -59,7 +63,6 @@ class ThreadPointwise(Executable):
         return tuple(found)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        assert isinstance(statement.spec, BinaryPointwiseSpec)
         operation, dtype = statement.spec.operation, statement.spec.dst.dtype
         if self.pairs:
             left, right = (pair(printer, statement, name) for name in ("lhs", "rhs"))

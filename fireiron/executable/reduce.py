@@ -11,7 +11,6 @@ from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
-from fireiron.specs.reduction import ReductionSpec
 from fireiron.values.document import Assignment, Chain, Joined, in_parentheses
 from fireiron.values.expr import FALSE, constant
 from fireiron.values.machine import MATRIX_ONLY, Architecture, float32
@@ -30,7 +29,7 @@ class ThreadReduce(Executable):
         return f"Reduction(1,1,p)(GL|SH|RF -> GL|SH|RF)(Thread), p at most {MOST_PARTS}"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, ReductionSpec):
+        if not spec.sums:
             return (Mismatch("spec", "Reduction", spec.title),)
         found = []
         if spec.level.threads != 1:
@@ -48,7 +47,6 @@ class ThreadReduce(Executable):
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         source, target = statement.accesses
         spec = statement.spec
-        assert isinstance(spec, ReductionSpec)
         kind, result = spec.src.dtype, spec.dst.dtype
         wide = float32 if kind.kind == "float" and kind.bits < 32 else kind
         place = printer.place(target)

@@ -18,7 +18,7 @@ from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Context, Draft, Mismatch
-from fireiron.spec import MoveSpec, Spec
+from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.machine import Architecture
 
@@ -39,7 +39,7 @@ class StMatrix(MatrixCopy):
         return f"Move({rows},{columns})(RF,SH)(Warp), 16-bit, {order}-major in SH, pairs along dimension {self.pairs}"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, MoveSpec):
+        if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
         return self.common_mismatches(spec, architecture, "dst", "src")
 
@@ -48,7 +48,6 @@ class StMatrix(MatrixCopy):
 
     def _held_mismatch(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         """Whether each lane holds what it has to give."""
-        assert isinstance(spec, MoveSpec)
         held: LaneMap | None = context.held.get(spec.src.tensor.name)
         if held is None:
             return (Mismatch("registers", "what an instruction of the warp holds", "none"),)

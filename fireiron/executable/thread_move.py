@@ -13,7 +13,7 @@ from fireiron.executable.cp_async import under_way
 from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
-from fireiron.spec import InitSpec, MoveSpec, Spec
+from fireiron.spec import Spec
 from fireiron.values.document import Assignment
 from fireiron.values.expr import constant
 from fireiron.values.machine import MEMORIES, Architecture, as_integer
@@ -48,7 +48,7 @@ class ThreadMove(Executable):
         return f"Move(1,c) or Move(r,1) (GL|SH|RF -> GL|SH|RF)(Thread), at most {MOST_ELEMENTS} elements{asked}"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, MoveSpec):
+        if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
         found = []
         if spec.level.threads != 1:
@@ -80,7 +80,7 @@ class ThreadInit(Executable):
         return "Init(1,1)(GL|SH|RF)(Thread)"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, InitSpec):
+        if not spec.fills:
             return (Mismatch("spec", "Init", spec.title),)
         found = []
         if spec.level.threads != 1:
@@ -90,7 +90,6 @@ class ThreadInit(Executable):
         return tuple(found)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        assert isinstance(statement.spec, InitSpec)
         return [Assignment(printer.element(statement, "dst"), printer.literal(statement.spec.value, statement.spec.dst.dtype))]
 
 

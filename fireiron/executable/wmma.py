@@ -31,7 +31,7 @@ from fireiron.ir.fragments import forms_of, fragment_type, maps_of, order_of, ro
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Braces, Item, Printer
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
-from fireiron.spec import InitSpec, MatMulSpec, MoveSpec, Spec
+from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.expr import Expr, as_expr, constant
 from fireiron.values.machine import GL, SH, Architecture, Memory, Warp, tf32
@@ -53,7 +53,7 @@ class MmaSync(Executable):
         return "MatMul(m,n,k)(FR,FR,FR)(Warp), m, n and k those of the fragments"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, MatMulSpec):
+        if not spec.multiplies:
             return (Mismatch("spec", "MatMul", spec.title),)
         memory = next((one for one in spec.memories if one.fragment is not None), None)
         if memory is None or memory.fragment is None:
@@ -80,7 +80,7 @@ class MmaSync(Executable):
         ]
 
 
-def _product_mismatch(spec: MatMulSpec, memory: Memory, architecture: Architecture) -> tuple[Mismatch, ...]:
+def _product_mismatch(spec: Spec, memory: Memory, architecture: Architecture) -> tuple[Mismatch, ...]:
     """Why the element types are not those of a product of fragments, or the target does not have it."""
     forms = forms_of(memory)
     form = next((one for one in forms if one.factor == spec.A.dtype), None)
@@ -119,7 +119,7 @@ class MatrixSync(Executable):
         return f"Move(r,c)({way})(Warp), whole {what}, the matrix and its rows provably aligned"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, MoveSpec):
+        if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
         found = [*level_mismatch(spec, Warp), *memory_mismatch(spec, self.outer, (GL, SH))]
         inner, matrix = spec.operands[self.inner], spec.operands[self.outer].tensor
@@ -176,7 +176,7 @@ class FillFragment(Executable):
         return "Init(r,c)(FR)(Warp), whole accumulators"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not isinstance(spec, InitSpec):
+        if not spec.fills:
             return (Mismatch("spec", "Init", spec.title),)
         if spec.dst.memory.fragment is None:
             return (*level_mismatch(spec, Warp), Mismatch("dst memory", "FR", spec.dst.memory.name))
@@ -192,7 +192,6 @@ class FillFragment(Executable):
         return fragment_type(kernel, buffer)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        assert isinstance(statement.spec, InitSpec)
         value = printer.literal(statement.spec.value, statement.spec.dst.dtype)
         return [called("nvcuda::wmma::fill_fragment", _fragment(printer, statement, 0), value)]
 

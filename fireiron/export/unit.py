@@ -138,7 +138,7 @@ class Unit:
 
     def _role(self, buffer: Buffer) -> str:
         spec = self.kernel.spec
-        adds = TRUE if spec.atomic else getattr(spec, "accumulate", FALSE)
+        adds = TRUE if spec.atomic else spec.accumulate
         if not buffer.written:
             return "read"
         if buffer.name in self.kernel.zeroed:

@@ -48,8 +48,7 @@ def returned(arrays: tuple[Any, ...]) -> Any:
 
 def reads_output(spec: Spec, symbols: Mapping[str, int]) -> bool:
     """Whether the kernel adds to what the output holds."""
-    accumulate = getattr(spec, "accumulate", None)
-    return spec.atomic or (accumulate is not None and bool(accumulate.evaluate(symbols)))
+    return spec.atomic or bool(spec.accumulate.evaluate(symbols))
 
 
 def evaluated(value: Expr, symbols: Mapping[str, int]) -> int:

@@ -14,7 +14,6 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.ir import Buffer, Kernel, execs
 from fireiron.ir.lanes import LaneMap
-from fireiron.spec import MatMulSpec, MoveSpec
 from fireiron.values.expr import constant
 from fireiron.values.machine import DType, Memory, bfloat16, float16, float32, float64, int8, int32, tf32
 from fireiron.values.tensor import MatrixLayout
@@ -84,7 +83,7 @@ def _roles(kernel: Kernel, buffer: Buffer) -> set[str]:
     return {
         kinds[name]
         for statement, _ in execs(kernel.body)
-        if isinstance(statement.spec, MatMulSpec)
+        if statement.spec.multiplies
         for name, access in statement.operands.items()
         if access.buffer == buffer.name
     }
@@ -109,7 +108,7 @@ def _loaded_order(kernel: Kernel, buffer: Buffer) -> str:
     orders = {
         order_of(kernel.buffer(statement.operands["src"].buffer))
         for statement, _ in execs(kernel.body)
-        if isinstance(statement.spec, MoveSpec) and statement.operands["dst"].buffer == buffer.name
+        if statement.spec.copies and statement.operands["dst"].buffer == buffer.name
     }
     if len(orders) > 1:
         raise DecompositionError(f"{buffer.name} is loaded from row-major and column-major matrices", hint="two loads into two buffers")

@@ -24,7 +24,10 @@ import attrs
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.language.strategy import Strategy
 from fireiron.places import is_own, library_folder
-from fireiron.spec import Init, MatMul, MatMulSpec, Move, Spec
+from fireiron.spec import Spec
+from fireiron.specs.init import Init
+from fireiron.specs.matmul import MatMul
+from fireiron.specs.move import Move
 from fireiron.values.expr import constant
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, GL, MATRIX_ONLY, Kernel, as_architecture, bfloat16, float16, float32
 from fireiron.values.tensor import MatrixLayout
@@ -109,7 +112,7 @@ def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[s
 
     They are chosen by element type, target and size, not by measuring; the last ones are legal for every size. For a MatMul only.
     """
-    if not isinstance(spec, MatMulSpec):
+    if not spec.multiplies:
         return ()
     capability = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture).capability
     orders = [view.tensor.layout.order for view in spec.operands.values() if isinstance(view.tensor.layout, MatrixLayout)]
@@ -119,7 +122,7 @@ def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[s
     return (*_on_tensor_cores(spec, capability), *found, ("naive", {}))
 
 
-def _on_tensor_cores(spec: MatMulSpec, capability: int) -> tuple[tuple[str, Mapping[str, int]], ...]:
+def _on_tensor_cores(spec: Spec, capability: int) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """Tensor cores where they compute what the types of A and B say: float32 stays float32."""
     dtype = spec.A.dtype
     if capability >= 80 and dtype in (float16, bfloat16, *MATRIX_ONLY):
@@ -129,7 +132,7 @@ def _on_tensor_cores(spec: MatMulSpec, capability: int) -> tuple[tuple[str, Mapp
     return ()
 
 
-def _blocks(spec: MatMulSpec, rows: int, columns: int) -> int:
+def _blocks(spec: Spec, rows: int, columns: int) -> int:
     """How many tiles a matrix C has; sizes known at run time count as large."""
     M, N = (constant(size) for size in spec.C.shape)
     return FEW_BLOCKS if M is None or N is None else -(-M // rows) * -(-N // columns)

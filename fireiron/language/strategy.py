@@ -44,8 +44,8 @@ from fireiron.refine.sync import Sync
 from fireiron.refine.to import To
 from fireiron.refine.unchecked import Unchecked
 from fireiron.refine.unroll import Unroll
-from fireiron.spec import Init, InitSpec, MatMul, MoveSpec, Spec, Starter
-from fireiron.spec import Move as MoveStart
+from fireiron.spec import Spec, Starter
+from fireiron.specs.matmul import MatMul
 from fireiron.specs.verbs import Verbs, fitting
 from fireiron.values.expr import Expr, Var, as_expr
 from fireiron.values.layout import Layout, Swizzle
@@ -64,14 +64,15 @@ MOST_TEXT = 2000
 
 @attrs.frozen(repr=False, eq=False)
 class Strategy(Verbs):
-    """A chain of `steps`; bound if `spec` is given. Equal if steps, spec and the `others` are equal.
+    """A chain of `steps`; bound if `spec` is given. Equal if steps, spec, start and the `others` are equal.
 
-    `others` are the strategies that `otherwise` added; `refused` says, for one that was chosen, why those before it were not.
+    `start` is the name of the kind of spec that the chain is for; of a bound one, that of its spec. `others` are the strategies that
+    `otherwise` added; `refused` says, for one that was chosen, why those before it were not.
     """
 
     steps: tuple[Decomposition, ...] = ()
     spec: Spec | None = None
-    start: Starter = MatMul
+    start: Starter = attrs.field(default=attrs.Factory(lambda self: _start_of(self.spec), takes_self=True))
     others: tuple[Strategy, ...] = attrs.field(default=(), kw_only=True)
     refused: tuple[str, ...] = attrs.field(default=(), kw_only=True)
 
@@ -81,14 +82,16 @@ class Strategy(Verbs):
             raise _not_a_spec(self.spec)
         if not isinstance(self.start, Starter):
             raise ArgumentError("Strategy: starts from no name of a spec", got=self.start, legal="MatMul Move Init", at=call_site())
+        if self.spec is not None and self.start != self.spec.starter:
+            raise _of_another_start(self.start, self.spec)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Strategy):
             return NotImplemented
-        return self.steps == other.steps and self.spec == other.spec and self.others == other.others
+        return (self.steps, self.spec, self.start, self.others) == (other.steps, other.spec, other.start, other.others)
 
     def __hash__(self) -> int:
-        return hash((self.steps, self.spec, self.others))
+        return hash((self.steps, self.spec, self.start, self.others))
 
     def __repr__(self) -> str:
         if not self.steps:
@@ -104,7 +107,9 @@ class Strategy(Verbs):
         """
         if not isinstance(spec, Spec) or arrays or sizes:
             raise _not_a_spec(", ".join(["a spec", *(type(one).__name__ for one in arrays), *sizes]) if isinstance(spec, Spec) else spec)
-        return attrs.evolve(self, spec=spec, start=_starter_of(spec))
+        if self.start != spec.starter:
+            raise _of_another_start(self.start, spec)
+        return attrs.evolve(self, spec=spec)
 
     # ------------------------------------------------------------------------------------------ looking
 
@@ -175,14 +180,15 @@ class Strategy(Verbs):
             raise DecompositionError("otherwise: both strategies must end with done()", at=call_site())
         if other.spec is not None:
             raise DecompositionError("otherwise: the other strategy is bound to a spec", hint="bind the whole", at=call_site())
+        if other.start != self.start:
+            raise _of_another_start(other.start, self.start)
         alone = Strategy(other.steps, None, other.start)
         return attrs.evolve(self, others=(*self.others, alone, *other.others))
 
     @property
     def alternatives(self) -> tuple[Strategy, ...]:
         """This strategy and those that `otherwise` added, each alone, bound alike."""
-        bound = self.start if self.spec is None else _starter_of(self.spec)
-        return (attrs.evolve(self, others=()), *(attrs.evolve(one, spec=self.spec, start=bound) for one in self.others))
+        return (attrs.evolve(self, others=()), *(attrs.evolve(one, spec=self.spec) for one in self.others))
 
     def at(self, kind: type[Decomposition], operand: object = None, index: int = 0) -> Cursor:
         """The `index`-th step of a kind (for loads: of an operand), to refine or replace it; a `DecompositionError` where there is none.
@@ -528,7 +534,7 @@ def appended(origin: Verbs, step: Decomposition | Strategy, kind: type[S] = Stra
         if origin.finished:
             raise DecompositionError("the chain is finished by done()", within=origin.steps[-1].summary(), at=call_site())
     elif isinstance(origin, Spec):
-        spec, start = origin, _starter_of(origin)
+        spec, start = origin, origin.starter
     elif isinstance(origin, Starter):
         start = origin
     if isinstance(step, Strategy):
@@ -568,8 +574,18 @@ def _first_legal(strategy: Strategy, program_of: Callable[[Strategy], Program]) 
     raise first
 
 
-def _starter_of(spec: Spec) -> Starter:
-    return MoveStart if isinstance(spec, MoveSpec) else Init if isinstance(spec, InitSpec) else MatMul
+def _start_of(spec: Spec | None) -> Starter:
+    return spec.starter if isinstance(spec, Spec) else MatMul
+
+
+def _of_another_start(start: Starter, wanted: Spec | Starter) -> DecompositionError:
+    starter = wanted.starter if isinstance(wanted, Spec) else wanted
+    return DecompositionError(
+        f"the strategy starts from {start!r}, what it is for is a {starter!r}",
+        within=wanted if isinstance(wanted, Spec) else None,
+        hint=f"build it from {starter!r}",
+        at=call_site(),
+    )
 
 
 def _unrefined(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:

@@ -50,11 +50,17 @@ def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decompos
         raise DecompositionError(
             f"{what}: the strategy is bound to a spec", hint=f"build it from {starters[0]}, not from a spec", at=call_site()
         )
-    if isinstance(move, Starter) and move.spec_class.title in starters:
+    if isinstance(move, Starter) and move.kind.title in starters:
         raise DecompositionError(f"{what}: {move!r} has no steps yet", hint=f"{move!r}.tile(...).to(...).done()", at=call_site())
     if not isinstance(move, Strategy):
         raise ArgumentError(
             f"{what}: not a strategy", got=move, legal=f"{starters[0]}.tile(...).to(...).done(), or nothing", at=call_site()
+        )
+    if move.start.kind.title not in starters:
+        raise DecompositionError(
+            f"{what}: the strategy starts from {move.start!r}, what it decomposes is a {' or a '.join(starters)}",
+            hint=f"build it from {starters[0]}",
+            at=call_site(),
         )
     if move.others:
         raise DecompositionError(

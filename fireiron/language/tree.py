@@ -299,8 +299,7 @@ def execution(executable: Executable, spec: Spec, context: Context) -> Exec:
                 hint="load the operand first (a load fills what lies outside), or make the size a multiple of the tile",
             )
     accesses = tuple(access_of(view, name in spec.outputs, context.origin) for name, view in spec.operands.items())
-    accumulate = getattr(spec, "accumulate", Const(0))
-    return Exec(executable, spec, accesses, accumulate, context.active, origin=context.origin)
+    return Exec(executable, spec, accesses, spec.accumulate, context.active, origin=context.origin)
 
 
 # ---------------------------------------------------------------------------------------------- context

@@ -15,7 +15,6 @@ import numpy as np
 from fireiron.errors import DecompositionError, LayoutError
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs, rewritten, statements
 from fireiron.lower.footprint import Array, active_mask, grid_of, needed_variables, require_few
-from fireiron.spec import InitSpec
 from fireiron.values.expr import FALSE, ONE, TRUE, Expr, Var, as_expr, compiled, constant
 from fireiron.values.layout import Layout, make_layout, reading
 from fireiron.values.tensor import MatrixLayout, Storage
@@ -219,7 +218,7 @@ def _check_other(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, s
     threads, elements = owned.missing(holdings(kernel, buffer, [use]), access.write)
     if not threads.size:
         return
-    if isinstance(statement.spec, InitSpec) and _covers_with_own_modes(kernel, owned, use, own):
+    if statement.spec.fills and _covers_with_own_modes(kernel, owned, use, own):
         return
     # The least of all, so that the message does not depend on the order in which entries are made.
     thread, element = min(zip(threads.tolist(), elements.tolist(), strict=True))

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 
 from fireiron.ir import Access, Buffer, Exec, Kernel, Piece, Stmt, buffer_table, execs, rewritten, whole_pieces
-from fireiron.spec import MatMulSpec
 from fireiron.values.expr import TRUE, Expr, all_of, conjuncts, constant
 
 
@@ -53,7 +52,7 @@ def _tested(statement: Exec, access: Access, width: int) -> tuple[tuple[int, ...
 
 def _adds(statement: Exec) -> bool:
     """Whether all that a statement of single elements does is to add what is zero where an input lies outside."""
-    return statement.atomic or (isinstance(statement.spec, MatMulSpec) and statement.accumulate == TRUE)
+    return statement.atomic or (statement.spec.multiplies and statement.accumulate == TRUE)
 
 
 def _common(conditions: Iterable[Expr]) -> list[Expr]:

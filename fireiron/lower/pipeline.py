@@ -19,7 +19,6 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Comment, Commit, Completion, Exec, For, Kernel, Stmt, SyncPoint, edited, execs, statements, substituted
 from fireiron.lower.walk import taken_names
-from fireiron.spec import MoveSpec
 from fireiron.values.expr import FALSE, Expr, Var, all_of, as_expr, constant, less, mod
 from fireiron.values.machine import GL, SH
 
@@ -139,7 +138,7 @@ class _Pipeline:
 
     def _is_load(self, item: Stmt, others: set[str]) -> bool:
         found = [statement for statement, _ in execs((item,))]
-        if not found or any(not isinstance(one.spec, MoveSpec) for one in found):
+        if not found or any(not one.spec.copies for one in found):
             return False
         # What needs a result of the same iteration cannot run ahead of it.
         reads = {access.buffer for one in found for access in one.accesses if not access.write}
@@ -270,7 +269,7 @@ def _spread(loop: For, fresh: Callable[[str], str]) -> For:
 
 
 def _is_copy(item: Stmt) -> bool:
-    return all(isinstance(one.spec, MoveSpec) for one, _ in execs((item,)))
+    return all(one.spec.copies for one, _ in execs((item,)))
 
 
 def _share(copy: Stmt, steps: For, fresh: Callable[[str], str]) -> Stmt:
@@ -316,7 +315,7 @@ def _staged(items: Sequence[Stmt], names: Iterable[str], stages: int, stage: Exp
 
     def edit(statement: Exec) -> Exec:
         accesses = tuple(_at_stage(access, stages, stage) if access.buffer in names else access for access in statement.accesses)
-        fills = isinstance(statement.spec, MoveSpec) and statement.accesses[1].buffer in names
+        fills = statement.spec.copies and statement.accesses[1].buffer in names
         between = fills and statement.spec.memories == (GL, SH)  # the only way that cp.async takes (PTX ISA, cp.async)
         return attrs.evolve(statement, accesses=accesses, completion=Completion.GROUP if between else statement.completion)
 

@@ -11,7 +11,6 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt, rewritten
 from fireiron.ir.opaque import tile_origin
-from fireiron.spec import MoveSpec
 from fireiron.values.expr import ONE, Const, Expr, constant
 from fireiron.values.machine import GL, SH
 from fireiron.values.tensor import Storage
@@ -27,7 +26,7 @@ def _decided(kernel: Kernel, statement: Stmt) -> Stmt:
         return statement
     if statement.vectors:
         return _required(kernel, statement)
-    if isinstance(statement.spec, MoveSpec):
+    if statement.spec.copies:
         return _widened(kernel, statement)
     return _packed(kernel, statement) if statement.instruction.packs else statement
 

@@ -17,14 +17,15 @@ from fireiron.values.machine import Kernel as KernelLevel
 from fireiron.values.tensor import MatrixLayout, Storage, Tensor
 from fireiron.values.units import BLOCK, THREAD
 
-_CONTRACT = {
-    f"{operand}{suffix}"
-    for operand in ("a", "b", "c", "src", "dst", "lhs", "rhs")
-    for suffix in (
-        "", "_type", "_at", "_registers", *(f"{kind}{dim}" for kind in ("_", "_stride_", "_size_") for dim in "mnkb"),
-    )
-}  # fmt: skip
-"""Names that a micro-kernel's text sees."""
+
+def _contract(operands: Iterable[str], dims: Iterable[str]) -> set[str]:
+    """Names that a micro-kernel's text sees of operands with dimensions."""
+    suffixes = ("", "_type", "_at", "_registers", *(f"{kind}{dim}" for kind in ("_", "_stride_", "_size_") for dim in dims))
+    return {f"{operand.lower()}{suffix}" for operand in operands for suffix in suffixes}
+
+
+_CONTRACT = _contract(("a", "b", "c", "src", "dst", "lhs", "rhs"), "mnkb")
+"""Those of the specs that steps make; a spec adds its own."""
 
 _VECTORS = {
     f"{prefix}{kind}{lanes}"
@@ -100,7 +101,7 @@ def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executa
         # Identifiers with two underscores belong to the C++ implementation ([lex.name]).
         if var.name in RESERVED | set(spec.operands) or var.name.startswith("__"):
             raise ArgumentError(f"a symbol called {var.name}: generated code uses the name", hint=f'another name: sym("{var.name}_size")')
-    taken = RESERVED | {var.name for var in symbols} | set(spec.operands)
+    taken = RESERVED | _contract(spec.uses, spec.dims) | {var.name for var in symbols} | set(spec.operands)
     thread = THREAD if workers is None else Var(THREAD.name, 0, workers - 1)
     return Context(architecture, instructions, BLOCK, thread, workers, whole=Whole(taken))
 

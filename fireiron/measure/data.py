@@ -19,7 +19,7 @@ from fireiron.gpu import launch
 from fireiron.gpu.arguments import evaluated, in_order, reads_output, returned, solve_symbols
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir import execs
-from fireiron.spec import InitSpec, MatMulSpec, MoveSpec, Spec, symbols_of
+from fireiron.spec import Spec, symbols_of
 from fireiron.values.machine import DType, float32, tf32
 from fireiron.values.tensor import MatrixLayout, View
 
@@ -136,7 +136,7 @@ class Data:
         """The right outputs by name: float64 (int64 for integers) on the GPU, before they are rounded to the output's type."""
         cupy = launch.require_cupy()
         arrays = [self.sets[0][name] for name in self.inputs]
-        if isinstance(self.spec, MatMulSpec) and type(self.spec).reference is MatMulSpec.reference:
+        if self.spec.multiplies:
             found = {self.output: _product(cupy, self.spec, *arrays)}
         else:
             found = {name: cupy.asarray(_wide(one)) for name, one in referred(self.spec, *map(cupy.asnumpy, arrays)).items()}
@@ -205,7 +205,7 @@ def referred(spec: Spec, *inputs: Any) -> dict[str, Any]:
 
 def adder_of(kernel: CompiledKernel) -> DType | None:
     """The least precise type in which the kernel's instructions add products up; None where none does."""
-    types = [one.spec.C.dtype for one, _ in execs(kernel.ir.body) if isinstance(one.spec, MatMulSpec)]
+    types = [one.spec.C.dtype for one, _ in execs(kernel.ir.body) if one.spec.multiplies]
     return min(types, key=lambda dtype: dtype.mantissa, default=None)
 
 
@@ -229,12 +229,12 @@ def tolerance_of(spec: Spec, sizes: Mapping[str, int] | None = None, adder: DTyp
     """
     name = spec.outputs[0] if output is None else output
     result = spec.operands[name].dtype
-    if result.kind == "int" or isinstance(spec, (MoveSpec, InitSpec)):
+    if result.kind == "int" or spec.copies or spec.fills:
         return 0.0
     known = all_sizes(spec, sizes)
     terms = math.prod(evaluated(spec.size(dim), known) for dim in spec.dims if dim not in spec.uses[name])
     first = spec.operands[spec.inputs[0]].dtype if spec.inputs else result
-    adder = adder or getattr(spec, "accumulator", None) or result
+    adder = adder or spec.accumulator or result
     step = 2.0 ** -(min(adder.mantissa, 13) if first.bits == 8 else adder.mantissa)
     dropped = step * terms / 8 if adder == float32 else 0.0
     inputs = 2.0**-10 if first == tf32 else 0.0
@@ -309,7 +309,7 @@ def _launch(kernel: CompiledKernel, data: Data, arrays: Mapping[str, Any]) -> Ca
 # ---------------------------------------------------------------------------------------------- comparing
 
 
-def _product(cupy: Any, spec: MatMulSpec, left: Any, right: Any) -> Any:
+def _product(cupy: Any, spec: Spec, left: Any, right: Any) -> Any:
     """A B in float64, some rows at a time; integers, whose sums float64 holds exactly, wrap around as C's type does."""
     rows, depth = left.shape
     wide = _multiplied(cupy, right, spec.B).astype(cupy.float64)

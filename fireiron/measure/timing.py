@@ -43,12 +43,10 @@ from fireiron._version import VERSION
 from fireiron.errors import ArgumentError, LaunchError
 from fireiron.gpu import launch
 from fireiron.gpu import state as gpu_state
-from fireiron.gpu.arguments import evaluated, reads_output
+from fireiron.gpu.arguments import evaluated
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.measure.data import ROTATE_BYTES, Call, Data, Tolerance, all_sizes, tolerance_of
-from fireiron.spec import MatMulSpec, Spec
-from fireiron.specs.pointwise import BinaryPointwiseSpec
-from fireiron.specs.reduction import ReductionSpec
+from fireiron.spec import Spec
 
 REGIMES = ("burst", "busy")
 L2_STATES = ("rotated", "flushed", "hot")
@@ -224,20 +222,9 @@ def throughput(spec: Spec, us: float, sizes: Mapping[str, int] | None = None, *,
     if not us > 0:
         raise ArgumentError("throughput: a launch takes more than no time", got=us)
     known = all_sizes(spec, sizes)
-    operations = _operations(spec, known) if flops is None else flops
-    moved = sum(_bytes_of(spec, name, known) for name in spec.operands)
+    operations = evaluated(spec.flops, known) if flops is None else flops
+    moved = evaluated(spec.bytes, known)
     return Throughput(operations, moved, operations / us / 1e6, moved / us / 1e3)
-
-
-def _operations(spec: Spec, sizes: Mapping[str, int]) -> int:
-    points = math.prod(evaluated(size, sizes) for size in spec.sizes)
-    return points * (2 if isinstance(spec, MatMulSpec) else 1 if isinstance(spec, (BinaryPointwiseSpec, ReductionSpec)) else 0)
-
-
-def _bytes_of(spec: Spec, name: str, sizes: Mapping[str, int]) -> int:
-    view = spec.operands[name]
-    times = 2 if name in spec.outputs and reads_output(spec, sizes) else 1
-    return times * view.dtype.bytes * math.prod(evaluated(size, sizes) for size in view.shape)
 
 
 # ---------------------------------------------------------------------------------------------- where it was measured

@@ -19,7 +19,6 @@ from fireiron.sim.memory import POISON
 from fireiron.sim.places import Group, Held, Place, Rows, Window, vector_environment
 from fireiron.sim.plan import Array, Environment, Operand, Plan, Site
 from fireiron.sim.watch import Watch
-from fireiron.spec import MoveSpec
 from fireiron.values.expr import Var, compiled
 from fireiron.values.machine import Block
 from fireiron.values.units import THREAD, index_in, unit_in
@@ -116,7 +115,6 @@ class Executor:
         return found
 
     def _copy(self, site: Site, source: Place, target: Place) -> None:
-        assert isinstance(site.statement.spec, MoveSpec)
         values = source.get()
         if values.dtype != target.memory.data.dtype:
             values = site.statement.spec.perform({"src": values}, False)["dst"]

@@ -32,7 +32,6 @@ from fireiron.ir import (
     statements,
     unknown,
 )
-from fireiron.spec import MatMulSpec, MoveSpec
 from fireiron.values.expr import FALSE, TRUE, Expr, compiled, conjuncts
 from fireiron.values.machine import GL, SH, Block
 
@@ -132,9 +131,7 @@ class Site:
         self.atomic = statement.atomic
         self.lane_maps = dict(zip(statement.operands, statement.lane_maps, strict=False))
         self.multiply_add = not self.lane_maps and _is_multiply_add(statement)
-        self.copy = (
-            not self.lane_maps and isinstance(statement.spec, MoveSpec) and all(self.operand_count(name) == 1 for name in ("src", "dst"))
-        )
+        self.copy = not self.lane_maps and statement.spec.copies and all(self.operand_count(name) == 1 for name in ("src", "dst"))
         self.operand_list = [operand for _, operand in self.inputs] + [one for _, *pair in self.outputs for one in pair]
 
     def operand_count(self, name: str) -> int:
@@ -151,7 +148,7 @@ class Site:
 
 def _is_multiply_add(statement: Exec) -> bool:
     """A product of two elements whose meaning is one multiplication and one addition in the type of C."""
-    if not isinstance(statement.spec, MatMulSpec) or any(len(access.elements()) != 1 for access in statement.accesses):
+    if not statement.spec.multiplies or any(len(access.elements()) != 1 for access in statement.accesses):
         return False
     return statement.spec.C.dtype.name in ("float32", "float64", "int32")
 

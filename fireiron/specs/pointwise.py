@@ -1,79 +1,33 @@
-"""`BinaryPointwise`: an operation on two tensors, element by element (Graphene, Table 1)."""
+"""Work on each element of its own: by one operation, or by any formula without a reduction (Graphene, Table 1)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Final
 
-import attrs
-
-from fireiron.errors import ArgumentError
-from fireiron.spec import Spec, SpecShape, Starter, check_matrices, check_memories, located
+from fireiron.spec import Kind, Parameter, SpecShape, Starter, located
+from fireiron.specs.formula import FUNCTIONS
 from fireiron.values.expr import Expr
-from fireiron.values.machine import DType, Level, Memory, as_dtype, float32
-from fireiron.values.tensor import ColMajor, MatrixLayout, Tensor, View, whole_view
-
-OPERATIONS: tuple[str, ...] = ("+", "-", "*")
-"""The operations, by their symbol."""
+from fireiron.values.machine import DType, float32
+from fireiron.values.tensor import ColMajor, MatrixLayout
 
 
-def check_operation(value: object) -> str:
-    """One of `OPERATIONS`, or an `ArgumentError`."""
-    if not isinstance(value, str) or value not in OPERATIONS:
-        raise ArgumentError("BinaryPointwise: unknown operation", got=value, legal=OPERATIONS)
-    return value
-
-
-@attrs.frozen(repr=False)
-class BinaryPointwiseSpec(Spec):
-    """`dst[m, n] = lhs[m, n] op rhs[m, n]`."""
-
-    title: ClassVar[str] = "BinaryPointwise"
-    dims: ClassVar[tuple[str, ...]] = ("m", "n")
-    uses: ClassVar[Mapping[str, tuple[str, ...]]] = {"lhs": ("m", "n"), "rhs": ("m", "n"), "dst": ("m", "n")}
-    tile_dims: ClassVar[tuple[str, ...]] = ("m", "n")
-    outputs: ClassVar[tuple[str, ...]] = ("dst",)
-
-    lhs: View
-    rhs: View
-    dst: View
-    operation: str = attrs.field(default="+", converter=check_operation)
-
-    def reference(self, *inputs: Any) -> Any:
-        """The operation in NumPy, in the element type."""
-        return self._apply(*self.given(inputs))
-
-    def perform(self, values: Mapping[str, Any], accumulate: Any) -> dict[str, Any]:
-        """New values of dst."""
-        return {"dst": self._apply(values["lhs"], values["rhs"])}
-
-    def _apply(self, left: Any, right: Any) -> Any:
-        import numpy
-
-        function = {"+": numpy.add, "-": numpy.subtract, "*": numpy.multiply}[self.operation]
-        with numpy.errstate(over="ignore"):
-            return function(left, right).astype(self.dst.dtype.to_numpy())
-
-    def __str__(self) -> str:
-        sizes = ",".join(str(size) for size in self.sizes)
-        return f"BinaryPointwise<{self.operation}>({sizes})({','.join(memory.name for memory in self.memories)})({self.level})"
-
-
-@attrs.frozen
-class _Shape:
-    operation: str
-    sizes: tuple[Expr, ...]
-    dtype: DType
-    layouts: tuple[MatrixLayout, ...]
+class UnaryPointwiseStarter(Starter):
+    """The name `UnaryPointwise`."""
 
     @located
-    def __call__(self, *memories: Memory) -> SpecShape:
-        return SpecShape(self, check_memories(memories, BinaryPointwiseSpec))
-
-    def build(self, memories: tuple[Memory, ...], level: Level) -> BinaryPointwiseSpec:
-        rows = zip(("lhs", "rhs", "dst"), memories, self.layouts, strict=True)
-        left, right, target = (whole_view(Tensor(name, self.sizes, self.dtype, memory, layout)) for name, memory, layout in rows)
-        return BinaryPointwiseSpec(level, left, right, target, self.operation)
+    def __call__(
+        self,
+        operation: str,
+        M: Expr | int,
+        N: Expr | int,
+        *,
+        dtype: DType = float32,
+        dst_dtype: DType | None = None,
+        src: MatrixLayout = ColMajor,
+        dst: MatrixLayout = ColMajor,
+    ) -> SpecShape:
+        """`dst (M x N) = operation(src)`, by `-` or a function such as `relu`; then the memories of src and dst, then the level."""
+        return self.shape((M, N), dtype, {"dst": dst_dtype}, {"src": src, "dst": dst}, operation=operation)
 
 
 class BinaryPointwiseStarter(Starter):
@@ -90,10 +44,19 @@ class BinaryPointwiseStarter(Starter):
         lhs: MatrixLayout = ColMajor,
         rhs: MatrixLayout = ColMajor,
         dst: MatrixLayout = ColMajor,
-    ) -> _Shape:
-        """`dst (M x N) = lhs op rhs`; then the memories of lhs, rhs and dst, then the level."""
-        sizes, layouts = check_matrices(self.spec_class, (M, N), {"lhs": lhs, "rhs": rhs, "dst": dst})
-        return _Shape(check_operation(operation), sizes, as_dtype(dtype), layouts)
+    ) -> SpecShape:
+        """`dst (M x N) = lhs operation rhs`; then the memories of lhs, rhs and dst, then the level."""
+        return self.shape((M, N), dtype, {}, {"lhs": lhs, "rhs": rhs, "dst": dst}, operation=operation)
 
 
-BinaryPointwise: Final = BinaryPointwiseStarter(BinaryPointwiseSpec)
+UNARY: Final = ("-", *(name for name, count in FUNCTIONS.items() if count == 1))
+BINARY: Final = ("+", "-", "*")
+
+UnaryPointwise: Final = UnaryPointwiseStarter(
+    Kind("UnaryPointwise", "dst[m,n] = {operation}(src[m,n])", (Parameter("operation", text=True, legal=UNARY),))
+)
+BinaryPointwise: Final = BinaryPointwiseStarter(
+    Kind("BinaryPointwise", "dst[m,n] = lhs[m,n] {operation} rhs[m,n]", (Parameter("operation", text=True, legal=BINARY),))
+)
+Pointwise: Final = Starter(Kind("Pointwise", "{formula}", (Parameter("formula", text=True),)))
+"""Any formula: `Pointwise("y[m,n] = relu(x[m,n] + bias[n])", M, N)(RF, GL, RF)(Thread)`."""

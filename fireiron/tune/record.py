@@ -18,7 +18,11 @@ from fireiron.errors import ArgumentError, FireironError, StoreError
 from fireiron.ir.lanes import LaneMap
 from fireiron.language.strategy import Strategy
 from fireiron.refine.layout import DealOrder
-from fireiron.spec import Init, MatMul, Move, Spec, Starter
+from fireiron.spec import Spec, Starter
+from fireiron.specs.formula import Definition
+from fireiron.specs.init import Init
+from fireiron.specs.matmul import MatMul
+from fireiron.specs.move import Move
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, constant, sym
 from fireiron.values.layout import Layout, running_products
 from fireiron.values.machine import DTYPES, FRAGMENTS, GL, LEVELS, MEMORIES, Kernel, Level, as_dtype
@@ -99,6 +103,13 @@ def _is_default(field: Any, value: Any) -> bool:
 KINDS: Final[Mapping[str, Starter]] = {"MatMul": MatMul, "Move": Move, "Init": Init}
 """The specs that a record can be for."""
 
+
+def definition_of(kind: str) -> Definition:
+    """The definition of a kind by its name, its parameters at their defaults: the operands and dimensions do not depend on them."""
+    declared = KINDS[kind].kind
+    return declared.definition(declared.filled({}))
+
+
 _ORDERS: Final[Mapping[str, MatrixLayout]] = {"row": RowMajor, "col": ColMajor}
 _SYMBOL: Final = ("multiple_of", "low", "high")
 
@@ -117,7 +128,7 @@ def describe(spec: Spec) -> dict[str, Any]:
     """
     if not isinstance(spec, Spec):
         raise ArgumentError("describe: not a spec", got=spec, legal="MatMul(M, N, K)(GL, GL, GL)(Kernel)")
-    if spec.title not in KINDS or type(spec) is not KINDS[spec.title].spec_class:
+    if KINDS.get(spec.title) != spec.starter:
         raise StoreError(f"records are not kept for {spec.title}", legal=KINDS)
     if spec.level != Kernel:
         raise StoreError("records are kept for kernels", got=str(spec), hint="a spec at the level Kernel")
@@ -144,14 +155,13 @@ def describe(spec: Spec) -> dict[str, Any]:
 def _options(spec: Any) -> dict[str, Any]:
     """What a kind of spec has beside sizes and operands, where it is not the default."""
     plain: dict[str, Any] = {}
-    if getattr(spec, "accumulator", None) is not None:
+    if spec.accumulator is not None:
         plain["accumulator"] = spec.accumulator.name
-    if getattr(spec, "accumulate", FALSE) not in (FALSE, TRUE):
+    if spec.accumulate not in (FALSE, TRUE):
         raise StoreError("records are not kept for a condition to accumulate", got=str(spec.accumulate), legal="True False")
-    if getattr(spec, "accumulate", FALSE) == TRUE:
+    if spec.accumulate == TRUE:
         plain["accumulate"] = True
-    if getattr(spec, "value", 0):
-        plain["value"] = spec.value
+    plain |= {name: value for name, value in spec.parameters if value != spec.kind.defaults[name]}
     return plain
 
 
@@ -179,9 +189,9 @@ def spec_of(plain: Mapping[str, Any]) -> Spec:
     kind = plain.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise StoreError("spec: no such kind", got=kind, legal=KINDS)
-    spec_class = KINDS[kind].spec_class
-    names = tuple(spec_class.uses)
-    sizes = _exactly(plain, "sizes", tuple(dim.upper() for dim in spec_class.dims))
+    declared = definition_of(kind)
+    names = tuple(declared.uses)
+    sizes = _exactly(plain, "sizes", tuple(dim.upper() for dim in declared.dims))
     dtypes, layouts = _exactly(plain, "dtypes", names), _exactly(plain, "layouts", names)
     leading, align = _some(plain, "leading", names), _some(plain, "align", names)
     symbols = _symbols(plain.get("symbols", {}), [*sizes.values(), *leading.values()])
@@ -419,7 +429,7 @@ class Record:
     @property
     def shape(self) -> tuple[int | str, ...]:
         """The sizes, in order: `(4096, 4096, 4096)`."""
-        return tuple(self.spec["sizes"][dim.upper()] for dim in KINDS[self.spec["kind"]].spec_class.dims)
+        return tuple(self.spec["sizes"][dim.upper()] for dim in definition_of(self.spec["kind"]).dims)
 
     def line(self) -> str:
         """The record as one line of JSON with sorted keys, without the end of the line."""

@@ -15,7 +15,6 @@ from fireiron.language.strategy import LoadStrategy
 from fireiron.language.tree import Decomposition
 from fireiron.refine.pad import Pad
 from fireiron.spec import check_layout, check_size
-from fireiron.specs.pointwise import OPERATIONS, BinaryPointwiseSpec
 from fireiron.values.expr import constant
 from fireiron.values.machine import GL, SH
 from fireiron.values.tensor import MatrixLayout, Mode, Tensor, View
@@ -89,7 +88,6 @@ _CHECKS: Final[Mapping[type[Any], Callable[[Any], Any]]] = {
     Split: _check_split,
     Load: lambda value: _need(value.operand.isidentifier(), "the operand must be a name", value.operand),
     Pad: lambda value: LoadStrategy((Load("A", SH),)).pad(value.elements),
-    BinaryPointwiseSpec: lambda value: _need(value.operation in OPERATIONS, "no operation on elements", value.operation),
     MatrixLayout: _check_matrix_layout,
     Tensor: _check_tensor,
     Mode: _check_mode,

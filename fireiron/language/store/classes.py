@@ -50,13 +50,20 @@ from fireiron.refine.sync import Sync
 from fireiron.refine.to import To
 from fireiron.refine.unchecked import Unchecked
 from fireiron.refine.unroll import Unroll
-from fireiron.spec import Init, InitSpec, MatMul, MatMulSpec, Move, MoveSpec, Starter
-from fireiron.specs.atomic_add import AtomicAdd, AtomicAddSpec
-from fireiron.specs.pointwise import BinaryPointwise, BinaryPointwiseSpec
-from fireiron.specs.reduction import Reduction, ReductionSpec
+from fireiron.spec import Kind, Parameter, Spec, Starter
+from fireiron.specs.allocate import Allocate
+from fireiron.specs.atomic_add import AtomicAdd
+from fireiron.specs.init import Init
+from fireiron.specs.matmul import MatMul
+from fireiron.specs.move import Move
+from fireiron.specs.pointwise import BinaryPointwise, Pointwise, UnaryPointwise
+from fireiron.specs.reduction import Reduction
+from fireiron.specs.shfl import Shfl
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import DTYPES, FRAGMENTS, LEVELS, MEMORIES, DType, Level, Memory
 from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View
+
+_STARTERS: Final = (MatMul, Move, Init, UnaryPointwise, BinaryPointwise, Pointwise, Reduction, AtomicAdd, Shfl, Allocate)
 
 CLASSES: Final[Mapping[str, type[Any]]] = {
     **{
@@ -67,16 +74,20 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
             Bands, Converted, Pipeline, Resident, CpAsync,
             Fma, Hfma2, MicroKernel, ThreadMove, ThreadInit, ThreadPointwise, ThreadReduce, ThreadAtomicAdd, LaneAtomicAdd,
             MmaTile, Mma, LaneMap, LdMatrix, StMatrix, MovMatrix, LaneMove, LaneInit, MmaSync, MatrixSync, FillFragment,
-            MatMulSpec, MoveSpec, InitSpec, BinaryPointwiseSpec, ReductionSpec, AtomicAddSpec, View, Dim, Mode, Fixed, Tensor,
-            MatrixLayout, Layout, Swizzle, DType, Memory, Level,
+            View, Dim, Mode, Fixed, Tensor,
+            MatrixLayout, Layout, Swizzle, DType, Memory, Level, Kind, Parameter, Spec,
         )
     },
     "DealOrder": DealOrder,
+    **{f"{one!r}Spec": Spec for one in _STARTERS},
 }  # fmt: skip
 """The built-in classes by the name under which they are stored."""
 
-STARTERS: Final[Mapping[str, Starter]] = {repr(one): one for one in (MatMul, Move, Init, BinaryPointwise, Reduction, AtomicAdd)}
+STARTERS: Final[Mapping[str, Starter]] = {repr(one): one for one in _STARTERS}
 """What a chain may start from, by its text."""
+
+LEFT_OUT: Final[Mapping[str, Mapping[str, Any]]] = {"BinaryPointwise": {"operation": "+"}}
+"""Parameters that files of before do not name, by kind: they were a default."""
 
 CHAINS: Final[Mapping[type[Decomposition], type[Strategy]]] = {
     Tile: TileStrategy, Split: SplitStrategy, SplitK: SplitKStrategy, Load: LoadStrategy, Epilog: EpilogStrategy,

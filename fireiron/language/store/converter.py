@@ -18,15 +18,15 @@ from cattrs.gen import make_dict_structure_fn, override
 
 from fireiron.errors import ArgumentError, StoreError
 from fireiron.language.store.checks import check_value
-from fireiron.language.store.classes import CHAINS, FORMER, MAKERS, NAMED, STARTERS, class_table
+from fireiron.language.store.classes import CHAINS, FORMER, LEFT_OUT, MAKERS, NAMED, STARTERS, class_table
 from fireiron.language.store.documents import check_head, located, noted, parsed
 from fireiron.language.store.expressions import expression, expression_text
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Decomposition
-from fireiron.spec import Spec, Starter
+from fireiron.spec import OPTIONS, Kind, Spec, Starter
 from fireiron.values.expr import Expr
-from fireiron.values.machine import DTYPES, FRAGMENTS, LEVELS, MEMORIES
-from fireiron.values.tensor import ColMajor, RowMajor
+from fireiron.values.machine import DTYPES, FRAGMENTS, LEVELS, MEMORIES, DType, Level
+from fireiron.values.tensor import ColMajor, RowMajor, View
 
 
 class Store:
@@ -43,8 +43,11 @@ class Store:
         """What JSON can hold; a `StoreError` for a value of no class that is stored."""
         if isinstance(value, Strategy):
             spec = None if value.spec is None else self.plain(value.spec)
-            plain = {"start": self._starter(value.start), "spec": spec, "steps": [self.plain(step) for step in value.steps]}
+            start = self.plain(value.start.kind) if repr(value.start) not in STARTERS else repr(value.start)
+            plain = {"start": start, "spec": spec, "steps": [self.plain(step) for step in value.steps]}
             return plain | ({"otherwise": [self.plain(one) for one in value.others]} if value.others else {})
+        if isinstance(value, Spec):
+            return self._plain_spec(value)
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
         if isinstance(value, Expr):
@@ -74,10 +77,15 @@ class Store:
                 result[field.alias] = self.plain(getattr(value, field.name))
         return result
 
-    def _starter(self, start: Starter) -> str:
-        if STARTERS.get(repr(start)) != start:
-            raise StoreError(f"a chain that starts from {start!r} cannot be stored", legal=STARTERS)
-        return repr(start)
+    def _plain_spec(self, spec: Spec) -> dict[str, Any]:
+        """A built-in kind by its name, another with its declaration; operands by name, and what is not a default."""
+        built_in = STARTERS.get(spec.title) == spec.starter
+        plain: dict[str, Any] = {"type": f"{spec.title}Spec"} if built_in else {"type": "Spec", "kind": self.plain(spec.kind)}
+        plain["level"] = self.plain(spec.level)
+        plain |= {name: self.plain(view) for name, view in spec.operands.items()}
+        plain |= {name: self.plain(value) for name, value in spec.parameters if value != spec.kind.defaults.get(name)}
+        fields = attrs.fields_dict(Spec)
+        return plain | {name: self.plain(getattr(spec, name)) for name in OPTIONS if not _is_default(fields[name], spec)}
 
     # ------------------------------------------------------------------------------------------ reading
 
@@ -107,15 +115,14 @@ class Store:
         register(lambda wanted: wanted is Strategy, self._strategy)
 
     def _strategy(self, value: Any, _: Any) -> Strategy:
-        kinds: dict[str, Any] = {"start": str, "spec": Spec | None, "steps": tuple[Decomposition, ...]}
+        kinds: dict[str, Any] = {"start": Any, "spec": Spec | None, "steps": tuple[Decomposition, ...]}
         if isinstance(value, dict) and "otherwise" in value:
             kinds["otherwise"] = tuple[Strategy, ...]
         fields = self._fields(value, kinds)
-        steps, start = fields["steps"], STARTERS.get(fields["start"])
-        if start is None:
-            raise StoreError(f"a chain cannot start from {fields['start']!r}", legal=STARTERS)
+        steps, spec = fields["steps"], fields["spec"]
+        start = _start(fields["start"], spec)
         chain = CHAINS.get(type(steps[-1]), Strategy) if steps else Strategy
-        made = chain(steps, fields["spec"], start)
+        made = chain(steps, spec, start)
         for other in fields.get("otherwise", ()):
             made = made.otherwise(other)
         return made
@@ -188,10 +195,26 @@ class Store:
         if not issubclass(cls, base):
             raise StoreError(f"{value['type']} is no {base.__name__}")
         fields = {key: part for key, part in value.items() if key != "type"}
+        if cls is Spec:
+            return self._spec(value["type"], fields)
         fields = {**FORMER[cls](fields)} if cls in FORMER else fields
         made = MAKERS[cls][1](self._fields(fields, MAKERS[cls][0])) if cls in MAKERS else self._reader(cls)(fields, cls)
         check_value(made)
         return made
+
+    def _spec(self, tag: str, fields: dict[str, Any]) -> Spec:
+        """A spec of a kind, which is built in and named by the tag, or declared beside it."""
+        if tag == "Spec":
+            starter = Starter(self._fields({"kind": fields.pop("kind", None)}, {"kind": Kind})["kind"])
+        else:
+            starter = STARTERS[tag.removesuffix("Spec")]
+        kind = starter.kind
+        values = {one.name: fields.pop(one.name) for one in kind.parameters if one.name in fields}
+        values = {**LEFT_OUT.get(kind.title, {}), **values}
+        types: dict[str, Any] = {"accumulate": Expr, "accumulator": DType | None, "partial": bool, "names": tuple[str, ...]}
+        operands = dict.fromkeys(kind.definition(kind.filled(dict(values))).uses, View)
+        read = self._fields(fields, {"level": Level, **operands, **{name: types[name] for name in OPTIONS if name in fields}})
+        return starter.on(**read, **values)
 
     def _reader(self, cls: type[Any]) -> Callable[[Any, Any], Any]:
         if cls not in self.readers:
@@ -206,6 +229,16 @@ class Store:
                 cls, self.converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, _cattrs_use_alias=True, **left_out
             )
         return self.readers[cls]
+
+
+def _start(name: Any, spec: Spec | None) -> Starter:
+    """What a chain starts from; files of before say MatMul of a bound chain, whatever its spec is."""
+    if isinstance(name, Kind):
+        return name.starter
+    legal = STARTERS if spec is None else {"MatMul": spec.starter, repr(spec.starter): spec.starter}
+    if not isinstance(name, str) or name not in legal:
+        raise StoreError(f"a chain {'' if spec is None else f'of a {spec.title} '}cannot start from {name!r}", legal=legal)
+    return legal[name]
 
 
 def _stored(field: Any) -> bool:

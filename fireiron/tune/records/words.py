@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fireiron.spec import Spec
-from fireiron.tune.record import KINDS, Record, describe
+from fireiron.tune.record import Record, definition_of, describe
 
 
 def said(record: Record) -> str:
@@ -20,8 +20,9 @@ def problem(record: Record) -> str:
 
 def spec_words(spec: Mapping[str, Any]) -> str:
     """`MatMul 4096x4096x4096, float16 float16 float16, row row col`."""
-    sizes = "x".join(str(spec["sizes"][dim.upper()]) for dim in KINDS[spec["kind"]].spec_class.dims)
-    names = KINDS[spec["kind"]].spec_class.uses
+    made = definition_of(spec["kind"])
+    sizes = "x".join(str(spec["sizes"][dim.upper()]) for dim in made.dims)
+    names = made.uses
     parts = [f"{spec['kind']} {sizes}", " ".join(spec["dtypes"][name] for name in names), " ".join(spec["layouts"][name] for name in names)]
     return ", ".join(parts)
 

@@ -1,0 +1,462 @@
+"""Formulas: what a spec computes, as text. `C[m,n] += sum(k, A[m,k] * B[k,n])` says its operands, its dimensions and its meaning.
+
+A spec with several outputs has a formula for each, apart by `;`. It is read by the parser below and by nothing else: data, never code.
+
+    definition = formula {";" formula}
+    formula   = element [("=" | "+=" | "max=" | "min=") (reduction | value)]
+    reduction = ("sum" | "max" | "min") "(" dimension {"," dimension} "," value ")"
+    value     = term {("+" | "-") term}           term = factor {("*" | "/") factor}
+    factor    = "-" factor | number | "inf" | element | function "(" value {"," value} ")" | "(" value ")"
+    element   = tensor "[" index {"," index} "]"  index = dimension ["^" integer]
+
+Without a right side a formula says that its tensor is there, and nothing about its values. `+=` adds to what the tensor holds, where
+the spec says so; `max=` and `min=` compare with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+import attrs
+
+from fireiron.errors import ArgumentError
+
+FUNCTIONS: Final[Mapping[str, int]] = {
+    "abs": 1, "exp": 1, "exp2": 1, "log": 1, "log2": 1, "max": 2, "min": 2, "relu": 1, "rsqrt": 1, "sqrt": 1, "tanh": 1,
+}  # fmt: skip
+"""Functions of elements, with the number of their arguments."""
+
+REDUCTIONS: Final[Mapping[str, str]] = {"sum": "+=", "max": "max=", "min": "min="}
+"""What a dimension may be reduced by, with the sign by which its result joins what the output holds."""
+
+
+@attrs.frozen
+class Number:
+    """A constant."""
+
+    value: int | float
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@attrs.frozen
+class Index:
+    """A dimension in the place of an index; `flip` are bits of it that are inverted (the lanes that a butterfly shuffle pairs)."""
+
+    dim: str
+    flip: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.dim} ^ {self.flip}" if self.flip else self.dim
+
+
+@attrs.frozen
+class Element:
+    """An element of an operand: a tensor and an index for each of its dimensions."""
+
+    tensor: str
+    index: tuple[Index, ...]
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The dimensions by name."""
+        return tuple(one.dim for one in self.index)
+
+    @property
+    def plain(self) -> bool:
+        """Whether its indices are dimensions as they are."""
+        return not any(one.flip for one in self.index)
+
+    def __str__(self) -> str:
+        return f"{self.tensor}[{','.join(map(str, self.index))}]"
+
+
+@attrs.frozen
+class Operation:
+    """A sign between two values or in front of one, or a function of values."""
+
+    name: str
+    arguments: tuple[Value, ...]
+
+    def __str__(self) -> str:
+        if self.name in FUNCTIONS:
+            return f"{self.name}({', '.join(map(str, self.arguments))})"
+        if len(self.arguments) == 1:
+            return f"-{_bracketed(self.arguments[0], 3)}"
+        left, right = self.arguments
+        level = _LEVELS[self.name]
+        return f"{_bracketed(left, level)} {self.name} {_bracketed(right, level + 1)}"
+
+
+Value = Number | Element | Operation
+
+_LEVELS: Final[Mapping[str, int]] = {"+": 1, "-": 1, "*": 2, "/": 2}
+
+
+def _bracketed(value: Value, level: int) -> str:
+    """A value as an operand of a sign: in parentheses where it binds less."""
+    infix = isinstance(value, Operation) and value.name not in FUNCTIONS
+    binds = 3 if not infix else 3 if len(value.arguments) == 1 else _LEVELS[value.name]  # type: ignore[union-attr]
+    return f"({value})" if binds < level or (infix and level == 3) else str(value)
+
+
+@attrs.frozen
+class Formula:
+    """`target sign reduction(over, value)`, or `target sign value` with no reduction; `value` None says nothing about the target."""
+
+    target: Element
+    sign: str = "="
+    value: Value | None = None
+    reduction: str | None = None
+    over: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return str(self.target)
+        right = str(self.value) if self.reduction is None else f"{self.reduction}({', '.join(self.over)}, {self.value})"
+        return f"{self.target} {self.sign} {right}"
+
+    # ------------------------------------------------------------------------------------------ what it names
+
+    @functools.cached_property
+    def elements(self) -> tuple[Element, ...]:
+        """The elements that are read, from left to right; one that stands twice counts once."""
+        return tuple(dict.fromkeys(_elements(self.value)))
+
+    @functools.cached_property
+    def uses(self) -> Mapping[str, tuple[str, ...]]:
+        """The dimensions of each operand: those that are read, then the one that is written."""
+        return {one.tensor: one.dims for one in (*self.elements, self.target)}
+
+    @functools.cached_property
+    def dims(self) -> tuple[str, ...]:
+        """All dimensions: those of the result, then those that are reduced."""
+        return (*self.target.dims, *self.over)
+
+    @property
+    def output(self) -> str:
+        """The operand that is written."""
+        return self.target.tensor
+
+    # ------------------------------------------------------------------------------------------ what it does
+
+    @property
+    def joins(self) -> bool:
+        """Whether its result can join what the output holds."""
+        return self.sign != "="
+
+    @property
+    def joins_by(self) -> str:
+        """How results meet: as a sum, a maximum or a minimum."""
+        return self.reduction or next((name for name, sign in REDUCTIONS.items() if sign == self.sign), "sum")
+
+    @property
+    def copies(self) -> bool:
+        """Whether it writes elements as they are, each in its own place."""
+        return self.sign == "=" and self.reduction is None and isinstance(self.value, Element) and self.value.index == self.target.index
+
+    @property
+    def fills(self) -> bool:
+        """Whether it writes one constant."""
+        return self.sign == "=" and self.reduction is None and isinstance(self.value, Number)
+
+    @property
+    def is_product_sum(self) -> bool:
+        """Whether it is a sum of products, which multiply-adds make."""
+        return self.reduction == "sum" and isinstance(self.value, Operation) and self.value.name == "*"
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it is the product of two matrices."""
+        if not self.is_product_sum or len(self.over) != 1 or len(self.target.dims) != 2:
+            return False
+        assert isinstance(self.value, Operation)
+        (m, n), (k,) = self.target.dims, self.over
+        return [getattr(one, "index", None) for one in self.value.arguments] == [(Index(m), Index(k)), (Index(k), Index(n))]
+
+    @property
+    def sums(self) -> bool:
+        """Whether it adds up elements along dimensions."""
+        return self.reduction == "sum" and isinstance(self.value, Element)
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether it computes each element of its own from elements in the same place."""
+        plain = self.reduction is None and isinstance(self.value, Operation)
+        return plain and all(one.plain and set(one.dims) <= set(self.target.dims) for one in self.elements)
+
+    @functools.cached_property
+    def operations(self) -> int:
+        """Operations for each point of its dimensions."""
+        return _operations(self.value) + (self.reduction is not None or self.joins)
+
+
+@attrs.frozen
+class Definition:
+    """What a spec computes: a formula for each of its outputs, in the same dimensions; none reads what another writes."""
+
+    formulas: tuple[Formula, ...]
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.formulas))
+
+    @property
+    def only(self) -> Formula | None:
+        """The formula, where there is one."""
+        return self.formulas[0] if len(self.formulas) == 1 else None
+
+    @functools.cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """The operands that are written."""
+        return tuple(one.output for one in self.formulas)
+
+    @functools.cached_property
+    def elements(self) -> tuple[Element, ...]:
+        """The elements that are read, each once."""
+        return tuple(dict.fromkeys(element for one in self.formulas for element in one.elements))
+
+    @functools.cached_property
+    def uses(self) -> Mapping[str, tuple[str, ...]]:
+        """The dimensions of each operand: those that are read, then those that are written."""
+        return {one.tensor: one.dims for one in (*self.elements, *(one.target for one in self.formulas))}
+
+    @property
+    def tile_dims(self) -> tuple[str, ...]:
+        """The dimensions of the results."""
+        return self.formulas[0].target.dims
+
+    @functools.cached_property
+    def dims(self) -> tuple[str, ...]:
+        """All dimensions: those of the results, then those that are reduced."""
+        return tuple(dict.fromkeys((*self.tile_dims, *(dim for one in self.formulas for dim in one.over))))
+
+    @functools.cached_property
+    def joins(self) -> bool:
+        """Whether a result can join what its output holds."""
+        return any(one.joins for one in self.formulas)
+
+
+def _elements(value: Value | None) -> Iterator[Element]:
+    if isinstance(value, Element):
+        yield value
+    elif isinstance(value, Operation):
+        for argument in value.arguments:
+            yield from _elements(argument)
+
+
+def _operations(value: Value | None) -> int:
+    return 1 + sum(map(_operations, value.arguments)) if isinstance(value, Operation) else 0
+
+
+# ---------------------------------------------------------------------------------------------- reading
+
+MOST_TEXT: Final = 2000
+"""Characters of a definition."""
+
+_TOKEN: Final = re.compile(r"\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)|((?:max|min)=(?!=)|\+=|[A-Za-z_]\w*|[-+*/^=,()\[\]])|(\S))")
+
+
+@functools.lru_cache(maxsize=4096)
+def definition(text: str) -> Definition:
+    """The definition of a text: a formula for each output.
+
+    >>> definition("s[m,n] = a[m,n] + b[m,n]; d[n,m] = a[m,n] - b[m,n]").outputs
+    ('s', 'd')
+
+    Raises: ArgumentError where the text is none; it says where.
+    """
+    if not isinstance(text, str) or len(text) > MOST_TEXT:
+        raise ArgumentError(f"a formula is a text of at most {MOST_TEXT} characters", got=text if not isinstance(text, str) else text[:80])
+    made = Definition(tuple(formula(part.strip()) for part in text.split(";")))
+    if len(set(made.outputs)) != len(made.outputs):
+        raise ArgumentError("formula: a tensor is written twice", got=text)
+    for one in made.formulas:
+        if set(one.target.dims) != set(made.tile_dims):
+            raise ArgumentError(f"formula: {one.target} has other dimensions than {made.formulas[0].target}", got=text)
+    for read in made.elements:
+        if read.tensor in made.outputs:
+            raise ArgumentError(f"formula: {read.tensor} is read and written", got=text, hint="a spec of its own")
+        if any(other.tensor == read.tensor and other != read for other in made.elements):
+            raise ArgumentError(f"formula: {read.tensor} stands with two forms of indices", got=text)
+    return made
+
+
+@functools.lru_cache(maxsize=4096)
+def formula(text: str) -> Formula:
+    """The formula of a text for one output.
+
+    >>> str(formula("y[m]+=sum(n,A[m,n]*(x[n]))"))
+    'y[m] += sum(n, A[m,n] * x[n])'
+
+    Raises: ArgumentError where the text is no formula; it says where.
+    """
+    try:
+        return _checked(_Reader(text).formula(), text)
+    except RecursionError:
+        raise ArgumentError("a formula is nested too deeply", got=text[:80]) from None
+
+
+@attrs.define
+class _Reader:
+    """The tokens of a text, and how many of them are read."""
+
+    text: str
+    tokens: tuple[str, ...] = attrs.field(init=False)
+    place: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.tokens = tuple(number or word or other for number, word, other in _TOKEN.findall(self.text))
+
+    # One method for each rule of the grammar.
+
+    def formula(self) -> Formula:
+        target = self.element(self.name("the tensor that is written"))
+        if self.next is None:
+            return Formula(target)
+        sign = self.one_of("=", *REDUCTIONS.values())
+        reduction = self.reduction()
+        made = Formula(target, sign, self.value()) if reduction is None else Formula(target, sign, *reduction)
+        if self.next is not None:
+            self.refuse(", its end")
+        return made
+
+    def reduction(self) -> tuple[Value, str, tuple[str, ...]] | None:
+        """The value, by what it is reduced, and the dimensions; None where no reduction stands here."""
+        name, parts = self.next or "", self.tokens[self.place + 1 : self.place + 4]
+        if name not in REDUCTIONS or len(parts) < 3 or parts[0] != "(" or not parts[1].isidentifier() or parts[2] != ",":
+            return None
+        self.place += 2
+        over = [self.name("a dimension")]
+        self.take(",")
+        while self.next is not None and self.next.isidentifier() and self.tokens[self.place + 1 : self.place + 2] == (",",):
+            over.append(self.name("a dimension"))
+            self.take(",")
+        value = self.value()
+        self.take(")")
+        return value, name, tuple(over)
+
+    def value(self) -> Value:
+        return self.chain(self.term, ("+", "-"))
+
+    def term(self) -> Value:
+        return self.chain(self.factor, ("*", "/"))
+
+    def chain(self, part: Callable[[], Value], signs: tuple[str, ...]) -> Value:
+        made = part()
+        while self.next in signs:
+            made = Operation(self.one_of(*signs), (made, part()))
+        return made
+
+    def factor(self) -> Value:
+        if self.next == "-":
+            self.take("-")
+            inner = self.factor()
+            return Number(-inner.value) if isinstance(inner, Number) else Operation("-", (inner,))
+        if self.next == "(":
+            self.take("(")
+            inner = self.value()
+            self.take(")")
+            return inner
+        if self.next is not None and re.match(r"[\d.]", self.next):
+            return self.number()
+        name = self.name("a value")
+        if name == "inf":
+            return Number(float("inf"))
+        return self.called(name) if self.next == "(" else self.element(name)
+
+    def number(self) -> Number:
+        text = self.one_of()
+        try:
+            return Number(int(text) if text.isdecimal() else float(text))
+        except ValueError:  # more digits than Python reads
+            raise ArgumentError("formula: no number", got=text[:40]) from None
+
+    def called(self, name: str) -> Value:
+        if name not in FUNCTIONS:
+            hint = "a reduction is the whole right side; its result is a tensor of its own" if name in REDUCTIONS else None
+            raise ArgumentError(f"formula: unknown function {name!r}", got=self.text, legal=FUNCTIONS, hint=hint)
+        self.take("(")
+        arguments = [self.value()]
+        while self.next == ",":
+            self.take(",")
+            arguments.append(self.value())
+        self.take(")")
+        if len(arguments) != FUNCTIONS[name]:
+            raise ArgumentError(f"formula: {name} takes {FUNCTIONS[name]} values, not {len(arguments)}", got=self.text)
+        return Operation(name, tuple(arguments))
+
+    def element(self, tensor: str) -> Element:
+        if self.next != "[":
+            raise ArgumentError(f"formula: {tensor!r} without its indices", got=self.text, legal=f"{tensor}[m,n]")
+        self.take("[")
+        index = [self.index()]
+        while self.next == ",":
+            self.take(",")
+            index.append(self.index())
+        self.take("]")
+        return Element(tensor, tuple(index))
+
+    def index(self) -> Index:
+        dim = self.name("a dimension")
+        if self.next != "^":
+            return Index(dim)
+        self.take("^")
+        number = self.next or ""
+        if not number.isdecimal() or len(number) > 9:
+            self.refuse(f"; {dim} ^ takes an integer")
+        return Index(dim, int(self.one_of()))
+
+    # Tokens.
+
+    @property
+    def next(self) -> str | None:
+        return self.tokens[self.place] if self.place < len(self.tokens) else None
+
+    def one_of(self, *wanted: str) -> str:
+        """The next token, one of those wanted (any if none is named)."""
+        found = self.next
+        if found is None or (wanted and found not in wanted):
+            self.refuse(f", {' or '.join(wanted)}")
+        self.place += 1
+        return str(found)
+
+    def take(self, wanted: str) -> None:
+        self.one_of(wanted)
+
+    def name(self, what: str) -> str:
+        if self.next is None or not self.next.isidentifier():
+            self.refuse(f", {what}")
+        return self.one_of()
+
+    def refuse(self, wanted: str) -> None:
+        """Say what stands in the place of what is wanted."""
+        before = " ".join(self.tokens[: self.place])[-60:]
+        found = "it ends" if self.next is None else f"{self.next[:40]!r} stands"
+        raise ArgumentError(f"formula: {found} behind {before!r}{wanted} is wanted".replace(", ;", ";"), got=self.text)
+
+
+def _checked(made: Formula, text: str) -> Formula:
+    """Refuse what has no meaning: dimensions that nothing counts, a result that is read, a tensor of two forms."""
+    target = made.target
+    if not target.plain or len(set(made.dims)) != len(made.dims):
+        raise ArgumentError("formula: the result has each of its dimensions once, as it is", got=text)
+    for one in made.elements:
+        loose = [dim for dim in one.dims if dim not in made.dims]
+        if loose:
+            raise ArgumentError(f"formula: {loose[0]} of {one} is neither in the result nor reduced", got=text, legal=made.dims)
+        if one.tensor == target.tensor:
+            raise ArgumentError(f"formula: {one.tensor} is read and written", got=text, hint="+= adds to what it holds")
+        if any(other.tensor == one.tensor and other != one for other in made.elements):
+            raise ArgumentError(f"formula: {one.tensor} stands with two forms of indices", got=text)
+        if len(set(one.dims)) != len(one.dims):
+            raise ArgumentError(f"formula: {one} has a dimension twice", got=text)
+    idle = [dim for dim in made.over if not any(dim in one.dims for one in made.elements)]
+    if idle:
+        raise ArgumentError(f"formula: {idle[0]} is reduced, but no element has it", got=text)
+    if made.joins and made.reduction is not None and REDUCTIONS[made.reduction] != made.sign:
+        raise ArgumentError(f"formula: a {made.reduction} joins by {REDUCTIONS[made.reduction]}", got=text)
+    return made

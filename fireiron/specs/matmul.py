@@ -1,0 +1,48 @@
+"""`MatMul`: the product of two matrices, added up (Fireiron, section 3.1)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fireiron.errors import ArgumentError
+from fireiron.spec import Kind, SpecShape, Starter, located
+from fireiron.specs import operand
+from fireiron.values.expr import FALSE, Expr
+from fireiron.values.machine import DType, float32
+from fireiron.values.tensor import ColMajor, MatrixLayout
+
+
+class MatMulStarter(Starter):
+    """The name `MatMul`; `MatMul.a`, `MatMul.b` and `MatMul.c` name its operands, as in the paper."""
+
+    a: Final = operand.A
+    b: Final = operand.B
+    c: Final = operand.C
+
+    @located
+    def __call__(
+        self,
+        M: Expr | int,
+        N: Expr | int,
+        K: Expr | int,
+        *,
+        dtype: DType | tuple[DType, DType] = float32,
+        c_dtype: DType | None = None,
+        accumulator: DType | None = None,
+        accumulate: Expr | bool = FALSE,
+        A: MatrixLayout = ColMajor,
+        B: MatrixLayout = ColMajor,
+        C: MatrixLayout = ColMajor,
+    ) -> SpecShape:
+        """`C (M x N) = A (M x K) * B (K x N)`; then the memories of A, B, C, then the level.
+
+        Sizes are in elements, integers or symbols. `dtype` is the type of A and B (or a pair), `c_dtype` that of C,
+        `accumulator` the type to add up in. Column-major float32 unless said otherwise (Fireiron, section 3.1).
+        """
+        if isinstance(dtype, tuple) and len(dtype) != 2:
+            raise ArgumentError("dtype: one element type, or a pair for A and B", got=dtype)
+        layouts = {"A": A, "B": B, "C": C}
+        return self.shape((M, N, K), dtype, {"C": c_dtype}, layouts, accumulator=accumulator, accumulate=accumulate)
+
+
+MatMul: Final = MatMulStarter(Kind("MatMul", "C[m,n] += sum(k, A[m,k] * B[k,n])"))

@@ -1,0 +1,200 @@
+"""What a formula means, in NumPy: of whole tensors in float64, and of the elements of one statement in their own types.
+
+Two rules say how a kernel rounds. A sum of products is a chain of multiply-adds: each is rounded to the type of the result (those of
+16-bit floats are made in float32). Any other sum is made in the type of its terms (float32 for 16-bit floats) and converted once. Both
+add in the order of the dimensions that are reduced.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from fireiron.specs.formula import Element, Formula, Number, Value
+from fireiron.values.machine import DType, float8_e4m3, float8_e5m2, tf32
+
+
+def convert(values: Any, dtype: DType) -> Any:
+    """An array in another element type, as C++ converts: floats to integers toward zero, to 8-bit floats with saturation."""
+    import numpy
+
+    target = dtype.to_numpy()
+    with numpy.errstate(over="ignore", invalid="ignore"):
+        if dtype in _LARGEST and values.dtype != target:
+            wide = values if values.dtype in (numpy.float32, numpy.float64) else values.astype(numpy.float32)
+            return numpy.clip(wide, -_LARGEST[dtype], _LARGEST[dtype]).astype(target)
+        return values.astype(target, copy=False)
+
+
+_LARGEST: Final[Mapping[DType, float]] = {float8_e4m3: 448.0, float8_e5m2: 57344.0}
+"""The largest finite 8-bit floats; conversions of CUDA (`__NV_SATFINITE`) stop there."""
+
+_TF32_BITS: Final = 0xFFFFE000
+"""The upper 19 bits of a float32."""
+
+
+def multiplied(values: Any, dtype: DType) -> Any:
+    """What a matrix instruction multiplies: of tf32 the upper 19 bits, of other types the elements themselves."""
+    import numpy
+
+    if dtype != tf32:
+        return values
+    return (numpy.ascontiguousarray(values, numpy.float32).view(numpy.uint32) & numpy.uint32(_TF32_BITS)).view(numpy.float32)
+
+
+# ---------------------------------------------------------------------------------------------- whole tensors
+
+
+def reference(formula: Formula, inputs: Mapping[str, Any], types: Mapping[str, DType], sizes: Mapping[str, int]) -> Any:
+    """The result in float64 (int64 for integers), rounded once to its type; what it adds to counts as zero."""
+    import numpy
+
+    result = types[formula.output]
+    shape = tuple(sizes[dim] for dim in formula.target.dims)
+    arrays = {one.tensor: numpy.asarray(inputs[one.tensor]) for one in formula.elements}
+    if isinstance(formula.value, (Element, Number)) and formula.reduction is None:
+        return _elementwise(formula, arrays, result, shape)
+    first = [result] if formula.is_product_sum else [types[name] for name in arrays]
+    wide = numpy.float64 if any(one.kind == "float" for one in first) else numpy.int64
+    taken = {name: _factor(formula, one, types[name]).astype(wide) for name, one in arrays.items()}
+    if formula.reduction is None:
+        return _elementwise(formula, taken, result, shape)
+    with numpy.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        if formula.multiplies:
+            left, right = taken.values()
+            return convert(left @ right, result)
+        values = _evaluated(formula.value, _aligned(formula, taken))
+        axes = tuple(range(len(shape), values.ndim))
+        return convert(numpy.broadcast_to(_joining(formula.reduction).reduce(values, axis=axes), shape), result)
+
+
+# ---------------------------------------------------------------------------------------------- the elements of a statement
+
+
+def perform(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DType], accumulate: Any) -> Any:
+    """New values of the output, from arrays with the operand's element dimensions first and any axes behind."""
+    accumulate = accumulate if formula.joins else False
+    if formula.reduction is not None:
+        return _reduced(formula, values, types, accumulate)
+    shape = values[formula.output].shape if formula.output in values else None
+    made = _elementwise(formula, values, types[formula.output], shape)
+    if accumulate is False or not formula.joins:
+        return made
+    return _joining(formula.joins_by)(_old(formula, values[formula.output], accumulate), made)
+
+
+def _elementwise(formula: Formula, values: Mapping[str, Any], result: DType, shape: Any) -> Any:
+    import numpy
+
+    if isinstance(formula.value, Number):
+        return numpy.full(shape, formula.value.value, result.to_numpy())
+    with numpy.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        made = convert(_evaluated(formula.value, _aligned(formula, values)), result)
+    every = all(set(one.dims) == set(formula.target.dims) for one in formula.elements)
+    return made if every or shape is None else numpy.broadcast_to(made, numpy.broadcast_shapes(made.shape, tuple(shape)))
+
+
+def _reduced(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DType], accumulate: Any) -> Any:
+    """Terms one after the other, in the order of the dimensions that are reduced."""
+    import numpy
+
+    assert formula.reduction is not None
+    result, chained = types[formula.output], formula.is_product_sum
+    wide = _wide(result if chained else types[formula.elements[0].tensor])
+    old = values[formula.output].astype(wide, copy=False)
+    taken = {one.tensor: _factor(formula, values[one.tensor], types[one.tensor]).astype(wide, copy=False) for one in formula.elements}
+    rounds = chained and numpy.dtype(wide) != numpy.dtype(result.to_numpy())
+    total = _old(formula, old, accumulate) if chained or accumulate is not False else None
+    with numpy.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for term in _terms(formula, taken):
+            total = term if total is None else _joining(formula.reduction)(total, term)
+            if rounds:
+                total = total.astype(result.to_numpy()).astype(wide)
+    return convert(total, result)
+
+
+def _wide(dtype: DType) -> Any:
+    """The type in which elements are added: 16-bit and 8-bit floats in float32."""
+    import numpy
+
+    return numpy.float32 if dtype.kind == "float" and dtype.bits < 32 else dtype.to_numpy()
+
+
+def _factor(formula: Formula, values: Any, dtype: DType) -> Any:
+    """What a formula reads of an operand: a factor of a product as matrix instructions take it."""
+    return multiplied(values, dtype) if formula.is_product_sum else values
+
+
+def _old(formula: Formula, held: Any, accumulate: Any) -> Any:
+    """What the output held, where the condition holds, and else what changes no sum, maximum or minimum."""
+    import numpy
+
+    if accumulate is True:
+        return held
+    integral = numpy.issubdtype(held.dtype, numpy.integer)
+    least, most = (numpy.iinfo(held.dtype).min, numpy.iinfo(held.dtype).max) if integral else (-numpy.inf, numpy.inf)
+    neutral = {"sum": 0, "max": least, "min": most}[formula.joins_by]
+    return numpy.where(accumulate, held, neutral).astype(held.dtype)
+
+
+def _joining(name: str) -> Any:
+    """The function that makes a sum, a maximum or a minimum of two."""
+    import numpy
+
+    return {"sum": numpy.add, "max": numpy.maximum, "min": numpy.minimum}[name]
+
+
+def _terms(formula: Formula, taken: Mapping[str, Any]) -> Iterator[Any]:
+    """The value of the reduction at each point of its dimensions."""
+    rank = len(formula.target.dims)
+    aligned = _aligned(formula, taken)
+    counts = [max(one.shape[rank + place] for one in aligned.values()) for place in range(len(formula.over))]
+    for point in itertools.product(*map(range, counts)):
+        whole = (slice(None),) * rank
+        at = {
+            element: one[(*whole, *(index if one.shape[rank + place] > 1 else 0 for place, index in enumerate(point)))]
+            for element, one in aligned.items()
+        }
+        yield _evaluated(formula.value, at)
+
+
+def _aligned(formula: Formula, values: Mapping[str, Any]) -> dict[Element, Any]:
+    """The arrays of the elements with one axis for each dimension of the formula, in its order; axes behind stay."""
+    import numpy
+
+    found = {}
+    for one in formula.elements:
+        array = values[one.tensor]
+        for axis, index in enumerate(one.index):
+            if index.flip:
+                array = numpy.take(array, numpy.arange(array.shape[axis]) ^ index.flip, axis)
+        if one.dims != formula.dims:
+            order = [one.dims.index(dim) for dim in formula.dims if dim in one.dims]
+            array = array.transpose(*order, *range(len(order), array.ndim))
+            array = array[tuple(slice(None) if dim in one.dims else None for dim in formula.dims)]
+        found[one] = array
+    return found
+
+
+def _evaluated(value: Value | None, elements: Mapping[Element, Any]) -> Any:
+    if isinstance(value, Element):
+        return elements[value]
+    if isinstance(value, Number):
+        return value.value
+    assert value is not None
+    arguments = [_evaluated(argument, elements) for argument in value.arguments]
+    return _functions()[value.name, len(arguments)](*arguments)
+
+
+@functools.cache
+def _functions() -> Mapping[tuple[str, int], Callable[..., Any]]:
+    import numpy
+
+    return {
+        ("+", 2): numpy.add, ("-", 2): numpy.subtract, ("*", 2): numpy.multiply, ("/", 2): numpy.divide, ("-", 1): numpy.negative,
+        ("abs", 1): numpy.abs, ("exp", 1): numpy.exp, ("exp2", 1): numpy.exp2, ("log", 1): numpy.log, ("log2", 1): numpy.log2,
+        ("max", 2): numpy.maximum, ("min", 2): numpy.minimum, ("sqrt", 1): numpy.sqrt, ("tanh", 1): numpy.tanh,
+        ("relu", 1): lambda x: numpy.maximum(x, 0), ("rsqrt", 1): lambda x: 1 / numpy.sqrt(x),
+    }  # fmt: skip

@@ -1,0 +1,35 @@
+"""`Move`: a copy, converted to the type of its destination; elements of the source outside its tensor count as zero."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fireiron.spec import Kind, SpecShape, Starter, located
+from fireiron.specs import operand
+from fireiron.values.expr import Expr
+from fireiron.values.machine import DType, float32
+from fireiron.values.tensor import ColMajor, MatrixLayout
+
+
+class MoveStarter(Starter):
+    """The name `Move`; `Move.src` and `Move.dst` name its operands."""
+
+    src: Final = operand.SRC
+    dst: Final = operand.DST
+
+    @located
+    def __call__(
+        self,
+        M: Expr | int,
+        N: Expr | int,
+        *,
+        dtype: DType = float32,
+        dst_dtype: DType | None = None,
+        src: MatrixLayout = ColMajor,
+        dst: MatrixLayout = ColMajor,
+    ) -> SpecShape:
+        """`dst (M x N) = src (M x N)`; then the memories of src and dst, then the level."""
+        return self.shape((M, N), dtype, {"dst": dst_dtype}, {"src": src, "dst": dst})
+
+
+Move: Final = MoveStarter(Kind("Move", "dst[m,n] = src[m,n]"))
