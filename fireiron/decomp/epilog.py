@@ -82,14 +82,14 @@ class Epilog(Decomposition):
         init: Spec = MoveSpec(spec.level, target, fresh, ("m", "n")) if loads else InitSpec(spec.level, fresh)
         store: Spec = AtomicAddSpec(spec.level, fresh, target) if spec.partial else MoveSpec(spec.level, fresh, target, ("m", "n"))
         body = attrs.evolve(spec, C=fresh, accumulate=TRUE, partial=False)
-        children = (self._outer("init", init, self.init, name), Child("body", body), self._outer("store", store, self.store, name))
+        children = (self._outer("init", init, self.init), Child("body", body), self._outer("store", store, self.store))
         before, after = Comment(f"{name}: {init}"), Comment(f"{name} to C: {store}")
         return draft.expansion(children, (before, Hole("init"), Hole("body"), after, Hole("store")))
 
-    def _outer(self, name: str, spec: Spec, steps: tuple[Decomposition, ...], accumulator: str) -> Child:
-        """The init or the store; one that is not given follows the compute path where that decides which thread holds what."""
-        follows = accumulator if self.memory.private and steps == default_copy() else None
-        return Child(name, spec, steps_at(steps, spec.level), prefix=f"{name}_", follows=follows)
+    def _outer(self, name: str, spec: Spec, steps: tuple[Decomposition, ...]) -> Child:
+        """The init or the store; one that is not given follows whoever decides which thread holds what, if threads have their own."""
+        follows = self.memory.private and steps == default_copy()
+        return Child(name, spec, steps[-1:] if follows else steps_at(steps, spec.level), prefix=f"{name}_")
 
     def _checked(self, spec: Spec) -> MatMulSpec:
         if not isinstance(spec, MatMulSpec):

@@ -18,7 +18,7 @@ from cattrs.gen import make_dict_structure_fn, override
 
 from fireiron.errors import ArgumentError, StoreError
 from fireiron.language.store.checks import check_value
-from fireiron.language.store.classes import CHAINS, MAKERS, NAMED, STARTERS, class_table
+from fireiron.language.store.classes import CHAINS, FORMER, MAKERS, NAMED, STARTERS, class_table
 from fireiron.language.store.documents import check_head, located, noted, parsed
 from fireiron.language.store.expressions import expression, expression_text
 from fireiron.language.strategy import Strategy
@@ -171,6 +171,8 @@ class Store:
         name = value.get("type")
         if not isinstance(name, str):
             raise StoreError('an object needs its class under "type"', got=name)
+        if name in FORMER:
+            return type(FORMER[name])
         if name not in self.table:
             raise StoreError(f"unknown class {name!r}", hint=f"classes=[{name}] if it is yours" if name.isidentifier() else None)
         return self.table[name]
@@ -187,6 +189,8 @@ class Store:
         cls = self._class(value)
         if not issubclass(cls, base):
             raise StoreError(f"{value['type']} is no {base.__name__}")
+        if value["type"] in FORMER:
+            return FORMER[value["type"]]
         fields = {key: part for key, part in value.items() if key != "type"}
         made = MAKERS[cls][1](self._fields(fields, MAKERS[cls][0])) if cls in MAKERS else self._reader(cls)(fields, cls)
         check_value(made)
