@@ -216,11 +216,22 @@ def test_nobody_decides():
         _ = Move.tile(32, 32).to(Block).tile(16, 16).to(Warp).load(SRC, RF, FOLLOWS).done()(COPY).program("sm_80").tree
 
 
+def test_a_load_that_is_not_given_follows_or_deals_element_by_element():
+    """What is left out is an ldmatrix in front of a product, and where nobody decides the copy that is always right."""
+    chain = MatMul.tile(32, 32).to(Block).epilog(RF).split(16).load(A, SH).load(B, SH).tile(16, 16).to(Warp).load(A, RF).load(B, RF)
+    program = right(chain.mma_tile().done(), MatMul(50, 40, 32, **HALF)(GL, GL, GL)(Kernel))
+    assert any(name.startswith("LDMATRIX") for name in used(program))
+    chain = Move.tile(32, 32).to(Block).load(SRC, RF)
+    right(chain.done(), COPY)
+    right(chain.tile(2, 4).to(Thread).tile(1, 4).done(), COPY)
+
+
 def test_while_the_chain_is_open_nobody_decides():
     """What comes behind may decide otherwise: an ldmatrix waits too."""
     partial = Move.tile(32, 32).to(Block).load(SRC, SH).tile(16, 16).to(Warp).load(SRC, RF, FOLLOWS)
     tree = partial(COPY).program("sm_80").tree
-    assert not tree.complete and [str(leaf) for leaf in tree.open_leaves()] == ["Move(16,16)(SH,RF)(Warp)", "Move(16,16)(RF,GL)(Warp)"]
+    assert not tree.complete and [str(leaf) for leaf in tree.open_leaves()] == ["Move(16,16)(RF,GL)(Warp)"]
+    assert not list(execs(tree.child("body").child("body").child("body").child("move").program))
 
 
 def test_several_steps_follow_one():

@@ -7,16 +7,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_site
-from fireiron.executable.follow import (
-    below,
-    element_of,
-    follow_mismatch,
-    followed,
-    level_of,
-    shared,
-    statements_of_threads,
-    unheld,
-)
+from fireiron.executable.follow import Following, element_of, unheld
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Hole
 from fireiron.language.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch
@@ -59,36 +50,52 @@ class Done(Decomposition):
     def expand(self, spec: Spec, context: Context) -> Expansion:
         if context.workers is None:
             return Expansion((), ())
-        found = next((one for one in self._asked(context) if not one.fits(spec, context)), None)
         draft = context.draft()
-        if found is not None and not getattr(spec, "partial", False):
+        found = self._whole(spec, context)
+        if found is not None:
             return draft.expansion((), found.emit(spec, draft))
         if not context.decides and unheld(spec, context):
             return Expansion((), (Hole("open"),), waits=True)
-        held = followed(spec, context)
-        if held is not None and shared(spec, *held, context):
-            inner, active = below(spec, *held, draft)
+        following = Following.of(spec, context)
+        if following is not None and following.shared and not following.mismatches(context):
+            inner, active = following.below(draft)
             return draft.expansion((Child("held", inner, (self,), active),), (Hole("held"),))
-        found = self.match(spec, context)
-        assert held is not None
-        return draft.expansion((), statements_of_threads(found, spec, *held, draft))
+        found = self._of_threads(following, context)
+        if found is None or following is None:
+            raise self._refused(spec, context)
+        return draft.expansion((), following.statements(found, draft))
 
     def _asked(self, context: Context) -> tuple[Executable, ...]:
         return context.instructions if self.executable is None else (self.executable,)
 
-    def match(self, spec: Spec, context: Context) -> Executable:
-        """The executable that performs a spec, or of whose threads each does its part; a `MatchError` with the nearest if there is none."""
+    def _whole(self, spec: Spec, context: Context) -> Executable | None:
+        """The executable that performs a spec as it is."""
         if getattr(spec, "partial", False):
             raise DecompositionError(
                 f"{spec}: several blocks add to C, and only the store of an epilog adds atomically",
                 hint=".epilog(RF) behind tile(...).to(Block)",
             )
-        found, near = nearest(spec, context, self._asked(context))
-        if found is not None:
-            return found
+        return next((one for one in self._asked(context) if not one.fits(spec, context)), None)
+
+    def match(self, spec: Spec, context: Context) -> Executable:
+        """The executable that performs a spec, or by which its threads do their parts; a `MatchError` with the nearest if there is none."""
+        found = self._whole(spec, context) or self._of_threads(Following.of(spec, context), context)
+        if found is None:
+            raise self._refused(spec, context)
+        return found
+
+    def _of_threads(self, following: Following | None, context: Context) -> Executable | None:
+        """The executable by which threads that follow perform a spec."""
+        if following is None or following.mismatches(context):
+            return None
+        element = following.element
+        return next((one for one in self._asked(context) if not one.mismatches(element, context.architecture)), None)
+
+    def _refused(self, spec: Spec, context: Context) -> MatchError:
+        _, near = nearest(spec, context, self._asked(context))
         if self.executable is not None:
-            raise MatchError(f"{self.executable} does not perform {spec}:\n{table(near)}")
-        raise MatchError(
+            return MatchError(f"{self.executable} does not perform {spec}:\n{table(near)}")
+        return MatchError(
             f"no instruction of {context.architecture} performs {spec}; the nearest:\n{table(near[:3])}",
             hint="fireiron explain STRATEGY shows the steps that would close the gap",
         )
@@ -101,9 +108,9 @@ def nearest(spec: Spec, context: Context, asked: tuple[Executable, ...] | None =
     """The first executable that performs a spec as a whole, else the first by threads that follow; and all with their differences,
     fewest first where none does."""
     asked = context.instructions if asked is None else asked
-    found = next((one for one in asked if not one.fits(spec, context)), None)
     compared = [(one, differences(one, spec, context)) for one in asked]
-    found = found or next((one for one, mismatches in compared if not mismatches), None)
+    performing = [one for one, mismatches in compared if not mismatches]
+    found = next((one for one in performing if not one.fits(spec, context)), performing[0] if performing else None)
     if found is not None:
         return found, compared
     return None, sorted(compared, key=lambda pair: (*(_differs(pair[1], what) for what in ("spec", "memory")), len(pair[1])))
@@ -112,14 +119,14 @@ def nearest(spec: Spec, context: Context, asked: tuple[Executable, ...] | None =
 def differences(one: Executable, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
     """Why an executable does not perform a spec: as it is, or where it performs single elements, by threads that follow."""
     mismatches = one.fits(spec, context)
-    held = followed(spec, context)
-    if not mismatches or (held is None and not unheld(spec, context)):
+    following = Following.of(spec, context)
+    if not mismatches or (following is None and not unheld(spec, context)):
         return mismatches
-    if one.mismatches(element_of(spec, Thread if held is None else level_of(held[1], spec)), context.architecture):
+    if one.mismatches(element_of(spec, Thread) if following is None else following.element, context.architecture):
         return mismatches
-    if held is None:
+    if following is None:
         return (*mismatches, Mismatch("registers", "an operand of which something else says who holds what", "none"))
-    return follow_mismatch(spec, *held, context)
+    return following.mismatches(context)
 
 
 def _differs(mismatches: tuple[Mismatch, ...], what: str) -> bool:

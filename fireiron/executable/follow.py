@@ -38,30 +38,86 @@ def unheld(spec: Spec, context: Context) -> bool:
     return elementwise(spec) and any(view.memory.private and view.tensor.name not in context.held for view in spec.operands.values())
 
 
-def followed(spec: Spec, context: Context) -> tuple[str, Holding] | None:
-    """The operand in registers that a spec follows, and who holds it; what is written decides before what is read."""
-    if not elementwise(spec):
+@attrs.frozen
+class Following:
+    """A spec that follows: `name` is the operand in registers, `holding` who holds it, and `steps` its digits inside the spec.
+
+    No step goes over the end of a mode of any operand; None where the digits do not number the elements of the spec.
+    """
+
+    spec: Spec
+    name: str
+    holding: Holding
+    steps: tuple[Digit, ...] | None
+
+    @staticmethod
+    def of(spec: Spec, context: Context) -> Following | None:
+        """What a spec follows, if anything; of what it writes and what it reads, the former decides."""
+        for name in (*spec.outputs, *spec.inputs) if elementwise(spec) else ():
+            holding = context.held.get(spec.operands[name].tensor.name)
+            if holding is not None:
+                return Following(spec, name, holding, steps_of(spec, name, holding))
         return None
-    names = [*spec.outputs, *spec.inputs]
-    held = [(name, context.held[spec.operands[name].tensor.name]) for name in names if spec.operands[name].tensor.name in context.held]
-    return held[0] if held else None
+
+    @property
+    def level(self) -> Level:
+        """The level at which a single thread follows."""
+        one = next((level for level in (self.holding.level, self.spec.level) if level.threads == 1), None)
+        return one or (Lane if self.holding.level == Warp or self.holding.level.is_below(Warp) else Thread)
+
+    @property
+    def element(self) -> Spec:
+        """The spec of one element of a thread, by which its instruction is found."""
+        return element_of(self.spec, self.level)
+
+    def mismatches(self, context: Context) -> tuple[Mismatch, ...]:
+        """Why the threads of the spec do not hold its elements as another statement says."""
+        own, other = self.spec.level.threads, self.holding.level.threads
+        if own is not None and own != 1 and other is not None and own < other:
+            return (Mismatch("level", f"a group of {other} threads", self.spec.level.name),)
+        sizes = "x".join(map(str, self.spec.sizes))
+        if self.steps is None:
+            lanes = self.holding.lane_map
+            tile = sizes if lanes is None else f"multiples of {'x'.join(map(str, lanes.tile))}"
+            held = f"{self.spec.operands[self.name].tensor.name} is held by {self.holding.level}"
+            return (Mismatch("shape", f"{tile}, as {held}", sizes),)
+        if not _whole(self.spec, self.steps, self.holding, context):
+            return (Mismatch("level", f"one whose threads hold all of the {sizes} elements", self.spec.level.name),)
+        return ()
+
+    @property
+    def shared(self) -> bool:
+        """Whether smaller groups of threads hold the spec together, so that an instruction of such a group may do its part."""
+        return self.holding.level.threads not in (1, None) and self.holding.level.is_below(self.spec.level)
+
+    def below(self, draft: Draft) -> tuple[Spec, Expr]:
+        """The spec of such a group, all that its threads hold of the whole, and which groups take part."""
+        assert self.steps is not None
+        kept = sorted((one for one in self.steps if one.by is not By.THREADS), key=lambda one: one.stride)
+        views = _merged(_with_modes(self.spec, kept))
+        views = _placed_threads(self.spec, views, [one for one in self.steps if one.by is By.THREADS])
+        return self.spec.at_level(self.holding.level).with_operands(**views), taking_part(self.holding, draft)
+
+    def statements(self, executable: Executable, draft: Draft) -> tuple[Stmt, ...]:
+        """Each thread does to what it holds of the spec what its instruction does to elements."""
+        assert self.steps is not None
+        values, loops = _values_and_loops(executable, [one for one in self.steps if one.index is None])
+        views = _placed_threads(self.spec, _with_modes(self.spec, values), [one for one in self.steps if one.index is not None])
+        active = TRUE if self.spec.level == self.holding.level else taking_part(self.holding, draft)
+        unroll = all(one.unroll for one in loops)
+        views, program, _ = loop_over(self.spec, views, list(_in_order(self.spec, loops)), unroll, draft, (Hole("elements"),))
+        inner = _statement(executable, self.spec.at_level(self.level).with_operands(**views), self.spec, values, active, draft)
+        return filled(program, {"elements": (inner,)})
 
 
 def element_of(spec: Spec, level: Level) -> Spec:
-    """The spec of one element of a thread, by which its instruction is found."""
+    """The spec of one element at a level."""
     one = (Mode(1, 1),)
     views = {
         name: attrs.evolve(view, dims=tuple(Dim(dim.base, one, dim.bound, dim.dealt) for dim in view.dims))
         for name, view in spec.operands.items()
     }
     return spec.at_level(level).with_operands(**views)
-
-
-def level_of(holding: Holding, spec: Spec) -> Level:
-    """The level at which a single thread follows."""
-    if holding.level.threads == 1:
-        return holding.level
-    return spec.level if spec.level.threads == 1 else Lane if holding.level.is_below(Warp) or holding.level == Warp else Thread
 
 
 # ---------------------------------------------------------------------------------------------- digits of a spec
@@ -128,21 +184,6 @@ def _placed_threads(spec: Spec, views: dict[str, View], digits: Sequence[Digit])
 
 
 # ---------------------------------------------------------------------------------------------- what is refused
-
-
-def follow_mismatch(spec: Spec, name: str, holding: Holding, context: Context) -> tuple[Mismatch, ...]:
-    """Why the threads of a spec do not hold its elements as another statement says."""
-    own, other = spec.level.threads, holding.level.threads
-    if own is not None and own != 1 and other is not None and own < other:
-        return (Mismatch("level", f"a group of {other} threads", spec.level.name),)
-    steps = steps_of(spec, name, holding)
-    sizes = "x".join(map(str, spec.sizes))
-    if steps is None:
-        tile = sizes if holding.lane_map is None else f"multiples of {'x'.join(map(str, holding.lane_map.tile))}"
-        return (Mismatch("shape", f"{tile}, as {spec.operands[name].tensor.name} is held by {holding.level}", sizes),)
-    if not _whole(spec, steps, holding, context):
-        return (Mismatch("level", f"one whose threads hold all of the {sizes} elements", spec.level.name),)
-    return ()
 
 
 def _whole(spec: Spec, steps: Sequence[Digit], holding: Holding, context: Context) -> bool:
@@ -227,21 +268,6 @@ def _lane_parts(dealt: Sequence[Digit], level: Level, context: Context) -> tuple
 # ---------------------------------------------------------------------------------------------- statements
 
 
-def shared(spec: Spec, name: str, holding: Holding, context: Context) -> bool:
-    """Whether smaller groups of threads hold a spec together, so that an instruction of such a group may do its part."""
-    grouped = holding.level.threads not in (1, None) and holding.level.is_below(spec.level)
-    return grouped and not follow_mismatch(spec, name, holding, context)
-
-
-def below(spec: Spec, name: str, holding: Holding, draft: Draft) -> tuple[Spec, Expr]:
-    """The spec of a group of threads, all that its threads hold of the whole, and which groups take part."""
-    steps = steps_of(spec, name, holding)
-    assert steps is not None
-    kept = sorted((one for one in steps if one.by is not By.THREADS), key=lambda one: one.stride)
-    views = _placed_threads(spec, _merged(_with_modes(spec, kept)), [one for one in steps if one.by is By.THREADS])
-    return spec.at_level(holding.level).with_operands(**views), taking_part(holding, draft)
-
-
 def taking_part(holding: Holding, context: Context) -> Expr:
     """The condition under which a thread holds anything, beside those under which the follower runs."""
     known = set(conjuncts(context.active))
@@ -262,19 +288,6 @@ def _joined(dim: Dim) -> Dim:
         else:
             modes.append(mode)
     return attrs.evolve(dim, modes=tuple(modes))
-
-
-def statements_of_threads(executable: Executable, spec: Spec, name: str, holding: Holding, draft: Draft) -> tuple[Stmt, ...]:
-    """Each thread does to what it holds of a spec what its instruction does to elements."""
-    steps = steps_of(spec, name, holding)
-    assert steps is not None
-    values, loops = _values_and_loops(executable, [one for one in steps if one.index is None])
-    views = _placed_threads(spec, _with_modes(spec, values), [one for one in steps if one.index is not None])
-    active = TRUE if spec.level == holding.level else taking_part(holding, draft)
-    unroll = all(one.unroll for one in loops)
-    views, program, _ = loop_over(spec, views, list(_in_order(spec, loops)), unroll, draft, (Hole("elements"),))
-    inner = _statement(executable, spec.at_level(level_of(holding, spec)).with_operands(**views), spec, values, active, draft)
-    return filled(program, {"elements": (inner,)})
 
 
 def _values_and_loops(executable: Executable, visited: Sequence[Digit]) -> tuple[list[Digit], list[Digit]]:

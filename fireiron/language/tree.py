@@ -7,7 +7,7 @@ A decomposition is one pure function, `expand(spec, context)`: the children are 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
@@ -58,7 +58,7 @@ class Child:
     """A sub-problem: its role, its spec on views, and the condition under which a thread takes part.
 
     `steps` is the strategy for it; None for the one that the rest of the chain decomposes. `prefix` starts the names of
-    its variables.
+    its variables. If `steps` follow who holds registers, and nobody says who does, `alone` are taken in their place.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Child:
     steps: tuple[Decomposition, ...] | None = None
     active: Expr = TRUE
     prefix: str = ""
+    alone: tuple[Decomposition, ...] = ()
 
 
 @attrs.frozen
@@ -468,7 +469,7 @@ class Draft(Context):
 class Node:
     """A spec with the step that decomposes it (None: an open leaf), its program and its children by name.
 
-    A leaf that waits for who holds its registers keeps the context in which it will be expanded.
+    A leaf that waits for who holds its registers keeps the context in which it will be expanded, and what it does `alone`.
     """
 
     spec: Spec
@@ -477,6 +478,7 @@ class Node:
     children: tuple[tuple[str, Node], ...] = ()
     facts: tuple[tuple[str, Expr], ...] = ()
     waiting: Context | None = attrs.field(default=None, repr=False)
+    alone: tuple[Decomposition, ...] = attrs.field(default=(), repr=False)
 
     @property
     def complete(self) -> bool:
@@ -503,7 +505,7 @@ class Node:
 
     def open_leaves(self) -> tuple[Spec, ...]:
         """The specs that nothing performs yet."""
-        return tuple(node.spec for node in self.nodes() if node.step is None or node.waiting is not None)
+        return tuple(node.spec for node in self.nodes() if node.step is None)
 
     @property
     def residual(self) -> Spec:
@@ -548,12 +550,24 @@ def _grown(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tu
         return Node(spec, step, expansion.program, waiting=context), context.whole
     here = here.after(expansion)
     grown: dict[str, Node] = {}
-    for child in sorted(expansion.children, key=lambda one: one.steps is not None):
+    order = sorted(expansion.children, key=lambda one: one.steps is not None)
+    for number, child in enumerate(order):
         node, whole = _grown(child.spec, rest if child.steps is None else child.steps, here.enter(child))
-        grown[child.name] = node
-        here = attrs.evolve(here, held={**held_by(node), **here.held} if len(expansion.children) > 1 else here.held, whole=whole)
+        grown[child.name] = _or_alone(node, child.alone)
+        asked = _in_registers(one.spec for one in order[number + 1 :]) - set(here.held)
+        here = attrs.evolve(here, held={**held_by(node, asked), **here.held} if asked else here.held, whole=whole)
     children = tuple((child.name, grown[child.name]) for child in expansion.children)
     return Node(spec, step, expansion.program, children, expansion.facts), here.whole
+
+
+def _or_alone(node: Node, alone: tuple[Decomposition, ...]) -> Node:
+    """The node, if it waits with what it does where nobody decides for it."""
+    return attrs.evolve(node, alone=alone) if alone and node.waiting is not None else node
+
+
+def _in_registers(specs: Iterable[Spec]) -> set[str]:
+    """The tensors in registers that specs touch."""
+    return {view.tensor.name for spec in specs for view in spec.operands.values() if view.memory.private}
 
 
 def _waiting(node: Node) -> Iterator[Node]:
@@ -573,7 +587,8 @@ def _again(node: Node, held: Mapping[str, Holding], whole: Whole) -> tuple[Node,
     if node.complete:
         return node, whole
     if node.waiting is not None and node.step is not None:
-        return _grown(node.spec, (node.step,), attrs.evolve(node.waiting, held=held, whole=whole))
+        found, whole = _grown(node.spec, (node.step,), attrs.evolve(node.waiting, held=held, whole=whole))
+        return _or_alone(found, node.alone), whole
     grown = {}
     for name, child in _bodies_first(node):
         grown[name], whole = _again(child, held, whole)
@@ -585,16 +600,19 @@ def _decided(node: Node, held: Mapping[str, Holding], whole: Whole) -> tuple[Nod
 
     As long as other leaves are open nobody does, as who decides may come there.
     """
+    if any(one.open for one in node.nodes()):
+        return node, whole
     refused: FireironError | None = None
-    for leaf in _waiting(node) if not any(one.open for one in node.nodes()) else ():
+    for leaf in _waiting(node):
         assert leaf.waiting is not None and leaf.step is not None
-        try:
-            found, whole = _grown(leaf.spec, (leaf.step,), attrs.evolve(leaf.waiting, held=held, decides=True, whole=whole))
-        except FireironError as error:
-            refused = _told(error, node, leaf)
-        else:
+        for steps in filter(None, ((leaf.step,), leaf.alone)):
+            try:
+                found, after = _grown(leaf.spec, steps, attrs.evolve(leaf.waiting, held=held, decides=True, whole=whole))
+            except FireironError as error:
+                refused = _told(error, node, leaf)
+                continue
             if not any(one.open for one in found.nodes()):
-                return _replaced(node, leaf, found), whole
+                return _replaced(node, leaf, found), after
     if refused is not None:
         raise refused
     return node, whole
@@ -610,7 +628,7 @@ def _replaced(node: Node, old: Node, new: Node) -> Node:
 
 def _told(error: FireironError, node: Node, leaf: Node) -> FireironError:
     """Why a leaf finds no holder: what holds its registers is known to a text only, or else as it says itself."""
-    names = {view.tensor.name for view in leaf.spec.operands.values() if view.memory.private}
+    names = _in_registers((leaf.spec,))
     for inner in node.nodes():
         for statement, _ in execs(inner.program):
             name = next((access.buffer for access in statement.accesses if access.buffer in names), None)
@@ -666,8 +684,8 @@ def _checked(expansion: Expansion, extension: Decomposition | Refinement, method
     return expansion
 
 
-def held_by(node: Node) -> dict[str, Holding]:
-    """Who holds what of the tensors in registers that a tree touches.
+def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Holding]:
+    """Who holds what of tensors in registers that a tree touches: of those that `names` asks for, or all.
 
     Who reads a tensor decides, or who adds to an accumulator; the first one counts, and before it others only where there is none. What
     a group of threads does as a whole, by a text, says nothing.
@@ -677,7 +695,7 @@ def held_by(node: Node) -> dict[str, Holding]:
     for statement, loops in _execs(node, ()):
         for access, view in zip(statement.accesses, statement.spec.operands.values(), strict=False):
             name = access.buffer
-            if not view.memory.private or name in owned:
+            if name in owned or not (view.memory.private if names is None else name in names):
                 continue
             if owns(view.tensor, statement, access):
                 owned[name] = None if statement.collective else Holding.of(statement, access, loops)
