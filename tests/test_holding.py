@@ -291,6 +291,13 @@ def test_one_warp_that_is_asked_for_what_two_hold_is_refused():
         _ = mma_chain(None, one)(MatMul(64, 32, 16, **HALF)(GL, GL, GL)(Kernel)).program("sm_80").ir
 
 
+def test_tiles_dealt_in_turns_are_refused():
+    """Which tile is a thread's changes from turn to turn: its registers cannot hold all of them."""
+    chain = MatMul.tile(48, 16).to(Block).epilog(RF).split(4).tile(24, 16).to(Warp).tile(1, 8).to(Lane).tile(1, 1).split(1).done()
+    with pytest.raises(DecompositionError, match="c_rf cannot be divided over registers: its tiles are dealt in turns"):
+        _ = chain(MatMul(48, 32, 8)(GL, GL, GL)(Kernel)).program("sm_80").ir
+
+
 def test_a_thread_follows_itself():
     """At the level of a thread all digits are visited."""
     chain = (
@@ -325,3 +332,17 @@ def test_lane_maps_come_back_from_digits(one):
 
 def _columns():
     return Move(32, 32, dtype=float16, src=ColMajor, dst=RowMajor)(GL, GL)(Kernel)
+
+
+# ---------------------------------------------------------------------------------------------- what was stored
+
+
+@pytest.mark.parametrize(
+    ("former", "start", "now"), [("LaneMove", Move, "Move"), ("LaneInit", Init, "Init"), ("LaneAtomicAdd", AtomicAdd, "AtomicAdd")]
+)
+def test_texts_with_instructions_that_are_no_more(former, start, now):
+    """Strategies that name the copies of lanes of before are read as those of threads, which follow."""
+    (today,) = (one for one in INSTRUCTIONS if one.name == now)
+    text = start.tile(16, 16).to(Warp).done(today).to_json()
+    stored = text.replace(f'"type": "{type(today).__name__}"', f'"type": "{former}"').replace(f'"name": "{now}"', f'"name": "{former}"')
+    assert stored != text and Strategy.from_json(stored) == Strategy.from_json(text)

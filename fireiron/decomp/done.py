@@ -57,6 +57,8 @@ class Done(Decomposition):
         if not context.decides and unheld(spec, context):
             return Expansion((), (Hole("open"),), waits=True)
         following = Following.of(spec, context)
+        if following is not None:
+            following.require_dealt_once(context)
         if following is not None and following.shared and not following.mismatches(context):
             inner, active = following.below(draft)
             return draft.expansion((Child("held", inner, (self,), active),), (Hole("held"),))

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
+from fireiron.errors import DecompositionError
 from fireiron.ir import Exec, Hole, Stmt, filled
 from fireiron.ir.holding import By, Digit, Holding
 from fireiron.ir.lanes import LaneMap, Part, placed
@@ -84,6 +85,17 @@ class Following:
         if not _whole(self.spec, self.steps, self.holding, context):
             return (Mismatch("level", f"one whose threads hold all of the {sizes} elements", self.spec.level.name),)
         return ()
+
+    def require_dealt_once(self, context: Context) -> None:
+        """Refuse tiles that are dealt in turns: which one is a thread's then changes, and with it what its registers hold."""
+        known = {context.thread, *context.whole.definitions}
+        if any(one.index is not None and not one.index.variables() <= known for one in self.holding.digits):
+            raise DecompositionError(
+                f"{self.spec.operands[self.name].tensor.name} cannot be divided over registers: its tiles are dealt in turns",
+                within=self.spec,
+                at=context.origin,
+                hint="make the number of tiles a multiple of, or divide, the number of units",
+            )
 
     @property
     def shared(self) -> bool:
