@@ -7,6 +7,7 @@ left out follows, whether it stands before or behind. NumPy is the reference.
 import itertools
 import random
 
+import attrs
 import numpy as np
 import pytest
 from problems import integers
@@ -14,7 +15,7 @@ from problems import integers
 from fireiron import *
 from fireiron.executable.follow import lanes_of
 from fireiron.executable.ldmatrix import first_difference, received
-from fireiron.ir import execs
+from fireiron.ir import Hole, execs
 from fireiron.ir.holding import Holding
 from fireiron.language.tree import held_by
 from fireiron.lower.distribute import holdings
@@ -312,6 +313,77 @@ def test_atomic_additions_follow():
     program = right(chain, MatMul(70, 60, 64, **HALF)(GL, GL, GL)(Kernel))
     held = owners(program, "c_rf")
     assert held["AtomicAdd"] == held["MatMul"] == held["Init"]
+
+
+# ---------------------------------------------------------------------------------------------- replicas, threads
+
+
+@pytest.mark.parametrize("load", [FOLLOWS, None], ids=["done", "left out"])
+@pytest.mark.parametrize("stage", [True, False], ids=["through SH", "from GL"])
+def test_warps_along_n_share_a(load, stage):
+    """A block's operand in registers: the digit of the warps along n moves nothing in A, so each of them holds it."""
+    chain = MatMul.tile(32, 64).to(Block).epilog(RF).split(16)
+    chain = (chain.load(A, SH).load(B, SH) if stage else chain).load(A, RF, load).tile(16, 16).to(Warp).load(B, RF, FOLLOWS)
+    program = right(chain.mma_tile().done(), MatMul(60, 70, 32, **HALF)(GL, GL, GL)(Kernel))
+    held = owners(program, "a_rf")
+    assert held["Move"] == held["MatMul"] and program.ir.threads == 8 * 32
+    copies = {}
+    for thread, _, element in held["Move"]:
+        copies.setdefault(element, set()).add(thread // 32 % 4)
+    assert all(warps == {0, 1, 2, 3} for warps in copies.values())
+    assert any(name.startswith("LDMATRIX") for name in used(program)) == stage
+
+
+def test_threads_along_n_share_a():
+    chain = (
+        MatMul.tile(32, 32).to(Block).epilog(RF).split(4).load(A, RF).tile(8, 8).to(Thread).split(1).load(B, RF, ELEMENT).tile(1, 1).done()
+    )
+    program = right(chain, MatMul(32, 64, 8)(GL, GL, GL)(Kernel))
+    held = owners(program, "a_rf")
+    assert held["Move"] == held["MatMul"] and program.ir.threads == 16
+
+
+@attrs.frozen
+class Everybody(Decomposition):
+    """Each unit of a level does all of it."""
+
+    verb = "everybody"
+    level: Level = Warp
+
+    def threads(self, spec, context):
+        return 2 * self.level.threads if spec.level == Block else None
+
+    def expand(self, spec, context):
+        return context.draft().expansion((Child("body", spec.at_level(self.level)),), (Hole("body"),))
+
+
+@pytest.mark.parametrize("store", [FOLLOWS, Strategy((Done(ThreadMove("Move")),))], ids=["done", "named"])
+def test_the_first_of_those_that_hold_the_same_stores(store):
+    """Both warps load all of a tile; the store is the first one's, so that no element is written twice."""
+    load = Strategy((Everybody(),)).tile(1, 8).to(Lane).tile(1, 1).done()
+    program = right(Move.tile(16, 16).to(Block).load(SRC, RF, load).then(store), Move(32, 48)(GL, GL)(Kernel))
+    held = owners(program, "src_rf")["Move"]
+    assert program.ir.threads == 64 and {thread // 32 for thread, _, _ in held} == {0, 1}
+    (stored,) = (one for one, _ in execs(program.ir.body) if one.spec.memories == (RF, GL))
+    busy = np.broadcast_to(compiled(stored.active)({"thread": np.arange(64), "warp": np.arange(64) // 32}), 64)
+    assert np.flatnonzero(busy).tolist() == list(range(32))
+
+
+def test_additions_of_what_two_hold_count_once():
+    """An atomic addition by both would add twice."""
+    load = Strategy((Everybody(),)).tile(1, 8).to(Lane).tile(1, 1).done()
+    chain = AtomicAdd.tile(16, 16).to(Block).load(SRC, RF, load).done()
+    program = chain(AtomicAdd(32, 48)(GL, GL)(Kernel)).program("sm_80")
+    source, target = np.arange(32 * 48, dtype=np.float32).reshape(32, 48), np.full((32, 48), 7, np.float32)
+    np.testing.assert_array_equal(simulate(program.ir, {"src": source, "dst": target}).outputs["dst"], target + source)
+
+
+def test_threads_are_counted_by_the_load_that_decides():
+    """The body deals nothing: without the load's tiles a block would have one thread. A load to shared memory does not count."""
+    load = Move.tile(2, 4).to(Thread).tile(1, 4).done()
+    chain = Move.tile(32, 32).to(Block)
+    assert right(chain.load(SRC, RF, load).done(), COPY).ir.threads == 32 * 32 // 8
+    assert right(chain.load(SRC, SH, load).tile(4, 4).to(Thread).tile(1, 4).done(), COPY).ir.threads == 64
 
 
 # ---------------------------------------------------------------------------------------------- lanes from digits

@@ -20,10 +20,10 @@ from fireiron.language.dividing import Digit as Step
 from fireiron.language.dividing import loop_over, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
 from fireiron.spec import Spec
-from fireiron.values.expr import TRUE, Expr, all_of, as_expr, compiled, conjuncts, constant
+from fireiron.values.expr import TRUE, Expr, all_of, as_expr, compiled, conjuncts, constant, less
 from fireiron.values.machine import Block, Lane, Level, Thread, Warp
 from fireiron.values.tensor import Dim, Mode, View
-from fireiron.values.units import unit_in
+from fireiron.values.units import index_in, unit_in
 
 MOST_AT_ONCE = 16
 """Values that one statement takes, and no loop: as many as a lane has of any instruction's operand of 8 bits."""
@@ -82,14 +82,20 @@ class Following:
             tile = sizes if lanes is None else f"multiples of {'x'.join(map(str, lanes.tile))}"
             held = f"{self.spec.operands[self.name].tensor.name} is held by {self.holding.level}"
             return (Mismatch("shape", f"{tile}, as {held}", sizes),)
+        if self.in_turns(context):
+            return (Mismatch("registers", "tiles that are dealt once", "tiles that are dealt in turns"),)
         if not _whole(self.spec, self.steps, self.holding, context):
             return (Mismatch("level", f"one whose threads hold all of the {sizes} elements", self.spec.level.name),)
         return ()
 
-    def require_dealt_once(self, context: Context) -> None:
-        """Refuse tiles that are dealt in turns: which one is a thread's then changes, and with it what its registers hold."""
+    def in_turns(self, context: Context) -> bool:
+        """Whether which tile is a thread's changes from turn to turn, and with it what its registers hold."""
         known = {context.thread, *context.whole.definitions}
-        if any(one.index is not None and not one.index.variables() <= known for one in self.holding.digits):
+        return any(one.index is not None and not one.index.variables() <= known for one in self.holding.digits)
+
+    def require_dealt_once(self, context: Context) -> None:
+        """Refuse tiles that are dealt in turns."""
+        if self.in_turns(context):
             raise DecompositionError(
                 f"{self.spec.operands[self.name].tensor.name} cannot be divided over registers: its tiles are dealt in turns",
                 within=self.spec,
@@ -108,7 +114,8 @@ class Following:
         kept = sorted((one for one in self.steps if one.by is not By.THREADS), key=lambda one: one.stride)
         views = _merged(_with_modes(self.spec, kept))
         views = _placed_threads(self.spec, views, [one for one in self.steps if one.by is By.THREADS])
-        return self.spec.at_level(self.holding.level).with_operands(**views), taking_part(self.holding, draft)
+        active = all_of((taking_part(self.holding, draft), self._once(draft)))
+        return self.spec.at_level(self.holding.level).with_operands(**views), active
 
     def statements(self, executable: Executable, draft: Draft) -> tuple[Stmt, ...]:
         """Each thread does to what it holds of the spec what its instruction does to elements."""
@@ -116,10 +123,18 @@ class Following:
         values, loops = _values_and_loops(executable, [one for one in self.steps if one.index is None])
         views = _placed_threads(self.spec, _with_modes(self.spec, values), [one for one in self.steps if one.index is not None])
         active = TRUE if self.spec.level == self.holding.level else taking_part(self.holding, draft)
+        active = all_of((active, self._once(draft)))
         unroll = all(one.unroll for one in loops)
         views, program, _ = loop_over(self.spec, views, list(_in_order(self.spec, loops)), unroll, draft, (Hole("elements"),))
         inner = _statement(executable, self.spec.at_level(self.level).with_operands(**views), self.spec, values, active, draft)
         return filled(program, {"elements": (inner,)})
+
+    def _once(self, context: Context) -> Expr:
+        """The condition under which a thread writes to memory that others see: of threads that hold the same, the first does."""
+        assert self.steps is not None
+        if all(self.spec.operands[name].memory.private for name in self.spec.outputs):
+            return TRUE
+        return first_replica(self.spec, [one for one in self.steps if one.index is not None], self.holding, context)
 
 
 def element_of(spec: Spec, level: Level) -> Spec:
@@ -212,21 +227,53 @@ def _whole(spec: Spec, steps: Sequence[Digit], holding: Holding, context: Contex
 
 def _covered(spec: Spec, dealt: Sequence[Digit], holding: Holding, context: Context) -> bool:
     """Whether in each unit that takes part all values of the threads' digits occur."""
+    seen = set(_taken(spec, dealt, holding, context))
+    total = math.prod(one.size for one in dealt)
+    return seen == {(unit, number) for unit in {unit for unit, _ in seen} for number in range(total)}
+
+
+def _taken(spec: Spec, dealt: Sequence[Digit], holding: Holding, context: Context) -> list[tuple[int, int]]:
+    """For each thread that takes part its unit of a spec's level, and the number that its digits make."""
     import numpy
 
     at = {context.thread.name: numpy.arange(context.workers or spec.level.threads or 1)}
     number, total = 0 * at[context.thread.name], 1
     for one in dealt:
         assert one.index is not None
-        value = by_thread(one.index, context)
-        if not value.variables() <= {context.thread}:
-            return False
-        number, total = number + compiled(value)(at) * total, total * one.size
+        number, total = number + compiled(by_thread(one.index, context))(at) * total, total * one.size
     unit = compiled(unit_in(spec.level, Block, context.thread))(at)
-    active = compiled(by_thread(taking_part(holding, context), context))(at) & compiled(by_thread(context.active, context))(at)
-    seen = {(one, other) for one, other, part in numpy.broadcast(unit, number, active) if part}
-    units = {one for one, _ in seen}
-    return seen == {(one, other) for one in units for other in range(total)}
+    active = compiled(by_thread(taking_part(holding, context), context))(at) & compiled(_of_threads(context.active, context))(at)
+    return [(int(one), int(other)) for one, other, part in numpy.broadcast(unit, number, active) if part]
+
+
+def _of_threads(active: Expr, context: Context) -> Expr:
+    """The conditions of a thread's number alone: which block or iteration it is does not matter to who holds what."""
+    return all_of(one for one in conjuncts(by_thread(active, context)) if one.variables() <= {context.thread})
+
+
+def first_replica(spec: Spec, dealt: Sequence[Digit], holding: Holding, context: Context) -> Expr:
+    """The condition under which a thread is the first in its unit of those that hold the same: one of them stores it for all."""
+    count = spec.level.threads or context.workers or 1
+    if math.prod(one.size for one in dealt) == count:
+        return TRUE
+    taken = _taken(spec, dealt, holding, context)
+    if len(set(taken)) == len(taken):
+        return TRUE
+    parts = _lane_parts(dealt, count, context)
+    if parts is None:
+        raise DecompositionError(
+            "several threads hold the same elements, and no digits of their number say which of them is the first",
+            within=spec,
+            at=context.origin,
+            hint="deal the tiles without a swizzle, or store them through shared memory",
+        )
+    conditions = []
+    weight = 1
+    for size, _, stride in parts:
+        if not stride:
+            conditions.append(less(index_in(spec.level, context.thread) // weight % size, as_expr(1)))
+        weight *= size
+    return all_of(conditions)
 
 
 def by_thread(value: Expr, context: Context) -> Expr:
@@ -245,23 +292,22 @@ def lanes_of(spec: Spec, name: str, holding: Holding, context: Context) -> LaneM
     steps = holding.inside(view)
     if steps is None or spec.level.threads is None or not _whole(spec, steps, holding, context):
         return None
-    lanes = _lane_parts([one for one in steps if one.index is not None], spec.level, context)
+    lanes = _lane_parts([one for one in steps if one.index is not None], spec.level.threads, context)
     values = tuple((one.size, one.dim, one.stride) for one in steps if one.index is None)
     tile = tuple(constant(size) or 1 for size in view.shape)
     return None if lanes is None else LaneMap(tile, lanes, values)
 
 
-def _lane_parts(dealt: Sequence[Digit], level: Level, context: Context) -> tuple[Part, ...] | None:
-    """The digits of threads as parts of a lane's number, between them those that move nothing."""
+def _lane_parts(dealt: Sequence[Digit], count: int, context: Context) -> tuple[Part, ...] | None:
+    """The digits of threads as parts of a thread's number in a group of `count`, between them those that move nothing."""
     import numpy
 
-    assert level.threads is not None
-    lane = numpy.arange(level.threads)
+    lane = numpy.arange(count)
     placed_at: list[tuple[int, Digit]] = []
     for one in dealt:
         assert one.index is not None
         index = by_thread(one.index, context)
-        numbers = [compiled(index)({context.thread.name: first + lane}) for first in range(0, context.workers or 1, level.threads)]
+        numbers = [compiled(index)({context.thread.name: first + lane}) for first in range(0, context.workers or 1, count)]
         weight = next((number for number, value in enumerate(numbers[0] + 0 * lane) if value == 1), 0)
         if not weight or any((value != lane // weight % one.size).any() for value in numbers):
             return None
@@ -274,7 +320,7 @@ def _lane_parts(dealt: Sequence[Digit], level: Level, context: Context) -> tuple
         parts += [(weight // reached, 0, 0)] if weight > reached else []
         parts.append((one.size, one.dim, one.stride))
         reached = weight * one.size
-    return (*parts, (level.threads // reached, 0, 0)) if reached < level.threads else tuple(parts)
+    return (*parts, (count // reached, 0, 0)) if reached < count else tuple(parts)
 
 
 # ---------------------------------------------------------------------------------------------- statements

@@ -714,7 +714,10 @@ def _execs(node: Node, loops: tuple[For, ...]) -> Iterator[tuple[Exec, tuple[For
 
 
 def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> int | None:
-    """The threads of a block to which tiles are dealt: what the first step of the body that deals them to groups of threads needs."""
+    """The threads of a block to which tiles are dealt: what the first step of the body that deals them to groups of threads needs.
+
+    Where no step of the body does, those count that fill an array in registers in front of it: then they decide who holds what.
+    """
     if not steps:
         return None
     step, rest = steps[0], steps[1:]
@@ -727,9 +730,21 @@ def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context
     except FireironError as error:
         raise error.located(within=f"{spec} / {step.label()}", at=step.origin) from None
     behind = context.after(expansion)
-    counts = [count_workers(child.spec, rest, behind.enter(child)) for child in expansion.children if child.steps is None]
-    found = [count for count in counts if count is not None]
-    return max(found) if found else None
+    for chosen in ("body", "registers"):
+        counts = [
+            count_workers(child.spec, rest if child.steps is None else child.steps, behind.enter(child))
+            for child in expansion.children
+            if (child.steps is None if chosen == "body" else _fills_registers(child))
+        ]
+        found = [count for count in counts if count is not None]
+        if found:
+            return max(found)
+    return None
+
+
+def _fills_registers(child: Child) -> bool:
+    """Whether a child with steps of its own writes to registers only."""
+    return child.steps is not None and all(child.spec.operands[name].memory.private for name in child.spec.outputs)
 
 
 def require_complete(node: Node) -> None:
