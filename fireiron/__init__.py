@@ -30,11 +30,10 @@ from fireiron.errors import (
     WrongResultError,
 )
 from fireiron.executable import INSTRUCTIONS
-from fireiron.executable.atomic_add import LaneAtomicAdd, ThreadAtomicAdd
+from fireiron.executable.atomic_add import ThreadAtomicAdd
 from fireiron.executable.cp_async import CP_ASYNC, CpAsync
 from fireiron.executable.fma import BFMA, DFMA, FFMA, HFMA, IMAD, Fma
 from fireiron.executable.hfma2 import BFMA2, HFMA2, Hfma2
-from fireiron.executable.lane_move import LaneInit, LaneMove
 from fireiron.executable.ldmatrix import LDMATRIX, LdMatrix
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.mma import Mma
@@ -291,10 +290,7 @@ __all__ = [
     "LDMATRIX",
     "LOAD_MATRIX_SYNC",
     "Lane",
-    "LaneAtomicAdd",
-    "LaneInit",
     "LaneMap",
-    "LaneMove",
     "LaunchError",
     "Layout",
     "LayoutError",

@@ -10,7 +10,7 @@ from fireiron.strategies import hmma_ampere
 
 SIZES = (4096, 4096, 4096)
 WHOLE = hmma_ampere.strategy
-BY_LANES = Move.done(LaneMove("LaneMove"))
+BY_LANES = Move.done(ThreadMove("Move"))
 
 
 def without_ldmatrix(strategy):

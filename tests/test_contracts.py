@@ -22,16 +22,18 @@ from fireiron import *
 from fireiron import cuda, decomp, executable, refine
 from fireiron.errors import VerificationError
 from fireiron.gpu import toolchain
-from fireiron.ir import execs, verify
+from fireiron.ir import Exec, execs, verify
+from fireiron.ir.holding import Holding
 from fireiron.language.strategy import Cursor, EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, TileStrategy
 from fireiron.language.tree import count_workers, expanded, grow
 from fireiron.lower.walk import grow_tree
 from fireiron.specs.verbs import Verbs
 from fireiron.values.expr import as_expr
 from fireiron.values.machine import FRAGMENTS
+from fireiron.values.units import index_in
 
 PACKAGE = Path(fireiron.__file__).parent
-NO_CLASS = ("by_lanes", "pairs", "mma_f16", "mma_f64", "mma_fp8", "mma_int8", "mma_tf32", "mma_volta")
+NO_CLASS = ("by_lanes", "follow", "pairs", "mma_f16", "mma_f64", "mma_fp8", "mma_int8", "mma_tf32", "mma_volta")
 """Files that define no class of their own: what instructions share, and families whose instructions are values of `Mma`."""
 
 FAMILIES = {decomp: Decomposition, refine: Refinement, executable: Executable}
@@ -317,9 +319,16 @@ def own_spec(one):
 
 def own_context(one, spec):
     """The context in which it does: the main chain makes lanes hold what a lane instruction says, or an accumulator."""
-    maps = one.maps() if hasattr(one, "maps") else dict.fromkeys(spec.operands, HMMA_16816_F32.c)
-    held = {view.tensor.name: maps[name] for name, view in spec.operands.items() if view.memory == RF and spec.level.threads != 1}
+    maps = one.maps() if hasattr(one, "maps") else {}
+    operands = spec.operands.items() if spec.level.threads != 1 and maps else ()
+    held = {view.tensor.name: holding_of(maps[name], view, spec.level) for name, view in operands if view.memory == RF}
     return attrs.evolve(context_of(spec), architecture=SM_90, held=held)
+
+
+def holding_of(lane_map, view, level):
+    """What an instruction of lanes makes them hold of a view."""
+    access = lane_map.access(view, index_in(level), True, None)
+    return Holding.of(Exec(INSTRUCTIONS[0], Init.on(level, view), (access,), lane_maps=(lane_map,)), access, ())
 
 
 def on_a_problem(title, *sizes, memory=RF, level=Thread, dtype=float32):
@@ -343,11 +352,6 @@ def kernel_of_lanes(one):
         return loaded_by(one)
     if isinstance(one, (StMatrix, MovMatrix)):
         return next(through(*chain) for chain in through_choices() if one in chain)
-    if type(one).__name__ in ("LaneMove", "LaneInit"):
-        return strategy_of(HMMA_16816_F32)(spec_of(HMMA_16816_F32))
-    if isinstance(one, LaneAtomicAdd):
-        module = importlib.import_module("fireiron.strategies.split_k_blocks")
-        return module.strategy(module.spec(64, 64, 256))
     module = importlib.import_module("fireiron.strategies.wmma_simple")
     return module.strategy(module.spec(64, 64, 32))
 
@@ -494,7 +498,6 @@ SIBLINGS = {
     ("decomp.coalesced", "decomp.tile"): "a verb that is a tile dealt to threads in storage order",
     ("executable.thread_move", "executable.cp_async"): "the asynchronous copy that a plain one becomes under a pipeline",
     ("decomp.mma_tile", "decomp.split"): "a verb that is a tile and a split of one instruction's sizes",
-    ("executable.atomic_add", "executable.lane_move"): "additions that follow the holders as copies do",
     ("executable.stmatrix", "executable.ldmatrix"): "the same matrices in the same registers, the other way",
     ("executable.movmatrix", "executable.ldmatrix"): "the same matrices in the same registers",
 }
@@ -503,6 +506,7 @@ SIBLINGS = {
 SHARED = {
     "executable.pairs": "how packed pairs of 16-bit floats are read and written",
     "executable.by_lanes": "how an instruction of several lanes becomes a statement",
+    "executable.follow": "how threads follow what something else makes them hold",
     "executable.mma": "the class that all forms of mma.sync are values of",
 }
 """Modules among the extensions that are there to be imported by them, each with its reason."""
@@ -650,7 +654,7 @@ AT_IMPORT = {
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine",
     "values.tensor", "values.units", "specs", "specs.allocate", "specs.atomic_add", "specs.formula", "specs.init", "specs.matmul", "specs.meaning", "specs.move",
     "specs.operand", "specs.pointwise", "specs.reduction", "specs.shfl", "specs.verbs", "ir", "ir.access",
-    "ir.kernel", "ir.rewrite", "ir.statement", "ir.verifier",
+    "ir.holding", "ir.kernel", "ir.rewrite", "ir.statement", "ir.verifier",
     "ir.lanes", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.strategy", "language.substrategy",
     "language.tree", "language.tunable", "draw", "export", "matmul", "tune",
 }  # fmt: skip

@@ -441,7 +441,7 @@ def test_copies_through_all_three(dtype):
 
 
 def test_nothing_is_converted_silently():
-    """A float32 accumulator goes by LaneMove, which rounds; stmatrix refuses it."""
+    """A float32 accumulator goes by its threads, which round; stmatrix refuses it."""
     assert "stmatrix" in stored_by(None, float16).cuda("sm_90")
     assert "stmatrix" not in stored_by(None, float16).cuda("sm_80")
     assert "stmatrix" not in stored_by(None, float32).cuda("sm_90")
@@ -605,7 +605,7 @@ def test_layouts_of_lane_maps_are_checked(layouts):
         _ = LaneMap((8, 8), *layouts).table
 
 
-@pytest.mark.parametrize("one", [*FORMS, *LDMATRIX, *STMATRIX, *MOVMATRIX, LaneMove("L"), LaneInit("I")], ids=lambda one: one.name)
+@pytest.mark.parametrize("one", [*FORMS, *LDMATRIX, *STMATRIX, *MOVMATRIX, ThreadMove("M"), ThreadInit("I")], ids=lambda one: one.name)
 def test_instructions_are_stored(one):
     """Inside strategies, also inside strategies of loads, as JSON and as Python."""
     chain = MatMul.tile(16, 16).to(Warp).load(A, RF, Move.done(one))

@@ -9,7 +9,6 @@ from fireiron import *
 from fireiron.errors import FireironError, StoreError
 from fireiron.language import library, store
 from fireiron.sim import simulate
-from fireiron.spec import MoveSpec
 from fireiron.values.expr import Const, Var, constant
 from fireiron.values.tensor import Dim, Fixed, Mode, Tensor, View, whole_view
 
@@ -87,7 +86,7 @@ def stacked(axis, index, order=ColMajor):
     shape = [Const(24), Const(40)]
     shape.insert(axis, Const(5))
     source = whole_view(Tensor("src", tuple(shape), float32, GL, order)).at(axis, Const(index), unit=False)
-    return MoveSpec(Kernel, source, whole_view(Tensor("dst", (Const(24), Const(40)), float32, GL, ColMajor)))
+    return Move.on(Kernel, source, whole_view(Tensor("dst", (Const(24), Const(40)), float32, GL, ColMajor)))
 
 
 @pytest.mark.parametrize("order", [ColMajor, RowMajor], ids=str)
@@ -147,7 +146,7 @@ def test_views_are_stored_and_those_of_before_are_read():
 @pytest.mark.parametrize("axes", [(0, 0), (1, 0), (0, 5), (0, 1, 2), (0,)])
 def test_stored_axes_are_checked(axes):
     spec = stacked(2, 3)
-    strategy = Move.done()(attrs.evolve(spec, src=attrs.evolve(spec.src, axes=(0, 1))))
+    strategy = Move.done()(spec.with_operands(src=attrs.evolve(spec.src, axes=(0, 1))))
     text = store.dumps(strategy)
     assert '"axes": [0, 1]' in text
     with pytest.raises(StoreError):

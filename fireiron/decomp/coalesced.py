@@ -66,9 +66,6 @@ class Coalesced(Decomposition):
         sizes = (width, 1) if along == 0 else (1, width)
         return Tile(sizes, refinements=(To(level), DealOrder(order), Unroll()))
 
-    def dealing(self, spec: Spec, context: Context) -> tuple[Decomposition, ...]:
-        return (self._tile(spec),)
-
     def choices(self, spec: Spec, context: Context) -> Iterator[Coalesced]:
         whole = all(constant(size) is not None for size in spec.sizes)
         if spec.copies and spec.level != Kernel and spec.level.threads != 1 and whole:

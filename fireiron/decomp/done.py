@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_site
+from fireiron.executable.follow import Following, element_of, unheld
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Hole
-from fireiron.language.substrategy import one_by_one
-from fireiron.language.tree import Context, Decomposition, Executable, Expansion, Mismatch
+from fireiron.language.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch
 from fireiron.spec import Spec
-from fireiron.values.expr import ONE
+from fireiron.values.machine import Thread
 
 
 @attrs.frozen
@@ -50,64 +50,85 @@ class Done(Decomposition):
     def expand(self, spec: Spec, context: Context) -> Expansion:
         if context.workers is None:
             return Expansion((), ())
-        if context.unfinished and self._waits(spec, context):
-            return Expansion((), (Hole("open"),))
         draft = context.draft()
-        return draft.expansion((), self.match(spec, context).emit(spec, draft))
+        found = self._whole(spec, context)
+        if found is not None:
+            return draft.expansion((), found.emit(spec, draft))
+        if not context.decides and unheld(spec, context):
+            return Expansion((), (Hole("open"),), waits=True)
+        following = Following.of(spec, context)
+        if following is not None:
+            following.require_dealt_once(context)
+        if following is not None and following.shared and not following.mismatches(context):
+            inner, active = following.below(draft)
+            return draft.expansion((Child("held", inner, (self,), active),), (Hole("held"),))
+        found = self._of_threads(following, context)
+        if found is None or following is None:
+            raise self._refused(spec, context)
+        return draft.expansion((), following.statements(found, draft))
 
-    def _waits(self, spec: Spec, context: Context) -> bool:
-        """Whether what performs a spec must follow an instruction of the main chain, which is not there yet."""
-        asked = context.instructions if self.executable is None else (self.executable,)
-        alone = [one for one in asked if not one.mismatches(spec, context.architecture)]
-        return bool(alone) and all(one.fits(spec, context) for one in alone)
+    def _asked(self, context: Context) -> tuple[Executable, ...]:
+        return context.instructions if self.executable is None else (self.executable,)
 
-    def dealing(self, spec: Spec, context: Context) -> tuple[Decomposition, ...]:
-        """A thread sets and stores the several elements that it computes at once one by one; a group, as its instruction holds them.
-
-        A `DecompositionError` for a micro-kernel of a group, whose text alone knows which thread holds what.
-        """
-        if spec.level.threads == 1:
-            sizes = [size for name in spec.outputs for size in spec.operands[name].shape]
-            return () if all(size == ONE for size in sizes) else (one_by_one(),)
-        if isinstance(self.executable, MicroKernel):
-            raise DecompositionError(
-                f"the micro-kernel {self.executable.name} performs {spec} as a whole: which thread holds what of C, only its text knows",
-                within=spec,
-                at=self.origin,
-                legal="epilog(memory, init, store)",
-                hint="an init and a store by micro-kernels too, or tiles for Thread before done(...)",
-            )
-        return ()
-
-    def match(self, spec: Spec, context: Context) -> Executable:
-        """The executable that performs a spec; a `MatchError` with the nearest ones if there is none."""
+    def _whole(self, spec: Spec, context: Context) -> Executable | None:
+        """The executable that performs a spec as it is."""
         if spec.partial:
             raise DecompositionError(
                 f"{spec}: several blocks add to C, and only the store of an epilog adds atomically",
                 hint=".epilog(RF) behind tile(...).to(Block)",
             )
+        return next((one for one in self._asked(context) if not one.fits(spec, context)), None)
+
+    def match(self, spec: Spec, context: Context) -> Executable:
+        """The executable that performs a spec, or by which its threads do their parts; a `MatchError` with the nearest if there is none."""
+        found = self._whole(spec, context) or self._of_threads(Following.of(spec, context), context)
+        if found is None:
+            raise self._refused(spec, context)
+        return found
+
+    def _of_threads(self, following: Following | None, context: Context) -> Executable | None:
+        """The executable by which threads that follow perform a spec."""
+        if following is None or following.mismatches(context):
+            return None
+        element = following.element
+        return next((one for one in self._asked(context) if not one.mismatches(element, context.architecture)), None)
+
+    def _refused(self, spec: Spec, context: Context) -> MatchError:
+        _, near = nearest(spec, context, self._asked(context))
         if self.executable is not None:
-            mismatches = self.executable.fits(spec, context)
-            if mismatches:
-                raise MatchError(f"{self.executable} does not perform {spec}:\n{table([(self.executable, mismatches)])}")
-            return self.executable
-        found = next((one for one in context.instructions if not one.fits(spec, context)), None)
-        if found is not None:
-            return found
-        _, near = nearest(spec, context)
-        raise MatchError(
+            return MatchError(f"{self.executable} does not perform {spec}:\n{table(near)}")
+        return MatchError(
             f"no instruction of {context.architecture} performs {spec}; the nearest:\n{table(near[:3])}",
             hint="fireiron explain STRATEGY shows the steps that would close the gap",
         )
 
 
-def nearest(spec: Spec, context: Context) -> tuple[Executable | None, list[tuple[Executable, tuple[Mismatch, ...]]]]:
-    """The first executable that performs a spec, and all others, fewest differences first."""
-    compared = [(one, one.fits(spec, context)) for one in context.instructions]
-    for one, mismatches in compared:
-        if not mismatches:
-            return one, compared
+Compared = list[tuple[Executable, tuple[Mismatch, ...]]]
+
+
+def nearest(spec: Spec, context: Context, asked: tuple[Executable, ...] | None = None) -> tuple[Executable | None, Compared]:
+    """The first executable that performs a spec as a whole, else the first by threads that follow; and all with their differences,
+    fewest first where none does."""
+    asked = context.instructions if asked is None else asked
+    compared = [(one, differences(one, spec, context)) for one in asked]
+    performing = [one for one, mismatches in compared if not mismatches]
+    found = next((one for one in performing if not one.fits(spec, context)), performing[0] if performing else None)
+    if found is not None:
+        return found, compared
     return None, sorted(compared, key=lambda pair: (*(_differs(pair[1], what) for what in ("spec", "memory")), len(pair[1])))
+
+
+def differences(one: Executable, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
+    """Why an executable does not perform a spec: as it is, or where it performs single elements, by threads that follow."""
+    mismatches = one.fits(spec, context)
+    following = Following.of(spec, context)
+    if not mismatches or (following is None and not unheld(spec, context)):
+        return mismatches
+    if one.mismatches(element_of(spec, Thread) if following is None else following.element, context.architecture):
+        return mismatches
+    if following is None:
+        return (*mismatches, Mismatch("registers", "an operand of which something else says who holds what", "none"))
+    return following.mismatches(context)
 
 
 def _differs(mismatches: tuple[Mismatch, ...], what: str) -> bool:
@@ -115,7 +136,7 @@ def _differs(mismatches: tuple[Mismatch, ...], what: str) -> bool:
     return any(one.field.endswith(what) for one in mismatches)
 
 
-def table(compared: list[tuple[Executable, tuple[Mismatch, ...]]]) -> str:
+def table(compared: Compared) -> str:
     """Differences, field by field."""
     rows = []
     for executable, mismatches in compared:

@@ -84,14 +84,14 @@ class Epilog(Decomposition):
         init: Spec = Move.on(spec.level, target, fresh) if loads else Init.on(spec.level, fresh)
         store: Spec = AtomicAdd.on(spec.level, fresh, target) if spec.partial else Move.on(spec.level, fresh, target)
         body = spec.with_operands(C=fresh).with_options(accumulate=TRUE, partial=False)
-        children = (self._outer("init", init, self.init, name), Child("body", body), self._outer("store", store, self.store, name))
+        children = (self._outer("init", init, self.init), Child("body", body), self._outer("store", store, self.store))
         before, after = Comment(f"{name}: {init}"), Comment(f"{name} to C: {store}")
         return draft.expansion(children, (before, Hole("init"), Hole("body"), after, Hole("store")))
 
-    def _outer(self, name: str, spec: Spec, steps: tuple[Decomposition, ...], accumulator: str) -> Child:
-        """The init or the store; one that is not given follows the compute path where that decides which thread holds what."""
-        follows = accumulator if self.memory.private and steps == default_copy() else None
-        return Child(name, spec, steps_at(steps, spec.level), prefix=f"{name}_", follows=follows)
+    def _outer(self, name: str, spec: Spec, steps: tuple[Decomposition, ...]) -> Child:
+        """The init or the store; one that is not given follows whoever decides which thread holds what, if threads have their own."""
+        follows = self.memory.private and steps == default_copy()
+        return Child(name, spec, steps[-1:] if follows else steps_at(steps, spec.level), prefix=f"{name}_")
 
     def _checked(self, spec: Spec) -> Spec:
         if not spec.multiplies:

@@ -84,7 +84,7 @@ class Load(Decomposition):
         fresh = whole_view(tensor, copy)
         move = Move.on(spec.level, view, fresh, names=_labels(spec, self.operand))
         children = (
-            Child("move", move, steps_at(self.move, spec.level), prefix=f"{name}_"),
+            self._copy(move, f"{name}_"),
             Child("body", spec.with_operands(**{self.operand: fresh})),
         )
         note = Comment(f"{self.operand} to {name}: {move}")
@@ -92,6 +92,12 @@ class Load(Decomposition):
         if plan.no_sync is not None:
             program = (note, Hole("move"), SyncPoint(False, name, context.origin), Hole("body"))
         return draft.expansion(children, program)
+
+    def _copy(self, move: Spec, prefix: str) -> Child:
+        """The copy; one that is not given follows whoever decides which of a group's threads holds what, if threads have their own."""
+        steps = steps_at(self.move, move.level)
+        follows = self.memory.private and move.level.threads != 1 and self.move == default_copy()
+        return Child("move", move, steps[-1:], prefix=prefix, alone=steps) if follows else Child("move", move, steps, prefix=prefix)
 
     def _require_effect(self, plan: LoadPlan, spec: Spec) -> None:
         """Refuse what means nothing for an array that each thread has of its own."""

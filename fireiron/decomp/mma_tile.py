@@ -50,9 +50,6 @@ class MmaTile(Decomposition):
         steps = Split((mma.shape[2],), refinements=(Unroll(),)).expand(body.spec, context.after(tiles).enter(body))
         return tiles.followed(body.name, steps)
 
-    def dealing(self, spec: Spec, context: Context) -> tuple[Decomposition, ...]:
-        return (_tile(self._chosen(_checked(spec), context.architecture, context.instructions)),)
-
     def _chosen(self, spec: Spec, architecture: Architecture, instructions: tuple[Executable, ...]) -> Mma:
         if isinstance(self.instruction, Mma):
             return self.instruction

@@ -142,9 +142,6 @@ class Tile(Decomposition):
         check_below(plan.level, spec.level, spec, context.origin)
         return _dealt(spec.at_level(plan.level), spec.level, views, digits, plan, context.draft())
 
-    def dealing(self, spec: Spec, context: Context) -> tuple[Decomposition, ...]:
-        return (self,)
-
     def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
         options = [_dividing(spec, dim) for dim in spec.tile_dims]
         yield from (Tile(sizes) for sizes in itertools.product(*options))

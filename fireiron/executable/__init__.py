@@ -5,11 +5,10 @@ May import: values, specs, ir, language.
 
 from __future__ import annotations
 
-from fireiron.executable.atomic_add import ATOMIC_ADD, LANE_ATOMIC_ADD
+from fireiron.executable.atomic_add import ATOMIC_ADD
 from fireiron.executable.cp_async import CP_ASYNC
 from fireiron.executable.fma import SCALAR
 from fireiron.executable.hfma2 import BFMA2, HFMA2
-from fireiron.executable.lane_move import LANE_INIT, LANE_MOVE
 from fireiron.executable.ldmatrix import LDMATRIX
 from fireiron.executable.mma_f16 import MMA_F16
 from fireiron.executable.mma_f64 import MMA_F64
@@ -26,8 +25,8 @@ from fireiron.executable.wmma import WMMA
 from fireiron.language.tree import Executable
 
 INSTRUCTIONS: tuple[Executable, ...] = (
-    *SCALAR, HFMA2, BFMA2, MOVE, INIT, POINTWISE, POINTWISE2, REDUCE, ATOMIC_ADD, LANE_ATOMIC_ADD,
-    *MMA_F16, *MMA_FP8, *MMA_INT8, *MMA_TF32, *MMA_F64, *MMA_VOLTA, *LDMATRIX, *STMATRIX, *MOVMATRIX, LANE_MOVE, LANE_INIT, *WMMA,
+    *SCALAR, HFMA2, BFMA2, MOVE, INIT, POINTWISE, POINTWISE2, REDUCE, ATOMIC_ADD,
+    *MMA_F16, *MMA_FP8, *MMA_INT8, *MMA_TF32, *MMA_F64, *MMA_VOLTA, *LDMATRIX, *STMATRIX, *MOVMATRIX, *WMMA,
     *CP_ASYNC,
 )  # fmt: skip
 """The built-in instructions; each knows the architectures that have it."""

@@ -7,15 +7,13 @@ from typing import ClassVar
 
 import attrs
 
-from fireiron.executable.by_lanes import shape_mismatch, statements_by_lanes, tile_of
-from fireiron.executable.lane_move import followed
-from fireiron.ir import Exec, Stmt
+from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
-from fireiron.language.tree import Context, Draft, Executable, Mismatch
+from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import Joined, Text, called
 from fireiron.values.expr import constant
-from fireiron.values.machine import GL, RF, Architecture, DType, float32, float64, int32
+from fireiron.values.machine import GL, Architecture, DType, float32, float64, int32
 
 TYPES: Mapping[DType, int] = {float32: 50, int32: 50, float64: 60}
 """Element types that are added without loss, and the first compute capability that adds them atomically."""
@@ -47,6 +45,8 @@ def _text(printer: Printer, statement: Exec) -> list[Item]:
 class ThreadAtomicAdd(Executable):
     """`AtomicAdd(1,1)` of one thread."""
 
+    each: ClassVar[bool] = True
+
     def performs(self) -> str:
         return f"AtomicAdd(1,1)(GL|SH|RF -> GL)(Thread), {' or '.join(map(str, TYPES))}"
 
@@ -66,44 +66,4 @@ class ThreadAtomicAdd(Executable):
         return _text(printer, statement)
 
 
-@attrs.frozen
-class LaneAtomicAdd(Executable):
-    """`AtomicAdd(r,c)(RF -> GL)` by a group of lanes, of which each adds what an instruction of the main chain makes it hold."""
-
-    handles_edges: ClassVar[bool] = True
-
-    def performs(self) -> str:
-        return f"AtomicAdd(r,c)(RF -> GL)(Warp|QuadPair), {' or '.join(map(str, TYPES))}, each lane what it holds"
-
-    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not spec.atomic:
-            return (Mismatch("spec", "AtomicAdd", spec.title),)
-        found = _mismatches(spec, architecture)
-        if spec.level.threads in (1, None):
-            found.append(Mismatch("level", "Warp or QuadPair", spec.level.name))
-        if spec.src.memory != RF:
-            found.append(Mismatch("src memory", "RF", spec.src.memory.name))
-        return tuple(found)
-
-    def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        found = self.mismatches(spec, context.architecture)
-        if found:
-            return found
-        lane_map = followed(spec, context)
-        if lane_map is None:
-            return (Mismatch("registers", "an operand that an instruction of several lanes holds", "none"),)
-        if lane_map.threads != spec.level.threads:
-            return (Mismatch("level", f"a group of {lane_map.threads} threads", spec.level.name),)
-        return shape_mismatch(spec, tile_of(spec, dict.fromkeys(spec.operands, lane_map)), multiples=True)
-
-    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
-        lane_map = followed(spec, draft)
-        assert lane_map is not None
-        return statements_by_lanes(self, spec, draft, dict.fromkeys(spec.operands, lane_map))
-
-    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        return _text(printer, statement)
-
-
 ATOMIC_ADD = ThreadAtomicAdd("AtomicAdd")
-LANE_ATOMIC_ADD = LaneAtomicAdd("LaneAtomicAdd")

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from fireiron.executable.by_lanes import MatrixCopy, family, listed, matrices, registers, statements_by_lanes, with_registers
+from fireiron.executable.follow import lanes_of
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap, Part
 from fireiron.ir.text import Function, Item, Printer
@@ -57,10 +58,7 @@ class LdMatrix(MatrixCopy):
 
     def _held_mismatch(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         """Whether each lane receives what the instruction that reads the registers wants it to hold."""
-        wanted: LaneMap | None = context.held.get(spec.dst.tensor.name)
-        if wanted is None:
-            return (Mismatch("registers", "a reader that is an instruction of the warp", "none"),)
-        return registers_mismatch(self.target, wanted)
+        return held_mismatch(self.target, spec, "dst", context)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         return statements_by_lanes(self, spec, draft, self.maps(), vectors=(8, 2))
@@ -83,6 +81,17 @@ class LdMatrix(MatrixCopy):
         )
         note = f"{matrices(self.count)} from shared memory to the registers of a warp{', transposed' if trans else ''}"
         return Function(f"ldmatrix_x{self.count}{'_trans' if trans else ''}", ("void* target", "unsigned source"), body, note)
+
+
+def held_mismatch(given: LaneMap, spec: Spec, name: str, context: Context) -> tuple[Mismatch, ...]:
+    """Why lanes that have what `given` says do not hold an operand in registers as something else decided; if nobody did, this may."""
+    holding = context.held.get(spec.operands[name].tensor.name)
+    if holding is None:
+        return () if context.decides else (Mismatch("registers", "an operand of which something else says who holds what", "none"),)
+    wanted = lanes_of(spec, name, holding, context)
+    if wanted is None:
+        return (Mismatch("registers", "what the lanes of a warp hold", f"what {holding.level} holds"),)
+    return registers_mismatch(given, wanted)
 
 
 def _grid(matrices: tuple[int, int]) -> tuple[Part, ...]:
@@ -150,4 +159,4 @@ def _first_lanes(lane_map: LaneMap) -> str:
 
 LDMATRIX: tuple[LdMatrix, ...] = family(LdMatrix, "LDMATRIX")
 
-__all__ = ["LDMATRIX", "LdMatrix", "addressed", "first_difference", "received", "registers_mismatch"]
+__all__ = ["LDMATRIX", "LdMatrix", "addressed", "first_difference", "held_mismatch", "received", "registers_mismatch"]

@@ -20,7 +20,7 @@ from fireiron.executable.by_lanes import (
     type_mismatch,
     with_registers,
 )
-from fireiron.executable.ldmatrix import received, registers_mismatch
+from fireiron.executable.ldmatrix import held_mismatch, received
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
@@ -73,8 +73,8 @@ class MovMatrix(Executable):
         """Whether the lanes hold what they give, and receive what they have to hold; who is not known yet follows this copy."""
         found: list[Mismatch] = []
         for name, lane_map in self.maps().items():
-            held = context.held.get(spec.operands[name].tensor.name)
-            found += () if held is None else registers_mismatch(lane_map, held)
+            if spec.operands[name].tensor.name in context.held:
+                found += held_mismatch(lane_map, spec, name, context)
         return tuple(found)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:

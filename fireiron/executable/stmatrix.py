@@ -3,7 +3,7 @@
 PTX ISA, "Warp-level matrix store instruction: stmatrix": ldmatrix reversed. Lane `l` gives elements `2*(l%4)` and
 `2*(l%4)+1` of row `l/4` of every matrix, with `.trans` those of column `l/4`; eight lanes address the eight rows of a matrix,
 16 bytes each, lanes 0-7 those of the first, 8-15 of the second, and so on. Nothing is converted: an accumulator in float32
-goes the way of `LaneMove`, which rounds each value.
+goes the way of its threads, each of which rounds its values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import attrs
 
 from fireiron.executable.by_lanes import MatrixCopy, family, listed, matrices, registers, statements_by_lanes, with_registers
-from fireiron.executable.ldmatrix import addressed, received, registers_mismatch
+from fireiron.executable.ldmatrix import addressed, held_mismatch, received
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
@@ -48,10 +48,7 @@ class StMatrix(MatrixCopy):
 
     def _held_mismatch(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         """Whether each lane holds what it has to give."""
-        held: LaneMap | None = context.held.get(spec.src.tensor.name)
-        if held is None:
-            return (Mismatch("registers", "what an instruction of the warp holds", "none"),)
-        return registers_mismatch(self.maps()["src"], held)
+        return held_mismatch(self.maps()["src"], spec, "src", context)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         spread = ("dst",) if self.count < 4 else ()  # lanes beyond the last matrix repeat addresses, which are not used

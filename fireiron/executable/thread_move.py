@@ -40,6 +40,7 @@ class ThreadMove(Executable):
     """
 
     handles_edges: ClassVar[bool] = True
+    each: ClassVar[bool] = True
 
     vector_bytes: int | None = attrs.field(default=None, converter=_width)
 
@@ -76,6 +77,8 @@ class ThreadMove(Executable):
 class ThreadInit(Executable):
     """`Init(1,1)` of one thread: a plain assignment."""
 
+    each: ClassVar[bool] = True
+
     def performs(self) -> str:
         return "Init(1,1)(GL|SH|RF)(Thread)"
 
@@ -90,7 +93,9 @@ class ThreadInit(Executable):
         return tuple(found)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        return [Assignment(printer.element(statement, "dst"), printer.literal(statement.spec.value, statement.spec.dst.dtype))]
+        access = statement.operands["dst"]
+        value = printer.literal(statement.spec.value, statement.spec.dst.dtype)
+        return [Assignment(printer.place(access, offset), value) for offset in access.elements()]
 
 
 MOVE = ThreadMove("Move")

@@ -12,7 +12,7 @@ import attrs
 
 from fireiron import ir
 from fireiron.compiler import Program
-from fireiron.decomp.done import Done, nearest
+from fireiron.decomp.done import Done, differences, nearest
 from fireiron.decomp.load import Load
 from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Tile
@@ -27,7 +27,6 @@ from fireiron.refine.to import To
 from fireiron.spec import Spec
 from fireiron.values.expr import constant
 from fireiron.values.machine import RF, Block, Kernel, Level, Thread, Warp, as_architecture
-from fireiron.values.units import BLOCK, THREAD
 
 Steps = tuple[Decomposition, ...]
 Compared = tuple[Executable, tuple[Mismatch, ...]]
@@ -67,7 +66,7 @@ class Leaf:
     too. `used` are the instructions that perform it in the final kernel, where there is one: a copy that matched as loads and stores is
     carried out by an asynchronous one under a pipeline. `steps` close the gap, those of all open leaves together: this was tried. They
     stand at the end of its chain, or right behind the step of the main chain that `behind` tells.
-    `outcome` says so, or why there are none. `held` is what the instructions before it make lanes hold, see `Context`.
+    `outcome` says so, or why there are none. `context` knows who holds what of registers in the tree.
     """
 
     number: int
@@ -78,7 +77,7 @@ class Leaf:
     at: str | None
     match: Executable | None
     others: tuple[Compared, ...]
-    held: Mapping[str, Any]
+    context: Context
     steps: Steps | None = None
     behind: str | None = None
     outcome: str = ""
@@ -119,10 +118,10 @@ def explain(strategy: Strategy, architecture: Any = None) -> Explanation:
     if whole is not None:
         program, grown = _grown(whole.strategy, architecture)
         program = attrs.evolve(program, chosen=whole.chosen)
-        found = (_as_used(leaf, whole.ir) for leaf in _leaves(grown.node, program, "main", {}))
+        found = (_as_used(leaf, whole.ir) for leaf in _leaves(grown.node, holders(grown), "main"))
         return Explanation(program, grown, tuple(found))
     program, grown = _grown(_chosen(strategy, architecture) if strategy.others else strategy, architecture)
-    leaves = tuple(_leaves(grown.node, program, "main", {}))
+    leaves = tuple(_leaves(grown.node, holders(grown), "main"))
     if any(leaf.match is None for leaf in leaves):
         leaves = _Search(program).closed(leaves)
     return Explanation(program, grown, leaves, refused)
@@ -227,29 +226,30 @@ def _grow(program: Program, steps: Steps) -> Grown:
     return grow_tree(program.spec, steps, program.architecture, program.instructions)
 
 
-def _leaves(node: Node, program: Program, place: str, held: Mapping[str, Any]) -> Iterator[Leaf]:
-    if isinstance(node.step, Done):
+def holders(grown: Grown) -> Context:
+    """The context of a tree as a whole, in which it is known who holds what of its registers."""
+    return attrs.evolve(grown.context, held=held_by(grown.node))
+
+
+def _leaves(node: Node, context: Context, place: str) -> Iterator[Leaf]:
+    if isinstance(node.step, Done) and not node.children:
         end = node.step if isinstance(node.step, End) else End(node.step.executable, number=-1, origin=node.step.origin)
-        yield _leaf(end, node.spec, program, place, held)
+        yield _leaf(end, node.spec, context, place)
     main = main_child(node)
-    beside = held if main is None else {**held_by(main[1]), **held}
     for pair in node.children:
         name, child = pair
         inside = place if pair is main else f"{short(node.step)} {name}" if node.step is not None else name
-        yield from _leaves(child, program, inside, held if pair is main else beside)
+        yield from _leaves(child, context, inside)
 
 
-def _leaf(end: End, spec: Spec, program: Program, place: str, held: Mapping[str, Any]) -> Leaf:
-    found, others = _compared(end.executable, spec, program, held)
-    return Leaf(end.number, place, spec, end.executable, end.written, end.origin, found if end.written else None, others, held)
+def _leaf(end: End, spec: Spec, context: Context, place: str) -> Leaf:
+    found, others = _compared(end.executable, spec, context)
+    return Leaf(end.number, place, spec, end.executable, end.written, end.origin, found if end.written else None, others, context)
 
 
-def _compared(
-    asked: Executable | None, spec: Spec, program: Program, held: Mapping[str, Any]
-) -> tuple[Executable | None, tuple[Compared, ...]]:
-    context = Context(program.architecture, program.instructions, BLOCK, THREAD, held=held)
+def _compared(asked: Executable | None, spec: Spec, context: Context) -> tuple[Executable | None, tuple[Compared, ...]]:
     if asked is not None:
-        mismatches = asked.fits(spec, context)
+        mismatches = differences(asked, spec, context)
         return (asked, ()) if not mismatches else (None, ((asked, mismatches),))
     found, compared = nearest(spec, context)
     others = sorted((pair for pair in compared if pair[0] is not found), key=lambda pair: (_another_kind(pair), len(pair[1])))
@@ -325,7 +325,7 @@ class _Search:
             grown = _grow(self.program, steps)
         except FireironError:
             return None
-        every = tuple(_leaves(grown.node, self.program, "main", {}))
+        every = tuple(_leaves(grown.node, holders(grown), "main"))
         leaves = [leaf for leaf in every if leaf.match is None]
         if not leaves:
             self.matches = {leaf.number: leaf.match for leaf in every}
@@ -370,7 +370,7 @@ def closing(leaf: Leaf, program: Program, grown: Grown) -> Iterator[Steps]:
     seen = {_state(leaf.spec)}
     while queue:
         spec, steps = queue.popleft()
-        if _compared(leaf.asked, spec, program, leaf.held)[0] is not None:
+        if _compared(leaf.asked, spec, leaf.context)[0] is not None:
             yield steps
             continue
         if len(steps) == MOST_STEPS:
@@ -378,14 +378,14 @@ def closing(leaf: Leaf, program: Program, grown: Grown) -> Iterator[Steps]:
         for step in (*_loads(leaf, spec, program), *candidates(spec)):
             after = _after(step, spec, context)
             if after is not None and _state(after) not in seen:
-                if _compared(leaf.asked, after, program, leaf.held)[0] is None:
+                if _compared(leaf.asked, after, leaf.context)[0] is None:
                     seen.add(_state(after))
                 queue.append((after, (*steps, step)))
 
 
 def _loads(leaf: Leaf, spec: Spec, program: Program) -> Iterator[Decomposition]:
     """Loads of the inputs that an instruction wants in registers, where that is all that it wants: lanes then hold what it reads."""
-    _, compared = _compared(leaf.asked, spec, program, leaf.held)
+    _, compared = _compared(leaf.asked, spec, leaf.context)
     lying = {f"{name} memory": name for name in spec.inputs}
     for _, mismatches in compared:
         if mismatches and all(one.field in lying and one.wanted == str(RF) for one in mismatches):

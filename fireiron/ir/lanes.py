@@ -164,16 +164,27 @@ def _placed(layout: Layout, tile: tuple[int, ...], view: View) -> Iterator[Part]
         if not stride:
             yield size, view.axis(dim), 0
             continue
-        sizes, steps = _known_modes(view.dims[dim].modes)
-        if (size - 1) * stride >= math.prod(sizes):
-            raise ArgumentError(f"the tile of {view.tensor.name} is smaller than the instruction's")
-        try:
-            found = runs(sizes, size, stride)
-        except LayoutError:
-            what = f"the {size} steps of {stride} elements of an instruction do not fit the tile's modes"
-            raise ArgumentError(what, got=shown(sizes)) from None
-        for position, part, step in found:
-            yield part, view.axis(dim), steps[position] * step
+        for part, step in placed(view, size, dim, stride):
+            yield part, view.axis(dim), step
+
+
+def placed(view: View, size: int, dim: int, stride: int) -> Iterator[tuple[int, int]]:
+    """`size` steps of `stride` elements along a dimension of a view, as `(size, stride)` in coordinates of the tensor.
+
+    Raises ArgumentError where the view is smaller, or its modes do not divide the steps.
+    """
+    if size == 1:
+        return
+    sizes, steps = _known_modes(view.dims[dim].modes)
+    if (size - 1) * stride >= math.prod(sizes):
+        raise ArgumentError(f"the tile of {view.tensor.name} is smaller than the instruction's")
+    try:
+        found = runs(sizes, size, stride)
+    except LayoutError:
+        what = f"the {size} steps of {stride} elements of an instruction do not fit the tile's modes"
+        raise ArgumentError(what, got=shown(sizes)) from None
+    for position, part, step in found:
+        yield part, steps[position] * step
 
 
 @functools.lru_cache(maxsize=4096)

@@ -25,14 +25,6 @@ def default_copy(order: MatrixLayout = RowMajor) -> tuple[Decomposition, ...]:
     return (Tile((1, 1), refinements=refinements), Done())
 
 
-def one_by_one() -> Decomposition:
-    """The elements of a thread, one after the other and unrolled."""
-    from fireiron.decomp.tile import Tile
-    from fireiron.refine.unroll import Unroll
-
-    return Tile((1, 1), refinements=(Unroll(),))
-
-
 def steps_at(steps: tuple[Decomposition, ...], level: Level) -> tuple[Decomposition, ...]:
     """The steps of a copy at a level: the default copy of a single thread has nobody to deal to."""
     if level.threads == 1 and steps == default_copy():

@@ -7,13 +7,15 @@ A decomposition is one pure function, `expand(spec, context)`: the children are 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
 
 from fireiron.errors import DecompositionError, FireironError, IncompleteError, call_site, shown
-from fireiron.ir import Access, Buffer, Commit, Exec, For, Hole, Kernel, Let, Stmt, Wait, execs, filled, statements
+from fireiron.ir import Access, Buffer, Commit, Exec, For, Hole, Kernel, Let, Stmt, Wait, execs, filled, located, statements
+from fireiron.ir.holding import Holding, owns
 from fireiron.ir.text import Item, Printer
 from fireiron.spec import Spec
 from fireiron.values.expr import ONE, TRUE, Const, Expr, Var, all_of
@@ -57,8 +59,7 @@ class Child:
     """A sub-problem: its role, its spec on views, and the condition under which a thread takes part.
 
     `steps` is the strategy for it; None for the one that the rest of the chain decomposes. `prefix` starts the names of
-    its variables. With `follows`, the name of a tensor, the end of `steps` stands behind the tiles by which the rest of the
-    chain deals that tensor to threads; all of `steps` are taken only while that chain is open.
+    its variables. If `steps` follow who holds registers, and nobody says who does, `alone` are taken in their place.
     """
 
     name: str
@@ -66,7 +67,7 @@ class Child:
     steps: tuple[Decomposition, ...] | None = None
     active: Expr = TRUE
     prefix: str = ""
-    follows: str | None = None
+    alone: tuple[Decomposition, ...] = ()
 
 
 @attrs.frozen
@@ -88,7 +89,8 @@ class Expansion:
     The other fields are what the step adds to the whole kernel. `names` are those that it made, of loops, buffers and
     values; `lets` its named values; `grid` the number of blocks, where it deals tiles to them; `part` the number of a
     block's part of k, for the step behind that knows the grid; `zeroed` the operands that are zero before the launch;
-    `resident` the blocks that a multiprocessor shall hold; `unchecked` why races are reported as warnings.
+    `resident` the blocks that a multiprocessor shall hold; `unchecked` why races are reported as warnings. A leaf `waits` if who
+    performs it depends on who holds its registers, and nobody said so yet.
     """
 
     children: tuple[Child, ...]
@@ -101,6 +103,7 @@ class Expansion:
     zeroed: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     resident: int = attrs.field(default=0, kw_only=True)
     unchecked: tuple[str, ...] = attrs.field(default=(), kw_only=True)
+    waits: bool = attrs.field(default=False, kw_only=True)
 
     def child(self, name: str) -> Child:
         """A child by name; a `DecompositionError` that lists them if there is none."""
@@ -198,10 +201,6 @@ class Decomposition:
         """The threads a block needs for this step, if this step fixes them."""
         return None
 
-    def dealing(self, spec: Spec, context: Context) -> tuple[Decomposition, ...]:
-        """The steps that cut a copy of the output, and deal its tiles, as this step does; none where the output stays whole."""
-        return ()
-
     def choices(self, spec: Spec, context: Context) -> Iterator[Decomposition]:
         """Legal parameters of this kind of step for a spec; the generator of tests, tuner and messages."""
         return iter(())
@@ -240,6 +239,9 @@ class Executable:
 
     packs: ClassVar[bool] = False
     """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
+
+    each: ClassVar[bool] = False
+    """Whether its text, that of one thread, takes any number of elements, each by itself."""
 
     headers: ClassVar[tuple[str, ...]] = ()
     """The CUDA headers that its text needs, beside those of the element types."""
@@ -351,8 +353,8 @@ class Context:
 
     `workers` are the threads of a block to which tiles are dealt, None while they are still being counted. `block` and
     `thread` are the variables of the block's and the thread's number; `prefix` starts the names of variables; `active` is
-    the condition under which a thread takes part. `held` are the lane maps by which instructions of the main chain hold
-    tensors in registers, by tensor name; `unfinished` says that the main chain has open leaves, so that more may come.
+    the condition under which a thread takes part. `held` says who holds what of tensors in registers, by tensor name, as far
+    as it is decided; with `decides`, nobody else will say it, and who touches a tensor that is not there may decide by itself.
     `whole` is what the steps before have made for the whole kernel.
     """
 
@@ -365,8 +367,8 @@ class Context:
     prefix: str = ""
     active: Expr = TRUE
     origin: str | None = None
-    held: Mapping[str, Any] = attrs.field(factory=dict)
-    unfinished: bool = False
+    held: Mapping[str, Holding] = attrs.field(factory=dict)
+    decides: bool = False
     whole: Whole = attrs.field(factory=Whole)
 
     def draft(self) -> Draft:
@@ -464,18 +466,28 @@ class Draft(Context):
 
 @attrs.frozen
 class Node:
-    """A spec with the step that decomposes it (None: an open leaf), its program and its children by name."""
+    """A spec with the step that decomposes it (None: an open leaf), its program and its children by name.
+
+    A leaf that waits for who holds its registers keeps the context in which it will be expanded, and what it does `alone`.
+    """
 
     spec: Spec
     step: Decomposition | None
     program: tuple[Stmt, ...] = ()
     children: tuple[tuple[str, Node], ...] = ()
     facts: tuple[tuple[str, Expr], ...] = ()
+    waiting: Context | None = attrs.field(default=None, repr=False)
+    alone: tuple[Decomposition, ...] = attrs.field(default=(), repr=False)
 
     @property
     def complete(self) -> bool:
         """Whether every leaf is executable."""
-        return self.step is not None and all(child.complete for _, child in self.children)
+        return self.step is not None and self.waiting is None and all(child.complete for _, child in self.children)
+
+    @property
+    def open(self) -> bool:
+        """Whether it is a leaf that nothing performs, and does not wait for another."""
+        return self.waiting is None and self.program == (Hole("open"),)
 
     def child(self, name: str) -> Node:
         """A child by name; a `DecompositionError` that lists them if there is none."""
@@ -511,56 +523,123 @@ def _main(node: Node) -> int:
 def grow(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tuple[Node, Whole]:
     """The tree of a spec under a chain of steps, and what its steps made for the whole kernel.
 
-    The main chain grows first, so that it has the plain names.
+    Who holds what of registers is a fixpoint: leaves that follow wait until somebody decides it, in whatever part of the tree.
     """
+    node, whole = _grown(spec, steps, context)
+    while not node.complete and any(_waiting(node)):
+        held = held_by(node)
+        again, whole = _again(node, held, whole)
+        if again == node:
+            again, whole = _decided(node, held, whole)
+        if again == node:
+            break
+        node = again
+    return node, whole
+
+
+def _grown(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tuple[Node, Whole]:
+    """The tree as far as it is decided by what stands before; the main chain grows first, so that it has the plain names."""
     if not steps:
         return Node(spec, None, (Hole("open"),)), context.whole
     step, rest = steps[0], steps[1:]
     _require_shallow(spec, step, context)
     here = attrs.evolve(context, origin=step.origin or context.origin)
     expansion = expanded(step, spec, here)
+    if expansion.waits:
+        return Node(spec, step, expansion.program, waiting=context), context.whole
     here = here.after(expansion)
     grown: dict[str, Node] = {}
-    for child in sorted(expansion.children, key=lambda one: one.steps is not None):
-        grown[child.name], whole = grow(child.spec, _steps_of(child, rest, grown, here), here.enter(child))
-        unfinished = here.unfinished or (child.steps is None and not grown[child.name].complete)
-        here = attrs.evolve(here, held={**held_by(grown[child.name]), **here.held}, unfinished=unfinished, whole=whole)
+    order = sorted(expansion.children, key=lambda one: one.steps is not None)
+    for number, child in enumerate(order):
+        node, whole = _grown(child.spec, rest if child.steps is None else child.steps, here.enter(child))
+        grown[child.name] = _or_alone(node, child.alone)
+        asked = _in_registers(one.spec for one in order[number + 1 :]) - set(here.held)
+        here = attrs.evolve(here, held={**held_by(node, asked), **here.held} if asked else here.held, whole=whole)
     children = tuple((child.name, grown[child.name]) for child in expansion.children)
     return Node(spec, step, expansion.program, children, expansion.facts), here.whole
 
 
-def _steps_of(child: Child, rest: tuple[Decomposition, ...], grown: Mapping[str, Node], context: Context) -> tuple[Decomposition, ...]:
-    """The steps of a child: the rest of the chain, its own, or those that follow what has grown of the chain before."""
-    if child.steps is None:
-        return rest
-    if child.follows is None or context.unfinished:
-        return child.steps
-    path = next(node for node in grown.values() if _written(node.spec, child.follows) is not None)
-    return (*_dealt_by(path, child.follows, context), *child.steps[-1:])
+def _or_alone(node: Node, alone: tuple[Decomposition, ...]) -> Node:
+    """The node, if it waits with what it does where nobody decides for it."""
+    return attrs.evolve(node, alone=alone) if alone and node.waiting is not None else node
 
 
-def _written(spec: Spec, tensor: str) -> View | None:
-    """The output of a spec that lies in a tensor."""
-    return next((spec.operands[name] for name in spec.outputs if spec.operands[name].tensor.name == tensor), None)
+def _in_registers(specs: Iterable[Spec]) -> set[str]:
+    """The tensors in registers that specs touch."""
+    return {view.tensor.name for spec in specs for view in spec.operands.values() if view.memory.private}
 
 
-def _dealt_by(node: Node, tensor: str, context: Context) -> Iterator[Decomposition]:
-    """The steps that deal a tensor on the path to what writes it; refused where a step cuts it and does not say how."""
-    step = node.step
-    assert step is not None
-    steps = step.dealing(node.spec, context)
-    yield from steps
-    views = [(child, view) for _, child in node.children if (view := _written(child.spec, tensor)) is not None]
-    if len(views) > 1 or (not steps and any(view != _written(node.spec, tensor) for _, view in views)):
-        raise DecompositionError(
-            f"{step.summary()} does not say how it deals {tensor} to threads, so that no init and no store can follow it",
-            within=node.spec,
-            at=step.origin,
-            legal="epilog(memory, init, store)",
-            hint="say which thread sets and stores what: Init.tile(...).to(...).tile(1, 1).done(), and a Move with the same tiles",
-        )
-    for child, _ in views:
-        yield from _dealt_by(child, tensor, context)
+def _waiting(node: Node) -> Iterator[Node]:
+    """The leaves that wait, those of the main chain first."""
+    if node.waiting is not None:
+        yield node
+    for _, child in _bodies_first(node):
+        yield from _waiting(child)
+
+
+def _bodies_first(node: Node) -> list[tuple[str, Node]]:
+    return sorted(node.children, key=lambda pair: pair[0] != "body")
+
+
+def _again(node: Node, held: Mapping[str, Holding], whole: Whole) -> tuple[Node, Whole]:
+    """The tree with each leaf that waits tried once more, now that more is held."""
+    if node.complete:
+        return node, whole
+    if node.waiting is not None and node.step is not None:
+        found, whole = _grown(node.spec, (node.step,), attrs.evolve(node.waiting, held=held, whole=whole))
+        return _or_alone(found, node.alone), whole
+    grown = {}
+    for name, child in _bodies_first(node):
+        grown[name], whole = _again(child, held, whole)
+    return attrs.evolve(node, children=tuple((name, grown[name]) for name, _ in node.children)), whole
+
+
+def _decided(node: Node, held: Mapping[str, Holding], whole: Whole) -> tuple[Node, Whole]:
+    """The tree where the first leaf that can decides by itself who holds its registers; refused if none can.
+
+    As long as other leaves are open nobody does, as who decides may come there.
+    """
+    if any(one.open for one in node.nodes()):
+        return node, whole
+    refused: FireironError | None = None
+    for leaf in _waiting(node):
+        assert leaf.waiting is not None and leaf.step is not None
+        for steps in filter(None, ((leaf.step,), leaf.alone)):
+            try:
+                found, after = _grown(leaf.spec, steps, attrs.evolve(leaf.waiting, held=held, decides=True, whole=whole))
+            except FireironError as error:
+                refused = _told(error, node, leaf)
+                continue
+            if not any(one.open for one in found.nodes()):
+                return _replaced(node, leaf, found), after
+    if refused is not None:
+        raise refused
+    return node, whole
+
+
+def _replaced(node: Node, old: Node, new: Node) -> Node:
+    if node is old:
+        return new
+    if node.complete:
+        return node
+    return attrs.evolve(node, children=tuple((name, _replaced(child, old, new)) for name, child in node.children))
+
+
+def _told(error: FireironError, node: Node, leaf: Node) -> FireironError:
+    """Why a leaf finds no holder: what holds its registers is known to a text only, or else as it says itself."""
+    names = _in_registers((leaf.spec,))
+    for inner in node.nodes():
+        for statement, _ in execs(inner.program):
+            name = next((access.buffer for access in statement.accesses if access.buffer in names), None)
+            if statement.collective and name is not None:
+                return DecompositionError(
+                    f"{statement.instruction.name} performs {statement.spec} as a whole: what threads hold of {name}, only its text knows",
+                    within=leaf.spec,
+                    at=statement.origin,
+                    legal="epilog(memory, init, store)",
+                    hint="an init and a store by micro-kernels too, or tiles for Thread before done(...)",
+                )
+    return error
 
 
 def _require_shallow(spec: Spec, step: Decomposition, context: Context) -> None:
@@ -604,20 +683,40 @@ def _checked(expansion: Expansion, extension: Decomposition | Refinement, method
     return expansion
 
 
-def held_by(node: Node) -> dict[str, Any]:
-    """The lane maps by which the instructions of a tree hold distributed tensors; the first one counts."""
-    found: dict[str, Any] = {}
-    for inner in node.nodes():
-        for statement, _ in execs(inner.program):
-            for access, lane_map in zip(statement.accesses, statement.lane_maps, strict=False):
-                found.setdefault(access.buffer, lane_map)
-    return found
+def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Holding]:
+    """Who holds what of tensors in registers that a tree touches: of those that `names` asks for, or all.
+
+    Who reads a tensor decides, or who adds to an accumulator; the first one counts, and before it others only where there is none. What
+    a group of threads does as a whole, by a text, says nothing.
+    """
+    owned: dict[str, Holding | None] = {}
+    others: dict[str, Holding] = {}
+    for statement, loops in _execs(node, ()):
+        for access, view in zip(statement.accesses, statement.spec.operands.values(), strict=False):
+            name = access.buffer
+            if name in owned or not (view.memory.private if names is None else name in names):
+                continue
+            if owns(view.tensor, statement, access):
+                owned[name] = None if statement.collective else Holding.of(statement, access, loops)
+            elif name not in others and not statement.collective:
+                others[name] = Holding.of(statement, access, loops)
+    return {name: holding for name, holding in {**others, **owned}.items() if holding is not None}
+
+
+def _execs(node: Node, loops: tuple[For, ...]) -> Iterator[tuple[Exec, tuple[For, ...]]]:
+    """All statements of a tree with the loops around them, the main chain's first."""
+    for statement, around in execs(node.program):
+        yield statement, (*loops, *around)
+    holes = {one.child: around for one, around in located(node.program) if isinstance(one, Hole)}
+    for name, child in _bodies_first(node):
+        yield from _execs(child, (*loops, *(outer for outer in holes[name] if isinstance(outer, For))))
 
 
 def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> int | None:
     """The threads of a block to which tiles are dealt: what the first step of the body that deals them to groups of threads needs.
 
-    None where no step deals them. An error of a step is raised again, with its place in the strategy.
+    Where no step of the body does, those count that fill an array in registers in front of it: then they decide who holds what. An error
+    of a step is raised again, with its place in the strategy.
     """
     if not steps:
         return None
@@ -631,9 +730,19 @@ def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context
     except FireironError as error:
         raise error.located(within=f"{spec} / {step.label()}", at=step.origin) from None
     behind = context.after(expansion)
-    counts = [count_workers(child.spec, rest, behind.enter(child)) for child in expansion.children if child.steps is None]
-    found = [count for count in counts if count is not None]
-    return max(found) if found else None
+    body = [child for child in expansion.children if child.steps is None]
+    in_front = itertools.takewhile(lambda child: child.steps is not None, expansion.children)
+    for children in (body, [child for child in in_front if _fills_registers(child)]):
+        counts = [count_workers(child.spec, rest if child.steps is None else child.steps, behind.enter(child)) for child in children]
+        found = [count for count in counts if count is not None]
+        if found:
+            return max(found)
+    return None
+
+
+def _fills_registers(child: Child) -> bool:
+    """Whether a child with steps of its own writes to registers only."""
+    return child.steps is not None and all(child.spec.operands[name].memory.private for name in child.spec.outputs)
 
 
 def require_complete(node: Node) -> None:

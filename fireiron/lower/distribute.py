@@ -14,8 +14,9 @@ import numpy as np
 
 from fireiron.errors import DecompositionError, LayoutError
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs, rewritten, statements
+from fireiron.ir.holding import By, Digit, Holding, owns
 from fireiron.lower.footprint import Array, active_mask, grid_of, needed_variables, require_few
-from fireiron.values.expr import FALSE, ONE, TRUE, Expr, Var, as_expr, compiled, constant
+from fireiron.values.expr import ONE, TRUE, Var, as_expr, compiled, constant
 from fireiron.values.layout import Layout, make_layout, reading
 from fireiron.values.tensor import MatrixLayout, Storage
 
@@ -41,15 +42,15 @@ def distribute(kernel: Kernel) -> Kernel:
 
 def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tuple[int, str], Storage]) -> Buffer:
     # Where no path computes with a buffer its readers decide, and where nobody reads it, whoever touches it.
-    owners = [use for use in uses if _owns(use, buffer)] or [use for use in uses if not use[2].write] or uses
+    owners = [use for use in uses if owns(buffer.tensor, use[0], use[2])] or [use for use in uses if not use[2].write] or uses
     if not owners:
         return attrs.evolve(buffer, storage=Storage(Layout(()), ONE), elements=ONE)
-    if not any(mode.unit for _, _, access in owners for dim in access.dealt for mode in dim):
-        # No mode is dealt to threads: each thread has the whole array, in the order of its own layout.
-        storage = buffer.tensor.storage()
-    else:
-        storage = register_storage(buffer, owners[0][2], owners[0][0])
-    result = attrs.evolve(buffer, storage=storage, elements=storage.extent, holder=_first_held(owners[0]))
+    statement, loops, access = owners[0]
+    holding = Holding.of(statement, access, loops)
+    # Where no mode is dealt to threads each has the whole array, in the order of its own layout.
+    dealt = any(mode.unit for _, _, access in owners for dim in access.dealt for mode in dim)
+    storage = register_storage(buffer, owners[0], holding) if dealt else buffer.tensor.storage()
+    result = attrs.evolve(buffer, storage=storage, elements=storage.extent, holder=holding.first)
     # What a group performs together takes each element from whichever of its threads holds it.
     uses = [use for use in uses if not use[0].collective]
     owners = [use for use in owners if not use[0].collective]
@@ -62,49 +63,27 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
     return result
 
 
-def _first_held(owner: Use) -> tuple[Expr, ...]:
-    """The owner's coordinates at the first iteration of its loops: what a thread keeps in register 0."""
-    _, loops, access = owner
-    return access.substitute({loop.var: 0 for loop in loops}).base
+def register_storage(buffer: Buffer, owner: Use, holding: Holding) -> Storage:
+    """Register modes of the owner: the values that it takes at once first, then the tiles that it visits by their place in storage.
 
-
-def _owns(use: Use, buffer: Buffer) -> bool:
-    statement, _, access = use
-    if buffer.tensor.owner == "accumulates":
-        return access.write and statement.accumulate != FALSE
-    return not access.write
-
-
-def register_storage(buffer: Buffer, access: Access, statement: Exec) -> Storage:
-    """Register modes of the owner: its value modes first, then the sequential modes by their place in storage.
-
-    An instruction of several lanes says in which order it numbers its values; others go by their place in storage.
+    An instruction of several lanes says in which order it numbers its values; others go by their place in storage too.
     """
-    values, loops = [], []
-    for dim, (modes, dealt) in enumerate(zip(access.modes, access.dealt, strict=True)):
-        for mode in modes:
-            size, stride = constant(mode.size), constant(mode.stride)
-            if size is not None and stride is not None and size > 1:
-                values.append((dim, stride, size))
-        loops += [(dim, mode.stride, mode.size) for mode in dealt if not mode.unit and mode.size > 1]
     weights = _place_in_storage(buffer)
-    values = sorted(values, key=lambda one: one[1] * weights[one[0]])
-    if access.points:
-        values = sorted(values, key=lambda one: access.points.index(_along(one[0], one[1], len(access.base))))
-    ordered = values + sorted(loops, key=lambda one: one[1] * weights[one[0]])
+
+    def placed(by: By) -> list[Digit]:
+        return sorted((one for one in holding.digits if one.by is by), key=lambda one: one.stride * weights[one.dim])
+
+    values = [one for one in holding.digits if one.by is By.VALUES] if owner[2].points else placed(By.VALUES)
+    ordered = values + placed(By.LOOP)
     dims: list[list[tuple[int, int, int]]] = [[] for _ in buffer.tensor.shape]
     weight = 1
-    for dim, stride, size in ordered:
-        dims[dim].append((stride, size, weight))
-        weight *= size
+    for digit in ordered:
+        dims[digit.dim].append((digit.stride, digit.size, weight))
+        weight *= digit.size
     try:
         return Storage(make_layout(*map(reading, dims)), as_expr(weight))
     except LayoutError as error:
-        raise _refused(buffer, (statement, (), access), f"its coordinates give no register numbers: {error}") from None
-
-
-def _along(dim: int, step: int, rank: int) -> tuple[int, ...]:
-    return tuple(step if one == dim else 0 for one in range(rank))
+        raise _refused(buffer, owner, f"its coordinates give no register numbers: {error}") from None
 
 
 def _place_in_storage(buffer: Buffer) -> tuple[int, ...]:
@@ -238,9 +217,9 @@ def _check_other(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, s
 
 def _covers_with_own_modes(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, str], Storage]) -> bool:
     """A uniform init may number the registers by its own modes, if each holding thread thereby sets all of them (T006)."""
-    statement, _, access = use
+    statement, loops, access = use
     buffer = owned.buffer
-    storage = register_storage(buffer, access, statement)
+    storage = register_storage(buffer, use, Holding.of(statement, access, loops))
     if not any(mode.unit for dim in access.dealt for mode in dim):
         storage = buffer.tensor.storage()
     if storage.extent != buffer.elements:

@@ -16,11 +16,10 @@ from fireiron.decomp.split import Split
 from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Strided, Tile
 from fireiron.errors import ArgumentError
-from fireiron.executable.atomic_add import LaneAtomicAdd, ThreadAtomicAdd
+from fireiron.executable.atomic_add import ATOMIC_ADD, ThreadAtomicAdd
 from fireiron.executable.cp_async import CpAsync
 from fireiron.executable.fma import Fma
 from fireiron.executable.hfma2 import Hfma2
-from fireiron.executable.lane_move import LaneInit, LaneMove
 from fireiron.executable.ldmatrix import LdMatrix
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.mma import Mma
@@ -28,11 +27,11 @@ from fireiron.executable.movmatrix import MovMatrix
 from fireiron.executable.pointwise import ThreadPointwise
 from fireiron.executable.reduce import ThreadReduce
 from fireiron.executable.stmatrix import StMatrix
-from fireiron.executable.thread_move import ThreadInit, ThreadMove
+from fireiron.executable.thread_move import INIT, MOVE, ThreadInit, ThreadMove
 from fireiron.executable.wmma import FillFragment, MatrixSync, MmaSync
 from fireiron.ir.lanes import LaneMap
 from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
-from fireiron.language.tree import Decomposition
+from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.refine.align import Align
 from fireiron.refine.bands import Bands
@@ -72,8 +71,8 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
             Tile, Split, SplitK, Load, Epilog, Done, Coalesced, Strided, Tunable, Derived,
             Align, NoSync, Pad, Permute, ReuseBuffer, StorageLayout, SwizzleStorage, Sync, To, Unchecked, Unroll,
             Bands, Converted, Pipeline, Resident, CpAsync,
-            Fma, Hfma2, MicroKernel, ThreadMove, ThreadInit, ThreadPointwise, ThreadReduce, ThreadAtomicAdd, LaneAtomicAdd,
-            MmaTile, Mma, LaneMap, LdMatrix, StMatrix, MovMatrix, LaneMove, LaneInit, MmaSync, MatrixSync, FillFragment,
+            Fma, Hfma2, MicroKernel, ThreadMove, ThreadInit, ThreadPointwise, ThreadReduce, ThreadAtomicAdd,
+            MmaTile, Mma, LaneMap, LdMatrix, StMatrix, MovMatrix, MmaSync, MatrixSync, FillFragment,
             View, Dim, Mode, Fixed, Tensor,
             MatrixLayout, Layout, Swizzle, DType, Memory, Level, Kind, Parameter, Spec,
         )
@@ -82,6 +81,9 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
     **{f"{one!r}Spec": Spec for one in _STARTERS},
 }  # fmt: skip
 """The built-in classes by the name under which they are stored."""
+
+FORMER_EXECUTABLES: Final[Mapping[str, Executable]] = {"LaneMove": MOVE, "LaneInit": INIT, "LaneAtomicAdd": ATOMIC_ADD}
+"""What stands in older texts under classes that are no more: copies and inits of lanes, which threads now do that follow."""
 
 STARTERS: Final[Mapping[str, Starter]] = {repr(one): one for one in _STARTERS}
 """What a chain may start from, by its text."""

@@ -18,7 +18,16 @@ from cattrs.gen import make_dict_structure_fn, override
 
 from fireiron.errors import ArgumentError, StoreError
 from fireiron.language.store.checks import check_value
-from fireiron.language.store.classes import CHAINS, FORMER, LEFT_OUT, MAKERS, NAMED, STARTERS, class_table
+from fireiron.language.store.classes import (
+    CHAINS,
+    FORMER,
+    FORMER_EXECUTABLES,
+    LEFT_OUT,
+    MAKERS,
+    NAMED,
+    STARTERS,
+    class_table,
+)
 from fireiron.language.store.documents import check_head, located, noted, parsed
 from fireiron.language.store.expressions import expression, expression_text
 from fireiron.language.strategy import Strategy
@@ -178,6 +187,8 @@ class Store:
         name = value.get("type")
         if not isinstance(name, str):
             raise StoreError('an object needs its class under "type"', got=name)
+        if name in FORMER_EXECUTABLES:
+            return type(FORMER_EXECUTABLES[name])
         if name not in self.table:
             raise StoreError(f"unknown class {name!r}", hint=f"classes=[{name}] if it is yours" if name.isidentifier() else None)
         return self.table[name]
@@ -194,6 +205,8 @@ class Store:
         cls = self._class(value)
         if not issubclass(cls, base):
             raise StoreError(f"{value['type']} is no {base.__name__}")
+        if value["type"] in FORMER_EXECUTABLES:
+            return FORMER_EXECUTABLES[value["type"]]
         fields = {key: part for key, part in value.items() if key != "type"}
         if cls is Spec:
             return self._spec(value["type"], fields)

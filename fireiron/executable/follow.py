@@ -1,0 +1,388 @@
+"""Followers: copies and other work on elements whose registers are held as something else decided, as statements of threads.
+
+A spec follows if each operand has all of its dimensions: what a thread does to an element does not depend on the others. The holding
+of its operand in registers says which elements are a thread's. The digits of the thread are placed on all operands, those that it
+visits become loops, and the values that the deciding instruction takes at once one statement, where the text takes several.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from fireiron.errors import DecompositionError
+from fireiron.ir import Exec, Hole, Stmt, filled
+from fireiron.ir.holding import By, Digit, Holding
+from fireiron.ir.lanes import LaneMap, Part, placed
+from fireiron.language.dividing import Step, loop_over, moved
+from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
+from fireiron.spec import Spec
+from fireiron.values.expr import TRUE, Expr, all_of, as_expr, compiled, conjuncts, constant, less
+from fireiron.values.machine import Block, Lane, Level, Thread, Warp
+from fireiron.values.tensor import Dim, Mode, View
+from fireiron.values.units import index_in, unit_in
+
+MOST_AT_ONCE = 16
+"""Values that one statement takes, and no loop: as many as a lane has of any instruction's operand of 8 bits."""
+
+
+def elementwise(spec: Spec) -> bool:
+    """Whether each element of each operand goes with the same element of the others."""
+    return all(dims == spec.dims for dims in spec.uses.values())
+
+
+def unheld(spec: Spec, context: Context) -> bool:
+    """Whether a spec works on registers of which nobody says yet who holds what."""
+    return elementwise(spec) and any(view.memory.private and view.tensor.name not in context.held for view in spec.operands.values())
+
+
+@attrs.frozen
+class Following:
+    """A spec that follows: `name` is the operand in registers, `holding` who holds it, and `steps` its digits inside the spec.
+
+    No step goes over the end of a mode of any operand; None where the digits do not number the elements of the spec.
+    """
+
+    spec: Spec
+    name: str
+    holding: Holding
+    steps: tuple[Digit, ...] | None
+
+    @staticmethod
+    def of(spec: Spec, context: Context) -> Following | None:
+        """What a spec follows, if anything; of what it writes and what it reads, the former decides."""
+        for name in (*spec.outputs, *spec.inputs) if elementwise(spec) else ():
+            holding = context.held.get(spec.operands[name].tensor.name)
+            if holding is not None:
+                return Following(spec, name, holding, steps_of(spec, name, holding))
+        return None
+
+    @property
+    def level(self) -> Level:
+        """The level at which a single thread follows."""
+        one = next((level for level in (self.holding.level, self.spec.level) if level.threads == 1), None)
+        return one or (Lane if self.holding.level == Warp or self.holding.level.is_below(Warp) else Thread)
+
+    @property
+    def element(self) -> Spec:
+        """The spec of one element of a thread, by which its instruction is found."""
+        return element_of(self.spec, self.level)
+
+    def mismatches(self, context: Context) -> tuple[Mismatch, ...]:
+        """Why the threads of the spec do not hold its elements as another statement says."""
+        own, other = self.spec.level.threads, self.holding.level.threads
+        if own is not None and own != 1 and other is not None and own < other:
+            return (Mismatch("level", f"a group of {other} threads", self.spec.level.name),)
+        sizes = "x".join(map(str, self.spec.sizes))
+        if self.steps is None:
+            lanes = self.holding.lane_map
+            tile = sizes if lanes is None else f"multiples of {'x'.join(map(str, lanes.tile))}"
+            held = f"{self.spec.operands[self.name].tensor.name} is held by {self.holding.level}"
+            return (Mismatch("shape", f"{tile}, as {held}", sizes),)
+        if self.in_turns(context):
+            return (Mismatch("registers", "tiles that are dealt once", "tiles that are dealt in turns"),)
+        if not _whole(self.spec, self.steps, self.holding, context):
+            return (Mismatch("level", f"one whose threads hold all of the {sizes} elements", self.spec.level.name),)
+        return ()
+
+    def in_turns(self, context: Context) -> bool:
+        """Whether which tile is a thread's changes from turn to turn, and with it what its registers hold."""
+        known = {context.thread, *context.whole.definitions}
+        return any(one.index is not None and not one.index.variables() <= known for one in self.holding.digits)
+
+    def require_dealt_once(self, context: Context) -> None:
+        """Refuse tiles that are dealt in turns."""
+        if self.in_turns(context):
+            raise DecompositionError(
+                f"{self.spec.operands[self.name].tensor.name} cannot be divided over registers: its tiles are dealt in turns",
+                within=self.spec,
+                at=context.origin,
+                hint="make the number of tiles a multiple of, or divide, the number of units",
+            )
+
+    @property
+    def shared(self) -> bool:
+        """Whether smaller groups of threads hold the spec together, so that an instruction of such a group may do its part."""
+        return self.holding.level.threads not in (1, None) and self.holding.level.is_below(self.spec.level)
+
+    def below(self, draft: Draft) -> tuple[Spec, Expr]:
+        """The spec of such a group, all that its threads hold of the whole, and which groups take part."""
+        assert self.steps is not None
+        kept = sorted((one for one in self.steps if one.by is not By.THREADS), key=lambda one: one.stride)
+        views = _merged(_with_modes(self.spec, kept))
+        views = _placed_threads(self.spec, views, [one for one in self.steps if one.by is By.THREADS])
+        active = all_of((taking_part(self.holding, draft), self._once(draft)))
+        return self.spec.at_level(self.holding.level).with_operands(**views), active
+
+    def statements(self, executable: Executable, draft: Draft) -> tuple[Stmt, ...]:
+        """Each thread does to what it holds of the spec what its instruction does to elements."""
+        assert self.steps is not None
+        values, loops = _values_and_loops(executable, [one for one in self.steps if one.index is None])
+        views = _placed_threads(self.spec, _with_modes(self.spec, values), [one for one in self.steps if one.index is not None])
+        active = TRUE if self.spec.level == self.holding.level else taking_part(self.holding, draft)
+        active = all_of((active, self._once(draft)))
+        unroll = all(one.unroll for one in loops)
+        views, program, _ = loop_over(self.spec, views, list(_in_order(self.spec, loops)), unroll, draft, (Hole("elements"),))
+        inner = _statement(executable, self.spec.at_level(self.level).with_operands(**views), self.spec, values, active, draft)
+        return filled(program, {"elements": (inner,)})
+
+    def _once(self, context: Context) -> Expr:
+        """The condition under which a thread writes to memory that others see: of threads that hold the same, the first does."""
+        assert self.steps is not None
+        if all(self.spec.operands[name].memory.private for name in self.spec.outputs):
+            return TRUE
+        return first_replica(self.spec, [one for one in self.steps if one.index is not None], self.holding, context)
+
+
+def element_of(spec: Spec, level: Level) -> Spec:
+    """The spec of one element at a level."""
+    one = (Mode(1, 1),)
+    views = {
+        name: view.with_dims({number: attrs.evolve(dim, modes=one) for number, dim in enumerate(view.dims)})
+        for name, view in spec.operands.items()
+    }
+    return spec.at_level(level).with_operands(**views)
+
+
+# ---------------------------------------------------------------------------------------------- digits of a spec
+
+
+def steps_of(spec: Spec, name: str, holding: Holding) -> tuple[Digit, ...] | None:
+    """The digits inside a spec, none of which goes over the end of a mode of any operand; None where they do not number its elements."""
+    found = holding.inside(spec.operands[name])
+    for view in spec.operands.values():
+        for dim, part in enumerate(view.dims):
+            reached = 1
+            for mode in part.modes:
+                size = constant(mode.size)
+                if found is None or size is None:
+                    return None
+                reached *= size
+                found = _cut(found, dim, reached)
+    return found
+
+
+def _cut(digits: Sequence[Digit], dim: int, end: int) -> tuple[Digit, ...] | None:
+    """The digits, of one that goes over an end along a dimension the parts before and behind it."""
+    result: list[Digit] = []
+    for one in digits:
+        if one.dim != dim or not one.stride < end < one.end:
+            result.append(one)
+            continue
+        parts = one.between(one.stride, end), one.between(end, one.end)
+        if parts[0] is None or parts[1] is None:
+            return None
+        result += [part for part in parts if part is not None]
+    return tuple(result)
+
+
+def _step(spec: Spec, digit: Digit) -> Step:
+    """A digit as a step of all operands."""
+    strides = {}
+    for name, view in spec.operands.items():
+        ((_, stride),) = placed(view, digit.size, digit.dim, digit.stride)
+        strides[name] = as_expr(stride)
+    return Step(spec.dims[digit.dim], as_expr(digit.size), strides)
+
+
+def _with_modes(spec: Spec, digits: Sequence[Digit]) -> dict[str, View]:
+    """The operands with some digits only, at the others' first."""
+    views = {}
+    for name, view in spec.operands.items():
+        dims = {}
+        for dim, part in enumerate(view.dims):
+            modes: list[Mode] = []
+            for one in (one for one in digits if one.dim == dim):
+                modes += [Mode(size, stride) for size, stride in placed(view, one.size, dim, one.stride)]
+            dims[dim] = attrs.evolve(part, modes=tuple(modes) or (Mode(1, 1),))
+        views[name] = view.with_dims(dims)
+    return views
+
+
+def _placed_threads(spec: Spec, views: dict[str, View], digits: Sequence[Digit]) -> dict[str, View]:
+    """The views where a thread has them."""
+    for one in digits:
+        assert one.index is not None
+        views = moved(views, spec, _step(spec, one), one.index, unit=True)
+    return views
+
+
+# ---------------------------------------------------------------------------------------------- what is refused
+
+
+def _whole(spec: Spec, steps: Sequence[Digit], holding: Holding, context: Context) -> bool:
+    """Whether the threads of each unit of a spec's level hold all of its elements together."""
+    dealt = [one for one in steps if one.index is not None]
+    lanes = [one for one in holding.digits if one.by is By.LANES]
+    if spec.level.threads is None:
+        return True
+    if spec.level == holding.level and lanes:
+        # The lanes of an instruction hold its tile by what a lane map is; what is dealt to groups must not be asked of one of them.
+        return len([one for one in steps if one.by is By.LANES]) >= len(lanes) and not any(one.by is By.THREADS for one in dealt)
+    return not dealt or _covered(spec, dealt, holding, context)
+
+
+def _covered(spec: Spec, dealt: Sequence[Digit], holding: Holding, context: Context) -> bool:
+    """Whether in each unit that takes part all values of the threads' digits occur."""
+    seen = set(_taken(spec, dealt, holding, context))
+    total = math.prod(one.size for one in dealt)
+    return seen == {(unit, number) for unit in {unit for unit, _ in seen} for number in range(total)}
+
+
+def _taken(spec: Spec, dealt: Sequence[Digit], holding: Holding, context: Context) -> list[tuple[int, int]]:
+    """For each thread that takes part its unit of a spec's level, and the number that its digits make."""
+    import numpy
+
+    at = {context.thread.name: numpy.arange(context.workers or spec.level.threads or 1)}
+    number, total = 0 * at[context.thread.name], 1
+    for one in dealt:
+        assert one.index is not None
+        number, total = number + compiled(by_thread(one.index, context))(at) * total, total * one.size
+    unit = compiled(unit_in(spec.level, Block, context.thread))(at)
+    active = compiled(by_thread(taking_part(holding, context), context))(at) & compiled(_of_threads(context.active, context))(at)
+    return [(int(one), int(other)) for one, other, part in numpy.broadcast(unit, number, active) if part]
+
+
+def _of_threads(active: Expr, context: Context) -> Expr:
+    """The conditions of a thread's number alone: which block or iteration it is does not matter to who holds what."""
+    return all_of(one for one in conjuncts(by_thread(active, context)) if one.variables() <= {context.thread})
+
+
+def first_replica(spec: Spec, dealt: Sequence[Digit], holding: Holding, context: Context) -> Expr:
+    """The condition under which a thread is the first in its unit of those that hold the same: one of them stores it for all."""
+    count = spec.level.threads or context.workers or 1
+    if math.prod(one.size for one in dealt) == count:
+        return TRUE
+    taken = _taken(spec, dealt, holding, context)
+    if len(set(taken)) == len(taken):
+        return TRUE
+    parts = _lane_parts(dealt, count, context)
+    if parts is None:
+        raise DecompositionError(
+            "several threads hold the same elements, and no digits of their number say which of them is the first",
+            within=spec,
+            at=context.origin,
+            hint="deal the tiles without a swizzle, or store them through shared memory",
+        )
+    conditions = []
+    weight = 1
+    for size, _, stride in parts:
+        if not stride:
+            conditions.append(less(index_in(spec.level, context.thread) // weight % size, as_expr(1)))
+        weight *= size
+    return all_of(conditions)
+
+
+def by_thread(value: Expr, context: Context) -> Expr:
+    """A value with the names that steps gave to parts of it written out."""
+    definitions = context.whole.definitions
+    while not value.variables().isdisjoint(definitions):
+        value = value.substitute({var: definitions[var] for var in value.variables() & set(definitions)})
+    return value
+
+
+def lanes_of(spec: Spec, name: str, holding: Holding, context: Context) -> LaneMap | None:
+    """What the lanes of a spec's group hold of an operand, as a map; None where no digits of the lane's number say it."""
+    if holding.lane_map is not None:
+        return holding.lane_map
+    view = spec.operands[name]
+    steps = holding.inside(view)
+    if steps is None or spec.level.threads is None or not _whole(spec, steps, holding, context):
+        return None
+    lanes = _lane_parts([one for one in steps if one.index is not None], spec.level.threads, context)
+    values = tuple((one.size, one.dim, one.stride) for one in steps if one.index is None)
+    tile = tuple(constant(size) or 1 for size in view.shape)
+    return None if lanes is None else LaneMap.along(tile, lanes, values)
+
+
+def _lane_parts(dealt: Sequence[Digit], count: int, context: Context) -> tuple[Part, ...] | None:
+    """The digits of threads as parts of a thread's number in a group of `count`, between them those that move nothing."""
+    import numpy
+
+    lane = numpy.arange(count)
+    placed_at: list[tuple[int, Digit]] = []
+    for one in dealt:
+        assert one.index is not None
+        index = by_thread(one.index, context)
+        numbers = [compiled(index)({context.thread.name: first + lane}) for first in range(0, context.workers or 1, count)]
+        weight = next((number for number, value in enumerate(numbers[0] + 0 * lane) if value == 1), 0)
+        if not weight or any((value != lane // weight % one.size).any() for value in numbers):
+            return None
+        placed_at.append((weight, one))
+    parts: list[Part] = []
+    reached = 1
+    for weight, one in sorted(placed_at, key=lambda pair: pair[0]):
+        if weight % reached:
+            return None
+        parts += [(weight // reached, 0, 0)] if weight > reached else []
+        parts.append((one.size, one.dim, one.stride))
+        reached = weight * one.size
+    return (*parts, (count // reached, 0, 0)) if reached < count else tuple(parts)
+
+
+# ---------------------------------------------------------------------------------------------- statements
+
+
+def taking_part(holding: Holding, context: Context) -> Expr:
+    """The condition under which a thread holds anything, beside those under which the follower runs."""
+    known = set(conjuncts(context.active))
+    return all_of(one for one in conjuncts(holding.active) if one not in known and by_thread(one, context).variables() <= {context.thread})
+
+
+def _merged(views: dict[str, View]) -> dict[str, View]:
+    """Views whose modes that go on where the one before ends are one mode."""
+    return {name: view.with_dims({number: _joined(dim) for number, dim in enumerate(view.dims)}) for name, view in views.items()}
+
+
+def _joined(dim: Dim) -> Dim:
+    modes = [dim.modes[0]]
+    for mode in dim.modes[1:]:
+        last = modes[-1]
+        if mode.stride == last.stride * last.size:
+            modes[-1] = Mode(last.size * mode.size, last.stride)
+        else:
+            modes.append(mode)
+    return attrs.evolve(dim, modes=tuple(modes))
+
+
+def _values_and_loops(executable: Executable, visited: Sequence[Digit]) -> tuple[list[Digit], list[Digit]]:
+    """The digits that one statement takes, in their order, and those over which it is repeated."""
+    values: list[Digit] = []
+    loops: list[Digit] = []
+    for one in visited:
+        taken = math.prod(other.size for other in values) * one.size
+        at_once = one.by is By.VALUES and executable.each and taken <= MOST_AT_ONCE
+        (values if at_once else loops).append(one)
+    return values, loops
+
+
+def _in_order(spec: Spec, loops: Sequence[Digit]) -> Iterator[Step]:
+    """Loops by dimension, slowest first; neighbours of which one goes on where the other ends are one."""
+    for dim in range(len(spec.dims)):
+        steps: list[Step] = []
+        for one in sorted((one for one in loops if one.dim == dim), key=lambda one: one.stride):
+            step = _step(spec, one)
+            if steps and all(stride == steps[-1].strides[name] * steps[-1].size for name, stride in step.strides.items()):
+                step = Step(step.dim, steps[-1].size * step.size, steps.pop().strides)
+            steps.append(step)
+        yield from reversed(steps)
+
+
+def _statement(executable: Executable, spec: Spec, whole: Spec, values: Sequence[Digit], active: Expr, draft: Draft) -> Exec:
+    accesses = []
+    for name, view in spec.operands.items():
+        access = access_of(view, name in spec.outputs, draft.origin)
+        accesses.append(attrs.evolve(access, points=_points(whole.operands[name], values)) if values else access)
+    return Exec(executable, spec, tuple(accesses), active=all_of((draft.active, active)), origin=draft.origin)
+
+
+def _points(view: View, values: Sequence[Digit]) -> tuple[tuple[int, ...], ...]:
+    """The offsets of the values in an operand, in the order in which the deciding statement numbers them."""
+    points = [(0,) * len(view.numerals)]
+    for one in values:
+        ((_, step),) = placed(view, one.size, one.dim, one.stride)
+        axis = view.axis(one.dim)
+        points = [(*point[:axis], point[axis] + index * step, *point[axis + 1 :]) for index in range(one.size) for point in points]
+    return tuple(points)
