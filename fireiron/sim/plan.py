@@ -64,7 +64,8 @@ class Operand:
         self.access, self.buffer, self.write = access, buffer, write
         elements = access.elements()
         self.count = len(elements)
-        self.tile = tuple(access.shape[axis] for axis in axes)  # of the spec's view: a buffer may have dimensions in which it stands still
+        # of the spec's view: a buffer may have dimensions in which it stands still
+        self.tile = tuple(size for axis, size in enumerate(access.shape) if axis in axes)
         self.offsets = [np.array([element[dim] for element in elements]) for dim in range(len(access.base))]
         self.sizes = tuple(plan.number(size) for size in buffer.tensor.shape)
         self.base = tuple(map(compiled, access.base))
