@@ -15,12 +15,13 @@ from problems import integers
 from fireiron import *
 from fireiron.executable.follow import lanes_of
 from fireiron.executable.ldmatrix import first_difference, received
-from fireiron.ir import Hole, execs
+from fireiron.ir import Access, Exec, Hole, execs
 from fireiron.ir.holding import Holding
 from fireiron.language.tree import held_by
 from fireiron.lower.distribute import holdings
 from fireiron.sim import simulate
-from fireiron.values.expr import TRUE, compiled
+from fireiron.values.expr import TRUE, ZERO, Var, compiled
+from fireiron.values.tensor import Dealt, Mode
 
 ELEMENT = Move.tile(1, 1).done()
 FOLLOWS = Move.done()
@@ -164,6 +165,34 @@ def test_digits_are_the_access(seed):
     assert (holding.active == TRUE) == (len(busy) == program.ir.workers)
 
 
+LANE = Var("lane", 0, 31)
+
+
+@pytest.mark.parametrize(
+    ("base", "digits", "indices"),
+    [
+        (LANE % 4 * 2 + LANE // 4 * 16, ((4, 2), (8, 16)), (LANE % 4, LANE // 4)),
+        (LANE * 2, ((4, 2), (8, 8)), (LANE % 4, LANE // 4)),  # folded: 2 * (lane % 4) + 8 * (lane // 4)
+        (LANE * 3, ((3, 3), (11, 9)), (LANE % 3, LANE // 3)),  # a mixed radix
+        (LANE % 8 + 3, ((8, 1),), (LANE % 8,)),  # from a fixed coordinate on
+        (LANE * 2 + 3, ((4, 2), (8, 8)), (LANE % 4, LANE // 4)),
+        (LANE // 8 * 4 + LANE % 2, ((2, 1), (4, 4)), (LANE % 2, LANE // 8)),
+    ],
+    ids=str,
+)
+def test_indices_of_digits(base, digits, indices):
+    """A coordinate is a number with the digits that were dealt; each index is found in it, as it was written or by division."""
+    view = Init(1, 1)(RF)(Thread).dst
+    one = (Mode(1, 1),)
+    dealt = tuple(Dealt(size, stride, True) for size, stride in digits)
+    access = Access(view.tensor.name, (base, ZERO), (one, one), (None, None), True, dealt=(dealt, ()))
+    holding = Holding.of(Exec(INSTRUCTIONS[0], Init.on(Thread, view), (access,)), access, ())
+    assert [(digit.size, digit.stride) for digit in holding.digits] == list(digits)
+    at = {"lane": np.arange(32)}
+    for digit, index in zip(holding.digits, indices):
+        assert (compiled(digit.index)(at) == compiled(index)(at)).all()
+
+
 # ---------------------------------------------------------------------------------------------- in any direction
 
 
@@ -225,6 +254,25 @@ def test_a_load_that_is_not_given_follows_or_deals_element_by_element():
     chain = Move.tile(32, 32).to(Block).load(SRC, RF)
     right(chain.done(), COPY)
     right(chain.tile(2, 4).to(Thread).tile(1, 4).done(), COPY)
+
+
+@pytest.mark.parametrize("given", ["lhs", "rhs", None])
+def test_operands_of_arithmetic_follow_each_other(given):
+    """One load says who holds what, or the body does: the other load and the sum follow."""
+    load = Move.tile(1, 8).to(Thread).tile(1, 4).done()
+    chain = BinaryPointwise.tile(32, 32).to(Block)
+    for name in ("lhs", "rhs"):
+        chain = chain.load(name, RF, load if name == given else None)
+    chain = chain.tile(4, 2).to(Thread).tile(1, 1).done() if given is None else chain.done()
+    program = right(chain, BinaryPointwise("+", 40, 50)(GL, GL, GL)(Kernel))
+    assert owners(program, "lhs_rf")["Move"] == owners(program, "rhs_rf")["Move"] and program.ir.threads == 128
+
+
+def test_fragments_of_a_block_are_shared():
+    """What a group of lanes holds as a whole is loaded as a whole, by each warp that multiplies it."""
+    fragment = FR(16, 16, 16)
+    chain = MatMul.tile(32, 32).to(Block).epilog(fragment).split(16).load(A, fragment).tile(16, 16).to(Warp).load(B, fragment).done()
+    right(chain, MatMul(64, 64, 32, **HALF)(GL, GL, GL)(Kernel))
 
 
 def test_while_the_chain_is_open_nobody_decides():
@@ -290,6 +338,32 @@ def test_one_warp_that_is_asked_for_what_two_hold_is_refused():
     one = Move.tile(64, 16).to(Warp).done()
     with pytest.raises(MatchError, match="level +wants one whose threads hold all of the 64x16 elements"):
         _ = mma_chain(None, one)(MatMul(64, 32, 16, **HALF)(GL, GL, GL)(Kernel)).program("sm_80").ir
+
+
+def by_rows(permute, store):
+    """64 threads with a row of four elements each, and a store whose first step divides the rows among two warps."""
+    chain = MatMul.tile(64, 4).to(Block).epilog(RF, None, store).split(4).load(A, SH).load(B, SH).tile(1, 4).to(Thread).swizzle(permute)
+    return right(chain.tile(1, 1).split(1).done(), MatMul(70, 9, 8)(GL, GL, GL)(Kernel))
+
+
+def test_a_store_takes_a_part_of_a_digit():
+    """The digit of 64 rows has its lower 32 in a warp, or, dealt otherwise, every second one."""
+    by_rows(lambda uid: uid, Move.tile(32, 4).to(Warp).done())
+    by_rows(lambda uid: uid % 32 * 2 + uid // 32, Move.tile(Strided((1, 2), (4, 4))).to(Warp).done())
+
+
+def test_a_digit_goes_over_chunks_of_memory():
+    """Eight rows of a matrix lie in two chunks of four in the other operand."""
+    chain = Move.tile(32, 32).to(Block).tile(Strided((4, 8), (8, 16))).to(Warp).load(SRC, SH).load(SRC, RF, FOLLOWS).done()
+    assert any(name.startswith("LDMATRIX") for name in used(right(chain, COPY)))
+
+
+def test_idle_warps_store_nothing():
+    """Three tiles for the four warps of a warpgroup."""
+    chain = MatMul.tile(48, 16).to(Block).epilog(RF).split(16).load(A, SH).load(B, SH).tile(48, 16).to(Warpgroup).tile(16, 16).to(Warp)
+    program = right(chain.load(A, RF).load(B, RF).mma_tile().done(), MatMul(50, 40, 32, **HALF)(GL, GL, GL)(Kernel))
+    held = owners(program, "c_rf")
+    assert held["Init"] == held["MatMul"] == held["Move"] and {thread // 32 for thread, _, _ in held["Move"]} == {0, 1, 2}
 
 
 def test_tiles_dealt_in_turns_are_refused():

@@ -176,12 +176,13 @@ def _indices(first: Expr, digits: Sequence[tuple[int, int]]) -> dict[int, Expr]:
     Where terms were folded together the coordinate is divided, as the number that has these digits.
     """
     found: dict[int, Expr] = {stride: ZERO for _, stride in digits}
-    terms, number = terms_of(first)
+    terms, start = terms_of(first)
+    known = True
     for atoms, coefficient in terms:
         stride = max((one for one in found if coefficient > 0 and coefficient % one == 0), default=0)
         if stride:
             found[stride] = found[stride] + math.prod(atoms, start=as_expr(coefficient // stride))
-        number = number or not stride
-    if not number and all(found[stride].low >= 0 and found[stride].high < size for size, stride in digits):
+        known = known and stride > 0
+    if known and all(found[stride].low >= 0 and found[stride].high < size for size, stride in digits):
         return found
-    return {stride: first // stride % size for size, stride in digits}
+    return {stride: (first - start) // stride % size for size, stride in digits}

@@ -7,7 +7,6 @@ A decomposition is one pure function, `expand(spec, context)`: the children are 
 from __future__ import annotations
 
 import inspect
-import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -731,8 +730,7 @@ def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context
         raise error.located(within=f"{spec} / {step.label()}", at=step.origin) from None
     behind = context.after(expansion)
     body = [child for child in expansion.children if child.steps is None]
-    in_front = itertools.takewhile(lambda child: child.steps is not None, expansion.children)
-    for children in (body, [child for child in in_front if _fills_registers(child)]):
+    for children in (body, [child for child in expansion.children if _fills_registers(child, spec)]):
         counts = [count_workers(child.spec, rest if child.steps is None else child.steps, behind.enter(child)) for child in children]
         found = [count for count in counts if count is not None]
         if found:
@@ -740,9 +738,11 @@ def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context
     return None
 
 
-def _fills_registers(child: Child) -> bool:
-    """Whether a child with steps of its own writes to registers only."""
-    return child.steps is not None and all(child.spec.operands[name].memory.private for name in child.spec.outputs)
+def _fills_registers(child: Child, spec: Spec) -> bool:
+    """Whether a child with steps of its own writes to registers that are new below a spec; its outputs are only stored to."""
+    written = [child.spec.operands[name] for name in child.spec.outputs]
+    fresh = _in_registers((child.spec,)) - _in_registers((spec,))
+    return child.steps is not None and all(view.tensor.name in fresh for view in written)
 
 
 def require_complete(node: Node) -> None:
