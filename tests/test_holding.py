@@ -13,13 +13,14 @@ import pytest
 from problems import integers
 
 from fireiron import *
-from fireiron.executable.follow import lanes_of
+from fireiron.executable.follow import elementwise, lanes_of
 from fireiron.executable.ldmatrix import first_difference, received
 from fireiron.ir import Access, Exec, Hole, execs
 from fireiron.ir.holding import Holding
 from fireiron.language.tree import held_by
 from fireiron.lower.distribute import holdings
 from fireiron.sim import simulate
+from fireiron.spec import Kind
 from fireiron.values.expr import TRUE, ZERO, Var, compiled
 from fireiron.values.tensor import Dealt, Mode
 
@@ -273,6 +274,21 @@ def test_fragments_of_a_block_are_shared():
     fragment = FR(16, 16, 16)
     chain = MatMul.tile(32, 32).to(Block).epilog(fragment).split(16).load(A, fragment).tile(16, 16).to(Warp).load(B, fragment).done()
     right(chain, MatMul(64, 64, 32, **HALF)(GL, GL, GL)(Kernel))
+
+
+def test_only_work_on_elements_follows():
+    """What reads its neighbours needs them in its own registers: who holds one element does not hold all that it is made of."""
+    flip = Kind("Flip", "y[m,n] = x[m ^ 1,n]").starter
+    dual = Kind("Dual", "y[m,n] = x[m,n] + 1; z[m,n] = x[m,n] * 2").starter
+    for one in (
+        flip(4, 4)(RF, RF)(Warp),
+        Shfl(1, 32, 4)(RF, RF)(Warp),
+        Reduction(4, 4, 2)(RF, RF)(Warp),
+        MatMul(4, 4, 4)(RF, RF, RF)(Warp),
+    ):
+        assert not elementwise(one)
+    for one in (dual(4, 4)(RF, RF, RF)(Warp), Move(4, 4)(GL, RF)(Warp), Init(4, 4)(RF)(Warp), AtomicAdd(4, 4)(RF, GL)(Warp)):
+        assert elementwise(one)
 
 
 def test_while_the_chain_is_open_nobody_decides():

@@ -1,8 +1,8 @@
 """Followers: copies and other work on elements whose registers are held as something else decided, as statements of threads.
 
-A spec follows if each operand has all of its dimensions: what a thread does to an element does not depend on the others. The holding
-of its operand in registers says which elements are a thread's. The digits of the thread are placed on all operands, those that it
-visits become loops, and the values that the deciding instruction takes at once one statement, where the text takes several.
+A spec follows if each operand has all of its dimensions, as they are: what a thread does to an element then does not depend on others.
+The holding of its operand in registers says which elements are a thread's. The digits of the thread are placed on all operands, those
+that it visits become loops, and the values that the deciding instruction takes at once one statement, where the text takes several.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ MOST_AT_ONCE = 16
 
 
 def elementwise(spec: Spec) -> bool:
-    """Whether each element of each operand goes with the same element of the others."""
-    return all(dims == spec.dims for dims in spec.uses.values())
+    """Whether each element of each operand goes with the same element of the others, and with no other."""
+    plain = all(element.plain for formula in spec.definition.formulas for element in formula.elements)
+    return plain and all(dims == spec.dims for dims in spec.uses.values())
 
 
 def unheld(spec: Spec, context: Context) -> bool:
