@@ -187,10 +187,13 @@ class Spec(Verbs):
 
     def __getattr__(self, name: str) -> Any:
         """An operand or a parameter by its name."""
-        if not name.startswith("_"):
-            for names, values in ((self.uses, self.views), (dict(self.parameters), tuple(dict(self.parameters).values()))):
-                if name in names:
-                    return values[list(names).index(name)]
+        if not name.startswith("_"):  # asked thousands of times in a compilation, mostly for operands
+            operands = self.operands
+            if name in operands:
+                return operands[name]
+            for parameter, value in self.parameters:
+                if parameter == name:
+                    return value
         raise AttributeError(f"a {self.title if not name.startswith('_') else 'spec'} has no {name}")
 
     # ------------------------------------------------------------------------------------------ what the kind says
@@ -210,12 +213,12 @@ class Spec(Verbs):
         """The name from which a chain for this kind of spec starts."""
         return self.kind.starter
 
-    @property
+    @functools.cached_property
     def dims(self) -> tuple[str, ...]:
         """The iteration dimensions: those of the result, then those that are reduced."""
         return self.definition.dims
 
-    @property
+    @functools.cached_property
     def uses(self) -> Mapping[str, tuple[str, ...]]:
         """The dimensions of each operand, in the order of the short form."""
         return self.definition.uses
@@ -225,12 +228,12 @@ class Spec(Verbs):
         """The dimensions that `tile` takes by position."""
         return self.definition.tile_dims
 
-    @property
+    @functools.cached_property
     def outputs(self) -> tuple[str, ...]:
         """The operands that are written."""
         return self.definition.outputs
 
-    @property
+    @functools.cached_property
     def inputs(self) -> tuple[str, ...]:
         """Operands that are only read."""
         return tuple(name for name in self.uses if name not in self.definition.outputs)
@@ -245,27 +248,27 @@ class Spec(Verbs):
         """Whether each element is added in a step that nobody sees half of."""
         return self.kind.atomic
 
-    @property
+    @functools.cached_property
     def copies(self) -> bool:
         """Whether it is a copy of `src` to `dst`."""
         return self._does("copies") and tuple(self.uses) == ("src", "dst")
 
-    @property
+    @functools.cached_property
     def fills(self) -> bool:
         """Whether it sets all of `dst` to one value."""
         return self._does("fills") and tuple(self.uses) == ("dst",)
 
-    @property
+    @functools.cached_property
     def multiplies(self) -> bool:
         """Whether it is the product of the matrices A (m x k) and B (k x n), added to C."""
         return self._does("multiplies") and tuple(self.uses) == ("A", "B", "C")
 
-    @property
+    @functools.cached_property
     def sums(self) -> bool:
         """Whether it adds up `src` along its last dimension, into `dst`."""
         return self._does("sums") and len(self.dims) == len(self.tile_dims) + 1 and self.uses == {"src": self.dims, "dst": self.tile_dims}
 
-    @property
+    @functools.cached_property
     def pointwise(self) -> bool:
         """Whether it computes each element of the result from elements in the same place."""
         return self._does("pointwise") and not self.atomic
@@ -298,10 +301,15 @@ class Spec(Verbs):
 
     def size(self, dim: str) -> Expr:
         """The extent of an iteration dimension, in elements; an `ArgumentError` if the spec has no such dimension."""
-        for dims, view in zip(self.uses.values(), self.views, strict=True):
-            if dim in dims:
-                return view.dims[dims.index(dim)].size
-        raise ArgumentError(f"{self.title} has no dimension {dim}", legal=self.dims)
+        if dim not in self.extents:
+            raise ArgumentError(f"{self.title} has no dimension {dim}", legal=self.dims)
+        return self.extents[dim]
+
+    @functools.cached_property
+    def extents(self) -> Mapping[str, Expr]:
+        """The extents of the iteration dimensions, by name."""
+        parts = (pair for dims, view in zip(self.uses.values(), self.views, strict=True) for pair in zip(dims, view.dims, strict=True))
+        return {dim: part.size for dim, part in parts}
 
     @property
     def sizes(self) -> tuple[Expr, ...]:
@@ -389,6 +397,7 @@ class Spec(Verbs):
 
 
 _FIELDS: Final[Mapping[str, Any]] = attrs.fields_dict(Spec)
+_TAKEN: Final = frozenset((*_FIELDS, "type", "dtype"))
 OPTIONS: Final = ("accumulate", "accumulator", "partial", "names")
 """What a spec says beside its level, operands and parameters."""
 
@@ -406,13 +415,14 @@ def _check_options(spec: Spec) -> None:
         )
     if (spec.accumulator is not None or spec.partial) and not spec._does("is_product_sum"):
         raise ArgumentError(f"{title} is no sum of products, it has no accumulator and no parts")
-    taken = [name for name in spec.uses if name in (*_FIELDS, "type", "dtype")]
+    taken = [name for name in spec.uses if name in _TAKEN]
     if taken:
         raise ArgumentError(f"{title}: {taken[0]} is no name for an operand, a spec has one itself", hint="another name in the formula")
     valid = isinstance(spec.names, tuple) and all(isinstance(name, str) and name.isidentifier() for name in spec.names)
     if not valid or len(spec.names) not in (0, len(spec.dims)):
         raise ArgumentError(f"{title}: its dimensions are named by {len(spec.dims)} identifiers", got=spec.names, legal=spec.dims)
-    _check_values(made, {name: view.dtype for name, view in spec.operands.items()})
+    if any(one.fills for one in made.formulas):
+        _check_values(made, {name: view.dtype for name, view in spec.operands.items()})
     for one in made.elements:
         for index in one.index:
             size = constant(spec.size(index.dim)) if index.flip else None
