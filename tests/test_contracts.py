@@ -396,6 +396,11 @@ class TestInstruction:
         assert not re.search(r"\bFalse\b|\bNone\b|<", one.performs()), "text for people"
         assert eval(repr(one), dict(vars(fireiron))) == one
 
+    def test_a_first_look_rules_out_only_what_differs(self, one):
+        """`may_perform` is a short cut: it says no nowhere but where a comparison would."""
+        for spec in all_candidates():
+            assert one.may_perform(spec) or all(one.mismatches(spec, target) for target in ARCHITECTURES), f"{one.name} and {spec}"
+
     def test_lists_differences(self, one):
         spec = own_spec(one)
         wrong = [

@@ -77,7 +77,7 @@ class Done(Decomposition):
                 f"{spec}: several blocks add to C, and only the store of an epilog adds atomically",
                 hint=".epilog(RF) behind tile(...).to(Block)",
             )
-        return next((one for one in self._asked(context) if not one.fits(spec, context)), None)
+        return next((one for one in self._asked(context) if one.may_perform(spec) and not one.fits(spec, context)), None)
 
     def match(self, spec: Spec, context: Context) -> Executable:
         """The executable that performs a spec, or by which its threads do their parts; a `MatchError` with the nearest if there is none."""

@@ -196,6 +196,9 @@ class MatrixCopy(Executable):
         """The lane maps by operand."""
         return {}
 
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.copies and spec.level == Warp and set(spec.memories) == {SH, RF}
+
     def common_mismatches(self, spec: Spec, architecture: Architecture, shared: str, held: str) -> tuple[Mismatch, ...]:
         """The differences of a copy whose operand `shared` lies in shared memory, and `held` in registers."""
         found = [

@@ -114,6 +114,9 @@ class Mma(Executable):
         orders = "".join(f", {name} {_LAYOUTS[order]}" for name, order in zip("AB", self.orders, strict=False))
         return f"MatMul({m},{n},{k})(RF,RF,RF)({self.level}), {types}, C {self.result}{orders}"
 
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.multiplies and spec.level == self.level
+
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.multiplies:
             return (Mismatch("spec", "MatMul", spec.title),)

@@ -247,6 +247,13 @@ class Executable:
 
     name: str = ""
 
+    def may_perform(self, spec: Spec) -> bool:
+        """Whether a spec is worth comparing: false, at little cost, only where `mismatches` finds a difference on every target.
+
+        A leaf is compared with all instructions, most of which a look at the kind, the level and the memories rules out.
+        """
+        return True
+
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         """All differences between a spec and what this performs, rather than an error; none if it matches."""
         raise _undefined(self, "mismatches(self, spec, architecture)")
