@@ -178,7 +178,7 @@ def FR(m: int, n: int, k: int) -> Memory:
     raise ArgumentError(f"FR({m}, {n}, {k}): WMMA has no such shape", legal=[repr(memory) for memory in FRAGMENTS])
 
 
-@attrs.frozen(repr=False)
+@attrs.frozen(repr=False, eq=False)
 class Level:
     """A group of threads, as a layout over the threads of its parent (Graphene, section 4).
 
@@ -240,6 +240,19 @@ class Level:
     def threads(self) -> int | None:
         """Threads in one unit; None for Kernel and Block, whose size a strategy decides."""
         return None if self.layout is None else self.layout.size()
+
+    def __eq__(self, other: object) -> bool:
+        # Levels are compared thousands of times in a compilation, mostly with themselves or with one of another name.
+        if self is other or not isinstance(other, Level):
+            return self is other or NotImplemented
+        return self.name == other.name and (self.label, self.layout, self.parent) == (other.label, other.layout, other.parent)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.name, self.label, self.layout, self.parent))
 
     def ancestors(self) -> tuple[Level, ...]:
         """The levels above, nearest first."""
