@@ -247,6 +247,7 @@ __all__ = [
     "FR",
     "FillFragment",
     "FireironError",
+    "Fixed",
     "FireironWarning",
     "Fma",
     "GL",

@@ -28,7 +28,7 @@ from fireiron.executable.movmatrix import MOVMATRIX
 from fireiron.executable.stmatrix import STMATRIX
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir import execs
-from fireiron.spec import convert, multiplied
+from fireiron.specs.meaning import convert, multiplied
 
 np = pytest.importorskip("numpy")
 named = pytest.mark.parametrize("form", FORMS, ids=lambda one: one.name)
@@ -544,7 +544,7 @@ def test_says_what_differs(form):
     if form.orders:
         a = leaf(form).A
         turned = attrs.evolve(a.tensor, layout={"row": ColMajor, "col": RowMajor}[form.orders[0]])
-        other = attrs.evolve(leaf(form), A=attrs.evolve(a, tensor=turned))
+        other = leaf(form).with_operands(A=attrs.evolve(a, tensor=turned))
         assert [found.field for found in form.mismatches(other, target)] == ["A layout"]
 
 

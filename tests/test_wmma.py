@@ -190,7 +190,7 @@ def test_old_values_count_only_where_they_should(steps):
         if not isinstance(one, Exec) or one.spec.title == "Move":
             return one
         if one.spec.title == "Init":
-            return attrs.evolve(one, spec=attrs.evolve(one.spec, value=7))
+            return attrs.evolve(one, spec=attrs.evolve(one.spec, parameters=(("value", 7),)))
         return attrs.evolve(one, accumulate=accumulate)
 
     changed = attrs.evolve(kernel, body=rewritten(kernel.body, change))

@@ -183,6 +183,8 @@ class _Bounds:
         part = steps[piece.first : piece.first + piece.width]
         first, last = base + part[0], base + max(part)
         conditions = (*outer, *conjuncts(piece.condition))
+        if FALSE in conditions:  # it is never touched
+            return True
         if any(_divides(first, one.right, last - first) for one in self._tests(conditions, first, extent)):
             return True
         return self._below(last, extent) or self._implied(conditions, last, extent)

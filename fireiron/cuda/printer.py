@@ -187,6 +187,8 @@ class KernelPrinter:
         """What a load brings, in the type `dtype` where it is one element; zero where it is not performed."""
         old = self.buffer(access).dtype
         offset = access.elements()[piece.first]
+        if condition == FALSE:
+            return literal(0, dtype) if piece.width == 1 else zero(old, piece.width)
         if piece.width == 1:
             value, nothing = converted(self.place(access, offset), old, dtype), literal(0, dtype)
         else:
