@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fireiron import *
+from fireiron.check import safety
 from fireiron.executable.fma import Fma
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.language import library
@@ -417,3 +418,16 @@ def test_combinations_that_fit_are_found_where_the_first_ones_do_not():
     entry = library.find("hmma_ampere")
     chosen = entry.strategy(entry.problem(256, 384, 320)).program("sm_75").chosen
     assert chosen == {"bm": 128, "bn": 64, "wm": 64, "wn": 64, "stages": 4, "bk": 32}
+
+
+def test_elements_that_are_never_inside():
+    """Three columns, taken eight at a time: what lies beyond is zero without a load, and needs no proof of where it would lie."""
+    copy = Move.tile(1, 8).to(Thread).layout(RowMajor).done()
+    chain = MatMul.tile(24, 40).to(Block).split(5).load(A, SH).load(B, SH, copy).tile(1, 10).to(Thread).split(1).tile(1, 1).done()
+    program = chain(MatMul(sym("M"), 3, sym("K"))(GL, GL, GL)(Kernel)).program("sm_75")
+    assert [one for one in safety(program.lowered) if one.severity == "error"] == []
+    assert "= 0.0f;" in program.cuda and not re.search(r"[^\w]0 \?", program.cuda)
+    generator = np.random.default_rng(4)
+    a, b = (np.asfortranarray(generator.integers(-4, 5, shape).astype("float32")) for shape in ((30, 11), (11, 3)))
+    result = simulate(program.ir, {"A": a, "B": b}, {"M": 30, "K": 11}).outputs["C"]
+    assert np.array_equal(result, a @ b)
