@@ -119,3 +119,6 @@ class Epilog(Decomposition):
                 continue
             if all(constant(size) is not None for size in target.shape):
                 yield step
+
+
+__all__ = ["Epilog"]

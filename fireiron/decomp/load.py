@@ -192,3 +192,6 @@ def _checked(layout: MatrixLayout | Layout, shape: tuple[int, ...]) -> MatrixLay
 
 def _size_of(mode: Any) -> int:
     return math.prod(_size_of(part) for part in mode) if isinstance(mode, tuple) else int(mode)
+
+
+__all__ = ["Load"]

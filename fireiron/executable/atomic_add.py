@@ -67,3 +67,7 @@ class ThreadAtomicAdd(Executable):
 
 
 ATOMIC_ADD = ThreadAtomicAdd("AtomicAdd")
+
+INSTRUCTIONS: tuple[Executable, ...] = (ATOMIC_ADD,)
+
+__all__ = ["ThreadAtomicAdd"]

@@ -115,3 +115,11 @@ def under_way(architecture: Architecture, size: int) -> Executable | None:
     if architecture.capability < CAPABILITY:
         return None
     return next((one for one in CP_ASYNC if one.vector_bytes == size), None)
+
+
+INSTRUCTIONS: tuple[Executable, ...] = CP_ASYNC
+
+RANK = 1
+"""A plain copy performs the same and comes first: an asynchronous one is taken under a pipeline, or asked for."""
+
+__all__ = ["CP_ASYNC", "CpAsync"]

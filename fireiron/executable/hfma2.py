@@ -55,3 +55,7 @@ class Hfma2(Executable):
 
 HFMA2 = Hfma2("HFMA2")
 BFMA2 = Hfma2("BFMA2", bfloat16, 80)
+
+INSTRUCTIONS: tuple[Executable, ...] = (HFMA2, BFMA2)
+
+__all__ = ["BFMA2", "HFMA2", "Hfma2"]

@@ -101,9 +101,14 @@ class ThreadInit(Executable):
 MOVE = ThreadMove("Move")
 INIT = ThreadInit("Init")
 
+INSTRUCTIONS: tuple[Executable, ...] = (MOVE, INIT)
+
 
 def vector(size: int) -> ThreadMove:
     """A move that must use loads and stores of exactly `size` bytes: 1, 2, 4, 8 or 16; an `ArgumentError` for any other number."""
     if size is None:
         raise ArgumentError("vector(bytes): no such load or store", got=size, legal=WIDTHS, at=call_site())
     return ThreadMove("Move", size)
+
+
+__all__ = ["ThreadInit", "ThreadMove", "vector"]

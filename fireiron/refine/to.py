@@ -30,3 +30,6 @@ class To(Refinement):
 
     def __str__(self) -> str:
         return f"to({self.level})"
+
+
+__all__ = ["To"]

@@ -331,3 +331,32 @@ def as_architecture(value: object) -> Architecture:
         if isinstance(value, str) and value == architecture.name:
             return architecture
     raise ArgumentError("unknown architecture", got=value, legal=[architecture.name for architecture in ARCHITECTURES])
+
+
+__all__ = [
+    "ARCHITECTURES",
+    "Architecture",
+    "Block",
+    "DType",
+    "FR",
+    "GL",
+    "Kernel",
+    "Lane",
+    "Level",
+    "Memory",
+    "QuadPair",
+    "RF",
+    "SH",
+    "Thread",
+    "Warp",
+    "Warpgroup",
+    "bfloat16",
+    "float16",
+    "float32",
+    "float64",
+    "float8_e4m3",
+    "float8_e5m2",
+    "int32",
+    "int8",
+    "tf32",
+]
