@@ -17,6 +17,7 @@ from fireiron import *
 from fireiron import folders
 from fireiron.ir import Comment, Exec, Hole
 from fireiron.language.dividing import divide, loop_over
+from fireiron.language.store import dumps, loads
 from fireiron.language.tree import execution
 from fireiron.sim import simulate
 from fireiron.values.tensor import Tensor, whole_view
@@ -241,6 +242,43 @@ def test_refinements_without_effect_are_refused():
     with pytest.raises(DecompositionError, match="overrides neither plan nor rewrite") as caught:
         MatMul.tile(8, 8).refine(Misspelt())
     assert "paln" in str(caught.value) and "tests/test_extensions.py" in str(caught.value)
+
+
+Near = Memory("NEAR", 1, "block", "shared memory near by")
+Sums = Memory("SUMS", 4, "thread", "registers of sums")
+
+
+def test_memories():
+    """A memory of one's own is one more of those that the same threads share: allocated, synchronized, checked, simulated, printed, stored."""
+    copies = MatMul.tile(32, 32).to(Block).epilog(Sums).split(4).load(A, Near).load(B, Near).tile(4, 4).to(Thread).split(1)
+    chain = copies.load(A, Sums).load(B, Sums).tile(1, 1).done()
+    program = run(chain, 40, 70, 9)
+    assert (
+        "__shared__ __align__(16) float a_near[128]" in program.cuda
+        and "float c_sums[16]" in program.cuda
+        and "__syncthreads();" in program.cuda
+    )
+    assert loads(dumps(chain)) == chain and eval(repr(chain), {**vars(fireiron), "NEAR": Near, "SUMS": Sums}) == chain
+    same = MatMul.tile(32, 32).to(Block).epilog(RF).split(4).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(1)
+    plain = run(same.load(A, RF).load(B, RF).tile(1, 1).done(), 40, 70, 9).cuda
+    assert body(program.cuda).replace("near", "sh").replace("sums", "rf") == body(plain)
+
+
+def body(text):
+    """What a kernel does: its text without comments, however its lines are broken."""
+    return "".join(line.partition("//")[0] for line in text.splitlines()).replace(" ", "")
+
+
+def test_memories_under_a_pipeline_and_by_matrix_instructions():
+    """Asynchronous copies, ldmatrix and mma.sync take what lies in shared memory and in registers, by whatever name."""
+    chain = (
+        MatMul.tile(64, 64).to(Block).epilog(Sums, float32).split(16).pipeline(2)
+        .load(A, Near, Move.coalesced(8).done()).load(B, Near, Move.coalesced(8).done())
+        .tile(32, 32).to(Warp).load(A, Sums).load(B, Sums).tile(16, 16).mma_tile().done()
+    )  # fmt: skip
+    problem = MatMul(64, 64, 32, dtype=float16, c_dtype=float32, A=RowMajor)(GL, GL, GL)(Kernel)
+    text = chain(problem).program("sm_80").cuda
+    assert "cp.async" in text and "ldmatrix" in text and "mma.sync" in text
 
 
 # ---------------------------------------------------------------------------------------------- one new file in the package

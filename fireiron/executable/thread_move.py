@@ -16,7 +16,7 @@ from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import Assignment
 from fireiron.values.expr import constant
-from fireiron.values.machine import MEMORIES, Architecture, as_integer
+from fireiron.values.machine import Architecture, as_integer
 
 WIDTHS = (1, 2, 4, 8, 16)
 """Bytes of a load or store of one thread (PTX ISA, ld and st)."""
@@ -61,7 +61,7 @@ class ThreadMove(Executable):
         elif total > MOST_ELEMENTS:
             found.append(Mismatch("shape", f"at most {MOST_ELEMENTS} elements", str(total)))
         for name, view in spec.operands.items():
-            if view.memory not in MEMORIES:
+            if view.memory.fragment is not None:
                 found.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
         return tuple(found)
 
