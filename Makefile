@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test fuzz lint bench pictures clean
+.PHONY: demo test fuzz lint bench pictures names clean
 
 # One command: Listing 4's strategy as a tree, as CUDA, checked, executed for every thread, compared with NumPy.
 demo: .venv/core
@@ -31,6 +31,10 @@ bench: .venv/test
 # The figures of docs/pictures.md, drawn anew.
 pictures: .venv/core
 	$(BIN)/python docs/make_pictures.py
+
+# The public names with their modules, as type checkers read them: behind a new file in a folder of extensions.
+names: .venv/core
+	$(BIN)/python tests/public_names.py
 
 .venv/core: setup.cfg setup.py pyproject.toml
 	$(PYTHON) -m venv .venv

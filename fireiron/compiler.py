@@ -30,7 +30,7 @@ from fireiron.lower.wait import wait
 from fireiron.lower.walk import RESERVED, Grown, grow_tree, prune, walk
 from fireiron.spec import Spec
 from fireiron.values.expr import constant, is_cuda_name
-from fireiron.values.machine import DEFAULT_ARCHITECTURE, SH, Architecture, as_architecture
+from fireiron.values.machine import DEFAULT_ARCHITECTURE, Architecture, as_architecture
 
 if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
@@ -194,7 +194,7 @@ class Program:
 
 def _shared_bytes(spec: Spec) -> int:
     """Bytes of the operands of a spec that lie in shared memory, as far as they are known."""
-    tensors = {view.tensor.name: view.tensor for view in spec.operands.values() if view.tensor.memory == SH}.values()
+    tensors = {view.tensor.name: view.tensor for view in spec.operands.values() if view.tensor.memory.of_block}.values()
     return sum((constant(tensor.storage().extent) or 0) * tensor.copies * tensor.dtype.bytes for tensor in tensors)
 
 

@@ -22,7 +22,7 @@ from fireiron.specs.verbs import Verbs, unfitting
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, constant, positive
 from fireiron.values.machine import (
     FRAGMENTS,
-    GL,
+    LEVELS,
     MATRIX_ONLY,
     MEMORIES,
     DType,
@@ -479,14 +479,14 @@ def check_value(value: object, dtype: DType) -> int:
 def check_memory(value: object, what: str) -> Memory:
     """A memory, or an error that lists them."""
     if not isinstance(value, Memory):
-        raise ArgumentError(f"{what}: not a memory", got=value, legal=[memory.name for memory in MEMORIES])
+        raise ArgumentError(f"{what}: not a memory", got=value, legal=MEMORIES)
     return value
 
 
 def check_level(value: object) -> Level:
     """A level, or an error."""
     if not isinstance(value, Level):
-        raise ArgumentError("not a level of the thread hierarchy", got=value, legal="Kernel Block Warpgroup Warp QuadPair Thread Lane")
+        raise ArgumentError("not a level of the thread hierarchy", got=value, legal=LEVELS)
     return value
 
 
@@ -503,7 +503,7 @@ def check_layout(value: object, what: str, shape: tuple[Expr, ...]) -> MatrixLay
 
 
 def _check_kernel(memories: tuple[Memory, ...], level: Level, title: str) -> None:
-    if level == Kernel and any(memory != GL for memory in memories):
+    if level == Kernel and any(not memory.of_grid for memory in memories):
         names = ", ".join(memory.name for memory in memories)
         raise ArgumentError(f"{title}({names})(Kernel): the operands of a kernel start in global memory", legal="GL for each operand")
 

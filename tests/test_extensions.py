@@ -1,4 +1,12 @@
-"""User-defined decompositions, refinements, executables and thread levels, from outside the package, with the same rights."""
+"""Decompositions, refinements, executables, kinds of spec, levels and memories of one's own: from outside the package by a value, and as one
+new file in it, with the same rights."""
+
+import os
+import pkgutil
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import attrs
 import numpy as np
@@ -6,8 +14,10 @@ import pytest
 
 import fireiron
 from fireiron import *
+from fireiron import folders
 from fireiron.ir import Comment, Exec, Hole
 from fireiron.language.dividing import divide, loop_over
+from fireiron.language.store import dumps, loads
 from fireiron.language.tree import execution
 from fireiron.sim import simulate
 from fireiron.values.tensor import Tensor, whole_view
@@ -232,3 +242,173 @@ def test_refinements_without_effect_are_refused():
     with pytest.raises(DecompositionError, match="overrides neither plan nor rewrite") as caught:
         MatMul.tile(8, 8).refine(Misspelt())
     assert "paln" in str(caught.value) and "tests/test_extensions.py" in str(caught.value)
+
+
+Near = Memory("NEAR", 1, "block", "shared memory near by")
+Sums = Memory("SUMS", 4, "thread", "registers of sums")
+
+
+def test_memories():
+    """A memory of one's own is one more of those that the same threads share: allocated, synchronized, checked, simulated, printed, stored."""
+    copies = MatMul.tile(32, 32).to(Block).epilog(Sums).split(4).load(A, Near).load(B, Near).tile(4, 4).to(Thread).split(1)
+    chain = copies.load(A, Sums).load(B, Sums).tile(1, 1).done()
+    program = run(chain, 40, 70, 9)
+    assert (
+        "__shared__ __align__(16) float a_near[128]" in program.cuda
+        and "float c_sums[16]" in program.cuda
+        and "__syncthreads();" in program.cuda
+    )
+    assert loads(dumps(chain)) == chain and eval(repr(chain), {**vars(fireiron), "NEAR": Near, "SUMS": Sums}) == chain
+    same = MatMul.tile(32, 32).to(Block).epilog(RF).split(4).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(1)
+    plain = run(same.load(A, RF).load(B, RF).tile(1, 1).done(), 40, 70, 9).cuda
+    assert body(program.cuda).replace("near", "sh").replace("sums", "rf") == body(plain)
+
+
+def body(text):
+    """What a kernel does: its text without comments, however its lines are broken."""
+    return "".join(line.partition("//")[0] for line in text.splitlines()).replace(" ", "")
+
+
+def test_memories_under_a_pipeline_and_by_matrix_instructions():
+    """Asynchronous copies, ldmatrix and mma.sync take what lies in shared memory and in registers, by whatever name."""
+    chain = (
+        MatMul.tile(64, 64).to(Block).epilog(Sums, float32).split(16).pipeline(2)
+        .load(A, Near, Move.coalesced(8).done()).load(B, Near, Move.coalesced(8).done())
+        .tile(32, 32).to(Warp).load(A, Sums).load(B, Sums).tile(16, 16).mma_tile().done()
+    )  # fmt: skip
+    problem = MatMul(64, 64, 32, dtype=float16, c_dtype=float32, A=RowMajor)(GL, GL, GL)(Kernel)
+    text = chain(problem).program("sm_80").cuda
+    assert "cp.async" in text and "ldmatrix" in text and "mma.sync" in text
+
+
+# ---------------------------------------------------------------------------------------------- one new file in the package
+
+FILES = {
+    "executable/twice_fma.py": '''
+"""Two multiply-adds of one thread along m."""
+
+import attrs
+
+from fireiron.language.tree import Executable, Mismatch
+
+
+@attrs.frozen
+class TwiceFma(Executable):
+    """`MatMul(2,1,1)` of one thread."""
+
+    def performs(self):
+        return "MatMul(2,1,1)(RF,RF,RF)(Thread)"
+
+    def mismatches(self, spec, architecture):
+        fits = spec.multiplies and tuple(map(str, spec.sizes)) == ("2", "1", "1") and spec.level.threads == 1
+        return () if fits else (Mismatch("spec", self.performs(), str(spec)),)
+
+    def cuda(self, printer, statement):
+        a, b, c = (statement.operands[name] for name in "ABC")
+        places = [(printer.place(c, at), printer.place(a, at)) for at in a.elements()]
+        return [f"{into} = __fmaf_rn({left}, {printer.place(b)}, {into});" for into, left in places]
+
+
+TWICE_FMA = TwiceFma("TWICE_FMA")
+INSTRUCTIONS = (TWICE_FMA,)
+__all__ = ["TWICE_FMA", "TwiceFma"]
+''',
+    "decomp/halves.py": '''
+"""Two halves along m, one after the other."""
+
+import attrs
+
+from fireiron.ir import Hole
+from fireiron.language.dividing import divide, loop_over
+from fireiron.language.tree import Child, Decomposition
+
+
+@attrs.frozen
+class Halves(Decomposition):
+    """Divides m into two halves."""
+
+    verb = "halves"
+
+    def expand(self, spec, context):
+        views, digits = divide(spec, {"m": (int(str(spec.size("m"))) // 2, None)}, "halves")
+        draft = context.draft()
+        views, program, _ = loop_over(spec, views, digits, False, draft, (Hole("body"),))
+        return draft.expansion((Child("body", spec.with_operands(**views)),), program)
+
+
+__all__ = ["Halves"]
+''',
+    "refine/remark.py": '''
+"""A remark in front of a step."""
+
+import attrs
+
+from fireiron.ir import Comment
+from fireiron.language.tree import Refinement
+
+
+@attrs.frozen
+class Remark(Refinement):
+    """Prints a remark in front of the step."""
+
+    applies_to = ("tile", "halves")
+    text: str = ""
+
+    def rewrite(self, expansion, context):
+        return attrs.evolve(expansion, program=(Comment(self.text), *expansion.program))
+
+
+__all__ = ["Remark"]
+''',
+    "specs/scale.py": '''
+"""Each element by a number."""
+
+from fireiron.spec import Kind, Parameter, Starter
+
+Scale = Starter(Kind("Scale", "y[m,n] = {by} * x[m,n]", (Parameter("by"),)))
+__all__ = ["Scale"]
+''',
+}
+"""One new file in each folder."""
+
+PROGRAM = """
+import fireiron
+import numpy as np
+from fireiron import *
+from fireiron.language.store import dumps, loads
+from fireiron.sim import simulate
+
+chain = (
+    MatMul.tile(32, 16).to(Block).refine(Remark("a block")).then(Halves().refined(Remark("halves")))
+    .epilog(RF).split(4).tile(2, 2).to(Thread).split(1).load(A, RF).load(B, RF).tile(2, 1).done()
+)
+assert eval(repr(chain)) == chain and loads(dumps(chain)) == chain
+program = chain(MatMul(64, 32, 8)(GL, GL, GL)(Kernel)).program("sm_90")
+assert "// a block" in program.cuda and "// halves" in program.cuda and program.cuda.count("__fmaf_rn") == 2, program.cuda
+a, b = np.arange(512.0).reshape(64, 8) % 7, np.arange(256.0).reshape(8, 32) % 5
+assert (simulate(program.ir, {"A": a.astype(np.float32), "B": b.astype(np.float32)}).outputs["C"] == a @ b).all()
+assert TWICE_FMA in INSTRUCTIONS and {"Halves", "Remark", "Scale", "TWICE_FMA", "TwiceFma"} <= set(dir(fireiron))
+spec = Scale(3, 8, 4)(GL, GL)(Kernel)
+assert loads(dumps(Scale.tile(4, 4).to(Block))) == Scale.tile(4, 4).to(Block) and eval(repr(spec)) == spec
+"""
+
+
+def test_one_new_file_in_each_folder_is_all(tmp_path):
+    """Found, exported, chosen, stored and read again: nothing else in the package names them."""
+    shutil.copytree(Path(fireiron.__file__).parent, tmp_path / "fireiron", ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text in FILES.items():
+        path = tmp_path / "fireiron" / name
+        assert not path.exists()
+        path.write_text(text.lstrip())
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_folders_are_read_in_the_order_of_names(monkeypatch):
+    """Whatever the file system lists first."""
+    listed = list(pkgutil.iter_modules(fireiron.refine.__path__))
+    monkeypatch.setattr(pkgutil, "iter_modules", lambda path: reversed(listed))
+    found = folders.modules("fireiron.refine", fireiron.refine.__path__)
+    assert found == fireiron.refine.MODULES and [one.__name__ for one in found] == sorted(one.__name__ for one in found)

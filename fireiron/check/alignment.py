@@ -26,7 +26,6 @@ from fireiron.ir import Buffer, Exec, Kernel, Piece, statements
 from fireiron.ir.opaque import is_opaque, tile_origin
 from fireiron.values.expr import FALSE, ONE, TRUE, Expr, as_expr, constant, less
 from fireiron.values.layout import Digit, require_integer
-from fireiron.values.machine import SH
 
 LARGEST = 16
 """Bytes of the widest load or store of one thread; every array in shared memory begins at a multiple of as many."""
@@ -52,7 +51,7 @@ class _Shared:
     def __init__(self, scene: Scene) -> None:
         self.kernel: Kernel = scene.kernel
         self.lives = _lives(scene)
-        self.buffers = [buffer for buffer in self.kernel.buffers if buffer.memory == SH and buffer.name in self.lives]
+        self.buffers = [buffer for buffer in self.kernel.buffers if buffer.memory.of_block and buffer.name in self.lives]
 
     def findings(self) -> Iterator[Finding]:
         """One finding for each buffer outside, each that begins wrongly, and each pair that share bytes and should not."""
@@ -268,7 +267,7 @@ def _bytes(elements: Bits, buffer: Buffer) -> int:
 
 def _begins_at(buffer: Buffer) -> int:
     """A number of bytes of whose multiples one is a buffer's first."""
-    if buffer.memory == SH:
+    if buffer.memory.of_block:
         return math.gcd(buffer.offset, max(LARGEST, buffer.tensor.align)) if buffer.offset else max(LARGEST, buffer.tensor.align)
     return buffer.tensor.align
 

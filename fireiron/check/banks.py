@@ -19,7 +19,6 @@ from fireiron.check.scene import Array, Scene, Use
 from fireiron.ir import Buffer
 from fireiron.values.expr import constant
 from fireiron.values.layout import Swizzle
-from fireiron.values.machine import SH
 from fireiron.values.tensor import MatrixLayout
 
 BANKS = 32
@@ -87,7 +86,7 @@ def check_banks(scene: Scene) -> tuple[Finding, ...]:
     """A finding for each access to shared memory; a warning with the repair where lanes collide."""
     findings: list[Finding] = []
     for buffer in scene.kernel.buffers:
-        if buffer.memory != SH:
+        if not buffer.memory.of_block:
             continue
         requests = [one for use in scene.uses if use.access.buffer == buffer.name and (one := request(scene, use)) is not None]
         counted = [(one, one.passes(buffer), one.ideal(buffer)) for one in requests]

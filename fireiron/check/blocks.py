@@ -17,7 +17,6 @@ from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, offsets_of, product, reach_of
 from fireiron.ir import Access
 from fireiron.values.expr import ONE, ZERO, Expr, FloorDiv, Mod, as_expr, constant, floordiv, minimum, mod, positive
-from fireiron.values.machine import GL
 
 
 @attrs.frozen(eq=False)
@@ -58,7 +57,7 @@ def local_coordinates(scene: Scene) -> dict[str, Local]:
     outer = scene.symbols | {"block"}
     result = {}
     for buffer in scene.kernel.buffers:
-        if buffer.memory == GL and buffer.written:
+        if buffer.memory.of_grid and buffer.written:
             accesses = {use.access for use in scene.uses if use.access.buffer == buffer.name}
             result[buffer.name] = _local(scene, accesses, outer)
     return result

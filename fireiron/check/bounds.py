@@ -20,7 +20,6 @@ from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
 from fireiron.ir import Buffer, For, Let, Piece, statements
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, FloorDiv, Less, Min, Mod, Var, as_expr, conjuncts, constant, floordiv, less
 from fireiron.values.layout import Swizzle
-from fireiron.values.machine import GL
 from fireiron.values.tensor import Storage
 
 
@@ -51,7 +50,7 @@ class _Bounds:
                 continue
             buffer = self.kernel.buffer(use.access.buffer)
             self.trusted = self._trusts(use)
-            if buffer.memory == GL:
+            if buffer.memory.of_grid:
                 yield from self._in_global(use)
             elif not (buffer.memory.private and (use.statement.collective or not any(buffer.storage.dims))):
                 yield from self._in_buffer(use)

@@ -15,7 +15,6 @@ from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import Array, Scene, Use
 from fireiron.ir import Buffer
 from fireiron.values.expr import constant
-from fireiron.values.machine import GL
 
 SECTOR = 32
 LARGE = 4096
@@ -36,7 +35,7 @@ def check_coalescing(scene: Scene) -> tuple[Finding, ...]:
     findings = []
     for use in scene.uses:
         buffer = scene.kernel.buffer(use.access.buffer)
-        if buffer.memory == GL and not use.statement.collective and not use.access.spread:
+        if buffer.memory.of_grid and not use.statement.collective and not use.access.spread:
             traffic = _traffic(scene, use, sizes)
             if traffic is not None:
                 findings.append(_finding(scene, use, buffer, traffic, sizes))

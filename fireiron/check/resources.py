@@ -11,7 +11,7 @@ from fireiron.check.scene import Scene
 from fireiron.ir import Kernel
 from fireiron.ir.usage import Usage, pipelines, register_usage, shared_usage, usage_lines
 from fireiron.values.expr import constant
-from fireiron.values.machine import SH, Architecture
+from fireiron.values.machine import Architecture
 
 OVERHEAD = 24
 """Registers that a kernel takes beside its arrays: indices, pointers, loop counters; a rule of thumb."""
@@ -122,7 +122,7 @@ def _shared(kernel: Kernel) -> list[Finding]:
     sizes = {one.name: one.amount for one in rows}
     details = {"bytes": kernel.shared_bytes, "limit": limit, "buffers": sizes, "origins": {one.name: one.origin for one in rows}}
     parts = ", ".join(f"{name} {size}" for name, size in sizes.items())
-    top = max((buffer.offset + buffer.bytes for buffer in kernel.buffers if buffer.memory == SH), default=0)
+    top = max((buffer.offset + buffer.bytes for buffer in kernel.buffers if buffer.memory.of_block), default=0)
     if max(kernel.shared_bytes, top) > limit:
         text = f"{max(kernel.shared_bytes, top)} bytes of shared memory in a block, {kernel.architecture} has {limit}: {parts}"
         return [Finding("resources", "error", None, text, details=details)]

@@ -14,7 +14,6 @@ from fireiron.check.scene import Frame, Scene
 from fireiron.cost.amounts import Amounts
 from fireiron.ir import Access, Buffer, Exec, For
 from fireiron.values.expr import constant
-from fireiron.values.machine import GL, SH
 
 Array = Any
 
@@ -80,7 +79,7 @@ class Accesses:
             requests = elements // vector * warps
             copies = _by_warp(np.broadcast_to(frame.full(access.copy)[..., None], wide)) * (constant(buffer.elements) or 0)
         size = vector * buffer.dtype.bytes
-        if buffer.memory == SH:
+        if buffer.memory.of_block:
             start = (buffer.storage.address(places) + copies) * buffer.dtype.bytes + buffer.offset
             ideal = lanes.reshape(len(lanes), -1, lanes_per_phase(size)).any(axis=2).sum()
             share = 1 / samples / _repeats(statement, position)
@@ -135,7 +134,7 @@ class Accesses:
         and the pieces of a row.
         """
         along = _contiguous(buffer)
-        size = 4 if buffer.memory == GL else 16 if buffer.dtype.bits <= 16 else 8
+        size = 4 if buffer.memory.of_grid else 16 if buffer.dtype.bits <= 16 else 8
         vector = max(size // buffer.dtype.bytes, 1)
         every = []
         for base, step in zip(access.base, np.array(access.elements()).T, strict=True):
@@ -197,7 +196,7 @@ def _collective(buffer: Buffer, elements: float, write: bool) -> Amounts:
     """A micro-kernel of many threads: which thread touches what is not known, so coalesced and free of conflicts."""
     size = elements * buffer.dtype.bytes
     requests = size / LINE
-    if buffer.memory == SH:
+    if buffer.memory.of_block:
         return Amounts(memory=requests, shared=requests)
     read, written = (0.0, size) if write else (size, 0.0)
     return Amounts(memory=requests, shared=requests, sectors=size / SECTOR, l2_read=read, l2_written=written)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import attrs
 
 from fireiron.ir import BLOCK_SCOPE, Barrier, Exec, For, Kernel, Stmt, SyncPoint, Wait, execs
-from fireiron.values.machine import SH
 
 
 def with_expected_barriers(kernel: Kernel) -> Kernel:
@@ -18,7 +17,7 @@ def with_expected_barriers(kernel: Kernel) -> Kernel:
     In a pipelined loop they stand where the pass `pipeline` wants them; elsewhere between a statement that writes a buffer in
     shared memory and the next one that reads it, and before what is read in a loop is written again.
     """
-    shared = frozenset(buffer.name for buffer in kernel.buffers if buffer.memory == SH)
+    shared = frozenset(buffer.name for buffer in kernel.buffers if buffer.memory.of_block)
     return attrs.evolve(kernel, body=_Expected(shared).listed(kernel.body, 0))
 
 

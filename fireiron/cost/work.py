@@ -21,7 +21,6 @@ from fireiron.errors import ArgumentError, shown
 from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Stmt, Wait, execs, unknown
 from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, conjuncts, constant
-from fireiron.values.machine import GL, SH
 
 Array = Any
 
@@ -124,7 +123,7 @@ class Work:
         active, threads, warps = self._active(statement, loops)
         units = threads / (statement.spec.level.threads or self.kernel.workers)
         amounts = self._arithmetic(statement, units, warps)
-        placed = [(position, one) for position, one in enumerate(statement.accesses) if self._buffer(one).memory in (GL, SH)]
+        placed = [(position, one) for position, one in enumerate(statement.accesses) if not self._buffer(one).memory.private]
         if not placed and not amounts.flops:
             target = statement.accesses[-1]
             words = math.prod(target.shape) * self._buffer(target).dtype.bits / 32
@@ -181,18 +180,18 @@ class Work:
         return total
 
     def _described(self, statement: Exec, amounts: Amounts, warps: float) -> Operation:
-        private = [one for one in statement.accesses if self._buffer(one).memory not in (GL, SH)]
-        read = {self._buffer(one).memory for one in statement.accesses if not one.write}
+        private = [one for one in statement.accesses if self._buffer(one).memory.private]
+        read = {self._buffer(one).memory.shared_by for one in statement.accesses if not one.write}
         arithmetic = "mma" if amounts.tensor else "fma" if amounts.flops else ""
         return Operation(
             amounts,
             warps,
-            "global" if GL in read else "shared" if SH in read else arithmetic,
+            "global" if "grid" in read else "shared" if "block" in read else arithmetic,
             tuple((one.buffer, one.copy) for one in private if not one.write),
             tuple((one.buffer, one.copy) for one in private if one.write),
             amounts.flops > 0 and self._reads_old(statement),
             self.scene.needs(base for one in statement.accesses if one.write for base in one.base),
-            any(one.write and self._buffer(one).memory == SH for one in statement.accesses),
+            any(one.write and self._buffer(one).memory.of_block for one in statement.accesses),
             statement.asynchronous,
         )
 
@@ -210,7 +209,7 @@ class Work:
         What a block asks for again is in L2.
         """
         amounts = operation.amounts.times(times)
-        placed = [one for one in statement.accesses if self._buffer(one).memory == GL]
+        placed = [one for one in statement.accesses if self._buffer(one).memory.of_grid]
         sizes = [math.prod(one.shape) * self._buffer(one).dtype.bytes for one in placed]
         reading = [not one.write or self._reads_old(statement) for one in placed]
         whole = sum(size for size, reads in zip(sizes, reading, strict=True) if reads)
@@ -288,7 +287,7 @@ def _phases(kernel: Kernel) -> Iterator[Phase]:
 
 
 def _writes_global(kernel: Kernel, statement: Stmt) -> bool:
-    return any(one.write and kernel.buffer(one.buffer).memory == GL for inner, _ in execs((statement,)) for one in inner.accesses)
+    return any(one.write and kernel.buffer(one.buffer).memory.of_grid for inner, _ in execs((statement,)) for one in inner.accesses)
 
 
 def _multiplies(statement: Stmt) -> bool:

@@ -15,7 +15,6 @@ from fireiron.ir import Access, Buffer, For, Kernel, Let, execs
 from fireiron.ir.text import Function
 from fireiron.values.document import Assignment, Chain, Joined, Text
 from fireiron.values.expr import FALSE, ZERO, BitXor, Const, Expr, Mod, Sum, Var, constant
-from fireiron.values.machine import SH
 
 SHARED_ADDRESS = Function(
     "shared_address",
@@ -82,7 +81,7 @@ class Addresses:
         """The bases of shared sums: a statement that adds to one names it twice."""
         for statement, _ in execs(self.kernel.body):
             for access in statement.accesses:
-                if access.write and statement.accumulate != FALSE and self.kernel.buffer(access.buffer).memory == SH:
+                if access.write and statement.accumulate != FALSE and self.kernel.buffer(access.buffer).memory.of_block:
                     yield access.buffer, self.split(self.kernel.buffer(access.buffer).address(access, access.elements()[0]))[0]
 
     def split(self, address: Expr) -> tuple[Expr, Expr]:

@@ -16,7 +16,7 @@ from fireiron.ir.opaque import at_tiles
 from fireiron.ir.text import Item, Noted
 from fireiron.values.document import Assignment
 from fireiron.values.expr import INT_MAX, Var, constant
-from fireiron.values.machine import SH, bfloat16, float16
+from fireiron.values.machine import bfloat16, float16
 
 
 def emit(kernel: Kernel) -> str:
@@ -74,7 +74,7 @@ def _shared_text(kernel: Kernel) -> str:
 
 def dynamic_shared_bytes(kernel: Kernel) -> int:
     """Bytes of dynamic shared memory that a launch must ask for; 0 where static arrays serve."""
-    shared = [buffer for buffer in kernel.buffers if buffer.memory == SH]
+    shared = [buffer for buffer in kernel.buffers if buffer.memory.of_block]
     # Arrays that share bytes have no declaration each in C++: they become pointers into one array.
     overlap = any(a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes for i, a in enumerate(shared) for b in shared[i + 1 :])
     return kernel.shared_bytes if overlap or kernel.shared_bytes > kernel.architecture.static_shared else 0
@@ -130,7 +130,7 @@ def _definitions(printer: KernelPrinter) -> Sequence[Item]:
 
 
 def _buffers(kernel: Kernel) -> Iterable[Item]:
-    shared = [buffer for buffer in kernel.buffers if buffer.memory == SH]
+    shared = [buffer for buffer in kernel.buffers if buffer.memory.of_block]
     if dynamic_shared_bytes(kernel):
         align = max(16, *(buffer.tensor.align for buffer in shared))
         yield f"extern __shared__ __align__({align}) unsigned char smem[];"

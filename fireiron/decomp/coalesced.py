@@ -96,3 +96,6 @@ def _alignment(view: View, along: int) -> int:
 def _order(view: View) -> MatrixLayout:
     layout = view.tensor.layout
     return ColMajor if isinstance(layout, MatrixLayout) and layout.order == "col" else RowMajor
+
+
+__all__ = ["Coalesced"]

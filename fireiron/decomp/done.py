@@ -145,4 +145,4 @@ def table(compared: Compared) -> str:
     return "\n".join(rows)
 
 
-__all__ = ["DecompositionError", "Done", "nearest", "table"]
+__all__ = ["Done"]

@@ -16,7 +16,7 @@ from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.init import Init
 from fireiron.specs.move import Move
 from fireiron.values.expr import FALSE, TRUE, constant
-from fireiron.values.machine import DTYPES, GL, MEMORIES, RF, DType, Kernel, Memory
+from fireiron.values.machine import DTYPES, MEMORIES, RF, DType, Kernel, Memory
 from fireiron.values.tensor import ColMajor, Tensor, whole_view
 
 
@@ -38,7 +38,7 @@ class Epilog(Decomposition):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.memory, Memory):
-            raise ArgumentError("epilog: not a memory", got=self.memory, legal=[one.name for one in MEMORIES], at=call_site())
+            raise ArgumentError("epilog: not a memory", got=self.memory, legal=MEMORIES, at=call_site())
         if self.dtype is not None and not isinstance(self.dtype, DType):
             raise ArgumentError("epilog: not an element type", got=self.dtype, legal=DTYPES, at=call_site())
         require_steps(self.init, "epilog init")
@@ -100,7 +100,7 @@ class Epilog(Decomposition):
             raise DecompositionError(
                 "epilog at the level of the whole kernel: no group of threads owns it", hint=".tile(...).to(Block) first"
             )
-        if self.memory == GL:
+        if self.memory.of_grid:
             raise DecompositionError("epilog(GL): buffers in global memory cannot be made inside a kernel", legal="SH RF")
         if spec.C.memory == self.memory:
             raise DecompositionError(f"epilog({self.memory}): the accumulator lies in {spec.C.memory} already", legal="SH RF")
@@ -119,3 +119,6 @@ class Epilog(Decomposition):
                 continue
             if all(constant(size) is not None for size in target.shape):
                 yield step
+
+
+__all__ = ["Epilog"]

@@ -18,7 +18,7 @@ from fireiron.specs.move import Move
 from fireiron.specs.operand import Operand, operand_name
 from fireiron.values.expr import Expr, constant
 from fireiron.values.layout import Layout, Swizzle
-from fireiron.values.machine import GL, MEMORIES, DType, Kernel, Memory
+from fireiron.values.machine import MEMORIES, DType, Kernel, Memory
 from fireiron.values.tensor import MatrixLayout, Tensor, View, whole_view
 
 
@@ -46,7 +46,7 @@ class Load(Decomposition):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.memory, Memory):
-            raise ArgumentError("load: not a memory", got=self.memory, legal=[one.name for one in MEMORIES], at=call_site())
+            raise ArgumentError("load: not a memory", got=self.memory, legal=MEMORIES, at=call_site())
         require_steps(self.move, "load")
 
     @staticmethod
@@ -130,7 +130,7 @@ class Load(Decomposition):
                 "load at the level of the whole kernel: no group of threads owns the buffer", hint=".tile(...).to(Block) first"
             )
         view: View = getattr(spec, self.operand)
-        if self.memory == GL:
+        if self.memory.of_grid:
             raise DecompositionError("load to GL: buffers in global memory cannot be made inside a kernel", legal="SH RF")
         if view.memory == self.memory:
             raise DecompositionError(f"load({self.operand}, {self.memory}): the operand is already in {self.memory}")
@@ -140,7 +140,7 @@ class Load(Decomposition):
         for name, memory in itertools.product(spec.inputs, MEMORIES):
             view: View = getattr(spec, name)
             static = all(constant(size) is not None for size in view.shape)
-            if static and spec.level != Kernel and memory not in (GL, view.memory):
+            if static and spec.level != Kernel and not memory.of_grid and memory != view.memory:
                 yield Load(name, memory)
 
 
@@ -192,3 +192,6 @@ def _checked(layout: MatrixLayout | Layout, shape: tuple[int, ...]) -> MatrixLay
 
 def _size_of(mode: Any) -> int:
     return math.prod(_size_of(part) for part in mode) if isinstance(mode, tuple) else int(mode)
+
+
+__all__ = ["Load"]

@@ -104,3 +104,6 @@ def _checked(spec: Spec) -> Spec:
         if len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1:
             raise DecompositionError("mma_tile: the tile of C is not contiguous", hint="a plain tile(16, 16), not a strided one")
     return spec
+
+
+__all__ = ["MmaTile"]

@@ -102,3 +102,6 @@ def _with_required_barrier(program: tuple[Stmt, ...], subject: str, context: Con
     if not isinstance(loop, For):
         return (*program, point)
     return (attrs.evolve(loop, body=(*loop.body, point)),)
+
+
+__all__ = ["Split"]

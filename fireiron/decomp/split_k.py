@@ -240,3 +240,6 @@ def _conflict_free(step: int) -> Swizzle | None:
     if step < 16 or step & (step - 1):
         return None
     return Swizzle(1, 3, 2) if step == 16 else Swizzle(2, 3, step.bit_length() - 4)
+
+
+__all__ = ["SplitK"]

@@ -404,3 +404,6 @@ def _permuted_grid(permutation: Expr, unit: Expr, grid: Expr, draft: Draft) -> E
         raise DecompositionError(f"swizzle({permutation}) is no permutation of the {number} blocks")
     symbol = next((var for var in permutation.variables() if var.name == "uid"), None)
     return unit if symbol is None else draft.let("block_tile", permutation.substitute({symbol: unit}), high=number - 1)
+
+
+__all__ = ["Strided", "Tile"]

@@ -17,7 +17,6 @@ from fireiron.draw.shapes import PALE, Cells, Page, Picture, Rect, Text
 from fireiron.ir import Buffer
 from fireiron.values.expr import constant
 from fireiron.values.layout import Swizzle
-from fireiron.values.machine import SH
 
 Array = Any
 WIDTH: Final = 900
@@ -52,7 +51,7 @@ def loads(scene: Scene) -> dict[str, tuple[Load, ...]]:
     findings = iter(check_banks(scene))
     found: dict[str, tuple[Load, ...]] = {}
     for buffer in scene.kernel.buffers:
-        if buffer.memory == SH:
+        if buffer.memory.of_block:
             mine = [one for use in scene.uses if use.access.buffer == buffer.name and (one := request(scene, use)) is not None]
             different: dict[tuple[str | None, int], Load] = {}
             for one in mine:

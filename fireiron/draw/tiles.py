@@ -122,12 +122,12 @@ _TEXTS: Final = {
 
 def places(scene: Scene, chain: Sequence[str]) -> Iterator[Place]:
     """The rows of panels of an operand, in the order of memory: registers that hold parts of a warp's fragment are left to `lanes`."""
-    shared = any(scene.kernel.buffer(name).memory.name == "SH" for name in chain if _known(scene, name))
+    shared = any(scene.kernel.buffer(name).memory.of_block for name in chain if _known(scene, name))
     for name in chain:
         if not _known(scene, name):
             continue
         buffer = scene.kernel.buffer(name)
-        memory = buffer.memory.name if buffer.memory.name in ("GL", "SH") else "RF"
+        memory = "GL" if buffer.memory.of_grid else "SH" if buffer.memory.of_block else "RF"
         for kind in ("computed", "written", "added", "read"):
             uses = tuple(use for use in scene.uses if use.access.buffer == name and role(use) == kind)
             uses = tuple(use for use in uses if not (kind == "read" and _also_written(use, name)))

@@ -14,7 +14,6 @@ from fireiron.draw.owners import sample_sizes
 from fireiron.draw.shapes import PALE, Page, Picture, Rect
 from fireiron.ir import For, Wait, statements
 from fireiron.values.expr import ZERO, compiled, conjuncts, constant
-from fireiron.values.machine import SH
 
 WIDTH: Final = 900
 _FILLED: Final = "#f7c873"
@@ -38,7 +37,7 @@ def pipeline_loop(program: Program) -> For | None:
     scene = Scene(kernel)
     for use in scene.uses:
         buffer = kernel.buffer(use.access.buffer)
-        if buffer.memory == SH and buffer.tensor.copies > 1:
+        if buffer.memory.of_block and buffer.tensor.copies > 1:
             for loop in use.loops:
                 if not loop.var.name.endswith("_ahead") and loop.var.name in scene.needs((use.access.copy,)):
                     return loop
@@ -52,7 +51,7 @@ def slots(program: Program, loop: For, steps: int, sizes: Mapping[str, int]) -> 
     global memory their source lies; data that are read are those written last into that copy.
     """
     scene = Scene(program.lowered)
-    turning = [use for use in scene.uses if (buffer := scene.kernel.buffer(use.access.buffer)).memory == SH and buffer.tensor.copies > 1]
+    turning = [use for use in scene.uses if (buffer := scene.kernel.buffer(use.access.buffer)).memory.of_block and buffer.tensor.copies > 1]
     found: dict[Slot, None] = {}
     latest: dict[tuple[str, int], int] = {}
     for step in range(-1, steps):

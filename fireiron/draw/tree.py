@@ -15,7 +15,7 @@ from fireiron.ir import Barrier, For, Kernel, Stmt, execs, located, statements
 from fireiron.language.tree import Node
 from fireiron.spec import Spec
 from fireiron.values.expr import constant
-from fireiron.values.machine import Level
+from fireiron.values.machine import Level, Memory
 from fireiron.values.tensor import Tensor
 
 WIDTH: Final = 900
@@ -135,11 +135,13 @@ def _chips(spec: Spec) -> Iterator[tuple[str, str, str]]:
         shape = "×".join(map(str, view.shape))
         memory = view.memory.name
         title = f"{name} is {shape} of {view.tensor.name}, {view.dtype.name} in {memory}"
-        yield f"{name} {shape} {memory}", _memory_colour(memory), title
+        yield f"{name} {shape} {memory}", _memory_colour(view.memory), title
 
 
-def _memory_colour(memory: str) -> str:
-    return colours.MEMORY[memory[:2]]
+def _memory_colour(memory: Memory) -> str:
+    """That of the memory of the project that the same threads share."""
+    alike = "FR" if memory.fragment else {"grid": "GL", "block": "SH", "thread": "RF"}[memory.shared_by]
+    return colours.MEMORY[alike]
 
 
 def _level_colour(level: Level) -> str:
@@ -219,7 +221,7 @@ def _marks(
         number = facts.copies.get(tensor.name, tensor.copies)
         copies = f", {number} copies" if number > 1 else ""
         text = f"allocates {tensor.name}: {shape} {tensor.dtype.name} in {tensor.memory.name}{copies}" + (f", {size}" if size else "")
-        yield text, _memory_colour(tensor.memory.name), f"storage {tensor.layout}"
+        yield text, _memory_colour(tensor.memory), f"storage {tensor.layout}"
     for statement in statements(node.program):
         if isinstance(statement, For):
             extent = statement.extent

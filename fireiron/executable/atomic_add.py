@@ -13,7 +13,7 @@ from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import Joined, Text, called
 from fireiron.values.expr import constant
-from fireiron.values.machine import GL, Architecture, DType, float32, float64, int32
+from fireiron.values.machine import Architecture, DType, float32, float64, int32
 
 TYPES: Mapping[DType, int] = {float32: 50, int32: 50, float64: 60}
 """Element types that are added without loss, and the first compute capability that adds them atomically."""
@@ -22,7 +22,7 @@ TYPES: Mapping[DType, int] = {float32: 50, int32: 50, float64: 60}
 def _mismatches(spec: Spec, architecture: Architecture) -> list[Mismatch]:
     """What is wrong with memory, type and target, whoever adds."""
     found = []
-    if spec.dst.memory != GL:
+    if not spec.dst.memory.of_grid:
         found.append(Mismatch("dst memory", "GL", spec.dst.memory.name))
     first = TYPES.get(spec.dst.dtype)
     if first is None:
@@ -67,3 +67,7 @@ class ThreadAtomicAdd(Executable):
 
 
 ATOMIC_ADD = ThreadAtomicAdd("AtomicAdd")
+
+INSTRUCTIONS: tuple[Executable, ...] = (ATOMIC_ADD,)
+
+__all__ = ["ThreadAtomicAdd"]

@@ -126,7 +126,9 @@ def type_mismatch(spec: Spec, operand: str, dtypes: tuple[DType, ...]) -> tuple[
 def memory_mismatch(spec: Spec, operand: str, memories: tuple[Memory, ...]) -> tuple[Mismatch, ...]:
     """Why an operand does not lie where the instruction wants it."""
     got = getattr(spec, operand).memory
-    return () if got in memories else (Mismatch(f"{operand} memory", " or ".join(memory.name for memory in memories), got.name),)
+    if any(got.like(memory) for memory in memories):
+        return ()
+    return (Mismatch(f"{operand} memory", " or ".join(memory.name for memory in memories), got.name),)
 
 
 def target_mismatch(architecture: Architecture, first: int, last: int | None = None) -> tuple[Mismatch, ...]:
@@ -197,7 +199,7 @@ class MatrixCopy(Executable):
         return {}
 
     def may_perform(self, spec: Spec) -> bool:
-        return spec.copies and spec.level == Warp and set(spec.memories) == {SH, RF}
+        return spec.copies and spec.level == Warp and {memory.shared_by for memory in spec.memories} == {"block", "thread"}
 
     def common_mismatches(self, spec: Spec, architecture: Architecture, shared: str, held: str) -> tuple[Mismatch, ...]:
         """The differences of a copy whose operand `shared` lies in shared memory, and `held` in registers."""

@@ -18,7 +18,7 @@ from fireiron.language.tree import Draft, Executable, Mismatch, execution
 from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.expr import constant
-from fireiron.values.machine import GL, SH, Architecture
+from fireiron.values.machine import Architecture
 
 WIDTHS = (4, 8, 16)
 """Bytes of one copy."""
@@ -44,7 +44,7 @@ class CpAsync(Executable):
         if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
         found = [] if spec.level.threads == 1 else [Mismatch("level", "Thread", spec.level.name)]
-        if spec.memories != (GL, SH):
+        if not (spec.src.memory.of_grid and spec.dst.memory.of_block):
             found.append(Mismatch("memories", "GL -> SH", " -> ".join(map(str, spec.memories))))
         if spec.src.dtype != spec.dst.dtype:
             found.append(Mismatch("type", str(spec.src.dtype), str(spec.dst.dtype)))
@@ -115,3 +115,11 @@ def under_way(architecture: Architecture, size: int) -> Executable | None:
     if architecture.capability < CAPABILITY:
         return None
     return next((one for one in CP_ASYNC if one.vector_bytes == size), None)
+
+
+INSTRUCTIONS: tuple[Executable, ...] = CP_ASYNC
+
+RANK = 1
+"""A plain copy performs the same and comes first: an asynchronous one is taken under a pipeline, or asked for."""
+
+__all__ = ["CP_ASYNC", "CpAsync"]

@@ -102,6 +102,6 @@ HFMA = Fma("HFMA", float16, (float16,), "__hfma({a}, {b}, {c})", 53)
 BFMA = Fma("BFMA", bfloat16, (bfloat16,), "__hfma({a}, {b}, {c})", 80)
 IMAD = Fma("IMAD", int32, (int8, int32), "{a} * {b} + {c}")
 
-SCALAR: tuple[Fma, ...] = (FFMA, DFMA, HFMA, BFMA, IMAD)
+INSTRUCTIONS: tuple[Fma, ...] = (FFMA, DFMA, HFMA, BFMA, IMAD)
 
-__all__ = ["BFMA", "DFMA", "FFMA", "HFMA", "IMAD", "SCALAR", "Fma", "check_fields", "fma_mismatches"]
+__all__ = ["BFMA", "DFMA", "FFMA", "Fma", "HFMA", "IMAD"]

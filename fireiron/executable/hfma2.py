@@ -44,7 +44,7 @@ class Hfma2(Executable):
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         found = list(fma_mismatches(self, spec, architecture, ((2, 1, 1), (1, 2, 1))))
         for name, view in spec.operands.items():
-            if view.memory != RF:
+            if not view.memory.like(RF):
                 found.append(Mismatch(f"{name} memory", "RF", view.memory.name))
         return tuple(found)
 
@@ -55,3 +55,7 @@ class Hfma2(Executable):
 
 HFMA2 = Hfma2("HFMA2")
 BFMA2 = Hfma2("BFMA2", bfloat16, 80)
+
+INSTRUCTIONS: tuple[Executable, ...] = (HFMA2, BFMA2)
+
+__all__ = ["BFMA2", "HFMA2", "Hfma2"]

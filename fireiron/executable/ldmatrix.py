@@ -159,4 +159,6 @@ def _first_lanes(lane_map: LaneMap) -> str:
 
 LDMATRIX: tuple[LdMatrix, ...] = family(LdMatrix, "LDMATRIX")
 
-__all__ = ["LDMATRIX", "LdMatrix", "addressed", "first_difference", "held_mismatch", "received", "registers_mismatch"]
+INSTRUCTIONS = LDMATRIX
+
+__all__ = ["LDMATRIX", "LdMatrix"]

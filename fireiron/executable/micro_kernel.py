@@ -126,3 +126,6 @@ def _read(name: str) -> str:
         tried = list(dict.fromkeys(map(str, places))) if missing else None
         hint = "a path, or the CUDA C++ text itself" + (", looked for here: " + " and ".join(tried) if tried else "")
         raise ArgumentError(f"the micro-kernel file {name!r} cannot be read: {why}", hint=hint, at=call_site()) from None
+
+
+__all__ = ["MicroKernel"]

@@ -208,3 +208,6 @@ def _function_name(opcode: str, ordered: bool) -> str:
         name, shape, *orders, result, left, right, _ = parts
         parts = [name, shape, *(orders if ordered else ()), result, left, *([right] if right != left else ())]
     return re.sub(r"\W+", "_", "_".join(parts))
+
+
+__all__ = ["Mma"]

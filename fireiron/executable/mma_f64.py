@@ -33,5 +33,7 @@ DMMA_1688 = _form(16, 8, 90)
 DMMA_1684 = _form(16, 4, 90)
 DMMA_884 = _form(8, 4, 80)
 
-MMA_F64: tuple[Mma, ...] = (DMMA_16816, DMMA_1688, DMMA_1684, DMMA_884)
+INSTRUCTIONS: tuple[Mma, ...] = (DMMA_16816, DMMA_1688, DMMA_1684, DMMA_884)
 """The widest forms first."""
+
+__all__ = ["DMMA_16816", "DMMA_1684", "DMMA_1688", "DMMA_884"]

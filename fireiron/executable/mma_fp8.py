@@ -37,7 +37,7 @@ def _form(k: int, factor: tuple[DType, DType], result: DType) -> Mma:
 
 _PAIRS = tuple((left, right) for left in (float8_e4m3, float8_e5m2) for right in (float8_e4m3, float8_e5m2))
 
-MMA_FP8: tuple[Mma, ...] = tuple(_form(k, pair, result) for k in (32, 16) for result in (float32, float16) for pair in _PAIRS)
+INSTRUCTIONS: tuple[Mma, ...] = tuple(_form(k, pair, result) for k in (32, 16) for result in (float32, float16) for pair in _PAIRS)
 """The widest forms first."""
 
 (
@@ -45,4 +45,23 @@ MMA_FP8: tuple[Mma, ...] = tuple(_form(k, pair, result) for k in (32, 16) for re
     QMMA_16832_F16_E4M3, QMMA_16832_F16_E4M3_E5M2, QMMA_16832_F16_E5M2_E4M3, QMMA_16832_F16_E5M2,
     QMMA_16816_F32_E4M3, QMMA_16816_F32_E4M3_E5M2, QMMA_16816_F32_E5M2_E4M3, QMMA_16816_F32_E5M2,
     QMMA_16816_F16_E4M3, QMMA_16816_F16_E4M3_E5M2, QMMA_16816_F16_E5M2_E4M3, QMMA_16816_F16_E5M2,
-) = MMA_FP8  # fmt: skip
+) = INSTRUCTIONS  # fmt: skip
+
+__all__ = [
+    "QMMA_16816_F16_E4M3",
+    "QMMA_16816_F16_E4M3_E5M2",
+    "QMMA_16816_F16_E5M2",
+    "QMMA_16816_F16_E5M2_E4M3",
+    "QMMA_16816_F32_E4M3",
+    "QMMA_16816_F32_E4M3_E5M2",
+    "QMMA_16816_F32_E5M2",
+    "QMMA_16816_F32_E5M2_E4M3",
+    "QMMA_16832_F16_E4M3",
+    "QMMA_16832_F16_E4M3_E5M2",
+    "QMMA_16832_F16_E5M2",
+    "QMMA_16832_F16_E5M2_E4M3",
+    "QMMA_16832_F32_E4M3",
+    "QMMA_16832_F32_E4M3_E5M2",
+    "QMMA_16832_F32_E5M2",
+    "QMMA_16832_F32_E5M2_E4M3",
+]

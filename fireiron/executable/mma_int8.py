@@ -34,5 +34,7 @@ IMMA_16832_S8 = _form(16, 32, 80)
 IMMA_16816_S8 = _form(16, 16, 80)
 IMMA_8816_S8 = _form(8, 16, 75)
 
-MMA_INT8: tuple[Mma, ...] = (IMMA_16832_S8, IMMA_16816_S8, IMMA_8816_S8)
+INSTRUCTIONS: tuple[Mma, ...] = (IMMA_16832_S8, IMMA_16816_S8, IMMA_8816_S8)
 """The widest forms first."""
+
+__all__ = ["IMMA_16816_S8", "IMMA_16832_S8", "IMMA_8816_S8"]

@@ -32,5 +32,7 @@ def _form(k: int) -> Mma:
 HMMA_1688_F32_TF32 = _form(8)
 HMMA_1684_F32_TF32 = _form(4)
 
-MMA_TF32: tuple[Mma, ...] = (HMMA_1688_F32_TF32, HMMA_1684_F32_TF32)
+INSTRUCTIONS: tuple[Mma, ...] = (HMMA_1688_F32_TF32, HMMA_1684_F32_TF32)
 """The widest form first."""
+
+__all__ = ["HMMA_1684_F32_TF32", "HMMA_1688_F32_TF32"]

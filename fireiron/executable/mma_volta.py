@@ -81,10 +81,29 @@ HMMA_884X4_F32_NN, HMMA_884X4_F16_NN = _form(_NN, float32, True), _form(_NN, flo
 HMMA_884X4_F32_NT, HMMA_884X4_F16_NT = _form(_NT, float32, True), _form(_NT, float16, True)
 HMMA_884X4_F32_TT, HMMA_884X4_F16_TT = _form(_TT, float32, True), _form(_TT, float16, True)
 
-MMA_VOLTA: tuple[Mma, ...] = (
+INSTRUCTIONS: tuple[Mma, ...] = (
     HMMA_884X4_F32_TN, HMMA_884X4_F32_NN, HMMA_884X4_F32_NT, HMMA_884X4_F32_TT,
     HMMA_884X4_F16_TN, HMMA_884X4_F16_NN, HMMA_884X4_F16_NT, HMMA_884X4_F16_TT,
     HMMA_884_F32_TN, HMMA_884_F32_NN, HMMA_884_F32_NT, HMMA_884_F32_TT,
     HMMA_884_F16_TN, HMMA_884_F16_NN, HMMA_884_F16_NT, HMMA_884_F16_TT,
 )  # fmt: skip
 """The forms of a warp first: `mma_tile` takes those."""
+
+__all__ = [
+    "HMMA_884X4_F16_NN",
+    "HMMA_884X4_F16_NT",
+    "HMMA_884X4_F16_TN",
+    "HMMA_884X4_F16_TT",
+    "HMMA_884X4_F32_NN",
+    "HMMA_884X4_F32_NT",
+    "HMMA_884X4_F32_TN",
+    "HMMA_884X4_F32_TT",
+    "HMMA_884_F16_NN",
+    "HMMA_884_F16_NT",
+    "HMMA_884_F16_TN",
+    "HMMA_884_F16_TT",
+    "HMMA_884_F32_NN",
+    "HMMA_884_F32_NT",
+    "HMMA_884_F32_TN",
+    "HMMA_884_F32_TT",
+]

@@ -89,3 +89,7 @@ MOVMATRIX_ROW = MovMatrix("MOVMATRIX_ROW", 1)
 MOVMATRIX_COL = MovMatrix("MOVMATRIX_COL", 0)
 MOVMATRIX: tuple[MovMatrix, ...] = (MOVMATRIX_ROW, MOVMATRIX_COL)
 """Named by what a lane gives: a part of a row, or of a column."""
+
+INSTRUCTIONS: tuple[Executable, ...] = MOVMATRIX
+
+__all__ = ["MOVMATRIX_COL", "MOVMATRIX_ROW", "MovMatrix"]

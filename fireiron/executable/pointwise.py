@@ -76,3 +76,7 @@ class ThreadPointwise(Executable):
 
 POINTWISE = ThreadPointwise("Pointwise")
 POINTWISE2 = ThreadPointwise("Pointwise2", True)
+
+INSTRUCTIONS: tuple[Executable, ...] = (POINTWISE, POINTWISE2)
+
+__all__ = ["ThreadPointwise"]

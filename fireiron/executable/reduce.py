@@ -59,3 +59,7 @@ class ThreadReduce(Executable):
 
 
 REDUCE = ThreadReduce("Reduce")
+
+INSTRUCTIONS: tuple[Executable, ...] = (REDUCE,)
+
+__all__ = ["ThreadReduce"]

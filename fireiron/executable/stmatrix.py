@@ -74,3 +74,7 @@ class StMatrix(MatrixCopy):
 
 
 STMATRIX: tuple[StMatrix, ...] = family(StMatrix, "STMATRIX")
+
+INSTRUCTIONS = STMATRIX
+
+__all__ = ["STMATRIX", "StMatrix"]

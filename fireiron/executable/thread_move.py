@@ -16,7 +16,7 @@ from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import Assignment
 from fireiron.values.expr import constant
-from fireiron.values.machine import MEMORIES, Architecture, as_integer
+from fireiron.values.machine import Architecture, as_integer
 
 WIDTHS = (1, 2, 4, 8, 16)
 """Bytes of a load or store of one thread (PTX ISA, ld and st)."""
@@ -61,7 +61,7 @@ class ThreadMove(Executable):
         elif total > MOST_ELEMENTS:
             found.append(Mismatch("shape", f"at most {MOST_ELEMENTS} elements", str(total)))
         for name, view in spec.operands.items():
-            if view.memory not in MEMORIES:
+            if view.memory.fragment is not None:
                 found.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
         return tuple(found)
 
@@ -101,9 +101,14 @@ class ThreadInit(Executable):
 MOVE = ThreadMove("Move")
 INIT = ThreadInit("Init")
 
+INSTRUCTIONS: tuple[Executable, ...] = (MOVE, INIT)
+
 
 def vector(size: int) -> ThreadMove:
     """A move that must use loads and stores of exactly `size` bytes: 1, 2, 4, 8 or 16; an `ArgumentError` for any other number."""
     if size is None:
         raise ArgumentError("vector(bytes): no such load or store", got=size, legal=WIDTHS, at=call_site())
     return ThreadMove("Move", size)
+
+
+__all__ = ["ThreadInit", "ThreadMove", "vector"]

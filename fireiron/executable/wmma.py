@@ -256,5 +256,7 @@ LOAD_MATRIX_SYNC = MatrixSync("load_matrix_sync")
 FILL_FRAGMENT = FillFragment("fill_fragment")
 STORE_MATRIX_SYNC = MatrixSync("store_matrix_sync", store=True)
 
-WMMA: tuple[Executable, ...] = (MMA_SYNC, LOAD_MATRIX_SYNC, FILL_FRAGMENT, STORE_MATRIX_SYNC)
+INSTRUCTIONS: tuple[Executable, ...] = (MMA_SYNC, LOAD_MATRIX_SYNC, FILL_FRAGMENT, STORE_MATRIX_SYNC)
 """The four WMMA functions."""
+
+__all__ = ["FILL_FRAGMENT", "FillFragment", "LOAD_MATRIX_SYNC", "MMA_SYNC", "MatrixSync", "MmaSync", "STORE_MATRIX_SYNC"]

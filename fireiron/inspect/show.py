@@ -13,7 +13,6 @@ from fireiron.ir import Barrier, Buffer, Exec, For, Kernel, Stmt, execs, located
 from fireiron.language.substrategy import default_copy
 from fireiron.language.tree import Decomposition, Node
 from fireiron.values.expr import Expr, constant
-from fireiron.values.machine import SH
 
 UNICODE: Final = ("├─ ", "└─ ", "│  ", "   ")
 ASCII: Final = ("|- ", "`- ", "|  ", "   ")
@@ -176,7 +175,7 @@ def barriers(body: Iterable[Stmt]) -> Iterator[tuple[str, str]]:
 
 def _buffer_row(buffer: Buffer) -> tuple[str, str, str, str, str]:
     layout = buffer.tensor.layout
-    note = "a thread" if buffer.memory.private else f"{layout}, at byte {buffer.offset}" if buffer.memory == SH else str(layout)
+    note = "a thread" if buffer.memory.private else f"{layout}, at byte {buffer.offset}" if buffer.memory.of_block else str(layout)
     return buffer.name, buffer.memory.name, buffer.dtype.name, _bytes(buffer.total, buffer.dtype.bytes), note
 
 
@@ -248,7 +247,7 @@ def partial_buffers(program: Program) -> Iterator[list[str]]:
                     "in all threads"
                     if tensor.memory.private
                     else f"{tensor.layout}, a block"
-                    if tensor.memory == SH
+                    if tensor.memory.of_block
                     else str(tensor.layout)
                 )
                 yield [tensor.name, tensor.memory.name, tensor.dtype.name, _bytes(size, tensor.dtype.bytes), note]

@@ -8,7 +8,6 @@ import attrs
 
 from fireiron.ir import Buffer, Exec, For, Kernel, Stmt, statements
 from fireiron.values.expr import constant
-from fireiron.values.machine import SH
 
 
 @attrs.frozen
@@ -44,7 +43,7 @@ def shared_usage(buffers: Iterable[Buffer], stages: Iterable[Stages] = ()) -> tu
     """The buffers in shared memory, in the order of their declaration."""
     depth = {name: one.stages for one in stages for name in one.buffers}
     return tuple(
-        Usage(one.name, one.bytes, _described(one, depth.get(one.name, 1)), one.tensor.origin) for one in buffers if one.memory == SH
+        Usage(one.name, one.bytes, _described(one, depth.get(one.name, 1)), one.tensor.origin) for one in buffers if one.memory.of_block
     )
 
 
@@ -65,7 +64,7 @@ def pipelines(kernel: Kernel) -> tuple[Stages, ...]:
         if isinstance(loop, For) and loop.period > 1:
             names = dict.fromkeys(_staged(loop, loop.body))
             buffers = [kernel.buffer(name) for name in names if name not in counted]
-            staged = [one for one in buffers if one.memory == SH and one.tensor.copies % loop.period == 0]
+            staged = [one for one in buffers if one.memory.of_block and one.tensor.copies % loop.period == 0]
             counted |= {one.name for one in staged}
             if staged:
                 found.append(Stages(loop.period, sum(one.bytes for one in staged), tuple(one.name for one in staged), loop.origin))

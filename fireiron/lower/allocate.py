@@ -7,7 +7,6 @@ import attrs
 from fireiron.errors import DecompositionError, ResourceError
 from fireiron.ir import Buffer, Exec, Kernel, Stmt, execs
 from fireiron.ir.usage import Stages, pipelines, shared_usage, usage_lines
-from fireiron.values.machine import SH
 
 
 def allocate(kernel: Kernel) -> Kernel:
@@ -25,7 +24,7 @@ def _placed(kernel: Kernel) -> Kernel:
     result = []
     top = 0
     for buffer in kernel.buffers:
-        if buffer.memory == SH and buffer.name in spans:
+        if buffer.memory.of_block and buffer.name in spans:
             offset = _offset(buffer, placed, spans)
             buffer = attrs.evolve(buffer, offset=offset)
             placed.append(buffer)

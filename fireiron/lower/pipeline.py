@@ -20,7 +20,6 @@ from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Comment, Commit, Completion, Exec, For, Kernel, Stmt, SyncPoint, edited, execs, statements, substituted
 from fireiron.lower.walk import taken_names
 from fireiron.values.expr import FALSE, Expr, Var, all_of, as_expr, constant, less, mod
-from fireiron.values.machine import GL, SH
 
 MOST_UNROLLED = 64
 """Steps of a loop whose loads go to registers."""
@@ -68,7 +67,7 @@ class _Pipeline:
         loads, rest = self._parts(loop)
         ahead = loop.stages - 1
         names = self._staged(loads, loop)
-        shared = any(self.memories[name] == SH for name in names)
+        shared = any(self.memories[name].of_block for name in names)
         self._check_registers(loop, names)
         # Stages in registers are one thread's own, and passes behind need not know when they come round.
         period = loop.stages if shared else 0
@@ -142,7 +141,7 @@ class _Pipeline:
             return False
         # What needs a result of the same iteration cannot run ahead of it.
         reads = {access.buffer for one in found for access in one.accesses if not access.write}
-        return all(self.memories[name] != GL for name in _written(item)) and reads.isdisjoint(others)
+        return all(not self.memories[name].of_grid for name in _written(item)) and reads.isdisjoint(others)
 
     def _staged(self, loads: Sequence[Stmt], loop: For) -> set[str]:
         """The buffers that the loads fill for others, noted with their stages."""
@@ -316,7 +315,8 @@ def _staged(items: Sequence[Stmt], names: Iterable[str], stages: int, stage: Exp
     def edit(statement: Exec) -> Exec:
         accesses = tuple(_at_stage(access, stages, stage) if access.buffer in names else access for access in statement.accesses)
         fills = statement.spec.copies and statement.accesses[1].buffer in names
-        between = fills and statement.spec.memories == (GL, SH)  # the only way that cp.async takes (PTX ISA, cp.async)
+        shared_by = [memory.shared_by for memory in statement.spec.memories]
+        between = fills and shared_by == ["grid", "block"]  # the only way that cp.async takes (PTX ISA, cp.async)
         return attrs.evolve(statement, accesses=accesses, completion=Completion.GROUP if between else statement.completion)
 
     return list(edited(items, edit))

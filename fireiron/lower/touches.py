@@ -18,7 +18,6 @@ from fireiron.errors import SynchronizationError
 from fireiron.ir import Access, Exec, For, Kernel, located, scratch_access
 from fireiron.lower.footprint import Array, Grid, active_mask, closure, grid_of, needed_variables
 from fireiron.values.expr import Expr, Var, compiled, constant
-from fireiron.values.machine import GL, SH
 
 MOST_ROOM = 1 << 23
 """Entries of a table; where a table would be larger, the places that are touched are counted through first."""
@@ -76,7 +75,7 @@ class Touches:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         # Nobody waits for what is only read, nor for registers, which one thread has alone.
-        self.watched = {one.name for one in kernel.buffers if one.memory == SH or (one.memory == GL and one.written)}
+        self.watched = {one.name for one in kernel.buffers if one.memory.of_block or (one.memory.of_grid and one.written)}
         self.granules = _granules(kernel)
         self._needed: dict[int, frozenset[Var]] = {}
         self._places: dict[tuple[int, int], tuple[Grid, Array, Array]] = {}
@@ -106,7 +105,7 @@ class Touches:
         if x.access.buffer == y.access.buffer:
             return True
         a, b = self.kernel.buffer(x.access.buffer), self.kernel.buffer(y.access.buffer)
-        return a.memory == b.memory == SH and a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
+        return a.memory.of_block and b.memory.of_block and a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
 
     # ------------------------------------------------------------------------------------------ places
 
@@ -122,15 +121,15 @@ class Touches:
         kernel, access = self.kernel, touch.access
         grid = grid_of(kernel, touch.loops, self.needed(touch), fixed)
         buffer = kernel.buffer(access.buffer)
-        if buffer.memory == SH:
+        if buffer.memory.of_block:
             # In global memory the tiles of two values of an open loop, or of two blocks, are disjoint (see `Grid`), and one stands for all.
             _require_decided(kernel, access, grid)
-        width = 1 if buffer.memory != SH else touch.width
+        width = 1 if not buffer.memory.of_block else touch.width
         steps = np.array(access.elements()[::width]).T
         coordinates = [
             np.asarray(compiled(base)(grid.environment))[..., None] + step for base, step in zip(access.base, steps, strict=True)
         ]
-        if buffer.memory == SH:
+        if buffer.memory.of_block:
             numbers = (access.storage or buffer.storage).address(coordinates)
             copy = np.asarray(compiled(access.copy)(grid.environment))[..., None] * (constant(buffer.elements) or 0)
             # In bytes of the block's memory: buffers that share storage may have elements of different sizes.
@@ -141,7 +140,7 @@ class Touches:
             places = self._numbered(buffer.name, coordinates)
         shape = (*grid.shape, places.shape[-1])
         mask = active_mask(touch.statement, grid)[..., None]
-        if buffer.memory == SH:
+        if buffer.memory.of_block:
             end = -(-(buffer.offset + buffer.bytes) // granule)
             mask = mask & (places < end) if places.size and places.max() >= end else mask
         return grid, np.broadcast_to(places, shape), np.broadcast_to(mask, shape)
@@ -156,7 +155,7 @@ class Touches:
     def span(self, granule: int, *touches: Touch) -> range:
         """The numbers that places of these touches, which may overlap, can have: the fewer, the smaller their tables."""
         buffers = [self.kernel.buffer(one.access.buffer) for one in touches]
-        if any(one.memory != SH for one in buffers):
+        if any(not one.memory.of_block for one in buffers):
             return range(1 << 40)
         return range(min(one.offset for one in buffers) // granule, -(-max(one.offset + one.bytes for one in buffers) // granule))
 
@@ -164,7 +163,7 @@ class Touches:
         """The place of a key as a message names it: without the values of loops."""
         buffer = self.kernel.buffer(touch.access.buffer)
         key = span[key % len(span)]
-        if buffer.memory == SH:
+        if buffer.memory.of_block:
             return f"{buffer.name}[{(key * granule - buffer.offset) // buffer.dtype.bytes}]"
         coordinates: list[int] = []
         for size in reversed(buffer.tensor.shape):
@@ -271,13 +270,13 @@ def _span(size: Expr) -> int:
 
 def _granules(kernel: Kernel) -> dict[str, int]:
     """For each buffer in shared memory the bytes that divide its offset and every piece that is taken of it; 0 for other buffers."""
-    sizes = {one.name: one.offset if one.memory == SH else 0 for one in kernel.buffers}
+    sizes = {one.name: one.offset if one.memory.of_block else 0 for one in kernel.buffers}
     for statement, _ in located(kernel.body):
         if isinstance(statement, Exec):
             if statement.scratch is not None:
                 sizes[statement.scratch.name] = 1
             for position, access in enumerate(statement.accesses):
                 buffer = kernel.buffer(access.buffer)
-                if buffer.memory == SH:
+                if buffer.memory.of_block:
                     sizes[buffer.name] = math.gcd(sizes[buffer.name], _width(statement, position) * buffer.dtype.bytes)
     return sizes

@@ -12,7 +12,6 @@ from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt, rewritten
 from fireiron.ir.opaque import tile_origin
 from fireiron.values.expr import ONE, Const, Expr, constant
-from fireiron.values.machine import GL, SH
 from fireiron.values.tensor import Storage
 
 
@@ -106,7 +105,7 @@ def _require_matrix(kernel: Kernel, statement: Exec, buffer: Buffer, access: Acc
     if problem is None:
         return
     hint = f'multiples: sym("M", multiple_of={width}); or load through SH first'
-    if buffer.memory == SH:
+    if buffer.memory.of_block:
         hint = f"pad in multiples of {leading} elements; or the other storage order, .to_row_major() or .to_col_major()"
     raise DecompositionError(
         f"{statement.instruction.name} wants its matrix at a multiple of {width * buffer.dtype.bytes} bytes, "
@@ -158,8 +157,8 @@ def _check_asked(statement: Exec, buffers: list[Buffer], widths: list[int], reas
     asked = getattr(statement.instruction, "vector_bytes", None)
     if asked is None:
         return
-    judged = [i for i, buffer in enumerate(buffers) if buffer.memory == GL]
-    judged = judged or [i for i, buffer in enumerate(buffers) if buffer.memory == SH]
+    judged = [i for i, buffer in enumerate(buffers) if buffer.memory.of_grid]
+    judged = judged or [i for i, buffer in enumerate(buffers) if buffer.memory.of_block]
     for position in judged:
         size = buffers[position].dtype.bytes
         if widths[position] * size != asked:
@@ -176,7 +175,7 @@ def obstacle(buffer: Buffer, access: Access, width: int) -> str | None:
     """Why `width` neighbouring elements cannot be moved at once; None if they provably can. Registers need no proof."""
     if buffer.memory.private:
         return None
-    if buffer.memory == GL and width * buffer.dtype.bytes > buffer.tensor.align:
+    if buffer.memory.of_grid and width * buffer.dtype.bytes > buffer.tensor.align:
         return f"{buffer.name} begins at a multiple of {buffer.tensor.align} bytes only"
     elements = access.elements()
     for start in range(0, len(elements), width):

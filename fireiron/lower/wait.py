@@ -38,7 +38,6 @@ from fireiron.ir import (
 from fireiron.lower.footprint import Array, Grid
 from fireiron.lower.touches import Touch, Touches
 from fireiron.values.expr import Expr, Var, all_of, compiled, conjuncts, constant
-from fireiron.values.machine import SH
 
 Fixed = Mapping[str, int]
 Places = int
@@ -148,7 +147,7 @@ class _Replay:
         if place not in self._touches:
             found = self.touches.of(statement, loops)
             # Copies end in shared memory (`pipeline` marks no others), so nothing else meets them.
-            self._touches[place] = tuple(one for one in found if self.kernel.buffer(one.access.buffer).memory == SH)
+            self._touches[place] = tuple(one for one in found if self.kernel.buffer(one.access.buffer).memory.of_block)
         for touch in self._touches[place]:
             places = self._touched(touch, fixed)
             self._meet(touch, places)

@@ -33,3 +33,6 @@ class Align(Refinement):
 
     def __str__(self) -> str:
         return f"align({self.bytes})"
+
+
+__all__ = ["Align"]

@@ -30,3 +30,6 @@ class Bands(Refinement):
 
     def __str__(self) -> str:
         return f"bands({self.rows})"
+
+
+__all__ = ["Bands"]

@@ -23,3 +23,6 @@ class Converted(Refinement):
 
     def __str__(self) -> str:
         return "converted()"
+
+
+__all__ = ["Converted"]

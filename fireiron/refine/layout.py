@@ -30,3 +30,6 @@ class DealOrder(Refinement):
 
     def __str__(self) -> str:
         return f"layout({self.order})"
+
+
+__all__ = ["DealOrder"]

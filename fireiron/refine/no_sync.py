@@ -23,3 +23,6 @@ class NoSync(Refinement):
 
     def __str__(self) -> str:
         return "no_sync()"
+
+
+__all__ = ["NoSync"]

@@ -32,3 +32,6 @@ class Pad(Refinement):
 
     def __str__(self) -> str:
         return f"pad({self.elements})"
+
+
+__all__ = ["Pad"]

@@ -53,3 +53,6 @@ class Permute(Refinement):
 
     def __str__(self) -> str:
         return f"swizzle({str(self.permutation)!r})"
+
+
+__all__ = ["Permute"]

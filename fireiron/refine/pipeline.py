@@ -45,3 +45,6 @@ class Pipeline(Refinement):
 
     def __str__(self) -> str:
         return f"pipeline({self.stages}{', spread=True' if self.spread else ''})"
+
+
+__all__ = ["Pipeline"]

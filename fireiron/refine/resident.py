@@ -33,3 +33,6 @@ class Resident(Refinement):
 
     def __str__(self) -> str:
         return f"resident({self.blocks})"
+
+
+__all__ = ["Resident"]

@@ -23,3 +23,6 @@ class ReuseBuffer(Refinement):
 
     def __str__(self) -> str:
         return "reuse_buffer()"
+
+
+__all__ = ["ReuseBuffer"]

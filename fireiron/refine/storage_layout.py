@@ -33,3 +33,6 @@ class StorageLayout(Refinement):
 
     def __str__(self) -> str:
         return f"storage_layout({self.layout!r})"
+
+
+__all__ = ["StorageLayout"]

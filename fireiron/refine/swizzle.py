@@ -54,3 +54,6 @@ def by_rows(leading: int, element: int) -> Swizzle | None:
     bits, source = min(3, row - PIECE), max(row, LINE)
     unit = element.bit_length() - 1
     return Swizzle(bits, PIECE - unit, source - PIECE) if bits > 0 else None
+
+
+__all__ = ["SwizzleStorage"]

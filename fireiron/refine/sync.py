@@ -23,3 +23,6 @@ class Sync(Refinement):
 
     def __str__(self) -> str:
         return "sync()"
+
+
+__all__ = ["Sync"]

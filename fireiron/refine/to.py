@@ -8,7 +8,7 @@ import attrs
 
 from fireiron.errors import DecompositionError, call_site
 from fireiron.language.tree import Refinement
-from fireiron.values.machine import Level
+from fireiron.values.machine import LEVELS, Level
 
 
 @attrs.frozen
@@ -23,10 +23,13 @@ class To(Refinement):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.level, Level):
-            raise DecompositionError("to: not a level", got=self.level, legal="Block Warpgroup Warp QuadPair Thread Lane", at=call_site())
+            raise DecompositionError("to: not a level", got=self.level, legal=LEVELS[1:], at=call_site())
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, level=self.level)
 
     def __str__(self) -> str:
         return f"to({self.level})"
+
+
+__all__ = ["To"]

@@ -35,3 +35,6 @@ class Unchecked(Refinement):
 
     def __str__(self) -> str:
         return f"unchecked({self.reason!r})"
+
+
+__all__ = ["Unchecked"]

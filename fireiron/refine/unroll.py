@@ -23,3 +23,6 @@ class Unroll(Refinement):
 
     def __str__(self) -> str:
         return "unroll()"
+
+
+__all__ = ["Unroll"]

@@ -16,7 +16,6 @@ from fireiron.errors import SimulationError
 from fireiron.sim.memory import Global, Memory, registers, shared_memory
 from fireiron.sim.places import Flat, Group, NotDistinct, Place, Rows, Window, first_true, pick, steps_of, vector_environment
 from fireiron.sim.plan import Array, Environment, Operand, Plan, Site
-from fireiron.values.machine import GL, SH
 
 
 class Chunk:
@@ -61,7 +60,7 @@ class Chunk:
         if mask is not None:
             # Masked reads find zero; masked writes go to the row behind it, which nobody reads.
             rows = np.where(mask, rows, memory.zero + operand.write)
-        if operand.buffer.memory == GL:
+        if operand.buffer.memory.of_grid:
             self._count(site, operand, rows, mask, env, group)
             return Flat(memory, self._full(site, env, operand, rows, group, self.width) if operand.write else rows)
         if rows.shape[-1] == 1:
@@ -218,7 +217,7 @@ class Chunk:
             steps = np.arange(piece.width).reshape((-1,) + (1,) * (numbers.ndim - 1))
             bad = ((start * buffer.dtype.bytes + buffer.offset) % size != 0) | (taken - start != steps).any(axis=0)
             # In shared memory the very offset is known; any other array begins at a multiple of `align`, and no more is known.
-            bad = bad | (buffer.tensor.align % size != 0 and buffer.memory != SH)
+            bad = bad | (buffer.tensor.align % size != 0 and not buffer.memory.of_block)
             bad = bad if mask is None else bad & mask[piece.first if mask.shape[0] > 1 else 0]
             if bad.any():
                 where = first_true(bad[None], site, env, group, self.width)

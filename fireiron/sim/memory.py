@@ -14,7 +14,6 @@ import numpy as np
 from fireiron.errors import ArgumentError, SimulationError
 from fireiron.ir import Buffer
 from fireiron.sim.plan import Array, Plan
-from fireiron.values.machine import GL
 
 POISON: Final = {"float": 0xFF, "int": 0x5A}
 """The byte that fills fresh memory: floats are NaN; integers are 0x5A5A..., and reads of them are found by a mask."""
@@ -148,7 +147,7 @@ def global_memory(plan: Plan, arrays: Mapping[str, Array], careful: bool) -> dic
             raise ArgumentError(f"{plan.kernel.name} has no parameter {name}", legal=sorted(names))
     result = {}
     for buffer in plan.kernel.buffers:
-        if buffer.memory != GL:
+        if not buffer.memory.of_grid:
             continue
         given = arrays.get(buffer.name)
         if given is not None:

@@ -33,7 +33,7 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.values.expr import FALSE, TRUE, Expr, compiled, conjuncts
-from fireiron.values.machine import GL, SH, Block
+from fireiron.values.machine import Block
 
 Array: TypeAlias = Any
 Environment: TypeAlias = "dict[str, Any]"
@@ -82,7 +82,7 @@ class Operand:
         self.copy = compiled(access.copy)
         self.elements = plan.number(buffer.elements)
         self.total = plan.number(buffer.total)
-        self.watched = buffer.memory == SH or (buffer.memory == GL and buffer.written)
+        self.watched = buffer.memory.of_block or (buffer.memory.of_grid and buffer.written)
         self.depends = [scope.closure(dim, bound) for dim, bound in zip(access.base, bounds, strict=True)]
         everything = scope.closure(*access.expressions(), *conditions, *tested)
         loops = scope.loops
@@ -213,11 +213,11 @@ class Plan:
         self.block_loops = False
         self.largest = kernel.threads
         self.sites: list[Site] = []
-        self.components = _components([buffer for buffer in kernel.buffers if buffer.memory == SH])
+        self.components = _components([buffer for buffer in kernel.buffers if buffer.memory.of_block])
         self.mixed = any(len({buffer.dtype.bytes for buffer in part}) > 1 for part in self.components)
-        self.granule = min((buffer.dtype.bytes for buffer in kernel.buffers if buffer.memory == SH), default=1)
+        self.granule = min((buffer.dtype.bytes for buffer in kernel.buffers if buffer.memory.of_block), default=1)
         self.nodes = self._list(kernel.body, _Scope())
-        shared = [one for site in self.sites for one in site.operand_list if one.buffer.memory == SH]
+        shared = [one for site in self.sites for one in site.operand_list if one.buffer.memory.of_block]
         self.uniform = not self.block_loops and not any(operand.by_block for operand in shared)
         """Whether shared memory is touched alike in all blocks, so that one block's shadow stands for all."""
 

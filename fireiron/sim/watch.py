@@ -16,7 +16,6 @@ from fireiron.sim.chunk import Chunk
 from fireiron.sim.places import Group, Place, Rows, first_true, pick, vector_environment
 from fireiron.sim.plan import Array, Environment, Operand, Site
 from fireiron.sim.shadow import Clock, History, Shadow
-from fireiron.values.machine import SH
 
 
 class _Repeated:
@@ -96,7 +95,7 @@ class Watch:
     def _shadow_of(self, operand: Operand) -> Shadow | None:
         if not operand.watched:
             return None
-        return self.shared_shadow if operand.buffer.memory == SH else self.history.shadows.get(operand.buffer.name)
+        return self.shared_shadow if operand.buffer.memory.of_block else self.history.shadows.get(operand.buffer.name)
 
     def _settled(self, site: Site, operand: Operand, place: Place, group: Group) -> bool:
         shadow = self._shadow_of(operand)
@@ -168,7 +167,7 @@ class Watch:
     def _keys(self, operand: Operand, place: Any, group: Group, span: tuple[Array, Array]) -> tuple[Array, Array, list[Array]]:
         """Shadow keys, which of them take part, and thread numbers (least, greatest), all in one shape."""
         memory, rows = place.memory, place.rows
-        shared = operand.buffer.memory == SH
+        shared = operand.buffer.memory.of_block
         if isinstance(place, Rows):
             rows = rows[..., None]
             if not self.plan.uniform:

@@ -8,3 +8,5 @@ from fireiron.spec import Kind, Starter
 
 Allocate: Final = Starter(Kind("Allocate", "dst[m,n]"))
 """`Allocate(M, N, dtype=float16)(SH)(Block)`."""
+
+__all__ = ["Allocate"]

@@ -29,3 +29,5 @@ class AtomicAddStarter(Starter):
 
 
 AtomicAdd: Final = AtomicAddStarter(Kind("AtomicAdd", "dst[m,n] += src[m,n]", atomic=True))
+
+__all__ = ["AtomicAdd"]

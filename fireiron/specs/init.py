@@ -23,3 +23,5 @@ class InitStarter(Starter):
 
 
 Init: Final = InitStarter(Kind("Init", "dst[m,n] = {value}", (Parameter("value", 0),)))
+
+__all__ = ["Init"]

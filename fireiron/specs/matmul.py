@@ -46,3 +46,5 @@ class MatMulStarter(Starter):
 
 
 MatMul: Final = MatMulStarter(Kind("MatMul", "C[m,n] += sum(k, A[m,k] * B[k,n])"))
+
+__all__ = ["MatMul"]

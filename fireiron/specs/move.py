@@ -33,3 +33,5 @@ class MoveStarter(Starter):
 
 
 Move: Final = MoveStarter(Kind("Move", "dst[m,n] = src[m,n]"))
+
+__all__ = ["Move"]

@@ -35,3 +35,6 @@ def operand_name(value: object) -> str:
     if isinstance(value, str) and value.isidentifier():
         return value
     raise ArgumentError("not an operand", got=value, legal="A B C MatMul.a Move.src", at=call_site())
+
+
+__all__ = ["A", "B", "C", "DST", "Operand", "SRC"]

@@ -60,3 +60,5 @@ BinaryPointwise: Final = BinaryPointwiseStarter(
 )
 Pointwise: Final = Starter(Kind("Pointwise", "{formula}", (Parameter("formula", text=True),)))
 """Any formula: `Pointwise("y[m,n] = relu(x[m,n] + bias[n])", M, N)(RF, GL, RF)(Thread)`."""
+
+__all__ = ["BinaryPointwise", "Pointwise", "UnaryPointwise"]

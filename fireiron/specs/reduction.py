@@ -36,3 +36,5 @@ class ReductionStarter(Starter):
 
 
 Reduction: Final = ReductionStarter(Kind("Reduction", "dst[m,n] += sum(p, src[m,n,p])"))
+
+__all__ = ["Reduction"]

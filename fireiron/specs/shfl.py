@@ -8,3 +8,5 @@ from fireiron.spec import Kind, Parameter, Starter
 
 Shfl: Final = Starter(Kind("Shfl", "dst[t,v] = src[t ^ {mask},v]", (Parameter("mask"),)))
 """`Shfl(mask, T, V)`: value `v` of thread `t` becomes that of thread `t ^ mask`, of T threads, a power of two."""
+
+__all__ = ["Shfl"]

@@ -120,7 +120,8 @@ class Memory:
     """A place for tensors.
 
     `depth` orders memories from far to near (loads go deeper). `shared_by` says who sees one copy: `"grid"`, `"block"`
-    or `"thread"`. `capacity_name` is how messages call it. `fragment` is the (m, n, k) of a memory of WMMA fragments.
+    or `"thread"`: all that instructions, checks and the printer ask, so that a memory of one's own behaves as those of the same sharers,
+    at a depth of its own. `capacity_name` is how messages call it. `fragment` is the (m, n, k) of a memory of WMMA fragments.
     """
 
     name: str = attrs.field(validator=_text)
@@ -137,6 +138,20 @@ class Memory:
     def private(self) -> bool:
         """Each thread has its own part: a tensor in it is distributed."""
         return self.shared_by == "thread"
+
+    @property
+    def of_block(self) -> bool:
+        """Each block has one copy: it is a part of the block's shared memory."""
+        return self.shared_by == "block"
+
+    @property
+    def of_grid(self) -> bool:
+        """All blocks see the same: what is in it are a kernel's arguments."""
+        return self.shared_by == "grid"
+
+    def like(self, other: Memory) -> bool:
+        """Whether what works in another memory works in this one: it is shared by the same, in single elements or the same fragments."""
+        return self.shared_by == other.shared_by and self.fragment == other.fragment
 
     @property
     def label(self) -> str:
@@ -344,3 +359,32 @@ def as_architecture(value: object) -> Architecture:
         if isinstance(value, str) and value == architecture.name:
             return architecture
     raise ArgumentError("unknown architecture", got=value, legal=[architecture.name for architecture in ARCHITECTURES])
+
+
+__all__ = [
+    "ARCHITECTURES",
+    "Architecture",
+    "Block",
+    "DType",
+    "FR",
+    "GL",
+    "Kernel",
+    "Lane",
+    "Level",
+    "Memory",
+    "QuadPair",
+    "RF",
+    "SH",
+    "Thread",
+    "Warp",
+    "Warpgroup",
+    "bfloat16",
+    "float16",
+    "float32",
+    "float64",
+    "float8_e4m3",
+    "float8_e5m2",
+    "int32",
+    "int8",
+    "tf32",
+]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fireiron.errors import DecompositionError
 from fireiron.values.expr import ZERO, Expr, Var, as_expr
 from fireiron.values.layout import Layout, complement, reading, sum_of_digits
-from fireiron.values.machine import Block, Kernel, Level
+from fireiron.values.machine import LEVELS, Block, Kernel, Level
 
 BLOCK = Var("block", 0, 2**31 - 1)
 """`blockIdx.x`."""
@@ -94,7 +94,7 @@ def _period(level: Level) -> int:
 def check_below(level: Level, current: Level, within: object, at: str | None) -> None:
     """Refuse a level that is not below the current one."""
     if not isinstance(level, Level):
-        raise DecompositionError("to(level): not a level", got=level, legal="Block Warpgroup Warp QuadPair Thread Lane", at=at)
+        raise DecompositionError("to(level): not a level", got=level, legal=LEVELS[1:], at=at)
     detached = level.threads == 1 and level.parent is not None and current in level.parent.ancestors()
     if (level.is_below(current) and not detached and current != Kernel) or (level == Block and current == Kernel):
         return

@@ -25,7 +25,6 @@ from fireiron.check.races.places import WARP, Places, Space
 from fireiron.check.races.segments import Segments
 from fireiron.check.races.traces import Kind, Touch, Trace, Tracer
 from fireiron.check.scene import Scene
-from fireiron.values.machine import GL, SH
 
 
 def check_races(scene: Scene) -> tuple[Finding, ...]:
@@ -61,7 +60,7 @@ def _not_placed(scene: Scene, places: Places) -> dict[str, str]:
 def _shared(scene: Scene, name: str) -> bool:
     """Whether threads share a buffer, and some of them write it."""
     buffer = scene.kernel.buffer(name)
-    return buffer.memory == SH or (buffer.memory == GL and buffer.written)
+    return buffer.memory.of_block or (buffer.memory.of_grid and buffer.written)
 
 
 def _races(scene: Scene, places: Places, traces: Sequence[Trace]) -> list[Finding]:

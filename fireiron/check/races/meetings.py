@@ -12,7 +12,6 @@ from fireiron.check.races.places import WARP, Footprint, Places
 from fireiron.check.races.traces import Touch
 from fireiron.check.scene import Array
 from fireiron.ir import Access
-from fireiron.values.machine import SH
 
 
 @attrs.frozen(eq=False)
@@ -90,7 +89,7 @@ class Meetings:
         element = self._element(use.access, {**loops, "thread": int(values["thread"])}, pattern.element(column))
         buffer = self.places.kernel.buffer(use.access.buffer)
         address = None
-        if buffer.memory == SH:
+        if buffer.memory.of_block:
             address = ((key + footprint.shift) * footprint.space.grain - buffer.offset) // buffer.dtype.bytes
         return Point(actor, int(pattern.crew.unit[row]), loops, element, address)
 

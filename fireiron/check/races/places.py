@@ -19,7 +19,7 @@ from fireiron.check.blocks import Local
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, offsets_of, product
 from fireiron.ir import WARP_SCOPE, Access, Buffer, For
 from fireiron.values.expr import TRUE, ZERO, Expr, compiled, conjuncts, constant, less
-from fireiron.values.machine import SH, Block, Level
+from fireiron.values.machine import Block, Level
 from fireiron.values.tensor import Storage
 from fireiron.values.units import unit_in
 
@@ -298,7 +298,7 @@ class Places:
 
     def space(self, buffer: str) -> Space:
         """Buffers in shared memory lie in one space and may overlap; each array in global memory is its own."""
-        name = "" if self.kernel.buffer(buffer).memory == SH else buffer
+        name = "" if self.kernel.buffer(buffer).memory.of_block else buffer
         if name not in self.spaces:
             self.spaces[name] = Space(not name)
         return self.spaces[name]
@@ -342,7 +342,7 @@ class Places:
     def _bases(self, frame: Frame, access: Access) -> tuple[list[Array], Array]:
         """Where each row and point starts, and the offsets of the elements from there."""
         buffer = self.kernel.buffer(access.buffer)
-        if buffer.memory != SH:
+        if not buffer.memory.of_block:
             return [_full(frame, part) for part in self.local[access.buffer].parts[access.base]], offsets_of(access)
         width = buffer.dtype.bytes
         steps = _steps(buffer, access)

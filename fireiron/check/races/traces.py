@@ -17,7 +17,6 @@ from fireiron.check.races.places import Footprint, Pattern, Places, Space, Test,
 from fireiron.check.scene import Scene, Use
 from fireiron.ir import Barrier, Comment, Commit, Exec, For, Let, Stmt, Wait, statements, unknown
 from fireiron.values.expr import Expr, conjuncts, constant
-from fireiron.values.machine import SH
 
 
 class Kind(enum.IntEnum):
@@ -156,7 +155,7 @@ class Tracer:
         guards = tuple(one for one in conditions if self.scene.roots(one) <= known and not self.scene.roots(one) <= ordered)
         buffer = self.scene.kernel.buffer(use.access.buffer)
         stage, copy = stages(self.scene, use.access.copy, ordered)
-        parts = (*use.access.base, copy) if buffer.memory == SH else self.places.parts(use.access)
+        parts = (*use.access.base, copy) if buffer.memory.of_block else self.places.parts(use.access)
         tests = tuple(
             (one, elements)
             for one, elements in element_tests(use)
@@ -164,7 +163,7 @@ class Tracer:
         )
         needed = tuple(sorted(self.scene.needs((*parts, *guards, *(one for one, _ in tests))) & ordered))
         # Stages differ by a shift alone: one pattern serves all iterations of a ring.
-        stride = buffer.elements.high * buffer.dtype.bytes if buffer.memory == SH else 0
+        stride = buffer.elements.high * buffer.dtype.bytes if buffer.memory.of_block else 0
         return Site(
             use,
             self.places.space(use.access.buffer),

@@ -16,7 +16,7 @@ from fireiron.language.tree import Decomposition
 from fireiron.refine.pad import Pad
 from fireiron.spec import check_layout, check_size
 from fireiron.values.expr import constant
-from fireiron.values.machine import GL, SH
+from fireiron.values.machine import SH
 from fireiron.values.tensor import MatrixLayout, Mode, Tensor, View
 
 
@@ -61,7 +61,7 @@ def _check_tensor(value: Tensor) -> None:
     _need(value.pad >= 0 and value.copies >= 1, "no pad, or no copy", (value.pad, value.copies))
     _need(value.align >= 1 and value.align & (value.align - 1) == 0, "an alignment is a power of two", value.align)
     _need(value.owner in ("reads", "accumulates"), "owner is reads or accumulates", value.owner)
-    if isinstance(value.layout, MatrixLayout) and value.memory == GL:
+    if isinstance(value.layout, MatrixLayout) and value.memory.of_grid:
         check_layout(value.layout, value.name, value.shape)
 
 

@@ -7,77 +7,37 @@ from typing import Any, Final
 
 import attrs
 
-from fireiron.decomp.coalesced import Coalesced
-from fireiron.decomp.done import Done
+from fireiron import decomp, executable, folders, refine, specs
 from fireiron.decomp.epilog import Epilog
 from fireiron.decomp.load import Load
-from fireiron.decomp.mma_tile import MmaTile
 from fireiron.decomp.split import Split
 from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Strided, Tile
 from fireiron.errors import ArgumentError
-from fireiron.executable.atomic_add import ATOMIC_ADD, ThreadAtomicAdd
-from fireiron.executable.cp_async import CpAsync
-from fireiron.executable.fma import Fma
-from fireiron.executable.hfma2 import Hfma2
-from fireiron.executable.ldmatrix import LdMatrix
-from fireiron.executable.micro_kernel import MicroKernel
-from fireiron.executable.mma import Mma
-from fireiron.executable.movmatrix import MovMatrix
-from fireiron.executable.pointwise import ThreadPointwise
-from fireiron.executable.reduce import ThreadReduce
-from fireiron.executable.stmatrix import StMatrix
-from fireiron.executable.thread_move import INIT, MOVE, ThreadInit, ThreadMove
-from fireiron.executable.wmma import FillFragment, MatrixSync, MmaSync
+from fireiron.executable.atomic_add import ATOMIC_ADD
+from fireiron.executable.thread_move import INIT, MOVE
 from fireiron.ir.lanes import LaneMap
 from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
 from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Derived, Tunable
-from fireiron.refine.align import Align
-from fireiron.refine.bands import Bands
-from fireiron.refine.converted import Converted
-from fireiron.refine.layout import DealOrder
-from fireiron.refine.no_sync import NoSync
-from fireiron.refine.pad import Pad
-from fireiron.refine.permute import Permute
-from fireiron.refine.pipeline import Pipeline
-from fireiron.refine.resident import Resident
-from fireiron.refine.reuse_buffer import ReuseBuffer
-from fireiron.refine.storage_layout import StorageLayout
-from fireiron.refine.swizzle import SwizzleStorage
-from fireiron.refine.sync import Sync
-from fireiron.refine.to import To
-from fireiron.refine.unchecked import Unchecked
-from fireiron.refine.unroll import Unroll
 from fireiron.spec import Kind, Parameter, Spec, Starter
-from fireiron.specs.allocate import Allocate
-from fireiron.specs.atomic_add import AtomicAdd
-from fireiron.specs.init import Init
-from fireiron.specs.matmul import MatMul
-from fireiron.specs.move import Move
-from fireiron.specs.pointwise import BinaryPointwise, Pointwise, UnaryPointwise
-from fireiron.specs.reduction import Reduction
-from fireiron.specs.shfl import Shfl
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import DTYPES, FRAGMENTS, LEVELS, MEMORIES, DType, Level, Memory
 from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View
 
-_STARTERS: Final = (MatMul, Move, Init, UnaryPointwise, BinaryPointwise, Pointwise, Reduction, AtomicAdd, Shfl, Allocate)
+_PUBLIC: Final = folders.public((*decomp.MODULES, *refine.MODULES, *executable.MODULES))
+
+_STARTERS: Final = tuple(one for one in folders.public(specs.modules()).values() if isinstance(one, Starter))
 
 CLASSES: Final[Mapping[str, type[Any]]] = {
+    **{one.__name__: one for one in _PUBLIC.values() if isinstance(one, type)},
     **{
         one.__name__: one
         for one in (
-            Tile, Split, SplitK, Load, Epilog, Done, Coalesced, Strided, Tunable, Derived,
-            Align, NoSync, Pad, Permute, ReuseBuffer, StorageLayout, SwizzleStorage, Sync, To, Unchecked, Unroll,
-            Bands, Converted, Pipeline, Resident, CpAsync,
-            Fma, Hfma2, MicroKernel, ThreadMove, ThreadInit, ThreadPointwise, ThreadReduce, ThreadAtomicAdd,
-            MmaTile, Mma, LaneMap, LdMatrix, StMatrix, MovMatrix, MmaSync, MatrixSync, FillFragment,
-            View, Dim, Mode, Fixed, Tensor,
+            Tunable, Derived, LaneMap, View, Dim, Mode, Fixed, Tensor,
             MatrixLayout, Layout, Swizzle, DType, Memory, Level, Kind, Parameter, Spec,
         )
     },
-    "DealOrder": DealOrder,
     **{f"{one!r}Spec": Spec for one in _STARTERS},
 }  # fmt: skip
 """The built-in classes by the name under which they are stored."""

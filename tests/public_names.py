@@ -1,0 +1,37 @@
+"""`fireiron/__init__.pyi`: what type checkers read, because names that folders give are found when the package is loaded.
+
+`make names` writes it; `test_contracts.py` compares it with what the package gives.
+"""
+
+import ast
+from pathlib import Path
+
+import fireiron
+
+STUB = Path(fireiron.__file__).with_suffix(".pyi")
+HEAD = '''"""Fireiron: a scheduling language for GPU kernels, embedded in Python. Written by `make names`."""
+
+# ruff: noqa: I001
+__version__: str
+'''
+
+
+def homes():
+    """The module of each public name: of those imported by name, of those loaded when used, of those that a folder gives."""
+    for node in ast.parse(Path(fireiron.__file__).read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield alias.asname or alias.name, node.module
+    yield from ((name, f"fireiron.{module}") for name, module in fireiron._LATER.items())
+    yield from ((name, module.__name__) for module in fireiron._STATED for name in getattr(module, "__all__", ()))
+
+
+def text():
+    """The stub."""
+    found = dict(homes())
+    rows = sorted((found[name], name) for name in fireiron.__all__)
+    return HEAD + "".join(f"from {module} import {name} as {name}\n" for module, name in rows)
+
+
+if __name__ == "__main__":
+    STUB.write_text(text())
