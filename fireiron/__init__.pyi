@@ -208,6 +208,7 @@ from fireiron.values.tensor import ColMajor as ColMajor
 from fireiron.values.tensor import Cut as Cut
 from fireiron.values.tensor import Dealt as Dealt
 from fireiron.values.tensor import Dim as Dim
+from fireiron.values.tensor import Fixed as Fixed
 from fireiron.values.tensor import MatrixLayout as MatrixLayout
 from fireiron.values.tensor import Mode as Mode
 from fireiron.values.tensor import RowMajor as RowMajor
