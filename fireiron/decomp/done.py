@@ -91,7 +91,8 @@ class Done(Decomposition):
         if following is None or following.mismatches(context):
             return None
         element = following.element
-        return next((one for one in self._asked(context) if not one.mismatches(element, context.architecture)), None)
+        asked = (one for one in self._asked(context) if one.may_perform(element))
+        return next((one for one in asked if not one.mismatches(element, context.architecture)), None)
 
     def _refused(self, spec: Spec, context: Context) -> MatchError:
         _, near = nearest(spec, context, self._asked(context))

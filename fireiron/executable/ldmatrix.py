@@ -47,6 +47,9 @@ class LdMatrix(MatrixCopy):
         order = "row" if self.along else "column"
         return f"Move({rows},{columns})(SH,RF)(Warp), 16-bit, {order}-major in SH, pairs along dimension {self.pairs}"
 
+    def may_perform(self, spec: Spec) -> bool:
+        return super().may_perform(spec) and spec.src.memory.shared_by == "block"
+
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)

@@ -38,6 +38,9 @@ class StMatrix(MatrixCopy):
         order = "row" if self.along else "column"
         return f"Move({rows},{columns})(RF,SH)(Warp), 16-bit, {order}-major in SH, pairs along dimension {self.pairs}"
 
+    def may_perform(self, spec: Spec) -> bool:
+        return super().may_perform(spec) and spec.dst.memory.shared_by == "block"
+
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
