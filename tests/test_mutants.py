@@ -49,7 +49,7 @@ MUTANTS = [
         ("address alignment", "        if first.factor % width:\n            return", "        if False:\n            return"),
         ("the base of a vector at an edge", "bound.factor % width or coordinate.factor % width:", "bound.factor % width:"),
         ("the extent at an edge", "bound.factor % width or coordinate.factor % width:", "coordinate.factor % width:"),
-        ("where an array begins", "if buffer.memory == GL and width * buffer.dtype.bytes > buffer.tensor.align:", "if False:"),
+        ("where an array begins", "if buffer.memory.of_grid and width * buffer.dtype.bytes > buffer.tensor.align:", "if False:"),
         ("neighbours in storage", "return steps == tuple(range(len(elements)))", "return True"),
         ("neighbours by their addresses", "element) - first == Const(step) for", "element) - first != Const(-1) for"),
         ("groups of a swizzle", "    elif (1 << storage.swizzle.base) % len(elements) == 0:", "    elif True:"),
@@ -76,7 +76,6 @@ MUTANTS = [
         ("two elements in a register", "if (self.table[places] != held.elements).any():", "if (self.table[places] != held.elements).all():"),
         ("an init that misses registers", "if not reached[owned.threads].all():", "if not reached[owned.threads].any():"),
         ("elements outside", "if base.high + reach >= extent:", "if base.high + reach > extent:"),
-        ("who owns a sum", "return access.write and statement.accumulate != FALSE", "return access.write"),
         ("conditions of a statement", "inside: Array = True if statement.active == TRUE else", "inside: Array = True if True else"),
     ),
     *mutants(
@@ -102,7 +101,7 @@ MUTANTS = [
         ("the period", "period = loop.stages if shared else 0", "period = loop.stages + 1 if shared else 0"),
         ("what is no load", "and reads.isdisjoint(others)", "and True"),
         ("registers at run time", "count is None or count > MOST_UNROLLED", "count is None or count > 2 * MOST_UNROLLED"),
-        ("under way", "spec.memories == (GL, SH)", "spec.memories != (GL, GL)"),
+        ("under way", 'between = fills and shared_by == ["grid", "block"]', "between = fills"),
         ("shares of a copy", "each = max(-(-total // number), 1)", "each = max(total // number, 1)"),
         ("the last share", "guard = less(left, as_expr(total))", "guard = less(left, as_expr(total + 1))"),
     ),
@@ -154,7 +153,7 @@ MUTANTS = [
         ("places beyond a buffer", "mask = mask & (places < end) if", "mask = mask if"),
         ("several dimensions", "number = number * _span(size) + coordinate", "number = number + coordinate"),
         ("memory of a statement", "        if statement.scratch is not None:\n            found.append", "        if False:\n            found.append"),
-        ("what is read alone", "one.memory == GL and one.written)}", "one.memory == GL)}"),
+        ("what is read alone", "(one.memory.of_grid and one.written)}", "one.memory.of_grid}"),
         ("pieces of a vector", "parts = max(width * buffer.dtype.bytes // granule, 1)", "parts = 1"),
     ),
     *mutants(
@@ -164,7 +163,6 @@ MUTANTS = [
         ("names of names", "for var in reversed(tuple(table)):", "for var in tuple(table):"),
         ("when a ring comes round", "bool(loop.period) and (count is None or count > loop.period)", "bool(loop.period) and (count is None or count > 2 * loop.period)"),
         ("places of a period", "return loop.period if count is None else min(count, loop.period)", "return 1 if count is None else min(count, loop.period)"),
-        ("swizzles", "    if storage.swizzle is None:", "    if True:"),
         ("twice at one place", "return bool((_turns(loop, alone) > 1).any())", "return bool((_turns(loop, alone) > 2).any())"),
     ),
     *mutants(
@@ -228,7 +226,7 @@ MUTANTS = [
         ("the end of shared memory", "<= end <= self.kernel.shared_bytes", "<= end <= self.kernel.shared_bytes + 64"),
         ("swizzles that reach into a vector", "storage.swizzle.base < width:", "storage.swizzle.base + 1 < width:"),
         ("whole at an edge", "span = (max(steps) - min(steps)).bit_length()", "span = (max(steps) - min(steps)).bit_length() - 1"),
-        ("where a row begins", "start = start + _digit(coordinate, mode) * self.known.of(mode.weight)", "start = start + _digit(coordinate, mode)"),
+        ("where a row begins", "start = start + _value(coordinate, digit) * self.known.of(as_expr(digit.weight))", "start = start + _value(coordinate, digit)"),
         ("copies of odd length", "(self.known.of(access.copy) * self.known.of(buffer.elements)).trailing_zeros >= width", "True"),
     ),
     *mutants(
@@ -270,7 +268,6 @@ MUTANTS = [
         ("phases", "return 32 if width <= 4 else 16 if width <= 8 else 8", "return 32 if width <= 4 else 16"),
         ("idle lanes", "    fresh &= words >= 0\n", ""),
         ("one word for several lanes", "fresh[:, 1:] = words[:, 1:] != words[:, :-1]", "fresh[:, 1:] = True"),
-        ("a swizzle upside down", "source, target = (high, low) if swizzle.shift > 0", "source, target = (low, high) if swizzle.shift > 0"),
         ("pads of whole vectors", "if pad % unit == 0:", "if True:"),
         ("swizzles one bit up", "for low in range(base, base + 4):", "for low in range(base + 1, base + 5):"),
         ("any repair", "if cost == ideal and _free(padded, requests):", "if cost < now:"),
@@ -331,7 +328,7 @@ MUTANTS = [
     *mutants(
         "check/races/__init__.py",
         "test_races",
-        ("arrays in global memory", "return buffer.memory == SH or (buffer.memory == GL and buffer.written)", "return buffer.memory == SH"),
+        ("arrays in global memory", "return buffer.memory.of_block or (buffer.memory.of_grid and buffer.written)", "return buffer.memory.of_block"),
         ("a single thread", "if scene.kernel.workers == 1:", "if scene.kernel.workers <= 32:"),
         ("additions of one statement", "kinds not in ({Kind.READ}, {Kind.ADD})", "kinds not in ({Kind.READ},)"),
         ("reads of one statement", "kinds not in ({Kind.READ}, {Kind.ADD})", "kinds not in ({Kind.ADD},)"),
@@ -448,15 +445,32 @@ MUTANTS = [
         ("short rows", "max(row, LINE)", "row"),
     ),
     *mutants(
-        "values/tensor.py",
+        "values/layout/swizzles.py",
         "test_layout",
-        ("a swizzle one bit short", "mask = (1 << swizzle.bits) - 1", "mask = (1 << swizzle.bits - 1) - 1"),
+        ("a swizzle one bit short", "    mask = (1 << swizzle.bits) - 1", "    mask = (1 << swizzle.bits - 1) - 1"),
+        ("a swizzle of arrays one bit short", "mask, by = (1 << self.bits) - 1", "mask, by = (1 << self.bits - 1) - 1"),
+        ("a swizzle upside down", "source, target = (low, high) if swizzle.shift < 0", "source, target = (low, high) if swizzle.shift > 0"),
+    ),
+    *mutants(
+        "ir/holding.py",
+        "test_holding",
+        ("a fixed coordinate", "(first - start) // stride % size", "first // stride % size"),
+    ),
+    *mutants(
+        "executable/follow.py",
+        "test_holding",
+        ("those that hold the same", "if all(self.spec.operands[name].memory.private for name in self.spec.outputs):", "if True:"),
+        ("digits over an end", "if one.dim != dim or not one.stride < end < one.end:", "if True:"),
+    ),
+    *mutants(
+        "ir/holding.py",
+        "test_distribute",
+        ("who owns a sum", "return access.write and statement.accumulate != FALSE", "return access.write"),
     ),
     *mutants(
         "language/tree.py",
-        "test_epilog",
-        ("the end of a chain that follows", "*child.steps[-1:])", "*child.steps)"),
-        ("what has no word for it", "(not steps and any(view != _written(node.spec, tensor) for _, view in views))", "False"),
+        "test_contracts",
+        ("registers that are stored to", "fresh = _in_registers((child.spec,)) - _in_registers((spec,))", "fresh = _in_registers((child.spec,))"),
     ),
 ]  # fmt: skip
 
