@@ -300,8 +300,12 @@ class TwiceFma(Executable):
         return "MatMul(2,1,1)(RF,RF,RF)(Thread)"
 
     def mismatches(self, spec, architecture):
-        fits = spec.multiplies and tuple(map(str, spec.sizes)) == ("2", "1", "1") and spec.level.threads == 1
-        return () if fits else (Mismatch("spec", self.performs(), str(spec)),)
+        if not spec.multiplies:
+            return (Mismatch("spec", "MatMul", spec.title),)
+        sizes, types = "x".join(map(str, spec.sizes)), " ".join(view.dtype.name for view in spec.views)
+        level = "Thread" if spec.level.threads == 1 else spec.level.name
+        wanted = (("shape", "2x1x1", sizes), ("type", "float32 float32 float32", types), ("level", "Thread", level))
+        return tuple(Mismatch(*one) for one in wanted if one[1] != one[2])
 
     def cuda(self, printer, statement):
         a, b, c = (statement.operands[name] for name in "ABC")
@@ -318,9 +322,11 @@ __all__ = ["TWICE_FMA", "TwiceFma"]
 
 import attrs
 
+from fireiron.errors import DecompositionError
 from fireiron.ir import Hole
 from fireiron.language.dividing import divide, loop_over
 from fireiron.language.tree import Child, Decomposition
+from fireiron.values.expr import constant
 
 
 @attrs.frozen
@@ -330,7 +336,10 @@ class Halves(Decomposition):
     verb = "halves"
 
     def expand(self, spec, context):
-        views, digits = divide(spec, {"m": (int(str(spec.size("m"))) // 2, None)}, "halves")
+        m = constant(spec.size("m"))
+        if m is None or m % 2:
+            raise DecompositionError("halves: m is not even", got=spec.size("m"))
+        views, digits = divide(spec, {"m": (m // 2, None)}, "halves")
         draft = context.draft()
         views, program, _ = loop_over(spec, views, digits, False, draft, (Hole("body"),))
         return draft.expansion((Child("body", spec.with_operands(**views)),), program)
@@ -349,7 +358,10 @@ from fireiron.language.tree import Refinement
 
 @attrs.frozen
 class Remark(Refinement):
-    """Prints a remark in front of the step."""
+    """Prints a remark in front of the step.
+
+    Legal everywhere. rewrite: step --> // text; step
+    """
 
     applies_to = ("tile", "halves")
     text: str = ""

@@ -171,6 +171,10 @@ def with_registers(items: Sequence[Item], *operands: Registers) -> Sequence[Item
 Copy = TypeVar("Copy", bound="MatrixCopy")
 
 
+_SHARED_AND_REGISTERS = frozenset({("block", None), ("thread", None)})
+"""Who shares the two memories of a copy of matrices, and which hold fragments: none."""
+
+
 @attrs.frozen
 class MatrixCopy(Executable):
     """A copy of `r x c` matrices, `matrices = (r, c)`, of 8x8 elements of 16 bits between shared memory and the registers of a warp.
@@ -199,7 +203,7 @@ class MatrixCopy(Executable):
         return {}
 
     def may_perform(self, spec: Spec) -> bool:
-        return spec.copies and spec.level == Warp and {memory.shared_by for memory in spec.memories} == {"block", "thread"}
+        return spec.copies and spec.level == Warp and {(one.shared_by, one.fragment) for one in spec.memories} == _SHARED_AND_REGISTERS
 
     def common_mismatches(self, spec: Spec, architecture: Architecture, shared: str, held: str) -> tuple[Mismatch, ...]:
         """The differences of a copy whose operand `shared` lies in shared memory, and `held` in registers."""

@@ -407,7 +407,7 @@ def candidates(spec: Spec) -> Iterator[Decomposition]:
     if any(dim not in spec.tile_dims for dim in spec.dims):
         yield Split((1,))
     for name in spec.inputs:
-        if spec.operands[name].memory != RF:
+        if not spec.operands[name].memory.like(RF):
             yield Load(name, RF, default_copy())
 
 
