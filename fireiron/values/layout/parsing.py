@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -68,10 +69,16 @@ def read_tree(text: str, leaf: Callable[[str], Any], level: int = 0) -> Any:
     """A nested tuple written in parentheses, each leaf read by `leaf`."""
     check_depth(level)
     text = text.strip()
-    if not (text.startswith("(") and text.endswith(")")):
+    if not _enclosed(text):
         return leaf(text)
     inner = text[1:-1].strip().removesuffix(",")
     return tuple(read_tree(part, leaf, level + 1) for part in _split(inner)) if inner else ()
+
+
+def _enclosed(text: str) -> bool:
+    """Whether a pair of parentheses stands around all of it, as around a tuple, not around parts of a leaf such as `(a) // (b)`."""
+    depths = list(itertools.accumulate({"(": 1, ")": -1}.get(character, 0) for character in text))
+    return text.startswith("(") and text.endswith(")") and 0 not in depths[:-1]
 
 
 def _split(text: str) -> list[str]:

@@ -1,0 +1,196 @@
+"""Specs in Graphene's notation, and back: `%C <- MatMul<<<#thread:[1].thread>>>(%A, %B)`, with the views in the places of their names.
+
+    statement  result, ... "<-" kind ["<" parameter, ... ">"] "<<<" group ["," group] ">>>" "(" operand, ... ")" ["{" option, ... "}"]
+
+Results and operands are views, the group is a unit of the level; `fireiron.values.notation` says how these are written. Two groups are the
+paper's blocks and threads. A name alone stands for what a line before defines it to be, as in the paper's figures. An operand of fewer
+dimensions than the formula names has one element in those that it lacks.
+
+Source: Graphene (ASPLOS 2023), sections 5.1 and 5.2, Figure 7.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import attrs
+
+from fireiron import folders, specs
+from fireiron.errors import ArgumentError, LayoutError
+from fireiron.spec import OPTIONS, Kind, Spec, Starter
+from fireiron.values.expr import ONE, as_expr
+from fireiron.values.layout import Layout, make_layout
+from fireiron.values.machine import DTYPES, Kernel, Level, as_dtype
+from fireiron.values.notation import (
+    SHORT,
+    dtype_text,
+    exact,
+    expression_text,
+    level_text,
+    parse_level,
+    parse_view,
+    pieces,
+    read_expression,
+    symbols_of,
+    view_text,
+)
+from fireiron.values.tensor import View, whole_view
+
+STARTERS: Final = tuple(one for one in folders.public(specs.modules()).values() if isinstance(one, Starter))
+IN_THE_PAPER: Final[Mapping[str, str]] = {"UnaryPW": "UnaryPointwise", "BinaryPW": "BinaryPointwise"}
+"""The paper's names of kinds, where they are others."""
+
+_STATEMENT = re.compile(r"(.*?)\s*(?:<-|←)\s*(\w+)\s*(?:<(?!<<)(.*?)>\s*)?<<<(.*?)>>>\s*\((.*)\)\s*(?:\{([^{}]*)\})?\s*", re.DOTALL)
+
+
+def parse_spec(text: str, symbols: Mapping[str, Any] | None = None) -> Spec:
+    """The spec that a statement denotes; `parse_spec(spec_text(s), spec_symbols(s)) == s`. Kinds of one's own are named by `symbols` too.
+
+    >>> print(parse_spec("[].fp32.RF <- Move<<<[1].thread>>>([].fp32.GL)"))
+    Move(1,1)(GL,RF)(Thread)
+    >>> print(parse_spec('''
+    ... %1:[16,16].fp16.SH
+    ... %2:[16,16].fp16.RF
+    ... #3:[1].block
+    ... #4:[32].thread
+    ... %2 <- Move<<<#3, #4>>>(%1)
+    ... '''))
+    Move(16,16)(SH,RF)(Warp)
+    """
+    if not isinstance(text, str):
+        raise ArgumentError("a spec is parsed from text", got=text)
+    symbols = symbols or {}
+    *before, last = text.strip().splitlines() or [""]
+    found = _STATEMENT.fullmatch(last.strip())
+    if found is None:
+        raise LayoutError(f"{last!r} is no spec", legal="%out <- Move<<<#blocks, #threads>>>(%in)")
+    defined = dict(_definition(line) for line in before if line.strip())
+    results, _, _, groups, operands, options = found.groups()
+    kind = _kind(found[2], symbols)
+    values = kind.filled(_parameters(kind, found[3]))
+    made = kind.definition(values)
+    texts = [defined.get(one.strip(), one) for one in (*_listed(operands), *_listed(results))]
+    if len(texts) != len(made.uses) or len(_listed(results)) != len(made.outputs):
+        raise LayoutError(f"{len(_listed(results))} results, {len(_listed(operands))} operands in {last!r}", legal=" ".join(made.uses))
+    views = tuple(_of_rank(parse_view(one, symbols), len(dims)) for one, dims in zip(texts, made.uses.values(), strict=True))
+    level = _level([defined.get(one.strip(), one) for one in _listed(groups)], symbols)
+    return Spec(level, kind, views, values, **_options(options or "", symbols))
+
+
+def _definition(line: str) -> tuple[str, str]:
+    name, colon, _ = line.partition(":")
+    if not colon or not re.fullmatch(r"[%#]\w+", name.strip()):
+        raise LayoutError(f"{line!r} defines nothing", legal="%name:[sizes].type.memory, #name:[sizes].thread")
+    return name.strip(), line
+
+
+def _listed(text: str) -> list[str]:
+    return pieces(text, ",") if text.strip() else []
+
+
+def _kind(title: str, symbols: Mapping[str, Any]) -> Kind:
+    own = symbols.get(title)
+    if isinstance(own, (Kind, Starter)):
+        return own if isinstance(own, Kind) else own.kind
+    for starter in STARTERS:
+        if starter.kind.title == IN_THE_PAPER.get(title, title):
+            return starter.kind
+    raise LayoutError(f"no kind of spec is called {title}", legal=[starter.kind.title for starter in STARTERS])
+
+
+def _parameters(kind: Kind, text: str | None) -> dict[str, Any]:
+    """The parameters between `<` and `>`: numbers, or texts as they stand; one parameter takes all that stands there."""
+    if text is None:
+        return {}
+    given = [text] if len(kind.parameters) == 1 else _listed(text)
+    if len(given) != len(kind.parameters):
+        raise LayoutError(f"{kind.title}<{text}>: {len(given)} parameters", legal=[one.name for one in kind.parameters])
+    return {one.name: value.strip() if one.text else _number(value) for one, value in zip(kind.parameters, given, strict=True)}
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"\s*-?[0-9]+\s*", text):
+        raise LayoutError(f"{text!r} is no integer")
+    return int(text)
+
+
+def _of_rank(view: View, rank: int) -> View:
+    """All of a tensor of fewer dimensions as one of this many: behind its own come dimensions of one element."""
+    missing = rank - len(view.dims)
+    if missing <= 0 or view != whole_view(view.tensor):
+        return view
+    tensor = view.tensor
+    layout = tensor.layout
+    if isinstance(layout, Layout):
+        layout = make_layout(*tensor.storage().layout, *[Layout(1, 0)] * missing)
+    return whole_view(attrs.evolve(tensor, shape=(*tensor.shape, *[ONE] * missing), layout=layout))
+
+
+def _level(groups: list[str], symbols: Mapping[str, Any]) -> Level:
+    """The level of one group, or of the paper's two: blocks and, in each, threads."""
+    levels = [parse_level(one, symbols) for one in groups]
+    blocks = [re.search(r"\.\s*block\s*$", one) is not None for one in groups]
+    if len(levels) == 1 or blocks == [True, False]:
+        return Kernel if Kernel in levels else levels[-1]
+    raise LayoutError(f"<<<{', '.join(groups)}>>> are not who computes a spec", legal="<<<#threads>>>, or <<<#blocks, #threads>>>")
+
+
+def _options(text: str, symbols: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for item in _listed(text):
+        name, _, value = (part.strip() for part in item.partition("="))
+        if name == "accumulate":
+            found[name] = read_expression(value, symbols)
+        elif name == "accumulator":
+            found[name] = symbols[value] if value in symbols else as_dtype(SHORT.get(value, value))
+        elif name == "names":
+            found[name] = tuple(value.split())
+        elif item.strip() == "partial":
+            found[name] = True
+        else:
+            raise LayoutError(f"what is {item.strip()!r} behind a spec?", legal="accumulate=1 accumulator=fp32 partial names=i j")
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------------- printing
+
+
+def spec_symbols(spec: Spec) -> dict[str, Any]:
+    """What the text of a spec names."""
+    own = {} if any(starter.kind == spec.kind for starter in STARTERS) else {spec.title: spec.kind}
+    accumulator = () if spec.accumulator in (None, *DTYPES) else (spec.accumulator,)
+    return {**symbols_of(spec.views, spec.accumulate, spec.level, accumulator), **own}
+
+
+def spec_text(spec: Spec) -> str:
+    """A spec in Graphene's notation; a `LayoutError` where no text says all of it.
+
+    >>> from fireiron import RF, Init, Warp
+    >>> print(spec_text(Init(16, 8, dtype="float16")(RF)(Warp)))
+    %dst:[16,8]:[1,16].fp16.RF <- Init<<<#warp:[32].thread>>>()
+    """
+    views = {name: view_text(view) for name, view in spec.operands.items()}
+    results, operands = (", ".join(views[name] for name in names) for names in (spec.outputs, spec.inputs))
+    options = ", ".join(_option_texts(spec))
+    text = f"{results} <- {spec.title}{_parameter_text(spec)}<<<{level_text(spec.level)}>>>({operands})"
+    return exact(spec, [f"{text} {{{options}}}" if options else text], parse_spec, spec_symbols(spec))
+
+
+def _parameter_text(spec: Spec) -> str:
+    values = dict(spec.parameters)
+    return "" if values == spec.kind.defaults else f"<{', '.join(map(str, values.values()))}>"
+
+
+def _option_texts(spec: Spec) -> Iterator[str]:
+    for name in OPTIONS:
+        value = getattr(spec, name)
+        if value in (None, False, (), as_expr(0)):
+            continue
+        if name == "partial":
+            yield name
+        elif name == "accumulate":
+            yield f"{name}={expression_text(value)}"
+        else:
+            yield f"{name}={' '.join(value) if name == 'names' else dtype_text(value)}"

@@ -1,0 +1,154 @@
+"""Shapes in texts: sizes and strides by dimension, tiles within tiles; and a text taken apart."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from fireiron.errors import ArgumentError, LayoutError
+from fireiron.values.expr import constant, positive
+from fireiron.values.layout import Layout, Swizzle, congruent, flatten, read_tree, row_major_strides
+from fireiron.values.notation.words import Symbols, expression_text, pieces, read_expression
+
+_SHAPE = r"\[([^\[\]]*)\](?:\s*:\s*\[([^\[\]]*)\])?"
+_TEXT = re.compile(
+    rf"""\s* (?: ([%\#]?) (\w+) \s*:)? \s*
+    (?: Sw<([0-9]+),([0-9]+),(-?[0-9]+)> \s+ o \s+)?
+    ((?: {_SHAPE} \s*\.\s*)+)
+    ([A-Za-z_]\w*) (?: \s*\.\s* ([A-Za-z_]\w* (?:<[0-9,\ ]+>)?) )?
+    \s* (.*)""",
+    re.VERBOSE | re.DOTALL | re.ASCII,
+)
+UNITS = ("thread", "block")
+ALL = "_"
+
+
+@attrs.frozen
+class Parts:
+    """A text taken apart: what stands for what, not yet what it means."""
+
+    sign: str
+    name: str
+    swizzle: Swizzle | None
+    shapes: tuple[tuple[str, str | None], ...]
+    element: str
+    memory: str | None
+    rest: str
+
+
+def parts_of(text: object) -> Parts:
+    if not isinstance(text, str):
+        raise ArgumentError("a text is needed", got=text)
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        raise LayoutError(f"{text!r} is no tensor", legal="%name:[sizes]:[strides].type.memory, as %A:[16,16]:[1,16].fp16.SH")
+    swizzle = Swizzle(*(int(found[number]) for number in (3, 4, 5))) if found[3] else None
+    shapes = tuple(_halves(*pair) for pair in re.findall(_SHAPE, found[6]))
+    return Parts(found[1] or "", found[2] or "", swizzle, shapes, found[9], found[10], found[11].strip())
+
+
+def _halves(sizes: str, strides: str) -> tuple[str, str | None]:
+    """Sizes and strides as items between commas; the paper writes both in one pair of brackets, perhaps in parentheses of their own."""
+    inside = sizes.split(":")
+    if len(inside) == 1 and not strides:
+        return sizes, None
+    if len(inside) > 2 or (len(inside) == 2 and strides):
+        raise LayoutError(f"[{sizes}] has two strides", legal="[sizes]:[strides], or [sizes : strides]")
+    if strides:
+        return sizes, strides
+    return _unwrapped(inside[0]), _unwrapped(inside[1])
+
+
+def _unwrapped(items: str) -> str:
+    """`(4,8)` alone between the paper's brackets is `4,8`."""
+    tree = items.strip()
+    while len(pieces(tree, ",")) == 1 and tree.startswith("(") and tree.endswith(")"):
+        tree = tree[1:-1].strip()
+    return tree
+
+
+def _items(text: str, symbols: Symbols, least: int) -> tuple[Any, ...]:
+    """Sizes (at least 1) or strides (at least 0) by dimension: integers, expressions, tuples of them."""
+    return tuple(read_tree(item, lambda leaf: read_leaf(leaf, symbols, least)) for item in pieces(text, ",")) if text.strip() else ()
+
+
+def read_leaf(text: str, symbols: Symbols, least: int) -> Any:
+    value = read_expression(text, symbols)
+    number = constant(value)
+    if number is None:
+        return positive(value) if least else value
+    if number < least:
+        raise LayoutError(f"a {'size' if least else 'stride'} is at least {least}", got=number)
+    return number
+
+
+def read_shapes(shapes: tuple[tuple[str, str | None], ...], symbols: Symbols) -> tuple[Layout, ...]:
+    """The layouts of shapes, the outermost first."""
+    sizes = [_items(one, symbols, 1) for one, _ in shapes]
+    given = [one for _, one in shapes]
+    strides = [() if one is None else _items(one, symbols, 0) for one in given]
+    if any(not size for size in sizes) and len(sizes) > 1:
+        raise LayoutError("[] is a scalar, which has no tiles and is no tile")
+    if None in given:
+        if any(given):
+            raise LayoutError("some shapes have strides and some have none", legal="strides for all shapes, or for none")
+        strides = _row_major(sizes)
+    for size, stride in zip(sizes, strides, strict=True):
+        if not congruent(size, stride):
+            raise LayoutError(f"sizes [{listed(size)}] and strides [{listed(stride)}] differ in structure")
+    return tuple(map(Layout, sizes, strides))
+
+
+def _row_major(sizes: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Omitted strides: those of the compact row-major tensor, of which inner shapes are contiguous tiles."""
+    if len(sizes) == 1 and all(isinstance(leaf, int) for leaf in flatten(sizes[0])):
+        strides = row_major_strides(sizes[0])
+        return [strides if isinstance(strides, tuple) else (strides,)]
+    if any(isinstance(size, tuple) for one in sizes for size in one) or len({len(one) for one in sizes}) > 1:
+        raise LayoutError("dimensions are hierarchical, or of other numbers in each shape", hint="write the strides of all shapes")
+    totals = [math.prod(column) for column in zip(*sizes, strict=True)]
+    steps = [math.prod(totals[dim + 1 :]) for dim in range(len(totals))]
+    found: list[tuple[Any, ...]] = []
+    for one in reversed(sizes):
+        found.insert(0, tuple(steps))
+        steps = [step * size for step, size in zip(steps, one, strict=True)]
+    return found
+
+
+def of_tiles(layouts: tuple[Layout, ...]) -> Layout:
+    """The layout of what was tiled: each dimension counts the elements of a tile first, then the tiles around it."""
+    if len({layout.rank() for layout in layouts}) > 1:
+        raise LayoutError(f"tiles {' in '.join(map(str, layouts))} have other numbers of dimensions", legal="one number, for data")
+    shapes, strides = ([tree(layout) for layout in reversed(layouts)] for tree in (sizes_of, strides_of))
+    return Layout(tuple(zip(*shapes, strict=True)), tuple(zip(*strides, strict=True)))
+
+
+def sizes_of(layout: Layout) -> tuple[Any, ...]:
+    return layout.shape if isinstance(layout.shape, tuple) else (layout.shape,)
+
+
+def strides_of(layout: Layout) -> tuple[Any, ...]:
+    return layout.stride if isinstance(layout.stride, tuple) else (layout.stride,)
+
+
+def omittable(layout: Layout) -> bool:
+    try:
+        return _row_major([sizes_of(layout)]) == [strides_of(layout)]
+    except LayoutError:
+        return False
+
+
+def listed(tree: tuple[Any, ...]) -> str:
+    return ",".join(map(tree_text, tree))
+
+
+def tree_text(tree: Any) -> str:
+    return f"({listed(tree)})" if isinstance(tree, tuple) else expression_text(tree)
+
+
+def shape_text(shape: Layout) -> str:
+    return f"[{listed(sizes_of(shape))}]:[{listed(strides_of(shape))}]"

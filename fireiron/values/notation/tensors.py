@@ -1,0 +1,133 @@
+"""Tensors from the parts of a text, and the texts that may say all of a tensor."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import attrs
+
+from fireiron.errors import LayoutError
+from fireiron.values.expr import as_expr
+from fireiron.values.layout import Layout, flatten, read_tree
+from fireiron.values.machine import DTYPES, FRAGMENTS, GL, MEMORIES, DType, Memory
+from fireiron.values.notation.shapes import (
+    UNITS,
+    Parts,
+    listed,
+    of_tiles,
+    omittable,
+    read_leaf,
+    read_shapes,
+    sizes_of,
+    strides_of,
+    tree_text,
+)
+from fireiron.values.notation.words import SHORT, Symbols, dtype_text, expression_text, named, pieces, read_expression
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor
+
+_COUNTS: Final = ("pad", "align", "copies")
+_OPTIONS: Final = "pad=8 align=16 copies=4 reuse may_reuse owner=reads layout=row"
+
+
+def read_tensor(parts: Parts, options: str, symbols: Symbols) -> Tensor:
+    if parts.sign == "#" or parts.element in UNITS:
+        raise LayoutError(f"units of {parts.element} in a tensor", hint="#name for threads and blocks, %name for data; parse_level")
+    layouts = read_shapes(parts.shapes, symbols)
+    layout = layouts[0] if len(layouts) == 1 else of_tiles(layouts)
+    dtype = named(SHORT.get(parts.element, parts.element), DType, symbols, DTYPES, "an element type nor one of the symbols")
+    memory = GL if parts.memory is None else _memory(parts.memory, symbols)
+    shape = tuple(as_expr(math.prod(flatten(size))) for size in sizes_of(layout))
+    given, order = _options(options, symbols)
+    tensor = Tensor(parts.name, shape, dtype, memory, layout, swizzle=parts.swizzle, **given)
+    if len(layouts) > 1 or any(isinstance(size, tuple) for size in sizes_of(layout)):
+        return tensor
+    return _ordered(tensor, layout if parts.shapes[0][1] is not None else None, order)
+
+
+def _memory(name: str, symbols: Symbols) -> Memory:
+    known = (*MEMORIES, *FRAGMENTS)
+    return named(name.replace(" ", ""), Memory, symbols, known, "a memory nor one of the symbols")
+
+
+def _ordered(tensor: Tensor, layout: Layout | None, order: MatrixLayout | Layout | None) -> Tensor:
+    """The tensor, its layout the order that has these strides, if one has; no strides are those of RowMajor."""
+    orders = [RowMajor if len(tensor.shape) > 1 else ColMajor] if layout is None else list(_orders(layout))
+    for one in orders if order is None else [order]:
+        found = attrs.evolve(tensor, layout=one)
+        if layout is None or found.storage().layout == layout:
+            return found
+    if order is not None:
+        raise LayoutError(f"{order} has other strides than {layout}")
+    return tensor
+
+
+def _orders(layout: Layout) -> Iterator[MatrixLayout]:
+    """Storage orders that may have the strides of a layout, the usual ones first."""
+    yield from (ColMajor, RowMajor)
+    first, second, *_ = (*strides_of(layout), 0, 0)
+    if first == 1 and as_expr(second).low >= 1:
+        yield ColMajor(second)
+    if second == 1 and as_expr(first).low >= 1:
+        yield RowMajor(first)
+
+
+def _options(text: str, symbols: Symbols) -> tuple[dict[str, Any], MatrixLayout | Layout | None]:
+    """What stands in braces behind a tensor: the fields of `Tensor` that Graphene has no notation for, and the order where strides
+    leave it open."""
+    found: dict[str, Any] = {}
+    order: MatrixLayout | Layout | None = None
+    for item in pieces(text, ",") if text.strip() else ():
+        name, _, value = (part.strip() for part in item.partition("="))
+        if name in _COUNTS and value.isdecimal():
+            found[name] = int(value)
+        elif item.strip() in ("reuse", "may_reuse"):
+            found |= {"reuse": True} if item.strip() == "reuse" else {"must_reuse": False}
+        elif name == "owner" and value.isidentifier():
+            found["owner"] = value
+        elif name == "layout":
+            order = _read_order(value, symbols)
+        else:
+            raise LayoutError(
+                f"what is {item.strip()!r} behind a tensor?", legal="pad=8 align=16 copies=4 reuse may_reuse owner=reads layout=row"
+            )
+    return found, order
+
+
+def _read_order(text: str, symbols: Symbols) -> MatrixLayout | Layout:
+    if found := re.fullmatch(r"(col|row)(?:\((.*)\))?", text):
+        order = ColMajor if found[1] == "col" else RowMajor
+        return order if found[2] is None else order(read_expression(found[2], symbols))
+    sizes, _, strides = text.partition(":")
+    return Layout(read_tree(sizes, lambda leaf: read_leaf(leaf, symbols, 1)), read_tree(strides, lambda leaf: read_leaf(leaf, symbols, 0)))
+
+
+def tensor_texts(tensor: Tensor) -> Iterator[str]:
+    """Texts of a tensor, the shortest first; whether one says all of it is found by reading it."""
+    layout = tensor.storage().layout
+    sizes, strides = f"[{listed(sizes_of(layout))}]", f":[{listed(strides_of(layout))}]"
+    front, back = around(tensor)
+    options = [f"{name}={getattr(tensor, name)}" for name in (*_COUNTS, "owner") if getattr(tensor, name) != _DEFAULTS[name]]
+    options += ["reuse"] * tensor.reuse + ["may_reuse"] * (not tensor.must_reuse)
+    braces = f"{{{', '.join(options)}}}" if options else ""
+    order = f"{{{', '.join([*options, f'layout={_order_text(tensor.layout)}'])}}}"
+    for middle, end in (("", braces), (strides, braces), (strides, order)):
+        if middle or omittable(layout):
+            yield f"{front}{sizes}{middle}{back}{end}"
+
+
+def around(tensor: Tensor) -> tuple[str, str]:
+    """What stands before and behind the shapes of a tensor."""
+    front = (f"%{tensor.name}:" if tensor.name else "") + (f"{tensor.swizzle} o " if tensor.swizzle else "")
+    return front, f".{dtype_text(tensor.dtype)}.{tensor.memory.name}"
+
+
+_DEFAULTS: Final = {field.name: field.default for field in attrs.fields(Tensor)}
+
+
+def _order_text(layout: MatrixLayout | Layout) -> str:
+    if isinstance(layout, Layout):
+        return f"{tree_text(layout.shape)}:{tree_text(layout.stride)}"
+    return layout.order if layout.leading is None else f"{layout.order}({expression_text(layout.leading)})"

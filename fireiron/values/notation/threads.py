@@ -1,0 +1,119 @@
+"""Groups of threads as texts, and back; where a thread is in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fireiron.errors import LayoutError
+from fireiron.values.expr import Expr, as_expr
+from fireiron.values.layout import Layout, composition, reading, sum_of_digits
+from fireiron.values.machine import LEVELS, Level
+from fireiron.values.notation.shapes import ALL, UNITS, Parts, listed, omittable, parts_of, read_shapes, shape_text, sizes_of, strides_of
+from fireiron.values.notation.words import Symbols
+from fireiron.values.units import THREAD
+
+
+def parse_threads(text: str) -> tuple[Layout, ...]:
+    """The shapes of threads or blocks, the outermost first, as layouts over the numbers of threads or blocks.
+
+    >>> print(*parse_threads("#5:[4].[8].thread"), *parse_threads("#4:[4:4].[(4,2):(1,16)].thread"))
+    (4):(8) (8):(1) (4):(4) (4,2):(1,16)
+
+    Source: Graphene section 4.
+    """
+    return read_shapes(_units(text).shapes, {})
+
+
+def threads_text(shapes: Sequence[Layout], name: str = "") -> str:
+    """The inverse of `parse_threads`: threads arranged in shapes, the outermost first."""
+    return f"{f'#{name}:' if name else ''}{'.'.join(map(shape_text, shapes))}.thread"
+
+
+def _units(text: str) -> Parts:
+    parts = parts_of(text)
+    if parts.element not in UNITS or parts.sign == "%" or parts.memory or parts.rest or parts.swizzle:
+        raise LayoutError(f"{text!r} is no group of threads", legal="#name:[sizes]:[strides].thread, without a memory")
+    return parts
+
+
+def parse_level(text: str, symbols: Symbols | None = None) -> Level:
+    """The level of which a text shows one unit: `[32].thread` is a warp, `[_].thread` a block, `[_].block` all blocks of the kernel.
+
+    A name that is no number is a level's label, and must fit. Levels in `symbols` come before Fireiron's own.
+
+    >>> parse_level("#warp:[32].thread"), parse_level("#4:[(4,2):(1,16)].thread"), parse_level("[].thread"), parse_level("[1].block")
+    (Warp, QuadPair, Thread, Block)
+
+    Source: Graphene section 4 and Table 2.
+    """
+    parts, known = _units(text), (*(one for one in (symbols or {}).values() if isinstance(one, Level)), *LEVELS)
+    fitting = [level for level in known if _fits(level, parts)]
+    named = [level for level in fitting if level.label == parts.name]
+    if not named and parts.name and not parts.name.isdecimal():
+        raise LayoutError(f"{text!r} is no level", legal=[level_text(one) for one in known])
+    if not fitting:
+        raise LayoutError(f"no level has the units of {text!r}", legal=[level_text(one) for one in known])
+    return (named or fitting)[0]
+
+
+def _fits(level: Level, parts: Parts) -> bool:
+    """Whether a text shows one unit of a level. Nothing but the strategy says how many threads a block has, how many blocks there are."""
+    if [sizes.strip() for sizes, _ in parts.shapes] == [ALL]:
+        return level.layout is None and (level.parent is None) == (parts.element == "block")
+    shapes = read_shapes(parts.shapes, {})
+    leaves = [leaf for one in shapes for leaf in one.modes if leaf[0] > 1]
+    if parts.element == "block":
+        return level.layout is None and level.parent is not None and not leaves
+    return level.layout is not None and len(shapes) == 1 and leaves == [leaf for leaf in level.layout.modes if leaf[0] > 1]
+
+
+def level_text(level: Level) -> str:
+    """One unit of a level in Graphene's notation; `parse_level(level_text(x), symbols_of(x)) == x`.
+
+    >>> from fireiron.values.machine import QuadPair, Warp
+    >>> print(level_text(Warp), level_text(QuadPair))
+    #warp:[32].thread #quadpair:[4,2]:[1,16].thread
+    """
+    if level.layout is None:
+        return f"#{level.label}:[_].{'block' if level.parent is None else 'thread'}"
+    strides = "" if omittable(level.layout) else f":[{listed(strides_of(level.layout))}]"
+    return f"#{level.label}:[{listed(sizes_of(level.layout))}]{strides}.thread"
+
+
+def indices(shapes: Sequence[Layout], unit: Expr = THREAD) -> tuple[tuple[Expr, ...], ...]:
+    """The coordinates of a thread or block in shapes: per shape, per dimension, an expression of its number (the paper's `indices()`).
+
+    Legal when each unit has one place in all shapes together: sorted by stride, each is a multiple of the size times stride before.
+
+    >>> (group_m, group_n), (place,) = indices(parse_threads("#6:[2,2 : 16,8].[8:1].thread"))
+    >>> print(group_m, group_n, place, sep=" | ")
+    thread // 16 % 2 | thread // 8 % 2 | thread % 8
+
+    Source: Graphene section 4, the grey boxes of Figures 5 and 6.
+    """
+    reading(part for shape in shapes for part in _digits(shape))
+    return tuple(tuple(as_expr(sum_of_digits(unit, reading(_digits(dim)).digits)) for dim in shape) for shape in shapes)
+
+
+def _digits(dim: Layout) -> list[tuple[int, int, int]]:
+    """The leaves as (stride, size, weight in the coordinate)."""
+    sizes = [size for size, _ in dim.modes]
+    return [(stride, size, math.prod(sizes[:place])) for place, (size, stride) in enumerate(dim.modes) if size > 1]
+
+
+def reshaped(shapes: Sequence[Layout], depth: int, arrangement: Layout) -> tuple[Layout, ...]:
+    """Shapes with the units of one of them arranged anew (the paper's `reshape`).
+
+    Legal when the arrangement numbers all units of that shape, each once.
+
+    >>> print(threads_text(reshaped(parse_threads("#5:[4].[8].thread"), 0, Layout((2, 2), (2, 1)))))
+    [2,2]:[16,8].[8]:[1].thread
+
+    Source: Graphene section 4, Figure 5c.
+    """
+    if depth not in range(len(shapes)):
+        raise LayoutError(f"{threads_text(shapes)} has no shape {depth}", legal=range(len(shapes)))
+    if arrangement.size() != shapes[depth].size() or not arrangement.is_bijective():
+        raise LayoutError(f"{arrangement} does not number {shapes[depth].size()} units, each once", legal="as many units, compact strides")
+    return (*shapes[:depth], composition(shapes[depth], arrangement), *shapes[depth + 1 :])

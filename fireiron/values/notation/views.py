@@ -1,0 +1,171 @@
+"""Tensors and views as texts, and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from fireiron.errors import LayoutError
+from fireiron.values.expr import ZERO, Expr, constant
+from fireiron.values.layout import Layout, composition, congruent, flatten, make_layout, read_tree
+from fireiron.values.notation.shapes import ALL, parts_of, shape_text, tree_text
+from fireiron.values.notation.tensors import around, read_tensor, tensor_texts
+from fireiron.values.notation.words import Symbols, exact, expression_text, pieces, read_expression
+from fireiron.values.tensor import Dim, Fixed, Mode, Tensor, View, whole_view
+
+_REST = re.compile(r"(?:\{([^{}]*)\})?\s*(?:\[(.*)\]\s*(?:\{\s*copy\s*=([^{}]*)\})?)?", re.DOTALL)
+
+
+def parse_tensor(text: str, symbols: Symbols | None = None) -> Tensor:
+    """The tensor that a text denotes; `parse_tensor(tensor_text(t), symbols_of(t)) == t`.
+
+    Tiles within tiles denote the tensor that was tiled, of which each dimension counts the elements of a tile first, then the tiles.
+
+    >>> parse_tensor("%A:[16,16].fp16.SH").layout, parse_tensor("%A:[16,16 : 1,20].fp16.SH").layout
+    (RowMajor, ColMajor(ld=20))
+    >>> print(parse_tensor("%A:[2,2 : 2,16].[2,4 : 1,4].fp32").layout)
+    ((2,2),(4,2)):((1,2),(4,16))
+
+    Source: Graphene Figure 2, sections 3.1 and 3.3.
+    """
+    view = parse_view(text, symbols)
+    if view != whole_view(view.tensor):
+        raise LayoutError(f"{text!r} is a part of a tensor", hint="parse_view")
+    return view.tensor
+
+
+def parse_view(text: str, symbols: Symbols | None = None) -> View:
+    """The view that a text denotes, all of a tensor where it names no coordinates; `parse_view(view_text(v), symbols_of(v)) == v`.
+
+    >>> from fireiron.values.expr import Var
+    >>> view = parse_view("%A:[1024,64]:[1,1024].fp16.GL[128:1 #8:128=block, _]", {"block": Var("block", 0, 7)})
+    >>> print(view.dims[0].base, *view.shape)
+    block * 128 128 64
+    """
+    parts, symbols = parts_of(text), symbols or {}
+    found = _REST.fullmatch(parts.rest)
+    if found is None:
+        raise LayoutError(f"what is {parts.rest!r} behind a tensor?", legal="{pad=8} [coordinates] {copy=warp}")
+    tensor = read_tensor(parts, found[1] or "", symbols)
+    if found[2] is None:
+        return whole_view(tensor)
+    numerals = pieces(found[2], ",") if found[2].strip() else []
+    if len(numerals) != len(tensor.shape):
+        raise LayoutError(f"{len(numerals)} dimensions in [{found[2]}], the tensor has {len(tensor.shape)}")
+    dims = tuple(_read_numeral(one, size, symbols) for one, size in zip(numerals, tensor.shape, strict=True))
+    own = tuple(axis for axis, one in enumerate(numerals) if _free(one) != "0")
+    copy = read_expression(found[3], symbols) if found[3] else ZERO
+    return View(tensor, dims, copy, None if len(own) == len(dims) else own)
+
+
+def tensor_text(tensor: Tensor) -> str:
+    """A tensor in Graphene's notation; a `LayoutError` where no text says all of it.
+
+    >>> from fireiron import SH, ColMajor, float16, sym
+    >>> print(tensor_text(Tensor("A", (sym("M"), sym("N")), float16, SH, ColMajor)))
+    %A:[M,N]:[1,M].fp16.SH
+    """
+    return exact(tensor, tensor_texts(tensor), parse_tensor)
+
+
+def view_text(view: View) -> str:
+    """A view in Graphene's notation: that of its tensor, and behind it the coordinates that the view has, if these are not all.
+
+    >>> import attrs
+    >>> from fireiron.values.expr import Var
+    >>> tensor = parse_tensor("%A:[1024,64]:[1,1024].fp16.GL")
+    >>> part = whole_view(tensor).dims[0].moved(Fixed(8, 128, True, Var("block", 0, 7)))
+    >>> print(view_text(whole_view(tensor).with_dims({0: attrs.evolve(part, modes=(Mode(128, 1),))})))
+    %A:[1024,64]:[1,1024].fp16.GL[128:1 #8:128=block, _]
+    """
+    if view == whole_view(view.tensor):
+        return tensor_text(view.tensor)
+    own = range(len(view.numerals)) if view.axes is None else view.axes
+    numerals = [_numeral(part, view.tensor.shape[axis], axis in own) for axis, part in enumerate(view.numerals)]
+    copy = "" if view.copy == ZERO else f"{{copy={expression_text(view.copy)}}}"
+    return exact(view, [f"{tensor_text(view.tensor)}[{', '.join(numerals)}]{copy}"], parse_view)
+
+
+def _numeral(part: Dim, extent: Expr, own: bool) -> str:
+    if own and part == Dim((Mode(extent, 1),)):
+        return ALL
+    sizes, strides = ([getattr(mode, name) for mode in part.modes] for name in ("size", "stride"))
+    free = "0" if not own else "1"
+    if sizes:
+        free = ":".join(tree_text(leaves[0] if len(leaves) == 1 else tuple(leaves)) for leaves in (sizes, strides))
+    bound = [] if part.bound is None else [f"< {expression_text(part.bound)}"]
+    return " ".join([free, *map(_digit_text, part.fixed), *bound])
+
+
+def _digit_text(digit: Fixed) -> str:
+    return f"{'#' if digit.unit else '@'}{expression_text(digit.size)}:{expression_text(digit.stride)}={_index(digit.index)}"
+
+
+def _index(index: Expr) -> str:
+    text = expression_text(index)
+    return f"({text})" if "<" in text else text
+
+
+def _free(numeral: str) -> str:
+    return pieces(numeral, "#@<")[0].strip()
+
+
+def _read_numeral(text: str, extent: Expr, symbols: Symbols) -> Dim:
+    free, *marked = (one.strip() for one in pieces(text, "#@<"))
+    if free == ALL:
+        modes: tuple[Mode, ...] = (Mode(extent, 1),)
+    elif free in ("0", "1"):
+        modes = ()
+    else:
+        sizes, _, strides = free.partition(":")
+        trees = [read_tree(tree, lambda leaf: read_expression(leaf, symbols)) for tree in (sizes, strides)]
+        if not congruent(*trees):
+            raise LayoutError(f"the sizes and strides of {free} differ in structure")
+        modes = tuple(map(Mode, *map(flatten, trees)))
+    bounds = [one for one in marked if one.startswith("<")]
+    if len(bounds) > 1:
+        raise LayoutError(f"{text.strip()!r} has several bounds")
+    fixed = tuple(_read_digit(one, symbols) for one in marked if not one.startswith("<"))
+    return Dim(modes, read_expression(bounds[0][1:], symbols) if bounds else None, fixed)
+
+
+def _read_digit(text: str, symbols: Symbols) -> Fixed:
+    found = re.fullmatch(r"([#@])([^:=]*):([^:=]*)=(.*)", text, re.DOTALL)
+    if found is None:
+        raise LayoutError(f"{text!r} is no fixed digit", legal="#size:stride=unit, @size:stride=turn")
+    size, stride, index = (read_expression(part, symbols) for part in found.groups()[1:])
+    return Fixed(size, stride, found[1] == "#", index)
+
+
+def tiles_of(view: View) -> tuple[Layout, Layout]:
+    """A view as the paper prints a tile: the layout of the tiles, by the fixed digits of each dimension, and that of what is in one.
+
+    Strides are those of addresses, as everywhere in the paper. Legal when: sizes and strides are known.
+    """
+    modes = view.tensor.storage().layout
+    parts = [(mode, view.numerals[axis]) for axis, mode in enumerate(modes)]
+    outer = [_after(mode, [(one.size, one.stride) for one in part.fixed]) for mode, part in parts]
+    inner = [_after(mode, [(one.size, one.stride) for one in part.modes]) for mode, part in parts]
+    return make_layout(*outer), make_layout(*inner)
+
+
+def _after(mode: Layout, digits: Sequence[tuple[Expr, Expr]]) -> Layout:
+    """The layout of a dimension after digits of its coordinate: a multiple of its only step, or the composition."""
+    found = []
+    for size, stride in digits:
+        numbers = constant(size), constant(stride)
+        if None in numbers:
+            raise LayoutError(f"a digit of {size} values, {stride} apart, is known only at run time", hint="view_text")
+        steps = [step for _, step in mode.leaves]
+        here = Layout(*numbers)  # type: ignore[arg-type]
+        found.append(Layout(numbers[0], numbers[1] * steps[0]) if len(steps) == 1 else composition(mode, here))  # type: ignore[operator,arg-type]
+    return found[0] if len(found) == 1 else make_layout(*found) if found else Layout(1, 0)
+
+
+def tiles_text(view: View) -> str:
+    """The tiled tensor of which a view is one tile, as the paper prints it: `%A:[2,2]:[2,16].[2,4]:[1,4].fp32.GL`.
+
+    It says nothing of which tile it is, nor of bounds; `view_text` says all.
+    """
+    front, back = around(view.tensor)
+    return f"{front}{'.'.join(map(shape_text, tiles_of(view)))}{back}"

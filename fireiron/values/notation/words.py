@@ -1,0 +1,154 @@
+"""The words of texts: index expressions, names, and what stands between commas."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias, TypeVar
+
+import attrs
+
+from fireiron.errors import FireironError, LayoutError
+from fireiron.values.expr import Expr, Var, all_of, any_of, as_expr, constant, equal, minimum, positive
+from fireiron.values.layout import Layout, flatten
+from fireiron.values.machine import DTYPES, FRAGMENTS, MEMORIES, DType, Level, Memory
+from fireiron.values.tensor import Dim, Fixed, MatrixLayout, Mode, Tensor, View
+
+Symbols: TypeAlias = "Mapping[str, Expr | DType | Memory | Level]"
+"""What a text names and only its reader knows."""
+
+
+T = TypeVar("T")
+
+
+SHORT: Final[Mapping[str, str]] = {
+    "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "i32": "int32", "i8": "int8",
+    "e4m3": "float8_e4m3", "e5m2": "float8_e5m2",
+}  # fmt: skip
+"""The paper's names of element types, and those made like them."""
+
+
+_OPERATORS: Final[Mapping[type[ast.AST], Callable[[Any, Any], Any]]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+    ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
+}  # fmt: skip
+
+
+_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    "minimum": minimum, "equal": equal, "positive": positive, "all_of": all_of, "any_of": any_of,
+}  # fmt: skip
+
+
+def read_expression(text: str, symbols: Symbols) -> Expr:
+    """The index expression that a text denotes, over the variables in `symbols`; anything else is a `LayoutError`."""
+    try:
+        return as_expr(_built(ast.parse(text.strip(), mode="eval").body, symbols))
+    except (SyntaxError, ValueError, MemoryError, RecursionError, TypeError):
+        raise LayoutError(f"{text.strip()!r} is no index expression", legal="integers, symbols, + - * // % & | ^ <") from None
+
+
+def _built(node: ast.AST, symbols: Symbols) -> Any:
+    match node:
+        case ast.Constant(value=int() as value) if not isinstance(value, bool):
+            return as_expr(value)
+        case ast.Name(id=name):
+            return named(name, Expr, symbols, (), "an integer nor a known symbol")
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_built(operand, symbols)
+        case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATORS:
+            return _OPERATORS[type(operation)](_built(left, symbols), _built(right, symbols))
+        case ast.Compare(left=left, ops=[ast.Lt()], comparators=[right]):
+            return _built(left, symbols) < _built(right, symbols)
+        case ast.Call(func=ast.Name(id=name), args=[ast.Tuple(elts=parts)], keywords=[]) if name in ("all_of", "any_of"):
+            return _FUNCTIONS[name]([_built(part, symbols) for part in parts])
+        case ast.Call(func=ast.Name(id=("minimum" | "equal" | "positive") as name), args=parts, keywords=[]):
+            return _FUNCTIONS[name](*(_built(part, symbols) for part in parts))
+    raise LayoutError(f"{ast.unparse(node)!r} is no index expression", legal="integers, symbols, + - * // % & | ^ <")
+
+
+def named(name: str, kind: type[T], symbols: Symbols, known: Iterable[T], what: str) -> T:
+    """What a name stands for: one of the symbols, else one of those that all know."""
+    found = symbols.get(name)
+    if isinstance(found, kind):
+        return found
+    known = list(known)
+    for one in known:
+        if str(getattr(one, "name", one)) == name:
+            return one
+    own = [one for one, value in symbols.items() if isinstance(value, kind)]
+    raise LayoutError(f"{name!r} is neither {what}", legal=[*own, *(str(getattr(one, "name", one)) for one in known)] or "integers")
+
+
+_VARIABLE = re.compile(r"Var\('(\w+)'[^()]*\)")
+
+
+def expression_text(value: Expr | int) -> str:
+    """An expression with its variables by name; it says where one is taken to be at least 1."""
+    number = constant(value)
+    return str(number) if number is not None else _VARIABLE.sub(r"\1", repr(value))
+
+
+def symbols_of(*values: Any) -> dict[str, Expr | DType | Memory | Level]:
+    """What the texts of tensors, views and groups of threads name, by name; a `LayoutError` where one name means two things."""
+    found: dict[str, Expr | DType | Memory | Level] = {}
+    for name, value in (pair for one in values for pair in _names_in(one)):
+        if found.setdefault(name, value) != value:
+            raise LayoutError(f"two things are called {name}: {found[name]!r} and {value!r}", hint="one name each")
+    return found
+
+
+def _names_in(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Var):
+        yield value.name, value
+    elif isinstance(value, Expr):
+        yield from ((var.name, var) for var in value.variables())
+    elif isinstance(value, Level):
+        yield f"#{value.label}", value
+    elif isinstance(value, (DType, Memory)) and value not in (*DTYPES, *MEMORIES, *FRAGMENTS):
+        yield value.name, value
+    elif isinstance(value, Layout):
+        yield from _names_in((*flatten(value.shape), *flatten(value.stride)))
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            yield from _names_in(one)
+    elif isinstance(value, (Tensor, View, Dim, Fixed, Mode, MatrixLayout)):
+        yield from _names_in([getattr(value, field.name) for field in attrs.fields(type(value))])
+
+
+def pieces(text: str, marks: str) -> list[str]:
+    """The text cut in front of each of the marks that stands outside all parentheses and brackets; a comma is dropped.
+
+    >>> pieces("Sw<2,3,3> o [8,64].fp16.SH, 4", ",")
+    ['Sw<2,3,3> o [8,64].fp16.SH', ' 4']
+    """
+    found, level = [""], 0
+    for character in re.findall(r"<[-0-9, ]+>|.", text, re.DOTALL):
+        level += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(character, 0)
+        if level < 0:
+            break
+        if character in marks and level == 0:
+            found.append("" if character == "," else character)
+        else:
+            found[-1] += character
+    if level:
+        raise LayoutError("parentheses do not match", got=text)
+    return found
+
+
+def exact(value: T, texts: Iterable[str], read: Callable[[str, Any], T], symbols: Mapping[str, Any] | None = None) -> str:
+    """The first of some texts that is read as the value; a `LayoutError` if none is."""
+    symbols = symbols_of(value) if symbols is None else symbols
+    for text in texts:
+        try:
+            if read(text, symbols) == value:
+                return text
+        except FireironError:
+            continue
+    raise LayoutError("no text says all of this", got=value)
+
+
+def dtype_text(dtype: DType) -> str:
+    """The name of an element type as the paper writes it."""
+    return next((short for short, name in SHORT.items() if name == dtype.name), dtype.name)
