@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 import string
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, ParamSpec, TypeVar
@@ -16,8 +17,8 @@ from typing import Any, Final, ParamSpec, TypeVar
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.specs.formula import Definition, Number, definition
-from fireiron.specs.meaning import perform, reference
+from fireiron.specs.formula import REST, Definition, Number, definition, signed, spelled
+from fireiron.specs.meaning import convert, perform, reference
 from fireiron.specs.verbs import Verbs, unfitting
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, constant, positive
 from fireiron.values.machine import (
@@ -63,15 +64,16 @@ def located(function: Callable[P, T]) -> Callable[P, T]:
 
 @attrs.frozen
 class Parameter:
-    """A part of a kind's formula that a spec fills in: an integer, or a text, of which `legal` are all, if any are named.
+    """A part of a kind's formula that a spec fills in: an integer, any number (`real`), or a text.
 
-    One without a default comes first in the short form.
+    Of texts `legal` are all, if any are named. One without a default comes first in the short form.
     """
 
     name: str
-    default: int | None = None
+    default: int | float | str | None = None
     text: bool = False
     legal: tuple[str, ...] = ()
+    real: bool = False
 
     def checked(self, value: Any, title: str) -> Any:
         """The value, or an `ArgumentError` where it is no integer, or not one of the texts."""
@@ -79,22 +81,41 @@ class Parameter:
             if not isinstance(value, str) or (self.legal and value not in self.legal):
                 raise ArgumentError(f"{title}: unknown {self.name}", got=value, legal=self.legal or None)
             return value
-        number = as_integer(value)
+        number = as_number(value) if self.real else as_integer(value)
         if number is None:
-            raise ArgumentError(f"{title}: {self.name} must be an integer", got=value)
+            wanted = "a number, infinite or not" if self.real else "an integer"
+            raise ArgumentError(f"{title}: {self.name} must be {wanted}", got=value)
         return number
+
+
+def as_number(value: object) -> int | float | None:
+    """A number as Python's own, an integer where it is whole; None for anything else.
+
+    NaN and -0.0 are none: a spec is equal to another by its values, and these are not equal to themselves, or to another number.
+    """
+    whole = as_integer(value)
+    if whole is not None or isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return whole
+    number = float(value)
+    if math.isnan(number) or (number == 0 and math.copysign(1, number) < 0):
+        return None
+    return int(number) if number.is_integer() else number
 
 
 @attrs.frozen
 class Kind:
     """A declaration of specs: the formula that they compute, with `{name}` in the place of each parameter.
 
+    Where the formula has `...` in the place of an index, a spec has any number of dimensions there: as many as its sizes or views say.
     `atomic` says that each element of the result is added to memory in one step that nobody sees half of.
 
     >>> from fireiron import *
     >>> scale = Kind("Scale", "y[i,j] = {by} * x[i,j]", (Parameter("by"),)).starter
     >>> print(scale(3, 64, 64)(GL, GL)(Kernel))
     Scale<3>(64,64)(GL,GL)(Kernel)
+    >>> shift = Kind("Shift", "y[...] = x[...] + 1").starter
+    >>> print(shift(64)(GL, GL)(Kernel), shift(8, 4, 2)(GL, GL)(Kernel))
+    Shift(64)(GL,GL)(Kernel) Shift(8,4,2)(GL,GL)(Kernel)
     """
 
     title: str
@@ -109,7 +130,7 @@ class Kind:
         if set(names) != {one.name for one in self.parameters}:
             raise ArgumentError(f"{self.title}: the formula names other parameters than the kind", got=self.text, legal=self.parameters)
         if not names:
-            definition(self.text)
+            self.definition(())
 
     @property
     def starter(self) -> Starter:
@@ -130,9 +151,34 @@ class Kind:
         """The parameters with their values, taken out of the options."""
         return tuple((one.name, one.checked(options.pop(one.name, one.default), self.title)) for one in self.parameters)
 
-    def definition(self, parameters: tuple[tuple[str, Any], ...]) -> Definition:
-        """The formulas with values in the places of the parameters."""
-        return definition(self.text.format(**dict(parameters)) if parameters else self.text)
+    def definition(self, parameters: tuple[tuple[str, Any], ...], rank: int = 2) -> Definition:
+        """The formulas with values in the places of the parameters, and `rank` dimensions in that of `...`."""
+        return definition(spelled(self._text(parameters), rank))
+
+    def of_signature(self, parameters: tuple[tuple[str, Any], ...], signature: str) -> Definition:
+        """The definition with the indices that a signature gives to its operands."""
+        return signed(self.definition(parameters), signature)
+
+    def of_sizes(self, parameters: tuple[tuple[str, Any], ...], count: int, signature: str = "") -> Definition:
+        """The definition with so many dimensions, if it leaves their number open; by its signature, if there is one."""
+        if signature:
+            return self.of_signature(parameters, signature)
+        if REST not in self._text(parameters):
+            return self.definition(parameters)
+        return self.definition(parameters, max(count - len(self.definition(parameters, 1).dims) + 1, 1))
+
+    def of_views(self, parameters: tuple[tuple[str, Any], ...], views: tuple[View, ...]) -> Definition:
+        """The definition whose operands have as many dimensions as views, if it leaves their number open."""
+        if REST not in self._text(parameters):
+            return self.definition(parameters)
+        least, more = (tuple(self.definition(parameters, rank).uses.values()) for rank in (1, 2))
+        for one, other, view in zip(least, more, views, strict=False):
+            if len(other) > len(one) and isinstance(view, View):
+                return self.definition(parameters, max(len(view.dims) - len(one) + 1, 1))
+        return self.definition(parameters)
+
+    def _text(self, parameters: tuple[tuple[str, Any], ...]) -> str:
+        return self.text.format(**dict(parameters)) if parameters else self.text
 
 
 def as_condition(value: object) -> Expr:
@@ -155,6 +201,8 @@ class Spec(Verbs):
     `accumulate` is the condition under which the result joins what the output holds, for a formula that can. `accumulator` is the type in
     which unrefined code should add up; the output's own if None. `partial` says that this is one part of a sum, to which other blocks add
     at the same time (`split_k`): it must be added atomically. `names` are what the dimensions are called in generated code.
+    `signature` gives the operands other indices than the kind does, as `einsum` writes them: `bmk,bkn->bmn`; sizes are those of the
+    result's dimensions, then of those that are reduced.
 
     Legal when the operands agree on the sizes of the dimensions that they share; at the level Kernel, when all lie in GL.
     Made by the short form, or on views by the name of the kind: `Move.on(Block, src, dst)`.
@@ -168,6 +216,7 @@ class Spec(Verbs):
     accumulator: DType | None = None
     partial: bool = False
     names: tuple[str, ...] = ()
+    signature: str = ""
 
     def __attrs_post_init__(self) -> None:
         check_level(self.level)
@@ -201,7 +250,9 @@ class Spec(Verbs):
     @functools.cached_property
     def definition(self) -> Definition:
         """What it computes: a formula for each output."""
-        return self.kind.definition(self.parameters)
+        if self.signature:
+            return self.kind.of_signature(self.parameters, self.signature)
+        return self.kind.of_views(self.parameters, self.views)
 
     @property
     def title(self) -> str:
@@ -264,9 +315,14 @@ class Spec(Verbs):
         return self._does("multiplies") and tuple(self.uses) == ("A", "B", "C")
 
     @functools.cached_property
-    def sums(self) -> bool:
-        """Whether it adds up `src` along its last dimension, into `dst`."""
-        return self._does("sums") and len(self.dims) == len(self.tile_dims) + 1 and self.uses == {"src": self.dims, "dst": self.tile_dims}
+    def contracts(self) -> bool:
+        """Whether it adds up products of elements of A and B, with indices in any order, into C."""
+        return self._does("contracts") and tuple(self.uses) == ("A", "B", "C")
+
+    @functools.cached_property
+    def reduces(self) -> bool:
+        """Whether it makes the sum, the maximum or the minimum of elements of `src` along any of its dimensions, into `dst`."""
+        return self._does("reduces") and tuple(self.uses) == ("src", "dst")
 
     @functools.cached_property
     def pointwise(self) -> bool:
@@ -392,13 +448,13 @@ class Spec(Verbs):
             return short
         options = dict(self.parameters)
         options |= {name: getattr(self, name) for name in OPTIONS if getattr(self, name) != _FIELDS[name].default}
-        given = [f"{name}={value!r}" for name, value in options.items()]
+        given = [f"{name}={_value_repr(value)}" for name, value in options.items()]
         return f"{self.starter!r}.on({', '.join([repr(self.level), *map(repr, self.views), *given])})"
 
 
 _FIELDS: Final[Mapping[str, Any]] = attrs.fields_dict(Spec)
 _TAKEN: Final = frozenset((*_FIELDS, "type", "dtype"))
-OPTIONS: Final = ("accumulate", "accumulator", "partial", "names")
+OPTIONS: Final = ("accumulate", "accumulator", "partial", "names", "signature")
 """What a spec says beside its level, operands and parameters."""
 
 
@@ -464,16 +520,29 @@ def check_size(value: object, what: str) -> Expr:
     return as_expr(number)
 
 
-def check_value(value: object, dtype: DType) -> int:
-    """An integer that an element type represents exactly, or an `ArgumentError`."""
-    number = as_integer(value)
-    if number is None:
-        raise ArgumentError("value: the initial value must be an integer", got=value)
+def check_value(value: float, dtype: DType) -> None:
+    """Refuse a number that an element type does not represent exactly."""
     most = 2**dtype.mantissa if dtype.kind == "float" else 2 ** (dtype.bits - 1) - 1
     least = -most if dtype.kind == "float" else -most - 1
-    if not least <= number <= most:
-        raise ArgumentError(f"value={number}: no exact {dtype}", legal=f"{least} ... {most}")
-    return number
+    if isinstance(value, int) and least <= value <= most:
+        return
+    legal = f"{least} ... {most}"
+    if dtype.kind == "float":
+        if _held(value, dtype):
+            return
+        legal += ", and other numbers that it holds"
+    raise ArgumentError(f"value={value}: no exact {dtype}", legal=legal)
+
+
+def _held(value: float, dtype: DType) -> bool:
+    """Whether a floating-point type has the number."""
+    import numpy
+
+    try:
+        wide = numpy.float64(value)
+    except OverflowError:
+        return False
+    return bool(wide == value and convert(numpy.asarray(wide), dtype).astype(numpy.float64) == wide)
 
 
 def check_memory(value: object, what: str) -> Memory:
@@ -540,7 +609,7 @@ class PlacedShape:
     @located
     def __call__(self, level: Level) -> Spec:
         shape, level = self.shape, check_level(level)
-        made = shape.kind.definition(shape.parameters)
+        made = shape.kind.of_sizes(shape.parameters, len(shape.sizes), dict(shape.options).get("signature", ""))
         extents = dict(zip(made.dims, shape.sizes, strict=True))
         views = tuple(
             whole_view(Tensor(name, tuple(extents[dim] for dim in dims), dtype, memory, layout))
@@ -578,10 +647,8 @@ class Starter(Verbs):
         if len(values) < len(required):
             raise ArgumentError(f"{self!r}: missing a required argument: {required[len(values)]!r}", legal=self._signature())
         values |= {name: options.pop(name) for name in self.kind.defaults if name in options}
-        made = self.kind.definition(self.kind.filled(dict(values)))
         sizes = arguments[len(required) :]
-        if len(sizes) != len(made.dims):
-            raise ArgumentError(f"{self!r}: {len(sizes)} sizes given", legal=" ".join(dim.upper() for dim in made.dims))
+        made = self.kind.of_sizes(self.kind.filled(dict(values)), len(sizes), options.get("signature", ""))
         known = {"dtype", *(f"{name.lower()}_dtype" for name in made.outputs), *OPTIONS, *self.kind.defaults, *made.uses}
         unknown = [name for name in options if name not in known]
         if unknown:
@@ -594,8 +661,13 @@ class Starter(Verbs):
     def shape(self, sizes: Iterable[Any], dtype: Any, results: Mapping[str, Any], layouts: Mapping[str, Any], **options: Any) -> SpecShape:
         """The short form from its arguments: `dtype` of the inputs, `results` by output (None for what follows from them)."""
         kind = self.kind
+        sizes = tuple(sizes)
         values = kind.filled(options)
-        made = kind.definition(values)
+        if not options.get("signature", ""):
+            options.pop("signature", None)
+        made = kind.of_sizes(values, len(sizes), options.get("signature", ""))
+        if len(sizes) != len(made.dims):
+            raise ArgumentError(f"{self!r}: {len(sizes)} sizes given", legal=" ".join(dim.upper() for dim in made.dims))
         extents = {dim: check_size(size, dim.upper()) for dim, size in zip(made.dims, sizes, strict=True)}
         dtypes = _types(made, dtype, results)
         orders = tuple(
@@ -648,15 +720,17 @@ def _short_repr(spec: Spec) -> str | None:
     if not addressed or not named or any(constant(size) is None and size.low < 0 for size in spec.sizes):
         return None
     keywords = _type_words(spec)
-    keywords |= {name: repr(getattr(spec, name)) for name in ("accumulator", "accumulate") if getattr(spec, name) not in (None, FALSE)}
-    keywords |= {name: repr(value) for name, value in spec.parameters if name in spec.kind.defaults and value != spec.kind.defaults[name]}
+    said = {name: getattr(spec, name) for name in ("accumulator", "accumulate", "signature")}
+    keywords |= {name: repr(value) for name, value in said.items() if value not in (None, FALSE, "")}
+    defaults = spec.kind.defaults
+    keywords |= {name: _value_repr(value) for name, value in spec.parameters if name in defaults and value != defaults[name]}
     keywords |= {name: repr(layout) for name, layout in layouts.items() if layout != ColMajor}
-    options = (("accumulate", spec.accumulate), ("accumulator", spec.accumulator))
+    options = (("accumulate", spec.accumulate), ("accumulator", spec.accumulator), ("signature", spec.signature))
     dtypes, orders = tuple(view.dtype for view in spec.views), tuple(layouts.values())
     rebuilt = SpecShape(spec.kind, spec.parameters, spec.sizes, dtypes, orders, options)  # type: ignore[arg-type]
     if PlacedShape(rebuilt, spec.memories)(spec.level) != spec:
         return None
-    words = [repr(value) for name, value in spec.parameters if name in spec.kind.required]
+    words = [_value_repr(value) for name, value in spec.parameters if name in spec.kind.required]
     words += [*map(_size_repr, spec.sizes), *(f"{name}={value}" for name, value in keywords.items())]
     return f"{spec.title}({', '.join(words)})({', '.join(map(repr, spec.memories))})({spec.level})"
 
@@ -670,6 +744,11 @@ def _type_words(spec: Spec) -> dict[str, str]:
         words["dtype"] = repr(first[0]) if len(set(first)) == 1 else f"({', '.join(map(repr, first))})"
     follow = dict(zip(spec.uses, _types(spec.definition, tuple(first), {}), strict=True))
     return words | {f"{name.lower()}_dtype": repr(types[name]) for name in spec.outputs if types[name] != follow[name]}
+
+
+def _value_repr(value: object) -> str:
+    """A value as Python reads it: infinity has no name of its own."""
+    return f"float({str(value)!r})" if isinstance(value, float) and math.isinf(value) else repr(value)
 
 
 def _size_repr(size: Expr) -> str:

@@ -258,15 +258,18 @@ class Placed:
 
     def __init__(self, buffer, values, kernel):
         layout = buffer.tensor.layout
-        assert isinstance(layout, MatrixLayout) and len(buffer.tensor.shape) == 2, f"{buffer.name} is stored as {layout}"
+        assert isinstance(layout, MatrixLayout), f"{buffer.name} is stored as {layout}"
         self.buffer, self.zeroed = buffer, buffer.name in kernel.zeroed
         self.dtype = buffer.dtype.to_numpy()
-        rows, columns = self.shape = tuple(int(compiled(size)(values)) for size in buffer.tensor.shape)
-        inner, outer = (rows, columns) if layout.order == "col" else (columns, rows)
-        leading = inner if layout.leading is None else int(compiled(layout.leading)(values))
-        row, column = np.indices(self.shape)
-        self.places = row + column * leading if layout.order == "col" else row * leading + column
-        self.elements = (outer - 1) * leading + inner
+        self.shape = tuple(int(compiled(size)(values)) for size in buffer.tensor.shape)
+        rank, step = len(self.shape), 1
+        self.places, last = np.zeros(self.shape, int), 0
+        for number, axis in enumerate(range(rank) if layout.order == "col" or rank == 1 else (1, 0, *range(2, rank))):
+            self.places += step * np.indices(self.shape)[axis]
+            last += step * (self.shape[axis] - 1)
+            given = number == 0 and layout.leading is not None
+            step *= int(compiled(layout.leading)(values)) if given else self.shape[axis]
+        self.elements = last + 1
 
     @property
     def bytes(self):

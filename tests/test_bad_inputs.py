@@ -115,6 +115,7 @@ VALUES = {
 }
 
 SIZES = ("2**31", "2**40", "10**400")
+NUMBERS = ("0", "-1", "1.5", "8.0", "inf", "np.float32", "2**31", "2**40", "-2**40")
 
 
 def only(*names):
@@ -172,7 +173,7 @@ POSITIONS = [
     ("Move dst", lambda x: Move(8, 8, dst=x), only("RowMajor", "ColMajor(ld)"), True),
     ("Init dtype", lambda x: Init(8, 8, dtype=x), only(*DTYPES), True),
     ("Init dst", lambda x: Init(8, 8, dst=x), only("RowMajor", "ColMajor(ld)"), True),
-    ("Init value", lambda x: Init(8, 8, value=x), only("0", "-1"), True),
+    ("Init value", lambda x: Init(8, 8, value=x), only(*NUMBERS), True),
     ("memory of A", lambda x: MatMul(8, 8, 8)(x, SH, SH), only("GL", "SH"), True),
     ("memory of B", lambda x: MatMul(8, 8, 8)(SH, x, SH), only("GL", "SH"), True),
     ("memory of C", lambda x: MatMul(8, 8, 8)(SH, SH, x), only("GL", "SH"), True),
@@ -191,7 +192,7 @@ POSITIONS = [
     ("MatMul.on accumulator", lambda x: MatMul.on(Block, mm.A, mm.B, mm.C, accumulator=x), only("None", "float16"), None),
     ("Move.on src", lambda x: Move.on(Block, x, mv.dst), only(), None),
     ("Move.on names", lambda x: Move.on(Block, mv.src, mv.dst, names=x), only("()"), None),
-    ("Init.on value", lambda x: Init.on(Block, mv.dst, value=x), only("0", "-1"), None),
+    ("Init.on value", lambda x: Init.on(Block, mv.dst, value=x), only(*NUMBERS), None),
     ("reference", lambda x: mm.reference(*(x if isinstance(x, tuple) else (x,))), only(), None),
     ("sym name", lambda x: sym(x), only(), None),
     ("sym multiple_of", lambda x: sym("M", multiple_of=x), only(), None),

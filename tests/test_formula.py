@@ -152,10 +152,10 @@ def test_flops_and_bytes_follow_from_the_formula() -> None:
 
 
 def test_questions_are_answered_by_the_formula() -> None:
-    asked = ("copies", "fills", "multiplies", "sums", "pointwise", "atomic")
+    asked = ("copies", "fills", "multiplies", "contracts", "reduces", "pointwise", "atomic")
     answers = {spec.title: [name for name in asked if getattr(spec, name)] for spec in SPECS}
     assert answers == {
-        "MatMul": ["multiplies"], "Move": ["copies"], "Init": ["fills"], "Reduction": ["sums"], "AtomicAdd": ["atomic"],
+        "MatMul": ["multiplies", "contracts"], "Move": ["copies"], "Init": ["fills"], "Reduction": ["reduces"], "AtomicAdd": ["atomic"],
         "UnaryPointwise": ["pointwise"], "BinaryPointwise": ["pointwise"], "Pointwise": ["pointwise"], "Shfl": [], "Allocate": [],
     }  # fmt: skip
     assert Kind("Copy", "dst[i,j] = src[i,j]").starter(8, 4)(GL, SH)(Block).copies, "whatever its dimensions are called"
@@ -312,7 +312,12 @@ def test_meaning_of_several_outputs() -> None:
     both = Kind("Both", "s[m] += sum(n, x[m,n]); t[m] = max(n, x[m,n] * 2)").starter
     spec = both(3, 5, dtype=float32, s_dtype=float64, accumulate=True)(GL, GL, GL)(Kernel)
     assert (spec.dims, spec.tile_dims, spec.outputs, list(spec.uses)) == (("m", "n"), ("m",), ("s", "t"), ["x", "s", "t"])
-    assert (str(spec.flops), str(spec.bytes), spec.sums, eval(repr(spec), {**vars(fireiron), "Both": both})) == ("45", "120", False, spec)
+    assert (str(spec.flops), str(spec.bytes), spec.reduces, eval(repr(spec), {**vars(fireiron), "Both": both})) == (
+        "45",
+        "120",
+        False,
+        spec,
+    )
     x = np.arange(15, dtype=np.float32).reshape(3, 5) - 7
     total, largest = spec.reference(x)
     np.testing.assert_array_equal(total, x.sum(axis=1, dtype=np.float64))

@@ -373,7 +373,7 @@ def test_parts_of_k_without_any_k_write_zeros(k):
         (lambda: MatMul.then(INNER)(), "missing a required argument: 'spec'"),
         (lambda: MatMul(8, 8, 8, layout=RowMajor), "MatMul: got an unexpected keyword argument 'layout'\n  legal +MatMul\\(M, N, K, dtype"),
         (lambda: MatMul(8, 8), "MatMul: missing a required argument: 'K'"),
-        (lambda: Reduction(8, 8), "Reduction: missing a required argument: 'P'"),
+        (lambda: Reduction(8), "Reduction: 1 sizes given\n  legal +M P"),
         (lambda: MatMul.load(A), "load: missing a required argument: 'memory'\n  legal +load\\(operand, memory, move=None\\)"),
         (lambda: MatMul.tile(8, 8).to(Block, Warp), "to: too many positional arguments"),
         (lambda: MatMul.tile(8, 8).at(Tile).unrefine(Pad), "unrefine\\(Pad\\): tile\\(8, 8\\) has no such refinement"),

@@ -8,7 +8,7 @@ from fireiron.cuda.addresses import SHARED_ADDRESS, Addresses, Names
 from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.micro_kernel import micro_kernel
-from fireiron.cuda.types import carrier, converted, literal, zero
+from fireiron.cuda.types import applied, carrier, converted, literal, zero
 from fireiron.ir import Access, Buffer, Exec, Kernel, Piece
 from fireiron.ir.text import Braces, Copy, Function, Item, Registers
 from fireiron.values.document import Assignment, Call, Choice, Joined, Text
@@ -48,6 +48,10 @@ class KernelPrinter:
         """A condition as a part of another, or of a choice."""
         self.addresses.used |= value.variables()
         return document(value) if place is Binds.LOOSELY else operand(value, place)
+
+    def applied(self, name: str, dtype: DType, *arguments: Text) -> Text:
+        """A function of a formula on values of a type."""
+        return applied(name, dtype, *arguments)
 
     def conditions(self, values: Sequence[Expr]) -> tuple[Text, ...]:
         """Conditions of an `if`."""

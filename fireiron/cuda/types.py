@@ -30,6 +30,9 @@ def zero(dtype: DType, width: int) -> str:
     return f"make_{kind}({', '.join([one] * lanes)})"
 
 
+INT_MIN = -(1 << 31)
+
+
 def literal(number: float, dtype: DType) -> str:
     """A constant of an element type. What is no number is made of its bits, as NVRTC has no macros for it."""
     if dtype == float16:
@@ -39,7 +42,7 @@ def literal(number: float, dtype: DType) -> str:
     if dtype in EIGHT_BITS:
         return f"{dtype.cuda}({literal(number, float32)})"
     if dtype.kind != "float":
-        return str(int(number))
+        return str(int(number)) if number > INT_MIN else f"({INT_MIN + 1} - 1)"  # the text of INT_MIN would be a long
     if not math.isfinite(number):
         bits = 0x7FC00000 if math.isnan(number) else 0x7F800000 if number > 0 else 0xFF800000
         single = f"__int_as_float({bits:#010x})"
@@ -60,6 +63,27 @@ _TO_BFLOAT: Mapping[str, str] = {
 
 def _cast(kind: str, text: Text) -> Text:
     return Call(f"static_cast<{kind}>", (text,))
+
+
+FUNCTIONS: Mapping[str, str] = {
+    "abs": "fabs", "max": "fmax", "min": "fmin",
+    **{name: name for name in ("exp", "exp2", "log", "log2", "rsqrt", "sqrt", "tanh")},
+}  # fmt: skip
+"""The functions of formulas in double; those in float have an `f` behind them (CUDA Math API).
+
+They are those of the standard, not the faster ones of `--use_fast_math`. The CUDA C++ Programming Guide ("Mathematical Functions") gives
+their errors in float, in units in the last place: 1 for log and log2, 2 for exp, exp2, rsqrt and tanh; the others are correctly rounded.
+Of a number and NaN, a maximum or minimum is the number.
+"""
+
+
+def applied(name: str, dtype: DType, *arguments: Text) -> Text:
+    """A function of a formula on values of float, double or int."""
+    if name == "relu":
+        return applied("max", dtype, *arguments, literal(0, dtype))
+    if dtype.kind == "int":
+        return Call(name, arguments)
+    return Call(FUNCTIONS[name] + ("f" if dtype.bits == 32 else ""), arguments)
 
 
 def converted(text: Text, source: DType, target: DType) -> Text:

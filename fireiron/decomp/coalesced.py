@@ -59,12 +59,13 @@ class Coalesced(Decomposition):
         if spec.level.threads == 1:
             raise DecompositionError("coalesced: a single thread has nobody to share the copy with", hint=".tile(1, 4).unroll()")
         order = _order(_far(spec))
-        along = 0 if order == ColMajor else 1
+        along = order[0]
         width = chosen(self.elements, "coalesced")
         width = math.gcd(width, constant(spec.sizes[along]) or 1, _alignment(_far(spec), along))
         level = Lane if spec.level == Warp else Thread
-        sizes = (width, 1) if along == 0 else (1, width)
-        return Tile(sizes, refinements=(To(level), DealOrder(order), Unroll()))
+        sizes = tuple(width if dim == along else 1 for dim in range(len(order)))
+        dealt = {(0,): RowMajor, (0, 1): ColMajor, (1, 0): RowMajor}.get(order, order)
+        return Tile(sizes, refinements=(To(level), DealOrder(dealt), Unroll()))
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Coalesced]:
         whole = all(constant(size) is not None for size in spec.sizes)
@@ -93,9 +94,15 @@ def _alignment(view: View, along: int) -> int:
     return math.gcd(*parts)
 
 
-def _order(view: View) -> MatrixLayout:
-    layout = view.tensor.layout
-    return ColMajor if isinstance(layout, MatrixLayout) and layout.order == "col" else RowMajor
-
+def _order(view: View) -> tuple[int, ...]:
+    """The view's dimensions in the storage order of its tensor, from neighbours to those that lie furthest apart."""
+    layout, rank = view.tensor.layout, len(view.numerals)
+    if isinstance(layout, MatrixLayout):
+        order = layout.fastest_first(rank)
+    else:  # those of no one step, or of one that is known only at run time, come last
+        steps = [None if step is None else constant(step) for step in view.tensor.storage().steps]
+        order = tuple(sorted(range(rank), key=lambda axis: (steps[axis] is None, steps[axis] or 0, -axis)))
+    places = {view.axis(dim): dim for dim in range(len(view.dims))}
+    return tuple(places[axis] for axis in order if axis in places)
 
 __all__ = ["Coalesced"]

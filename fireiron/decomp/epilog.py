@@ -91,7 +91,7 @@ class Epilog(Decomposition):
     def _outer(self, name: str, spec: Spec, steps: tuple[Decomposition, ...]) -> Child:
         """The init or the store; one that is not given follows whoever decides which thread holds what, if threads have their own."""
         follows = self.memory.private and steps == default_copy()
-        return Child(name, spec, steps[-1:] if follows else steps_at(steps, spec.level), prefix=f"{name}_")
+        return Child(name, spec, steps[-1:] if follows else steps_at(steps, spec), prefix=f"{name}_")
 
     def _checked(self, spec: Spec) -> Spec:
         if not spec.multiplies:

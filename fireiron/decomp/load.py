@@ -95,7 +95,7 @@ class Load(Decomposition):
 
     def _copy(self, move: Spec, prefix: str) -> Child:
         """The copy; one that is not given follows whoever decides which of a group's threads holds what, if threads have their own."""
-        steps = steps_at(self.move, move.level)
+        steps = steps_at(self.move, move)
         follows = self.memory.private and move.level.threads != 1 and self.move == default_copy()
         return Child("move", move, steps[-1:], prefix=prefix, alone=steps) if follows else Child("move", move, steps, prefix=prefix)
 

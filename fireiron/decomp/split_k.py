@@ -112,7 +112,7 @@ class SplitK(Decomposition):
         body = spec.at_level(self.level).with_operands(A=left, B=right, C=own).with_options(accumulate=FALSE)
         total = Reduction.on(spec.level, partial, spec.C, accumulate=spec.accumulate)
         name = partial.tensor.name
-        steps = steps_at(default_copy(_order(spec.C)) if self.combine is None else self.combine, spec.level)
+        steps = default_copy(_order(spec.C), len(spec.tile_dims)) if self.combine is None else steps_at(self.combine, total)
         children = (Child("body", body, active=active), Child("combine", total, steps, prefix="combine_"))
         before = Comment(f"each {self.level} its part of k, into {name}: {body}")
         after = Comment(f"{name} to C: {total}")

@@ -60,7 +60,7 @@ class TilePlan:
 
     level: Level | None = None
     unroll: bool = False
-    order: MatrixLayout = RowMajor
+    order: MatrixLayout | tuple[int, ...] = RowMajor
     permutation: Expr | None = None
     bands: int = 0
     resident: int = 0
@@ -239,11 +239,14 @@ def _spare_threads(level: Level, parent: Level, units: int, draft: Draft) -> Exp
     return less(unit_in(level, parent, draft.thread), as_expr(units))
 
 
-def _dealing_order(spec: Spec, digits: list[Step], order: MatrixLayout) -> list[Step]:
-    """Digits, fastest first: columns first for row-major dealing, rows first for column-major."""
-    dims = [dim for dim in spec.dims if any(digit.dim == dim for digit in digits)]
-    if order.order == "row":
-        dims = dims[::-1]
+def _dealing_order(spec: Spec, digits: list[Step], order: MatrixLayout | tuple[int, ...]) -> list[Step]:
+    """Digits, fastest first: the last dimension first for row-major dealing, the first for column-major, or by their positions."""
+    if isinstance(order, MatrixLayout):
+        dims = spec.dims if order.order == "col" else spec.dims[::-1]
+    elif len(order) == len(spec.tile_dims):
+        dims = tuple(spec.tile_dims[position] for position in order)
+    else:
+        raise DecompositionError(f"layout({order}): {spec.title} has {len(spec.tile_dims)} dimensions", legal=spec.tile_dims)
     return [digit for dim in dims for digit in reversed(digits) if digit.dim == dim]
 
 

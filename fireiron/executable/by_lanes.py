@@ -203,10 +203,13 @@ class MatrixCopy(Executable):
         return {}
 
     def may_perform(self, spec: Spec) -> bool:
-        return spec.copies and spec.level == Warp and {(one.shared_by, one.fragment) for one in spec.memories} == _SHARED_AND_REGISTERS
+        owners = {(one.shared_by, one.fragment) for one in spec.memories}
+        return spec.copies and spec.level == Warp and owners == _SHARED_AND_REGISTERS and len(spec.dims) == 2
 
     def common_mismatches(self, spec: Spec, architecture: Architecture, shared: str, held: str) -> tuple[Mismatch, ...]:
         """The differences of a copy whose operand `shared` lies in shared memory, and `held` in registers."""
+        if len(spec.dims) != 2:
+            return (Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))),)
         found = [
             *level_mismatch(spec, Warp),
             *shape_mismatch(spec, tile_of(spec, self.maps()), multiples=True),

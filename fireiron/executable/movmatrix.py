@@ -57,6 +57,8 @@ class MovMatrix(Executable):
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
+        if len(spec.dims) != 2:
+            return (Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))),)
         return (
             *level_mismatch(spec, Warp),
             *shape_mismatch(spec, tile_of(spec, self.maps()), multiples=True),

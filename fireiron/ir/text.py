@@ -123,6 +123,10 @@ class Printer(Protocol):
         """A value converted to another element type."""
         ...
 
+    def applied(self, name: str, dtype: DType, *arguments: Text) -> Text:
+        """A function of a formula on values of float32, float64 or int32."""
+        ...
+
     # ------------------------------------------------------------------------------------------ operands
 
     def place(self, access: Access, offset: tuple[int, ...] | None = None) -> Text:

@@ -327,8 +327,8 @@ class TileStrategy(Strategy):
         return self.refine(Unroll())
 
     @fitting
-    def layout(self, order: MatrixLayout) -> Self:
-        """Deal tiles in column-major (rows first) or row-major order.
+    def layout(self, order: MatrixLayout | tuple[int, ...]) -> Self:
+        """Deal tiles in column-major (rows first) or row-major order, or in an order of dimensions by position, the first dealt first.
 
         Legal on a tile that is dealt with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
         """

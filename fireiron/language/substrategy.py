@@ -10,26 +10,30 @@ from fireiron.language.dividing import divide
 from fireiron.language.tree import Decomposition, Draft
 from fireiron.spec import Spec, Starter
 from fireiron.values.expr import ZERO, Expr
-from fireiron.values.machine import Block, Kernel, Level, Memory, Thread
+from fireiron.values.machine import Block, Kernel, Memory, Thread
 from fireiron.values.tensor import MatrixLayout, RowMajor
 
 
-def default_copy(order: MatrixLayout = RowMajor) -> tuple[Decomposition, ...]:
-    """The copy, or other work on elements, that is always right: one element a thread, neighbours along `order`, threads in turns."""
+def default_copy(order: MatrixLayout = RowMajor, rank: int = 2) -> tuple[Decomposition, ...]:
+    """The copy, or other work on elements, that is always right: one element a thread, neighbours along `order`, threads in turns.
+
+    It is for any number of dimensions: `steps_at` makes it for those of the spec that it meets.
+    """
     from fireiron.decomp.done import Done
     from fireiron.decomp.tile import Tile
     from fireiron.refine.layout import DealOrder
     from fireiron.refine.to import To
 
     refinements = (To(Thread),) if order == RowMajor else (To(Thread), DealOrder(order))
-    return (Tile((1, 1), refinements=refinements), Done())
+    return (Tile((1,) * rank, refinements=refinements), Done())
 
 
-def steps_at(steps: tuple[Decomposition, ...], level: Level) -> tuple[Decomposition, ...]:
-    """The steps of a copy at a level: the default copy of a single thread has nobody to deal to."""
-    if level.threads == 1 and steps == default_copy():
-        return tuple(step.unrefined() for step in steps)
-    return steps
+def steps_at(steps: tuple[Decomposition, ...], spec: Spec) -> tuple[Decomposition, ...]:
+    """The steps of a copy for a spec: the default copy has its rank, and that of a single thread has nobody to deal to."""
+    if steps != default_copy():
+        return steps
+    made = default_copy(rank=len(spec.tile_dims))
+    return tuple(step.unrefined() for step in made) if spec.level.threads == 1 else made
 
 
 def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decomposition, ...]:

@@ -15,15 +15,18 @@ from fireiron.values.tensor import MatrixLayout
 class DealOrder(Refinement):
     """The order in which tiles are dealt to units: `ColMajor` deals rows first (Fireiron, section 4.2).
 
+    Of any number of dimensions, `RowMajor` deals the last first, and `ColMajor` the first; another order names them by their positions,
+    `(1, 0, 2)`, the one that is dealt first in front.
     Legal on a tile that is dealt with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
-    order: MatrixLayout
+    order: MatrixLayout | tuple[int, ...]
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.order, MatrixLayout) or self.order.leading is not None:
-            raise DecompositionError("layout: an order of tiles", got=self.order, legal="RowMajor ColMajor", at=call_site())
+        named = isinstance(self.order, MatrixLayout) and self.order.leading is None
+        if not named and not _is_permutation(self.order):
+            raise DecompositionError("layout: an order of tiles", got=self.order, legal="RowMajor ColMajor (1, 0, 2)", at=call_site())
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, order=self.order)
@@ -31,5 +34,9 @@ class DealOrder(Refinement):
     def __str__(self) -> str:
         return f"layout({self.order})"
 
+
+def _is_permutation(value: Any) -> bool:
+    numbers = isinstance(value, tuple) and value and all(type(one) is int for one in value)
+    return bool(numbers) and sorted(value) == list(range(len(value)))
 
 __all__ = ["DealOrder"]

@@ -6,7 +6,7 @@ from typing import Final
 
 from fireiron.spec import Kind, Starter
 
-Allocate: Final = Starter(Kind("Allocate", "dst[m,n]"))
+Allocate: Final = Starter(Kind("Allocate", "dst[...]"))
 """`Allocate(M, N, dtype=float16)(SH)(Block)`."""
 
 __all__ = ["Allocate"]

@@ -16,18 +16,16 @@ class AtomicAddStarter(Starter):
     @located
     def __call__(
         self,
-        M: Expr | int,
-        N: Expr | int,
-        *,
+        *sizes: Expr | int,
         dtype: DType = float32,
         dst_dtype: DType | None = None,
         src: MatrixLayout = ColMajor,
         dst: MatrixLayout = ColMajor,
     ) -> SpecShape:
-        """`dst (M x N) += src (M x N)`; then the memories of src and dst, then the level."""
-        return self.shape((M, N), dtype, {"dst": dst_dtype}, {"src": src, "dst": dst})
+        """`dst += src`, of any rank: `AtomicAdd(M, N)`; then the memories of src and dst, then the level."""
+        return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst})
 
 
-AtomicAdd: Final = AtomicAddStarter(Kind("AtomicAdd", "dst[m,n] += src[m,n]", atomic=True))
+AtomicAdd: Final = AtomicAddStarter(Kind("AtomicAdd", "dst[...] += src[...]", atomic=True))
 
 __all__ = ["AtomicAdd"]

@@ -3,11 +3,13 @@
 A spec with several outputs has a formula for each, apart by `;`. It is read by the parser below and by nothing else: data, never code.
 
     definition = formula {";" formula}
-    formula   = element [("=" | "+=" | "max=" | "min=") (reduction | value)]
+    formula   = element [("=" | "+=" | "sum=" | "max=" | "min=") (reduction | value)]
     reduction = ("sum" | "max" | "min") "(" dimension {"," dimension} "," value ")"
     value     = term {("+" | "-") term}           term = factor {("*" | "/") factor}
     factor    = "-" factor | number | "inf" | element | function "(" value {"," value} ")" | "(" value ")"
     element   = tensor "[" index {"," index} "]"  index = dimension ["^" integer]
+
+In the place of an index, `...` stands for as many dimensions as a spec has (`spelled`). `sum=` is another text of `+=`.
 
 Without a right side a formula says that its tensor is there, and nothing about its values. `+=` adds to what the tensor holds, where
 the spec says so; `max=` and `min=` compare with it.
@@ -179,9 +181,17 @@ class Formula:
         return [getattr(one, "index", None) for one in self.value.arguments] == [(Index(m), Index(k)), (Index(k), Index(n))]
 
     @property
-    def sums(self) -> bool:
-        """Whether it adds up elements along dimensions."""
-        return self.reduction == "sum" and isinstance(self.value, Element)
+    def contracts(self) -> bool:
+        """Whether it adds up products of two elements, whatever their indices are."""
+        if not self.is_product_sum:
+            return False
+        assert isinstance(self.value, Operation)
+        return all(isinstance(one, Element) for one in self.value.arguments)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it makes the sum, the maximum or the minimum of elements along dimensions."""
+        return self.reduction is not None and isinstance(self.value, Element) and self.value.plain
 
     @property
     def pointwise(self) -> bool:
@@ -254,10 +264,66 @@ def _operations(value: Value | None) -> int:
 
 # ---------------------------------------------------------------------------------------------- reading
 
+REST: Final = "..."
+"""Dimensions that a formula leaves open, in the place of an index."""
+
+NAMES: Final = "mnpqrstuvwxyzabcdefgh"
+"""What dimensions that are left open are called, but for those that the formula names itself."""
+
+
+@functools.lru_cache(maxsize=4096)
+def spelled(text: str, rank: int) -> str:
+    """A text in which `...` stands for `rank` dimensions, with their names.
+
+    >>> spelled("dst[...] += sum(p, src[...,p])", 3)
+    'dst[m,n,q] += sum(p, src[m,n,q,p])'
+
+    Raises: ArgumentError where there are more dimensions than names.
+    """
+    if REST not in text:
+        return text
+    free = [name for name in NAMES if name not in set(re.findall(r"\w+", text))]
+    if not 1 <= rank <= len(free):
+        raise ArgumentError(f"{text}: {rank} dimensions in the place of ...", legal=f"1 to {len(free)}")
+    return text.replace(REST, ",".join(free[:rank]))
+
+
+def signed(made: Definition, signature: str) -> Definition:
+    """The same work with other indices: `signature` gives those of each operand, a letter each, as `einsum` does.
+
+    What an input has and the result has not is reduced, in the order in which it comes.
+
+    >>> str(signed(definition("C[m,n] += sum(k, A[m,k] * B[k,n])"), "bmk,bkn->bmn"))
+    'C[b,m,n] += sum(k, A[b,m,k] * B[b,k,n])'
+
+    Raises: ArgumentError where the signature is none, or none of this formula.
+    """
+    found = re.fullmatch(r"((?:[a-z]+(?:,[a-z]+)*)?)->([a-z]+)", signature.replace(" ", "")) if isinstance(signature, str) else None
+    only = made.only
+    tensors = [name for name in made.uses if name not in made.outputs]
+    parts = [] if found is None else [part for part in found[1].split(",") if part]
+    if found is None or only is None or len(parts) != len(tensors) or not all(one.plain for one in made.elements):
+        raise ArgumentError(f"signature: none of {made}", got=signature, legal="einsum's form, such as bmk,bkn->bmn")
+    over = tuple(dict.fromkeys(dim for part in parts for dim in part if dim not in found[2]))
+    if bool(over) != (only.reduction is not None):
+        raise ArgumentError(f"signature: {made} reduces {'some dimension' if only.reduction else 'none'}", got=signature)
+    index = {name: tuple(map(Index, part)) for name, part in zip(tensors, parts, strict=True)}
+    value = _indexed(only.value, index)
+    return definition(str(attrs.evolve(only, target=Element(only.output, tuple(map(Index, found[2]))), value=value, over=over)))
+
+
+def _indexed(value: Value | None, index: Mapping[str, tuple[Index, ...]]) -> Value | None:
+    if isinstance(value, Element):
+        return Element(value.tensor, index[value.tensor])
+    if isinstance(value, Operation):
+        return Operation(value.name, tuple(_indexed(one, index) for one in value.arguments))  # type: ignore[misc]
+    return value
+
+
 MOST_TEXT: Final = 2000
 """Characters of a definition."""
 
-_TOKEN: Final = re.compile(r"\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)|((?:max|min)=(?!=)|\+=|[A-Za-z_]\w*|[-+*/^=,()\[\]])|(\S))")
+_TOKEN: Final = re.compile(r"\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)|((?:sum|max|min)=(?!=)|\+=|[A-Za-z_]\w*|[-+*/^=,()\[\]])|(\S))")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -317,7 +383,8 @@ class _Reader:
         target = self.element(self.name("the tensor that is written"))
         if self.next is None:
             return Formula(target)
-        sign = self.one_of("=", *REDUCTIONS.values())
+        sign = self.one_of("=", "sum=", *REDUCTIONS.values())
+        sign = REDUCTIONS["sum"] if sign == "sum=" else sign
         reduction = self.reduction()
         made = Formula(target, sign, self.value()) if reduction is None else Formula(target, sign, *reduction)
         if self.next is not None:

@@ -17,11 +17,11 @@ class InitStarter(Starter):
     dst: Final = operand.DST
 
     @located
-    def __call__(self, M: Expr | int, N: Expr | int, *, dtype: DType = float32, dst: MatrixLayout = ColMajor, value: int = 0) -> SpecShape:
-        """`dst (M x N) = value`; then the memory of dst, then the level."""
-        return self.shape((M, N), dtype, {}, {"dst": dst}, value=value)
+    def __call__(self, *sizes: Expr | int, dtype: DType = float32, dst: MatrixLayout = ColMajor, value: float = 0) -> SpecShape:
+        """`dst = value`, a number that the type holds exactly, infinity too; then the memory of dst, then the level."""
+        return self.shape(sizes, dtype, {}, {"dst": dst}, value=value)
 
 
-Init: Final = InitStarter(Kind("Init", "dst[m,n] = {value}", (Parameter("value", 0),)))
+Init: Final = InitStarter(Kind("Init", "dst[...] = {value}", (Parameter("value", 0, real=True),)))
 
 __all__ = ["Init"]

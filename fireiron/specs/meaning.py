@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -116,10 +117,11 @@ def _reduced(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DT
 
 
 def _wide(dtype: DType) -> Any:
-    """The type in which elements are added: 16-bit and 8-bit floats in float32."""
+    """The type in which elements are added: 16-bit and 8-bit floats in float32, 8-bit integers in int32."""
     import numpy
 
-    return numpy.float32 if dtype.kind == "float" and dtype.bits < 32 else dtype.to_numpy()
+    small = dtype.bits < 32
+    return dtype.to_numpy() if not small else numpy.float32 if dtype.kind == "float" else numpy.int32
 
 
 def _factor(formula: Formula, values: Any, dtype: DType) -> Any:
@@ -133,17 +135,25 @@ def _old(formula: Formula, held: Any, accumulate: Any) -> Any:
 
     if accumulate is True:
         return held
-    integral = numpy.issubdtype(held.dtype, numpy.integer)
-    least, most = (numpy.iinfo(held.dtype).min, numpy.iinfo(held.dtype).max) if integral else (-numpy.inf, numpy.inf)
-    neutral = {"sum": 0, "max": least, "min": most}[formula.joins_by]
-    return numpy.where(accumulate, held, neutral).astype(held.dtype)
+    bits = 8 * held.dtype.itemsize if numpy.issubdtype(held.dtype, numpy.integer) else None
+    return numpy.where(accumulate, held, _neutral(formula.joins_by, bits)).astype(held.dtype)
+
+
+def neutral(by: str, dtype: DType) -> int | float:
+    """What changes no sum, no maximum or no minimum of elements of a type."""
+    return _neutral(by, dtype.bits if dtype.kind == "int" else None)
+
+
+def _neutral(by: str, bits: int | None) -> int | float:
+    least, most = (-math.inf, math.inf) if bits is None else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    return {"sum": 0, "max": least, "min": most}[by]
 
 
 def _joining(name: str) -> Any:
-    """The function that makes a sum, a maximum or a minimum of two."""
+    """The function that makes a sum, a maximum or a minimum of two; those of a number and NaN are the number (maxNum of IEEE 754)."""
     import numpy
 
-    return {"sum": numpy.add, "max": numpy.maximum, "min": numpy.minimum}[name]
+    return {"sum": numpy.add, "max": numpy.fmax, "min": numpy.fmin}[name]
 
 
 def _terms(formula: Formula, taken: Mapping[str, Any]) -> Iterator[Any]:
@@ -195,6 +205,6 @@ def _functions() -> Mapping[tuple[str, int], Callable[..., Any]]:
     return {
         ("+", 2): numpy.add, ("-", 2): numpy.subtract, ("*", 2): numpy.multiply, ("/", 2): numpy.divide, ("-", 1): numpy.negative,
         ("abs", 1): numpy.abs, ("exp", 1): numpy.exp, ("exp2", 1): numpy.exp2, ("log", 1): numpy.log, ("log2", 1): numpy.log2,
-        ("max", 2): numpy.maximum, ("min", 2): numpy.minimum, ("sqrt", 1): numpy.sqrt, ("tanh", 1): numpy.tanh,
-        ("relu", 1): lambda x: numpy.maximum(x, 0), ("rsqrt", 1): lambda x: 1 / numpy.sqrt(x),
+        ("max", 2): numpy.fmax, ("min", 2): numpy.fmin, ("sqrt", 1): numpy.sqrt, ("tanh", 1): numpy.tanh,
+        ("relu", 1): lambda x: numpy.fmax(x, 0), ("rsqrt", 1): lambda x: 1 / numpy.sqrt(x),
     }  # fmt: skip

@@ -1,12 +1,14 @@
-"""`Reduction`: partial results, stacked along a third dimension, added up (Graphene, Table 1)."""
+"""`Reduction`: elements along one or more dimensions become their sum, maximum or minimum (Graphene, Table 1)."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from fireiron.spec import Kind, SpecShape, Starter, located
+from fireiron.errors import ArgumentError
+from fireiron.spec import Kind, Parameter, SpecShape, Starter, located
+from fireiron.specs.formula import NAMES, REDUCTIONS
 from fireiron.values.expr import FALSE, Expr
-from fireiron.values.machine import DType, float32
+from fireiron.values.machine import DType, as_integer, float32
 from fireiron.values.tensor import ColMajor, MatrixLayout
 
 
@@ -16,25 +18,44 @@ class ReductionStarter(Starter):
     @located
     def __call__(
         self,
-        M: Expr | int,
-        N: Expr | int,
-        P: Expr | int,
-        *,
+        *sizes: Expr | int,
+        by: str = "sum",
+        axes: int | tuple[int, ...] | None = None,
         dtype: DType = float32,
         dst_dtype: DType | None = None,
         accumulate: Expr | bool = FALSE,
+        signature: str = "",
         src: MatrixLayout = ColMajor,
         dst: MatrixLayout = ColMajor,
     ) -> SpecShape:
-        """`dst (M x N) = sum over p of src (M x N x P)`; then the memories of src and dst, then the level.
+        """`dst (M x N) = sum over p of src (M x N x P)`, of any rank; then the memories of src and dst, then the level.
+
+        Sizes are those of src; its last dimension is reduced, or those at `axes`, by `sum`, `max` or `min`. With a signature, `pmn->mn`,
+        sizes are those of dst, then those that are reduced.
 
         >>> from fireiron import *
         >>> print(Reduction(64, 32, 4)(GL, GL)(Kernel).tile(32, 32).to(Block).tile(1, 1).to(Thread).result)
         Reduction(1,1,4)(GL,GL)(Thread)
         """
-        return self.shape((M, N, P), dtype, {"dst": dst_dtype}, {"src": src, "dst": dst}, accumulate=accumulate)
+        if axes is not None:
+            sizes, signature = _along(sizes, axes, signature)
+        options = {"accumulate": accumulate, "by": by, "signature": signature}
+        return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst}, **options)
 
 
-Reduction: Final = ReductionStarter(Kind("Reduction", "dst[m,n] += sum(p, src[m,n,p])"))
+def _along(sizes: tuple[Any, ...], axes: Any, signature: str) -> tuple[tuple[Any, ...], str]:
+    """The sizes in the order of a signature that reduces dimensions of src by their positions, and that signature."""
+    given = axes if isinstance(axes, tuple) else (axes,)
+    places = {axis + len(sizes) if axis < 0 else axis for one in given if (axis := as_integer(one)) is not None}
+    if signature or len(places) != len(given) or not 0 < len(places) < len(sizes) <= len(NAMES) or not places <= set(range(len(sizes))):
+        raise ArgumentError("Reduction: axes are positions of dimensions of src, not all of them", got=axes, legal=f"0 to {len(sizes) - 1}")
+    kept = [axis for axis in range(len(sizes)) if axis not in places]
+    order = [*kept, *sorted(places)]
+    return tuple(sizes[axis] for axis in order), f"{NAMES[: len(sizes)]}->{''.join(NAMES[axis] for axis in kept)}"
+
+
+Reduction: Final = ReductionStarter(
+    Kind("Reduction", "dst[...] {by}= {by}(p, src[...,p])", (Parameter("by", "sum", text=True, legal=tuple(REDUCTIONS)),))
+)
 
 __all__ = ["Reduction"]

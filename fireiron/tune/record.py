@@ -104,10 +104,10 @@ KINDS: Final[Mapping[str, Starter]] = {"MatMul": MatMul, "Move": Move, "Init": I
 """The specs that a record can be for."""
 
 
-def definition_of(kind: str) -> Definition:
-    """The definition of a kind by its name, its parameters at their defaults: the operands and dimensions do not depend on them."""
+def definition_of(kind: str, sizes: Any) -> Definition:
+    """The definition of a kind with so many sizes, its parameters at their defaults: the operands and dimensions do not depend on them."""
     declared = KINDS[kind].kind
-    return declared.definition(declared.filled({}))
+    return declared.of_sizes(declared.filled({}), len(sizes) if isinstance(sizes, Mapping) else 2)
 
 
 _ORDERS: Final[Mapping[str, MatrixLayout]] = {"row": RowMajor, "col": ColMajor}
@@ -161,8 +161,14 @@ def _options(spec: Any) -> dict[str, Any]:
         raise StoreError("records are not kept for a condition to accumulate", got=str(spec.accumulate), legal="True False")
     if spec.accumulate == TRUE:
         plain["accumulate"] = True
-    plain |= {name: value for name, value in spec.parameters if value != spec.kind.defaults[name]}
+    plain |= {
+        name: str(value) if value in _INFINITE.values() else value for name, value in spec.parameters if value != spec.kind.defaults[name]
+    }
     return plain
+
+
+_INFINITE: Final[Mapping[Any, float]] = {"inf": math.inf, "-inf": -math.inf}
+"""JSON has no infinity: it stands as a text."""
 
 
 def _layout(spec: Spec, name: str, view: View) -> MatrixLayout:
@@ -189,7 +195,7 @@ def spec_of(plain: Mapping[str, Any]) -> Spec:
     kind = plain.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise StoreError("spec: no such kind", got=kind, legal=KINDS)
-    declared = definition_of(kind)
+    declared = definition_of(kind, plain.get("sizes"))
     names = tuple(declared.uses)
     sizes = _exactly(plain, "sizes", tuple(dim.upper() for dim in declared.dims))
     dtypes, layouts = _exactly(plain, "dtypes", names), _exactly(plain, "layouts", names)
@@ -226,7 +232,8 @@ def _made(kind: str, sizes: list[Any], dtypes: Mapping[str, Any], layouts: Mappi
     elif kind == "Move":
         made = Move(*sizes, dtype=dtypes["src"], dst_dtype=dtypes["dst"], **layouts)(GL, GL)(Kernel)
     else:
-        made = Init(*sizes, dtype=dtypes["dst"], value=plain.get("value", 0), **layouts)(GL)(Kernel)
+        value = plain.get("value", 0)
+        made = Init(*sizes, dtype=dtypes["dst"], value=_INFINITE.get(value, value), **layouts)(GL)(Kernel)
     return made
 
 
@@ -429,7 +436,7 @@ class Record:
     @property
     def shape(self) -> tuple[int | str, ...]:
         """The sizes, in order: `(4096, 4096, 4096)`."""
-        return tuple(self.spec["sizes"][dim.upper()] for dim in definition_of(self.spec["kind"]).dims)
+        return tuple(self.spec["sizes"][dim.upper()] for dim in definition_of(self.spec["kind"], self.spec["sizes"]).dims)
 
     def line(self) -> str:
         """The record as one line of JSON with sorted keys, without the end of the line."""

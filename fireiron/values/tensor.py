@@ -39,6 +39,10 @@ class MatrixLayout:
             raise ArgumentError(f"leading dimension {ld} of {self}: must be at least 1")
         return MatrixLayout(self.order, leading)
 
+    def fastest_first(self, rank: int) -> tuple[int, ...]:
+        """The dimensions of a tensor from the one whose neighbours lie side by side to the one whose lie furthest apart."""
+        return tuple(range(rank)) if self.order == "col" or rank < 2 else (1, 0, *range(2, rank))
+
     def __repr__(self) -> str:
         name = "ColMajor" if self.order == "col" else "RowMajor"
         if self.leading is None:
@@ -142,10 +146,9 @@ def _storage(tensor: Tensor) -> Storage:
         layout = tensor.layout if isinstance(tensor.layout.shape, tuple) else make_layout(tensor.layout)
         return Storage(layout, _swizzled_extent(as_expr(layout.cosize()), tensor.swizzle), tensor.swizzle)
     rank = len(tensor.shape)
-    order = range(rank) if tensor.layout.order == "col" or rank < 2 else (1, 0, *range(2, rank))
     weights: dict[int, Expr] = {}
     weight: Expr = as_expr(1)
-    for position, dim in enumerate(order):
+    for position, dim in enumerate(tensor.layout.fastest_first(rank)):
         weights[dim] = weight
         step = tensor.shape[dim] + tensor.pad if position == 0 else tensor.shape[dim]
         if position == 0 and tensor.layout.leading is not None:

@@ -104,8 +104,33 @@ inline int __bfloat162int_rz(__nv_bfloat16 number) { return static_cast<int>(flo
 inline unsigned __float_as_uint(float number) { return __builtin_bit_cast(unsigned, number); }
 inline float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
 
+inline float __int_as_float(int bits) { return __builtin_bit_cast(float, bits); }
+
 extern "C" float fmaf(float a, float b, float c) noexcept;
 extern "C" double fma(double a, double b, double c) noexcept;
+
+// The functions of formulas.
+extern "C" float expf(float x) noexcept;
+extern "C" double exp(double x) noexcept;
+extern "C" float exp2f(float x) noexcept;
+extern "C" double exp2(double x) noexcept;
+extern "C" float logf(float x) noexcept;
+extern "C" double log(double x) noexcept;
+extern "C" float log2f(float x) noexcept;
+extern "C" double log2(double x) noexcept;
+extern "C" float sqrtf(float x) noexcept;
+extern "C" double sqrt(double x) noexcept;
+extern "C" float tanhf(float x) noexcept;
+extern "C" double tanh(double x) noexcept;
+extern "C" float fabsf(float x) noexcept;
+extern "C" double fabs(double x) noexcept;
+extern "C" float fmaxf(float a, float b) noexcept;
+extern "C" double fmax(double a, double b) noexcept;
+extern "C" float fminf(float a, float b) noexcept;
+extern "C" double fmin(double a, double b) noexcept;
+extern "C" int abs(int x) noexcept;
+inline float rsqrtf(float x) { return 1 / sqrtf(x); }
+inline double rsqrt(double x) { return 1 / sqrt(x); }
 
 // One rounding: a product of two small floats is exact in double, and so is a sum of small integers.
 template <class Small>

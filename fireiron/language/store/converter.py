@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Union, get_args, get_origin
@@ -92,7 +93,7 @@ class Store:
         plain: dict[str, Any] = {"type": f"{spec.title}Spec"} if built_in else {"type": "Spec", "kind": self.plain(spec.kind)}
         plain["level"] = self.plain(spec.level)
         plain |= {name: self.plain(view) for name, view in spec.operands.items()}
-        plain |= {name: self.plain(value) for name, value in spec.parameters if value != spec.kind.defaults.get(name)}
+        plain |= {name: self.plain(_finite(value)) for name, value in spec.parameters if value != spec.kind.defaults.get(name)}
         fields = attrs.fields_dict(Spec)
         return plain | {name: self.plain(getattr(spec, name)) for name in OPTIONS if not _is_default(fields[name], spec)}
 
@@ -180,7 +181,11 @@ class Store:
         if isinstance(value, dict):
             kinds = [kind for kind in kinds if attrs.has(_class_of(kind)) and issubclass(self._class(value), _class_of(kind))] or kinds
         elif len(kinds) > 1:
-            kinds = [kind for kind in kinds if kind is type(value) or (isinstance(value, str) and kind in NAMED)] or kinds
+            kinds = (
+                [kind for kind in kinds if kind is type(value) or (isinstance(value, str) and kind in NAMED)]
+                or [kind for kind in kinds if isinstance(value, list) and _class_of(kind) is tuple]
+                or kinds
+            )
         return self.converter.structure(value, kinds[0])
 
     def _class(self, value: Mapping[str, Any]) -> type[Any]:
@@ -222,9 +227,17 @@ class Store:
         else:
             starter = STARTERS[tag.removesuffix("Spec")]
         kind = starter.kind
-        values = {one.name: fields.pop(one.name) for one in kind.parameters if one.name in fields}
+        values = {
+            one.name: _number(fields.pop(one.name)) if one.real else fields.pop(one.name) for one in kind.parameters if one.name in fields
+        }
         values = {**LEFT_OUT.get(kind.title, {}), **values}
-        types: dict[str, Any] = {"accumulate": Expr, "accumulator": DType | None, "partial": bool, "names": tuple[str, ...]}
+        types: dict[str, Any] = {
+            "accumulate": Expr,
+            "accumulator": DType | None,
+            "partial": bool,
+            "names": tuple[str, ...],
+            "signature": str,
+        }
         operands = dict.fromkeys(kind.definition(kind.filled(dict(values))).uses, View)
         read = self._fields(fields, {"level": Level, **operands, **{name: types[name] for name in OPTIONS if name in fields}})
         return starter.on(**read, **values)
@@ -242,6 +255,18 @@ class Store:
                 cls, self.converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, _cattrs_use_alias=True, **left_out
             )
         return self.readers[cls]
+
+
+_INFINITE: Final = {"inf": math.inf, "-inf": -math.inf}
+"""JSON has no infinity: it stands as a text."""
+
+
+def _finite(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
+
+
+def _number(value: Any) -> Any:
+    return _INFINITE.get(value, value) if isinstance(value, str) else value
 
 
 def _start(name: Any, spec: Spec | None) -> Starter:

@@ -20,7 +20,7 @@ def problem(record: Record) -> str:
 
 def spec_words(spec: Mapping[str, Any]) -> str:
     """`MatMul 4096x4096x4096, float16 float16 float16, row row col`."""
-    made = definition_of(spec["kind"])
+    made = definition_of(spec["kind"], spec["sizes"])
     sizes = "x".join(str(spec["sizes"][dim.upper()]) for dim in made.dims)
     names = made.uses
     parts = [f"{spec['kind']} {sizes}", " ".join(spec["dtypes"][name] for name in names), " ".join(spec["layouts"][name] for name in names)]

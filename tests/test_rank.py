@@ -1,0 +1,216 @@
+"""Specs of any rank: through the simulator, the checks and the printed text on the CPU, against NumPy; and NVRTC takes the text."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from printed_text import COMPILER, HostProgram, Printed
+
+from fireiron import *
+from fireiron.check import check
+from fireiron.errors import FireironError
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.language.store import dumps, loads, loads_spec
+from fireiron.sim import simulate
+from fireiron.tune.record import describe, spec_of
+from fireiron.values.expr import as_expr
+from fireiron.values.tensor import whole_view
+
+
+def whole_numbers(shape, dtype=float32, seed=3):
+    """Small integers, whose sums are exact in any order."""
+    return np.random.default_rng(seed).integers(-9, 10, shape).astype(dtype.to_numpy())
+
+
+def outputs(program, arrays):
+    """What the simulator makes, after the checks found nothing."""
+    assert not [one for one in check(program.ir) if one.severity == "error"]
+    (made,) = simulate(program.ir, arrays).outputs.values()
+    return made
+
+
+def agree(cases, folder, equal=np.testing.assert_array_equal):
+    """Each (strategy, arrays, expected): simulated, and printed, compiled and executed on the CPU."""
+    programs = [strategy.program("sm_80") for strategy, _, _ in cases]
+    for program, (_, arrays, expected) in zip(programs, cases, strict=True):
+        equal(outputs(program, arrays), expected)
+    if COMPILER is not None:
+        host = HostProgram(map(Printed.of, programs), folder)
+        for number, (_, arrays, expected) in enumerate(cases):
+            (made,) = host.run(number, arrays).values()
+            equal(made, expected)
+
+
+def compiles(programs):
+    """NVRTC takes the texts, where it is installed."""
+    for program in programs if toolchains() else ():
+        compile_cuda(program.cuda, "sm_90")
+
+
+# ---------------------------------------------------------------------------------------------- copies and fills
+
+TILES = {1: ((32,), (2,)), 2: ((32, 8), (2, 1)), 3: ((8, 8, 2), (2, 1, 2)), 4: ((4, 4, 2, 2), (1, 2, 1, 2))}
+SHAPES = {1: (100,), 2: (70, 20), 3: (20, 16, 6), 4: (8, 6, 4, 5)}
+
+
+@pytest.mark.parametrize("rank", SHAPES)
+def test_copies_of_any_rank(rank, tmp_path):
+    """Default copies, coalesced ones in both storage orders, and tiles by hand, where the last tile overhangs."""
+    (block, thread), shape, cases = TILES[rank], SHAPES[rank], []
+    ones = (1,) * rank
+    for order in (ColMajor, RowMajor):
+        spec = Move(*shape, src=order, dst=order)(GL, GL)(Kernel)
+        assert eval(repr(spec)) == spec and loads_spec(dumps(spec)) == spec
+        array = whole_numbers(shape)
+        for copy in (None, Move.coalesced(4).done(), Move.tile(*ones).to(Thread).done()):
+            chain = Move.tile(*block).to(Block).load(Move.src, SH, copy).tile(*thread).to(Thread).tile(*ones).done()
+            assert loads(dumps(chain)) == chain
+            cases.append((chain(spec), {"src": array}, array))
+        cases.append((Move.tile(*block).to(Block).coalesced(2).done()(spec), {"src": array}, array))
+    agree(cases, tmp_path)
+    compiles([cases[0][0].program("sm_90")])
+
+
+def test_coalesced_follows_the_storage_order():
+    """Neighbouring threads copy neighbours, whatever the rank: the load is one vector a thread, at its number."""
+    for order, labels in ((ColMajor, "m n p"), (RowMajor, "n m p")):
+        text = Move.tile(16, 16, 4).to(Block).coalesced(4).done()(Move(16, 16, 4, src=order, dst=order)(GL, GL)(Kernel)).program().cuda
+        first, second, third = labels.split()
+        assert f"thread_{first} = threadIdx.x % 4;" in text and f"thread_{second} = threadIdx.x / 4 % 16;" in text
+        assert f"thread_{third} = threadIdx.x / 64;" in text and "float4" in text
+
+
+def test_a_matrix_of_a_stack_is_copied_in_its_own_order():
+    """A view that stands at one place of a dimension has the storage order of what is left."""
+    matrix = whole_view_of((3, 16, 8), order=RowMajor).at(0, as_expr(2), unit=False)
+    step = Coalesced(4)._tile(Move.on(Block, matrix, whole_view_of((16, 8), SH)))
+    assert step.label() == "tile(4, 1).to(Thread).layout(ColMajor).unroll()", "of a stack of matrices by rows, each is a column of the next"
+
+
+def whole_view_of(shape, memory=GL, order=ColMajor):
+    return whole_view(Tensor("x", tuple(map(as_expr, shape)), float32, memory, order))
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(-math.inf, float32), (math.inf, float16), (-math.inf, bfloat16), (0.5, float16), (65504, float16), (1.5, bfloat16),
+     (2.0**100, float32), (0.1, float64), (-math.inf, float64), (-(2**31), int32), (-128, int8), (448, float8_e4m3)],
+    ids=str,
+)  # fmt: skip
+def test_init_of_any_value(value, dtype, tmp_path):
+    spec = Init(9, 3, 2, dtype=dtype, value=value)(GL)(Kernel)
+    assert eval(repr(spec)) == spec and loads_spec(dumps(spec)) == spec and spec.value == value
+    strategy = Init.tile(8, 1, 1).to(Block).tile(1, 1, 1).to(Thread).done()(spec)
+    agree([(strategy, {}, np.full((9, 3, 2), value, dtype.to_numpy()))], tmp_path)
+    compiles([strategy.program("sm_90")])
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(math.nan, float32), (-0.0, float32), (0.1, float32), (65505, float16), (1e39, float32), (math.inf, float8_e4m3), (math.inf, int32),
+     (0.5, int32), (128, int8), ("1", float32), (True, float32), (10**400, float64)],
+    ids=str,
+)  # fmt: skip
+def test_init_refuses_what_the_type_has_not(value, dtype):
+    with pytest.raises(ArgumentError, match="no exact|must be a number"):
+        Init(4, dtype=dtype, value=value)
+
+
+def test_ranks_are_counted_and_named():
+    assert str(Move(16)(GL, GL)(Kernel)) == "Move(16)(GL,GL)(Kernel)"
+    assert Move(1, 2, 3, 4)(GL, GL)(Kernel).dims == ("m", "n", "p", "q")
+    assert Reduction(2, 3, 4, 5)(GL, GL)(Kernel).dims == ("m", "n", "q", "p"), "p is the kind's own"
+    assert Move.on(Block, whole_view_of((8,)), whole_view_of((8,), SH)).dims == ("m",)
+    for call in (lambda: Move(), lambda: Reduction(4), lambda: Move(*[1] * 40), lambda: MatMul(8, 8)):
+        with pytest.raises(FireironError, match="0 sizes given|1 sizes given|40 dimensions|missing"):
+            call()
+    with pytest.raises(ArgumentError, match="src must be a view of the dimensions m, n|dst must be a view"):
+        Move.on(Block, whole_view_of((8, 2)), whole_view_of((8,), SH))
+
+
+# ---------------------------------------------------------------------------------------------- reductions
+
+
+@pytest.mark.parametrize("by", ["sum", "max", "min"])
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float64, int32, int8], ids=str)
+def test_reductions_along_the_last_dimension(by, dtype, tmp_path):
+    """Of one, two and three dimensions of the result; at once, and in steps that join what is there."""
+    cases = []
+    for shape in ((40, 8), (20, 6, 8), (6, 5, 4, 8)):
+        array = whole_numbers(shape, dtype)
+        spec = Reduction(*shape, dtype=dtype, by=by)(GL, GL)(Kernel)
+        assert eval(repr(spec)) == spec and loads_spec(dumps(spec)) == spec
+        ones = (1,) * (len(shape) - 1)
+        chain = Reduction.tile(4, *ones[1:]).to(Block).tile(*ones).to(Thread)
+        expected = getattr(array, by)(axis=-1).astype(array.dtype)
+        np.testing.assert_array_equal(spec.reference(array), expected)
+        cases += [(steps.done()(spec), {"src": array}, expected) for steps in (chain, chain.split(2))]
+    agree(cases, tmp_path)
+    compiles([cases[1][0].program("sm_90")])
+
+
+@pytest.mark.parametrize("axes", [0, 1, -1, (0, 2), (2, 1)], ids=str)
+def test_reductions_along_any_axes(axes, tmp_path):
+    shape = (4, 6, 10)
+    array = whole_numbers(shape)
+    for by in ("sum", "max"):
+        spec = Reduction(*shape, by=by, axes=axes)(GL, GL)(Kernel)
+        assert eval(repr(spec)) == spec and loads_spec(dumps(spec)) == spec
+        expected = getattr(array, by)(axis=axes)
+        np.testing.assert_array_equal(spec.reference(array), expected)
+        ones = (1,) * expected.ndim
+        agree([(Reduction.tile(*ones).to(Block).tile(*ones).to(Thread).done()(spec), {"src": array}, expected)], tmp_path)
+
+
+def test_a_maximum_knows_no_zero():
+    """What lies outside counts as zero, which is no maximum of negative numbers: refused along the reduced dimension, right along others."""
+    array = whole_numbers((10, 8)) - 20
+    chain = Reduction.tile(4).to(Block).tile(1).to(Thread)
+    np.testing.assert_array_equal(outputs(chain.done()(Reduction(10, 8, by="max")(GL, GL)(Kernel)).program(), {"src": array}), array.max(1))
+    ragged = chain.split(3).done()(Reduction(10, 8, by="max")(GL, GL)(Kernel))
+    with pytest.raises(FireironError, match="overhang|does not divide"):
+        _ = ragged.program().ir
+
+
+def test_a_maximum_leaves_what_is_no_number(tmp_path):
+    array = np.array([[1, np.nan, 3], [np.nan, np.nan, np.nan], [np.nan, -2, np.inf]], np.float32)
+    strategy = Reduction.tile(1).to(Block).tile(1).to(Thread).done()(Reduction(3, 3, by="max")(GL, GL)(Kernel))
+    agree([(strategy, {"src": array}, np.array([3, np.nan, np.inf], np.float32))], tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------- instructions
+
+
+def test_instructions_answer_for_any_rank():
+    """Each compares itself with specs of one to four dimensions, and says what differs instead of failing."""
+    shapes = ((1,), (8,), (1, 1, 1), (8, 8, 8), (16, 16, 1, 1))
+    places = [(left, right) for left in (GL, SH, RF) for right in (GL, SH, RF)]
+    made = []
+    for level in (Block, Warp, Thread):
+        for shape in shapes:
+            made += [Init(*shape, dtype=float16)(memory)(level) for memory in (GL, SH, RF)]
+            made += [Reduction(*shape, 4)(*pair)(level) for pair in places] + [AtomicAdd(*shape)(*pair)(level) for pair in places]
+            made += [Move(*shape, dtype=float16)(*pair)(level) for pair in places]
+    performed = {spec for spec in made for one in INSTRUCTIONS if not one.mismatches(spec, ARCHITECTURES[-1])}
+    assert {len(spec.tile_dims) for spec in performed} == {1, 3, 4} and {spec.level for spec in performed} == {Thread}
+    assert {spec.title for spec in performed} == {"Init", "Reduction", "AtomicAdd", "Move"}
+
+
+def test_tiles_are_dealt_in_any_order():
+    chain = Move.tile(8, 4, 2).to(Block)
+    spec = Move(8, 4, 2)(GL, GL)(Kernel)
+    text = chain.tile(1, 1, 1).to(Thread).layout((1, 2, 0)).done()(spec).program().cuda
+    assert "thread_n = threadIdx.x % 4;" in text and "thread_p = threadIdx.x / 4 % 2;" in text and "thread_m = threadIdx.x / 8;" in text
+    strategy = chain.tile(1, 1, 1).to(Thread).layout((1, 2, 0)).done()
+    assert loads(dumps(strategy)) == strategy and ".layout((1, 2, 0))" in str(strategy)
+    with pytest.raises(DecompositionError, match="an order of tiles"):
+        chain.tile(1, 1, 1).to(Thread).layout((1, 2))
+    with pytest.raises(DecompositionError, match="has 3 dimensions"):
+        _ = chain.tile(1, 1, 1).to(Thread).layout((1, 0)).done()(spec).program().ir
+
+
+@pytest.mark.parametrize("spec", [Move(64), Move(8, 4, 2, 3, dtype=float16), Init(8, value=-math.inf), Init(8, 4, 2, value=0.5)], ids=str)
+def test_records_have_words_for_any_rank(spec):
+    spec = spec(*(GL for _ in spec.dtypes))(Kernel)
+    assert spec_of(json.loads(json.dumps(describe(spec), allow_nan=False))) == spec
