@@ -343,5 +343,9 @@ def test_a_kind_of_ones_own_is_compiled() -> None:
     assert not [one for one in check(program.ir) if one.severity == "error"]
     with pytest.raises(DecompositionError, match="starts from MatMul, what it is for is a Scale"):
         MatMul.tile(8, 8)(Scale(3, 8, 8)(GL, GL)(Kernel))
-    with pytest.raises(MatchError, match="no instruction of sm_80 performs Scale"):
-        _ = Scale.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()(Scale(3, 8, 8)(GL, GL)(Kernel)).program("sm_80").ir
+    plain = Scale.tile(8, 8).to(Block).tile(2, 1).to(Thread).tile(1, 1).done()(Scale(3, 20, 16)(GL, GL)(Kernel)).program("sm_80")
+    np.testing.assert_array_equal(simulate(plain.ir, {"x": array}).outputs["y"], 3 * array)
+    assert "3.0f *" in plain.cuda
+    turn = Kind("Turn", "y[i,j] = x[j,i]").starter
+    with pytest.raises(MatchError, match="no instruction of sm_80 performs Turn"):
+        _ = turn.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()(turn(8, 8)(GL, GL)(Kernel)).program("sm_80").ir

@@ -13,6 +13,7 @@ from fireiron.errors import FireironError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.language.store import dumps, loads, loads_spec
 from fireiron.sim import simulate
+from fireiron.specs.formula import formula
 from fireiron.tune.record import describe, spec_of
 from fireiron.values.expr import as_expr
 from fireiron.values.tensor import whole_view
@@ -214,3 +215,95 @@ def test_tiles_are_dealt_in_any_order():
 def test_records_have_words_for_any_rank(spec):
     spec = spec(*(GL for _ in spec.dtypes))(Kernel)
     assert spec_of(json.loads(json.dumps(describe(spec), allow_nan=False))) == spec
+
+
+# ---------------------------------------------------------------------------------------------- pointwise
+
+FUNCTIONS = ("-", "abs", "relu", "sqrt", "exp", "exp2", "log", "log2", "rsqrt", "tanh")
+
+
+def close(bits):
+    """Equal but for the errors of functions: some units in the last place of float32, or one of the result where it is shorter."""
+
+    def equal(got, expected):
+        assert got.dtype == expected.dtype and got.shape == expected.shape
+        wide = expected.astype(np.float64)
+        np.testing.assert_allclose(got.astype(np.float64), wide, rtol=2.0**-bits, atol=2.0**-bits)
+
+    return equal
+
+
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float64], ids=str)
+def test_unary_functions(dtype, tmp_path):
+    """Within two units in the last place of float32 and one of the result, plus what rounding the result costs."""
+    cases = []
+    array = np.linspace(0.1, 4, 36).astype(dtype.to_numpy())
+    for rank, name in enumerate(FUNCTIONS):
+        shape = ((36,), (6, 6), (3, 4, 3))[rank % 3]
+        spec = UnaryPointwise(name, *shape, dtype=dtype)(GL, GL)(Kernel)
+        assert eval(repr(spec)) == spec and loads_spec(dumps(spec)) == spec
+        ones = (1,) * len(shape)
+        chain = UnaryPointwise.tile(3, *ones[1:]).to(Block).tile(*ones).to(Thread).done()
+        given = array.reshape(shape) * (-1 if name in ("abs", "relu") else 1)
+        cases.append((chain(spec), {"src": given}, spec.reference(given)))
+    agree(cases, tmp_path, close(min(dtype.mantissa - 1, 21 if dtype != float64 else 50)))
+    compiles([strategy.program("sm_90") for strategy, _, _ in cases])
+
+
+@pytest.mark.parametrize("sign", ["+", "-", "*", "/", "max", "min"])
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float64, int32, int8], ids=str)
+def test_binary_signs(sign, dtype, tmp_path):
+    """Of one operation, each result is the exact one rounded: equal to the bit, on the CPU too."""
+    function = {"+": np.add, "-": np.subtract, "*": np.multiply, "max": np.fmax, "min": np.fmin, "/": np.divide}[sign]
+    left, right = whole_numbers((8, 3, 2), dtype, 1), np.maximum(whole_numbers((8, 3, 2), dtype, 2), 1)
+    spec = BinaryPointwise(sign, 8, 3, 2, dtype=dtype)(GL, GL, GL)(Kernel)
+    wide = np.float64 if dtype == float64 else np.float32
+    expected = function(left.astype(wide), right.astype(wide)).astype(dtype.to_numpy())
+    strategy = BinaryPointwise.tile(4, 3, 1).to(Block).tile(1, 1, 1).to(Thread).done()(spec)
+    agree([(strategy, {"lhs": left, "rhs": right}, expected)], tmp_path)
+    compiles([strategy.program("sm_90")])
+
+
+def test_any_formula(tmp_path):
+    """Signs bind as they do on paper, of operands of any shape and type; what lies outside is not written."""
+    x, y, bias = (
+        whole_numbers(shape, dtype, seed) for shape, dtype, seed in (((10, 6), float16, 1), ((10, 6), float32, 2), ((6,), bfloat16, 3))
+    )
+    formulas = {
+        "z[m,n] = (x[m,n] - (y[m,n] - bias[n])) * 2": (x - (y - bias.astype(np.float32))) * 2,
+        "z[m,n] = -(x[m,n] + y[m,n]) * (-bias[n] - 0.5)": -(x + y) * (-bias.astype(np.float32) - 0.5),
+        "z[m,n] = relu(x[m,n] + bias[n]) max y[m,n] - 4": np.maximum(np.maximum(x + bias.astype(np.float32), 0), y - 4),
+        "z[m,n] = x[m,n] / (y[m,n] * y[m,n] + 1) / 2 - -bias[n]": x / (y * y + 1) / 2 + bias.astype(np.float32),
+        "z[m,n] = max(x[m,n], -inf) + min(y[m,n], abs(bias[n]))": x + np.minimum(y, abs(bias.astype(np.float32))),
+    }
+    cases = []
+    for text, expected in formulas.items():
+        types = tuple({"x": float16, "y": float32, "bias": bfloat16}[name] for name in formula(text).uses if name != "z")
+        spec = Pointwise(text, 10, 6, dtype=types, z_dtype=float32)(GL, GL, GL, GL)(Kernel)
+        strategy = Pointwise.tile(4, 4).to(Block).tile(1, 1).to(Thread).done()(spec)
+        cases.append((strategy, {"x": x, "y": y, "bias": bias}, expected.astype(np.float32)))
+    agree(cases, tmp_path, close(20))
+    compiles([strategy.program("sm_90") for strategy, _, _ in cases])
+
+
+def test_formulas_of_integers(tmp_path):
+    """Integers are computed in int, converted once; a number that is none makes them floats."""
+    array = np.array([-128, -100, -7, 0, 5, 100, 127], np.int8)
+    wide = array.astype(np.int32)
+    formulas = {
+        ("z[m] = x[m] * 3 - 1", int32): wide * 3 - 1,
+        ("z[m] = max(x[m] + x[m], -100)", int8): np.maximum(wide * 2, -100).astype(np.int8),
+        ("z[m] = x[m] * 0.5", float32): (wide * 0.5).astype(np.float32),
+        ("z[m] = relu(x[m]) / 4", float16): (np.maximum(wide, 0) / 4).astype(np.float16),
+    }
+    cases = []
+    for (text, dtype), expected in formulas.items():
+        strategy = Pointwise.tile(2).to(Block).tile(1).to(Thread).done()(Pointwise(text, 7, dtype=int8, z_dtype=dtype)(GL, GL)(Kernel))
+        cases.append((strategy, {"x": array}, expected))
+    agree(cases, tmp_path)
+
+
+def test_a_formula_that_joins_is_no_leaf():
+    spec = Pointwise("z[m] += 2 * x[m]", 8)(GL, GL)(Kernel)
+    with pytest.raises(MatchError, match="a result set by ="):
+        _ = Pointwise.tile(4).to(Block).tile(1).to(Thread).done()(spec).program().ir

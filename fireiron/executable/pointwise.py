@@ -1,4 +1,8 @@
-"""Element-wise arithmetic of one thread: add, subtract, multiply; in pairs for 16-bit floats (Graphene, Table 2 rows 5, 6)."""
+"""Work on elements of one thread, by any formula; sums, differences and products in pairs for 16-bit floats (Graphene, Table 2 rows 5, 6).
+
+A formula is computed in float, in double where an input is, in int where all is integral, and its result converted once. Functions are
+those of the CUDA Math API, and the compiler contracts a product and a sum: a result may differ from the simulator's by their errors.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +17,18 @@ from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
-from fireiron.specs.formula import Element, Operation
-from fireiron.values.document import Assignment, Call, Chain, Joined, in_parentheses
+from fireiron.specs.formula import FUNCTIONS, Element, Number, Operation, Value
+from fireiron.specs.meaning import computing
+from fireiron.values.document import Assignment, Call, Chain, Joined, Text, in_parentheses
 from fireiron.values.expr import constant
-from fireiron.values.machine import MATRIX_ONLY, Architecture, bfloat16, float16
+from fireiron.values.machine import MATRIX_ONLY, Architecture, DType, bfloat16, float16
 
 _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
 
 
 @attrs.frozen
 class ThreadPointwise(Executable):
-    """`BinaryPointwise(1,1)` of one thread; with `pairs`, `(2,1)` or `(1,2)` in half precision (`hadd2`, `hmul2`)."""
+    """One element by any formula; with `pairs`, two of a sum, difference or product in half precision (`hadd2`, `hmul2`)."""
 
     packs: ClassVar[bool] = True
 
@@ -34,22 +39,21 @@ class ThreadPointwise(Executable):
             raise ArgumentError("pointwise: pairs is True or False", got=self.pairs, at=call_site())
 
     def performs(self) -> str:
-        return f"BinaryPointwise({'2,1) or (1,2' if self.pairs else '1,1'})(Thread)" + (", 16-bit floats" if self.pairs else "")
+        return "BinaryPointwise(2,1) or (1,2)(Thread), 16-bit floats" if self.pairs else "Pointwise(1,1)(Thread), any formula"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.pointwise:
-            return (Mismatch("spec", "BinaryPointwise", spec.title),)
-        value = None if spec.definition.only is None else spec.definition.only.value
-        binary = isinstance(value, Operation) and value.name in _HALF and all(isinstance(one, Element) for one in value.arguments)
-        if not binary or tuple(spec.uses) != ("lhs", "rhs", "dst"):
-            return (Mismatch("formula", "dst[m,n] = lhs[m,n] + rhs[m,n], or - or *", str(spec.definition)),)
+            return (Mismatch("spec", "Pointwise", spec.title),)
+        (only,) = spec.definition.formulas
+        if only.joins or (self.pairs and not _is_binary(spec)):
+            return (Mismatch("formula", "dst[m,n] = lhs[m,n] + rhs[m,n], or - or *" if self.pairs else "a result set by =", str(only)),)
         found = []
         if spec.level.threads != 1:
             found.append(Mismatch("level", "Thread", spec.level.name))
-        sizes = tuple(constant(size) for size in spec.sizes)
-        shapes = ((2, 1), (1, 2)) if self.pairs else ((1, 1),)
-        if sizes not in shapes:
-            found.append(Mismatch("shape", " or ".join(f"{m}x{n}" for m, n in shapes), "x".join(map(str, spec.sizes))))
+        sizes = sorted(constant(size) or 0 for size in spec.sizes)
+        wanted = [1] * (len(sizes) - 1) + [2 if self.pairs else 1]
+        if sizes != wanted:
+            found.append(Mismatch("shape", " and ".join(map(str, wanted)), "x".join(map(str, spec.sizes))))
         kinds = {view.dtype for view in spec.operands.values()}
         if self.pairs and not kinds <= {float16, bfloat16}:
             found.append(Mismatch("type", "float16 or bfloat16", ", ".join(sorted(map(str, kinds)))))
@@ -57,21 +61,69 @@ class ThreadPointwise(Executable):
             found.append(Mismatch("type", "a type that threads compute with", ", ".join(sorted(map(str, kinds)))))
         if self.pairs and any(view.bounded for view in spec.operands.values()):
             found.append(Mismatch("bounds", "elements that all lie inside the tensors", "the last tile may overhang"))
+        for name, view in spec.operands.items():
+            if view.memory.fragment is not None:
+                found.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
         needed = 80 if bfloat16 in kinds else 53
-        if kinds & {float16, bfloat16} and architecture.capability < needed:
+        if _in_half(spec) and architecture.capability < needed:
             found.append(Mismatch("target", f"sm_{needed} or newer", architecture.name))
         return tuple(found)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        operation, dtype = statement.spec.operation, statement.spec.dst.dtype
-        if self.pairs:
-            left, right = (pair(printer, statement, name) for name in ("lhs", "rhs"))
-            return stored_pair(printer, statement, "dst", Call(f"{_HALF[operation]}2", (left, right)))
-        left, right = (printer.factor(statement, name, statement.spec.operands[name].dtype) for name in ("lhs", "rhs"))
-        target = printer.element(statement, "dst")
-        if dtype in (float16, bfloat16):
-            return [Assignment(target, Call(_HALF[operation], (left, right)))]
-        return [Assignment(target, Chain((in_parentheses(left), Joined((f"{operation} ", in_parentheses(right))))))]
+        spec = statement.spec
+        (only,) = spec.definition.formulas
+        if self.pairs or _in_half(spec):
+            assert isinstance(only.value, Operation)
+            left, right = (one.tensor for one in only.elements) if len(only.elements) == 2 else (only.elements[0].tensor,) * 2
+            name = _HALF[only.value.name]
+            if self.pairs:
+                values = (pair(printer, statement, left), pair(printer, statement, right))
+                return stored_pair(printer, statement, only.output, Call(f"{name}2", values))
+            dtype = spec.operands[only.output].dtype
+            values = (printer.factor(statement, left, dtype), printer.factor(statement, right, dtype))
+            return [Assignment(printer.element(statement, only.output), Call(name, values))]
+        types = {name: view.dtype for name, view in spec.operands.items()}
+        wide = computing(only, types)
+        value = _text(printer, statement, only.value, wide)
+        return [Assignment(printer.element(statement, only.output), printer.converted(value, wide, types[only.output]))]
+
+
+def _is_binary(spec: Spec) -> bool:
+    """Whether it is the sum, the difference or the product of two elements in the place of the result."""
+    (only,) = spec.definition.formulas
+    value = only.value
+    if not isinstance(value, Operation) or value.name not in _HALF or len(value.arguments) != 2:
+        return False
+    return all(isinstance(one, Element) and one.index == only.target.index for one in value.arguments)
+
+
+def _in_half(spec: Spec) -> bool:
+    """Whether one instruction does it in half precision."""
+    kinds = {view.dtype for view in spec.operands.values()}
+    return len(kinds) == 1 and kinds <= {float16, bfloat16} and _is_binary(spec)
+
+
+def _text(printer: Printer, statement: Exec, value: Value | None, dtype: DType) -> Text:
+    """A value of a formula, computed in a type."""
+    if isinstance(value, Number):
+        return printer.literal(value.value, dtype)
+    if isinstance(value, Element):
+        return printer.factor(statement, value.tensor, dtype)
+    assert value is not None
+    arguments = [_text(printer, statement, one, dtype) for one in value.arguments]
+    if value.name in FUNCTIONS:
+        return printer.applied(value.name, dtype, *arguments)
+    placed = [_operand(text, one, value, number) for number, (text, one) in enumerate(zip(arguments, value.arguments, strict=True))]
+    return Joined(("-", placed[0])) if len(placed) == 1 else Chain((placed[0], Joined((f"{value.name} ", placed[1]))))
+
+
+def _operand(text: Text, inner: Value, outer: Operation, number: int) -> Text:
+    """A text as an operand of a sign, in parentheses where it binds less."""
+    if not isinstance(inner, Operation) or inner.name in FUNCTIONS:
+        return in_parentheses(text)
+    product = inner.name in "*/" or len(inner.arguments) == 1
+    binds = len(outer.arguments) == 2 and number == 0 and (product or outer.name in "+-")
+    return text if binds else Joined(("(", text, ")"))
 
 
 POINTWISE = ThreadPointwise("Pointwise")

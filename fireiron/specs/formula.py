@@ -5,7 +5,8 @@ A spec with several outputs has a formula for each, apart by `;`. It is read by 
     definition = formula {";" formula}
     formula   = element [("=" | "+=" | "sum=" | "max=" | "min=") (reduction | value)]
     reduction = ("sum" | "max" | "min") "(" dimension {"," dimension} "," value ")"
-    value     = term {("+" | "-") term}           term = factor {("*" | "/") factor}
+    value     = sum {("max" | "min") sum}         sum = term {("+" | "-") term}
+             term = factor {("*" | "/") factor}
     factor    = "-" factor | number | "inf" | element | function "(" value {"," value} ")" | "(" value ")"
     element   = tensor "[" index {"," index} "]"  index = dimension ["^" integer]
 
@@ -407,6 +408,9 @@ class _Reader:
         return value, name, tuple(over)
 
     def value(self) -> Value:
+        return self.chain(self.sum, ("max", "min"))
+
+    def sum(self) -> Value:
         return self.chain(self.term, ("+", "-"))
 
     def term(self) -> Value:

@@ -2,7 +2,9 @@
 
 Two rules say how a kernel rounds. A sum of products is a chain of multiply-adds: each is rounded to the type of the result (those of
 16-bit floats are made in float32). Any other sum is made in the type of its terms (float32 for 16-bit floats) and converted once. Both
-add in the order of the dimensions that are reduced.
+add in the order of the dimensions that are reduced. Work on each element of its own is made in one type (`computing`) and converted once;
+functions such as exp are those of NumPy, which threads meet within the errors of the CUDA Math API, and a kernel may contract a product and
+a sum to one rounding.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from fireiron.specs.formula import Element, Formula, Number, Value
-from fireiron.values.machine import DType, float8_e4m3, float8_e5m2, tf32
+from fireiron.specs.formula import Element, Formula, Number, Operation, Value
+from fireiron.values.machine import DType, float8_e4m3, float8_e5m2, float32, float64, int32, tf32
 
 
 def convert(values: Any, dtype: DType) -> Any:
@@ -80,10 +82,32 @@ def perform(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DTy
     if formula.reduction is not None:
         return _reduced(formula, values, types, accumulate)
     shape = values[formula.output].shape if formula.output in values else None
+    if isinstance(formula.value, Operation):
+        wide = computing(formula, types)
+        values = {name: convert(one, wide) if name != formula.output else one for name, one in values.items()}
     made = _elementwise(formula, values, types[formula.output], shape)
     if accumulate is False or not formula.joins:
         return made
     return _joining(formula.joins_by)(_old(formula, values[formula.output], accumulate), made)
+
+
+def computing(formula: Formula, types: Mapping[str, DType]) -> DType:
+    """The type in which threads compute each element of its own: float64 where an input is, int32 where all is integral, else float32."""
+    read = [types[one.tensor] for one in formula.elements]
+    if float64 in read:
+        return float64
+    return float32 if any(one.kind == "float" for one in read) or _is_real(formula.value) else int32
+
+
+def _is_real(value: Value | None) -> bool:
+    """Whether a value of integers need be none."""
+    if isinstance(value, Number):
+        return isinstance(value.value, float)
+    return isinstance(value, Operation) and (value.name not in _INTEGRAL or any(map(_is_real, value.arguments)))
+
+
+_INTEGRAL: Final = ("+", "-", "*", "abs", "max", "min", "relu")
+"""Operations whose results of integers are integers."""
 
 
 def _elementwise(formula: Formula, values: Mapping[str, Any], result: DType, shape: Any) -> Any:

@@ -18,16 +18,14 @@ class UnaryPointwiseStarter(Starter):
     def __call__(
         self,
         operation: str,
-        M: Expr | int,
-        N: Expr | int,
-        *,
+        *sizes: Expr | int,
         dtype: DType = float32,
         dst_dtype: DType | None = None,
         src: MatrixLayout = ColMajor,
         dst: MatrixLayout = ColMajor,
     ) -> SpecShape:
-        """`dst (M x N) = operation(src)`, by `-` or a function such as `relu`; then the memories of src and dst, then the level."""
-        return self.shape((M, N), dtype, {"dst": dst_dtype}, {"src": src, "dst": dst}, operation=operation)
+        """`dst = operation(src)`, of any rank, by `-` or a function such as `relu`; then the memories of src and dst, then the level."""
+        return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst}, operation=operation)
 
 
 class BinaryPointwiseStarter(Starter):
@@ -37,26 +35,25 @@ class BinaryPointwiseStarter(Starter):
     def __call__(
         self,
         operation: str,
-        M: Expr | int,
-        N: Expr | int,
-        *,
-        dtype: DType = float32,
+        *sizes: Expr | int,
+        dtype: DType | tuple[DType, DType] = float32,
+        dst_dtype: DType | None = None,
         lhs: MatrixLayout = ColMajor,
         rhs: MatrixLayout = ColMajor,
         dst: MatrixLayout = ColMajor,
     ) -> SpecShape:
-        """`dst (M x N) = lhs operation rhs`; then the memories of lhs, rhs and dst, then the level."""
-        return self.shape((M, N), dtype, {}, {"lhs": lhs, "rhs": rhs, "dst": dst}, operation=operation)
+        """`dst = lhs operation rhs`, of any rank, by a sign; then the memories of lhs, rhs and dst, then the level."""
+        return self.shape(sizes, dtype, {"dst": dst_dtype}, {"lhs": lhs, "rhs": rhs, "dst": dst}, operation=operation)
 
 
 UNARY: Final = ("-", *(name for name, count in FUNCTIONS.items() if count == 1))
-BINARY: Final = ("+", "-", "*")
+BINARY: Final = ("+", "-", "*", "/", "max", "min")
 
 UnaryPointwise: Final = UnaryPointwiseStarter(
-    Kind("UnaryPointwise", "dst[m,n] = {operation}(src[m,n])", (Parameter("operation", text=True, legal=UNARY),))
+    Kind("UnaryPointwise", "dst[...] = {operation}(src[...])", (Parameter("operation", text=True, legal=UNARY),))
 )
 BinaryPointwise: Final = BinaryPointwiseStarter(
-    Kind("BinaryPointwise", "dst[m,n] = lhs[m,n] {operation} rhs[m,n]", (Parameter("operation", text=True, legal=BINARY),))
+    Kind("BinaryPointwise", "dst[...] = lhs[...] {operation} rhs[...]", (Parameter("operation", text=True, legal=BINARY),))
 )
 Pointwise: Final = Starter(Kind("Pointwise", "{formula}", (Parameter("formula", text=True),)))
 """Any formula: `Pointwise("y[m,n] = relu(x[m,n] + bias[n])", M, N)(RF, GL, RF)(Thread)`."""
