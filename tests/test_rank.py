@@ -307,3 +307,61 @@ def test_a_formula_that_joins_is_no_leaf():
     spec = Pointwise("z[m] += 2 * x[m]", 8)(GL, GL)(Kernel)
     with pytest.raises(MatchError, match="a result set by ="):
         _ = Pointwise.tile(4).to(Block).tile(1).to(Thread).done()(spec).program().ir
+
+
+# ---------------------------------------------------------------------------------------------- products
+
+PRODUCTS = {
+    "bmk,bkn->bmn": ((3, 20, 12, 10), (1, 8, 4), (1, 2, 2), (2,)),
+    "kbm,nkb->mnb": ((20, 12, 3, 10), (8, 4, 1), (2, 2, 1), (2,)),
+    "mk,nk->mn": ((20, 12, 10), (8, 4), (2, 2), (2,)),
+    "mkl,kln->mn": ((20, 12, 4, 6), (8, 4), (2, 2), (2, 3)),
+    "mkp,kmp->m": ((20, 4, 6), (8,), (2,), (2, 3)),
+    "bchk,bkn->nbhc": ((8, 2, 3, 2, 4), (4, 1, 1, 1), (2, 1, 1, 1), (2,)),
+}
+"""Signatures, with sizes (of C, then of what is added up), a block's tile, a thread's, and steps."""
+
+
+@pytest.mark.parametrize("signature", PRODUCTS)
+def test_products_of_any_signature(signature, tmp_path):
+    """Multiply-adds straight from memory, and through shared memory with sums in registers, where the last tile overhangs too."""
+    sizes, block, thread, steps = PRODUCTS[signature]
+    spec = MatMul(*sizes, signature=signature)(GL, GL, GL)(Kernel)
+    assert eval(repr(spec)) == spec and loads_spec(dumps(spec)) == spec
+    extents = dict(zip(spec.dims, sizes, strict=True))
+    arrays = {name: whole_numbers(tuple(extents[dim] for dim in spec.uses[name]), seed=number) for number, name in enumerate("AB")}
+    expected = np.einsum(signature, arrays["A"], arrays["B"])
+    np.testing.assert_array_equal(spec.reference(arrays["A"], arrays["B"]), expected)
+    ones = (1,) * len(block)
+    one_each = MatMul.tile(*thread).to(Thread).split(*(1 for _ in steps)).tile(*ones).done()
+    through = MatMul.tile(*block).to(Block).epilog(RF).split(*steps).load(A, SH).load(B, SH).then(one_each)
+    cases = [(chain(spec), arrays, expected) for chain in (MatMul.tile(*block).to(Block).then(one_each), through)]
+    agree(cases, tmp_path)
+    compiles([strategy.program("sm_90") for strategy, _, _ in cases])
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16, float64, int8], ids=str)
+def test_products_of_other_types(dtype, tmp_path):
+    spec = MatMul(2, 8, 4, 6, signature="bmk,bkn->bmn", dtype=dtype)(GL, GL, GL)(Kernel)
+    arrays = {"A": whole_numbers((2, 8, 6), dtype, 1), "B": whole_numbers((2, 6, 4), dtype, 2)}
+    expected = np.einsum("bmk,bkn->bmn", *(one.astype(np.float64) for one in arrays.values())).astype(spec.C.dtype.to_numpy())
+    agree([(MatMul.tile(1, 4, 4).to(Block).tile(1, 1, 1).to(Thread).split(1).done()(spec), arrays, expected)], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: MatMul(8, 8, 8, 8), "4 sizes given"),
+        (lambda: MatMul(8, 8, 8, signature="bmk,bkn->bmn"), "3 sizes given"),
+        (lambda: MatMul(8, 8, 8, signature="mk,kn"), "none of C"),
+        (lambda: MatMul(8, 8, 8, signature="mk->mk"), "none of C"),
+        (lambda: MatMul(8, 8, 8, signature="mn,mn->mn"), "reduces some dimension"),
+        (lambda: MatMul(8, 8, 8, signature="mk,kn->mnp"), "3 sizes given"),
+        (lambda: MatMul(8, 8, 8, signature="mmk,kn->mn"), "has a dimension twice"),
+        (lambda: MatMul(8, 8, 8, signature=3), "none of C"),
+        (lambda: Reduction(8, 8, signature="mn->mn"), "reduces some dimension"),
+    ],
+)
+def test_signatures_that_say_nothing_are_refused(make, says):
+    with pytest.raises(ArgumentError, match=says):
+        make()

@@ -145,7 +145,7 @@ def _exact_limit(program: Program) -> int:
     from fireiron.ir import execs
 
     dtypes = {view.dtype for name, view in program.spec.operands.items() if name in program.spec.outputs}
-    dtypes |= {one.spec.C.dtype for one, _ in execs(program.ir.body) if one.spec.multiplies}
+    dtypes |= {one.spec.C.dtype for one, _ in execs(program.ir.body) if one.spec.contracts}
     return min((1 << dtype.mantissa if dtype.kind == "float" else (1 << (dtype.bits - 1)) - 1) for dtype in dtypes)
 
 

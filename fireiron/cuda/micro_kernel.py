@@ -52,7 +52,7 @@ class _MicroKernel:
             for label, make in self._of_operand(name, access):
                 if label in wanted:
                     yield label, make()
-        if self.statement.spec.multiplies and "accumulate" in wanted:
+        if self.statement.spec.contracts and "accumulate" in wanted:
             value = _truth(self.statement.accumulate) or self._text(self.statement.accumulate)
             yield "accumulate", (f"const bool accumulate = {value};",)
         scratch = self.statement.scratch

@@ -94,7 +94,7 @@ class Epilog(Decomposition):
         return Child(name, spec, steps[-1:] if follows else steps_at(steps, spec), prefix=f"{name}_")
 
     def _checked(self, spec: Spec) -> Spec:
-        if not spec.multiplies:
+        if not spec.contracts:
             raise DecompositionError(f"epilog: {spec.title} has no accumulator", legal="MatMul")
         if spec.level == Kernel:
             raise DecompositionError(

@@ -77,13 +77,12 @@ def fma_mismatches(
     executable: Any, spec: Spec, architecture: Architecture, shapes: tuple[tuple[int, int, int], ...]
 ) -> tuple[Mismatch, ...]:
     """The differences between a spec and a multiply-add of one thread on one of the shapes."""
-    if not spec.multiplies:
+    if not spec.contracts:
         return (Mismatch("spec", "MatMul", spec.title),)
     found = []
     if spec.level.threads != 1:
         found.append(Mismatch("level", "Thread", spec.level.name))
-    sizes = tuple(constant(size) for size in spec.sizes)
-    if sizes not in shapes:
+    if not _is_of(spec, shapes):
         found.append(Mismatch("shape", " or ".join("x".join(map(str, shape)) for shape in shapes), "x".join(map(str, spec.sizes))))
     if spec.C.dtype != executable.result:
         found.append(Mismatch("C type", str(executable.result), str(spec.C.dtype)))
@@ -94,6 +93,12 @@ def fma_mismatches(
     if architecture.capability < executable.capability:
         found.append(Mismatch("target", f"sm_{executable.capability} or newer", architecture.name))
     return tuple(found)
+
+
+def _is_of(spec: Spec, shapes: tuple[tuple[int, int, int], ...]) -> bool:
+    """Whether it is one of the shapes m, n, k; or, with indices in another order or number, a single product."""
+    sizes = tuple(constant(size) for size in spec.sizes)
+    return sizes in shapes if spec.multiplies else (1, 1, 1) in shapes and set(sizes) == {1}
 
 
 FFMA = Fma("FFMA", float32, (float32, float16, bfloat16, int8), "fmaf({a}, {b}, {c})")

@@ -39,7 +39,11 @@ class ThreadPointwise(Executable):
             raise ArgumentError("pointwise: pairs is True or False", got=self.pairs, at=call_site())
 
     def performs(self) -> str:
-        return "BinaryPointwise(2,1) or (1,2)(Thread), 16-bit floats" if self.pairs else "Pointwise(1,1)(Thread), any formula"
+        return (
+            "BinaryPointwise(2,1) or (1,2)(Thread), 16-bit floats"
+            if self.pairs
+            else "BinaryPointwise(1,1), UnaryPointwise(1,1) or any Pointwise(1,1) (Thread)"
+        )
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.pointwise:

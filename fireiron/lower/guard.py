@@ -52,7 +52,7 @@ def _tested(statement: Exec, access: Access, width: int) -> tuple[tuple[int, ...
 
 def _adds(statement: Exec) -> bool:
     """Whether all that a statement of single elements does is to add what is zero where an input lies outside."""
-    return statement.atomic or (statement.spec.multiplies and statement.accumulate == TRUE)
+    return statement.atomic or (statement.spec.contracts and statement.accumulate == TRUE)
 
 
 def _common(conditions: Iterable[Expr]) -> list[Expr]:

@@ -205,7 +205,7 @@ def referred(spec: Spec, *inputs: Any) -> dict[str, Any]:
 
 def adder_of(kernel: CompiledKernel) -> DType | None:
     """The least precise type in which the kernel's instructions add products up; None where none does."""
-    types = [one.spec.C.dtype for one, _ in execs(kernel.ir.body) if one.spec.multiplies]
+    types = [one.spec.C.dtype for one, _ in execs(kernel.ir.body) if one.spec.contracts]
     return min(types, key=lambda dtype: dtype.mantissa, default=None)
 
 

@@ -149,7 +149,7 @@ class Site:
 
 def _is_multiply_add(statement: Exec) -> bool:
     """A product of two elements whose meaning is one multiplication and one addition in the type of C."""
-    if not statement.spec.multiplies or any(len(access.elements()) != 1 for access in statement.accesses):
+    if not statement.spec.contracts or any(len(access.elements()) != 1 for access in statement.accesses):
         return False
     return statement.spec.C.dtype.name in ("float32", "float64", "int32")
 

@@ -1,4 +1,4 @@
-"""`MatMul`: the product of two matrices, added up (Fireiron, section 3.1)."""
+"""`MatMul`: the product of two matrices, added up (Fireiron, section 3.1); by a signature, of tensors with indices in any order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class MatMulStarter(Starter):
         M: Expr | int,
         N: Expr | int,
         K: Expr | int,
-        *,
+        *others: Expr | int,
+        signature: str = "",
         dtype: DType | tuple[DType, DType] = float32,
         c_dtype: DType | None = None,
         accumulator: DType | None = None,
@@ -34,15 +35,18 @@ class MatMulStarter(Starter):
         B: MatrixLayout = ColMajor,
         C: MatrixLayout = ColMajor,
     ) -> SpecShape:
-        """`C (M x N) = A (M x K) * B (K x N)`; then the memories of A, B, C, then the level.
+        """`C (M x N) = A (M x K) * B (K x N)`, or the product that a signature says; then the memories of A, B, C, then the level.
 
         Sizes are in elements, integers or symbols. `dtype` is the type of A and B (or a pair), `c_dtype` that of C,
+        With a signature such as `bmk,bkn->bmn`, sizes are those of the dimensions of C, then of those that are added up: B, M, N, K.
         `accumulator` the type to add up in. Column-major float32 unless said otherwise (Fireiron, section 3.1).
         """
         if isinstance(dtype, tuple) and len(dtype) != 2:
             raise ArgumentError("dtype: one element type, or a pair for A and B", got=dtype)
         layouts = {"A": A, "B": B, "C": C}
-        return self.shape((M, N, K), dtype, {"C": c_dtype}, layouts, accumulator=accumulator, accumulate=accumulate)
+        return self.shape(
+            (M, N, K, *others), dtype, {"C": c_dtype}, layouts, accumulator=accumulator, accumulate=accumulate, signature=signature
+        )
 
 
 MatMul: Final = MatMulStarter(Kind("MatMul", "C[m,n] += sum(k, A[m,k] * B[k,n])"))
