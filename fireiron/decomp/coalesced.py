@@ -105,4 +105,5 @@ def _order(view: View) -> tuple[int, ...]:
     places = {view.axis(dim): dim for dim in range(len(view.dims))}
     return tuple(places[axis] for axis in order if axis in places)
 
+
 __all__ = ["Coalesced"]

@@ -39,4 +39,5 @@ def _is_permutation(value: Any) -> bool:
     numbers = isinstance(value, tuple) and value and all(type(one) is int for one in value)
     return bool(numbers) and sorted(value) == list(range(len(value)))
 
+
 __all__ = ["DealOrder"]
