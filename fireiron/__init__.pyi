@@ -99,6 +99,8 @@ from fireiron.executable.movmatrix import MOVMATRIX_ROW as MOVMATRIX_ROW
 from fireiron.executable.movmatrix import MovMatrix as MovMatrix
 from fireiron.executable.pointwise import ThreadPointwise as ThreadPointwise
 from fireiron.executable.reduce import ThreadReduce as ThreadReduce
+from fireiron.executable.shuffle import SHUFFLE as SHUFFLE
+from fireiron.executable.shuffle import Shuffle as Shuffle
 from fireiron.executable.stmatrix import STMATRIX as STMATRIX
 from fireiron.executable.stmatrix import StMatrix as StMatrix
 from fireiron.executable.thread_move import ThreadInit as ThreadInit

@@ -277,6 +277,7 @@ def candidates():
             yield fireiron.BinaryPointwise("+", *sizes, dtype=dtype)(RF, RF, RF)(Thread)
         yield Reduction(*sizes, 3, dtype=dtype)(RF, RF)(Thread)
         yield AtomicAdd(*sizes, dtype=dtype)(RF, GL)(Thread)
+    yield fireiron.Shfl(1, 32, 1)(RF, RF)(Warp)
 
 
 def products_of_lanes():
@@ -354,6 +355,8 @@ def kernel_of_lanes(one):
         return loaded_by(one)
     if isinstance(one, (StMatrix, MovMatrix)):
         return next(through(*chain) for chain in through_choices() if one in chain)
+    if one.name == "SHFL_BFLY":
+        return fireiron.Shfl(4, 32, 2)(GL, GL)(Kernel).tile(32, 2).to(Block).tile(32, 2).to(Warp).load("src", RF).done()
     module = importlib.import_module("fireiron.strategies.wmma_simple")
     return module.strategy(module.spec(64, 64, 32))
 
@@ -529,6 +532,7 @@ SIBLINGS = {
     ("decomp.mma_tile", "decomp.split"): "a verb that is a tile and a split of one instruction's sizes",
     ("executable.stmatrix", "executable.ldmatrix"): "the same matrices in the same registers, the other way",
     ("executable.movmatrix", "executable.ldmatrix"): "the same matrices in the same registers",
+    ("executable.shuffle", "executable.ldmatrix"): "the same question, whether lanes hold what they give",
 }
 """Extensions that import a sibling, each with its reason."""
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from printed_text import COMPILER, HostProgram, Printed
 from fireiron import *
 from fireiron.check import check
 from fireiron.errors import FireironError
+from fireiron.executable.shuffle import SHUFFLE
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.language.store import dumps, loads, loads_spec
 from fireiron.sim import simulate
@@ -365,3 +367,32 @@ def test_products_of_other_types(dtype, tmp_path):
 def test_signatures_that_say_nothing_are_refused(make, says):
     with pytest.raises(ArgumentError, match=says):
         make()
+
+
+# ---------------------------------------------------------------------------------------------- shuffles
+
+
+@pytest.mark.parametrize("dtype", [float32, float64, int32, float16, bfloat16], ids=str)
+def test_shuffles(dtype, tmp_path):
+    """Each lane receives what the lane holds whose number differs in the mask; of one warp, and of several."""
+    cases = []
+    for mask, threads, memory in ((1, 32, SH), (16, 32, GL), (5, 128, GL)):
+        array = whole_numbers((threads, 4), dtype)
+        spec = Shfl(mask, threads, 4, dtype=dtype)(GL, GL)(Kernel)
+        block = Shfl.tile(threads, 4).to(Block)
+        chain = (block if memory == GL else block.load("src", SH)).tile(32, 4).to(Warp).load("src", RF).done()
+        assert loads(dumps(chain(spec))) == chain(spec)
+        cases.append((chain(spec), {"src": array}, array[np.arange(threads) ^ mask]))
+    agree(cases, tmp_path)
+    compiles([strategy.program("sm_90") for strategy, _, _ in cases])
+
+
+def test_what_no_shuffle_performs():
+    for spec, says in (
+        (Shfl(1, 16, 4)(RF, RF)(Warp), "32 threads|shape"),
+        (Shfl(1, 32, 4)(SH, RF)(Warp), "RF"),
+        (Shfl(1, 32, 4, dtype=int8)(RF, RF)(Warp), "float32 or"),
+        (Shfl(1, 32, 4)(RF, RF)(Block), "Warp"),
+    ):
+        found = SHUFFLE.mismatches(spec, ARCHITECTURES[-1])
+        assert any(re.search(says, one.wanted) for one in found), found

@@ -371,7 +371,7 @@ def test_parts_of_k_without_any_k_write_zeros(k):
         (lambda: MatMul.then(INNER)(np.ones((4, 4)), np.ones((4, 4))), "strategy is bound to a spec"),
         (lambda: MatMul.then(INNER)(MatMul(4, 4, 4)(GL, GL, GL)(Kernel), np.ones((4, 4))), "got +'a spec, ndarray'"),
         (lambda: MatMul.then(INNER)(), "missing a required argument: 'spec'"),
-        (lambda: MatMul(8, 8, 8, layout=RowMajor), "MatMul: got an unexpected keyword argument 'layout'\n  legal +MatMul\\(M, N, K, dtype"),
+        (lambda: MatMul(8, 8, 8, layout=RowMajor), "MatMul: got an unexpected keyword argument 'layout'\n  legal +MatMul\\(M, N, K, \\*others, dtype"),
         (lambda: MatMul(8, 8), "MatMul: missing a required argument: 'K'"),
         (lambda: Reduction(8), "Reduction: 1 sizes given\n  legal +M P"),
         (lambda: MatMul.load(A), "load: missing a required argument: 'memory'\n  legal +load\\(operand, memory, move=None\\)"),

@@ -26,7 +26,6 @@ class MatMulStarter(Starter):
         N: Expr | int,
         K: Expr | int,
         *others: Expr | int,
-        signature: str = "",
         dtype: DType | tuple[DType, DType] = float32,
         c_dtype: DType | None = None,
         accumulator: DType | None = None,
@@ -34,6 +33,7 @@ class MatMulStarter(Starter):
         A: MatrixLayout = ColMajor,
         B: MatrixLayout = ColMajor,
         C: MatrixLayout = ColMajor,
+        signature: str = "",
     ) -> SpecShape:
         """`C (M x N) = A (M x K) * B (K x N)`, or the product that a signature says; then the memories of A, B, C, then the level.
 

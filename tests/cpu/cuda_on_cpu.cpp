@@ -642,6 +642,21 @@ void movmatrix(Operand d, Operand a, int line)
   });
 }
 
+// PTX ISA, "Data Movement and Conversion Instructions: shfl.sync", mode .bfly, of all 32 lanes.
+void shfl_bfly(Operand d, Operand a, int mask, int line)
+{
+  struct Given {
+    Operand target, source;
+    int mask;
+  };
+  if (mask < 0 || mask >= lanes_of_warp)
+    fail("shfl.sync: not all lanes are members, or a mask beyond them");
+  together("shfl", line, Given{d, a, mask}, [](const Given* const* lanes) {
+    for (int lane = 0; lane < lanes_of_warp; ++lane)
+      std::memcpy(lanes[lane]->target.place, &lanes[lane ^ lanes[lane]->mask]->source.bits, lanes[lane]->source.bytes);
+  });
+}
+
 // PTX ISA, "Non-bulk copy: cp.async": until the group of a copy is waited for, nobody knows whether it has happened. Most of them
 // land when they are waited for, some at once, which shows places that are written while others still read them.
 void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operand source_size)

@@ -218,12 +218,22 @@ void mma(const Form& form, Operands d, Operands a, Operands b, Operands c, int l
 void ldmatrix(bool transposed, Operands d, Operand address, int line = __builtin_LINE());
 void stmatrix(bool transposed, Operand address, Operands values, int line = __builtin_LINE());
 void movmatrix(Operand d, Operand a, int line = __builtin_LINE());
+void shfl_bfly(Operand d, Operand a, int mask, int line);
 void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operand source_size);
 void bar_sync(Operand number, Operand count, int line = __builtin_LINE());
 void cp_async_commit_group();
 void cp_async_wait_group(Operand pending);
 
 }  // namespace ptx
+
+// A value of the lane whose number differs in the bits of a mask.
+template <class Value>
+Value __shfl_xor_sync(unsigned members, Value value, int mask, int line = __builtin_LINE())
+{
+  Value received = value;
+  ptx::shfl_bfly(ptx::out(received), ptx::in(value), members == 0xffffffff ? mask : -1, line);
+  return received;
+}
 
 // ---------------------------------------------------------------------------------------------- warp matrix functions
 
