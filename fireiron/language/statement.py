@@ -70,13 +70,14 @@ def parse_spec(text: str, symbols: Mapping[str, Any] | None = None) -> Spec:
     results, _, _, groups, operands, options = found.groups()
     kind = _kind(found[2], symbols)
     values = kind.filled(_parameters(kind, found[3]))
-    made = kind.definition(values)
+    chosen = _options(options or "", symbols)
+    made = kind.of_signature(values, chosen["signature"]) if "signature" in chosen else kind.definition(values)
     texts = [defined.get(one.strip(), one) for one in (*_listed(operands), *_listed(results))]
     if len(texts) != len(made.uses) or len(_listed(results)) != len(made.outputs):
         raise LayoutError(f"{len(_listed(results))} results, {len(_listed(operands))} operands in {last!r}", legal=" ".join(made.uses))
     views = tuple(_of_rank(parse_view(one, symbols), len(dims)) for one, dims in zip(texts, made.uses.values(), strict=True))
     level = _level([defined.get(one.strip(), one) for one in _listed(groups)], symbols)
-    return Spec(level, kind, views, values, **_options(options or "", symbols))
+    return Spec(level, kind, views, values, **chosen)
 
 
 def _definition(line: str) -> tuple[str, str]:
@@ -147,6 +148,8 @@ def _options(text: str, symbols: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = symbols[value] if value in symbols else as_dtype(SHORT.get(value, value))
         elif name == "names":
             found[name] = tuple(value.split())
+        elif item.strip().startswith("signature="):
+            found["signature"] = item.strip().removeprefix("signature=").replace(" ", ",")
         elif item.strip() == "partial":
             found[name] = True
         else:
@@ -186,10 +189,12 @@ def _parameter_text(spec: Spec) -> str:
 def _option_texts(spec: Spec) -> Iterator[str]:
     for name in OPTIONS:
         value = getattr(spec, name)
-        if value in (None, False, (), as_expr(0)):
+        if value in (None, False, (), "", as_expr(0)):
             continue
         if name == "partial":
             yield name
+        elif name == "signature":
+            yield f"{name}={value.replace(',', ' ')}"
         elif name == "accumulate":
             yield f"{name}={expression_text(value)}"
         else:
