@@ -8,6 +8,7 @@ work on every spec. The kinds are declared in `specs/`, one a file.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import numbers
 import string
@@ -55,6 +56,26 @@ def located(function: Callable[P, T]) -> Callable[P, T]:
             raise error.located(at=call_site()) from None
         except TypeError as error:
             raise unfitting(function, args, kwargs) or error from None
+
+    return called
+
+
+_OF_MATRICES: Final = ("M", "N", "P")
+
+
+def short_form(function: Callable[..., T]) -> Callable[..., T]:
+    """A short form whose sizes are of any number, `located`; those of matrices may be given by name: `Move(64, N=32)`."""
+    parameters = inspect.signature(function).parameters.values()
+    leading = next(number for number, one in enumerate(parameters) if one.kind is one.VAR_POSITIONAL)
+    inner = located(function)
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> T:
+        following = _OF_MATRICES[max(len(args) - leading, 0) :]
+        named = [name for name in following if name in kwargs]
+        if named == list(following[: len(named)]):  # none before them is missing
+            return inner(*args, *(kwargs.pop(name) for name in named), **kwargs)
+        return inner(*args, **kwargs)
 
     return called
 

@@ -396,3 +396,12 @@ def test_what_no_shuffle_performs():
     ):
         found = SHUFFLE.mismatches(spec, ARCHITECTURES[-1])
         assert any(re.search(says, one.wanted) for one in found), found
+
+
+def test_sizes_of_matrices_by_name():
+    assert Move(M=64, N=32)(GL, GL)(Kernel) == Move(64, N=32)(GL, GL)(Kernel) == Move(64, 32)(GL, GL)(Kernel)
+    assert Reduction(M=8, N=4, P=2)(GL, GL)(Kernel) == Reduction(8, 4, 2)(GL, GL)(Kernel)
+    assert BinaryPointwise("+", M=8, N=4)(GL, GL, GL)(Kernel) == BinaryPointwise("+", 8, 4)(GL, GL, GL)(Kernel)
+    for call in (lambda: Move(N=32), lambda: Move(64, M=32), lambda: Init(4, 4, P=2, M=1)):
+        with pytest.raises(ArgumentError, match="unexpected keyword"):
+            call()

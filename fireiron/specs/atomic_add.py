@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fireiron.spec import Kind, SpecShape, Starter, located
+from fireiron.spec import Kind, SpecShape, Starter, short_form
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, float32
 from fireiron.values.tensor import ColMajor, MatrixLayout
@@ -13,7 +13,7 @@ from fireiron.values.tensor import ColMajor, MatrixLayout
 class AtomicAddStarter(Starter):
     """The name `AtomicAdd`."""
 
-    @located
+    @short_form
     def __call__(
         self,
         *sizes: Expr | int,

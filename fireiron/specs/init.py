@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fireiron.spec import Kind, Parameter, SpecShape, Starter, located
+from fireiron.spec import Kind, Parameter, SpecShape, Starter, short_form
 from fireiron.specs import operand
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, float32
@@ -16,7 +16,7 @@ class InitStarter(Starter):
 
     dst: Final = operand.DST
 
-    @located
+    @short_form
     def __call__(self, *sizes: Expr | int, dtype: DType = float32, dst: MatrixLayout = ColMajor, value: float = 0) -> SpecShape:
         """`dst = value`, a number that the type holds exactly, infinity too; then the memory of dst, then the level."""
         return self.shape(sizes, dtype, {}, {"dst": dst}, value=value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fireiron.spec import Kind, SpecShape, Starter, located
+from fireiron.spec import Kind, SpecShape, Starter, short_form
 from fireiron.specs import operand
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, float32
@@ -17,7 +17,7 @@ class MoveStarter(Starter):
     src: Final = operand.SRC
     dst: Final = operand.DST
 
-    @located
+    @short_form
     def __call__(
         self,
         *sizes: Expr | int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fireiron.spec import Kind, Parameter, SpecShape, Starter, located
+from fireiron.spec import Kind, Parameter, SpecShape, Starter, short_form
 from fireiron.specs.formula import FUNCTIONS
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, float32
@@ -14,7 +14,7 @@ from fireiron.values.tensor import ColMajor, MatrixLayout
 class UnaryPointwiseStarter(Starter):
     """The name `UnaryPointwise`."""
 
-    @located
+    @short_form
     def __call__(
         self,
         operation: str,
@@ -31,7 +31,7 @@ class UnaryPointwiseStarter(Starter):
 class BinaryPointwiseStarter(Starter):
     """The name `BinaryPointwise`."""
 
-    @located
+    @short_form
     def __call__(
         self,
         operation: str,

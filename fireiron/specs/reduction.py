@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fireiron.errors import ArgumentError
-from fireiron.spec import Kind, Parameter, SpecShape, Starter, located
+from fireiron.spec import Kind, Parameter, SpecShape, Starter, short_form
 from fireiron.specs.formula import NAMES, REDUCTIONS
 from fireiron.values.expr import FALSE, Expr
 from fireiron.values.machine import DType, as_integer, float32
@@ -15,7 +15,7 @@ from fireiron.values.tensor import ColMajor, MatrixLayout
 class ReductionStarter(Starter):
     """The name `Reduction`."""
 
-    @located
+    @short_form
     def __call__(
         self,
         *sizes: Expr | int,
