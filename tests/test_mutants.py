@@ -63,7 +63,7 @@ MUTANTS = [
         ("who stores", "return attrs.evolve(statement, guard=condition, pieces=pieces)", "return attrs.evolve(statement, pieces=pieces)"),
         ("each piece", "Piece(start, width, _without(access.inside(elements[start]), taken))", "Piece(start, width)"),
         ("the first piece for all", "_without(access.inside(elements[start]), taken)", "_without(access.inside(elements[0]), taken)"),
-        ("a product that sets", "(statement.spec.multiplies and statement.accumulate == TRUE)", "statement.spec.multiplies"),
+        ("a product that sets", "(statement.spec.contracts and statement.accumulate == TRUE)", "statement.spec.contracts"),
         ("an input outside", "if _adds(statement) and all(", "if all("),
         ("conditions that all share", "if all(part in other for other in others)]", "if any(part in other for other in (first, *others))]"),
         ("registers aligned", "needed[access.buffer] = max(needed[access.buffer], size)", "needed[access.buffer] = min(needed[access.buffer], size)"),
