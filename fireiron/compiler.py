@@ -21,6 +21,7 @@ from fireiron.language.tree import Executable, Node
 from fireiron.lower.allocate import allocate
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.distribute import distribute
+from fireiron.lower.fence import fence
 from fireiron.lower.footprint import require_small
 from fireiron.lower.guard import guard
 from fireiron.lower.pipeline import pipeline
@@ -47,7 +48,7 @@ SEQUENTIAL: Passes = (
 )
 """The passes that see a program without any synchronisation."""
 
-PASSES: Passes = (*SEQUENTIAL, ("synchronize", synchronize), ("wait", wait), ("guard", guard))
+PASSES: Passes = (*SEQUENTIAL, ("synchronize", synchronize), ("wait", wait), ("fence", fence), ("guard", guard))
 """The passes after the walk, in order; each maps IR to IR and can be printed (see docs/pipeline.md)."""
 
 

@@ -18,6 +18,7 @@ from fireiron.ir import (
     Comment,
     Commit,
     Exec,
+    Fence,
     For,
     Instruction,
     Kernel,
@@ -41,6 +42,13 @@ _WARPGROUP_BARRIER = Function(
     "the 128 threads of a warpgroup wait for each other, at the named barrier of their number (0 is that of __syncthreads)",
 )
 """PTX ISA 9.7.13.1. The number is no constant, so that all 16 barriers of the block are taken: nothing else here uses one."""
+
+_PROXY_FENCE = Function(
+    "proxy_fence",
+    (),
+    ('asm volatile("fence.proxy.async.shared::cta;" ::: "memory");',),
+    "what this thread wrote to shared memory is there for the asynchronous proxy too",
+)
 
 MOST_REGISTERS = 255
 """Registers of a thread; larger arrays live in local memory, where they have run-time indices."""
@@ -132,7 +140,7 @@ class Statements:
             inner = [one for one in statement.body if not isinstance(one, Comment)]
             bound = {statement.var} | {one.var for one in inner if isinstance(one, Let)}
             parts = [self._conditions(one) for one in inner if not isinstance(one, Let)]
-            if not parts or any(isinstance(one, (Barrier, Commit, Wait)) for one in inner):
+            if not parts or any(isinstance(one, (Barrier, Commit, Wait, Fence)) for one in inner):
                 return ()
             return tuple(c for c in parts[0] if all(c in part for part in parts) and c.variables().isdisjoint(bound))
         return ()
@@ -156,6 +164,9 @@ class Statements:
                 return [self._let(statement)]
             case Barrier(scope=scope, reason=reason):
                 call = self._barrier(scope)
+                return [Noted(call, reason) if reason else call]
+            case Fence(reason=reason):
+                call = f"{self.printer.function(_PROXY_FENCE)}();"
                 return [Noted(call, reason) if reason else call]
             case Commit() | Wait():
                 return self._asynchronous().completion_text(self.printer, statement)

@@ -79,7 +79,7 @@ class Load(Decomposition):
         copies, copy = copies_of(self.memory, spec, draft)
         tensor = Tensor(
             name, view.shape, dtype, self.memory, _checked(layout, shape), plan.pad, plan.align, swizzle, copies, plan.reuse,
-            origin=context.origin,
+            free=self.memory.of_block and plan.layout is None and plan.swizzle is None and not plan.pad, origin=context.origin,
         )  # fmt: skip
         fresh = whole_view(tensor, copy)
         move = Move.on(spec.level, view, fresh, names=_labels(spec, self.operand))

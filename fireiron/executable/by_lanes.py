@@ -93,6 +93,7 @@ def one_statement(
         draft.active,
         vectors=vectors,
         lane_maps=tuple(maps[name] for name in spec.operands),
+        lane=lane,
         origin=draft.origin,
     )
 

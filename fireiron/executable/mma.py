@@ -158,8 +158,8 @@ class Mma(Executable):
             *views,
             asm,
             f'    "{total}, {left}, {right}, {total};"',
-            *_operands(f"    : {listed('+' + letters['c'], names['c'], counts['c'])}"),
-            *_operands(f"    : {listed(letters['a'], names['a'], counts['a'])}, {listed(letters['b'], names['b'], counts['b'])});"),
+            *wrapped(f"    : {listed('+' + letters['c'], names['c'], counts['c'])}"),
+            *wrapped(f"    : {listed(letters['a'], names['a'], counts['a'])}, {listed(letters['b'], names['b'], counts['b'])});"),
         )
         parameters = tuple(f"{'' if name == 'c' else 'const '}{kind.cuda}* {name}" for name, kind in kinds.items())
         note = f"c += a * b by the lanes of a {self.level.label}: {', '.join(map(str, self.shape))} elements along m, n, k"
@@ -192,7 +192,7 @@ def _words(name: str, words: str) -> str:
     return f"{const}unsigned* const {words} = reinterpret_cast<{const}unsigned*>({name});"
 
 
-def _operands(line: str, limit: int = 110) -> Iterator[str]:
+def wrapped(line: str, limit: int = 110) -> Iterator[str]:
     """Operands of inline PTX, as many a line as fit."""
     while len(line) > limit:
         place = line.rindex(", ", 0, limit) + 1

@@ -39,6 +39,11 @@ class Instruction(Protocol):
         ...
 
     @property
+    def by_engine(self) -> bool:
+        """Whether it reaches shared memory through the asynchronous proxy, and not by loads and stores of the threads."""
+        ...
+
+    @property
     def packs(self) -> bool:
         """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
         ...
@@ -189,7 +194,8 @@ class Exec(Stmt):
     `vector` is how many elements are moved together, `vectors` how many of them one load or store takes, per operand (set
     after storage is known; one element each if empty). `scratch` is shared
     memory of the statement's own. `lane_maps` say, for an instruction of a warp, which element of its tile each lane's
-    accesses name, per operand. `completion` says when its effect is there, if not at once.
+    accesses name, per operand; `lane` is a lane's number among those that perform it. `completion` says when its effect is
+    there, if not at once.
 
     The pass `guard` says who stores: `guard` is a condition, beside `active`, without which the statement does nothing, and
     `pieces` are, per operand, all elements in the parts by which they are loaded or stored, each with its own condition. From then
@@ -206,6 +212,7 @@ class Exec(Stmt):
     vectors: tuple[int, ...] = ()
     scratch: Tensor | None = None
     lane_maps: tuple[Any, ...] = ()
+    lane: Expr = ZERO
     completion: Completion = Completion.NONE
     guard: Expr = TRUE
     pieces: tuple[tuple[Piece, ...], ...] = ()
@@ -244,6 +251,11 @@ class Exec(Stmt):
         return self.spec.level.threads != 1 and not self.lane_maps
 
     @property
+    def wide(self) -> bool:
+        """Whether lanes of several warps perform it together, each with elements of its own."""
+        return bool(self.lane_maps) and (self.spec.level.threads or 1) > 32
+
+    @property
     def atomic(self) -> bool:
         """Whether it adds to its output in one step that no other thread, of any block, sees half of."""
         return self.spec.atomic
@@ -260,6 +272,10 @@ class Exec(Stmt):
             return tuple(piece.condition for piece in self.pieces[position] for _ in range(piece.width))
         access = self.accesses[position]
         return tuple(access.inside(offset) for offset in access.elements())
+
+    def at_first_lane(self, operand: str) -> Access:
+        """The access to an operand of the lane whose number is 0."""
+        return self.operands[operand].substitute({self.lane: 0} if isinstance(self.lane, Var) else {})
 
     @property
     def operands(self) -> dict[str, Access]:
@@ -307,6 +323,17 @@ class Wait(Stmt):
     """A thread goes on when at most `groups` of the groups that it committed last are still under way."""
 
     groups: int
+    reason: str = ""
+
+
+@attrs.frozen
+class Fence(Stmt):
+    """What a thread wrote to shared memory is there for the asynchronous proxy too, by which TMA and wgmma reach memory.
+
+    Without it, ordinary writes are ordered with ordinary accesses only (PTX ISA, "Proxies"). The thread that wrote executes it, in front of
+    the barrier behind which others rely on it.
+    """
+
     reason: str = ""
 
 

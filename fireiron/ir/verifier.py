@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fireiron.errors import VerificationError
 from fireiron.ir.kernel import Kernel, buffer_table
-from fireiron.ir.statement import Barrier, Comment, Commit, Exec, For, Hole, Let, Stmt, SyncPoint, Wait, unknown
+from fireiron.ir.statement import Barrier, Comment, Commit, Exec, Fence, For, Hole, Let, Stmt, SyncPoint, Wait, unknown
 from fireiron.values.expr import Expr, Var, constant
 
 
@@ -59,7 +59,7 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
             case Wait(groups=groups) if groups < 0:
                 raise VerificationError(f"a wait for {groups} groups")
             # Listed, not left to the default: what nobody thought of is refused.
-            case Comment() | Hole() | SyncPoint() | Commit() | Wait() | Barrier():
+            case Comment() | Hole() | SyncPoint() | Commit() | Wait() | Fence() | Barrier():
                 pass
             case _:
                 raise unknown(statement, "the verifier")

@@ -19,7 +19,7 @@ from fireiron.ir.text import Item, Printer
 from fireiron.spec import Spec
 from fireiron.values.expr import ONE, TRUE, Const, Expr, Var, all_of
 from fireiron.values.machine import Architecture, Block
-from fireiron.values.tensor import View
+from fireiron.values.tensor import Storage, Tensor, View
 from fireiron.values.units import count_in, unit_in
 
 MOST_STEPS = 100
@@ -89,7 +89,7 @@ class Expansion:
     values; `lets` its named values; `grid` the number of blocks, where it deals tiles to them; `part` the number of a
     block's part of k, for the step behind that knows the grid; `zeroed` the operands that are zero before the launch;
     `resident` the blocks that a multiprocessor shall hold; `unchecked` why races are reported as warnings. A leaf `waits` if who
-    performs it depends on who holds its registers, and nobody said so yet.
+    performs it depends on who holds its registers, and nobody said so yet. `settled` are the storages of buffers that were free.
     """
 
     children: tuple[Child, ...]
@@ -103,6 +103,7 @@ class Expansion:
     resident: int = attrs.field(default=0, kw_only=True)
     unchecked: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     waits: bool = attrs.field(default=False, kw_only=True)
+    settled: tuple[tuple[str, Storage], ...] = attrs.field(default=(), kw_only=True)
 
     def child(self, name: str) -> Child:
         """A child by name; a `DecompositionError` that lists them if there is none."""
@@ -127,6 +128,7 @@ class Expansion:
             zeroed=(*self.zeroed, *inner.zeroed),
             resident=inner.resident or self.resident,
             unchecked=(*self.unchecked, *inner.unchecked),
+            settled=(*self.settled, *inner.settled),
         )
 
 
@@ -236,6 +238,9 @@ class Executable:
     tests_edges: ClassVar[bool] = False
     """Whether its text is told how many elements of each operand lie inside the tensors, and tests them itself."""
 
+    by_engine: ClassVar[bool] = False
+    """Whether it reaches shared memory through the asynchronous proxy, as wgmma and TMA do, and not by loads and stores of the threads."""
+
     packs: ClassVar[bool] = False
     """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
 
@@ -327,6 +332,7 @@ class Whole:
     zeroed: tuple[str, ...] = ()
     resident: int = 0
     unchecked: tuple[str, ...] = ()
+    settled: Mapping[str, Storage] = attrs.field(factory=dict)
 
     def after(self, expansion: Expansion) -> Whole:
         """The same behind one more step."""
@@ -338,6 +344,7 @@ class Whole:
             (*self.zeroed, *expansion.zeroed),
             expansion.resident or self.resident,
             (*self.unchecked, *expansion.unchecked),
+            {**self.settled, **dict(expansion.settled)} if expansion.settled else self.settled,
         )
 
     @property
@@ -416,10 +423,11 @@ class Draft(Context):
 
     _names: dict[str, None] = attrs.field(factory=dict)
     _lets: dict[Named, Var] = attrs.field(factory=dict)
+    _settled: dict[str, Storage] = attrs.field(factory=dict)
 
     def expansion(self, children: tuple[Child, ...], program: tuple[Stmt, ...], **more: Any) -> Expansion:
         """What the step does to its spec, with the names that it made; `more` are further fields of `Expansion`."""
-        return Expansion(children, program, names=tuple(self._names), lets=tuple(self._lets.items()), **more)
+        return Expansion(children, program, names=tuple(self._names), lets=tuple(self._lets.items()), settled=tuple(self._settled.items()), **more)
 
     def fresh(self, wanted: str) -> str:
         """A name that starts with the prefix of this part of the tree, with a number if it is taken."""
@@ -432,6 +440,20 @@ class Draft(Context):
             name = f"{wanted}{number}"
         self._names[name] = None
         return name
+
+    def settle(self, tensor: Tensor, storage: Storage) -> Storage:
+        """Say how a free buffer lies in memory; the same again if another leaf said it, and refused where that said otherwise."""
+        known = {**self.whole.settled, **self._settled}.get(tensor.name)
+        if known is not None and known != storage:
+            raise DecompositionError(
+                f"{tensor.name}: two leaves want it stored differently",
+                got=_stored(storage),
+                legal=_stored(known),
+                at=self.origin,
+                hint="load the operand twice, or say the storage: .storage_layout(...).swizzle(...)",
+            )
+        self._settled[tensor.name] = storage
+        return storage
 
     def define(self, var: Var, value: Expr) -> None:
         """Say the value of a name that a step before this one made."""
@@ -465,6 +487,10 @@ class Draft(Context):
         elif level.threads == 1:
             name = f"{parent.label}_thread"
         return self.let(name, unit_in(level, parent, self.thread))
+
+
+def _stored(storage: Storage) -> str:
+    return f"{storage.layout}{f', {storage.swizzle}' if storage.swizzle else ''}"
 
 
 # ---------------------------------------------------------------------------------------------- nodes

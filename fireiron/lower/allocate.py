@@ -6,6 +6,7 @@ import attrs
 
 from fireiron.errors import DecompositionError, ResourceError
 from fireiron.ir import Buffer, Exec, Kernel, Stmt, execs
+from fireiron.ir.chunks import ALIGNMENT
 from fireiron.ir.usage import Stages, pipelines, shared_usage, usage_lines
 
 
@@ -38,7 +39,10 @@ def _aligned(kernel: Kernel) -> Kernel:
     needed: dict[str, int] = {}
     for statement, _ in execs(kernel.body):
         for position, access in enumerate(statement.accesses):
-            size = statement.width(position) * kernel.buffer(access.buffer).dtype.bytes
+            buffer = kernel.buffer(access.buffer)
+            size = statement.width(position) * buffer.dtype.bytes
+            if statement.instruction.by_engine and buffer.memory.of_block:
+                size = ALIGNMENT
             needed[access.buffer] = max(needed.get(access.buffer, 1), size)
     buffers = []
     for buffer in kernel.buffers:

@@ -220,7 +220,7 @@ class Touches:
         """What several threads do together counts as done by the first and the last of them."""
         if not touch.access.spread and not touch.statement.collective:
             return found
-        unit = touch.statement.spec.level.threads if touch.statement.collective else 32
+        unit = touch.statement.spec.level.threads
         if unit is None or unit >= self.kernel.workers:
             return attrs.evolve(found, low=np.zeros_like(found.low), high=np.full_like(found.high, self.kernel.workers - 1))
         unit = max(unit, 32)  # quad-pairs lie anywhere in their warp
@@ -259,7 +259,8 @@ def _extremes(keys: Array, threads: Array, room: int) -> Footprint:
 
 def _width(statement: Exec, position: int) -> int:
     """Elements of an access, in their order, that lie side by side and aligned; nothing of that is known where lanes are not."""
-    return 1 if statement.collective or statement.accesses[position].spread else statement.width(position)
+    unknown = statement.collective or (statement.accesses[position].spread and not statement.instruction.by_engine)
+    return 1 if unknown else statement.width(position)
 
 
 def _span(size: Expr) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -122,7 +122,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         grown.context.architecture,
         grown.grid,
         grown.threads,
-        tuple(_buffers(grown.node, spec)),
+        tuple(_buffers(grown.node, spec, whole.settled)),
         symbols_of(spec),
         _used_lets(lets, body) + body,
         spec,
@@ -184,7 +184,7 @@ def _used_lets(lets: tuple[Let, ...], body: tuple[Stmt, ...], more: Iterable[Var
     return tuple(reversed(kept))
 
 
-def _buffers(node: Node, spec: Spec) -> Iterable[Buffer]:
+def _buffers(node: Node, spec: Spec, settled: Mapping[str, Storage]) -> Iterable[Buffer]:
     seen: dict[str, Tensor] = {}
     for name, view in spec.operands.items():
         seen[view.tensor.name] = view.tensor
@@ -196,6 +196,8 @@ def _buffers(node: Node, spec: Spec) -> Iterable[Buffer]:
             if tensor.name in seen:
                 continue
             seen[tensor.name] = tensor
+            if tensor.name in settled:
+                tensor = attrs.evolve(tensor, layout=settled[tensor.name].layout, swizzle=settled[tensor.name].swizzle)
             # How many registers a thread needs is for `distribute` to say.
             storage = Storage(Layout(()), 0) if tensor.memory.private else tensor.storage()
             yield Buffer(tensor, storage, storage.extent, written=True)

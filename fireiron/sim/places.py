@@ -47,6 +47,7 @@ class Group:
     own: dict[Any, Group] = attrs.field(factory=dict)
     seats: dict[Any, Any] = attrs.field(factory=dict)
     flight: Flight = attrs.field(factory=Flight)
+    unfenced: list[Array] = attrs.field(factory=list)
 
 
 class Window:

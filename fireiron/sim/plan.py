@@ -22,12 +22,14 @@ from fireiron.ir import (
     Comment,
     Commit,
     Exec,
+    Fence,
     For,
     Kernel,
     Let,
     Piece,
     Stmt,
     Wait,
+    execs,
     scratch_access,
     statements,
     unknown,
@@ -47,7 +49,8 @@ class Operand:
     """One access of a statement, as functions of the environment; read and write of an output are two operands.
 
     `conditions` hold for all of its elements, `parts` are those of its `pieces` where these differ, and `part_of` the piece of each
-    element. An access without pieces is touched inside its bounds. `vectors` are the pieces of several elements.
+    element. An access without pieces is touched inside its bounds. `vectors` are the pieces of several elements. `spread` is how many
+    threads may each have touched what one of them names: 1, or those of a `unit`.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Operand:
         write: bool,
         scope: _Scope,
         pieces: tuple[Piece, ...] = (),
+        unit: int = 1,
     ) -> None:
         buffer = plan.buffers[access.buffer]
         self.access, self.buffer, self.write = access, buffer, write
@@ -90,7 +94,7 @@ class Operand:
         self.keys = [tuple(name for name in loops if name in names) for names in self.depends]
         self.kept = len(self.key) < len(loops)
         self.by_block = "block" in everything
-        self.spread = access.spread
+        self.spread = unit if access.spread else 1
         self.adds = False
 
     @property
@@ -110,6 +114,8 @@ class Site:
         if statement.accumulate in (TRUE, FALSE):
             self.accumulate = statement.accumulate == TRUE
         self.collective = statement.collective or statement.scratch is not None
+        self.wide = statement.wide
+        unit = max(statement.spec.level.threads or 32, 32)
         self.level = Block if statement.spec.level.threads is None else statement.spec.level
         self.inputs: list[tuple[str, Operand]] = []
         self.outputs: list[tuple[str, Operand, Operand]] = []
@@ -120,11 +126,11 @@ class Site:
             view = statement.spec.operands[name]
             axes = [view.axis(dim) for dim in range(len(view.dims))]
             if name in statement.spec.outputs:
-                read = Operand(plan, access, axes, (*active, *late), False, scope, parts)
-                self.outputs.append((name, Operand(plan, access, axes, active, True, scope, parts), read))
+                read = Operand(plan, access, axes, (*active, *late), False, scope, parts, unit)
+                self.outputs.append((name, Operand(plan, access, axes, active, True, scope, parts, unit), read))
                 self.outputs[-1][1].adds = statement.atomic
             else:
-                self.inputs.append((name, Operand(plan, access, axes, active, False, scope, parts)))
+                self.inputs.append((name, Operand(plan, access, axes, active, False, scope, parts, unit)))
         self.active = tuple(map(compiled, active))
         self.scratch = None
         if statement.scratch is not None:
@@ -215,6 +221,7 @@ class Plan:
         self.sites: list[Site] = []
         self.components = _components([buffer for buffer in kernel.buffers if buffer.memory.of_block])
         self.mixed = any(len({buffer.dtype.bytes for buffer in part}) > 1 for part in self.components)
+        self.engines = any(statement.instruction.by_engine for statement, _ in execs(kernel.body))
         self.granule = min((buffer.dtype.bytes for buffer in kernel.buffers if buffer.memory.of_block), default=1)
         self.nodes = self._list(kernel.body, _Scope())
         shared = [one for site in self.sites for one in site.operand_list if one.buffer.memory.of_block]
@@ -236,7 +243,7 @@ class Plan:
                     nodes.append(self._for(statement, scope))
                 case Exec():
                     nodes.append(self._site(statement, (), (), scope))
-                case Barrier() | Commit() | Wait():
+                case Barrier() | Commit() | Wait() | Fence():
                     nodes.append(statement)
                 case Comment():
                     pass
@@ -268,7 +275,7 @@ class Plan:
 
     def _vector_loops(self, loops: list[For], lets: list[Let], statement: Exec, scope: _Scope) -> list[For]:
         """The loops on which all that is written depends; none where the statement may read what another turn writes."""
-        if statement.collective or statement.scratch is not None or self._aliases(statement):
+        if statement.collective or statement.wide or statement.scratch is not None or self._aliases(statement):
             return []
         inner = _with_lets(scope, lets)
         names = {loop.var.name for loop in loops}

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Barrier, Commit, Wait
+from fireiron.ir import Barrier, Commit, Fence, Wait
 from fireiron.sim.chunk import Chunk
 from fireiron.sim.execute import Executor
 from fireiron.sim.memory import Global
@@ -40,19 +40,25 @@ class Run:
     def in_step(self) -> None:
         """Execute all threads of a block together."""
         # One of the orders in which a block may run: races are found by what barriers order, not by what happens here.
-        # One of the orders in which a block may run: races are found by what barriers order, not by what happens here.
         group = self.group(np.arange(self.plan.kernel.workers))
         for event, env in self.body(self.plan.nodes, group.environment, group):
             if isinstance(event, Barrier):
                 self.pass_barrier([group], event)
             else:
-                self.executor.collective(event, env, group)
+                self.perform(event, env, group)
 
     def group(self, threads: Array) -> Group:
         """Threads at the start of the program."""
         env: Environment = dict(self.plan.symbols)
         env["thread"], env["block"] = threads[:, None], self.chunk.numbers
         return Group(threads, env)
+
+    def perform(self, site: Site, env: Environment, group: Group) -> None:
+        """A statement that waits for several warps, all of which are here: those of whole units."""
+        if site.wide:
+            self.executor.execute(site, env, group)
+        else:
+            self.executor.collective(site, env, group)
 
     def pass_barrier(self, groups: Sequence[Group], barrier: Barrier) -> None:
         """All threads of the groups have arrived."""
@@ -66,7 +72,7 @@ class Run:
         """Execute statements for a group; barriers and collective statements are handed out."""
         for node in nodes:
             if isinstance(node, Site):
-                if node.collective:
+                if node.collective or node.wide:
                     yield node, env
                 else:
                     self.executor.execute(node, env, group)
@@ -84,6 +90,8 @@ class Run:
                 group.flight.commit()
             elif isinstance(node, Wait):
                 self.executor.arrive(group, node.groups)
+            elif isinstance(node, Fence):
+                self.watch.fence(group)
             else:
                 yield node, env
 

@@ -31,6 +31,10 @@ class Clock:
         return Clock(self.count + 1, {**self.last, threads: self.count + 1})
 
 
+_FROM_THE_START, _NOT_YET = -2, -1
+"""In place of a clock: nobody wrote, or nobody fenced what was written."""
+
+
 class Shadow:
     """Per address: the last writer and the readers since the last barrier, as least and greatest thread, with the count of the clock.
 
@@ -48,6 +52,7 @@ class Shadow:
         self.tags = np.zeros(size, np.int32)
         self.flight: Array | None = None
         self.adder: list[Array] = []
+        self.fenced: Array | None = None
 
     def strangers_to(self, kind: str) -> tuple[str, ...]:
         """The kinds of former touches that a read, a write or an atomic addition must be ordered with; additions need no order."""
@@ -95,6 +100,26 @@ class Shadow:
         """Record writers."""
         self.writer[0][keys], self.writer[1][keys] = low, high
         self.write_clock[keys], self.write_log[keys] = clock.count, log
+
+    def hide(self, keys: Array) -> None:
+        """Record that the last writes, ordinary ones, are not there for engines yet."""
+        if self.fenced is None:
+            self.fenced = np.full(self.tags.size, _FROM_THE_START, np.int64)
+        self.fenced[keys] = _NOT_YET
+
+    def fence(self, keys: Array, clock: Clock) -> None:
+        """Record that the writers fenced what they wrote."""
+        assert self.fenced is not None
+        self.fenced[keys] = clock.count
+
+    def hidden(self, keys: Array, low: Array, high: Array, clock: Clock) -> Array:
+        """Positions of which an engine's readers cannot rely on the last write: no fence, or no barrier behind it."""
+        if self.fenced is None:
+            return ()
+        then = self.fenced[keys]
+        least, greatest = np.minimum(self.writer[0][keys], low), np.maximum(self.writer[1][keys], high)
+        late = (then == _NOT_YET) | ((then >= 0) & (least != greatest) & ~_ordered(then, least, greatest, clock))
+        return np.flatnonzero(late)
 
     def depart(self, keys: Array, log: int) -> None:
         """Record that an asynchronous copy to these addresses is under way."""

@@ -26,6 +26,7 @@ class Warps:
     def __init__(self, run: Run, order: random.Random) -> None:
         self.run_, self.order = run, order
         threads = np.arange(run.plan.kernel.workers)
+        self.teams: dict[tuple[int, ...], Group] = {}
         self.warps = [run.group(threads[start : start + 32]) for start in range(0, threads.size, 32)]
 
     def run(self) -> None:
@@ -37,7 +38,6 @@ class Warps:
         while ready:
             warp = ready.pop(self.order.randrange(len(ready)))
             event = next(tasks[warp], None)
-            # Lanes of a warp go in step here, so that whichever of them a barrier holds have all arrived.
             # Lanes of a warp go in step here, so that whichever of them a barrier holds have all arrived.
             if event is not None and isinstance(event[0], Barrier) and event[0].scope <= WARP_SCOPE:
                 run.pass_barrier([self.warps[warp]], event[0])
@@ -66,17 +66,23 @@ class Warps:
     def _groups(self, waiting: dict[int, Event]) -> Iterator[list[int]]:
         """The groups of warps, smaller than the block, that have all reached one barrier of theirs, which they pass."""
         for warp, event in waiting.items():
-            threads = event[0].scope.threads if isinstance(event[0], Barrier) else None
-            # Each group is asked for once, by its first warp.
+            threads = _together(event[0])
             # Each group is asked for once, by its first warp.
             if threads is None or warp * 32 % threads:
                 continue
             group = [one for one in range(warp, warp + threads // 32) if one < len(self.warps)]
             # The same barrier, not an equal one: that may be another place of the program.
-            # The same barrier, not an equal one: that may be another place of the program.
             if all(one in waiting and waiting[one][0] is event[0] for one in group):
-                self.run_.pass_barrier([self.warps[one] for one in group], event[0])
+                self._pass(event[0], group, waiting)
                 yield group
+
+    def _pass(self, event: Any, group: list[int], waiting: dict[int, Event]) -> None:
+        """Warps have come to a barrier, or to a statement, of theirs."""
+        if isinstance(event, Barrier):
+            self.run_.pass_barrier([self.warps[one] for one in group], event)
+        else:
+            team = self._team(group, [waiting[one][1] for one in group])
+            self.run_.perform(event, team.environment, team)
 
     def _meet_all(self, waiting: dict[int, Event]) -> None:
         """All warps have stopped: at the same statement, or for ever."""
@@ -91,28 +97,36 @@ class Warps:
                     within=self.run_.chunk.where(first[1]),
                     hint="every warp must reach the same barriers",
                 )
-        if isinstance(first[0], Barrier):
-            self.run_.pass_barrier(self.warps, first[0])
-        else:
-            self._together(first[0], [waiting[warp][1] for warp in range(len(self.warps))])
+        self._pass(first[0], list(range(len(self.warps))), waiting)
 
-    def _together(self, site: Site, environments: list[Environment]) -> None:
-        threads = np.concatenate([warp.threads for warp in self.warps])
+    def _team(self, group: list[int], environments: list[Environment]) -> Group:
+        """Warps that stand at one place of the program as one group of threads."""
+        warps = [self.warps[one] for one in group]
         env: Environment = {}
         for name, value in environments[0].items():
-            env[name] = value if not isinstance(value, np.ndarray) else self._joined([one[name] for one in environments])
+            env[name] = value if not isinstance(value, np.ndarray) else self._joined(warps, [one[name] for one in environments])
         env["block"] = environments[0]["block"]
-        group = Group(threads, env, self.warps[0].clock)  # that of all warps, which stand at one place of the program
-        self.run_.executor.collective(site, env, group)
+        if tuple(group) not in self.teams:
+            self.teams[tuple(group)] = Group(np.concatenate([warp.threads for warp in warps]), env)
+        team = self.teams[tuple(group)]
+        team.environment, team.clock = env, warps[0].clock  # that of all of them
+        return team
 
-    def _joined(self, values: list[Array]) -> Array:
+    def _joined(self, warps: list[Group], values: list[Array]) -> Array:
         parts = []
-        for value, warp in zip(values, self.warps, strict=True):
+        for value, warp in zip(values, warps, strict=True):
             value = np.asarray(value)
             if value.ndim < 2:
                 return values[0]
             parts.append(np.broadcast_to(value, (warp.threads.size, value.shape[1])))
         return np.concatenate(parts)
+
+
+def _together(event: Any) -> int | None:
+    """How many threads come together at an event before the others of their block do; None: all of them."""
+    if isinstance(event, Barrier):
+        return event.scope.threads
+    return event.level.threads if event.wide else None
 
 
 def _named(event: Any) -> str:

@@ -73,6 +73,19 @@ class Watch:
             for operand, place in touches:
                 self._record(site, operand, place, env, group, span)
 
+    def fence(self, group: Group) -> None:
+        """What the threads of a group wrote to shared memory is there for engines too, as soon as a barrier orders it."""
+        self.latest.clear()
+        if self.shared_shadow is not None and group.unfenced:
+            self.shared_shadow.fence(np.concatenate(group.unfenced), group.clock)
+            group.unfenced.clear()
+
+    def _wrote(self, shadow: Shadow, keys: Array, group: Group) -> None:
+        """Ordinary writes, if any engine may read them."""
+        if self.plan.engines and shadow is self.shared_shadow:
+            shadow.hide(keys)
+            group.unfenced.append(keys)
+
     def depart(self, site: Site, operand: Operand, place: Place, env: Environment, group: Group) -> None:
         """An asynchronous copy is under way from now on: nobody may touch where it writes."""
         shadow = self._shadow_of(operand)
@@ -91,6 +104,7 @@ class Watch:
                 keys, low, high = self._touched(shadow, operand, place, group, None)
                 shadow.arrive(keys)
                 shadow.write(keys, low, high, group.clock, self.history.note(site, operand, env))
+                self._wrote(shadow, keys, group)
 
     def _shadow_of(self, operand: Operand) -> Shadow | None:
         if not operand.watched:
@@ -123,8 +137,8 @@ class Watch:
         waiting = shadow.under_way(keys)
         if len(waiting):
             self._under_way(site, operand, shadow, int(keys[waiting[0]]), env, group)
-        # A spread access names its whole warp for each place: which lane writes there is not known.
-        strangers = low // 32 != high // 32 if operand.spread else low != high
+        # A spread access names its whole unit for each place: which lane writes there is not known.
+        strangers = low // operand.spread != high // operand.spread
         if operand.write and not operand.adds and span is None and strangers.any():
             where = int(np.flatnonzero(strangers)[0])
             former = int(low[where]), site, operand, site.place(env)
@@ -134,6 +148,10 @@ class Watch:
             found = shadow.conflicts(sides, clocks, keys, low, high, group.clock)
             if len(found):
                 self._race(site, operand, (sides, logs), place, keys, low, high, int(found[0]), env, group)
+        if site.statement.instruction.by_engine and not operand.write:
+            hidden = shadow.hidden(keys, low, high, group.clock)
+            if len(hidden):
+                self._hidden(site, operand, shadow, int(keys[hidden[0]]), env)
 
     def _record(self, site: Site, operand: Operand, place: Place, env: Environment, group: Group, span: Any) -> None:
         if operand.write and not operand.adds and not place.memory.complete:
@@ -141,7 +159,10 @@ class Watch:
         shadow = self._shadow_of(operand)
         if shadow is not None:
             record = {"write": shadow.write, "read": shadow.read, "add": shadow.add}[_kind(operand)]
-            record(*self._touched(shadow, operand, place, group, span), group.clock, self.history.note(site, operand, env))
+            keys, low, high = self._touched(shadow, operand, place, group, span)
+            record(keys, low, high, group.clock, self.history.note(site, operand, env))
+            if operand.write:
+                self._wrote(shadow, keys, group)
 
     def _touched(self, shadow: Shadow, operand: Operand, place: Any, group: Group, span: Any) -> tuple[Array, Array, Array]:
         """Distinct keys with the least and greatest thread that touches each; `span` are those of all units, and the unit asked for."""
@@ -159,10 +180,8 @@ class Watch:
 
     def _actors(self, operand: Operand, group: Group) -> tuple[Array, Array]:
         """The least and the greatest thread that may have touched what each thread's access names."""
-        if not operand.spread:
-            return group.threads, group.threads
-        first = group.threads // 32 * 32
-        return first, np.minimum(first + 31, self.plan.kernel.threads - 1)
+        first = group.threads // operand.spread * operand.spread
+        return first, np.minimum(first + operand.spread - 1, self.plan.kernel.threads - 1)
 
     def _keys(self, operand: Operand, place: Any, group: Group, span: tuple[Array, Array]) -> tuple[Array, Array, list[Array]]:
         """Shadow keys, which of them take part, and thread numbers (least, greatest), all in one shape."""
@@ -224,6 +243,17 @@ class Watch:
             within=f"{site.what}, {self.chunk.where(env)}",
             at=lines[1],
             hint="a wait for its group, and a barrier, between the two",
+        )
+
+    def _hidden(self, site: Site, operand: Operand, shadow: Shadow, key: int, env: Environment) -> None:
+        old_site, old_operand, old_env = self.history.log[int(shadow.write_log[key])]
+        lines = [old_operand.origin or old_site.statement.origin, operand.origin or site.statement.origin]
+        raise SimulationError(
+            f"{operand.buffer.name} is read through the asynchronous proxy, and what was written to it is not there yet: "
+            f"{old_site.what} at {lines[0]}, {self.chunk.where(old_env)}",
+            within=f"{site.what}, {self.chunk.where(env)}",
+            at=lines[1],
+            hint="a fence of the proxy by the threads that wrote, in front of the barrier",
         )
 
     def _race(

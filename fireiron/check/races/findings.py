@@ -14,6 +14,7 @@ from fireiron.check.scene import Scene
 from fireiron.values.expr import Expr, conjuncts, constant
 
 BETWEEN = "and no barrier stands between"
+HIDDEN = "through the asynchronous proxy, and no fence of it stands between"
 UNDER_WAY = "while the asynchronous copy is under way"
 
 _SIZES = (64, 1, 7, 1024)
@@ -40,7 +41,7 @@ class Report:
         finding = None
         for points in self.meetings.witnesses(*pair, race.warps, race.under_way):
             real = not assumed or self._possible(assumed, points)
-            finding = self._finding(pair, points, assumed, real, UNDER_WAY if race.under_way else BETWEEN)
+            finding = self._finding(pair, points, assumed, real, HIDDEN if race.hidden else UNDER_WAY if race.under_way else BETWEEN)
             if real:
                 break
         assert finding is not None

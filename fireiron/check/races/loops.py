@@ -18,7 +18,7 @@ import numpy as np
 
 from fireiron.check.races.places import Places, element_tests
 from fireiron.check.scene import MANY, Array, Scene, Use, linear, reach_of
-from fireiron.ir import Barrier, Commit, For, Wait, located, statements
+from fireiron.ir import Barrier, Commit, Fence, For, Wait, located, statements
 from fireiron.values.expr import Expr, FloorDiv, Less, Mod, Var, compiled, conjuncts, constant
 
 MOST_ITERATIONS = 4096
@@ -29,6 +29,9 @@ LONGEST_PERIOD = 64
 
 MOST_LENGTHS = 512
 """Combinations of lengths of loops that are followed, where lengths are known only at run time."""
+
+ORDERING = (Barrier, Commit, Wait, Fence)
+"""The statements that order accesses."""
 
 Lengths = Mapping[Expr, int]
 
@@ -67,7 +70,7 @@ class Loops:
     def _is_ordered(self, loop: For) -> bool:
         """Whether the order of iterations matters, or they are too many to take as a whole."""
         parts = (loop, *statements(loop.body))
-        if any(isinstance(one, (Barrier, Commit, Wait)) or (isinstance(one, For) and constant(one.extent) is None) for one in parts):
+        if any(isinstance(one, ORDERING) or (isinstance(one, For) and constant(one.extent) is None) for one in parts):
             return True
         uses = self.inside[id(loop)]
         if any(use.statement.collective or (use.access.spread and use.access.write) for use in uses):
@@ -158,7 +161,7 @@ class Loops:
 
     def matters(self, loop: For) -> bool:
         """Whether anything in a loop touches memory that threads share, or orders threads."""
-        return bool(self.inside[id(loop)]) or any(isinstance(one, (Barrier, Commit, Wait)) for one in statements(loop.body))
+        return bool(self.inside[id(loop)]) or any(isinstance(one, ORDERING) for one in statements(loop.body))
 
     def _lengths_of(self, loop: For, extent: Expr) -> set[int]:
         course = self.course(loop)

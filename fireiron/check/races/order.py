@@ -20,7 +20,7 @@ import attrs
 from fireiron.check.races.places import WARP
 from fireiron.check.races.traces import Event, Kind, Touch
 from fireiron.errors import VerificationError
-from fireiron.ir import Barrier, Commit, Scope, Wait
+from fireiron.ir import Barrier, Commit, Fence, Scope, Stmt, Wait
 
 SameThread: TypeAlias = Callable[[Touch, Touch, int], bool]
 """Whether of a warp the same thread touches each address that two touches share."""
@@ -38,6 +38,7 @@ class Agent:
     """A warp on its way through its trace.
 
     `issued` are its operations under way that no commit has put into a group yet, `groups` the groups not waited for, oldest first.
+    `fenced` are the operations that engines which this agent sets to work may rely on.
     """
 
     number: int
@@ -46,22 +47,27 @@ class Agent:
     own: int = 0
     seen: int = 0
     issued: int = 0
+    fenced: int = 0
     groups: list[int] = attrs.field(factory=list)
 
 
 @attrs.frozen(eq=False)
 class Race:
-    """Two operations that conflict and that nothing orders; `under_way` where the first has not completed for its own thread."""
+    """Two operations that conflict and that nothing orders; `under_way` where the first has not completed for its own thread.
+
+    `hidden` where barriers order them, and an engine reads what no fence has brought to its proxy.
+    """
 
     before: Touch
     behind: Touch
     warps: tuple[int, int]
     under_way: bool
+    hidden: bool = False
 
     @property
     def reversed(self) -> Race:
         """The same with the other operation first."""
-        return Race(self.behind, self.before, self.warps[::-1], self.under_way)
+        return attrs.evolve(self, before=self.behind, behind=self.before, warps=self.warps[::-1])
 
 
 class Order:
@@ -79,6 +85,8 @@ class Order:
         self.operations: list[tuple[Touch, int]] = []
         self.of_step: dict[int, int] = {}
         self.waiting: dict[tuple[Scope, int], set[int]] = {}
+        self.engines = any(event.by_engine for trace in traces[:1] for event in trace if not isinstance(event, Stmt))
+        self.written = 0
         self._forget()
 
     def run(self) -> None:
@@ -117,6 +125,11 @@ class Order:
         del agent.groups[:done]
         return True
 
+    def _fence(self, agent: Agent, event: Fence) -> bool:
+        """What the agent may rely on, engines may from now on."""
+        agent.fenced |= agent.own
+        return True
+
     def _barrier(self, agent: Agent, event: Barrier) -> bool:
         """The last of its scope that arrives lets all go, and each then knows what any of them did."""
         size = event.scope.threads
@@ -136,12 +149,15 @@ class Order:
         return True
 
     def _join(self, members: Sequence[Agent]) -> None:
-        known = 0
+        known = fenced = 0
         for one in members:
             known |= one.own
+            fenced |= one.fenced
         for one in members:
             one.own = one.seen = known
-        if len(members) == len(self.agents) and known == (1 << len(self.operations)) - 1:
+            one.fenced = fenced
+        everything = (1 << len(self.operations)) - 1
+        if len(members) == len(self.agents) and known == everything and not self.written & ~fenced:
             self._forget()
 
     def _forget(self) -> None:
@@ -151,8 +167,9 @@ class Order:
         self.latest.clear()
         self.operations.clear()
         self.of_step.clear()
+        self.written = 0
         for agent in self.agents:
-            agent.own = agent.seen = 0
+            agent.own = agent.seen = agent.fenced = 0
             agent.groups = [0] * len(agent.groups)
 
     def _touch(self, agent: Agent, event: Touch) -> bool:
@@ -169,6 +186,8 @@ class Order:
         late = met & ~(agent.seen | self._ordered_within(event))
         if late:
             self._meet(agent, event, late)
+        if event.by_engine and (hidden := met & self.written & ~(agent.fenced | late)):
+            self._meet(agent, event, hidden, hidden=True)
         self._record(agent, event, atoms)
         return True
 
@@ -181,6 +200,8 @@ class Order:
         self.operations.append((event, agent.number))
         self.of_step[event.step] = self.of_step.get(event.step, 0) | bit
         known = agent.own
+        if self.engines and event.kind != Kind.READ and not event.by_engine:
+            self.written |= bit
         if event.under_way:
             agent.issued |= bit
         else:
@@ -209,10 +230,13 @@ class Order:
         self.latest[key] = bit
         return former
 
-    def _meet(self, agent: Agent, event: Touch, late: int) -> None:
-        """Operations that an agent does not know and that touch what it touches."""
+    def _meet(self, agent: Agent, event: Touch, late: int, hidden: bool = False) -> None:
+        """Operations that an agent does not know and that touch what it touches; or that its engine does not, if they are `hidden`."""
         for number in _bits(late):
             before, warp = self.operations[number]
+            if hidden:
+                self.found.setdefault(mark(before, event), Race(before, event, (warp, agent.number), False, hidden=True))
+                continue
             pair = before.footprint, event.footprint, warp, agent.number
             under_way = before.under_way and not self.agents[warp].own >> number & 1
             if (not under_way and pair in self.fine) or mark(before, event) in self.found:
@@ -223,7 +247,9 @@ class Order:
             else:
                 self.fine.add(pair)
 
-    rules: ClassVar[Mapping[type, Callable[..., bool]]] = MappingProxyType({Touch: _touch, Barrier: _barrier, Commit: _commit, Wait: _wait})
+    rules: ClassVar[Mapping[type, Callable[..., bool]]] = MappingProxyType(
+        {Touch: _touch, Barrier: _barrier, Commit: _commit, Wait: _wait, Fence: _fence}
+    )
     """What an event does to its agent; false where the agent must wait."""
 
 

@@ -52,8 +52,7 @@ def crew_of(scene: Scene, use: Use) -> Crew:
     threads = scene.threads
     warps = threads // WARP
     if use.access.spread:
-        first = warps * WARP
-        return Crew(threads, warps, first, np.minimum(first + WARP - 1, threads[-1]), warps)
+        return _spread_crew(threads, max(use.statement.spec.level.threads or WARP, WARP))
     if not use.statement.collective:
         return Crew(threads, warps, threads, threads, threads)
     level = use.statement.spec.level
@@ -65,6 +64,15 @@ def crew_of(scene: Scene, use: Use) -> Crew:
     _, last = np.unique(parts[::-1], return_index=True)
     _, leader, owner = np.unique(units, return_index=True, return_inverse=True)
     return Crew(leader[owner[first]], warps[first], first, len(threads) - 1 - last, units[first])
+
+
+def _spread_crew(threads: Array, unit: int) -> Crew:
+    """Each warp of a unit for what any thread of the unit touches: one row for each thread and each warp of its unit."""
+    each = unit // WARP
+    rows = np.repeat(threads, each)
+    warps = rows // unit * each + np.tile(np.arange(each), len(threads))
+    first = warps * WARP
+    return Crew(rows, warps, first, np.minimum(first + WARP - 1, threads[-1]), rows // unit)
 
 
 def _block_level(level: Level) -> Level:
@@ -305,7 +313,7 @@ class Places:
 
     def crew(self, use: Use) -> Crew:
         """Who acts, the same object for the same kind of access."""
-        kind = (use.access.spread, use.statement.spec.level if use.statement.collective and not use.access.spread else None)
+        kind = (use.access.spread, use.statement.spec.level if use.statement.collective or use.access.spread else None)
         if kind not in self.crews:
             self.crews[kind] = crew_of(self.scene, use)
         return self.crews[kind]

@@ -71,6 +71,7 @@ class Segment:
     footprint: Area
     kind: Kind
     under_way: bool
+    by_engine: bool
 
 
 class Segments:
@@ -105,16 +106,16 @@ class Segments:
         return events
 
     def _operations(self, touches: Iterable[Any]) -> list[Segment] | None:
-        alike: dict[tuple[int, Kind, bool], list[Touch]] = {}
+        alike: dict[tuple[int, Kind, bool, bool], list[Touch]] = {}
         for touch in touches:
             if id(touch.footprint.space) in self.spaces and touch.footprint.pattern.span[1]:
-                alike.setdefault((id(touch.footprint.space), touch.kind, touch.under_way), []).append(touch)
+                alike.setdefault((id(touch.footprint.space), touch.kind, touch.under_way, touch.by_engine), []).append(touch)
         found = []
-        for (_, kind, under_way), same in alike.items():
+        for (_, kind, under_way, by_engine), same in alike.items():
             area = self._area(same, kind == Kind.WRITE)
             if area is None:
                 return None
-            found.append(Segment(_one_step(same), area, kind, under_way))
+            found.append(Segment(_one_step(same), area, kind, under_way, by_engine))
         return found
 
     def _area(self, touches: Sequence[Touch], once: bool) -> Area | None:
@@ -170,5 +171,5 @@ class _Screened(Order):
     def _ordered_within(self, event: Any) -> int:
         return 0 if event.step == _SEVERAL else super()._ordered_within(event)
 
-    def _meet(self, agent: Agent, event: Any, late: int) -> None:
+    def _meet(self, agent: Agent, event: Any, late: int, hidden: bool = False) -> None:
         self.late = True

@@ -15,7 +15,7 @@ import attrs
 from fireiron.check.races.loops import Lengths, Loops, decided
 from fireiron.check.races.places import Footprint, Pattern, Places, Space, Test, at, element_tests, stages
 from fireiron.check.scene import Scene, Use
-from fireiron.ir import Barrier, Comment, Commit, Exec, For, Let, Stmt, Wait, statements, unknown
+from fireiron.ir import Barrier, Comment, Commit, Exec, Fence, For, Let, Stmt, Wait, statements, unknown
 from fireiron.values.expr import Expr, conjuncts, constant
 
 
@@ -27,7 +27,7 @@ class Kind(enum.IntEnum):
     ADD = 2
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, slots=False)
 class Touch:
     """An access in some iteration. Touches of one `step` are one execution of one statement, whose own threads order them.
 
@@ -45,8 +45,13 @@ class Touch:
         """The access."""
         return self.footprint.use
 
+    @functools.cached_property
+    def by_engine(self) -> bool:
+        """Whether it goes through the asynchronous proxy."""
+        return self.use.statement.instruction.by_engine
 
-Event: TypeAlias = "Touch | Barrier | Commit | Wait"
+
+Event: TypeAlias = "Touch | Barrier | Commit | Wait | Fence"
 Trace: TypeAlias = "tuple[Event, ...]"
 
 
@@ -200,5 +205,6 @@ _RULES: Mapping[type[Stmt], Callable[..., None]] = {
     Barrier: Tracer._ordering,
     Commit: Tracer._ordering,
     Wait: Tracer._ordering,
+    Fence: Tracer._ordering,
 }
 """What a statement adds to a trace."""

@@ -1,0 +1,326 @@
+"""wgmma: a matrix product by the 128 threads of a warpgroup, of operands that it reads from shared memory by itself (Hopper).
+
+PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". The accumulator of 64 x n lies in registers; the other two
+are told by descriptors, and lie in chunks (`fireiron.ir.chunks`). With `swapped` the spec's B is what PTX calls A: for tiles that are
+narrow along m.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import attrs
+
+from fireiron.executable.by_lanes import level_mismatch, listed, memory_mismatch, statements_by_lanes, type_mismatch, with_registers
+from fireiron.executable.mma import wrapped
+from fireiron.ir import Exec, Stmt
+from fireiron.ir.chunks import PIECE, SPANS, Chunks, chunk_layout, chunks_of, swizzle_of, widest_span
+from fireiron.ir.lanes import LaneMap, Part
+from fireiron.ir.text import Function, Item, Printer
+from fireiron.language.tree import Context, Draft, Executable, Mismatch
+from fireiron.spec import Spec
+from fireiron.values.document import Call, called
+from fireiron.values.expr import FALSE, TRUE, constant
+from fireiron.values.machine import (
+    RF,
+    SH,
+    Architecture,
+    DType,
+    Warpgroup,
+    bfloat16,
+    float8_e4m3,
+    float8_e5m2,
+    float16,
+    float32,
+    int8,
+    int32,
+    tf32,
+)
+from fireiron.values.tensor import MatrixLayout, Storage, View
+
+TARGET = "sm_90a"
+"""The only target that has it: the `a` says that code for it runs on no other."""
+
+ROWS = 64
+"""Rows of an accumulator."""
+
+MODES = {128: 1, 64: 2, 32: 3, 16: 0}
+"""The code of a span's swizzle in a descriptor (PTX ISA, "Matrix Descriptor Format")."""
+
+_PTX = {float16: "f16", bfloat16: "bf16", tf32: "tf32", float8_e4m3: "e4m3", float8_e5m2: "e5m2", int8: "s8", float32: "f32", int32: "s32"}
+
+
+@attrs.frozen
+class Wgmma(Executable):
+    """`MatMul(64,n,k)(SH,SH,RF)(Warpgroup)`, 32 bytes along k; with `swapped`, `MatMul(n,64,k)`."""
+
+    by_engine: ClassVar[bool] = True
+
+    factors: tuple[DType, DType] = (float16, float16)
+    result: DType = float32
+    swapped: bool = False
+
+    @property
+    def depth(self) -> int:
+        """Elements along k."""
+        return 32 // self.factors[0].bytes
+
+    @property
+    def left(self) -> str:
+        """The operand that has 64 rows."""
+        return "B" if self.swapped else "A"
+
+    @property
+    def right(self) -> str:
+        """The other factor."""
+        return "A" if self.swapped else "B"
+
+    def performs(self) -> str:
+        shape = f"n,{ROWS},{self.depth}" if self.swapped else f"{ROWS},n,{self.depth}"
+        types = f"A and B {self.factors[0]}" if self.factors[0] == self.factors[1] else f"A {self.factors[0]}, B {self.factors[1]}"
+        return f"MatMul({shape})(SH,SH,RF)(Warpgroup), {types}, C {self.result}, n {self._widths()}, A and B in swizzled chunks"
+
+    def _widths(self) -> str:
+        return "8 to 32 by 8, to 256 by 16" if self.factors[0] == int8 else "8 to 256 by 8"
+
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.multiplies and spec.level == Warpgroup
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        if not spec.multiplies:
+            return (Mismatch("spec", "MatMul", spec.title),)
+        found = (
+            *level_mismatch(spec, Warpgroup),
+            *self._shape_mismatch(spec),
+            *(one for name, dtype in zip("AB", self.factors, strict=True) for one in type_mismatch(spec, name, (dtype,))),
+            *type_mismatch(spec, "C", (self.result,)),
+            *(one for name, memory in (("A", SH), ("B", SH), ("C", RF)) for one in memory_mismatch(spec, name, (memory,))),
+            *(() if architecture.name == TARGET else (Mismatch("target", TARGET, architecture.name),)),
+        )
+        return found or tuple(one for name in "AB" for one in self._storage_mismatch(spec, name))
+
+    def _shape_mismatch(self, spec: Spec) -> tuple[Mismatch, ...]:
+        m, n, k = (constant(spec.size(dim)) or 0 for dim in "mnk")
+        rows, columns = (n, m) if self.swapped else (m, n)
+        step = 16 if self.factors[0] == int8 and columns > 32 else 8
+        if rows == ROWS and k == self.depth and columns % step == 0 and 8 <= columns <= 256:
+            return ()
+        wanted = f"nx{ROWS}x{self.depth}" if self.swapped else f"{ROWS}xnx{self.depth}"
+        return (Mismatch("shape", f"{wanted}, n {self._widths()}", "x".join(map(str, spec.sizes))),)
+
+    def _storage_mismatch(self, spec: Spec, name: str) -> tuple[Mismatch, ...]:
+        """Why a factor does not lie in chunks that the instruction can read; nothing where it is still free how it lies."""
+        view = spec.operands[name]
+        if view.tensor.free:
+            return ()
+        found = chunks_of(view.tensor.storage(), view, view.dtype.bytes)
+        if isinstance(found, str):
+            return (Mismatch(f"{name} storage", f"chunks of {', '.join(map(str, SPANS))} bytes, swizzled", found),)
+        if found.along == _along_k(spec, name):
+            return ()
+        if view.dtype.bytes != 2:
+            return (Mismatch(f"{name} storage", "neighbours along k, for elements that have not 16 bits", f"neighbours along {_other(name)}"),)
+        return () if found.span > PIECE else (Mismatch(f"{name} storage", "swizzled chunks", "chunks of 16 bytes"),)
+
+    # ------------------------------------------------------------------------------------------ statements
+
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        maps = {"C": accumulator_map(constant(spec.size("m" if self.swapped else "n")) or 0, self.swapped)}
+        for name in "AB":
+            view = spec.operands[name]
+            along = self._settled(spec, name, draft).along
+            maps[name] = operand_map(tuple(constant(size) or 0 for size in view.shape), _along_k(spec, name), along, view.dtype.bytes)
+        pieces = tuple(PIECE // dtype.bytes for dtype in self.factors)
+        return statements_by_lanes(self, spec, draft, maps, spread=("A", "B"), vectors=(*pieces, 1))
+
+    def _settled(self, spec: Spec, name: str, draft: Draft) -> Chunks:
+        """The chunks of a factor, which become its storage where it is still free."""
+        view = spec.operands[name]
+        if view.tensor.free:
+            storage = draft.settle(view.tensor, self._wanted(spec, name))
+        else:
+            storage = view.tensor.storage()
+        found = chunks_of(storage, view, view.dtype.bytes)
+        if isinstance(found, str):
+            raise AssertionError(found)
+        return found
+
+    def _wanted(self, spec: Spec, name: str) -> Storage:
+        """The best storage of a free factor: along its source's neighbours where the instruction can read that, else along k."""
+        view = spec.operands[name]
+        along_k, element = _along_k(spec, name), view.dtype.bytes
+        layout = view.tensor.layout
+        fastest = along_k if not isinstance(layout, MatrixLayout) else (1 if layout.order == "row" else 0)
+        along = fastest if element == 2 else along_k
+        whole = [constant(size) or 0 for size in view.tensor.shape]
+        tile = [constant(size) or 0 for size in view.shape]
+        span = widest_span(math.gcd(whole[along], whole[along] if along == along_k else tile[along]), element)
+        if span is None or (span == PIECE and along != along_k):
+            along, span = along_k, widest_span(whole[along_k], element)
+        assert span is not None
+        layout = chunk_layout(whole, along, span, element)
+        return Storage(layout, math.prod(whole), swizzle_of(span, element))
+
+    # ------------------------------------------------------------------------------------------ text
+
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        spec = statement.spec
+        c = printer.registers(statement, 2)
+        chunks = {name: _chunks(printer, statement, name) for name in "AB"}
+        transposed = tuple(chunks[name].along != _along_k(spec, name) for name in (self.left, self.right))
+        columns = constant(spec.size("m" if self.swapped else "n")) or 0
+        adds = {TRUE: "true", FALSE: "false"}.get(statement.accumulate) or printer.expression(statement.accumulate)
+        descriptors = (
+            Call(
+                f"{printer.function(DESCRIPTOR)}<{chunks[name].chunk_stride}, {chunks[name].group_stride}, {MODES[chunks[name].span]}>",
+                (printer.shared_address(statement.at_first_lane(name)),),
+            )
+            for name in (self.left, self.right)
+        )
+        product = called(printer.function(self._function(columns, transposed)), c.place, *descriptors, adds)
+        lines = (f"{printer.function(FENCE)}();", product, f"{printer.function(COMMIT)}();", f"{printer.function(WAIT)}<0>();")
+        return with_registers(lines, c)
+
+    def _function(self, columns: int, transposed: tuple[bool, ...]) -> Function:
+        """The instruction as a function of where a thread keeps its accumulators, and of the descriptors of the two factors."""
+        left, right = self.factors[::-1] if self.swapped else self.factors
+        kind = self.result
+        count = columns // 2 // (4 // kind.bytes)
+        shape = f"m{ROWS}n{columns}k{self.depth}"
+        types = ".".join(_PTX[one] for one in (kind, left, right))
+        letter = {float32: "f"}.get(kind, "r")
+        words = "c" if kind in (float32, int32) else "words"
+        places = ", ".join(f"%{number}" for number in range(count))
+        scales = "" if left == int8 else ", 1, 1"
+        scales += f", {int(transposed[0])}, {int(transposed[1])}" if left.bytes == 2 else ""
+        body = (
+            *(() if words == "c" else ("unsigned* const words = reinterpret_cast<unsigned*>(c);",)),
+            "asm volatile(",
+            f'    "{{ .reg .pred adds; setp.ne.b32 adds, %{count + 2}, 0; "',
+            f'    "wgmma.mma_async.sync.aligned.{shape}.{types} "',
+            *(f'    "{line}"' for line in _filled(f"{{{places}}}, %{count}, %{count + 1}, adds{scales}; }}")),
+            *wrapped(f"    : {listed('+' + letter, words, count)}"),
+            '    : "l"(left), "l"(right), "r"(static_cast<int>(adds)));',
+        )
+        parameters = (f"{kind.cuda}* c", "unsigned long long left", "unsigned long long right", "bool adds")
+        note = f"c (+)= left * right by a warpgroup: {ROWS}, {columns}, {self.depth} elements along m, n, k; under way until it is waited for"
+        orders = f"{'col' if transposed[0] else 'row'}_{'row' if transposed[1] else 'col'}"
+        kinds = "_".join(dict.fromkeys(types.split(".")[1:]))
+        return Function(f"wgmma_{shape}_{orders}_{_PTX[kind]}_{kinds}", parameters, body, note)
+
+
+def _filled(text: str, width: int = 100) -> list[str]:
+    """Text in lines, broken behind commas."""
+    lines = []
+    while len(text) > width:
+        place = text.rindex(", ", 0, width) + 2
+        lines.append(text[:place])
+        text = text[place:]
+    return [*lines, text]
+
+
+def _along_k(spec: Spec, name: str) -> int:
+    """Which dimension of a factor is k."""
+    return spec.uses[name].index("k")
+
+
+def _other(name: str) -> str:
+    return "m" if name == "A" else "n"
+
+
+def _chunks(printer: Printer, statement: Exec, name: str) -> Chunks:
+    """How a factor lies in the buffer that it is in."""
+    view: View = statement.spec.operands[name]
+    found = chunks_of(printer.kernel.buffer(view.tensor.name).storage, view, view.dtype.bytes)
+    assert isinstance(found, Chunks), found
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- who holds, and who reads
+
+
+@functools.lru_cache(maxsize=256)
+def accumulator_map(columns: int, swapped: bool) -> LaneMap:
+    """Which thread of a warpgroup holds which element of 64 x n (PTX ISA, "Register Fragments for wgmma", D)."""
+    m, n = (1, 0) if swapped else (0, 1)
+    tile = (columns, ROWS) if swapped else (ROWS, columns)
+    return LaneMap.along(tile, ((4, n, 2), (8, m, 1), (4, m, 16)), ((2, n, 1), (2, m, 8), (columns // 8, n, 8)))
+
+
+@functools.lru_cache(maxsize=256)
+def operand_map(tile: tuple[int, ...], along_k: int, along: int, element: int) -> LaneMap:
+    """A factor of which 16 bytes side by side count as read by one thread: which of them reads what, PTX does not say."""
+    other = 1 - along_k
+    piece, groups = PIECE // element, tile[other] // 8
+    share = math.gcd(groups, 8)
+    lanes: tuple[Part, ...] = ((share, other, 8), (8 // share, other, 0))
+    if along == along_k:
+        lanes, values = ((tile[along_k] // piece, along_k, piece), (8, other, 1), *lanes), (piece, along_k, 1)
+    else:
+        lanes, values = ((tile[along_k], along_k, 1), *lanes), (8, other, 1)
+    return LaneMap.along(tile, lanes, (values, (groups // share, other, 8 * share)))
+
+
+# ---------------------------------------------------------------------------------------------- functions
+
+DESCRIPTOR = Function(
+    "matrix_descriptor",
+    ("unsigned address",),
+    (
+        "return static_cast<unsigned long long>((address & 0x3FFFF) >> 4 | (chunk_stride >> 4) << 16)",
+        "     | static_cast<unsigned long long>(group_stride >> 4) << 32 | static_cast<unsigned long long>(swizzle) << 62;",
+    ),
+    "where wgmma finds a factor: the bytes from chunk to chunk and from eight rows to the next, and how rows are swizzled",
+    "unsigned chunk_stride, unsigned group_stride, unsigned swizzle",
+    "unsigned long long",
+)
+
+FENCE = Function(
+    "wgmma_fence",
+    (),
+    ('asm volatile("wgmma.fence.sync.aligned;" ::: "memory");',),
+    "what this thread did to its registers comes before the products that follow",
+)
+
+COMMIT = Function(
+    "wgmma_commit",
+    (),
+    ('asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");',),
+    "the products since the last commit become a group",
+)
+
+WAIT = Function(
+    "wgmma_wait",
+    (),
+    ('asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(groups) : "memory");',),
+    "all but the last so many groups of products are done",
+    "int groups",
+)
+
+
+def _family() -> tuple[Wgmma, ...]:
+    forms = [
+        ((float16, float16), float32),
+        ((bfloat16, bfloat16), float32),
+        ((float16, float16), float16),
+        ((tf32, tf32), float32),
+        *(((a, b), float32) for a in (float8_e4m3, float8_e5m2) for b in (float8_e4m3, float8_e5m2)),
+        ((int8, int8), int32),
+    ]
+    found = []
+    for swapped in (False, True):
+        for (a, b), result in forms:
+            kinds = _PTX[a] if a == b else f"{_PTX[a]}_{_PTX[b]}"
+            name = f"WGMMA_{kinds}_{_PTX.get(result, result.name)}{'_SWAPPED' if swapped else ''}".upper()
+            found.append(Wgmma(name, (a, b), result, swapped))
+    return tuple(found)
+
+
+WGMMA: tuple[Wgmma, ...] = _family()
+
+INSTRUCTIONS: tuple[Executable, ...] = WGMMA
+
+__all__ = ["WGMMA", "Wgmma"]

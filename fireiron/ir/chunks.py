@@ -1,0 +1,112 @@
+"""Chunks: how wgmma and TMA want a matrix in shared memory, and how such a storage is told from others.
+
+Along one dimension elements lie side by side in chunks of `span` bytes, 128, 64, 32 or 16; the rows of a chunk follow each other, eight of
+them a group, and the next chunk stands behind. Spans above 16 bytes are swizzled: the 16-byte pieces of a row are XORed with
+its number in the group (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout"). Everything is read off the storage as it
+is, whoever made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from fireiron.errors import ArgumentError
+from fireiron.values.expr import constant
+from fireiron.values.layout import Layout, Swizzle
+from fireiron.values.tensor import Storage, View
+
+SPANS = (128, 64, 32, 16)
+"""Bytes of a row of a chunk, the best first: wider spans have fewer bank conflicts."""
+
+PIECE = 16
+"""Bytes that a swizzle leaves together."""
+
+GROUP = 8
+"""Rows of a group."""
+
+ALIGNMENT = 1024
+"""Bytes: eight rows of the widest span. A chunk that starts there starts at a multiple of the period of its swizzle."""
+
+
+@attrs.frozen
+class Chunks:
+    """A tile of a matrix in chunks: `along` is the dimension whose neighbours lie side by side, `span` the bytes of a row.
+
+    `group_stride` are the bytes from one group of eight rows to the next, `chunk_stride` those from chunk to chunk (0 where the tile is in
+    one).
+    """
+
+    along: int
+    span: int
+    group_stride: int
+    chunk_stride: int
+
+
+def swizzle_of(span: int, element: int) -> Swizzle | None:
+    """The swizzle of a span, for elements of so many bytes."""
+    bits = (span // PIECE).bit_length() - 1
+    return Swizzle(bits, (PIECE // element).bit_length() - 1, 3) if bits else None
+
+
+def widest_span(extent: int, element: int) -> int | None:
+    """The widest span of which a row of `extent` elements is a multiple."""
+    return next((span for span in SPANS if extent * element % span == 0), None)
+
+
+def chunk_layout(shape: Sequence[int], along: int, span: int, element: int) -> Layout:
+    """The storage of a matrix in chunks: rows of `span` bytes along a dimension, all rows of a chunk, then the next chunk.
+
+    >>> str(chunk_layout((64, 128), 1, 128, 2))
+    '(64,(64,2)):(64,(1,4096))'
+    """
+    width = span // element
+    length, rows = shape[along], shape[1 - along]
+    if length % width:
+        raise ArgumentError(f"chunks of {width} elements do not divide the {length} of a row", legal="a multiple")
+    modes = {along: (width, 1) if length == width else ((width, length // width), (1, rows * width)), 1 - along: (rows, width)}
+    sizes, strides = zip(modes[0], modes[1], strict=True)
+    return Layout(sizes, strides)
+
+
+def chunks_of(storage: Storage, view: View, element: int) -> Chunks | str:
+    """How the tile of a view lies in chunks of a storage, or why it does not. The view has two dimensions."""
+    sizes = [constant(size) for size in view.shape]
+    if None in sizes or not storage.layout.static:
+        return "a storage of sizes known only at run time"
+    if any(len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1 for dim in view.dims):
+        return "a tile whose rows or columns are no neighbours"
+    starts = [_places(storage, view.axis(dim), size or 0) for dim, size in enumerate(sizes)]
+    along = next((dim for dim in (0, 1) if len(starts[dim]) > 1 and starts[dim][1] == 1), None)
+    if along is None:
+        return "a storage without neighbours along rows or columns"
+    found = _spans(starts[along], starts[1 - along], element, storage)
+    if isinstance(found, str):
+        return found
+    span, chunk, group = found
+    origin = {along: span // element if chunk else sizes[along] or 1, 1 - along: GROUP}
+    for dim, multiple in origin.items():
+        if view.dims[dim].base.factor % multiple:
+            return f"a tile that does not start at a multiple of {multiple}"
+    return Chunks(along, span, group * element, chunk * element)
+
+
+def _places(storage: Storage, dim: int, size: int) -> list[int]:
+    """What each coordinate adds to an address before the swizzle."""
+    return [storage.part(dim, coordinate) for coordinate in range(size)]
+
+
+def _spans(line: Sequence[int], rows: Sequence[int], element: int, storage: Storage) -> tuple[int, int, int] | str:
+    """The span, and the elements from chunk to chunk and from group to group; or why there are none."""
+    for span in SPANS:
+        width = span // element
+        if storage.swizzle != swizzle_of(span, element) or len(rows) < GROUP or list(rows[:GROUP]) != [row * width for row in range(GROUP)]:
+            continue
+        chunk = line[width] if len(line) > width else 0
+        group = rows[GROUP] if len(rows) > GROUP else GROUP * width
+        if all(place == at % width + at // width * chunk for at, place in enumerate(line)) and all(
+            place == row % GROUP * width + row // GROUP * group for row, place in enumerate(rows)
+        ):
+            return span, chunk, group
+    return f"rows that are no chunks of 128, 64, 32 or 16 bytes ({storage.layout}, {storage.swizzle or 'no swizzle'})"
