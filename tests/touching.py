@@ -24,6 +24,7 @@ class Step:
     """An instruction of which nothing matters but its name."""
 
     name: str = "step"
+    by_engine = False
 
     def cuda(self, printer, statement):
         raise AssertionError("nothing here is printed")

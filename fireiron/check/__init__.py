@@ -11,12 +11,15 @@ from fireiron.check.bounds import check_bounds
 from fireiron.check.coalescing import check_coalescing
 from fireiron.check.finding import Finding, ordered, table
 from fireiron.check.ineffective import check_ineffective
+from fireiron.check.products import check_products
 from fireiron.check.races import check_races
 from fireiron.check.resources import check_resources
 from fireiron.check.scene import Scene
 from fireiron.ir import Kernel
 
-CHECKS = (check_races, check_bounds, check_alignment, check_banks, check_coalescing, check_resources, check_ineffective)
+CHECKS = (
+    check_races, check_products, check_bounds, check_alignment, check_banks, check_coalescing, check_resources, check_ineffective,
+)  # fmt: skip
 """All checks, each from a `Scene` to findings."""
 
 
@@ -29,7 +32,7 @@ def check(kernel: Kernel) -> tuple[Finding, ...]:
 def safety(kernel: Kernel) -> tuple[Finding, ...]:
     """Races, bounds and alignment alone: what decides whether a kernel is right."""
     scene = Scene(kernel)
-    return ordered((*check_races(scene), *check_bounds(scene), *check_alignment(scene)))
+    return ordered((*check_races(scene), *check_products(scene), *check_bounds(scene), *check_alignment(scene)))
 
 
 __all__ = [
@@ -42,6 +45,7 @@ __all__ = [
     "check_bounds",
     "check_coalescing",
     "check_ineffective",
+    "check_products",
     "check_races",
     "check_resources",
     "ordered",

@@ -12,7 +12,7 @@ from fireiron.check.banks import lanes_per_phase, wavefronts
 from fireiron.check.coalescing import SECTOR, sectors
 from fireiron.check.scene import Frame, Scene
 from fireiron.cost.amounts import Amounts
-from fireiron.ir import Access, Buffer, Exec, For
+from fireiron.ir import Access, Buffer, Completion, Exec, For
 from fireiron.values.expr import constant
 
 Array = Any
@@ -90,7 +90,7 @@ class Accesses:
         count = float(moved.sum()) / samples
         fresh = SECTOR * min(count, self._fresh(access, buffer, loops, size, vector, active))
         # A copy under way passes L1 by, or reaches shared memory through the pass that its write counts.
-        passes = 0.0 if statement.asynchronous else max(requests, _lines(start, lanes) / samples)
+        passes = 0.0 if statement.completion is Completion.GROUP else max(requests, _lines(start, lanes) / samples)
         read, written = (0.0, fresh) if access.write else (fresh, 0.0)
         return Amounts(memory=requests, shared=passes, sectors=count, l2_read=read, l2_written=written)
 

@@ -18,7 +18,7 @@ from fireiron.check.scene import Scene
 from fireiron.cost.accesses import WARP, Accesses
 from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
 from fireiron.errors import ArgumentError, shown
-from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Buffer, Comment, Commit, Exec, Fence, For, Kernel, Let, Stmt, Wait, execs, unknown
+from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Buffer, Comment, Commit, Completion, Exec, Fence, For, Kernel, Let, Stmt, Wait, execs, unknown
 from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, conjuncts, constant
 
@@ -134,7 +134,7 @@ class Work:
             memory = memory + part
             if access.write and self._reads_old(statement):
                 memory = memory + attrs.evolve(part, l2_read=part.l2_written, l2_written=0.0)
-        issued = memory.memory / 2 if statement.asynchronous else memory.memory  # one instruction, two operands
+        issued = memory.memory / 2 if statement.completion is Completion.GROUP else memory.memory  # one instruction, two operands
         tests = {piece.condition for pieces in statement.pieces for piece in pieces} | {statement.active, statement.guard}
         guards = sum(len(conjuncts(one)) for one in tests)
         amounts = amounts + memory + Amounts(instructions=issued + guards * warps, touched=self._touched(statement, warps))
@@ -192,7 +192,7 @@ class Work:
             amounts.flops > 0 and self._reads_old(statement),
             self.scene.needs(base for one in statement.accesses if one.write for base in one.base),
             any(one.write and self._buffer(one).memory.of_block for one in statement.accesses),
-            statement.asynchronous,
+            statement.completion is Completion.GROUP,
         )
 
     def _buffer(self, access: Access) -> Buffer:

@@ -17,12 +17,14 @@ from fireiron.ir import (
     Barrier,
     Comment,
     Commit,
+    Completion,
     Exec,
     Fence,
     For,
     Instruction,
     Kernel,
     Let,
+    Reach,
     Scope,
     Stmt,
     Wait,
@@ -165,11 +167,13 @@ class Statements:
             case Barrier(scope=scope, reason=reason):
                 call = self._barrier(scope)
                 return [Noted(call, reason) if reason else call]
+            case Fence(reach=Reach.REGISTERS):
+                return self._asynchronous(Completion.PRODUCT).completion_text(self.printer, statement)
             case Fence(reason=reason):
                 call = f"{self.printer.function(_PROXY_FENCE)}();"
                 return [Noted(call, reason) if reason else call]
-            case Commit() | Wait():
-                return self._asynchronous().completion_text(self.printer, statement)
+            case Commit(completion=completion) | Wait(completion=completion):
+                return self._asynchronous(completion).completion_text(self.printer, statement)
             case For():
                 return self._loop(statement)
             case Exec():
@@ -178,12 +182,12 @@ class Statements:
                 return list(statement.instruction.cuda(self.printer, statement))
         raise unknown(statement, "the printer")
 
-    def _asynchronous(self) -> Instruction:
-        """The instruction whose groups of copies are committed and waited for."""
+    def _asynchronous(self, completion: Completion) -> Instruction:
+        """The instruction whose groups of copies, or products, are committed and waited for."""
         for statement, _ in execs(self.kernel.body):
-            if statement.asynchronous:
+            if statement.completion is completion:
                 return statement.instruction
-        raise VerificationError("a commit or a wait in a kernel without asynchronous statements")
+        raise VerificationError(f"a commit or a wait of a {completion.value} in a kernel without such asynchronous statements")
 
     def _let(self, statement: Let) -> Item:
         self.printer.addresses.used |= statement.value.variables()

@@ -16,10 +16,10 @@ import attrs
 
 from fireiron.executable.by_lanes import level_mismatch, listed, memory_mismatch, statements_by_lanes, type_mismatch, with_registers
 from fireiron.executable.mma import wrapped
-from fireiron.ir import Exec, Stmt
+from fireiron.ir import Commit, Completion, Exec, Fence, Stmt, Wait, edited
 from fireiron.ir.chunks import PIECE, SPANS, Chunks, chunk_layout, chunks_of, swizzle_of, widest_span
 from fireiron.ir.lanes import LaneMap, Part
-from fireiron.ir.text import Function, Item, Printer
+from fireiron.ir.text import Function, Item, Noted, Printer
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import Call, called
@@ -134,7 +134,8 @@ class Wgmma(Executable):
             along = self._settled(spec, name, draft).along
             maps[name] = operand_map(tuple(constant(size) or 0 for size in view.shape), _along_k(spec, name), along, view.dtype.bytes)
         pieces = tuple(PIECE // dtype.bytes for dtype in self.factors)
-        return statements_by_lanes(self, spec, draft, maps, spread=("A", "B"), vectors=(*pieces, 1))
+        program = statements_by_lanes(self, spec, draft, maps, spread=("A", "B"), vectors=(*pieces, 1))
+        return edited(program, lambda statement: attrs.evolve(statement, completion=Completion.PRODUCT))
 
     def _settled(self, spec: Spec, name: str, draft: Draft) -> Chunks:
         """The chunks of a factor, which become its storage where it is still free."""
@@ -181,8 +182,13 @@ class Wgmma(Executable):
             for name in (self.left, self.right)
         )
         product = called(printer.function(self._function(columns, transposed)), c.place, *descriptors, adds)
-        lines = (f"{printer.function(FENCE)}();", product, f"{printer.function(COMMIT)}();", f"{printer.function(WAIT)}<0>();")
-        return with_registers(lines, c)
+        return with_registers([product], c)
+
+    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence) -> list[Item]:
+        if isinstance(statement, Wait):
+            line = f"{printer.function(WAIT)}<{statement.groups}>();"
+            return [Noted(line, statement.reason) if statement.reason else line]
+        return [f"{printer.function(COMMIT if isinstance(statement, Commit) else FENCE)}();"]
 
     def _function(self, columns: int, transposed: tuple[bool, ...]) -> Function:
         """The instruction as a function of where a thread keeps its accumulators, and of the descriptors of the two factors."""

@@ -61,8 +61,8 @@ class Instruction(Protocol):
         """The CUDA C++ for one `Exec`, without the test of its `active` condition and its `guard`."""
         ...
 
-    def completion_text(self, printer: Printer, statement: Commit | Wait) -> list[Item]:
-        """The CUDA C++ for a commit of its asynchronous statements, or a wait for them."""
+    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence) -> list[Item]:
+        """The CUDA C++ for a commit of its asynchronous statements, a wait for them, or the fence of registers that they need."""
         ...
 
 
@@ -178,11 +178,13 @@ class Completion(enum.Enum):
     """When what a statement does is done.
 
     NONE: when the next statement of the thread begins. GROUP: at a `Wait` of the thread that issued it, for the group in
-    which a `Commit` put it (cp.async, PTX ISA 9.7.9.25.3).
+    which a `Commit` put it (cp.async, PTX ISA 9.7.9.25.3). PRODUCT: the same for the products of a warpgroup, whose groups are counted
+    apart (wgmma, PTX ISA 9.7.15.7): until then its factors are being read, and its registers are not to be touched.
     """
 
     NONE = "none"
     GROUP = "group"
+    PRODUCT = "product"
 
 
 @attrs.frozen(cache_hash=True)
@@ -315,7 +317,9 @@ class Barrier(Stmt):
 
 @attrs.frozen
 class Commit(Stmt):
-    """The asynchronous copies that a thread issued since its last commit become a group."""
+    """The copies, or products, that a thread issued since its last commit of them become a group."""
+
+    completion: Completion = Completion.GROUP
 
 
 @attrs.frozen
@@ -324,16 +328,25 @@ class Wait(Stmt):
 
     groups: int
     reason: str = ""
+    completion: Completion = Completion.GROUP
+
+
+class Reach(enum.Enum):
+    """For whom a fence orders what a thread did before: REGISTERS: its registers, for the products that follow; PROXY: what it wrote to
+    shared memory, for the asynchronous proxy, by which TMA and wgmma reach memory (PTX ISA, "Proxies").
+    """
+
+    REGISTERS = "registers"
+    PROXY = "proxy"
 
 
 @attrs.frozen
 class Fence(Stmt):
-    """What a thread wrote to shared memory is there for the asynchronous proxy too, by which TMA and wgmma reach memory.
-
-    Without it, ordinary writes are ordered with ordinary accesses only (PTX ISA, "Proxies"). The thread that wrote executes it, in front of
-    the barrier behind which others rely on it.
+    """What a thread did before is there for engines too. That of the proxy is executed by the thread that wrote, in front of the barrier
+    behind which others rely on it.
     """
 
+    reach: Reach
     reason: str = ""
 
 

@@ -279,8 +279,10 @@ class Executable:
         """The declaration of a buffer in fragments, which only instructions like this one touch; an error where it has none."""
         raise _undefined(self, "declaration(self, kernel, buffer)")
 
-    def completion_text(self, printer: Printer, statement: Commit | Wait) -> list[Item]:
-        """The CUDA C++ for a commit of its asynchronous statements, or a wait for them; an error where it has none."""
+    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence) -> list[Item]:
+        """The CUDA C++ for a commit of its asynchronous statements, a wait for them, or the fence of registers that they need; an error
+        where it has none.
+        """
         raise _undefined(self, "completion_text(self, printer, statement)")
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:

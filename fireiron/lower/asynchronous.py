@@ -12,9 +12,9 @@ from fireiron.ir import Commit, Completion, Exec, Kernel, edited, execs, rewritt
 
 def asynchronous(kernel: Kernel) -> Kernel:
     """The kernel with asynchronous copies where they are possible, and without commits where there are none."""
-    body = edited(kernel.body, lambda statement: _decided(kernel, statement) if statement.asynchronous else statement)
+    body = edited(kernel.body, lambda statement: _decided(kernel, statement) if statement.completion is Completion.GROUP else statement)
     # The commits of `pipeline` would make groups without copies, and the printer has no instruction to ask for their text.
-    if not any(statement.asynchronous for statement, _ in execs(body)):
+    if not any(statement.completion is Completion.GROUP for statement, _ in execs(body)):
         body = rewritten(body, lambda statement: () if isinstance(statement, Commit) else (statement,))
     return attrs.evolve(kernel, body=body)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import attrs
 
-from fireiron.ir import Barrier, Comment, Commit, Exec, Fence, For, Kernel, Let, Stmt, Wait, execs, rewritten, unknown
+from fireiron.ir import Barrier, Comment, Commit, Completion, Exec, Fence, For, Kernel, Let, Reach, Stmt, Wait, execs, rewritten, unknown
 
 
 def fence(kernel: Kernel) -> Kernel:
@@ -23,7 +23,7 @@ def fence(kernel: Kernel) -> Kernel:
 
     def fenced(statement: Stmt) -> tuple[Stmt, ...]:
         names = places.barriers.get(id(statement))  # by identity: equal barriers stand at several places
-        return (statement,) if names is None else (Fence(f"{', '.join(names)} for the asynchronous proxy"), statement)
+        return (statement,) if names is None else (Fence(Reach.PROXY, f"{', '.join(names)} for the asynchronous proxy"), statement)
 
     return attrs.evolve(kernel, body=rewritten(kernel.body, fenced))
 
@@ -44,7 +44,7 @@ class _Places:
                 case Exec():
                     self._exec(statement)
                 case Wait():
-                    self.written |= self.under_way
+                    self.written |= self.under_way if statement.completion is Completion.GROUP else {}
                 case Barrier():
                     if self.written:
                         self.barriers.setdefault(id(statement), {}).update(self.written)

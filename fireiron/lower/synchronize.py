@@ -23,13 +23,16 @@ from fireiron.ir import (
     Barrier,
     Comment,
     Commit,
+    Completion,
     Exec,
+    Fence,
     For,
     Kernel,
     Let,
     Scope,
     Stmt,
     SyncPoint,
+    Wait,
     unknown,
 )
 from fireiron.lower.footprint import Array, comes_round
@@ -91,7 +94,7 @@ class _List:
 
     items: list[tuple[Stmt, ...]] = attrs.field(factory=list)
     summaries: list[Summary] = attrs.field(factory=list)
-    commits: list[int] = attrs.field(factory=list)
+    commits: list[tuple[int, Completion]] = attrs.field(factory=list)
     best: list[int] = attrs.field(factory=list)
     required: dict[int, SyncPoint] = attrs.field(factory=dict)
     forbidden: dict[int, SyncPoint] = attrs.field(factory=dict)
@@ -139,8 +142,8 @@ class _Solver:
                 case SyncPoint():
                     found.note(statement)
                     continue
-                case Let() | Comment():
-                    # Kept with the statement behind it: no barrier comes between a note, or a name, and what it is for.
+                case Let() | Comment() | Fence() | Wait():
+                    # Kept with the statement behind it: no barrier comes between a note, a name, or a wait, and what it is for.
                     leading.append(statement)
                     continue
                 case For():
@@ -150,8 +153,8 @@ class _Solver:
                     summary = self._everywhere(touches)
                 case Barrier(scope=scope):
                     summary = attrs.evolve(self._everywhere(()), barrier=self._reach(scope))
-                case Commit():
-                    found.commits.append(len(found.items))
+                case Commit(completion=completion):
+                    found.commits.append((len(found.items), completion))
                     summary = self._everywhere(())
                 case _:
                     raise unknown(statement, "synchronize")
@@ -298,10 +301,10 @@ class _Solver:
         found = self.touches.footprint(touch, granule, self.touches.span(granule, touch), kept)
         return bool(found.keys.size < self.touches.times(touch, granule))
 
-    def _behind_commit(self, hazard: Hazard, commits: Sequence[int]) -> Hazard:
-        """For a copy that may be under way: only positions behind the commit of its group, where it can be waited for."""
-        own = [position for position in commits if hazard.first <= position]
-        if not hazard.before.statement.asynchronous or not own:
+    def _behind_commit(self, hazard: Hazard, commits: Sequence[tuple[int, Completion]]) -> Hazard:
+        """For what may be under way: only positions behind the commit of its group, where it can be waited for."""
+        own = [position for position, completion in commits if hazard.first <= position and completion is hazard.before.statement.completion]
+        if not own:
             return hazard
         kept = hazard.positions - frozenset(range(hazard.first + 1, own[0] + 1))
         # Touched before its commit, it has no such position; the barrier then stays, and the race check refuses the copy.

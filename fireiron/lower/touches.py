@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SynchronizationError
-from fireiron.ir import Access, Exec, For, Kernel, located, scratch_access
+from fireiron.ir import Access, Completion, Exec, For, Kernel, located, scratch_access
 from fireiron.lower.footprint import Array, Grid, active_mask, closure, grid_of, needed_variables
 from fireiron.values.expr import Expr, Var, compiled, constant
 
@@ -39,8 +39,13 @@ class Touch:
 
     @property
     def under_way(self) -> bool:
-        """Whether the thread that issued it goes on before it is done."""
+        """Whether the thread that issued it goes on before it has written."""
         return self.statement.asynchronous and self.access.write
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it is done at a wait for its group only: a copy's write, or what a product reads."""
+        return self.under_way or self.statement.completion is Completion.PRODUCT
 
 
 @attrs.frozen(eq=False)

@@ -1,7 +1,7 @@
 """`wait`: before which barriers a thread waits for its asynchronous copies, and how many groups may still be under way.
 
 The barriers stand where `synchronize` put them; a copy that is under way needs a wait at one of them, before its data is
-touched. The program is followed with actual iteration numbers (the first ones, and the last), groups counted as they are
+touched, and a product before its factors are overwritten. The program is followed with actual iteration numbers (the first ones, and the last), groups counted as they are
 committed: a touch of a group's data asks the last barrier behind its commit to wait for it, and each barrier takes the
 smallest number asked of it. Groups complete in order, so a wait for one is a wait for all before it, and says so. A loop of
 unknown length is followed for each of its shortest lengths: none at all, and every place in the period at which it may end.
@@ -23,7 +23,9 @@ from fireiron.ir import (
     Barrier,
     Comment,
     Commit,
+    Completion,
     Exec,
+    Fence,
     For,
     Kernel,
     Let,
@@ -54,35 +56,57 @@ def wait(kernel: Kernel) -> Kernel:
         replay.run(kernel.body, (), {})
 
     def waited(statement: Stmt) -> tuple[Stmt, ...]:
-        asked = replay.asked.get(id(statement))  # by identity: equal barriers at two places wait for different copies
-        return (statement,) if asked is None else (asked.wait(), statement)
+        asked = replay.asked.get(id(statement), {})  # by identity: equal barriers at two places wait for different copies
+        return (*(one.wait(completion) for completion, one in sorted(asked.items(), key=_first_copies)), statement)
 
     return attrs.evolve(kernel, body=rewritten(kernel.body, waited))
 
 
+def _first_copies(asked: tuple[Completion, object]) -> bool:
+    return asked[0] is not Completion.GROUP
+
+
 @attrs.define(eq=False)
 class _Group:
-    """Asynchronous copies that are waited for together: the buffers that they write, and all places of them."""
+    """Copies, or products, that are waited for together: the buffers that they write or read, and all places of them."""
 
     buffers: dict[str, None] = attrs.field(factory=dict)
     places: Places = 0
 
     def add(self, buffer: str, places: Places) -> None:
-        """A further copy."""
+        """A further copy, or factor of a product."""
         self.buffers[buffer] = None
         self.places |= places
 
 
 @attrs.define(eq=False)
+class _Queue:
+    """The groups of one kind, in the order of their commits; the first `complete` ones are known to be, to every thread, and the first
+    `waited` to whoever committed them.
+    """
+
+    open: _Group = attrs.field(factory=_Group)
+    groups: list[_Group] = attrs.field(factory=list)
+    complete: int = 0
+    waited: int = 0
+
+    def commit(self) -> None:
+        """What was issued becomes a group."""
+        self.groups.append(self.open)
+        self.open = _Group()
+
+
+@attrs.define(eq=False)
 class _Asked:
-    """What is asked of a barrier: how many groups may be under way behind it, and the buffers that arrive with the others."""
+    """What is asked of a barrier: how many groups may be under way behind it, and the buffers of the others."""
 
     groups: int
-    arriving: dict[str, None] = attrs.field(factory=dict)
+    buffers: dict[str, None] = attrs.field(factory=dict)
 
-    def wait(self) -> Wait:
-        names = list(self.arriving)
-        return Wait(self.groups, f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} arrived")
+    def wait(self, completion: Completion) -> Wait:
+        names = list(self.buffers)
+        state = "arrived" if completion is Completion.GROUP else "been read"
+        return Wait(self.groups, f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {state}", completion)
 
 
 @attrs.frozen(eq=False)
@@ -103,9 +127,9 @@ class _Replay:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.touches = Touches(kernel)
-        copies = [one for statement, loops in execs(kernel.body) for one in self.touches.of(statement, loops) if one.under_way]
+        copies = [one for statement, loops in execs(kernel.body) for one in self.touches.of(statement, loops) if one.lasts]
         self.granule = self.touches.granule(*copies)  # copies fill whole ones, so a shorter touch meets them where its granule does
-        self.asked: dict[int, _Asked] = {}
+        self.asked: dict[int, dict[Completion, _Asked]] = {}
         self._touches: dict[tuple[int, ...], tuple[Touch, ...]] = {}
         self._places: dict[Any, Places] = {}
         self._tables: dict[Any, tuple[Grid, Array, Array]] = {}
@@ -116,10 +140,8 @@ class _Replay:
     def begin(self, counts: Mapping[Expr, int]) -> None:
         """A run of the program in which loops of unknown extent have these numbers of iterations."""
         self.counts = counts
-        self.open = _Group()
-        self.groups: list[_Group] = []
-        self.complete = 0
-        self.passed: list[tuple[Barrier, int]] = []
+        self.queues = {Completion.GROUP: _Queue(), Completion.PRODUCT: _Queue()}
+        self.passed: list[tuple[Barrier, Mapping[Completion, tuple[int, int]]]] = []
 
     def run(self, body: tuple[Stmt, ...], loops: tuple[For, ...], fixed: Fixed) -> None:
         """Follow a list; `fixed` are the values of loops that are followed one iteration after the other."""
@@ -127,17 +149,19 @@ class _Replay:
             match statement:
                 case Exec():
                     self._exec(statement, loops, fixed)
-                case Commit():
-                    self.groups.append(self.open)
-                    self.open = _Group()
+                case Commit(completion=completion):
+                    self.queues[completion].commit()
+                case Wait(groups=groups, completion=completion):
+                    queue = self.queues[completion]
+                    queue.waited = max(queue.waited, len(queue.groups) - groups)
                 case Barrier():
-                    self.passed.append((statement, len(self.groups)))
+                    self.passed.append((statement, {kind: (len(one.groups), one.waited) for kind, one in self.queues.items()}))
                 case For() if self._is_followed(statement):
                     for value in _followed_values(statement, self.counts):
                         self.run(statement.body, (*loops, statement), {**fixed, statement.var.name: value})
                 case For():
                     self.run(statement.body, (*loops, statement), fixed)
-                case Let() | Comment():
+                case Let() | Comment() | Fence():
                     pass
                 case _:
                     raise unknown(statement, "wait")
@@ -151,40 +175,53 @@ class _Replay:
         for touch in self._touches[place]:
             places = self._touched(touch, fixed)
             self._meet(touch, places)
-            if touch.under_way:
-                self.open.add(touch.access.buffer, places)
+            if touch.lasts:
+                self.queues[statement.completion].open.add(touch.access.buffer, places)
 
     def _meet(self, touch: Touch, places: Places) -> None:
-        """The newest group that writes where the touch is, and that is not known to be complete, is asked for."""
-        # Newest first: groups complete in order, and the wait for one is a wait for all before it.
-        for number in range(len(self.groups) - 1, self.complete - 1, -1):
-            if self.groups[number].places & places:
-                self._ask(number, touch)
-                return
+        """The newest group whose places the touch meets, and that is not known to be complete, is asked for; of each kind."""
+        for completion, queue in self.queues.items():
+            # Products read: only what writes there must wait for them.
+            if completion is Completion.PRODUCT and not touch.access.write:
+                continue
+            # Newest first: groups complete in order, and the wait for one is a wait for all before it.
+            for number in range(len(queue.groups) - 1, queue.complete - 1, -1):
+                if queue.groups[number].places & places:
+                    self._ask(completion, number, touch)
+                    break
 
-    def _ask(self, number: int, touch: Touch) -> None:
+    def _ask(self, completion: Completion, number: int, touch: Touch) -> None:
         """Group `number` must be complete at the last barrier behind its commit, of those of the widest scope.
 
         Only that one surely orders the touch: a barrier of a narrower scope leaves out what other threads copied.
         """
-        behind = [(barrier, count - 1 - number) for barrier, count in self.passed if count > number]
+        queue = self.queues[completion]
+        counts = [(barrier, *passed[completion]) for barrier, passed in self.passed]
+        behind = [(barrier, count - 1 - number, waited > number) for barrier, count, waited in counts if count > number]
         if not behind:
             if self.kernel.unchecked:
                 return
             raise SynchronizationError(
-                f"{touch.access.buffer} is touched while copies to it are under way, and no barrier stands between", at=touch.access.origin
+                f"{touch.access.buffer} is touched while {'copies to' if completion is Completion.GROUP else 'products of'} it are under way, "
+                "and no barrier stands between",
+                at=touch.access.origin,
             )
-        widest = max((barrier.scope for barrier, _ in behind), key=_threads)
+        widest = max((barrier.scope for barrier, *_ in behind), key=_threads)
         behind = [one for one in behind if one[0].scope == widest]
-        if not any(id(barrier) in self.asked and self.asked[id(barrier)].groups <= groups for barrier, groups in behind):
-            barrier, groups = behind[-1]
-            asked = self.asked.setdefault(id(barrier), _Asked(groups))
+        if not any(waited or self._is_asked(barrier, completion, groups) for barrier, groups, waited in behind):
+            barrier, groups, _ = behind[-1]
+            asked = self.asked.setdefault(id(barrier), {}).setdefault(completion, _Asked(groups))
             asked.groups = min(asked.groups, groups)
-            for group in self.groups[self.complete : number + 1]:
-                asked.arriving |= group.buffers
+            for group in queue.groups[queue.complete : number + 1]:
+                asked.buffers |= group.buffers
         # Behind a narrower barrier only its own threads know; others that touch the data must ask for themselves.
         if widest == BLOCK_SCOPE:
-            self.complete = number + 1
+            queue.complete = number + 1
+
+    def _is_asked(self, barrier: Barrier, completion: Completion, groups: int) -> bool:
+        """Whether a barrier waits for as much anyway."""
+        asked = self.asked.get(id(barrier), {}).get(completion)
+        return asked is not None and asked.groups <= groups
 
     # ------------------------------------------------------------------------------------------ places
 
@@ -245,7 +282,7 @@ def _bits(places: np.ndarray[Any, Any]) -> Places:
 
 def _is_followed(loop: For) -> bool:
     """Whether iterations matter: copies are issued, groups committed, or barriers passed in it."""
-    return any(isinstance(one, (Commit, Barrier)) or (isinstance(one, Exec) and one.asynchronous) for one in statements(loop.body))
+    return any(isinstance(one, (Commit, Barrier, Wait)) or (isinstance(one, Exec) and one.asynchronous) for one in statements(loop.body))
 
 
 def _threads(scope: Scope) -> float:

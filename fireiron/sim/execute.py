@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from fireiron.errors import SimulationError
+from fireiron.ir import Completion
 from fireiron.ir.lanes import LaneMap
 from fireiron.sim.chunk import Chunk
 from fireiron.sim.memory import POISON
-from fireiron.sim.places import Group, Held, Place, Rows, Window, vector_environment
+from fireiron.sim.places import Group, Held, Place, Product, Rows, Window, vector_environment
 from fireiron.sim.plan import Array, Environment, Operand, Plan, Site
 from fireiron.sim.watch import Watch
 from fireiron.values.expr import Var, compiled
@@ -34,6 +35,8 @@ class Executor:
 
     def execute(self, site: Site, env: Environment, group: Group) -> None:
         """A statement that each thread performs on its own."""
+        if self.plan.engines:
+            self._use_registers(site, env, group)
         accumulate = site.accumulate
         if not isinstance(accumulate, bool):
             accumulate = self._accumulate(site, env)
@@ -48,7 +51,7 @@ class Executor:
         for touch in (*reads, *((write, place) for _, write, _, place, _ in outputs)):
             if touch[0].watched or not touch[1].memory.complete:
                 self.watch.touch(site, (touch,), env, group)
-        if site.statement.asynchronous:
+        if site.statement.completion is Completion.GROUP:
             self._issue(site, inputs, outputs, env, group)
         elif site.multiply_add:
             self._multiply_add(site, inputs[0][2], inputs[1][2], outputs[0][3], accumulate, outputs[0][4])
@@ -60,20 +63,58 @@ class Executor:
             self._by_lanes(site, inputs, outputs, accumulate, group)
         else:
             self._perform(site, inputs, outputs, accumulate)
+        if site.statement.completion is Completion.PRODUCT:
+            self._depart(site, inputs, env, group)
+
+    def _use_registers(self, site: Site, env: Environment, group: Group) -> None:
+        """Registers of products under way are not to be touched by anything but products, and these want a fence behind other touches."""
+        used = site.registers & self.plan.product_registers
+        for member in group.members or (group,):
+            if site.statement.completion is not Completion.PRODUCT:
+                busy = used.intersection(member.busy)
+                if busy:
+                    self._refuse_registers(site, busy, env, "while a product that uses it is under way", "a wait for its group before")
+                member.touched |= used
+            elif used & member.touched:
+                self._refuse_registers(site, used & member.touched, env, "behind ordinary statements, with no fence of registers", "a fence")
+
+    def _refuse_registers(self, site: Site, names: Iterable[str], env: Environment, when: str, hint: str) -> None:
+        raise SimulationError(
+            f"{', '.join(sorted(names))} is touched by {site.what} {when}", within=self.chunk.where(env), at=site.statement.origin, hint=hint
+        )
+
+    def _depart(self, site: Site, inputs: list[Any], env: Environment, group: Group) -> None:
+        """A product is under way: its factors are being read until all threads that issued it have waited."""
+        used = site.registers & self.plan.product_registers
+        done = self.watch.reading(site, [(operand, place) for _, operand, place in inputs if operand.watched], env, group)
+        members = group.members or (group,)
+        product = Product(len(members), frozenset(used), done)
+        for member in members:
+            member.flights[Completion.PRODUCT].issued.append(product)
+            member.busy += used
 
     def _issue(self, site: Site, inputs: list[Any], outputs: list[Any], env: Environment, group: Group) -> None:
         """An asynchronous copy: the values are under way, and what lies at their place until they arrive is poison."""
         ((name, write, _, place, _),) = outputs
         values = site.statement.spec.perform({inputs[0][0]: inputs[0][2].get()}, False)[name]
         place.put(np.broadcast_to(_poison(place.memory.data.dtype, write.buffer.dtype.kind), place.shape))
-        group.flight.issued.append((site, write, place, np.broadcast_to(values, place.shape), dict(env)))
+        group.flights[Completion.GROUP].issued.append((site, write, place, np.broadcast_to(values, place.shape), dict(env)))
         self.watch.depart(site, write, place, env, group)
 
-    def arrive(self, group: Group, pending: int) -> None:
-        """The group's copies arrive, but for those of its `pending` last commits."""
-        for site, write, place, values, env in group.flight.arrived(pending):
-            place.put(values)
-            self.watch.arrive(site, write, place, env, group)
+    def arrive(self, group: Group, pending: int, completion: Completion) -> None:
+        """The group's copies, or products, arrive, but for those of its `pending` last commits."""
+        arrived = group.flights[completion].arrived(pending)
+        if completion is Completion.GROUP:
+            for site, write, place, values, env in arrived:
+                place.put(values)
+                self.watch.arrive(site, write, place, env, group)
+            return
+        for product in arrived:
+            product.waiting -= 1
+            for name in product.registers:
+                group.busy.remove(name)
+            if not product.waiting:
+                product.done(group.clock)
 
     def _accumulate(self, site: Site, env: Environment) -> Any:
         """Whether old values are added to: a truth value, or an array where threads, blocks or turns differ."""
@@ -177,6 +218,8 @@ class Executor:
 
     def collective(self, site: Site, env: Environment, group: Group) -> None:
         """A statement that units of threads perform together: on the whole operands, once per unit."""
+        if self.plan.engines:
+            self._use_registers(site, env, group)
         units = np.broadcast_to(np.asarray(compiled(unit_in(site.level, Block, _thread(self.plan)))(env)), (group.threads.size, 1))[:, 0]
         present, leaders = np.unique(units, return_index=True)
         unit = np.searchsorted(present, units)

@@ -6,11 +6,13 @@ strided window of registers, rows that all blocks share, positions one by one, a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
 
+from fireiron.ir import Completion
 from fireiron.sim.memory import Memory
 from fireiron.sim.plan import Array, Environment, Site
 from fireiron.sim.shadow import Clock
@@ -18,7 +20,7 @@ from fireiron.sim.shadow import Clock
 
 @attrs.define(eq=False)
 class Flight:
-    """Asynchronous copies of a group of threads: those issued since the last commit, and groups not waited for yet."""
+    """Copies, or products, of a group of threads: those issued since the last commit, and groups not waited for yet."""
 
     issued: list[Any] = attrs.field(factory=list)
     groups: list[list[Any]] = attrs.field(factory=list)
@@ -36,8 +38,21 @@ class Flight:
 
 
 @attrs.define(eq=False)
+class Product:
+    """A product under way: how many groups of threads have yet to wait for it, the registers it uses, and what happens when all have."""
+
+    waiting: int
+    registers: frozenset[str]
+    done: Callable[[Clock], None]
+
+
+@attrs.define(eq=False)
 class Group:
-    """Threads that run together: all of a block, or a warp."""
+    """Threads that run together: all of a block, or a warp; or the warps that are its `members`, for one statement.
+
+    `touched` are the registers that they touched by ordinary statements since their last fence, `busy` those of each product under way;
+    `unfenced` are the places in shared memory that they wrote since the last fence of the proxy.
+    """
 
     threads: Array
     environment: Environment
@@ -46,7 +61,10 @@ class Group:
     parts: dict[Any, Any] = attrs.field(factory=dict)
     own: dict[Any, Group] = attrs.field(factory=dict)
     seats: dict[Any, Any] = attrs.field(factory=dict)
-    flight: Flight = attrs.field(factory=Flight)
+    flights: dict[Completion, Flight] = attrs.field(factory=lambda: {Completion.GROUP: Flight(), Completion.PRODUCT: Flight()})
+    members: tuple[Group, ...] = ()
+    touched: set[str] = attrs.field(factory=set)
+    busy: list[str] = attrs.field(factory=list)
     unfenced: list[Array] = attrs.field(factory=list)
 
 

@@ -21,6 +21,7 @@ from fireiron.ir import (
     Buffer,
     Comment,
     Commit,
+    Completion,
     Exec,
     Fence,
     For,
@@ -136,6 +137,7 @@ class Site:
         if statement.scratch is not None:
             self.scratch = Operand(plan, scratch_access(statement.scratch), (0,), active, True, scope)
         self.atomic = statement.atomic
+        self.registers = frozenset(one.buffer for one in statement.accesses if plan.buffers[one.buffer].memory.private)
         self.lane_maps = dict(zip(statement.operands, statement.lane_maps, strict=False))
         self.multiply_add = not self.lane_maps and _is_multiply_add(statement)
         self.copy = not self.lane_maps and statement.spec.copies and all(self.operand_count(name) == 1 for name in ("src", "dst"))
@@ -222,6 +224,8 @@ class Plan:
         self.components = _components([buffer for buffer in kernel.buffers if buffer.memory.of_block])
         self.mixed = any(len({buffer.dtype.bytes for buffer in part}) > 1 for part in self.components)
         self.engines = any(statement.instruction.by_engine for statement, _ in execs(kernel.body))
+        products = [statement for statement, _ in execs(kernel.body) if statement.completion is Completion.PRODUCT]
+        self.product_registers = {one.buffer for statement in products for one in statement.accesses}
         self.granule = min((buffer.dtype.bytes for buffer in kernel.buffers if buffer.memory.of_block), default=1)
         self.nodes = self._list(kernel.body, _Scope())
         shared = [one for site in self.sites for one in site.operand_list if one.buffer.memory.of_block]

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Barrier, Commit, Fence, Wait
+from fireiron.ir import Barrier, Commit, Fence, Reach, Wait
 from fireiron.sim.chunk import Chunk
 from fireiron.sim.execute import Executor
 from fireiron.sim.memory import Global
@@ -87,13 +87,19 @@ class Run:
             elif isinstance(node, Name):
                 env[node.name] = node.value(env)
             elif isinstance(node, Commit):
-                group.flight.commit()
+                group.flights[node.completion].commit()
             elif isinstance(node, Wait):
-                self.executor.arrive(group, node.groups)
+                self.executor.arrive(group, node.groups, node.completion)
             elif isinstance(node, Fence):
-                self.watch.fence(group)
+                self._fence(node, group)
             else:
                 yield node, env
+
+    def _fence(self, fence: Fence, group: Group) -> None:
+        if fence.reach is Reach.PROXY:
+            self.watch.fence(group)
+        else:
+            group.touched.clear()
 
     def _extent(self, loop: Loop, env: Environment) -> int:
         extent = np.asarray(loop.extent(env))

@@ -53,6 +53,7 @@ class Shadow:
         self.flight: Array | None = None
         self.adder: list[Array] = []
         self.fenced: Array | None = None
+        self.lent: Array | None = None
 
     def strangers_to(self, kind: str) -> tuple[str, ...]:
         """The kinds of former touches that a read, a write or an atomic addition must be ordered with; additions need no order."""
@@ -120,6 +121,23 @@ class Shadow:
         least, greatest = np.minimum(self.writer[0][keys], low), np.maximum(self.writer[1][keys], high)
         late = (then == _NOT_YET) | ((then >= 0) & (least != greatest) & ~_ordered(then, least, greatest, clock))
         return np.flatnonzero(late)
+
+    def lend(self, keys: Array, log: int) -> None:
+        """Record that an engine reads these addresses from now on."""
+        if self.lent is None:
+            self.lent = np.zeros(self.tags.size, np.int32)
+            self.reader_under_way = np.zeros(self.tags.size, np.int32)
+        self.lent[keys] += 1
+        self.reader_under_way[keys] = log
+
+    def give_back(self, keys: Array) -> None:
+        """Record that one engine has read them."""
+        assert self.lent is not None
+        self.lent[keys] -= 1
+
+    def being_read(self, keys: Array) -> Array:
+        """Positions of addresses that some engine reads."""
+        return () if self.lent is None else np.flatnonzero(self.lent[keys] > 0)
 
     def depart(self, keys: Array, log: int) -> None:
         """Record that an asynchronous copy to these addresses is under way."""

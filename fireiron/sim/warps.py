@@ -107,7 +107,7 @@ class Warps:
             env[name] = value if not isinstance(value, np.ndarray) else self._joined(warps, [one[name] for one in environments])
         env["block"] = environments[0]["block"]
         if tuple(group) not in self.teams:
-            self.teams[tuple(group)] = Group(np.concatenate([warp.threads for warp in warps]), env)
+            self.teams[tuple(group)] = Group(np.concatenate([warp.threads for warp in warps]), env, members=tuple(warps))
         team = self.teams[tuple(group)]
         team.environment, team.clock = env, warps[0].clock  # that of all of them
         return team

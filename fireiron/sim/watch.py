@@ -6,7 +6,7 @@ the statements, loops, threads and elements that met.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,26 @@ class Watch:
             shadow.hide(keys)
             group.unfenced.append(keys)
 
+    def reading(self, site: Site, touches: Sequence[tuple[Operand, Place]], env: Environment, group: Group) -> Callable[[Clock], None]:
+        """An engine reads from now on until what this returns is called: nobody may write there."""
+        shadow = self.shared_shadow
+        if shadow is None:
+            return lambda clock: None
+        reads = []
+        with self.history.lock:
+            for operand, place in touches:
+                reads.append((*self._touched(shadow, operand, place, group, None), self.history.note(site, operand, env)))
+                shadow.lend(reads[-1][0], reads[-1][-1])
+
+        def done(clock: Clock) -> None:
+            self.latest.clear()
+            with self.history.lock:
+                for keys, low, high, log in reads:
+                    shadow.give_back(keys)
+                    shadow.read(keys, low, high, clock, log)
+
+        return done
+
     def depart(self, site: Site, operand: Operand, place: Place, env: Environment, group: Group) -> None:
         """An asynchronous copy is under way from now on: nobody may touch where it writes."""
         shadow = self._shadow_of(operand)
@@ -137,6 +157,10 @@ class Watch:
         waiting = shadow.under_way(keys)
         if len(waiting):
             self._under_way(site, operand, shadow, int(keys[waiting[0]]), env, group)
+        if operand.write:
+            read = shadow.being_read(keys)
+            if len(read):
+                self._being_read(site, operand, shadow, int(keys[read[0]]), env)
         # A spread access names its whole unit for each place: which lane writes there is not known.
         strangers = low // operand.spread != high // operand.spread
         if operand.write and not operand.adds and span is None and strangers.any():
@@ -240,6 +264,17 @@ class Watch:
         raise SimulationError(
             f"{operand.buffer.name} is {'written' if operand.write else 'read'} while an asynchronous copy to it is under way: "
             f"{old_site.what} at {lines[0]}, {self.chunk.where(old_env)}, which nobody has waited for",
+            within=f"{site.what}, {self.chunk.where(env)}",
+            at=lines[1],
+            hint="a wait for its group, and a barrier, between the two",
+        )
+
+    def _being_read(self, site: Site, operand: Operand, shadow: Shadow, key: int, env: Environment) -> None:
+        old_site, old_operand, old_env = self.history.log[int(shadow.reader_under_way[key])]
+        lines = [old_operand.origin or old_site.statement.origin, operand.origin or site.statement.origin]
+        raise SimulationError(
+            f"{operand.buffer.name} is written while a product that reads it is under way: {old_site.what} at {lines[0]}, "
+            f"{self.chunk.where(old_env)}",
             within=f"{site.what}, {self.chunk.where(env)}",
             at=lines[1],
             hint="a wait for its group, and a barrier, between the two",

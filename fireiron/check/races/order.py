@@ -20,7 +20,7 @@ import attrs
 from fireiron.check.races.places import WARP
 from fireiron.check.races.traces import Event, Kind, Touch
 from fireiron.errors import VerificationError
-from fireiron.ir import Barrier, Commit, Fence, Scope, Stmt, Wait
+from fireiron.ir import Barrier, Commit, Completion, Fence, Reach, Scope, Stmt, Wait
 
 SameThread: TypeAlias = Callable[[Touch, Touch, int], bool]
 """Whether of a warp the same thread touches each address that two touches share."""
@@ -37,8 +37,9 @@ _ORDERED_WITH = {
 class Agent:
     """A warp on its way through its trace.
 
-    `issued` are its operations under way that no commit has put into a group yet, `groups` the groups not waited for, oldest first.
-    `fenced` are the operations that engines which this agent sets to work may rely on.
+    `issued` are its operations under way that no commit has put into a group yet, `groups` the groups not waited for, oldest first; copies
+    and products apart.
+    `wrote` are its own operations in ordinary memory accesses, `fenced` those of all agents that engines which it sets to work may rely on.
     """
 
     number: int
@@ -46,9 +47,10 @@ class Agent:
     position: int = 0
     own: int = 0
     seen: int = 0
-    issued: int = 0
+    issued: dict[Completion, int] = attrs.field(factory=lambda: dict.fromkeys(Completion, 0))
+    groups: dict[Completion, list[int]] = attrs.field(factory=lambda: {one: [] for one in Completion})
+    wrote: int = 0
     fenced: int = 0
-    groups: list[int] = attrs.field(factory=list)
 
 
 @attrs.frozen(eq=False)
@@ -111,23 +113,25 @@ class Order:
 
     # -------------------------------------------------------------------------------------- rules
 
-    def _commit(self, agent: Agent, event: Event) -> bool:
+    def _commit(self, agent: Agent, event: Commit) -> bool:
         """The operations issued since the last commit become a group."""
-        agent.groups.append(agent.issued)
-        agent.issued = 0
+        agent.groups[event.completion].append(agent.issued[event.completion])
+        agent.issued[event.completion] = 0
         return True
 
     def _wait(self, agent: Agent, event: Wait) -> bool:
         """All groups but the last ones complete, for the threads that issued them."""
-        done = max(len(agent.groups) - event.groups, 0)
-        for group in agent.groups[:done]:
+        groups = agent.groups[event.completion]
+        done = max(len(groups) - event.groups, 0)
+        for group in groups[:done]:
             agent.own |= group
-        del agent.groups[:done]
+        del groups[:done]
         return True
 
     def _fence(self, agent: Agent, event: Fence) -> bool:
-        """What the agent may rely on, engines may from now on."""
-        agent.fenced |= agent.own
+        """Registers are nobody else's; what the agent wrote to shared memory, and has not under way, engines may rely on that are set to work by whoever knows of it."""
+        if event.reach is Reach.PROXY:
+            agent.fenced |= agent.own & agent.wrote
         return True
 
     def _barrier(self, agent: Agent, event: Barrier) -> bool:
@@ -169,8 +173,8 @@ class Order:
         self.of_step.clear()
         self.written = 0
         for agent in self.agents:
-            agent.own = agent.seen = agent.fenced = 0
-            agent.groups = [0] * len(agent.groups)
+            agent.own = agent.seen = agent.wrote = agent.fenced = 0
+            agent.groups = {one: [0] * len(groups) for one, groups in agent.groups.items()}
 
     def _touch(self, agent: Agent, event: Touch) -> bool:
         atoms = event.footprint.atoms[agent.number] if event.footprint.atoms else ()
@@ -202,8 +206,9 @@ class Order:
         known = agent.own
         if self.engines and event.kind != Kind.READ and not event.by_engine:
             self.written |= bit
+            agent.wrote |= bit
         if event.under_way:
-            agent.issued |= bit
+            agent.issued[event.completion] |= bit
         else:
             agent.own |= bit
         self.kinds.add(event.kind)

@@ -22,6 +22,7 @@ from fireiron.check.races.order import Agent, Order
 from fireiron.check.races.places import Footprint, Space
 from fireiron.check.races.traces import Kind, Touch, Trace
 from fireiron.check.scene import Array
+from fireiron.ir import Completion
 
 _SEVERAL = -1
 """The step of a segment of several executions: none of their threads is ordered by being in it."""
@@ -72,6 +73,7 @@ class Segment:
     kind: Kind
     under_way: bool
     by_engine: bool
+    completion: Completion
 
 
 class Segments:
@@ -106,16 +108,17 @@ class Segments:
         return events
 
     def _operations(self, touches: Iterable[Any]) -> list[Segment] | None:
-        alike: dict[tuple[int, Kind, bool, bool], list[Touch]] = {}
+        alike: dict[tuple[int, Kind, bool, bool, Completion], list[Touch]] = {}
         for touch in touches:
             if id(touch.footprint.space) in self.spaces and touch.footprint.pattern.span[1]:
-                alike.setdefault((id(touch.footprint.space), touch.kind, touch.under_way, touch.by_engine), []).append(touch)
+                key = (id(touch.footprint.space), touch.kind, touch.under_way, touch.by_engine, touch.completion)
+                alike.setdefault(key, []).append(touch)
         found = []
-        for (_, kind, under_way, by_engine), same in alike.items():
+        for (_, kind, *how), same in alike.items():
             area = self._area(same, kind == Kind.WRITE)
             if area is None:
                 return None
-            found.append(Segment(_one_step(same), area, kind, under_way, by_engine))
+            found.append(Segment(_one_step(same), area, kind, *how))
         return found
 
     def _area(self, touches: Sequence[Touch], once: bool) -> Area | None:

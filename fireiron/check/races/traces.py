@@ -15,7 +15,7 @@ import attrs
 from fireiron.check.races.loops import Lengths, Loops, decided
 from fireiron.check.races.places import Footprint, Pattern, Places, Space, Test, at, element_tests, stages
 from fireiron.check.scene import Scene, Use
-from fireiron.ir import Barrier, Comment, Commit, Exec, Fence, For, Let, Stmt, Wait, statements, unknown
+from fireiron.ir import Barrier, Comment, Commit, Completion, Exec, Fence, For, Let, Stmt, Wait, statements, unknown
 from fireiron.values.expr import Expr, conjuncts, constant
 
 
@@ -44,6 +44,11 @@ class Touch:
     def use(self) -> Use:
         """The access."""
         return self.footprint.use
+
+    @functools.cached_property
+    def completion(self) -> Completion:
+        """By which kind of group it is done."""
+        return self.use.statement.completion
 
     @functools.cached_property
     def by_engine(self) -> bool:
@@ -83,7 +88,8 @@ class Site:
     @functools.cached_property
     def under_way(self) -> bool:
         """Whether its effect comes later."""
-        return self.use.statement.asynchronous and self.use.access.write
+        completion = self.use.statement.completion
+        return completion is Completion.PRODUCT or (completion is Completion.GROUP and self.use.access.write)
 
 
 @attrs.frozen(eq=False)

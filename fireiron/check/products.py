@@ -1,0 +1,84 @@
+"""Registers of products under way: nothing but products touches them before they are waited for, and a fence stands in front of products.
+
+A warpgroup's products run beside its threads (wgmma, PTX ISA 9.7.15.5). The program of one thread is followed; loops run often enough
+that every group that an iteration leaves behind is met by the next ones, as all iterations commit and wait alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fireiron.check.finding import Finding
+from fireiron.check.scene import Scene
+from fireiron.ir import Barrier, Comment, Commit, Completion, Exec, Fence, For, Let, Reach, Stmt, Wait, statements, unknown
+from fireiron.values.expr import constant
+
+PRODUCT = Completion.PRODUCT
+
+
+def check_products(scene: Scene) -> tuple[Finding, ...]:
+    """Every touch of registers that races with a product; an error each."""
+    body = scene.kernel.body
+    if not any(isinstance(one, Exec) and one.completion is PRODUCT for one in statements(body)):
+        return ()
+    run = _Run(scene)
+    run.follow(body)
+    run.end()
+    return tuple(run.findings.values())
+
+
+class _Run:
+    """A thread on its way; `groups` are the registers of each group under way, oldest first, `open` those not committed yet."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.private = {buffer.name for buffer in scene.kernel.buffers if buffer.memory.private}
+        waits = [one.groups for one in statements(scene.kernel.body) if isinstance(one, Wait) and one.completion is PRODUCT]
+        self.turns = max(waits, default=0) + 2
+        self.open: set[str] = set()
+        self.groups: list[set[str]] = []
+        self.touched: set[str] = set()
+        self.findings: dict[tuple[int, str], Finding] = {}
+
+    def follow(self, body: Sequence[Stmt]) -> None:
+        """Follow a list."""
+        for statement in body:
+            match statement:
+                case For():
+                    count = constant(statement.extent)
+                    for _ in range(self.turns if count is None else min(count, self.turns)):
+                        self.follow(statement.body)
+                case Exec(completion=Completion.PRODUCT):
+                    used = self._registers(statement)
+                    self._refuse(statement, used & self.touched, "was touched since the last fence of registers")
+                    self.open |= used
+                case Exec():
+                    used = self._registers(statement)
+                    self._refuse(statement, used & self.open.union(*self.groups), "is used by a product under way")
+                    self.touched |= used
+                case Fence(reach=Reach.REGISTERS):
+                    self.touched.clear()
+                case Commit(completion=Completion.PRODUCT):
+                    self.groups.append(self.open)
+                    self.open = set()
+                case Wait(completion=Completion.PRODUCT, groups=groups):
+                    del self.groups[: max(len(self.groups) - groups, 0)]
+                case Let() | Comment() | Barrier() | Fence() | Commit() | Wait():
+                    pass
+                case _:
+                    raise unknown(statement, "the check of products")
+
+    def end(self) -> None:
+        """A product that no commit makes a group cannot be waited for."""
+        for name in self.open:
+            self._add(name, None, f"{name}: a product is never committed, so nothing can wait for it")
+
+    def _registers(self, statement: Exec) -> set[str]:
+        return {access.buffer for access in statement.accesses if access.buffer in self.private}
+
+    def _refuse(self, statement: Exec, names: set[str], why: str) -> None:
+        for name in sorted(names):
+            self._add(name, statement, f"{name}: {statement.instruction.name} {statement.spec} touches it, and it {why}")
+
+    def _add(self, name: str, statement: Exec | None, message: str) -> None:
+        key = (id(statement), name)
+        self.findings.setdefault(key, Finding("race", "error", name, message, None if statement is None else statement.origin))
