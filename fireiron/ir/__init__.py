@@ -5,11 +5,13 @@ May import: values, specs. Readers (cuda, sim, check, cost) know the IR and noth
 
 from fireiron.ir.access import Access, Buffer, Piece, scratch_access, whole_pieces
 from fireiron.ir.kernel import Kernel, buffer_table
+from fireiron.ir.maps import TensorMap
 from fireiron.ir.rewrite import edited, execs, filled, lets, located, rewritten, statements, substituted, variables
 from fireiron.ir.statement import (
     BLOCK_SCOPE,
     WARP_SCOPE,
     WARPGROUP_SCOPE,
+    Acquire,
     Barrier,
     Comment,
     Commit,
@@ -21,7 +23,12 @@ from fireiron.ir.statement import (
     Instruction,
     Let,
     Reach,
+    Release,
+    Ring,
+    Role,
+    Roles,
     Scope,
+    Side,
     Stmt,
     SyncPoint,
     Wait,
@@ -34,6 +41,7 @@ __all__ = [
     "WARPGROUP_SCOPE",
     "WARP_SCOPE",
     "Access",
+    "Acquire",
     "Barrier",
     "Buffer",
     "Comment",
@@ -48,9 +56,15 @@ __all__ = [
     "Let",
     "Piece",
     "Reach",
+    "Release",
+    "Ring",
+    "Role",
+    "Roles",
     "Scope",
+    "Side",
     "Stmt",
     "SyncPoint",
+    "TensorMap",
     "Wait",
     "buffer_table",
     "edited",

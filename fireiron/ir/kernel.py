@@ -11,7 +11,9 @@ from collections.abc import Mapping
 import attrs
 
 from fireiron.ir.access import Buffer
-from fireiron.ir.statement import Stmt, SyncPoint
+from fireiron.ir.maps import TensorMap
+from fireiron.ir.rewrite import execs
+from fireiron.ir.statement import Ring, Stmt, SyncPoint
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, Var, constant
 from fireiron.values.machine import Architecture
@@ -26,6 +28,7 @@ class Kernel:
     parameters first; `symbols` are the run-time sizes, parameters too. `body` is the program. `facts` are conditions on sizes
     that the launcher checks. `unchecked` are the reasons by which a user took a check upon himself. `title` and `notes` go into
     the header of the printed kernel. `zeroed` names the outputs that blocks add to: whoever launches sets them to zero before.
+    `rings` are the buffers that producers fill for consumers.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Kernel:
     resident: int = 0
     zeroed: tuple[str, ...] = ()
     ineffective: tuple[SyncPoint, ...] = ()
+    rings: tuple[Ring, ...] = attrs.field(default=(), kw_only=True)
     workers: int = attrs.field(default=attrs.Factory(lambda kernel: kernel.threads, takes_self=True), kw_only=True)
 
     @property
@@ -63,6 +67,26 @@ class Kernel:
     def buffer(self, name: str) -> Buffer:
         """A buffer by name."""
         return self._by_name[name]
+
+    def ring(self, name: str) -> Ring:
+        """A ring by name."""
+        return next(one for one in self.rings if one.name == name)
+
+    @functools.cached_property
+    def parameters(self) -> tuple[TensorMap | Buffer | Var, ...]:
+        """What the kernel takes, in order: of each parameter its maps, then a pointer if some statement loads or stores it by itself; then
+        sizes.
+        """
+        found: list[TensorMap | Buffer | Var] = []
+        inside = [one for one, _ in execs(self.body)]
+        for buffer in self.buffers:
+            if buffer.parameter:
+                touching = [one for one in inside if any(access.buffer == buffer.name for access in one.accesses)]
+                maps = dict.fromkeys(one.tensor_map for one in touching if one.tensor_map is not None and one.tensor_map.buffer == buffer.name)
+                found += maps
+                if not maps or any(one.tensor_map is None for one in touching):
+                    found.append(buffer)
+        return (*found, *self.symbols)
 
 
 def buffer_table(kernel: Kernel) -> Mapping[str, Buffer]:

@@ -13,6 +13,7 @@ import attrs
 
 from fireiron.errors import VerificationError
 from fireiron.ir.access import Access, Buffer, Piece
+from fireiron.ir.maps import TensorMap
 from fireiron.ir.text import Item, Printer
 from fireiron.spec import Spec
 from fireiron.values.expr import TRUE, ZERO, Expr, Var, all_of
@@ -143,6 +144,7 @@ class For(Stmt):
     `stages` asks the pass `pipeline` to keep that many iterations' loads in flight, with `spread` issued step by step in the
     loop inside. Behind it, `period` is the number of
     iterations after which the addresses of shared buffers that depend on `var` repeat (0: they are all different).
+    With `producers` the stages are a ring, filled by so many threads of their own.
     """
 
     var: Var
@@ -153,6 +155,7 @@ class For(Stmt):
     stages: int = 0
     spread: bool = False
     period: int = 0
+    producers: int = 0
 
     @property
     def children(self) -> tuple[tuple[Stmt, ...], ...]:
@@ -179,12 +182,14 @@ class Completion(enum.Enum):
 
     NONE: when the next statement of the thread begins. GROUP: at a `Wait` of the thread that issued it, for the group in
     which a `Commit` put it (cp.async, PTX ISA 9.7.9.25.3). PRODUCT: the same for the products of a warpgroup, whose groups are counted
-    apart (wgmma, PTX ISA 9.7.15.7): until then its factors are being read, and its registers are not to be touched.
+    apart (wgmma, PTX ISA 9.7.15.7): until then its factors are being read, and its registers are not to be touched. RING: when the
+    full barrier of the ring's stage that it fills has counted its bytes (TMA loads, PTX ISA 9.7.9.27).
     """
 
     NONE = "none"
     GROUP = "group"
     PRODUCT = "product"
+    RING = "ring"
 
 
 @attrs.frozen(cache_hash=True)
@@ -197,7 +202,7 @@ class Exec(Stmt):
     after storage is known; one element each if empty). `scratch` is shared
     memory of the statement's own. `lane_maps` say, for an instruction of a warp, which element of its tile each lane's
     accesses name, per operand; `lane` is a lane's number among those that perform it. `completion` says when its effect is
-    there, if not at once.
+    there, if not at once; for a load by a `tensor_map` that is at turn `turn` of a `ring`.
 
     The pass `guard` says who stores: `guard` is a condition, beside `active`, without which the statement does nothing, and
     `pieces` are, per operand, all elements in the parts by which they are loaded or stored, each with its own condition. From then
@@ -216,6 +221,9 @@ class Exec(Stmt):
     lane_maps: tuple[Any, ...] = ()
     lane: Expr = ZERO
     completion: Completion = Completion.NONE
+    tensor_map: TensorMap | None = None
+    ring: str = ""
+    turn: Expr = ZERO
     guard: Expr = TRUE
     pieces: tuple[tuple[Piece, ...], ...] = ()
     origin: str | None = attrs.field(default=None, eq=False)
@@ -224,7 +232,7 @@ class Exec(Stmt):
     def expressions(self) -> tuple[Expr, ...]:
         """Its conditions and the expressions of its accesses."""
         tested = (piece.condition for pieces in self.pieces for piece in pieces if piece.condition != TRUE)
-        return (self.active, self.guard, self.accumulate, *(value for access in self.accesses for value in access.expressions()), *tested)
+        return (self.active, self.guard, self.accumulate, self.turn, *(value for access in self.accesses for value in access.expressions()), *tested)
 
     @property
     def performed(self) -> Expr:
@@ -239,6 +247,7 @@ class Exec(Stmt):
             active=self.active.substitute(values),
             accumulate=self.accumulate.substitute(values),
             guard=self.guard.substitute(values),
+            turn=self.turn.substitute(values),
             pieces=tuple(tuple(piece.substitute(values) for piece in pieces) for pieces in self.pieces),
         )
 
@@ -348,6 +357,105 @@ class Fence(Stmt):
 
     reach: Reach
     reason: str = ""
+
+
+@attrs.frozen
+class Ring:
+    """Buffers in shared memory in `stages` copies, which a producer fills and consumers empty, one after the other, round and round.
+
+    Each stage has two barriers in memory (mbarrier, PTX ISA 9.7.13.15): *full* counts the `bytes` of a stage, *empty* one arrival
+    of each of the `consumers`, which are warps. They lie at `offset`, first those of full stages.
+    """
+
+    name: str
+    stages: int
+    buffers: tuple[str, ...]
+    bytes: int = 0
+    consumers: int = 0
+    offset: int = 0
+
+    @property
+    def barrier_bytes(self) -> int:
+        """Bytes of its barriers."""
+        return 2 * self.stages * 8
+
+
+class Side(enum.Enum):
+    """What a ring's barrier says of a stage: it is FULL, or EMPTY."""
+
+    FULL = "full"
+    EMPTY = "empty"
+
+
+@attrs.frozen(cache_hash=True)
+class Acquire(Stmt):
+    """Wait until the stage of a ring's turn `number` is full, or empty, counted from 0: turn `n` is round `n / stages` of stage `n % stages`."""
+
+    ring: str
+    side: Side
+    number: Expr
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """Its turn."""
+        return (self.number,)
+
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Acquire:
+        """The statement with variables replaced."""
+        return attrs.evolve(self, number=self.number.substitute(values))
+
+
+@attrs.frozen(cache_hash=True)
+class Release(Stmt):
+    """Say that the stage of turn `number` will be full when the ring's bytes are there (FULL), or is empty for this warp (EMPTY).
+
+    One thread of the unit says so, where `active` holds.
+    """
+
+    ring: str
+    side: Side
+    number: Expr
+    active: Expr = TRUE
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """Its turn and condition."""
+        return (self.number, self.active)
+
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Release:
+        """The statement with variables replaced."""
+        return attrs.evolve(self, number=self.number.substitute(values), active=self.active.substitute(values))
+
+
+@attrs.frozen
+class Role:
+    """Threads `first` to `first + threads` with a program of their own; one of them runs it if `elected`.
+
+    `registers` is how many a thread keeps of those that it was launched with, or gets (0: as launched).
+    """
+
+    name: str
+    first: int
+    threads: int
+    body: tuple[Stmt, ...]
+    elected: bool = False
+    registers: int = 0
+
+
+@attrs.frozen
+class Roles(Stmt):
+    """The threads of a block part: each runs the program of its role, and no barrier of the block stands inside."""
+
+    roles: tuple[Role, ...]
+
+    @property
+    def children(self) -> tuple[tuple[Stmt, ...], ...]:
+        """The programs."""
+        return tuple(role.body for role in self.roles)
+
+    def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> Roles:
+        """The same roles with other programs."""
+        return Roles(tuple(attrs.evolve(role, body=body) for role, body in zip(self.roles, children, strict=True)))
 
 
 @attrs.frozen
