@@ -26,6 +26,7 @@ from fireiron.lower.footprint import require_small
 from fireiron.lower.guard import guard
 from fireiron.lower.pipeline import pipeline
 from fireiron.lower.products import products
+from fireiron.lower.specialize import specialize
 from fireiron.lower.synchronize import synchronize
 from fireiron.lower.vectorize import vectorize
 from fireiron.lower.wait import wait
@@ -46,6 +47,7 @@ SEQUENTIAL: Passes = (
     ("vectorize", vectorize),
     ("asynchronous", asynchronous),
     ("prune", prune),
+    ("specialize", specialize),
     ("products", products),
 )
 """The passes that see a program without any synchronisation."""

@@ -6,7 +6,7 @@ An address is the sum of a base, which the block and the thread decide, and a re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 
@@ -163,6 +163,22 @@ class Addresses:
             self.declared.append(Assignment(f"const unsigned {name}", value))
         name = self.bases[key]
         return name if rest == ZERO else self._added(name, scaled(rest, size), buffer, size)
+
+    def stage(self, value: Expr) -> Expr:
+        """The stage of a ring, by the name that the loop around gives it."""
+        turns = next((one for one in self.turns if isinstance(value, Mod) and constant(value.right) == one.period), None)
+        if turns is None or value.variables() != {turns.var} or not isinstance(value, Mod):
+            return value
+        return self._stage(value, turns)
+
+    def role(self) -> Callable[[], None]:
+        """What is named from now on stands in a branch: what this returns forgets it again."""
+        bases, swizzles = dict(self.bases), dict(self.swizzles)
+
+        def forget() -> None:
+            self.bases, self.swizzles = bases, swizzles
+
+        return forget
 
     def expression(self, value: Expr) -> str:
         """The text of an expression, whose variables are needed from now on."""

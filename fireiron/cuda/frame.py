@@ -8,10 +8,11 @@ from fireiron.cuda.addresses import Names
 from fireiron.cuda.expressions import document, expression
 from fireiron.cuda.lines import WIDTH, comment, lines_of
 from fireiron.cuda.printer import BUILT_IN, KernelPrinter
+from fireiron.cuda.rings import TENSOR_MAP, declarations
 from fireiron.cuda.statements import MOST_REGISTERS, Statements, straightened
 from fireiron.cuda.types import EIGHT_BITS
 from fireiron.errors import VerificationError
-from fireiron.ir import Buffer, Exec, For, Kernel, Let, execs, statements
+from fireiron.ir import Buffer, Exec, For, Kernel, Let, TensorMap, execs, statements
 from fireiron.ir.opaque import at_tiles
 from fireiron.ir.text import Item, Noted
 from fireiron.values.document import Assignment
@@ -27,15 +28,17 @@ def emit(kernel: Kernel) -> str:
     kernel = straightened(at_tiles(kernel))
     printer = KernelPrinter(kernel, Names(_taken(kernel)))
     program = Statements(printer).program()
-    body = lines_of([*_definitions(printer), *_buffers(kernel), *program], 1)
+    rings = list(declarations(printer, bool(dynamic_shared_bytes(kernel))))
+    body = lines_of([*_definitions(printer), *_buffers(kernel), *rings, *program], 1)
     functions = [line for function, name in printer.functions.items() for line in ("", *function.text(name))]
-    lines = [*_header(kernel), *_includes(kernel), *functions, "", *_signature(kernel), "{", *body, "}", ""]
+    maps = ("", *TENSOR_MAP) if kernel.maps else ()
+    lines = [*_header(kernel), *_includes(kernel), *maps, *functions, "", *_signature(kernel), "{", *body, "}", ""]
     return "\n".join(lines)
 
 
 def _taken(kernel: Kernel) -> set[str]:
     """All names of a kernel, and those of C++ and of generated code."""
-    names = {kernel.name, "block", "thread", "smem", "piece", *(symbol.name for symbol in kernel.symbols), *BUILT_IN.values()}
+    names = {kernel.name, "block", "thread", "smem", "piece", "warp_of_block", *(symbol.name for symbol in kernel.symbols), *BUILT_IN.values()}
     for buffer in kernel.buffers:
         names |= {buffer.name, buffer.name.lower()}
     for one in statements(kernel.body):
@@ -92,12 +95,7 @@ def _includes(kernel: Kernel) -> Iterable[str]:
 
 
 def _signature(kernel: Kernel) -> Iterable[str]:
-    parameters = []
-    for buffer in kernel.buffers:
-        if buffer.parameter:
-            const = "" if buffer.written else "const "
-            parameters.append(f"{const}{buffer.dtype.cuda}* __restrict__ {buffer.name}")
-    parameters += [f"const int {symbol}" for symbol in kernel.symbols]
+    parameters = [_parameter(one) for one in kernel.parameters]
     bounds = f"{kernel.threads}, {kernel.resident}" if kernel.resident else str(kernel.threads)
     yield f'extern "C" __global__ void __launch_bounds__({bounds})'
     one_line = f"{kernel.name}({', '.join(parameters)})"
@@ -106,6 +104,14 @@ def _signature(kernel: Kernel) -> Iterable[str]:
     else:
         yield f"{kernel.name}("
         yield from [f"    {parameter}," for parameter in parameters[:-1]] + [f"    {parameters[-1]})"]
+
+
+def _parameter(one: TensorMap | Buffer | Var) -> str:
+    if isinstance(one, TensorMap):
+        return f"const __grid_constant__ TensorMap {one.name}"
+    if isinstance(one, Var):
+        return f"const int {one}"
+    return f"{'' if one.written else 'const '}{one.dtype.cuda}* __restrict__ {one.name}"
 
 
 # ---------------------------------------------------------------------------------------------- at the top of the kernel

@@ -9,11 +9,15 @@ from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.micro_kernel import micro_kernel
 from fireiron.cuda.types import applied, carrier, converted, literal, zero
-from fireiron.ir import Access, Buffer, Exec, Kernel, Piece
+from fireiron.ir import Access, Buffer, Exec, Kernel, Piece, Side
 from fireiron.ir.text import Braces, Copy, Function, Item, Registers
 from fireiron.values.document import Assignment, Call, Choice, Joined, Text
 from fireiron.values.expr import FALSE, TRUE, Const, Expr, all_of, conjuncts
 from fireiron.values.machine import DType
+
+
+BARRIER_BYTES = 8
+"""Bytes of a barrier in memory."""
 
 
 class KernelPrinter:
@@ -120,6 +124,13 @@ class KernelPrinter:
         gathered: Item = Assignment(before, Joined(("{", *_listed(places), "}"))) if values else f"{before};"
         after = tuple(Assignment(place, f"{name}[{number}]") for number, place in enumerate(places)) if access.write else ()
         return Registers(name, (gathered,), after)
+
+    def barrier(self, ring: str, side: Side, number: Expr) -> str:
+        """The address of a ring's barrier for a turn, in the window of shared memory."""
+        found = self.kernel.ring(ring)
+        stage = self.addresses.stage(number % found.stages)
+        offset = self.expression(stage * BARRIER_BYTES)
+        return f"{ring}_{side.value}" + (f" + {offset}" if offset != "0" else "")
 
     # ------------------------------------------------------------------------------------------ copies
 

@@ -9,11 +9,13 @@ import attrs
 from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.printer import KernelPrinter
+from fireiron.cuda.rings import acquired, branch, released
 from fireiron.errors import VerificationError
 from fireiron.ir import (
     BLOCK_SCOPE,
     WARP_SCOPE,
     WARPGROUP_SCOPE,
+    Acquire,
     Barrier,
     Comment,
     Commit,
@@ -25,6 +27,8 @@ from fireiron.ir import (
     Kernel,
     Let,
     Reach,
+    Release,
+    Roles,
     Scope,
     Stmt,
     Wait,
@@ -44,6 +48,11 @@ _WARPGROUP_BARRIER = Function(
     "the 128 threads of a warpgroup wait for each other, at the named barrier of their number (0 is that of __syncthreads)",
 )
 """PTX ISA 9.7.13.1. The number is no constant, so that all 16 barriers of the block are taken: nothing else here uses one."""
+
+def _role_barrier(threads: int) -> Function:
+    text = f'asm volatile("bar.sync 15, {threads};" ::: "memory");'
+    return Function("consumers_sync", (), (text,), "the threads of a role wait for each other, at a named barrier of their own")
+
 
 _PROXY_FENCE = Function(
     "proxy_fence",
@@ -78,7 +87,9 @@ class Statements:
 
     def program(self) -> list[Item]:
         """The kernel's body without the definitions at its top, each statement behind the addresses that it is the first to need."""
-        body = [one for one in self.kernel.body if not isinstance(one, Let)]
+        return self._program([one for one in self.kernel.body if not isinstance(one, Let)])
+
+    def _program(self, body: Sequence[Stmt]) -> list[Item]:
         items: list[Item] = []
         notes: list[Item] = []
         for conditions, run in self._runs(body):
@@ -156,6 +167,8 @@ class Statements:
             return "__syncwarp();"
         if scope == WARPGROUP_SCOPE:
             return f"{self.printer.function(_WARPGROUP_BARRIER)}();"
+        if scope.threads == self.kernel.workers:
+            return f"{self.printer.function(_role_barrier(scope.threads))}();"
         raise VerificationError(f"the printer has no text for a barrier of a {scope}")
 
     def _statement(self, statement: Stmt) -> list[Item]:
@@ -164,6 +177,12 @@ class Statements:
                 return [f"// {line}" for line in text.splitlines() or [""]]
             case Let():
                 return [self._let(statement)]
+            case Roles():
+                return self._roles(statement)
+            case Acquire():
+                return acquired(self.printer, statement)
+            case Release():
+                return released(self.printer, statement)
             case Barrier(scope=scope, reason=reason):
                 call = self._barrier(scope)
                 return [Noted(call, reason) if reason else call]
@@ -181,6 +200,16 @@ class Statements:
                     raise VerificationError(f"{statement.instruction.name} {statement.spec}: nothing says which of its elements are stored")
                 return list(statement.instruction.cuda(self.printer, statement))
         raise unknown(statement, "the printer")
+
+    def _roles(self, statement: Roles) -> list[Item]:
+        """A branch for each role, with addresses of its own."""
+        items: list[Item] = ["const int warp_of_block = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);"]
+        for number, role in enumerate(statement.roles):
+            forget = self.printer.addresses.role()
+            items.append(f"// {role.name}")
+            items.append(branch(self.kernel, role, number, self._program(role.body), self.printer))
+            forget()
+        return items
 
     def _asynchronous(self, completion: Completion) -> Instruction:
         """The instruction whose groups of copies, or products, are committed and waited for."""

@@ -19,12 +19,15 @@ from fireiron.values.expr import TRUE, ZERO, any_of, constant
 
 @attrs.frozen
 class SplitPlan:
-    """How the loop is carried out: unrolled, with a barrier required at the end of its body, its loads ahead by `stages`."""
+    """How the loop is carried out: unrolled, with a barrier required at the end of its body, its loads ahead by `stages`, and issued by
+    so many `producers`, threads of their own.
+    """
 
     unroll: bool = False
     sync: str | None = None
     stages: int = 0
     spread: bool = False
+    producers: int = 0
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -83,8 +86,11 @@ class Split(Decomposition):
         child = spec.with_operands(**views)
         if spec.accumulate != TRUE and variables:
             child = child.with_options(accumulate=any_of([spec.accumulate, *(var > ZERO for var in variables)]))
+        if plan.producers and not plan.stages:
+            raise DecompositionError("specialize: the split has no pipeline, whose stages a producer would fill", hint=".pipeline(4).specialize()")
         if plan.stages:
-            program = tuple(attrs.evolve(one, stages=plan.stages, spread=plan.spread) if isinstance(one, For) else one for one in program)
+            marks = {"stages": plan.stages, "spread": plan.spread, "producers": plan.producers}
+            program = tuple(attrs.evolve(one, **marks) if isinstance(one, For) else one for one in program)
         if plan.sync is not None:
             program = _with_required_barrier(program, plan.sync, context)
         return draft.expansion((Child("body", child),), program)

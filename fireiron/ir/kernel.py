@@ -73,6 +73,11 @@ class Kernel:
         return next(one for one in self.rings if one.name == name)
 
     @functools.cached_property
+    def maps(self) -> tuple[TensorMap, ...]:
+        """The tensor maps that it takes."""
+        return tuple(one for one in self.parameters if isinstance(one, TensorMap))
+
+    @functools.cached_property
     def parameters(self) -> tuple[TensorMap | Buffer | Var, ...]:
         """What the kernel takes, in order: of each parameter its maps, then a pointer if some statement loads or stores it by itself; then
         sizes.

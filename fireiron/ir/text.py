@@ -18,7 +18,7 @@ from fireiron.values.machine import DType
 if TYPE_CHECKING:
     from fireiron.ir.access import Access
     from fireiron.ir.kernel import Kernel
-    from fireiron.ir.statement import Exec
+    from fireiron.ir.statement import Exec, Side
 
 
 @attrs.frozen
@@ -163,6 +163,10 @@ class Printer(Protocol):
 
     def shared_address(self, access: Access, offset: tuple[int, ...] | None = None) -> Text:
         """The address of an element (the first one) in the window of shared memory, in bytes: what inline PTX takes."""
+        ...
+
+    def barrier(self, ring: str, side: Side, number: Expr) -> str:
+        """The address of a ring's barrier for a turn, in the window of shared memory."""
         ...
 
     # ------------------------------------------------------------------------------------------ whole statements

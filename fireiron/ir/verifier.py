@@ -6,7 +6,24 @@ from collections.abc import Mapping
 
 from fireiron.errors import VerificationError
 from fireiron.ir.kernel import Kernel, buffer_table
-from fireiron.ir.statement import Barrier, Comment, Commit, Exec, Fence, For, Hole, Let, Stmt, SyncPoint, Wait, unknown
+from fireiron.ir.rewrite import statements
+from fireiron.ir.statement import (
+    Acquire,
+    Barrier,
+    Comment,
+    Commit,
+    Exec,
+    Fence,
+    For,
+    Hole,
+    Let,
+    Release,
+    Roles,
+    Stmt,
+    SyncPoint,
+    Wait,
+    unknown,
+)
 from fireiron.values.expr import Expr, Var, constant
 
 
@@ -16,7 +33,7 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
     Names are bound before use and once; accesses fit their buffers and the specs; conditions are truth values; loop
     extents do not depend on the thread. With `final`, no hole and no sync point is left.
     """
-    if kernel.threads != kernel.workers:
+    if kernel.threads != kernel.workers and not any(isinstance(one, Roles) for one in kernel.body):
         raise VerificationError(
             f"a block has {kernel.threads} threads, tiles are dealt to {kernel.workers}: no statement says what the others do"
         )
@@ -47,6 +64,13 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                 if constant(extent) is not None and var.high < extent.high - 1:
                     raise VerificationError(f"loop variable {var} ends at {var.high}, its loop at {extent.high - 1}")
                 _verify_list(kernel, statement.body, {**scope, var.name: var}, divergent, final)
+            case Roles():
+                _verify_roles(kernel, statement, scope, divergent, final)
+            case Acquire() | Release():
+                for value in statement.expressions:
+                    _bound(value, scope, statement)
+                if all(one.name != statement.ring for one in kernel.rings):
+                    raise VerificationError(f"{_described(statement)}: unknown ring {statement.ring}")
             case Exec():
                 _verify_exec(kernel, statement, scope, final)
             case Hole(child=child) if final:
@@ -54,7 +78,7 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
             case SyncPoint(subject=subject) if final:
                 raise VerificationError(f"sync point of {subject} was not resolved")
             # Beyond a warp a barrier counts to a full group; `__syncwarp` alone does without threads that do not exist.
-            case Barrier(scope=group) if (group.threads or 0) > 32 and kernel.threads % (group.threads or 1):
+            case Barrier(scope=group) if (group.threads or 0) > 32 and kernel.workers % (group.threads or 1):
                 raise VerificationError(f"a barrier of a {group} in a block of {kernel.threads} threads")
             case Wait(groups=groups) if groups < 0:
                 raise VerificationError(f"a wait for {groups} groups")
@@ -65,19 +89,35 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                 raise unknown(statement, "the verifier")
 
 
+def _verify_roles(kernel: Kernel, roles: Roles, scope: Mapping[str, Var], divergent: frozenset[Var], final: bool) -> None:
+    """The roles are all threads of the block, each thread in one; no barrier inside holds threads of several."""
+    reached = 0
+    for role in roles.roles:
+        if role.first != reached or role.threads < 1:
+            raise VerificationError(f"role {role.name} begins at thread {role.first}, the one before ends at {reached}")
+        reached += role.threads
+        if any(isinstance(one, Barrier) and one.scope.threads is None for one in statements(role.body)):
+            raise VerificationError(f"a barrier of the block in role {role.name}, which the others never reach")
+        _verify_list(kernel, role.body, scope, divergent, final)
+    if reached != kernel.threads:
+        raise VerificationError(f"the roles are {reached} threads, the block has {kernel.threads}")
+
+
 def _fresh(var: Var, scope: Mapping[str, Var]) -> None:
     if var.name in scope:
         raise VerificationError(f"the name {var.name} is bound twice")
 
 
-def _bound(value: Expr, scope: Mapping[str, Var], statement: Let | For | Exec) -> None:
+def _bound(value: Expr, scope: Mapping[str, Var], statement: Let | For | Exec | Acquire | Release) -> None:
     free = [var for var in value.variables() if (known := scope.get(var.name)) is not var and known != var]
     if free:
         names = ", ".join(sorted(var.name for var in free))
         raise VerificationError(f"{_described(statement)}: {names} is not bound in {value}")
 
 
-def _described(statement: Let | For | Exec) -> str:
+def _described(statement: Let | For | Exec | Acquire | Release) -> str:
+    if isinstance(statement, (Acquire, Release)):
+        return f"{type(statement).__name__.lower()} {statement.side.value} of {statement.ring}"
     if isinstance(statement, Exec):
         return f"{statement.instruction.name} {statement.spec}"
     return f"{'let' if isinstance(statement, Let) else 'for'} {statement.var}"

@@ -36,6 +36,7 @@ from fireiron.refine.pad import MOST as MOST_PAD
 from fireiron.refine.pad import Pad
 from fireiron.refine.permute import Permute
 from fireiron.refine.pipeline import Pipeline
+from fireiron.refine.specialize import Specialize
 from fireiron.refine.resident import Resident
 from fireiron.refine.reuse_buffer import ReuseBuffer
 from fireiron.refine.storage_layout import StorageLayout
@@ -388,6 +389,15 @@ class SplitStrategy(Strategy):
         """
         count(stages, "pipeline")
         return self.refine(Pipeline(stages, spread))
+
+    @fitting
+    def specialize(self, threads: int = 32) -> Self:
+        """Have the loads under a pipelined split issued by producer threads of their own, a warp (32) or a warpgroup (128).
+
+        A warpgroup gives its registers to the consumers. Legal with `pipeline`, where TMA does the loads.
+        rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); say empty
+        """
+        return self.refine(Specialize(threads))
 
     @fitting
     def sync(self) -> Self:

@@ -10,6 +10,10 @@ from fireiron.ir.chunks import ALIGNMENT
 from fireiron.ir.usage import Stages, pipelines, shared_usage, usage_lines
 
 
+BARRIER = 8
+"""Bytes of a barrier in memory."""
+
+
 def allocate(kernel: Kernel) -> Kernel:
     """The kernel with an offset for every shared buffer; refused where they do not fit the target."""
     kernel = _placed(_aligned(kernel))
@@ -31,7 +35,11 @@ def _placed(kernel: Kernel) -> Kernel:
             placed.append(buffer)
             top = max(top, offset + buffer.bytes)
         result.append(buffer)
-    return attrs.evolve(kernel, buffers=tuple(result), shared_bytes=top)
+    rings = []
+    for ring in kernel.rings:
+        rings.append(attrs.evolve(ring, offset=_align(top, BARRIER)))
+        top = rings[-1].offset + ring.barrier_bytes
+    return attrs.evolve(kernel, buffers=tuple(result), rings=tuple(rings), shared_bytes=top)
 
 
 def _aligned(kernel: Kernel) -> Kernel:

@@ -9,7 +9,26 @@ from __future__ import annotations
 
 import attrs
 
-from fireiron.ir import Barrier, Comment, Commit, Completion, Exec, Fence, For, Kernel, Let, Reach, Stmt, Wait, execs, rewritten, unknown
+from fireiron.ir import (
+    Acquire,
+    Barrier,
+    Comment,
+    Commit,
+    Completion,
+    Exec,
+    Fence,
+    For,
+    Kernel,
+    Let,
+    Reach,
+    Release,
+    Roles,
+    Stmt,
+    Wait,
+    execs,
+    rewritten,
+    unknown,
+)
 
 
 def fence(kernel: Kernel) -> Kernel:
@@ -52,7 +71,11 @@ class _Places:
                 case For():
                     self.follow(statement.body)
                     self.follow(statement.body)
-                case Let() | Comment() | Commit() | Fence():
+                case Roles():
+                    for child in statement.children:
+                        self.written, self.under_way = {}, {}
+                        self.follow(child)
+                case Let() | Comment() | Commit() | Fence() | Acquire() | Release():
                     pass
                 case _:
                     raise unknown(statement, "fence")

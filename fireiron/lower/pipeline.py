@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import Access, Comment, Commit, Completion, Exec, For, Kernel, Stmt, SyncPoint, edited, execs, statements, substituted
+from fireiron.ir import Access, Comment, Commit, Completion, Exec, For, Kernel, Ring, Stmt, SyncPoint, edited, execs, statements, substituted
 from fireiron.lower.walk import taken_names
 from fireiron.values.expr import FALSE, Expr, Var, all_of, as_expr, constant, less, mod
 
@@ -35,11 +35,13 @@ def pipeline(kernel: Kernel) -> Kernel:
         attrs.evolve(one, tensor=attrs.evolve(one.tensor, copies=one.tensor.copies * pass_.stages.get(one.name, 1)))
         for one in kernel.buffers
     )
-    return attrs.evolve(kernel, body=body, buffers=buffers)
+    return attrs.evolve(kernel, body=body, buffers=buffers, rings=tuple(pass_.rings))
 
 
 class _Pipeline:
     def __init__(self, kernel: Kernel) -> None:
+        self.rings: list[Ring] = []
+        self.around: list[For] = []
         self.memories = {buffer.name: buffer.memory for buffer in kernel.buffers}
         self.stages: dict[str, int] = {}
         self.taken = taken_names(kernel)
@@ -48,7 +50,9 @@ class _Pipeline:
         """A statement list; a loop that is pipelined brings its prologue along."""
         result: list[Stmt] = []
         for statement in body:
-            if isinstance(statement, For) and statement.stages:
+            if isinstance(statement, For) and statement.producers:
+                result.append(self._ring(statement))
+            elif isinstance(statement, For) and statement.stages:
                 prologue, loop = self._loop(statement)
                 inner, early = self._inside(loop)
                 result += [*prologue, *early, _spread(inner, self._fresh) if inner.spread else inner]
@@ -58,7 +62,35 @@ class _Pipeline:
 
     def _around(self, statement: Stmt) -> Stmt:
         """A statement with the marked loops inside pipelined."""
-        return statement.rebuilt(tuple(self.body(child) for child in statement.children))
+        if not isinstance(statement, For):
+            return statement.rebuilt(tuple(self.body(child) for child in statement.children))
+        self.around.append(statement)
+        found = statement.rebuilt((self.body(statement.body),))
+        self.around.pop()
+        return found
+
+    # ------------------------------------------------------------------------------------------ rings
+
+    def _ring(self, loop: For) -> For:
+        """A loop whose loads a producer issues: nothing runs ahead in the program, and each turn has the next stage."""
+        loads, rest = self._parts(loop)
+        others = [one for one, _ in execs(loads) if one.completion is not Completion.RING]
+        if others:
+            raise DecompositionError(
+                f"specialize: a producer's loads are done by TMA, and {others[0].instruction.name} does {others[0].spec}",
+                at=loop.origin,
+                hint="Move.done() in the load, or leave specialize() out",
+            )
+        # Turns are numbered through all loops around, so that a ring goes on where another tile begins.
+        number = _turn((*self.around, loop))
+        name = self._fresh(f"{loop.var.name}_ring")
+        names = self._staged(loads, loop)
+        stage = mod(number, as_expr(loop.stages))
+        body = _staged([*loads, *rest], names, loop.stages, stage)
+        body = list(edited(body, lambda one: attrs.evolve(one, ring=name, turn=number) if one.completion is Completion.RING else one))
+        self.rings.append(Ring(name, loop.stages, tuple(sorted(names))))
+        inner = attrs.evolve(loop, body=tuple(body), stages=0, period=loop.stages)
+        return attrs.evolve(inner, body=tuple(self._around(one) for one in inner.body))
 
     # ------------------------------------------------------------------------------------------ one loop
 
@@ -299,6 +331,14 @@ def _nest(copy: Stmt) -> tuple[list[For], Stmt]:
     return loops, copy
 
 
+def _turn(loops: Sequence[For]) -> Expr:
+    """The number of an iteration, counted through all of some loops, outermost first."""
+    number: Expr = as_expr(0)
+    for loop in loops:
+        number = number * loop.extent + loop.var
+    return number
+
+
 def _ahead(loads: Sequence[Stmt], values: Mapping[Var, Expr], loop: For, ahead: int) -> list[Stmt]:
     items = list(substituted(loads, values))
     return items if ahead == 0 else _guarded(items, less(loop.var + ahead, loop.extent))
@@ -317,7 +357,8 @@ def _staged(items: Sequence[Stmt], names: Iterable[str], stages: int, stage: Exp
         fills = statement.spec.copies and statement.accesses[1].buffer in names
         shared_by = [memory.shared_by for memory in statement.spec.memories]
         between = fills and shared_by == ["grid", "block"]  # the only way that cp.async takes (PTX ISA, cp.async)
-        return attrs.evolve(statement, accesses=accesses, completion=Completion.GROUP if between else statement.completion)
+        plain = statement.completion is Completion.NONE
+        return attrs.evolve(statement, accesses=accesses, completion=Completion.GROUP if between and plain else statement.completion)
 
     return list(edited(items, edit))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from fireiron.ir import Comment, Commit, Completion, Exec, Fence, For, Kernel, Let, Reach, Stmt, Wait, execs
+from fireiron.ir import Comment, Commit, Completion, Exec, Fence, For, Kernel, Let, Reach, Roles, Stmt, Wait, execs
 
 PRODUCT = Completion.PRODUCT
 
@@ -66,7 +66,7 @@ class _Settled:
         """A list with its waits, and the registers that are under way behind it, if those of `flying` were in front."""
         result: list[Stmt] = []
         for statement in body:
-            inside = tuple(execs((statement,)))
+            inside = () if isinstance(statement, Roles) else tuple(execs((statement,)))
             others = self._registers(one for one, _ in inside if one.completion is not PRODUCT)
             used = self._registers(one for one, _ in inside if one.completion is PRODUCT)
             if flying & others and not (isinstance(statement, For) and flying & others <= used):
@@ -74,7 +74,11 @@ class _Settled:
                 wait = Wait(0, f"{names} {'is' if len(flying & others) == 1 else 'are'} there", PRODUCT)
                 result.insert(_in_front_of_notes(result), wait)
                 flying = frozenset()
-            if isinstance(statement, For):
+            if isinstance(statement, Roles):
+                statement = statement.rebuilt(tuple(self.run(child, frozenset())[0] for child in statement.children))
+            elif isinstance(statement, Wait) and statement.completion is PRODUCT and not statement.groups:
+                flying = frozenset()
+            elif isinstance(statement, For):
                 # What one iteration leaves under way the next one finds.
                 _, behind = self.run(statement.body, flying)
                 inner, behind = self.run(statement.body, flying | behind)

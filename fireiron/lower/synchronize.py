@@ -20,6 +20,7 @@ from fireiron.ir import (
     BLOCK_SCOPE,
     WARP_SCOPE,
     WARPGROUP_SCOPE,
+    Acquire,
     Barrier,
     Comment,
     Commit,
@@ -29,6 +30,8 @@ from fireiron.ir import (
     For,
     Kernel,
     Let,
+    Release,
+    Roles,
     Scope,
     Stmt,
     SyncPoint,
@@ -84,8 +87,10 @@ def scopes_of(kernel: Kernel) -> tuple[Scope, ...]:
     """The scopes of barriers that a block has, narrow ones first. A warpgroup of its own is worth a named barrier beside others only."""
     # The threads that are launched, not those to which tiles are dealt: a named barrier counts who arrives at it, and all do. The two
     # numbers are one as long as every statement is one of all threads, which the verifier holds.
-    groups = kernel.threads % 128 == 0 and kernel.threads > 128
-    return (WARP_SCOPE, *((WARPGROUP_SCOPE,) if groups else ()), BLOCK_SCOPE)
+    groups = kernel.workers % 128 == 0 and kernel.workers > 128
+    roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
+    widest = BLOCK_SCOPE if roles is None else Scope(roles.roles[0].name, kernel.workers)
+    return (WARP_SCOPE, *((WARPGROUP_SCOPE,) if groups or (widest.threads or 0) == 128 else ()), *(() if widest.threads == 128 else (widest,)))
 
 
 @attrs.define(eq=False)
@@ -153,6 +158,11 @@ class _Solver:
                     summary = self._everywhere(touches)
                 case Barrier(scope=scope):
                     summary = attrs.evolve(self._everywhere(()), barrier=self._reach(scope))
+                case Roles():
+                    statement = statement.rebuilt(tuple(self.solve(child, loops)[0] for child in statement.children))
+                    summary = self._everywhere(())
+                case Acquire() | Release():
+                    summary = self._everywhere(())
                 case Commit(completion=completion):
                     found.commits.append((len(found.items), completion))
                     summary = self._everywhere(())

@@ -80,7 +80,8 @@ class Touches:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         # Nobody waits for what is only read, nor for registers, which one thread has alone.
-        self.watched = {one.name for one in kernel.buffers if one.memory.of_block or (one.memory.of_grid and one.written)}
+        rings = {name for ring in kernel.rings for name in ring.buffers}  # their barriers are there already
+        self.watched = {one.name for one in kernel.buffers if one.memory.of_block or (one.memory.of_grid and one.written)} - rings
         self.granules = _granules(kernel)
         self._needed: dict[int, frozenset[Var]] = {}
         self._places: dict[tuple[int, int], tuple[Grid, Array, Array]] = {}

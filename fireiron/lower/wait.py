@@ -20,6 +20,7 @@ import numpy as np
 from fireiron.errors import SynchronizationError
 from fireiron.ir import (
     BLOCK_SCOPE,
+    Acquire,
     Barrier,
     Comment,
     Commit,
@@ -29,6 +30,8 @@ from fireiron.ir import (
     For,
     Kernel,
     Let,
+    Release,
+    Roles,
     Scope,
     Stmt,
     Wait,
@@ -140,7 +143,7 @@ class _Replay:
     def begin(self, counts: Mapping[Expr, int]) -> None:
         """A run of the program in which loops of unknown extent have these numbers of iterations."""
         self.counts = counts
-        self.queues = {Completion.GROUP: _Queue(), Completion.PRODUCT: _Queue()}
+        self.queues = {Completion.GROUP: _Queue(), Completion.PRODUCT: _Queue(), Completion.RING: _Queue()}
         self.passed: list[tuple[Barrier, Mapping[Completion, tuple[int, int]]]] = []
 
     def run(self, body: tuple[Stmt, ...], loops: tuple[For, ...], fixed: Fixed) -> None:
@@ -161,7 +164,11 @@ class _Replay:
                         self.run(statement.body, (*loops, statement), {**fixed, statement.var.name: value})
                 case For():
                     self.run(statement.body, (*loops, statement), fixed)
-                case Let() | Comment() | Fence():
+                case Roles():
+                    for child in statement.children:
+                        self.begin(self.counts)
+                        self.run(child, loops, fixed)
+                case Let() | Comment() | Fence() | Acquire() | Release():
                     pass
                 case _:
                     raise unknown(statement, "wait")
@@ -215,7 +222,7 @@ class _Replay:
             for group in queue.groups[queue.complete : number + 1]:
                 asked.buffers |= group.buffers
         # Behind a narrower barrier only its own threads know; others that touch the data must ask for themselves.
-        if widest == BLOCK_SCOPE:
+        if widest.threads is None or widest.threads >= self.kernel.workers:
             queue.complete = number + 1
 
     def _is_asked(self, barrier: Barrier, completion: Completion, groups: int) -> bool:

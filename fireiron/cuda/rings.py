@@ -1,0 +1,148 @@
+"""Rings and roles: barriers in memory, who waits at them and arrives, and the branches of a block's roles (Hopper).
+
+PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier". A barrier's phase is a bit: whoever waits names the parity of the
+phase that must be over. Full barriers begin empty, so the first wait of a producer, for the phase before, passes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fireiron.cuda.addresses import SHARED_ADDRESS
+from fireiron.cuda.lines import guarded
+from fireiron.cuda.printer import KernelPrinter
+from fireiron.ir import Acquire, Kernel, Release, Ring, Role, Side
+from fireiron.ir.text import Braces, Function, Item, Noted
+from fireiron.values.expr import conjuncts
+
+TENSOR_MAP = (
+    "// how TMA finds a matrix; the launcher encodes it (cuTensorMapEncodeTiled)",
+    "struct __align__(64) TensorMap { unsigned long long words[16]; };",
+)
+
+INIT = Function(
+    "mbarrier_init",
+    ("unsigned barrier", "unsigned arrivals"),
+    ('asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");',),
+    "a barrier in memory whose phase is over when so many have arrived, and the bytes that they announced",
+)
+
+VISIBLE = Function(
+    "mbarrier_init_fence",
+    (),
+    ('asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',),
+    "the barriers are there for the asynchronous proxy too",
+)
+
+EXPECT = Function(
+    "mbarrier_expect",
+    ("unsigned barrier", "unsigned bytes"),
+    ('asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");',),
+    "arrive, and announce bytes that TMA will bring",
+)
+
+ARRIVE = Function(
+    "mbarrier_arrive",
+    ("unsigned barrier",),
+    ('asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");',),
+    "one arrival",
+)
+
+WAIT = Function(
+    "mbarrier_wait",
+    ("unsigned barrier", "unsigned parity"),
+    (
+        "asm volatile(",
+        '    "{\\n"',
+        '    ".reg .pred over;\\n"',
+        '    "again:\\n"',
+        '    "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\\n"',
+        '    "@!over bra again;\\n"',
+        '    "}"',
+        '    :: "r"(barrier), "r"(parity) : "memory");',
+    ),
+    "until the phase of this parity is over",
+)
+
+PREFETCH = Function(
+    "prefetch_map",
+    ("const TensorMap* map",),
+    ('asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");',),
+    "a tensor map is needed soon",
+)
+
+
+def registers_function(count: int, gives: bool) -> Function:
+    """The change of a warpgroup's registers."""
+    way = "dec" if gives else "inc"
+    return Function(
+        f"{'give' if gives else 'take'}_registers_to_{count}",
+        (),
+        (f'asm volatile("setmaxnreg.{way}.sync.aligned.u32 {count};");',),
+        f"each thread of the warpgroup {'keeps' if gives else 'gets'} {count} registers",
+    )
+
+
+def names_of(ring: Ring, side: Side) -> str:
+    """The variable of a ring's barriers."""
+    return f"{ring.name}_{side.value}"
+
+
+def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
+    """The barriers of all rings, made by one thread before anybody goes on."""
+    kernel = printer.kernel
+    if not kernel.rings:
+        return
+    address = printer.function(SHARED_ADDRESS)
+    inits: list[Item] = []
+    for ring in kernel.rings:
+        full, empty = (names_of(ring, side) for side in Side)
+        if dynamic:
+            start = f"smem + {ring.offset}"
+        else:
+            start = ring.name
+            yield f"__shared__ unsigned long long {ring.name}[{2 * ring.stages}];"
+        yield Noted(f"const unsigned {full} = {address}({start});", f"{ring.stages} barriers: {', '.join(ring.buffers)} are full")
+        yield Noted(f"const unsigned {empty} = {full} + {ring.stages * 8};", "and empty again")
+        init = printer.function(INIT)
+        lines = (f"{init}({full} + stage * 8, 1);", f"{init}({empty} + stage * 8, {ring.consumers});")
+        inits.append(Braces(f"for (int stage = 0; stage < {ring.stages}; ++stage)", lines))
+    maps = [f"{printer.function(PREFETCH)}(&{one.name});" for one in kernel.maps]
+    yield guarded(("threadIdx.x == 0",), [*maps, *inits, f"{printer.function(VISIBLE)}();"])
+    yield "__syncthreads();"
+
+
+def acquired(printer: KernelPrinter, statement: Acquire) -> list[Item]:
+    """The wait for a stage."""
+    ring = printer.kernel.ring(statement.ring)
+    turn = statement.number // ring.stages
+    parity = (turn if statement.side is Side.FULL else turn + 1) % 2
+    barrier = printer.barrier(ring.name, statement.side, statement.number)
+    names = ", ".join(ring.buffers)
+    note = f"{names} of this turn {'are full' if statement.side is Side.FULL else 'are empty'}"
+    return [Noted(f"{printer.function(WAIT)}({barrier}, {printer.expression(parity)});", note)]
+
+
+def released(printer: KernelPrinter, statement: Release) -> list[Item]:
+    """The announcement of a stage."""
+    ring = printer.kernel.ring(statement.ring)
+    barrier = printer.barrier(ring.name, statement.side, statement.number)
+    if statement.side is Side.FULL:
+        return [f"{printer.function(EXPECT)}({barrier}, {ring.bytes});"]
+    line = f"{printer.function(ARRIVE)}({barrier});"
+    conditions = conjuncts(statement.active)
+    return [guarded(printer.conditions(conditions), [line]) if conditions else line]
+
+
+def branch(kernel: Kernel, role: Role, number: int, items: Sequence[Item], printer: KernelPrinter) -> Item:
+    """A role as a branch that all threads of a warp take, or none."""
+    last = role.first + role.threads
+    head = f"{'else ' if number else ''}if (warp_of_block < {last // 32})" if last < kernel.threads else "else"
+    inner = list(items)
+    if role.elected:
+        inner = [guarded((f"threadIdx.x == {role.first}",), inner)]
+    if role.registers:
+        inner = [f"{printer.function(registers_function(role.registers, role.elected))}();", *inner]
+    if role.elected and not role.registers:
+        return Braces(f"else if (threadIdx.x == {role.first})", tuple(items))
+    return Braces(head, tuple(inner))

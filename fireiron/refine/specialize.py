@@ -1,0 +1,40 @@
+"""The loads of a pipelined split are issued by threads of their own: `specialize` on a split."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.errors import DecompositionError, call_site
+from fireiron.language.tree import Refinement
+
+PRODUCERS = (32, 128)
+"""A warp; or a warpgroup, which is what may give registers away (PTX ISA, setmaxnreg)."""
+
+
+@attrs.frozen
+class Specialize(Refinement):
+    """The loads under a pipelined split are issued by producer threads, all other work is done by the others, who consume.
+
+    Stages become a ring: a producer fills each as soon as its consumers have emptied it (barriers in memory, Hopper). `threads` are those
+    of the producer: a warp (32), or a warpgroup (128), whose registers then go to the consumers.
+    Legal on a split with `pipeline`, where the loads are done by TMA.
+    rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); say empty
+    """
+
+    applies_to: ClassVar[tuple[str, ...]] = ("split",)
+    threads: int = 32
+
+    def __attrs_post_init__(self) -> None:
+        if self.threads not in PRODUCERS or isinstance(self.threads, bool):
+            raise DecompositionError("specialize: the producer is a warp or a warpgroup", got=self.threads, legal=PRODUCERS, at=call_site())
+
+    def plan(self, plan: Any) -> Any:
+        return attrs.evolve(plan, producers=self.threads)
+
+    def __str__(self) -> str:
+        return f"specialize({'' if self.threads == 32 else self.threads})"
+
+
+__all__ = ["Specialize"]
