@@ -19,6 +19,7 @@ from fireiron.sim.chunk import Chunk
 from fireiron.sim.memory import POISON
 from fireiron.sim.places import Group, Held, Place, Product, Rows, Window, vector_environment
 from fireiron.sim.plan import Array, Environment, Operand, Plan, Site
+from fireiron.sim.rings import Load, Rings
 from fireiron.sim.watch import Watch
 from fireiron.values.expr import Var, compiled
 from fireiron.values.machine import Block
@@ -28,8 +29,8 @@ from fireiron.values.units import THREAD, index_in, unit_in
 class Executor:
     """Executes the statements of a chunk."""
 
-    def __init__(self, chunk: Chunk, watch: Watch) -> None:
-        self.chunk, self.watch, self.plan = chunk, watch, chunk.plan
+    def __init__(self, chunk: Chunk, watch: Watch, rings: Rings) -> None:
+        self.chunk, self.watch, self.rings, self.plan = chunk, watch, rings, chunk.plan
         self.temporary: dict[Any, Array] = {}
         self.statements = 0
 
@@ -49,10 +50,14 @@ class Executor:
         self.statements += 1
         reads = [(operand, place) for _, operand, place in inputs] + [(read, old) for _, _, read, _, old in outputs if old is not None]
         for touch in (*reads, *((write, place) for _, write, _, place, _ in outputs)):
+            if self.plan.in_rings:
+                self.rings.require_held(site, touch[0], env, group, self.chunk.where(env))
             if touch[0].watched or not touch[1].memory.complete:
                 self.watch.touch(site, (touch,), env, group)
         if site.statement.completion is Completion.GROUP:
             self._issue(site, inputs, outputs, env, group)
+        elif site.statement.completion is Completion.RING:
+            self._load(site, inputs, outputs, env)
         elif site.multiply_add:
             self._multiply_add(site, inputs[0][2], inputs[1][2], outputs[0][3], accumulate, outputs[0][4])
         elif site.copy:
@@ -88,10 +93,20 @@ class Executor:
         used = site.registers & self.plan.product_registers
         done = self.watch.reading(site, [(operand, place) for _, operand, place in inputs if operand.watched], env, group)
         members = group.members or (group,)
-        product = Product(len(members), frozenset(used), done)
+        stages = frozenset(stage for _, operand, _ in inputs for stage in self.rings.stages_of(operand, env))
+        product = Product(len(members), frozenset(used), done, stages)
         for member in members:
             member.flights[Completion.PRODUCT].issued.append(product)
             member.busy += used
+
+    def _load(self, site: Site, inputs: list[Any], outputs: list[Any], env: Environment) -> None:
+        """A load by an engine: the values are on their way, and what lies at their place until they arrive is poison."""
+        ((name, write, _, place, _),) = outputs
+        values = np.broadcast_to(site.statement.spec.perform({inputs[0][0]: inputs[0][2].get()}, False)[name], place.shape).copy()
+        place.put(np.broadcast_to(_poison(place.memory.data.dtype, write.buffer.dtype.kind), place.shape))
+        turn = int(np.asarray(compiled(site.statement.turn)(env)).flat[0])
+        size = write.count * write.buffer.dtype.bytes
+        self.rings.depart(Load(site.statement.ring, turn, size, lambda: place.put(values)))
 
     def _issue(self, site: Site, inputs: list[Any], outputs: list[Any], env: Environment, group: Group) -> None:
         """An asynchronous copy: the values are under way, and what lies at their place until they arrive is poison."""

@@ -172,7 +172,7 @@ class _Launch:
             # Where all blocks touch shared memory alike, those of the first chunk stand for all.
             watch = self.shadow and (number == 0 or not self.plan.uniform)
             run = Run(self.plan, self.parameters, self.history, blocks, watch, self.careful)
-            if order is None:
+            if order is None and not self.plan.kernel.rings:
                 run.in_step()
             else:
                 Warps(run, order).run()

@@ -39,11 +39,15 @@ class Flight:
 
 @attrs.define(eq=False)
 class Product:
-    """A product under way: how many groups of threads have yet to wait for it, the registers it uses, and what happens when all have."""
+    """A product under way: how many groups of threads have yet to wait for it, the registers it uses, and what happens when all have.
+
+    `stages` are those of rings that it reads.
+    """
 
     waiting: int
     registers: frozenset[str]
     done: Callable[[Clock], None]
+    stages: frozenset[tuple[str, int]] = frozenset()
 
 
 @attrs.define(eq=False)
@@ -51,7 +55,7 @@ class Group:
     """Threads that run together: all of a block, or a warp; or the warps that are its `members`, for one statement.
 
     `touched` are the registers that they touched by ordinary statements since their last fence, `busy` those of each product under way;
-    `unfenced` are the places in shared memory that they wrote since the last fence of the proxy.
+    `held` are the turns of rings that they acquired and did not release; `unfenced` are the places in shared memory that they wrote since the last fence of the proxy.
     """
 
     threads: Array
@@ -65,6 +69,7 @@ class Group:
     members: tuple[Group, ...] = ()
     touched: set[str] = attrs.field(factory=set)
     busy: list[str] = attrs.field(factory=list)
+    held: set[Any] = attrs.field(factory=set)
     unfenced: list[Array] = attrs.field(factory=list)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from fireiron.errors import VerificationError
 from fireiron.ir import (
     Access,
+    Acquire,
     Barrier,
     Buffer,
     Comment,
@@ -28,6 +29,9 @@ from fireiron.ir import (
     Kernel,
     Let,
     Piece,
+    Release,
+    Role,
+    Roles,
     Stmt,
     Wait,
     execs,
@@ -87,7 +91,7 @@ class Operand:
         self.copy = compiled(access.copy)
         self.elements = plan.number(buffer.elements)
         self.total = plan.number(buffer.total)
-        self.watched = buffer.memory.of_block or (buffer.memory.of_grid and buffer.written)
+        self.watched = (buffer.memory.of_block and buffer.name not in plan.in_rings) or (buffer.memory.of_grid and buffer.written)
         self.depends = [scope.closure(dim, bound) for dim, bound in zip(access.base, bounds, strict=True)]
         everything = scope.closure(*access.expressions(), *conditions, *tested)
         loops = scope.loops
@@ -114,7 +118,7 @@ class Site:
         self.accumulate: Value | bool = compiled(statement.accumulate)
         if statement.accumulate in (TRUE, FALSE):
             self.accumulate = statement.accumulate == TRUE
-        self.collective = statement.collective or statement.scratch is not None
+        self.collective = (statement.collective and statement.completion is not Completion.RING) or statement.scratch is not None
         self.wide = statement.wide
         unit = max(statement.spec.level.threads or 32, 32)
         self.level = Block if statement.spec.level.threads is None else statement.spec.level
@@ -181,6 +185,13 @@ class Nest:
 
 
 @attrs.define(eq=False)
+class RolesPlan:
+    """The programs of a block's roles."""
+
+    roles: list[tuple[Role, list[Any]]]
+
+
+@attrs.define(eq=False)
 class Name:
     """A name for a value."""
 
@@ -218,6 +229,7 @@ class Plan:
         self.grid = self.number(kernel.grid)
         widest = _group_sizes(kernel)[-1]
         self.pitch = -(-kernel.threads // widest) * widest
+        self.in_rings = {name for ring in kernel.rings for name in ring.buffers}
         self.block_loops = False
         self.largest = kernel.threads
         self.sites: list[Site] = []
@@ -247,7 +259,9 @@ class Plan:
                     nodes.append(self._for(statement, scope))
                 case Exec():
                     nodes.append(self._site(statement, (), (), scope))
-                case Barrier() | Commit() | Wait() | Fence():
+                case Roles():
+                    nodes.append(RolesPlan([(role, self._list(role.body, scope)) for role in statement.roles]))
+                case Barrier() | Commit() | Wait() | Fence() | Acquire() | Release():
                     nodes.append(statement)
                 case Comment():
                     pass
@@ -279,7 +293,7 @@ class Plan:
 
     def _vector_loops(self, loops: list[For], lets: list[Let], statement: Exec, scope: _Scope) -> list[For]:
         """The loops on which all that is written depends; none where the statement may read what another turn writes."""
-        if statement.collective or statement.wide or statement.scratch is not None or self._aliases(statement):
+        if statement.collective or statement.wide or statement.completion is Completion.RING or statement.scratch is not None or self._aliases(statement):
             return []
         inner = _with_lets(scope, lets)
         names = {loop.var.name for loop in loops}

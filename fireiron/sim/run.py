@@ -13,11 +13,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Barrier, Commit, Fence, Reach, Wait
+from fireiron.ir import Barrier, Commit, Fence, Reach, Release, Wait
 from fireiron.sim.chunk import Chunk
 from fireiron.sim.execute import Executor
 from fireiron.sim.memory import Global
 from fireiron.sim.places import Group, NotDistinct
+from fireiron.sim.rings import Rings
 from fireiron.sim.plan import Array, Environment, Loop, Name, Nest, Plan, Site
 from fireiron.sim.shadow import History
 from fireiron.sim.watch import Watch
@@ -34,7 +35,8 @@ class Run:
         self.plan = plan
         self.chunk = Chunk(plan, parameters, blocks, careful)
         self.watch = Watch(self.chunk, history, watch)
-        self.executor = Executor(self.chunk, self.watch)
+        self.rings = Rings(plan)
+        self.executor = Executor(self.chunk, self.watch, self.rings)
         self.barriers = 0
 
     def in_step(self) -> None:
@@ -92,6 +94,8 @@ class Run:
                 self.executor.arrive(group, node.groups, node.completion)
             elif isinstance(node, Fence):
                 self._fence(node, group)
+            elif isinstance(node, Release):
+                self.rings.release(node, env, group, self.chunk.where(env))
             else:
                 yield node, env
 

@@ -1,7 +1,7 @@
-"""Warps in random order: each runs on its own from barrier to barrier.
+"""Groups of threads as coroutines, each on its own from barrier to barrier: warps in random order, or the roles of a block.
 
-A barrier, or a statement that several warps perform together, is passed when all warps of its group have come to it; a warp that
-waits elsewhere, or has ended, is a deadlock.
+A barrier, or a statement that several groups perform together, is passed when all of them have come to it; a group that waits elsewhere, or
+has ended, is a deadlock. A wait for a ring's stage is passed when its phase is over. Loads on their way arrive at any time.
 """
 
 from __future__ import annotations
@@ -13,121 +13,168 @@ from typing import Any
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import WARP_SCOPE, Barrier
+from fireiron.ir import Acquire, Barrier
 from fireiron.sim.places import Group
-from fireiron.sim.plan import Array, Environment, Site
+from fireiron.sim.plan import Array, Environment, RolesPlan, Site
 from fireiron.sim.run import Event, Run
-from fireiron.values.machine import Block
+
+WARP = 32
 
 
 class Warps:
-    """Warps as coroutines that stop at barriers and at statements which several warps perform together."""
+    """Groups that stop at barriers, at waits, and at statements which several of them perform together.
 
-    def __init__(self, run: Run, order: random.Random) -> None:
+    Without an order, the consumers of a block with roles go in step, and loads arrive at once.
+    """
+
+    def __init__(self, run: Run, order: random.Random | None) -> None:
         self.run_, self.order = run, order
-        threads = np.arange(run.plan.kernel.workers)
         self.teams: dict[tuple[int, ...], Group] = {}
-        self.warps = [run.group(threads[start : start + 32]) for start in range(0, threads.size, 32)]
+        self.groups: list[Group] = []
+        self.programs: list[Any] = []
+        roles = next((node for node in run.plan.nodes if isinstance(node, RolesPlan)), None)
+        if roles is None:
+            self._add(0, run.plan.kernel.workers, run.plan.nodes)
+            return
+        before = [node for node in run.plan.nodes if node is not roles]
+        for role, nodes in roles.roles:
+            self._add(role.first, 1 if role.elected else role.threads, [*before, *nodes])
+
+    def _add(self, first: int, count: int, nodes: list[Any]) -> None:
+        threads = np.arange(first, first + count)
+        for start in range(0, count, count if self.order is None else WARP):
+            group = self.run_.group(threads[start : start + (count if self.order is None else WARP)])
+            self.groups.append(group)
+            self.programs.append(self.run_.body(nodes, group.environment, group))
+
+    def _choice(self, count: int) -> int:
+        return 0 if self.order is None else self.order.randrange(count)
 
     def run(self) -> None:
-        """Execute all warps to their end."""
-        run = self.run_
-        tasks = [run.body(run.plan.nodes, warp.environment, warp) for warp in self.warps]
-        ready = list(range(len(tasks)))
+        """Execute all groups to their end."""
+        rings = self.run_.rings
+        ready = list(range(len(self.programs)))
         waiting: dict[int, Event] = {}
-        while ready:
-            warp = ready.pop(self.order.randrange(len(ready)))
-            event = next(tasks[warp], None)
-            # Lanes of a warp go in step here, so that whichever of them a barrier holds have all arrived.
-            if event is not None and isinstance(event[0], Barrier) and event[0].scope <= WARP_SCOPE:
-                run.pass_barrier([self.warps[warp]], event[0])
-                ready.append(warp)
-            elif event is not None and isinstance(event[0], Site) and self._inside_warp(event[0]):
-                run.executor.collective(event[0], event[1], self.warps[warp])
-                ready.append(warp)
-            elif event is not None:
-                waiting[warp] = event
-            if not ready and waiting:
+        while ready or waiting:
+            if rings.loads and (self.order is None or not ready or self.order.random() < 0.5):
+                rings.arrive(self._choice(len(rings.loads)))
+            if not ready:
                 ready = self._meet(waiting)
-                waiting = {warp: event for warp, event in waiting.items() if warp not in ready}
+                waiting = {number: event for number, event in waiting.items() if number not in ready}
+                continue
+            number = ready.pop(self._choice(len(ready)))
+            event = next(self.programs[number], None)
+            if event is None:
+                continue
+            if self._alone(event[0], number):
+                self._pass(event[0], [number], {number: event})
+                ready.append(number)
+            else:
+                waiting[number] = event
+        while rings.loads:
+            rings.arrive(self._choice(len(rings.loads)))
+        rings.require_settled()
 
-    def _inside_warp(self, site: Site) -> bool:
-        threads = site.level.threads
-        return site.scratch is None and threads is not None and threads <= 32 and site.level != Block
+    def _alone(self, event: Any, number: int) -> bool:
+        """Whether a group comes to an event that holds none but its own threads."""
+        # Lanes of a warp go in step here, so that whichever of them a barrier holds have all arrived.
+        threads = _together(event)
+        return not isinstance(event, Acquire) and threads is not None and threads <= min(WARP, self.groups[number].threads.size)
 
     def _meet(self, waiting: dict[int, Event]) -> list[int]:
-        """No warp goes on by itself: those that do together; an error if there are none."""
-        released = [warp for group in self._groups(waiting) for warp in group]
-        if released:
+        """No group goes on by itself: those that do together, or whose stage is there; an error if there are none."""
+        rings = self.run_.rings
+        passed = [number for number, (event, env) in waiting.items() if isinstance(event, Acquire) and self._passes(event, env, number)]
+        released = [*passed, *(number for group in self._meeting(waiting) for number in group)]
+        if released or rings.loads:
             return released
-        self._meet_all(waiting)
-        return sorted(waiting)
+        self._refuse(waiting)
+        return []
 
-    def _groups(self, waiting: dict[int, Event]) -> Iterator[list[int]]:
-        """The groups of warps, smaller than the block, that have all reached one barrier of theirs, which they pass."""
-        for warp, event in waiting.items():
-            threads = _together(event[0])
-            # Each group is asked for once, by its first warp.
-            if threads is None or warp * 32 % threads:
+    def _passes(self, event: Acquire, env: Environment, number: int) -> bool:
+        return self.run_.rings.passes(event, env, self.groups[number], self.run_.chunk.where(env))
+
+    def _meeting(self, waiting: dict[int, Event]) -> Iterator[list[int]]:
+        """The groups that have all reached one event of theirs, which they pass."""
+        for number, (event, _) in waiting.items():
+            if isinstance(event, Acquire):
                 continue
-            group = [one for one in range(warp, warp + threads // 32) if one < len(self.warps)]
-            # The same barrier, not an equal one: that may be another place of the program.
-            if all(one in waiting and waiting[one][0] is event[0] for one in group):
-                self._pass(event[0], group, waiting)
+            group = self._members(number, _together(event))
+            # Each is asked for once, by its first. The same event, not an equal one: that may be another place of the program.
+            if group[0] == number and all(one in waiting and waiting[one][0] is event for one in group):
+                self._pass(event, group, waiting)
                 yield group
 
-    def _pass(self, event: Any, group: list[int], waiting: dict[int, Event]) -> None:
-        """Warps have come to a barrier, or to a statement, of theirs."""
-        if isinstance(event, Barrier):
-            self.run_.pass_barrier([self.warps[one] for one in group], event)
-        else:
-            team = self._team(group, [waiting[one][1] for one in group])
-            self.run_.perform(event, team.environment, team)
+    def _members(self, number: int, threads: int | None) -> list[int]:
+        """The groups that come together with one at an event of so many threads; None: all of them."""
+        if threads is None:
+            return list(range(len(self.groups)))
+        first = int(self.groups[number].threads[0]) // threads * threads
+        return [one for one, group in enumerate(self.groups) if first <= group.threads[0] < first + threads]
 
-    def _meet_all(self, waiting: dict[int, Event]) -> None:
-        """All warps have stopped: at the same statement, or for ever."""
-        events = [waiting.get(warp) for warp in range(len(self.warps))]
-        first = next(event for event in events if event is not None)
-        for warp, event in enumerate(events):
-            if event is None or event[0] is not first[0]:
-                stopped = next(iter(waiting))
-                where = "has ended" if event is None else f"waits at {_named(event[0])}"
-                raise SimulationError(
-                    f"deadlock: warp {stopped} waits at {_named(first[0])}, warp {warp} {where}",
-                    within=self.run_.chunk.where(first[1]),
-                    hint="every warp must reach the same barriers",
-                )
-        self._pass(first[0], list(range(len(self.warps))), waiting)
+    def _pass(self, event: Any, group: list[int], waiting: dict[int, Event]) -> None:
+        """Groups have come to a barrier, or to a statement, of theirs."""
+        if isinstance(event, Barrier):
+            self.run_.pass_barrier([self.groups[one] for one in group], event)
+            return
+        team = self._team(group, [waiting[one][1] for one in group])
+        self.run_.perform(event, team.environment, team)
 
     def _team(self, group: list[int], environments: list[Environment]) -> Group:
-        """Warps that stand at one place of the program as one group of threads."""
-        warps = [self.warps[one] for one in group]
+        """Groups that stand at one place of the program as one group of threads."""
+        members = [self.groups[one] for one in group]
+        if len(members) == 1:
+            return members[0]
         env: Environment = {}
         for name, value in environments[0].items():
-            env[name] = value if not isinstance(value, np.ndarray) else self._joined(warps, [one[name] for one in environments])
+            env[name] = value if not isinstance(value, np.ndarray) else self._joined(members, [one[name] for one in environments])
         env["block"] = environments[0]["block"]
         if tuple(group) not in self.teams:
-            self.teams[tuple(group)] = Group(np.concatenate([warp.threads for warp in warps]), env, members=tuple(warps))
+            self.teams[tuple(group)] = Group(np.concatenate([one.threads for one in members]), env, members=tuple(members))
         team = self.teams[tuple(group)]
-        team.environment, team.clock = env, warps[0].clock  # that of all of them
+        team.environment, team.clock = env, members[0].clock  # that of all of them
         return team
 
-    def _joined(self, warps: list[Group], values: list[Array]) -> Array:
+    def _joined(self, members: list[Group], values: list[Array]) -> Array:
         parts = []
-        for value, warp in zip(values, warps, strict=True):
+        for value, group in zip(values, members, strict=True):
             value = np.asarray(value)
             if value.ndim < 2:
                 return values[0]
-            parts.append(np.broadcast_to(value, (warp.threads.size, value.shape[1])))
+            parts.append(np.broadcast_to(value, (group.threads.size, value.shape[1])))
         return np.concatenate(parts)
+
+    def _refuse(self, waiting: dict[int, Event]) -> None:
+        """Nobody goes on: who waits for what."""
+        first, (event, env) = next(iter(waiting.items()))
+        other = next((one for one in self._members(first, _together(event)) if one not in waiting or waiting[one][0] is not event), None)
+        text = f"deadlock: {self._name(first)} waits {self._named(event, env)}"
+        if other is not None and not isinstance(event, Acquire):
+            where = f"waits {self._named(*waiting[other])}" if other in waiting else "has ended"
+            text += f", {self._name(other)} {where}"
+        elif len(waiting) > 1:
+            text += "".join(f"; {self._name(one)} waits {self._named(*waiting[one])}" for one in list(waiting)[1:3])
+        raise SimulationError(text, within=self.run_.chunk.where(env), hint="every warp must reach the same barriers")
+
+    def _name(self, number: int) -> str:
+        threads = self.groups[number].threads
+        if threads.size == 1 and threads[0] >= self.run_.plan.kernel.workers:
+            return "the producer"
+        return f"warp {threads[0] // WARP}" if threads.size <= WARP else f"the group of threads {threads[0]} to {threads[-1]}"
+
+    def _named(self, event: Any, env: Environment) -> str:
+        if isinstance(event, Acquire):
+            return f"for {self.run_.rings.described(event, env)}"
+        return f"at the {event.scope} barrier ({event.reason})" if isinstance(event, Barrier) else f"at {event.what}"
 
 
 def _together(event: Any) -> int | None:
-    """How many threads come together at an event before the others of their block do; None: all of them."""
+    """How many threads come together at an event; None: all of the block, or of its part."""
     if isinstance(event, Barrier):
         return event.scope.threads
-    return event.level.threads if event.wide else None
-
-
-def _named(event: Any) -> str:
-    return f"the {event.scope} barrier ({event.reason})" if isinstance(event, Barrier) else str(event.what)
+    if isinstance(event, Acquire):
+        return 1
+    if event.wide:
+        return event.level.threads
+    threads = event.level.threads
+    return threads if event.scratch is None and threads is not None and threads <= WARP else None

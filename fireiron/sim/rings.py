@@ -1,0 +1,180 @@
+"""Rings in a simulation: barriers in memory with their phases, loads on their way, and who holds which turn.
+
+A group of threads holds a turn between acquiring and releasing it, and may touch the stage of a turn that it holds, and no other. A
+phase is over when all have arrived and all announced bytes are there; whoever waits sees its parity alone, so it is checked that
+the phase which let it pass is the one that it meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+
+from fireiron.errors import SimulationError
+from fireiron.ir import Acquire, Completion, Release, Ring, Side
+from fireiron.sim.places import Group
+from fireiron.sim.plan import Operand, Plan, Site
+from fireiron.values.expr import compiled
+
+
+@attrs.define(eq=False)
+class Phases:
+    """One barrier: arrivals and bytes that its phase still lacks, and how many phases are over."""
+
+    arrivals: int
+    left: int
+    bytes: int = 0
+    over: int = 0
+
+    def arrive(self) -> None:
+        """One arrival."""
+        self.left -= 1
+        self._settle()
+
+    def bring(self, size: int) -> None:
+        """Bytes that are there."""
+        self.bytes -= size
+        self._settle()
+
+    def _settle(self) -> None:
+        if self.left == 0 and self.bytes == 0:
+            self.left = self.arrivals
+            self.over += 1
+
+
+@attrs.define(eq=False)
+class Load:
+    """A load on its way: where it goes, and what brings it there."""
+
+    ring: str
+    turn: int
+    size: int
+    land: Callable[[], None]
+
+
+class Rings:
+    """All rings of the blocks of a chunk, which run alike."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.rings: Mapping[str, Ring] = {ring.name: ring for ring in plan.kernel.rings}
+        self.of_buffer = {name: ring.name for ring in plan.kernel.rings for name in ring.buffers}
+        self.phases = {
+            (ring.name, side, stage): Phases(arrivals, arrivals)
+            for ring in plan.kernel.rings
+            for side, arrivals in ((Side.FULL, 1), (Side.EMPTY, ring.consumers))
+            for stage in range(ring.stages)
+        }
+        self.loads: list[Load] = []
+
+    def passes(self, statement: Acquire, env: Mapping[str, Any], group: Group, where: str) -> bool:
+        """Whether a group may go on behind a wait; then it holds the turn."""
+        ring, turn = self.rings[statement.ring], self.turn(statement, env)
+        over = self.phases[ring.name, statement.side, turn % ring.stages].over
+        # Parity is all that the barrier tells: of full phases the one of this round, of empty ones the one before must be over.
+        wanted = turn // ring.stages + (statement.side is Side.FULL)
+        if (over - wanted) % 2:
+            return False
+        if over != wanted:
+            raise SimulationError(
+                f"{ring.name}: the wait for turn {turn} to be {statement.side.value} passes by parity alone: {over} phases are over, not {wanted}",
+                within=where,
+                hint="no group may run a whole round ahead of another",
+            )
+        group.held.add((ring.name, turn, statement.side))
+        return True
+
+    def turn(self, statement: Acquire | Release, env: Mapping[str, Any]) -> int:
+        """The turn that a statement means."""
+        value = np.asarray(compiled(statement.number)(env))
+        return int(value.flat[0])
+
+    def release(self, statement: Release, env: Mapping[str, Any], group: Group, where: str) -> None:
+        """A group is done with a turn: with filling it, which the bytes of its loads will complete, or with using it."""
+        active = np.broadcast_to(np.asarray(compiled(statement.active)(env), dtype=bool), (group.threads.size, 1))[:, 0]
+        ring, turn = self.rings[statement.ring], self.turn(statement, env)
+        arriving = int(active.sum())
+        if not arriving:
+            return
+        held = Side.EMPTY if statement.side is Side.FULL else Side.FULL
+        if (ring.name, turn, held) not in group.held:
+            raise SimulationError(f"{ring.name}: turn {turn} is released by a group that does not hold it", within=where)
+        phases = self.phases[ring.name, statement.side, turn % ring.stages]
+        if statement.side is Side.FULL:
+            phases.bytes += ring.bytes
+        else:
+            self._require_read(ring, turn, group, where)
+            group.held.discard((ring.name, turn, held))
+        for _ in range(arriving):
+            phases.arrive()
+
+    def _require_read(self, ring: Ring, turn: int, group: Group, where: str) -> None:
+        flight = group.flights[Completion.PRODUCT]
+        for product in (*flight.issued, *(one for products in flight.groups for one in products)):
+            if (ring.name, turn % ring.stages) in product.stages:
+                raise SimulationError(
+                    f"{ring.name}: turn {turn} is released while a product that reads it is under way",
+                    within=where,
+                    hint="a wait for its group before",
+                )
+
+    # ------------------------------------------------------------------------------------------ accesses
+
+    def stages_of(self, operand: Operand, env: Mapping[str, Any]) -> frozenset[tuple[str, int]]:
+        """The stages of a ring that an access is to; none for other buffers."""
+        ring = self.of_buffer.get(operand.buffer.name)
+        if ring is None:
+            return frozenset()
+        return frozenset((ring, int(stage) % self.rings[ring].stages) for stage in np.unique(np.asarray(operand.copy(env))))
+
+    def require_held(self, site: Site, operand: Operand, env: Mapping[str, Any], group: Group, where: str) -> None:
+        """An access to a ring is to a stage that all who perform it hold, full if they read it, empty if they fill it."""
+        side = Side.EMPTY if operand.write else Side.FULL
+        for ring, stage in self.stages_of(operand, env):
+            for member in group.members or (group,):
+                if not any(name == ring and turn % self.rings[ring].stages == stage and one is side for name, turn, one in member.held):
+                    raise SimulationError(
+                        f"{operand.buffer.name}: stage {stage} is {'written' if operand.write else 'read'} by a group that does not hold it, "
+                        f"{'empty' if operand.write else 'full'}",
+                        within=f"{site.what}, {where}",
+                        at=site.statement.origin,
+                        hint="acquire the turn before, release it behind",
+                    )
+
+    def depart(self, load: Load) -> None:
+        """A load begins."""
+        self.loads.append(load)
+
+    def arrive(self, number: int) -> None:
+        """One of the loads on their way is there."""
+        load = self.loads.pop(number)
+        load.land()
+        ring = self.rings[load.ring]
+        phases = self.phases[load.ring, Side.FULL, load.turn % ring.stages]
+        before = phases.over
+        phases.bring(load.size)
+        if phases.over > before and any(one.ring == load.ring and one.turn == load.turn for one in self.loads):
+            raise SimulationError(
+                f"{load.ring}: turn {load.turn} counts as full while a load to it is under way", hint=f"a stage has more than {ring.bytes} bytes"
+            )
+
+    def described(self, statement: Acquire, env: Mapping[str, Any]) -> str:
+        """A wait, for the message of a deadlock."""
+        ring, turn = self.rings[statement.ring], self.turn(statement, env)
+        phases = self.phases[ring.name, statement.side, turn % ring.stages]
+        lacks = f"{phases.left} of {phases.arrivals} arrivals and {phases.bytes} bytes missing"
+        return f"turn {turn} of {ring.name} to be {statement.side.value} ({', '.join(ring.buffers)}; {phases.over} phases over, {lacks})"
+
+    def require_settled(self) -> None:
+        """At the end nothing is on its way, and no phase is half over."""
+        if self.loads:
+            raise SimulationError(f"{self.loads[0].ring}: a load of turn {self.loads[0].turn} is under way at the end of the kernel")
+        for (name, side, stage), phases in self.phases.items():
+            if phases.left != phases.arrivals or phases.bytes:
+                raise SimulationError(
+                    f"{name}: the {side.value} barrier of stage {stage} is left in the middle of a phase: "
+                    f"{phases.left} of {phases.arrivals} arrivals and {phases.bytes} bytes missing"
+                )
