@@ -10,7 +10,24 @@ from collections.abc import Sequence
 
 from fireiron.check.finding import Finding
 from fireiron.check.scene import Scene
-from fireiron.ir import Barrier, Comment, Commit, Completion, Exec, Fence, For, Let, Reach, Stmt, Wait, statements, unknown
+from fireiron.ir import (
+    Acquire,
+    Barrier,
+    Comment,
+    Commit,
+    Completion,
+    Exec,
+    Fence,
+    For,
+    Let,
+    Reach,
+    Release,
+    Roles,
+    Stmt,
+    Wait,
+    statements,
+    unknown,
+)
 from fireiron.values.expr import constant
 
 PRODUCT = Completion.PRODUCT
@@ -62,7 +79,11 @@ class _Run:
                     self.open = set()
                 case Wait(completion=Completion.PRODUCT, groups=groups):
                     del self.groups[: max(len(self.groups) - groups, 0)]
-                case Let() | Comment() | Barrier() | Fence() | Commit() | Wait():
+                case Roles():
+                    for child in statement.children:
+                        self.open, self.groups, self.touched = set(), [], set()
+                        self.follow(child)
+                case Let() | Comment() | Barrier() | Fence() | Commit() | Wait() | Acquire() | Release():
                     pass
                 case _:
                     raise unknown(statement, "the check of products")

@@ -14,7 +14,7 @@ import numpy as np
 
 from fireiron.cost.amounts import Operation
 from fireiron.cost.work import Work
-from fireiron.ir import BLOCK_SCOPE, Barrier, Comment, Commit, Exec, Fence, For, Let, Stmt, Wait, unknown
+from fireiron.ir import BLOCK_SCOPE, Acquire, Barrier, Comment, Commit, Exec, Fence, For, Let, Release, Roles, Stmt, Wait, unknown
 from fireiron.values.expr import Expr, conjuncts, constant
 
 MOST_WALKED = 24
@@ -84,7 +84,9 @@ class Clock:
                 case Barrier():
                     self._wait(self.stored, "copies")
                     self.now += self.latencies.barrier if statement.scope == BLOCK_SCOPE else 1.0
-                case Let() | Comment() | Fence():
+                case Roles():
+                    self.walk(statement.roles[0].body)
+                case Let() | Comment() | Fence() | Acquire() | Release():
                     pass
                 case _:
                     raise unknown(statement, "the cost model")

@@ -18,7 +18,7 @@ from fireiron.check.scene import Scene
 from fireiron.cost.accesses import WARP, Accesses
 from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
 from fireiron.errors import ArgumentError, shown
-from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Buffer, Comment, Commit, Completion, Exec, Fence, For, Kernel, Let, Stmt, Wait, execs, unknown
+from fireiron.ir import BLOCK_SCOPE, Access, Acquire, Release, Roles, Barrier, Buffer, Comment, Commit, Completion, Exec, Fence, For, Kernel, Let, Stmt, Wait, execs, unknown
 from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, conjuncts, constant
 
@@ -91,7 +91,10 @@ class Work:
                 case Barrier(scope=scope):
                     times = self._times(loops)
                     total = total + Amounts(instructions=self.warps * times, barriers=times if scope == BLOCK_SCOPE else 0.0)
-                case Let() | Comment() | Commit() | Wait() | Fence():
+                case Roles():
+                    for child in statement.children:
+                        total = total + self._sum(child, loops)
+                case Let() | Comment() | Commit() | Wait() | Fence() | Acquire() | Release():
                     pass
                 case _:
                     raise unknown(statement, "the cost model")

@@ -11,7 +11,8 @@ only remove accesses, so "no race" holds for all blocks and all M, N, K. What ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from fireiron.check.blocks import between_blocks, local_coordinates
@@ -21,9 +22,9 @@ from fireiron.check.races.findings import Report, trusted, undecided
 from fireiron.check.races.loops import Loops
 from fireiron.check.races.meetings import Meetings
 from fireiron.check.races.order import Order, Race, mark
-from fireiron.check.races.places import WARP, Places, Space
+from fireiron.check.races.places import Places, Space
 from fireiron.check.races.segments import Segments
-from fireiron.check.races.traces import Kind, Touch, Trace, Tracer
+from fireiron.check.races.traces import Kind, Touch, Trace, Tracer, Traces
 from fireiron.check.scene import Scene
 
 
@@ -41,7 +42,7 @@ def _inside_a_block(scene: Scene) -> list[Finding]:
         doubts, uses = {}, [use for use in uses if places.space(use.access.buffer).shared]
     loops = Loops(scene, places, uses)
     tracer = Tracer(scene, places, loops)
-    traces = [tracer.trace(lengths) for lengths in loops.lengths()]
+    traces = [tracer.traces(lengths) for lengths in loops.lengths()]
     findings = _races(scene, places, traces)
     return [*findings, *(undecided(name, why) for name, why in {**doubts, **loops.undecided}.items())]
 
@@ -63,7 +64,7 @@ def _shared(scene: Scene, name: str) -> bool:
     return buffer.memory.of_block or (buffer.memory.of_grid and buffer.written)
 
 
-def _races(scene: Scene, places: Places, traces: Sequence[Trace]) -> list[Finding]:
+def _races(scene: Scene, places: Places, traces: Sequence[Traces]) -> list[Finding]:
     """All pairs of accesses that conflict somewhere, each once."""
     for space in places.spaces.values():
         if space.patterns:
@@ -72,38 +73,42 @@ def _races(scene: Scene, places: Places, traces: Sequence[Trace]) -> list[Findin
     report = Report(scene, meetings)
     findings: dict[Any, Finding] = {}
     _in_one_step(traces, meetings, report, findings)
-    warps = -(-scene.kernel.workers // WARP)
     spaces = _met_again(traces)
-    if not Segments(spaces).all_ordered(traces, warps):
-        for key, race in _unordered(traces, spaces, warps, meetings).items():
+    broken: dict[str, None] = {}
+    if not Segments(spaces).all_ordered(traces):
+        for key, race in _unordered(traces, spaces, meetings, broken).items():
             findings.setdefault(key, report.race(race))
-    return list(findings.values())
+    return [*findings.values(), *(Finding("race", "error", None, text) for text in broken)]
 
 
-def _unordered(traces: Sequence[Trace], spaces: Sequence[Space], warps: int, meetings: Meetings) -> dict[Any, Race]:
-    """All pairs of touches that conflict and that nothing orders."""
+def _unordered(traces: Sequence[Traces], spaces: Sequence[Space], meetings: Meetings, broken: dict[str, None]) -> dict[Any, Race]:
+    """All pairs of touches that conflict and that nothing orders; what is wrong with the barriers of rings goes to `broken`."""
     count = 0
     for space in spaces:
-        count += split(list(space.footprints.values()), warps, count)
+        count += split(list(space.footprints.values()), len(traces[0]), count)
     found: dict[Any, Race] = {}
-    for trace in traces:
-        # Control flow depends on no thread, so one trace is that of all warps.
-        Order([trace] * warps, count, meetings.same_thread, found).run()
+    for agents in traces:
+        Order(agents, count, meetings.same_thread, found, broken).run()
     return found
 
 
-def _met_again(traces: Sequence[Trace]) -> list[Space]:
-    """The spaces that more than one step of a trace touches."""
+def _met_again(traces: Sequence[Traces]) -> list[Space]:
+    """The spaces that more than one step touches."""
     spaces: dict[int, Space] = {}
-    for trace in traces:
+    for agents in traces:
         first: dict[int, int] = {}
-        for event in trace:
+        for event in itertools.chain(*_different(agents)):
             if isinstance(event, Touch) and first.setdefault(id(event.footprint.space), event.step) != event.step:
                 spaces[id(event.footprint.space)] = event.footprint.space
     return list(spaces.values())
 
 
-def _in_one_step(traces: Sequence[Trace], meetings: Meetings, report: Report, findings: dict[Any, Finding]) -> None:
+def _different(agents: Traces) -> Iterable[Trace]:
+    """The traces of agents, each once."""
+    return {id(one): one for one in agents}.values()
+
+
+def _in_one_step(traces: Sequence[Traces], meetings: Meetings, report: Report, findings: dict[Any, Finding]) -> None:
     """Threads, or units of threads that act together, that meet in one execution of a statement; and copies of one thread that do."""
     known: set[Any] = set()
     for one, other in _pairs(traces):
@@ -117,9 +122,9 @@ def _in_one_step(traces: Sequence[Trace], meetings: Meetings, report: Report, fi
             findings[mark(one, other)] = report.in_one_step(one, other, meeting, strangers is None)
 
 
-def _pairs(traces: Sequence[Trace]) -> Iterator[tuple[Touch, Touch]]:
+def _pairs(traces: Sequence[Traces]) -> Iterator[tuple[Touch, Touch]]:
     """The touches of each step with themselves and each other, where they must not meet."""
-    for trace in traces:
+    for trace in itertools.chain(*(_different(agents) for agents in traces)):
         step: list[Touch] = []
         for event in trace:
             if isinstance(event, Touch):

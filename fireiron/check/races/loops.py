@@ -18,7 +18,7 @@ import numpy as np
 
 from fireiron.check.races.places import Places, element_tests
 from fireiron.check.scene import MANY, Array, Scene, Use, linear, reach_of
-from fireiron.ir import Barrier, Commit, Fence, For, Wait, located, statements
+from fireiron.ir import Acquire, Barrier, Commit, Fence, For, Release, Wait, located, statements
 from fireiron.values.expr import Expr, FloorDiv, Less, Mod, Var, compiled, conjuncts, constant
 
 MOST_ITERATIONS = 4096
@@ -30,7 +30,7 @@ LONGEST_PERIOD = 64
 MOST_LENGTHS = 512
 """Combinations of lengths of loops that are followed, where lengths are known only at run time."""
 
-ORDERING = (Barrier, Commit, Wait, Fence)
+ORDERING = (Barrier, Commit, Wait, Fence, Acquire, Release)
 """The statements that order accesses."""
 
 Lengths = Mapping[Expr, int]
@@ -101,6 +101,9 @@ class Loops:
             moves = moves or reach is not None
             groups = max(groups, reach or 0)
             period = math.lcm(period, repeats or 1) if period is not None and (repeats or reach) is not None else None
+        for one in statements(loop.body):
+            if isinstance(one, (Acquire, Release)):  # a barrier in memory tells of rounds by their parity alone
+                period = math.lcm(period or 1, 2 * self.scene.kernel.ring(one.ring).stages)
         kept = (period or 1) + max(period or 1, groups) + 2
         varies = bool(moving) or any(True for _ in self._conditions(loop))
         return Course(period, moves, kept, varies)

@@ -18,9 +18,9 @@ from typing import Any, ClassVar, TypeAlias
 import attrs
 
 from fireiron.check.races.places import WARP
-from fireiron.check.races.traces import Event, Kind, Touch
+from fireiron.check.races.traces import Kind, Touch, Turn
 from fireiron.errors import VerificationError
-from fireiron.ir import Barrier, Commit, Completion, Fence, Reach, Scope, Stmt, Wait
+from fireiron.ir import Barrier, Commit, Completion, Fence, Reach, Scope, Side, Stmt, Wait
 
 SameThread: TypeAlias = Callable[[Touch, Touch, int], bool]
 """Whether of a warp the same thread touches each address that two touches share."""
@@ -38,7 +38,7 @@ class Agent:
     """A warp on its way through its trace.
 
     `issued` are its operations under way that no commit has put into a group yet, `groups` the groups not waited for, oldest first; copies
-    and products apart.
+    and products apart. `turns` counts the turns of rings that it waited for, and arrived at.
     `wrote` are its own operations in ordinary memory accesses, `fenced` those of all agents that engines which it sets to work may rely on.
     """
 
@@ -49,8 +49,43 @@ class Agent:
     seen: int = 0
     issued: dict[Completion, int] = attrs.field(factory=lambda: dict.fromkeys(Completion, 0))
     groups: dict[Completion, list[int]] = attrs.field(factory=lambda: {one: [] for one in Completion})
+    turns: dict[Any, int] = attrs.field(factory=dict)
     wrote: int = 0
     fenced: int = 0
+
+
+@attrs.define(eq=False)
+class Phases:
+    """A barrier of a ring's stage: what its phase still lacks, what those know who arrived, and how many phases are over.
+
+    `known` is what whoever waited for the last phase may rely on.
+    """
+
+    arrivals: int
+    left: int
+    bytes: int = 0
+    over: int = 0
+    coming: int = 0
+    known: int = 0
+
+    def arrive(self, known: int) -> None:
+        """An arrival of an agent that knows so much."""
+        self.left -= 1
+        self.coming |= known
+        self._settle()
+
+    def bring(self, operation: int, size: int) -> None:
+        """Bytes of a load."""
+        self.bytes -= size
+        self.coming |= operation
+        self._settle()
+
+    def _settle(self) -> None:
+        if self.left == 0 and self.bytes == 0:
+            self.left = self.arrivals
+            self.over += 1
+            self.known |= self.coming
+            self.coming = 0
 
 
 @attrs.frozen(eq=False)
@@ -75,11 +110,15 @@ class Race:
 class Order:
     """Agents run their traces; each touch is held against what its agent knows."""
 
-    def __init__(self, traces: Sequence[Sequence[Any]], atoms: int, same_thread: SameThread, found: dict[Any, Race]) -> None:
+    def __init__(
+        self, traces: Sequence[Sequence[Any]], atoms: int, same_thread: SameThread, found: dict[Any, Race], broken: dict[str, None]
+    ) -> None:
         self.agents = [Agent(number, trace) for number, trace in enumerate(traces)]
         self.count = atoms
         self.same_thread = same_thread
         self.found = found
+        self.broken = broken
+        self.phases: dict[tuple[str, Side, int], Phases] = {}
         self.touched: list[list[int]] = []
         self.kinds: set[Kind] = set()
         self.latest: dict[tuple[int, int], int] = {}
@@ -87,7 +126,7 @@ class Order:
         self.operations: list[tuple[Touch, int]] = []
         self.of_step: dict[int, int] = {}
         self.waiting: dict[tuple[Scope, int], set[int]] = {}
-        self.engines = any(event.by_engine for trace in traces[:1] for event in trace if not isinstance(event, Stmt))
+        self.engines = any(event.by_engine for trace in {id(one): one for one in traces}.values() for event in trace if not isinstance(event, (Stmt, Turn)))
         self.written = 0
         self._forget()
 
@@ -99,8 +138,14 @@ class Order:
             for agent in self.agents:
                 moving = self._advance(agent) or moving
         for agent in self.agents:
-            if agent.position < len(agent.trace):
-                raise VerificationError(f"warp {agent.number} waits for ever at {agent.trace[agent.position]}")
+            event = agent.trace[agent.position] if agent.position < len(agent.trace) else None
+            if isinstance(event, Turn):
+                self.broken.setdefault(f"{event.ring.name}: agent {agent.number} waits for ever for turn {event.number} to be {event.side.value}")
+            elif event is not None and not self.broken:
+                raise VerificationError(f"warp {agent.number} waits for ever at {event}")
+        for (name, side, stage), phases in self.phases.items():
+            if phases.left != phases.arrivals or phases.bytes:
+                self.broken.setdefault(f"{name}: the {side.value} barrier of stage {stage} is left in the middle of a phase")
 
     def _advance(self, agent: Agent) -> bool:
         start = agent.position
@@ -125,8 +170,38 @@ class Order:
         done = max(len(groups) - event.groups, 0)
         for group in groups[:done]:
             agent.own |= group
+            if event.completion is Completion.PRODUCT:  # all lanes performed it, and all of them wait
+                agent.seen |= group
         del groups[:done]
         return True
+
+    def _turn(self, agent: Agent, event: Turn) -> bool:
+        """A wait passes when its phase is over, and brings what those knew who arrived; an arrival brings what the lane knows that arrives."""
+        phases = self._phases_of(event)
+        number = agent.turns.get((event.ring.name, event.side, event.arrivals is None), 0)
+        wanted = event.number // event.ring.stages + (event.side is Side.FULL)
+        if event.arrivals is None and (phases.over - wanted) % 2:
+            return False
+        agent.turns[event.ring.name, event.side, event.arrivals is None] = number + 1
+        meant = number // event.ring.stages + (event.side is Side.FULL)
+        what = f"{event.ring.name}: {'the wait for' if event.arrivals is None else 'the arrival at'} turn {event.number} to be {event.side.value}"
+        if event.stage != number % event.ring.stages:
+            self.broken.setdefault(f"{what} is at stage {event.stage}, and it is the agent's turn {number}")
+        elif event.arrivals is None and phases.over != meant:
+            self.broken.setdefault(f"{what} passes by parity alone: {phases.over} phases are over, not {meant}")
+        if event.arrivals is None:
+            agent.own |= phases.known
+            agent.seen |= phases.known
+            return True
+        if event.side is Side.FULL:
+            phases.bytes += event.ring.bytes
+        for _ in range(event.arrivals[agent.number] if agent.number < len(event.arrivals) else 0):
+            phases.arrive(agent.seen)
+        return True
+
+    def _phases_of(self, event: Turn) -> Phases:
+        arrivals = 1 if event.side is Side.FULL else event.ring.consumers
+        return self.phases.setdefault((event.ring.name, event.side, event.stage), Phases(arrivals, arrivals))
 
     def _fence(self, agent: Agent, event: Fence) -> bool:
         """Registers are nobody else's; what the agent wrote to shared memory, and has not under way, engines may rely on that are set to work by whoever knows of it."""
@@ -207,7 +282,9 @@ class Order:
         if self.engines and event.kind != Kind.READ and not event.by_engine:
             self.written |= bit
             agent.wrote |= bit
-        if event.under_way:
+        if event.turn is not None:
+            self._phases_of(event.turn).bring(bit, event.bytes)
+        elif event.under_way:
             agent.issued[event.completion] |= bit
         else:
             agent.own |= bit
@@ -253,7 +330,7 @@ class Order:
                 self.fine.add(pair)
 
     rules: ClassVar[Mapping[type, Callable[..., bool]]] = MappingProxyType(
-        {Touch: _touch, Barrier: _barrier, Commit: _commit, Wait: _wait, Fence: _fence}
+        {Touch: _touch, Barrier: _barrier, Commit: _commit, Wait: _wait, Fence: _fence, Turn: _turn}
     )
     """What an event does to its agent; false where the agent must wait."""
 

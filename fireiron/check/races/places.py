@@ -51,6 +51,10 @@ def crew_of(scene: Scene, use: Use) -> Crew:
     """Each thread for itself; or, where it is not specified which thread of a unit touches what, all threads of the unit."""
     threads = scene.threads
     warps = threads // WARP
+    if use.statement.ring:
+        producer = np.array([scene.kernel.workers])
+        number = -(-scene.kernel.workers // WARP)
+        return Crew(np.zeros(1, dtype=np.int64), np.array([number]), producer, producer, np.array([number]))
     if use.access.spread:
         return _spread_crew(threads, max(use.statement.spec.level.threads or WARP, WARP))
     if not use.statement.collective:
@@ -313,7 +317,7 @@ class Places:
 
     def crew(self, use: Use) -> Crew:
         """Who acts, the same object for the same kind of access."""
-        kind = (use.access.spread, use.statement.spec.level if use.statement.collective or use.access.spread else None)
+        kind = (use.access.spread, bool(use.statement.ring), use.statement.spec.level if use.statement.collective or use.access.spread else None)
         if kind not in self.crews:
             self.crews[kind] = crew_of(self.scene, use)
         return self.crews[kind]

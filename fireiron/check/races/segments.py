@@ -20,7 +20,7 @@ import numpy as np
 from fireiron.check.races.atoms import split
 from fireiron.check.races.order import Agent, Order
 from fireiron.check.races.places import Footprint, Space
-from fireiron.check.races.traces import Kind, Touch, Trace
+from fireiron.check.races.traces import Kind, Touch, Trace, Traces, Turn
 from fireiron.check.scene import Array
 from fireiron.ir import Completion
 
@@ -74,6 +74,8 @@ class Segment:
     under_way: bool
     by_engine: bool
     completion: Completion
+    turn: Turn | None
+    bytes: int
 
 
 class Segments:
@@ -84,15 +86,15 @@ class Segments:
         self.shapes: dict[Any, Shape] = {}
         self.areas: dict[tuple[int, int, int], tuple[Space, Area]] = {}
 
-    def all_ordered(self, traces: Sequence[Trace], warps: int) -> bool:
-        """Whether segments of all traces are ordered wherever they meet."""
-        joined = [self._joined(trace) for trace in traces]
-        if any(one is None for one in joined):
+    def all_ordered(self, traces: Sequence[Traces]) -> bool:
+        """Whether segments of all agents are ordered wherever they meet."""
+        joined = {id(trace): self._joined(trace) for agents in traces for trace in agents}
+        if any(one is None for one in joined.values()):
             return False
         count = 0
         for _, areas in itertools.groupby(sorted(self.areas.values(), key=_space), key=_space):
-            count += split([area for _, area in areas], warps, count)
-        return all(_Screened([trace] * warps, count).run_all() for trace in joined if trace is not None)
+            count += split([area for _, area in areas], len(traces[0]), count)
+        return all(_Screened([joined[id(trace)] or () for trace in agents], count).run_all() for agents in traces)
 
     def _joined(self, trace: Trace) -> Sequence[Any] | None:
         """A trace of segments; None where a warp writes a grain twice in one."""
@@ -108,17 +110,17 @@ class Segments:
         return events
 
     def _operations(self, touches: Iterable[Any]) -> list[Segment] | None:
-        alike: dict[tuple[int, Kind, bool, bool, Completion], list[Touch]] = {}
+        alike: dict[tuple[Any, ...], list[Touch]] = {}
         for touch in touches:
             if id(touch.footprint.space) in self.spaces and touch.footprint.pattern.span[1]:
-                key = (id(touch.footprint.space), touch.kind, touch.under_way, touch.by_engine, touch.completion)
+                key = (id(touch.footprint.space), touch.kind, touch.under_way, touch.by_engine, touch.completion, _turn_of(touch))
                 alike.setdefault(key, []).append(touch)
         found = []
-        for (_, kind, *how), same in alike.items():
+        for (_, kind, *how, _), same in alike.items():
             area = self._area(same, kind == Kind.WRITE)
             if area is None:
                 return None
-            found.append(Segment(_one_step(same), area, kind, *how))
+            found.append(Segment(_one_step(same), area, kind, *how, same[0].turn, sum(one.bytes for one in same if one.turn)))
         return found
 
     def _area(self, touches: Sequence[Touch], once: bool) -> Area | None:
@@ -143,6 +145,10 @@ def _one_step(touches: Sequence[Touch]) -> int:
     return step if all(one.step == step for one in touches) else _SEVERAL
 
 
+def _turn_of(touch: Touch) -> tuple[str, int] | None:
+    return None if touch.turn is None else (touch.turn.ring.name, touch.turn.number)
+
+
 def _space(entry: tuple[Space, Area]) -> int:
     return id(entry[0])
 
@@ -163,13 +169,13 @@ class _Screened(Order):
     rules = MappingProxyType({**Order.rules, Segment: Order._touch})
 
     def __init__(self, traces: Sequence[Sequence[Any]], atoms: int) -> None:
-        super().__init__(traces, atoms, lambda before, behind, warp: False, {})
+        super().__init__(traces, atoms, lambda before, behind, warp: False, {}, {})
         self.late = False
 
     def run_all(self) -> bool:
         """Run all agents to the end, and say whether all segments are ordered."""
         self.run()
-        return not self.late
+        return not self.late and not self.broken
 
     def _ordered_within(self, event: Any) -> int:
         return 0 if event.step == _SEVERAL else super()._ordered_within(event)

@@ -7,15 +7,35 @@ from __future__ import annotations
 
 import enum
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
+import numpy as np
 
 from fireiron.check.races.loops import Lengths, Loops, decided
-from fireiron.check.races.places import Footprint, Pattern, Places, Space, Test, at, element_tests, stages
+from fireiron.check.races.places import WARP, Footprint, Pattern, Places, Space, Test, at, element_tests, stages
 from fireiron.check.scene import Scene, Use
-from fireiron.ir import Barrier, Comment, Commit, Completion, Exec, Fence, For, Let, Stmt, Wait, statements, unknown
+from fireiron.ir import (
+    Acquire,
+    Barrier,
+    Comment,
+    Commit,
+    Completion,
+    Exec,
+    Fence,
+    For,
+    Let,
+    Release,
+    Ring,
+    Roles,
+    Side,
+    Stmt,
+    Wait,
+    statements,
+    unknown,
+)
 from fireiron.values.expr import Expr, conjuncts, constant
 
 
@@ -31,7 +51,7 @@ class Kind(enum.IntEnum):
 class Touch:
     """An access in some iteration. Touches of one `step` are one execution of one statement, whose own threads order them.
 
-    `under_way` says that its effect comes later than the statement: at the wait for its group.
+    `under_way` says that its effect comes later than the statement: at the wait for its group, or when the `turn` of a ring is full.
     """
 
     step: int
@@ -39,6 +59,13 @@ class Touch:
     fixed: Mapping[str, int]
     kind: Kind
     under_way: bool
+    turn: Turn | None = None
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of a load to a ring."""
+        access = self.use.access
+        return math.prod(access.shape) * self.footprint.pattern.width
 
     @property
     def use(self) -> Use:
@@ -56,8 +83,25 @@ class Touch:
         return self.use.statement.instruction.by_engine
 
 
-Event: TypeAlias = "Touch | Barrier | Commit | Wait | Fence"
+@attrs.frozen(eq=False)
+class Turn:
+    """A wait for a stage of a ring, or its release by `arrivals` threads of each warp, at turn `number`."""
+
+    ring: Ring
+    side: Side
+    number: int
+    arrivals: tuple[int, ...] | None = None
+
+    @property
+    def stage(self) -> int:
+        """The stage."""
+        return self.number % self.ring.stages
+
+
+Event: TypeAlias = "Touch | Turn | Barrier | Commit | Wait | Fence"
 Trace: TypeAlias = "tuple[Event, ...]"
+Traces: TypeAlias = "tuple[Trace, ...]"
+"""What each agent does."""
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -89,7 +133,7 @@ class Site:
     def under_way(self) -> bool:
         """Whether its effect comes later."""
         completion = self.use.statement.completion
-        return completion is Completion.PRODUCT or (completion is Completion.GROUP and self.use.access.write)
+        return completion is Completion.PRODUCT or (completion is not Completion.NONE and self.use.access.write)
 
 
 @attrs.frozen(eq=False)
@@ -123,10 +167,20 @@ class Tracer:
         self.patterns: dict[Any, Pattern] = {}
         self.steps = 0
 
-    def trace(self, lengths: Lengths) -> Trace:
-        """What each warp does; all warps run the same statements."""
+    def traces(self, lengths: Lengths) -> Traces:
+        """What each agent does; all warps of a role run the same statements."""
+        kernel = self.scene.kernel
+        roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
+        if roles is None:
+            return (self._trace(kernel.body, lengths),) * -(-kernel.workers // WARP)
+        found: list[Trace] = []
+        for role in roles.roles:
+            found += [self._trace(role.body, lengths)] * (1 if role.elected else -(-role.threads // WARP))
+        return tuple(found)
+
+    def _trace(self, body: Sequence[Stmt], lengths: Lengths) -> Trace:
         walk = Walk((), {}, lengths, [])
-        self._list(self.scene.kernel.body, walk)
+        self._list(body, walk)
         return tuple(walk.events)
 
     def _list(self, body: Sequence[Stmt], walk: Walk) -> None:
@@ -138,6 +192,27 @@ class Tracer:
 
     def _nothing(self, statement: Any, walk: Walk) -> None:
         pass
+
+    def _turn(self, statement: Acquire | Release, walk: Walk) -> None:
+        ring = self.scene.kernel.ring(statement.ring)
+        number = at(self.scene.opened(statement.number), walk.fixed)
+        arrivals = self._arrivals(statement, walk) if isinstance(statement, Release) else None
+        if arrivals is None or any(arrivals):
+            walk.events.append(Turn(ring, statement.side, number, arrivals))
+
+    def _arrivals(self, statement: Release, walk: Walk) -> tuple[int, ...]:
+        """How many threads of each warp say that a stage is free; a producer's one thread says that it fills one."""
+        if statement.side is Side.FULL:
+            return (1,) * (self.scene.kernel.workers // WARP + 1)
+        threads = self.scene.threads
+        conditions = [one for one in conjuncts(statement.active) if decided(one, self.scene, walk.fixed, walk.lengths) is None]
+        if any(decided(one, self.scene, walk.fixed, walk.lengths) is False for one in conjuncts(statement.active)):
+            return (0,)
+        frame = self.scene.frame([("thread", threads)], walk.fixed)
+        speaking = np.ones(threads.shape, dtype=bool)
+        for one in conditions:
+            speaking &= frame.full(one).astype(bool)
+        return tuple(int(count) for count in np.add.reduceat(speaking, np.arange(0, threads.size, WARP)))
 
     def _loop(self, statement: For, walk: Walk) -> None:
         if constant(statement.extent) == 0 or not self.loops.matters(statement):
@@ -151,7 +226,11 @@ class Tracer:
     def _exec(self, statement: Exec, walk: Walk) -> None:
         for site in self.sites.get(_key(statement, walk.loops), ()):
             if all(decided(guard, self.scene, walk.fixed, walk.lengths) is not False for guard in site.scalar):
-                walk.events.append(Touch(self.steps, self._footprint(site, walk.fixed), walk.fixed, site.kind, site.under_way))
+                turn = None
+                if statement.ring and site.kind is Kind.WRITE:
+                    number = at(self.scene.opened(statement.turn), walk.fixed)
+                    turn = Turn(self.scene.kernel.ring(statement.ring), Side.FULL, number)
+                walk.events.append(Touch(self.steps, self._footprint(site, walk.fixed), walk.fixed, site.kind, site.under_way, turn))
                 # What a group performs together is one step; of single threads one may write what another has yet to read.
                 self.steps += not statement.collective
         self.steps += statement.collective
@@ -212,5 +291,8 @@ _RULES: Mapping[type[Stmt], Callable[..., None]] = {
     Commit: Tracer._ordering,
     Wait: Tracer._ordering,
     Fence: Tracer._ordering,
+    Acquire: Tracer._turn,
+    Release: Tracer._turn,
+    Roles: Tracer._nothing,
 }
 """What a statement adds to a trace."""
