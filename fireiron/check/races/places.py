@@ -411,9 +411,22 @@ def _steps(buffer: Buffer, access: Access) -> tuple[int, ...] | None:
         # A swizzle moves groups of 2**base addresses as they are, so elements of one group keep their distances.
         if storage.swizzle is None or _in_one_group(storage, access.coordinates(offsets[0]), plain):
             return tuple(plain)
+    if _starts_a_period(storage, access):
+        addresses = storage.address(list(np.array(offsets).T))
+        return tuple((addresses - addresses[0]).tolist())
     first = buffer.address(access, offsets[0])
     steps = tuple(constant(buffer.address(access, offset) - first) for offset in offsets)
     return None if None in steps else steps  # type: ignore[return-value]
+
+
+def _starts_a_period(storage: Storage, access: Access) -> bool:
+    """Whether an access begins where no digit of a coordinate, and no bit that a swizzle reads, has begun: then numbers alone tell the rest."""
+    if not storage.layout.static or any(
+        base.factor % digits[-1].step for base, digits in zip(access.base, storage.dims, strict=True) if len(digits) > 1
+    ):
+        return False
+    period = storage.swizzle.size() if storage.swizzle is not None else 1
+    return attrs.evolve(storage, swizzle=None).address(access.base).factor % period == 0
 
 
 def _in_one_group(storage: Storage, first: Sequence[Expr], steps: Sequence[int]) -> bool:
