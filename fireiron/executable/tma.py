@@ -14,15 +14,17 @@ from typing import ClassVar
 import attrs
 
 from fireiron.executable.by_lanes import level_mismatch, target_mismatch, type_mismatch
-from fireiron.ir import Completion, Exec, Side, Stmt, TensorMap
-from fireiron.ir.chunks import Chunks, chunks_of
-from fireiron.ir.text import Function, Item, Printer
+from fireiron.errors import DecompositionError
+from fireiron.ir import Commit, Completion, Exec, Fence, Side, Stmt, TensorMap, Wait
+from fireiron.ir.chunks import Chunks, chunk_layout, chunks_of, swizzle_of, widest_span
+from fireiron.ir.text import Function, If, Item, Noted, Printer
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
 from fireiron.spec import Spec
-from fireiron.values.document import called
-from fireiron.values.expr import as_expr, constant
-from fireiron.values.machine import Architecture, Block
+from fireiron.values.document import Text, called
+from fireiron.values.expr import Expr, as_expr, constant, equal
+from fireiron.values.machine import Architecture, Block, Warp, Warpgroup
 from fireiron.values.tensor import Storage, View
+from fireiron.values.units import index_in
 
 CAPABILITY = 90
 
@@ -58,7 +60,7 @@ class TmaLoad(Executable):
             return tuple(found)
         found += type_mismatch(spec, "dst", (spec.src.dtype,))
         found += target_mismatch(architecture, CAPABILITY)
-        return (*found, *_source_mismatch(spec.src))
+        return (*found, *_array_mismatch(spec, "src"))
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         found = self.mismatches(spec, context.architecture)
@@ -72,55 +74,33 @@ class TmaLoad(Executable):
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         chunks = _chunks(spec, draft)
-        assert isinstance(chunks, Chunks)
+        assert isinstance(chunks, Chunks), chunks
         accesses = tuple(access_of(view, name in spec.outputs, draft.origin) for name, view in spec.operands.items())
-        width, rows = chunks.span // spec.dst.dtype.bytes, constant(spec.dst.shape[1 - chunks.along]) or 0
-        order = (chunks.along, 1 - chunks.along)
-        box = (width, rows // -(-rows // MOST_ROWS))
-        name = spec.src.tensor.name
-        tensor_map = TensorMap(f"{name}_map", name, tuple(spec.src.axis(dim) for dim in order), box, chunks.span)
-        statement = Exec(self, spec, accesses, spec.accumulate, draft.active, completion=Completion.RING, tensor_map=tensor_map, origin=draft.origin)
-        return (statement,)
+        tensor_map = _map_of(spec.src, chunks, spec.dst)
+        return (
+            Exec(self, spec, accesses, spec.accumulate, draft.active, completion=Completion.RING, tensor_map=tensor_map, origin=draft.origin),
+        )
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        source, target = statement.accesses
-        tensor_map = statement.tensor_map
-        assert tensor_map is not None
-        spec = statement.spec
-        along = next(dim for dim in (0, 1) if spec.src.axis(dim) == tensor_map.order[0])
-        length, rows = (constant(spec.dst.shape[dim]) or 0 for dim in (along, 1 - along))
         barrier = printer.barrier(statement.ring, Side.FULL, statement.turn)
-        items: list[Item] = []
-        for first in range(0, length, tensor_map.box[0]):
-            for row in range(0, rows, tensor_map.box[1]):
-                offset = {along: first, 1 - along: row}
-                places = [source.base[spec.src.axis(dim)] + offset[dim] for dim in (along, 1 - along)]
-                element = [0] * len(target.base)
-                for dim, step in offset.items():
-                    element[spec.dst.axis(dim)] = step
-                items.append(
-                    called(
-                        printer.function(LOAD),
-                        printer.shared_address(target, tuple(element)),
-                        f"&{tensor_map.name}",
-                        *(printer.expression(place) for place in places),
-                        barrier,
-                    )
-                )
-        return items
+        return [
+            called(printer.function(LOAD), box.address, f"&{box.map}", *(printer.expression(one) for one in box.coordinates), barrier)
+            for box in _boxes(printer, statement, array=0)
+        ]
 
 
-def _source_mismatch(view: View) -> tuple[Mismatch, ...]:
+def _array_mismatch(spec: Spec, name: str) -> tuple[Mismatch, ...]:
     """Why an array is not one that a tensor map can tell of."""
+    view = spec.operands[name]
     steps = view.tensor.storage().steps
     along = _contiguous(view)
     if along is None:
-        return (Mismatch("src layout", "neighbours along one dimension", str(view.tensor.layout)),)
+        return (Mismatch(f"{name} layout", "neighbours along one dimension", str(view.tensor.layout)),)
     other = steps[view.axis(1 - along)]
     if other is None or as_expr(other).factor * view.dtype.bytes % MULTIPLE:
-        return (Mismatch("src strides", f"multiples of {MULTIPLE} bytes", f"{other} elements of {view.dtype.bytes} bytes"),)
+        return (Mismatch(f"{name} strides", f"multiples of {MULTIPLE} bytes", f"{other} elements of {view.dtype.bytes} bytes"),)
     if any(len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1 for dim in view.dims):
-        return (Mismatch("src tile", "neighbouring rows and columns", "a strided tile"),)
+        return (Mismatch(f"{name} tile", "neighbouring rows and columns", "a strided tile"),)
     return ()
 
 
@@ -140,6 +120,122 @@ def _chunks(spec: Spec, context: Context) -> Chunks | str:
     return chunks_of(storage, view, view.dtype.bytes)
 
 
+@attrs.frozen
+class TmaStore(Executable):
+    """`Move(r,c)(SH -> GL)(Warpgroup)`, or of a warp, by its first thread; what lies outside the array is not written."""
+
+    by_engine: ClassVar[bool] = True
+    handles_edges: ClassVar[bool] = True
+    tests_edges: ClassVar[bool] = True
+
+    def performs(self) -> str:
+        return "Move(r,c)(SH,GL)(Warpgroup or Warp), a whole tile; rows and address multiples of 16 bytes, SH in chunks"
+
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.copies and spec.level in (Warpgroup, Warp) and spec.dst.memory.of_grid and spec.src.memory.of_block
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        if not spec.copies:
+            return (Mismatch("spec", "Move", spec.title),)
+        found = [] if spec.level in (Warpgroup, Warp) else [Mismatch("level", "Warpgroup or Warp", spec.level.name)]
+        if not (spec.dst.memory.of_grid and spec.src.memory.of_block):
+            found.append(Mismatch("memories", "SH -> GL", " -> ".join(map(str, spec.memories))))
+        if len(spec.dims) != 2 or len(spec.dst.tensor.shape) != 2:
+            return (*found, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
+        found += type_mismatch(spec, "dst", (spec.src.dtype,))
+        found += target_mismatch(architecture, CAPABILITY)
+        if spec.atomic:
+            found.append(Mismatch("spec", "a copy", "an atomic addition"))
+        found += _array_mismatch(spec, "dst")
+        return tuple(found) or self._storage_mismatch(spec)
+
+    def _storage_mismatch(self, spec: Spec) -> tuple[Mismatch, ...]:
+        if spec.src.tensor.free:
+            return ()
+        chunks = chunks_of(spec.src.tensor.storage(), spec.src, spec.src.dtype.bytes)
+        along = _contiguous(spec.dst)
+        if isinstance(chunks, str) or chunks.along != along:
+            got = chunks if isinstance(chunks, str) else "neighbours along the other dimension"
+            return (Mismatch("src storage", "chunks with neighbours where dst has them", got),)
+        return ()
+
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        along = _contiguous(spec.dst)
+        assert along is not None
+        view = spec.src
+        storage = view.tensor.storage()
+        if view.tensor.free:
+            whole = [constant(size) or 0 for size in view.tensor.shape]
+            tile = [constant(size) or 0 for size in view.shape]
+            span = widest_span(math.gcd(whole[along], tile[along]), view.dtype.bytes)
+            if span is None:
+                raise DecompositionError(
+                    f"{self.name}: rows of {tile[along]} elements of {view.dtype} are no multiple of {MULTIPLE} bytes",
+                    within=spec,
+                    hint="another tile, or .coalesced(8) for a store by all threads",
+                )
+            layout = chunk_layout(whole, along, span, view.dtype.bytes)
+            storage = draft.settle(view.tensor, Storage(layout, math.prod(whole), swizzle_of(span, view.dtype.bytes)))
+        chunks = chunks_of(storage, view, view.dtype.bytes)
+        assert isinstance(chunks, Chunks), chunks
+        accesses = tuple(access_of(one, name in spec.outputs, draft.origin) for name, one in spec.operands.items())
+        tensor_map = _map_of(spec.dst, chunks, spec.src)
+        statement = Exec(self, spec, accesses, spec.accumulate, draft.active, completion=Completion.BULK, tensor_map=tensor_map, origin=draft.origin)
+        return (statement, Commit(Completion.BULK))
+
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        stores = [
+            called(printer.function(STORE), f"&{box.map}", *(printer.expression(one) for one in box.coordinates), box.address)
+            for box in _boxes(printer, statement, array=1)
+        ]
+        lane = index_in(statement.spec.level, printer.kernel.thread)
+        return [If((printer.expression(equal(lane, 0)),), tuple(stores))]
+
+    def completion_text(self, printer: Printer, statement: Commit | Wait | Fence) -> list[Item]:
+        if isinstance(statement, Commit):
+            return [f"{printer.function(COMMIT)}();"]
+        assert isinstance(statement, Wait)
+        line = f"{printer.function(WAIT)}<{statement.groups}>();"
+        return [Noted(line, statement.reason) if statement.reason else line]
+
+
+@attrs.frozen
+class Box:
+    """One box of a tile: the map, where it lies in the array, that of neighbours first, and where in shared memory."""
+
+    map: str
+    coordinates: tuple[Expr, Expr]
+    address: Text
+
+
+def _boxes(printer: Printer, statement: Exec, array: int) -> list[Box]:
+    """The boxes of a statement, of which operand number `array` is the array in global memory."""
+    tensor_map = statement.tensor_map
+    assert tensor_map is not None
+    outside, inside = statement.accesses[array], statement.accesses[1 - array]
+    views = tuple(statement.spec.operands.values())
+    far, near = views[array], views[1 - array]
+    along = next(dim for dim in (0, 1) if far.axis(dim) == tensor_map.order[0])
+    length, rows = (constant(near.shape[dim]) or 0 for dim in (along, 1 - along))
+    found = []
+    for first in range(0, length, tensor_map.box[0]):
+        for row in range(0, rows, tensor_map.box[1]):
+            offset = {along: first, 1 - along: row}
+            x, y = (outside.base[far.axis(dim)] + offset[dim] for dim in (along, 1 - along))
+            element = [0] * len(inside.base)
+            for dim, step in offset.items():
+                element[near.axis(dim)] = step
+            found.append(Box(tensor_map.name, (x, y), printer.shared_address(inside, tuple(element))))
+    return found
+
+
+def _map_of(far: View, chunks: Chunks, near: View) -> TensorMap:
+    """The map of an array, of which boxes go to chunks of shared memory, or come from there."""
+    width, rows = chunks.span // near.dtype.bytes, constant(near.shape[1 - chunks.along]) or 0
+    order = (far.axis(chunks.along), far.axis(1 - chunks.along))
+    return TensorMap(f"{far.tensor.name}_map", far.tensor.name, order, (width, rows // -(-rows // MOST_ROWS)), chunks.span)
+
+
 LOAD = Function(
     "tma_load",
     ("unsigned target", "const TensorMap* map", "int x", "int y", "unsigned barrier"),
@@ -151,8 +247,34 @@ LOAD = Function(
 )
 
 
+STORE = Function(
+    "tma_store",
+    ("const TensorMap* map", "int x", "int y", "unsigned source"),
+    (
+        'asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];"',
+        '    :: "l"(map), "r"(x), "r"(y), "r"(source) : "memory");',
+    ),
+    "a box of a matrix from shared memory by TMA, under way until it is waited for",
+)
+
+COMMIT = Function(
+    "tma_store_commit",
+    (),
+    ('asm volatile("cp.async.bulk.commit_group;" ::: "memory");',),
+    "the stores of this thread since its last commit become a group",
+)
+
+WAIT = Function(
+    "tma_store_wait",
+    (),
+    ('asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(groups) : "memory");',),
+    "all but the last so many groups of this thread's stores have read what they store",
+    "int groups",
+)
+
 TMA_LOAD = TmaLoad("TMA_LOAD")
+TMA_STORE = TmaStore("TMA_STORE")
 
-INSTRUCTIONS: tuple[Executable, ...] = (TMA_LOAD,)
+INSTRUCTIONS: tuple[Executable, ...] = (TMA_LOAD, TMA_STORE)
 
-__all__ = ["TMA_LOAD", "TmaLoad"]
+__all__ = ["TMA_LOAD", "TMA_STORE", "TmaLoad", "TmaStore"]

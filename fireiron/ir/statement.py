@@ -183,13 +183,15 @@ class Completion(enum.Enum):
     NONE: when the next statement of the thread begins. GROUP: at a `Wait` of the thread that issued it, for the group in
     which a `Commit` put it (cp.async, PTX ISA 9.7.9.25.3). PRODUCT: the same for the products of a warpgroup, whose groups are counted
     apart (wgmma, PTX ISA 9.7.15.7): until then its factors are being read, and its registers are not to be touched. RING: when the
-    full barrier of the ring's stage that it fills has counted its bytes (TMA loads, PTX ISA 9.7.9.27).
+    full barrier of the ring's stage that it fills has counted its bytes (TMA loads, PTX ISA 9.7.9.27). BULK: at a `Wait` for its group it
+    has read what it stores (TMA stores).
     """
 
     NONE = "none"
     GROUP = "group"
     PRODUCT = "product"
     RING = "ring"
+    BULK = "bulk"
 
 
 @attrs.frozen(cache_hash=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from fireiron.ir import Commit, Completion, Exec, Kernel, edited, execs, rewritten
+from fireiron.ir import Commit, Completion, Exec, Kernel, Stmt, edited, execs, rewritten
 
 
 def asynchronous(kernel: Kernel) -> Kernel:
@@ -15,8 +15,12 @@ def asynchronous(kernel: Kernel) -> Kernel:
     body = edited(kernel.body, lambda statement: _decided(kernel, statement) if statement.completion is Completion.GROUP else statement)
     # The commits of `pipeline` would make groups without copies, and the printer has no instruction to ask for their text.
     if not any(statement.completion is Completion.GROUP for statement, _ in execs(body)):
-        body = rewritten(body, lambda statement: () if isinstance(statement, Commit) else (statement,))
+        body = rewritten(body, lambda statement: () if _of_copies(statement) else (statement,))
     return attrs.evolve(kernel, body=body)
+
+
+def _of_copies(statement: Stmt) -> bool:
+    return isinstance(statement, Commit) and statement.completion is Completion.GROUP
 
 
 def _decided(kernel: Kernel, statement: Exec) -> Exec:

@@ -43,6 +43,15 @@ class Grid:
     repeating: tuple[For, ...] = ()
     partly: frozenset[str] = frozenset()
 
+    def at_threads(self, threads: Array) -> Grid:
+        """The same at some of the threads."""
+        count = self.shape[-1]
+        values = {
+            name: value[..., threads] if isinstance(value, np.ndarray) and value.ndim and value.shape[-1] == count else value
+            for name, value in self.environment.items()
+        }
+        return attrs.evolve(self, environment=values, shape=(*self.shape[:-1], len(threads)))
+
 
 @attrs.frozen
 class Named:

@@ -33,7 +33,7 @@ from fireiron.ir import (
     execs,
     statements,
 )
-from fireiron.values.expr import Expr, all_of, as_expr, less
+from fireiron.values.expr import Expr, all_of, as_expr, equal, less
 from fireiron.values.machine import Warp
 from fireiron.values.units import index_in
 
@@ -64,7 +64,7 @@ def specialize(kernel: Kernel) -> Kernel:
     names = tuple(one for one in kernel.body if isinstance(one, Let))
     program = tuple(one for one in kernel.body if not isinstance(one, Let))
     lane = index_in(Warp, kernel.thread)
-    consume = _Consumers({ring.name: ring for ring in rings}, _in_flight(kernel), less(lane, as_expr(1)))
+    consume = _Consumers({ring.name: ring for ring in rings}, _in_flight(kernel), equal(lane, 0))
     kept, given = _registers(kernel.workers, producers)
     roles = Roles(
         (

@@ -296,7 +296,7 @@ class _Solver:
             keys, low, high = keys[several], low[several], high[several]
         alone = x is y
         # Which lane touches what of a spread access is not known, so each place seems to meet itself; it does only when touched again.
-        if keys.size and alone and (x.access.spread or x.under_way) and not self._repeats(x, outer):
+        if keys.size and alone and (x.access.spread or x.under_way or x.statement.collective) and not self._repeats(x, outer):
             return keys[:0], low[:0], high[:0]
         return keys, low, high
 

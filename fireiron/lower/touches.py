@@ -18,6 +18,7 @@ from fireiron.errors import SynchronizationError
 from fireiron.ir import Access, Completion, Exec, For, Kernel, located, scratch_access
 from fireiron.lower.footprint import Array, Grid, active_mask, closure, grid_of, needed_variables
 from fireiron.values.expr import Expr, Var, compiled, constant
+from fireiron.values.units import index_in
 
 MOST_ROOM = 1 << 23
 """Entries of a table; where a table would be larger, the places that are touched are counted through first."""
@@ -40,12 +41,12 @@ class Touch:
     @property
     def under_way(self) -> bool:
         """Whether the thread that issued it goes on before it has written."""
-        return self.statement.asynchronous and self.access.write
+        return self.statement.completion is Completion.GROUP and self.access.write
 
     @property
     def lasts(self) -> bool:
-        """Whether it is done at a wait for its group only: a copy's write, or what a product reads."""
-        return self.under_way or self.statement.completion is Completion.PRODUCT
+        """Whether it is done at a wait for its group only: a copy's write, or what an engine reads."""
+        return self.under_way or (self.statement.completion in (Completion.PRODUCT, Completion.BULK) and not self.access.write)
 
 
 @attrs.frozen(eq=False)
@@ -126,6 +127,8 @@ class Touches:
         """
         kernel, access = self.kernel, touch.access
         grid = grid_of(kernel, touch.loops, self.needed(touch), fixed)
+        if touch.statement.collective:
+            grid = grid.at_threads(self.actors(touch))
         buffer = kernel.buffer(access.buffer)
         if buffer.memory.of_block:
             # In global memory the tiles of two values of an open loop, or of two blocks, are disjoint (see `Grid`), and one stands for all.
@@ -177,6 +180,15 @@ class Touches:
             coordinates.append(digit)
         return f"{buffer.name}[{', '.join(map(str, reversed(coordinates)))}]"
 
+    def actors(self, touch: Touch) -> Array:
+        """The threads that stand for all: of what a group performs together its first, who means the same operands."""
+        threads = np.arange(self.kernel.workers)
+        if not touch.statement.collective:
+            return threads
+        level = touch.statement.spec.level
+        first = threads == 0 if level.threads is None else compiled(index_in(level, self.kernel.thread))({"thread": threads}) == 0
+        return np.flatnonzero(first)
+
     # ------------------------------------------------------------------------------------------ tables
 
     def footprint(self, touch: Touch, granule: int, span: range, kept: tuple[Var, ...], later: Var | None = None) -> Footprint:
@@ -209,7 +221,7 @@ class Touches:
         room = len(span)
         # Threads first: `_extremes` takes what comes last for the greatest thread.
         keys = np.moveaxis(prefix[..., None] * room + (places - span.start), -2, 0)
-        threads = np.broadcast_to(np.arange(self.kernel.workers, dtype=np.int16).reshape(-1, *(1,) * (keys.ndim - 1)), keys.shape)
+        threads = np.broadcast_to(self.actors(touch).astype(np.int16).reshape(-1, *(1,) * (keys.ndim - 1)), keys.shape)
         if mask.all():
             return keys.ravel(), threads.ravel(), rows * room
         touched = np.broadcast_to(np.moveaxis(mask, -2, 0), keys.shape)

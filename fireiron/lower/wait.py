@@ -62,11 +62,19 @@ def wait(kernel: Kernel) -> Kernel:
         asked = replay.asked.get(id(statement), {})  # by identity: equal barriers at two places wait for different copies
         return (*(one.wait(completion) for completion, one in sorted(asked.items(), key=_first_copies)), statement)
 
-    return attrs.evolve(kernel, body=rewritten(kernel.body, waited))
+    return attrs.evolve(kernel, body=_ended(rewritten(kernel.body, waited)))
 
 
-def _first_copies(asked: tuple[Completion, object]) -> bool:
-    return asked[0] is not Completion.GROUP
+def _ended(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """A program at whose end no store is under way any more: until then it reads the block's memory."""
+    if body and isinstance(body[-1], Roles):
+        return (*body[:-1], body[-1].rebuilt(tuple(_ended(child) for child in body[-1].children)))
+    stores = any(statement.completion is Completion.BULK for statement, _ in execs(body))
+    return (*body, Wait(0, "all stores have read what they store", Completion.BULK)) if stores else body
+
+
+def _first_copies(asked: tuple[Completion, object]) -> int:
+    return list(Completion).index(asked[0])
 
 
 @attrs.define(eq=False)
@@ -108,7 +116,7 @@ class _Asked:
 
     def wait(self, completion: Completion) -> Wait:
         names = list(self.buffers)
-        state = "arrived" if completion is Completion.GROUP else "been read"
+        state = {Completion.GROUP: "arrived", Completion.BULK: "been stored"}.get(completion, "been read")
         return Wait(self.groups, f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {state}", completion)
 
 
@@ -143,7 +151,7 @@ class _Replay:
     def begin(self, counts: Mapping[Expr, int]) -> None:
         """A run of the program in which loops of unknown extent have these numbers of iterations."""
         self.counts = counts
-        self.queues = {Completion.GROUP: _Queue(), Completion.PRODUCT: _Queue(), Completion.RING: _Queue()}
+        self.queues = {kind: _Queue() for kind in Completion}
         self.passed: list[tuple[Barrier, Mapping[Completion, tuple[int, int]]]] = []
 
     def run(self, body: tuple[Stmt, ...], loops: tuple[For, ...], fixed: Fixed) -> None:
@@ -188,8 +196,8 @@ class _Replay:
     def _meet(self, touch: Touch, places: Places) -> None:
         """The newest group whose places the touch meets, and that is not known to be complete, is asked for; of each kind."""
         for completion, queue in self.queues.items():
-            # Products read: only what writes there must wait for them.
-            if completion is Completion.PRODUCT and not touch.access.write:
+            # Engines read: only what writes there must wait for them.
+            if completion is not Completion.GROUP and not touch.access.write:
                 continue
             # Newest first: groups complete in order, and the wait for one is a wait for all before it.
             for number in range(len(queue.groups) - 1, queue.complete - 1, -1):

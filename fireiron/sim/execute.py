@@ -69,7 +69,7 @@ class Executor:
         else:
             self._perform(site, inputs, outputs, accumulate)
         if site.statement.completion is Completion.PRODUCT:
-            self._depart(site, inputs, env, group)
+            self._depart(site, inputs, env, group, group)
 
     def _use_registers(self, site: Site, env: Environment, group: Group) -> None:
         """Registers of products under way are not to be touched by anything but products, and these want a fence behind other touches."""
@@ -88,15 +88,15 @@ class Executor:
             f"{', '.join(sorted(names))} is touched by {site.what} {when}", within=self.chunk.where(env), at=site.statement.origin, hint=hint
         )
 
-    def _depart(self, site: Site, inputs: list[Any], env: Environment, group: Group) -> None:
-        """A product is under way: its factors are being read until all threads that issued it have waited."""
+    def _depart(self, site: Site, inputs: list[Any], env: Environment, group: Group, readers: Group) -> None:
+        """A product, or a store, is under way: its inputs are being read until all threads that issued it have waited."""
         used = site.registers & self.plan.product_registers
-        done = self.watch.reading(site, [(operand, place) for _, operand, place in inputs if operand.watched], env, group)
+        done = self.watch.reading(site, [(operand, place) for _, operand, place in inputs if operand.watched], env, readers)
         members = group.members or (group,)
         stages = frozenset(stage for _, operand, _ in inputs for stage in self.rings.stages_of(operand, env))
         product = Product(len(members), frozenset(used), done, stages)
         for member in members:
-            member.flights[Completion.PRODUCT].issued.append(product)
+            member.flights[site.statement.completion].issued.append(product)
             member.busy += used
 
     def _load(self, site: Site, inputs: list[Any], outputs: list[Any], env: Environment) -> None:
@@ -263,6 +263,8 @@ class Executor:
         if site.scratch is not None:
             self._scratch(site, site.scratch, small, team, group)
         self._perform(site, inputs, outputs, accumulate)
+        if site.statement.completion is Completion.BULK:
+            self._depart(site, inputs, small, group, team)
 
     def _check_uniform(self, site: Site, env: Environment, leader: Array) -> None:
         """All threads of a unit must mean the same operands."""

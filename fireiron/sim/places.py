@@ -65,7 +65,7 @@ class Group:
     parts: dict[Any, Any] = attrs.field(factory=dict)
     own: dict[Any, Group] = attrs.field(factory=dict)
     seats: dict[Any, Any] = attrs.field(factory=dict)
-    flights: dict[Completion, Flight] = attrs.field(factory=lambda: {Completion.GROUP: Flight(), Completion.PRODUCT: Flight()})
+    flights: dict[Completion, Flight] = attrs.field(factory=lambda: {kind: Flight() for kind in Completion})
     members: tuple[Group, ...] = ()
     touched: set[str] = attrs.field(factory=set)
     busy: list[str] = attrs.field(factory=list)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Acquire, Barrier
+from fireiron.ir import Acquire, Barrier, Completion
 from fireiron.sim.places import Group
 from fireiron.sim.plan import Array, Environment, RolesPlan, Site
 from fireiron.sim.run import Event, Run
@@ -74,6 +74,9 @@ class Warps:
         while rings.loads:
             rings.arrive(self._choice(len(rings.loads)))
         rings.require_settled()
+        for group in self.groups:
+            if any(group.flights[Completion.BULK].groups) or group.flights[Completion.BULK].issued:
+                raise SimulationError("a store by TMA reads shared memory beyond the end of the kernel", hint="a wait for its group at the end")
 
     def _alone(self, event: Any, number: int) -> bool:
         """Whether a group comes to an event that holds none but its own threads."""
@@ -174,7 +177,4 @@ def _together(event: Any) -> int | None:
         return event.scope.threads
     if isinstance(event, Acquire):
         return 1
-    if event.wide:
-        return event.level.threads
-    threads = event.level.threads
-    return threads if event.scratch is None and threads is not None and threads <= WARP else None
+    return event.level.threads if event.scratch is None else None

@@ -170,7 +170,7 @@ class Order:
         done = max(len(groups) - event.groups, 0)
         for group in groups[:done]:
             agent.own |= group
-            if event.completion is Completion.PRODUCT:  # all lanes performed it, and all of them wait
+            if event.completion is not Completion.GROUP:  # all lanes performed it, and all of them wait
                 agent.seen |= group
         del groups[:done]
         return True

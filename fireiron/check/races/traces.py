@@ -133,7 +133,9 @@ class Site:
     def under_way(self) -> bool:
         """Whether its effect comes later."""
         completion = self.use.statement.completion
-        return completion is Completion.PRODUCT or (completion is not Completion.NONE and self.use.access.write)
+        if completion in (Completion.PRODUCT, Completion.BULK):
+            return not self.use.access.write
+        return completion is not Completion.NONE and self.use.access.write
 
 
 @attrs.frozen(eq=False)
