@@ -17,7 +17,7 @@ import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
-from fireiron.ir import Buffer, For, Let, Piece, statements
+from fireiron.ir import Buffer, For, Let, Piece, located, statements
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, FloorDiv, Less, Min, Mod, Var, as_expr, conjuncts, constant, floordiv, less
 from fireiron.values.layout import Swizzle
 from fireiron.values.tensor import Storage
@@ -34,6 +34,8 @@ class _Bounds:
         self.kernel = scene.kernel
         self.extents = {use.var.name: use.extent for use in statements(self.kernel.body) if isinstance(use, For)}
         self.named = {one.var.name: one for one in statements(self.kernel.body) if isinstance(one, Let)}
+        located_lets = ((one, outer) for one, outer in located(self.kernel.body) if isinstance(one, Let))
+        self.around = {one.var.name: [loop for loop in outer if isinstance(loop, For)] for one, outer in located_lets}
         self.loose = {name for name, let in self.named.items() if not self._keeps_range(let)}
         self.lengths = {**self.extents, "thread": ZERO + self.kernel.workers, "block": self._blocks()}
         self.proved: dict[tuple[Expr, Expr], bool] = {}
@@ -66,11 +68,18 @@ class _Bounds:
         if top is not None and let.value.low >= let.var.low and top.high <= let.var.high:
             return True
         needed = self.scene.roots(let.value)
-        grid = (constant(self.kernel.grid) or MANY) if "block" in needed else 1
-        if not needed <= {"thread", "block"} or grid * self.kernel.workers > MANY:
+        loops = {loop.var.name: loop for loop in self.around.get(let.var.name, ()) if loop.var.name in needed}
+        if not needed <= {"thread", "block", *loops} or any(not self.scene.roots(loop.extent) <= {"block"} for loop in loops.values()):
             return False
-        frame = self.scene.frame([("block", np.arange(grid)), ("thread", self.scene.threads)])
-        values = np.asarray(frame.value(let.value))
+        axes = [(name, np.arange(max(loop.extent.high, 0))) for name, loop in loops.items()]
+        axes += [("block", np.arange(constant(self.kernel.grid) or MANY))] if "block" in needed or loops else []
+        axes += [("thread", self.scene.threads)] if "thread" in needed else []
+        if math.prod(len(values) for _, values in axes) > MANY:
+            return False
+        frame = self.scene.frame(axes)
+        values = frame.full(let.value)
+        for loop in loops.values():
+            values = np.where(frame.full(loop.var) < frame.full(loop.extent), values, let.var.low)
         return bool(values.min() >= let.var.low and values.max() <= let.var.high)
 
     def _trusts(self, use: Use) -> bool:

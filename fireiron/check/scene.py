@@ -147,9 +147,10 @@ class Scene:
                     held[piece.condition] = frame.full(all_of(parts)) != 0
             return np.stack([held[piece.condition] for piece in use.pieces for _ in range(piece.width)], axis=-1)
         mask = np.ones((*frame.shape, len(elements)), dtype=bool)
-        for place, bound in zip(self.coordinates(frame, use.access), use.access.bounds, strict=True):
+        steps = offsets_of(use.access).T
+        for base, step, bound in zip(use.access.base, steps, use.access.bounds, strict=True):
             if bound is not None and (known is None or self.roots(bound) <= known):
-                mask &= place < np.asarray(frame.full(bound))[..., None]
+                mask &= frame.full(base)[..., None] + step < np.asarray(frame.full(bound))[..., None]
         return mask
 
     def addresses(self, frame: Frame, access: Access) -> Array:

@@ -64,6 +64,7 @@ class TilePlan:
     permutation: Expr | None = None
     bands: int = 0
     resident: int = 0
+    persistent: int = 0
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -136,7 +137,7 @@ class Tile(Decomposition):
         plan = self.planned(TilePlan())
         views, digits = divide(spec, self.extents(spec), self.label())
         if plan.level is None:
-            if plan.permutation is not None or plan.bands or plan.resident or plan.order != RowMajor:
+            if plan.permutation is not None or plan.bands or plan.resident or plan.persistent or plan.order != RowMajor:
                 raise DecompositionError("layout, swizzle and bands say how tiles are dealt to units", hint="add .to(level), or drop them")
             return _looped(spec, views, digits, plan, context.draft())
         check_below(plan.level, spec.level, spec, context.origin)
@@ -192,8 +193,8 @@ def _deal(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _De
     """How many tiles there are, and who takes them; both must be known now, because the rest is decided by them."""
     level = plan.level
     assert level is not None
-    if plan.bands or plan.resident:
-        raise DecompositionError(f"bands and resident are about blocks, these tiles go to {level}", legal="tile(...).to(Block)")
+    if plan.bands or plan.resident or plan.persistent:
+        raise DecompositionError(f"bands, resident and persistent are about blocks, these tiles go to {level}", legal="tile(...).to(Block)")
     total = product(order)
     if total is None:
         raise DecompositionError(
@@ -308,17 +309,51 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
     if plan.permutation is not None:
         unit = _permuted_grid(plan.permutation, unit, grid, draft)
     take = _take_bands if plan.bands else _take_block_digits
-    views = take(spec, views, order, unit, draft, plan.bands)
+    program: tuple[Stmt, ...] = (Hole("body"),)
+    if plan.persistent and part is None and plan.permutation is None and (number is None or number > plan.persistent):
+        names = _Inside(draft)
+        tile, turn = _taken_in_turns(unit, grid, plan.persistent, draft)
+        views = take(spec, views, order, tile.var, names, plan.bands)
+        program = (attrs.evolve(turn, body=(tile, *names.lets, Hole("body"))),)
+        blocks = minimum(blocks, as_expr(plan.persistent))
+    else:
+        views = take(spec, views, order, unit, draft, plan.bands)
     return draft.expansion(
         (Child("body", spec.with_operands(**views)),),
-        (Hole("body"),),
+        program,
         facts=tuple(fact for fact in facts if fact[1] != TRUE),
         grid=blocks,
         resident=plan.resident,
     )
 
 
-def _take_bands(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft, rows: int) -> dict[str, View]:
+class _Inside:
+    """Names for values inside a loop, as statements of its body."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.lets: list[Let] = []
+
+    def let(self, wanted: str, value: Expr, high: int | None = None) -> Expr:
+        """A name for a value; the value itself where a name says no more."""
+        if constant(value) is not None or isinstance(value, Var):
+            return value
+        var = Var(self.draft.fresh(wanted), max(value.low, 0), value.high if high is None else min(high, value.high))
+        self.lets.append(Let(var, value))
+        return var
+
+
+def _taken_in_turns(unit: Expr, tiles: Expr, blocks: int, draft: Draft) -> tuple[Let, For]:
+    """The number of a block's tile in each of its turns, and the loop over them."""
+    block = Var(draft.block.name, 0, blocks - 1)
+    # The first blocks take one tile more than the others; a quotient of the difference would be one of a number that may be negative.
+    turns = tiles // blocks + less(block, tiles % blocks)
+    turn = Var(draft.fresh("turn"), 0, max(turns.high - 1, 0))
+    tile = Var(draft.fresh("tile"), 0, max(tiles.high - 1, 0))
+    return Let(tile, block + turn * blocks), For(turn, turns, (), False, draft.origin)
+
+
+def _take_bands(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside, rows: int) -> dict[str, View]:
     """The tile of a block that walks down `rows` tile rows, then one column on; the last band may have fewer rows."""
     if len(order) != 2:
         return _take_block_digits(spec, views, order, unit, draft)
@@ -338,7 +373,7 @@ def _take_bands(spec: Spec, views: dict[str, View], order: list[Step], unit: Exp
     return views
 
 
-def _take_block_digits(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft, _rows: int = 0) -> dict[str, View]:
+def _take_block_digits(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside, _rows: int = 0) -> dict[str, View]:
     left = unit
     for position, digit in enumerate(order):
         index = left if position == len(order) - 1 else mod(left, digit.size)
@@ -349,7 +384,7 @@ def _take_block_digits(spec: Spec, views: dict[str, View], order: list[Step], un
     return views
 
 
-def _let_grid(name: str, index: Expr, size: Expr, draft: Draft) -> Expr:
+def _let_grid(name: str, index: Expr, size: Expr, draft: Draft | _Inside) -> Expr:
     return draft.let(name, index, high=max(size.high - 1, 0))
 
 

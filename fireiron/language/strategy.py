@@ -35,6 +35,7 @@ from fireiron.refine.no_sync import NoSync
 from fireiron.refine.pad import MOST as MOST_PAD
 from fireiron.refine.pad import Pad
 from fireiron.refine.permute import Permute
+from fireiron.refine.persistent import Persistent
 from fireiron.refine.pipeline import Pipeline
 from fireiron.refine.specialize import Specialize
 from fireiron.refine.resident import Resident
@@ -352,6 +353,17 @@ class TileStrategy(Strategy):
         rewrite: block u: tile (u // columns, u % columns) --> block u: tile (band * rows + u % rows, u // rows) in each band
         """
         return self.refine(Bands(count(rows, "bands")))
+
+    @fitting
+    def persistent(self, blocks: int | Any = 132) -> Self:
+        """Launch at most `blocks` blocks, each of which takes one tile after the other; 132 are the multiprocessors of an H100 or H200.
+
+        With `specialize` the loads of the next tile are under way while this one is stored. Legal on a tile dealt to Block, for a number or a
+        tunable.
+        rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...
+        """
+        count(blocks, "persistent")
+        return self.refine(Persistent(blocks))
 
     @fitting
     def resident(self, blocks: int | Any) -> Self:
