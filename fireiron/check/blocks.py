@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
+from fireiron.check.persistence import one_tile_each, persistence
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, offsets_of, product, reach_of
 from fireiron.ir import Access
 from fireiron.values.expr import ONE, ZERO, Expr, FloorDiv, Mod, as_expr, constant, floordiv, minimum, mod, positive
@@ -54,7 +55,8 @@ class Local:
 
 def local_coordinates(scene: Scene) -> dict[str, Local]:
     """Local coordinates for each array in global memory that the kernel writes."""
-    outer = scene.symbols | {"block"}
+    # A loop over tiles moves all accesses alike, as the block's number does.
+    outer = scene.symbols | {"block"} | {one.loop.var.name for one in persistence(scene.kernel)}
     result = {}
     for buffer in scene.kernel.buffers:
         if buffer.memory.of_grid and buffer.written:
@@ -109,6 +111,8 @@ def between_blocks(scene: Scene) -> list[Finding]:
     """Elements that two blocks touch, one of them writing."""
     if constant(scene.kernel.grid) == 1:
         return []
+    flat = one_tile_each(scene.kernel)
+    scene = scene if flat is scene.kernel else Scene(flat)
     findings = []
     for name, local in local_coordinates(scene).items():
         uses = [use for use in scene.uses if use.access.buffer == name]

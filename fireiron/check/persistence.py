@@ -1,0 +1,77 @@
+"""Persistent blocks: a loop in which a block takes every so-many-th tile, told from the program itself.
+
+    for turn in range(tiles / blocks + (block < tiles % blocks)):  tile = block + turn * blocks
+
+Every tile below `tiles` belongs to one block and one turn, where no more blocks than `blocks` are launched. So tiles may stand for blocks where
+these are compared: a kernel that deals the same tiles to a block each has the same tiles, and is checked in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from fireiron.ir import For, Kernel, Let, Stmt, rewritten, statements, substituted
+from fireiron.values.expr import Expr, FloorDiv, Var, as_expr, constant, less, minimum
+
+
+@attrs.frozen
+class Persistence:
+    """A loop over a block's tiles: `tile` is the number of the one it is at, of `tiles` in all."""
+
+    loop: For
+    tile: Let
+    tiles: Expr
+
+
+def persistence(kernel: Kernel) -> tuple[Persistence, ...]:
+    """The loops over tiles, one in each role that has it."""
+    found = (_of(kernel, one) for one in statements(kernel.body) if isinstance(one, For))
+    return tuple(one for one in found if one is not None)
+
+
+def _of(kernel: Kernel, loop: For) -> Persistence | None:
+    for one in loop.body:
+        block = next((var for var in one.value.variables() if var.name == "block"), None) if isinstance(one, Let) else None
+        if isinstance(one, Let) and block is not None and loop.var in one.value.variables():
+            blocks = constant(one.value.substitute({loop.var: 1}) - one.value.substitute({loop.var: 0})) or 0
+            tiles = _tiles(loop.extent, block, blocks) if blocks > 0 else None
+            if tiles is None or one.value != block + loop.var * blocks or kernel.grid != minimum(tiles, as_expr(blocks)):
+                return None
+            return Persistence(loop, one, tiles)
+    return None
+
+
+def _tiles(extent: Expr, block: Var, blocks: int) -> Expr | None:
+    """How many tiles there are, if each of so many blocks has `extent` of them; the candidates stand in the extent itself."""
+    low, high = (constant(extent.substitute({block: number})) for number in (0, blocks - 1))
+    candidates = [one.left for one in _nodes(extent) if isinstance(one, FloorDiv)]
+    if low is not None and high is not None:
+        candidates.append(as_expr(sum(constant(extent.substitute({block: number})) or 0 for number in range(blocks))))
+    return next((one for one in candidates if extent == one // blocks + less(block, one % blocks)), None)
+
+
+def _nodes(value: Expr) -> Iterator[Expr]:
+    yield value
+    for child in value.children:
+        yield from _nodes(child)
+
+
+def one_tile_each(kernel: Kernel) -> Kernel:
+    """The kernel that deals a tile to a block each, where a persistent one deals them in turns; any other kernel itself."""
+    found = {id(one.loop): one for one in persistence(kernel)}
+    if not found:
+        return kernel
+    tiles = next(iter(found.values())).tiles
+
+    def flat(statement: Stmt) -> tuple[Stmt, ...]:
+        one = found.get(id(statement))
+        if one is None:
+            return (statement,)
+        block = Var("block", 0, (constant(tiles) or 1) - 1)
+        body = tuple(Let(part.var, block) if part is one.tile else part for part in one.loop.body)
+        return substituted(body, {one.loop.var: as_expr(0)})
+
+    return attrs.evolve(kernel, body=rewritten(kernel.body, flat), grid=tiles)
+
