@@ -31,7 +31,7 @@ class FakeGpu:
     def __init__(self, devices=1, parameters=3, capability="90"):
         self.devices, self.parameters, self.capability = devices, parameters, capability
         self.current, self.done, self.captured, self.refuse = 0, [], set(), None
-        self.loaded, self.owners = [], {}
+        self.loaded, self.owners, self.maps, self.map_status = [], {}, [], 0
         self.cupy = self._cupy()
 
     def of(self, kind):
@@ -64,6 +64,14 @@ class FakeGpu:
             ctypes.memset(address + row * pitch, value, width)
         self.done.append(("memset2d", self.current, width, height, stream))
         return 0
+
+    def cuTensorMapEncodeTiled(self, place, kind, rank, address, extents, strides, box, steps, *modes):
+        """A map of which the first word is the address, the second a number; `maps` has what was asked for."""
+        assert place % 64 == 0 and list(steps) == [1] * rank == [1] * len(box) and len(strides) == rank - 1
+        ctypes.memset(place, 0, 128)
+        (ctypes.c_uint64 * 2).from_address(place)[:] = address, len(self.maps)
+        self.maps.append((kind, address, tuple(extents), tuple(strides), tuple(box), modes))
+        return self.map_status
 
     def cuThreadExchangeStreamCaptureMode(self, mode):
         return 0

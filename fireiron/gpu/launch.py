@@ -10,7 +10,8 @@ CuPy is imported when it is first needed, so everything that needs no GPU works 
 microsecond matters.
 
 Sources: CUDA Driver API, https://docs.nvidia.com/cuda/cuda-driver-api/, sections Module Management, Execution Control, Memory
-Management (memset) and Stream Management (capture mode); `cupy.cuda.Module`, `cupy.cuda.Function` and `cupy.cuda.driver` of CuPy 14.
+Management (memset), Stream Management (capture mode) and Tensor Map Object Management; `cupy.cuda.Module`, `cupy.cuda.Function` and
+`cupy.cuda.driver` of CuPy 14.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import operator
 import os
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,13 @@ _MAX_PARAMETERS = 32764  # bytes, hence an upper bound of their number too; CUDA
 _CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _LEGACY = 1  # CU_STREAM_LEGACY, the same stream as 0
+_NOT_INTERLEAVED = 0  # CU_TENSOR_MAP_INTERLEAVE_NONE
+_PROMOTED_TO_128 = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B: of 256 bytes nothing is faster, and narrow matrices are slower
+_ZEROS_OUTSIDE = 0  # CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
+
+MAP_BYTES = 128
+"""Bytes of a tensor map, a kernel's parameter (CUDA Driver API, `CUtensorMap`)."""
+_MAP_ALIGNMENT = 64
 
 
 def gpu_available() -> bool:
@@ -135,8 +143,8 @@ class Launcher:
             grid: blocks, as `x` or `(x, y, z)`.
             block: threads a block, likewise.
             args: for each parameter a CuPy array or anything with `__cuda_array_interface__` (passed as a pointer), a NumPy
-                scalar or one-element array (passed by value, of exactly the parameter's size), or a plain number, which is
-                converted to the parameter's size as a signed integer or a float.
+                scalar or one-element array (passed by value, of exactly the parameter's size), a tensor map (passed by value),
+                or a plain number, which is converted to the parameter's size as a signed integer or a float.
             stream: CuPy's, PyTorch's or another stream (`__cuda_stream__`), or its address; by default CuPy's current one.
 
         Raises:
@@ -158,6 +166,7 @@ class Launcher:
         pointers: int,
         values: Sequence[int],
         fills: Fills = (),
+        parameters: Sequence[Parameter] | None = None,
     ) -> FixedLaunch:
         """A launch with all but addresses and stream decided.
 
@@ -165,17 +174,20 @@ class Launcher:
             device: the GPU on which the kernel is loaded.
             grid: blocks, as for a call.
             block: threads a block, as for a call.
-            pointers: how many parameters are addresses; they come first.
-            values: the integers of 4 bytes that follow them.
+            pointers: how many addresses each launch is given.
+            values: integers of 4 bytes.
             fills: `(position among the addresses, fill)` of what is set to zero before.
+            parameters: what the kernel takes, in order; by default all addresses, then all values.
 
         Raises:
             LaunchError: the arguments do not fit the kernel's parameters.
         """
         cupy = require_cupy()
-        self._values((*(np.uintp(0),) * pointers, *map(np.int32, values)))
+        slots = (*(np.uintp(0),) * pointers, *map(np.int32, values))
+        self._values(slots if parameters is None else [slots[one] if isinstance(one, int) else np.void(MAP_BYTES) for one in parameters])
         shape = (*_whole(_extent("grid", grid)), *_whole(_extent("block", block)))
-        return FixedLaunch(cupy, self.name, self._function, device, shape, self.dynamic_shared, pointers, values, fills)
+        given = cupy, self.name, self._function, device, shape, self.dynamic_shared, pointers, values, fills
+        return FixedLaunch(*given) if parameters is None else MappedLaunch(*given, parameters=parameters)
 
     def _values(self, args: Sequence[object]) -> tuple[object, ...]:
         sizes: Sequence[int | None] = (None,) * len(args) if self.parameters is None else self.parameters
@@ -187,6 +199,8 @@ class Launcher:
         """What CuPy is given for one argument: an object whose bytes are exactly those of the parameter."""
         if isinstance(arg, self._array):
             value, got = arg, 8
+        elif isinstance(arg, EncodedMap):
+            value, got = arg.value, MAP_BYTES
         elif isinstance(arg, np.generic) or (isinstance(arg, np.ndarray) and arg.size == 1):
             value, got = arg, arg.nbytes
         elif isinstance(arg, int | float) and not isinstance(arg, bool):
@@ -260,9 +274,13 @@ class FixedLaunch:
         except IndexError:
             frame = self.frame(addresses)
         else:
-            self._pack(frame.slots, 0, *addresses)
+            self._fill(frame, addresses)
         self.fire(frame, addresses, stream)
         self._idle.append(frame)
+
+    def _fill(self, frame: Frame, addresses: Sequence[int]) -> None:
+        """Put other addresses into memory that no call uses."""
+        self._pack(frame.slots, 0, *addresses)
 
     def fire(self, frame: Frame, addresses: Sequence[int], stream: int) -> None:
         """Launch on arguments that lie ready; a `LaunchError` says what the driver refused.
@@ -309,6 +327,116 @@ class Frame:
         start = ctypes.addressof(self.slots)
         self._table = (ctypes.c_void_p * count)(*(start + 8 * position for position in range(count)))
         self.table = ctypes.addressof(self._table)
+
+
+# --- tensor maps ------------------------------------------------------------------------------------------------------
+
+
+@frozen(eq=False)
+class EncodedMap:
+    """A tensor map in memory of the host, for whoever launches a kernel that takes it; it lives as long as this object.
+
+    Attributes:
+        address: where its 128 bytes are, a multiple of 64.
+    """
+
+    address: int
+    _room: Any = field(repr=False)
+
+    @property
+    def value(self) -> np.void:
+        """Its bytes."""
+        return np.void(ctypes.string_at(self.address, MAP_BYTES))
+
+
+def encoded_map(kind: int, address: int, extents: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int) -> EncodedMap:
+    """A tensor map, encoded by the driver: elements outside the array are read as zeros, and not written.
+
+    Args:
+        kind: the element type, a `CUtensorMapDataType`.
+        address: of the first element, in GPU memory.
+        extents: elements along each dimension, that of neighbours first.
+        strides: bytes from one to the next along each other dimension.
+        box: elements of a copy along each dimension.
+        swizzle: how the copy lies in shared memory, a `CUtensorMapSwizzle`.
+
+    Raises:
+        LaunchError: the driver is older than CUDA 12, or refuses.
+    """
+    encode = getattr(_driver(), "cuTensorMapEncodeTiled", None)
+    if encode is None:
+        raise LaunchError("this driver makes no tensor maps", hint="install a driver of CUDA 12 or newer")
+    rank, room = len(extents), ctypes.create_string_buffer(MAP_BYTES + _MAP_ALIGNMENT)
+    start = ctypes.addressof(room)
+    start += -start % _MAP_ALIGNMENT
+    whole, half = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
+    between = (ctypes.c_uint64 * (rank - 1))(*strides)
+    shape = whole(*extents), between, half(*box), half(*(1,) * rank)
+    status = encode(start, kind, rank, address, *shape, _NOT_INTERLEAVED, swizzle, _PROMOTED_TO_128, _ZEROS_OUTSIDE)
+    if status:
+        asked = f"the driver refuses a tensor map of {tuple(extents)} elements at {address:#x}"
+        raise LaunchError(asked, got=f"CUDA error {status}; strides {tuple(strides)} bytes, box {tuple(box)}, swizzle {swizzle}")
+    return EncodedMap(start, room)
+
+
+@frozen
+class Mapped:
+    """A parameter of a kernel that is a tensor map: of the array whose address is at `place` among those of a launch.
+
+    `encode` gives the map of an address. It is asked at each launch on arrays that are not known to be the same, so it keeps them.
+    """
+
+    place: int
+    encode: Callable[[int], EncodedMap]
+
+
+Parameter = int | Mapped
+"""What a kernel takes: a value that a launch holds, numbered through the addresses and the integers behind them, or a tensor map."""
+
+
+class MappedLaunch(FixedLaunch):
+    """A fixed launch of a kernel that takes tensor maps."""
+
+    def __init__(self, *given: Any, parameters: Sequence[Parameter]) -> None:
+        super().__init__(*given)
+        self._parameters = parameters
+        self._maps = [(position, one.place, one.encode) for position, one in enumerate(parameters) if isinstance(one, Mapped)]
+
+    def frame(self, addresses: Sequence[int]) -> Frame:
+        """Memory with the arguments of one launch, for `fire`."""
+        return MappedFrame(self._pack, self._pointers, tuple(addresses), self._values, self._parameters, self._maps)
+
+    def _fill(self, frame: Any, addresses: Sequence[int]) -> None:
+        now = tuple(addresses)
+        if now != frame.addresses:
+            self._pack(frame.slots, 0, *now)
+            frame.put(self._maps, now)
+
+
+class MappedFrame(Frame):
+    """The arguments of a launch with tensor maps, to which the table points where they are: it keeps them as long as it does so."""
+
+    __slots__ = ("_kept", "addresses")
+
+    def __init__(
+        self, pack: Any, pointers: int, addresses: tuple[int, ...], values: Sequence[int], parameters: Sequence[Parameter], maps: _Places
+    ) -> None:
+        super().__init__(pack, pointers, addresses, values)
+        slots = [self._table[one] if isinstance(one, int) else None for one in parameters]
+        self._table = (ctypes.c_void_p * len(slots))(*slots)
+        self.table = ctypes.addressof(self._table)
+        self.put(maps, addresses)
+
+    def put(self, maps: _Places, addresses: tuple[int, ...]) -> None:
+        """Point to the maps of these addresses."""
+        found = [encode(addresses[place]) for _, place, encode in maps]
+        for (position, _, _), one in zip(maps, found):
+            self._table[position] = one.address
+        self._kept, self.addresses = found, addresses
+
+
+_Places = Sequence[tuple[int, int, Callable[[int], EncodedMap]]]
+"""Maps among the parameters of a kernel: position, place of the address, what encodes it."""
 
 
 # --- setting to zero --------------------------------------------------------------------------------------------------
@@ -466,6 +594,10 @@ def _driver() -> Any:
         library.cuThreadExchangeStreamCaptureMode.argtypes = (pointer,)
     except (OSError, AttributeError):
         return None
+    encode = getattr(library, "cuTensorMapEncodeTiled", None)  # from CUDA 12
+    if encode is not None:
+        code, arrays = ctypes.c_uint, (pointer,) * 4
+        encode.argtypes = (pointer, code, ctypes.c_uint32, address, *arrays, code, code, code, code)
     return library
 
 

@@ -29,7 +29,8 @@ from fireiron.gpu.arguments import (
     solve_symbols,
 )
 from fireiron.gpu.arrays import ArrayView, Library, Order, Signature, library_of
-from fireiron.ir import Buffer, Kernel
+from fireiron.gpu.maps import MapForm
+from fireiron.ir import Buffer, Kernel, TensorMap
 from fireiron.spec import Spec
 
 KEPT = 1024
@@ -320,9 +321,24 @@ class Calls:
         fills = [(place, launch.fill_of(view.shape, view.strides, view.itemsize)) for place, view in zeroed]
         device = views[0].device
         values = [symbols[var.name] for var in kernel.symbols]
-        fixed = self.launcher(device).fixed(device, evaluated(kernel.grid, symbols), kernel.threads, len(places), values, fills)
+        parameters = self._parameters(dict(zip(order, self.names, strict=True)), symbols)
+        grid = evaluated(kernel.grid, symbols)
+        fixed = self.launcher(device).fixed(device, grid, kernel.threads, len(places), values, fills, parameters)
         plan = _Plan if len(self.outputs) == 1 else _PlanOfSeveral
         return plan(self.names, buffers, views, [signature[0] for signature in signatures]).launches(fixed, places)
+
+    def _parameters(self, names: Mapping[str, str], symbols: Mapping[str, int]) -> list[launch.Parameter] | None:
+        """What the kernel takes, in order; None where that is all operands, then all sizes. `names` are what messages call operands."""
+        kernel = self._kernel
+        if not any(isinstance(one, TensorMap) for one in kernel.parameters):
+            return None
+        held = [*(buffer.name for buffer in kernel.buffers if buffer.parameter), *(var.name for var in kernel.symbols)]
+        return [
+            launch.Mapped(held.index(one.buffer), MapForm.of(one, names[one.buffer], kernel.buffer(one.buffer), symbols).encode)
+            if isinstance(one, TensorMap)
+            else held.index(one.name)
+            for one in kernel.parameters
+        ]
 
     def _zeroed(self, place: int) -> bool:
         parameters = [buffer.name for buffer in self._kernel.buffers if buffer.parameter]

@@ -1,0 +1,134 @@
+"""Tensor maps of the arrays of a launch: what TMA asks of an array is checked first, and each map is encoded once.
+
+All of a map but the address is known as soon as an array's shape and strides are (`MapForm`). Encoding takes 4 us from Python, so the maps
+of addresses are kept.
+
+Source: CUDA Driver API, Tensor Map Object Management, `cuTensorMapEncodeTiled`, whose bounds are those that are checked here.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import attrs
+
+from fireiron.errors import LaunchError
+from fireiron.gpu import launch
+from fireiron.gpu.arguments import buffer_shape, byte_strides
+from fireiron.ir import Buffer, TensorMap
+from fireiron.values.machine import DType, bfloat16, float16, float32, float64, int32, tf32
+
+KEPT: Final = 4096
+"""Maps that are kept, of all kernels together; with more, the one that was not used for longest goes. They take half a kilobyte each."""
+
+GRANULE: Final = 16
+"""Bytes: addresses, strides and rows of a box are multiples of it."""
+
+MOST_IN_BOX: Final = 256
+"""Elements of a box along a dimension."""
+
+MOST_ALONG: Final = 2**32
+"""Elements of an array along a dimension."""
+
+MOST_BETWEEN: Final = 2**40
+"""Bytes: strides are below it."""
+
+MOST_DIMENSIONS: Final = 5
+"""Dimensions of an array."""
+
+SWIZZLES: Final = {16: 0, 32: 1, 64: 2, 128: 3}
+"""`CUtensorMapSwizzle` by the bytes of the span; 16 is none."""
+
+_KINDS: Final = {float16: 6, float32: 7, tf32: 7, float64: 8, bfloat16: 9, int32: 3}
+_OF_BYTES: Final = {1: 0, 2: 1, 4: 2, 8: 4}
+
+
+def kind_of(dtype: DType) -> int:
+    """The `CUtensorMapDataType` of an element type; for one that is not among them, that of integers as wide: copies keep all bits."""
+    return _KINDS.get(dtype, _OF_BYTES[dtype.bytes])
+
+
+@attrs.frozen(cache_hash=True)
+class MapForm:
+    """A tensor map but for the address.
+
+    Attributes:
+        name: what messages call the array.
+        dtype: its elements.
+        extents: elements along each dimension, that of neighbours first.
+        strides: bytes from one to the next along each other dimension.
+        box: elements of a copy along each dimension.
+        span: bytes of the swizzle, 16 for none.
+
+    Raises:
+        LaunchError: TMA takes no such array or box.
+    """
+
+    name: str = attrs.field(eq=False)
+    dtype: DType
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    span: int
+
+    def __attrs_post_init__(self) -> None:
+        wrong = next(itertools.chain(self._wrong_array(), self._wrong_box()), None)
+        if wrong is not None:
+            raise wrong
+
+    @staticmethod
+    def of(tensor_map: TensorMap, name: str, buffer: Buffer, symbols: Mapping[str, int]) -> MapForm:
+        """The map of a kernel's parameter, for these run-time sizes."""
+        shape, strides = buffer_shape(buffer, symbols), byte_strides(buffer, symbols)
+        first, *rest = tensor_map.order
+        # Along a dimension of one element nothing is ever a stride away: any will do, and the array's own may be none for TMA.
+        between = tuple(strides[dim] if shape[dim] > 1 else max(GRANULE, -(-strides[dim] // GRANULE) * GRANULE) for dim in rest)
+        return MapForm(name, buffer.dtype, tuple(shape[dim] for dim in (first, *rest)), between, tensor_map.box, tensor_map.span)
+
+    @property
+    def encode(self) -> Callable[[int], launch.EncodedMap]:
+        """A function from addresses to maps, which keeps them; a `LaunchError` for an address that TMA does not take."""
+        return functools.partial(encoded, self)
+
+    def _wrong_array(self) -> Iterable[LaunchError]:
+        if not 1 <= len(self.extents) <= MOST_DIMENSIONS:
+            most = f"1 to {MOST_DIMENSIONS}"
+            yield LaunchError(f"{self.name} is read or written by TMA", got=f"{len(self.extents)} dimensions", legal=most)
+        if max(self.extents) > MOST_ALONG:
+            yield LaunchError(f"{self.name} is too long for TMA", got=self.extents, legal="at most 2^32 elements along a dimension")
+        for stride in self.strides:
+            if stride % GRANULE or not 0 < stride < MOST_BETWEEN:
+                asked = f"{self.name} is read or written by TMA, which takes neighbouring rows so far apart"
+                hint = f"pad it, say {self.name}=RowMajor(ld=...), or take a strategy whose copies are made by threads"
+                yield LaunchError(asked, got=f"{stride} bytes", legal=f"multiples of {GRANULE} bytes below 2^40", hint=hint)
+
+    def _wrong_box(self) -> Iterable[LaunchError]:
+        row = self.box[0] * self.dtype.bytes
+        asked = f"a copy of {' x '.join(map(str, self.box))} elements of {self.name} by TMA"
+        hint = "other tile sizes"
+        if self.span not in SWIZZLES:
+            yield LaunchError(f"{asked}, swizzled in spans of {self.span} bytes", legal=SWIZZLES)
+        if len(self.box) != len(self.extents):
+            yield LaunchError(asked, got=f"{len(self.box)} dimensions", legal=f"{len(self.extents)}")
+        if not all(1 <= size <= MOST_IN_BOX for size in self.box):
+            yield LaunchError(asked, got=max(self.box), legal=f"1 to {MOST_IN_BOX} elements along a dimension", hint=hint)
+        if row % GRANULE:
+            yield LaunchError(asked, got=f"rows of {row} bytes", legal=f"multiples of {GRANULE}", hint=hint)
+        if self.span > GRANULE and row > self.span:
+            yield LaunchError(f"{asked}, swizzled", got=f"rows of {row} bytes", legal=f"at most the span, {self.span}", hint=hint)
+
+
+@functools.lru_cache(maxsize=KEPT)
+def encoded(form: MapForm, address: int) -> launch.EncodedMap:
+    """The map of an array at an address.
+
+    Raises:
+        LaunchError: TMA takes no such address, or the driver refuses.
+    """
+    if address % GRANULE:
+        asked = f"{form.name} is read or written by TMA, and starts at an address that is no multiple of {GRANULE} bytes"
+        raise LaunchError(asked, got=f"{address:#x}, {address % GRANULE} bytes after one", hint="copy it to a fresh array")
+    return launch.encoded_map(kind_of(form.dtype), address, form.extents, form.strides, form.box, SWIZZLES[form.span])

@@ -1,0 +1,60 @@
+"""A kernel whose loads are made by TMA, before any instruction of the library makes such: IR in which a copy has a tensor map, and the text
+by hand."""
+
+import types
+
+import attrs
+
+from fireiron import *
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.ir import TensorMap, edited
+
+M, N = sym("M"), sym("N", multiple_of=8)
+COPY = Move.tile(64, 64).to(Block).tile(8, 8).to(Thread).tile(1, 1).done()
+MAP = TensorMap("src_map", "src", (1, 0), (64, 64), 128)
+
+TEXT = """
+#include <cuda_fp16.h>
+struct __align__(64) Map { unsigned long long words[16]; };
+extern "C" __global__ void __launch_bounds__(64) move(const __grid_constant__ Map src_map, __half *dst, const int M, const int N)
+{
+  __shared__ __align__(1024) __half tile[64 * 64];
+  __shared__ unsigned long long full;
+  const unsigned barrier = __cvta_generic_to_shared(&full), start = __cvta_generic_to_shared(tile);
+  const int across = (N + 63) / 64, m = blockIdx.x / across * 64, n = blockIdx.x % across * 64;
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(barrier));
+    asm volatile("fence.mbarrier_init.release.cluster;");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 8192;" :: "r"(barrier) : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+                 :: "r"(start), "l"(&src_map), "r"(n), "r"(m), "r"(barrier) : "memory");
+  }
+  __syncthreads();
+  unsigned done = 0;
+  while (!done)
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done) : "r"(barrier) : "memory");
+  for (int place = threadIdx.x; place < 64 * 64; place += 64) {
+    const int row = place / 64, column = place % 64;
+    if (m + row < M && n + column < N)
+      dst[(long long)(m + row) * N + n + column] = tile[row * 64 + (column / 8 ^ row % 8) * 8 + column % 8];
+  }
+}
+"""
+"""Copies `src` tile by tile: (M, N) are those of `dst`, so that more of it than `src` has shows what lies beyond the edge."""
+
+
+def copying(rows=M, columns=N, dtype=float16, maps=(MAP,), **layouts):
+    """A program that copies a matrix, whose statement has these tensor maps, one after the other."""
+    spec = Move(rows, columns, dtype=dtype, **{"src": RowMajor, "dst": RowMajor, **layouts})(GL, GL)(Kernel)
+    program = COPY(spec).program("sm_90a")
+    body = [one for each in maps for one in edited(program.ir.body, lambda statement, each=each: attrs.evolve(statement, tensor_map=each))]
+    program.__dict__["ir"] = attrs.evolve(program.ir, body=tuple(body))
+    return program
+
+
+def kernel_of(program, cubin=b"\x7fELF"):
+    """The kernel of a program, with machine code that was made elsewhere, or is pretended."""
+    kernel = CompiledKernel(program)
+    kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=cubin)
+    return kernel

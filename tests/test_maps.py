@@ -1,0 +1,329 @@
+"""Tensor maps at launches and in exports: what is encoded and when, what the kernel is given, and what is refused before."""
+
+import ctypes
+import sys
+import threading
+
+import fake_gpu
+import pytest
+from fake_gpu import FakeGpu, fake_torch
+from mapped import MAP, copying, kernel_of
+
+from fireiron import *
+from fireiron.gpu import launch, maps
+from fireiron.gpu.maps import MapForm
+from fireiron.ir import TensorMap
+from fireiron.values.machine import DType
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    gpu = FakeGpu()
+    takes(gpu, 128, 8, 4, 4)
+    monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)
+    monkeypatch.setattr(launch, "_driver", lambda: gpu)
+    monkeypatch.setattr(launch, "_parameter_sizes", lambda function: gpu.sizes)
+    maps.encoded.cache_clear()
+    yield gpu
+    maps.encoded.cache_clear()
+
+
+@pytest.fixture
+def torch(gpu, monkeypatch):
+    module = fake_torch(gpu)
+    monkeypatch.setitem(sys.modules, "torch", module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def program():
+    return copying()
+
+
+def takes(gpu, *sizes):
+    """Bytes of the kernel's parameters."""
+    gpu.sizes, gpu.parameters = sizes, len(sizes)
+
+
+def halves(gpu, *shape, **options):
+    return gpu.array(shape, "float16", **options)
+
+
+def form(**changes):
+    fields = {"name": "A", "dtype": float16, "extents": (96, 100), "strides": (192,), "box": (64, 64), "span": 128}
+    return MapForm(**{**fields, **changes})
+
+
+def values(gpu):
+    """What each launch was given: of a map the first word, which is the address that it is of."""
+    return [step[-1] for step in gpu.launches]
+
+
+# ---------------------------------------------------------------------------------------------- what reaches the kernel
+
+
+def test_a_kernel_is_given_the_map_in_place_of_the_pointer(gpu, program):
+    src, dst = halves(gpu, 100, 96), halves(gpu, 100, 96)
+    kernel = kernel_of(program)
+    assert kernel(src, out=dst) is dst
+    assert values(gpu) == [[src.data.ptr, dst.data.ptr, 100, 96]]
+    none_128_zeros = (0, 3, 2, 0)  # not interleaved, a swizzle of 128 bytes, L2 promotion of 128 bytes, zeros outside
+    assert gpu.maps == [(6, src.data.ptr, (96, 100), (192,), (64, 64), none_128_zeros)]
+
+
+def test_a_buffer_that_is_touched_both_ways_has_both(gpu):
+    """Its maps first, each once, then the pointer."""
+    other = TensorMap("src_tall", "src", (1, 0), (64, 128), 128)
+    program = copying(maps=(MAP, other, None, MAP))
+    takes(gpu, 128, 128, 8, 8, 4, 4)
+    src, dst = halves(gpu, 100, 96), halves(gpu, 100, 96)
+    kernel_of(program)(src, out=dst)
+    assert values(gpu) == [[src.data.ptr, src.data.ptr, src.data.ptr, dst.data.ptr, 100, 96]]
+    assert [asked[4] for asked in gpu.maps] == [(64, 64), (64, 128)]
+
+
+def test_a_map_of_the_output(gpu):
+    program = copying(maps=(TensorMap("dst_map", "dst", (1, 0), (64, 64), 128),))
+    takes(gpu, 8, 128, 4, 4)
+    src, dst = halves(gpu, 100, 96), halves(gpu, 100, 96)
+    kernel_of(program)(src, out=dst)
+    assert values(gpu) == [[src.data.ptr, dst.data.ptr, 100, 96]] and gpu.maps[0][1] == dst.data.ptr
+
+
+def test_the_parameters_of_the_machine_code_are_checked(gpu, program):
+    """Kernel and launcher must agree on who takes a map."""
+    takes(gpu, 8, 8, 4, 4)
+    with pytest.raises(LaunchError, match="its parameter has 8 bytes, the argument 128"):
+        kernel_of(program)(halves(gpu, 100, 96), out=halves(gpu, 100, 96))
+
+
+def test_by_columns_neighbours_are_along_the_first_dimension(gpu):
+    program = copying(104, 96, src=ColMajor(ld=112), maps=(TensorMap("src_map", "src", (0, 1), (32, 96), 64),))
+    takes(gpu, 128, 8)
+    src, dst = halves(gpu, 104, 96, order="F", ld=112), halves(gpu, 104, 96)
+    kernel_of(program)(src, out=dst)
+    assert gpu.maps == [(6, src.data.ptr, (104, 96), (224,), (32, 96), (0, 2, 2, 0))]
+
+
+def test_one_row_has_no_stride(gpu):
+    """Where nothing is a stride away, the array's own, of 8 bytes here, need not be one for TMA."""
+    program = copying(1, sym("K", multiple_of=4))
+    takes(gpu, 128, 8, 4)
+    kernel_of(program)(halves(gpu, 1, 4), out=halves(gpu, 1, 4))
+    assert gpu.maps[0][2:4] == ((4, 1), (16,))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind", "box"),
+    [
+        (float16, 6, (64, 8)),
+        (bfloat16, 9, (64, 8)),
+        (float32, 7, (32, 8)),
+        (tf32, 7, (32, 8)),
+        (float64, 8, (16, 8)),
+        (int32, 3, (32, 8)),
+        (int8, 0, (128, 8)),
+        (float8_e4m3, 0, (128, 8)),
+        (DType("bits16", 16, "int", "unsigned short", "uint16"), 1, (64, 8)),
+    ],
+)
+def test_element_types(gpu, dtype, kind, box):
+    form(dtype=dtype, box=box, strides=(1024,)).encode(4096)
+    assert gpu.maps == [(kind, 4096, (96, 100), (1024,), box, (0, 3, 2, 0))]
+
+
+@pytest.mark.parametrize(("span", "swizzle"), [(16, 0), (32, 1), (64, 2), (128, 3)])
+def test_swizzles(gpu, span, swizzle):
+    form(box=(8, 64), span=span).encode(4096)
+    assert gpu.maps[0][-1] == (0, swizzle, 2, 0)
+
+
+def test_without_a_swizzle_a_box_is_as_wide_as_any(gpu):
+    form(box=(256, 256), span=16).encode(4096)
+    assert gpu.maps[0][4] == (256, 256)
+
+
+def test_what_a_map_is_in_memory(gpu):
+    """128 bytes at a multiple of 64, which a launcher takes by value."""
+    first, second = form().encode(4096), form().encode(8192)
+    assert first.address % 64 == second.address % 64 == 0 and abs(first.address - second.address) >= 128
+    assert bytes(first.value) == ctypes.string_at(first.address, 128) and len(bytes(first.value)) == 128
+    assert first.value.tobytes()[:8] == (4096).to_bytes(8, "little")
+
+
+def test_a_launcher_takes_a_map_by_value(gpu):
+    given = []
+    launcher = launch.Launcher("k", 0, (128, 4), lambda *call: given.append(call), gpu.cupy.ndarray)
+    encoded = form().encode(4096)
+    launcher(1, 64, (encoded, 3))
+    assert given[0][2][0] == encoded.value and given[0][2][0].nbytes == 128
+    with pytest.raises(LaunchError, match="its parameter has 4 bytes, the argument 128"):
+        launcher(1, 64, (encoded, encoded))
+
+
+# ---------------------------------------------------------------------------------------------- when maps are encoded
+
+
+def test_the_second_launch_encodes_nothing(gpu, program):
+    kernel = kernel_of(program)
+    first, second = [(halves(gpu, 100, 96), halves(gpu, 100, 96)) for _ in range(2)]
+    for src, dst in (first, second, first, second):
+        kernel(src, out=dst)
+    assert [asked[1] for asked in gpu.maps] == [first[0].data.ptr, second[0].data.ptr]
+    assert values(gpu)[2:] == values(gpu)[:2]
+
+
+def test_kernels_share_the_maps_of_an_array(gpu, program):
+    src, dst = halves(gpu, 100, 96), halves(gpu, 100, 96)
+    for _ in range(2):
+        kernel_of(program)(src, out=dst)
+    assert len(gpu.launches) == 2 and len(gpu.maps) == 1
+
+
+def test_another_shape_at_the_same_address_is_another_map(gpu, program):
+    room = fake_gpu.memory(100 * 96 * 2)
+    kernel = kernel_of(program)
+    for shape in ((100, 96), (96, 96), (100, 88), (100, 96)):
+        kernel(gpu.cupy.ndarray(shape, "float16", room), out=halves(gpu, *shape))
+    assert [asked[1:4] for asked in gpu.maps] == [
+        (room.ctypes.data, (96, 100), (192,)),
+        (room.ctypes.data, (96, 96), (192,)),
+        (room.ctypes.data, (88, 100), (176,)),
+    ]
+
+
+def test_maps_that_are_kept_are_bounded(gpu):
+    assert maps.encoded.cache_parameters()["maxsize"] == maps.KEPT
+    one = form()
+    for number in range(1, maps.KEPT + 10):
+        one.encode(16 * number)
+        one.encode(16)
+    assert maps.encoded.cache_info().currsize == maps.KEPT
+    before = len(gpu.maps)
+    one.encode(16)  # the one that was used last
+    one.encode(32)  # the one that was not used for longest
+    assert [asked[1] for asked in gpu.maps[before:]] == [32]
+
+
+def test_a_map_that_is_no_longer_kept_lives_as_long_as_a_launch_has_it(gpu, program):
+    kernel, src, dst = kernel_of(program), halves(gpu, 100, 96), halves(gpu, 100, 96)
+    prepared = kernel.prepare(src, out=dst)
+    maps.encoded.cache_clear()
+    for number in range(1, 200):
+        form().encode(16 * number)  # would take the memory
+    prepared()
+    assert values(gpu) == [[src.data.ptr, dst.data.ptr, 100, 96]]
+
+
+def test_a_prepared_launch_encodes_once(gpu, program):
+    kernel, src, dst = kernel_of(program), halves(gpu, 100, 96), halves(gpu, 100, 96)
+    prepared = kernel.prepare(src, out=dst)
+    maps.encoded.cache_clear()
+    for _ in range(3):
+        assert prepared() is dst
+    assert len(gpu.maps) == 1 and values(gpu) == [[src.data.ptr, dst.data.ptr, 100, 96]] * 3
+
+
+def test_a_prepared_launch_follows_a_tensor_that_moves(gpu, torch, program):
+    kernel = kernel_of(program)
+    src, dst = (torch.Tensor((100, 96), (96, 1), torch.float16) for _ in range(2))
+    prepared = kernel.prepare(src, out=dst)
+    prepared()
+    src.bytes = fake_gpu.memory(100 * 96 * 2)
+    prepared()
+    prepared()
+    assert [asked[1] for asked in gpu.maps] == [values(gpu)[0][0], src.data_ptr()]
+    assert values(gpu)[1:] == [[src.data_ptr(), dst.data_ptr(), 100, 96]] * 2
+
+
+def test_a_prepared_launch_on_other_arrays(gpu, program):
+    kernel, arrays = kernel_of(program), [halves(gpu, 100, 96) for _ in range(4)]
+    prepared = kernel.prepare(arrays[0], out=arrays[1])
+    prepared(arrays[2], out=arrays[3])
+    prepared()
+    assert [given[:2] for given in values(gpu)] == [[arrays[n].data.ptr, arrays[n + 1].data.ptr] for n in (2, 0)]
+
+
+def test_threads_launch_at_once(gpu, program):
+    """Each launch has the map of its own array."""
+    kernel, pairs = kernel_of(program), [(halves(gpu, 100, 96), halves(gpu, 100, 96)) for _ in range(6)]
+    failures = []
+
+    def work(pair):
+        try:
+            for _ in range(100):
+                kernel(pair[0], out=pair[1])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(pair,)) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures and len(gpu.launches) == 600
+    assert sorted(set(map(tuple, values(gpu)))) == sorted((src.data.ptr, dst.data.ptr, 100, 96) for src, dst in pairs)
+
+
+# ---------------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"strides": (200,)}, "neighbouring rows so far apart\n  got     '200 bytes'\n  legal   multiples of 16"),
+        ({"strides": (2**40,)}, "below 2^40"),
+        ({"strides": (0,)}, "got     '0 bytes'"),
+        ({"extents": (2**32 + 8, 2)}, "A is too long for TMA"),
+        ({"extents": (8,) * 6, "strides": (16,) * 5, "box": (8,) * 6}, "6 dimensions"),
+        ({"box": (64, 257)}, "64 x 257 elements of A by TMA\n  got     257\n  legal   1 to 256"),
+        ({"box": (64, 0)}, "1 to 256"),
+        ({"box": (64,)}, "got     '1 dimensions'\n  legal   2"),
+        ({"box": (4, 64)}, "rows of 8 bytes"),
+        ({"box": (72, 64)}, "got     'rows of 144 bytes'\n  legal   at most the span, 128"),
+        ({"box": (64, 64), "span": 64}, "at most the span, 64"),
+        ({"span": 256}, "legal   16 32 64 128"),
+    ],
+)
+def test_what_tma_does_not_take(gpu, changes, message):
+    with pytest.raises(LaunchError) as caught:
+        form(**changes)
+    assert message in str(caught.value)
+
+
+def test_the_least_and_the_most_that_tma_takes(gpu):
+    form(extents=(2**32, 1), strides=(2**40 - 16,), box=(256, 256), span=16).encode(16)
+    form(extents=(8,) * 5, strides=(16,) * 4, box=(8,) * 5).encode(16)
+    form(extents=(1,), strides=(), box=(8,), span=32).encode(16)
+    assert len(gpu.maps) == 3
+
+
+def test_arrays_that_tma_does_not_take(gpu):
+    """Messages call the array as the caller does."""
+    program = copying(100, 100)
+    with pytest.raises(LaunchError, match=r"src is read or written by TMA, which takes neighbouring rows so far apart") as caught:
+        kernel_of(program)(halves(gpu, 100, 100), out=halves(gpu, 100, 100))
+    assert "200 bytes" in str(caught.value) and "RowMajor(ld=...)" in caught.value.hint
+    assert not gpu.launches and not gpu.maps
+
+
+def test_addresses_that_tma_does_not_take(gpu):
+    with pytest.raises(LaunchError, match="A is read or written by TMA, and starts at an address that is no multiple of 16") as caught:
+        form().encode(4104)
+    assert caught.value.got == "0x1008, 8 bytes after one" and "fresh array" in caught.value.hint
+    assert not gpu.maps
+
+
+def test_an_old_driver(gpu, monkeypatch):
+    monkeypatch.setattr(launch, "_driver", lambda: object())
+    with pytest.raises(LaunchError, match="makes no tensor maps"):
+        form().encode(4096)
+
+
+def test_a_driver_that_refuses(gpu):
+    gpu.map_status = 1
+    with pytest.raises(LaunchError, match=r"refuses a tensor map of \(96, 100\) elements at 0x1000") as caught:
+        form().encode(4096)
+    assert caught.value.got == "CUDA error 1; strides (192,) bytes, box (64, 64), swizzle 3"
+    gpu.map_status = 0
+    assert form().encode(4096).address  # a refusal is not kept
