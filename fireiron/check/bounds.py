@@ -16,6 +16,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
+from fireiron.check.persistence import persistence
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
 from fireiron.ir import Buffer, For, Let, Piece, located, statements
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, FloorDiv, Less, Min, Mod, Var, as_expr, conjuncts, constant, floordiv, less
@@ -36,6 +37,9 @@ class _Bounds:
         self.named = {one.var.name: one for one in statements(self.kernel.body) if isinstance(one, Let)}
         located_lets = ((one, outer) for one, outer in located(self.kernel.body) if isinstance(one, Let))
         self.around = {one.var.name: [loop for loop in outer if isinstance(loop, For)] for one, outer in located_lets}
+        self.persistence = persistence(self.kernel)
+        # A block's turns are no more than the tiles.
+        self.turns = {one.loop.var.name for one in self.persistence if self._most(one.tiles) - 1 <= one.loop.var.high}
         self.loose = {name for name, let in self.named.items() if not self._keeps_range(let)}
         self.lengths = {**self.extents, "thread": ZERO + self.kernel.workers, "block": self._blocks()}
         self.proved: dict[tuple[Expr, Expr], bool] = {}
@@ -61,6 +65,8 @@ class _Bounds:
 
     def _keeps_range(self, let: Let) -> bool:
         """Whether a named value lies in the range that its variable states."""
+        if any(one.tile is let and min(one.tiles.high, self._most(one.tiles)) <= let.var.high + 1 for one in self.persistence):
+            return True
         if let.value.low >= let.var.low and let.value.high <= let.var.high:
             return True
         # A quotient by a size has no useful range; what the number of blocks makes of it has.
@@ -82,12 +88,17 @@ class _Bounds:
             values = np.where(frame.full(loop.var) < frame.full(loop.extent), values, let.var.low)
         return bool(values.min() >= let.var.low and values.max() <= let.var.high)
 
+    def _most(self, value: Expr) -> int:
+        """The most that a value is by a fact that the launcher checks."""
+        facts = (one.right for _, one in self.kernel.facts if isinstance(one, Less) and one.left == value)
+        return min((limit - 1 for one in facts if (limit := constant(one)) is not None), default=value.high)
+
     def _trusts(self, use: Use) -> bool:
         """Whether all ranges that this access rests on hold, its statement's condition given."""
         for var in {var for value in use.access.expressions() for var in self._closure(value)}:
             length = self.lengths.get(var.name)
             # Threads, blocks and iterations count from 0, whatever range a variable claims.
-            if length is not None and (var.low > 0 or length.high - 1 > var.high):
+            if length is not None and (var.low > 0 or (length.high - 1 > var.high and var.name not in self.turns)):
                 return False
             if var.name in self.loose:
                 let = self.named[var.name]

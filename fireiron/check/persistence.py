@@ -8,11 +8,11 @@ these are compared: a kernel that deals the same tiles to a block each has the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import attrs
 
-from fireiron.ir import For, Kernel, Let, Stmt, rewritten, statements, substituted
+from fireiron.ir import For, Kernel, Let, Stmt, lets, rewritten, statements, substituted
 from fireiron.values.expr import Expr, FloorDiv, Var, as_expr, constant, less, minimum
 
 
@@ -27,19 +27,20 @@ class Persistence:
 
 def persistence(kernel: Kernel) -> tuple[Persistence, ...]:
     """The loops over tiles, one in each role that has it."""
-    found = (_of(kernel, one) for one in statements(kernel.body) if isinstance(one, For))
+    found = (_of(kernel, one, lets(kernel.body)) for one in statements(kernel.body) if isinstance(one, For))
     return tuple(one for one in found if one is not None)
 
 
-def _of(kernel: Kernel, loop: For) -> Persistence | None:
+def _of(kernel: Kernel, loop: For, names: Mapping[Var, Expr]) -> Persistence | None:
     for one in loop.body:
         block = next((var for var in one.value.variables() if var.name == "block"), None) if isinstance(one, Let) else None
         if isinstance(one, Let) and block is not None and loop.var in one.value.variables():
             blocks = constant(one.value.substitute({loop.var: 1}) - one.value.substitute({loop.var: 0})) or 0
             tiles = _tiles(loop.extent, block, blocks) if blocks > 0 else None
-            if tiles is None or one.value != block + loop.var * blocks or kernel.grid != minimum(tiles, as_expr(blocks)):
+            if tiles is None or one.value != block + loop.var * blocks:
                 return None
-            return Persistence(loop, one, tiles)
+            tiles = tiles.substitute(names)
+            return Persistence(loop, one, tiles) if kernel.grid == minimum(tiles, as_expr(blocks)) else None
     return None
 
 

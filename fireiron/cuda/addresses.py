@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from fireiron.cuda.expressions import expression, replaced, scaled, summands
+from fireiron.cuda.expressions import expression, scaled, summands
 from fireiron.ir import Access, Buffer, For, Kernel, Let, execs
 from fireiron.ir.text import Function
 from fireiron.values.document import Assignment, Chain, Joined, Text
-from fireiron.values.expr import FALSE, ZERO, BitXor, Const, Expr, Mod, Sum, Var, constant
+from fireiron.values.expr import FALSE, ZERO, BitXor, Const, Expr, Mod, Sum, Var, as_expr, constant, mod, replaced
+from fireiron.values.expr.normal import terms_of
 
 SHARED_ADDRESS = Function(
     "shared_address",
@@ -165,11 +166,34 @@ class Addresses:
         return name if rest == ZERO else self._added(name, scaled(rest, size), buffer, size)
 
     def stage(self, value: Expr) -> Expr:
-        """The stage of a ring, by the name that the loop around gives it."""
-        turns = next((one for one in self.turns if isinstance(value, Mod) and constant(value.right) == one.period), None)
-        if turns is None or value.variables() != {turns.var} or not isinstance(value, Mod):
+        """The stage of a loop, by the name that it has in the loop's body; any other value itself."""
+        if not isinstance(value, Mod):
             return value
+        turns = next((one for one in reversed(self.turns) if one.var in value.variables() and constant(value.right) == one.period), None)
+        if turns is None:
+            return value
+        if value.variables() != {turns.var}:
+            known = {name for one in self.turns for name in one.named.values()}
+            value = mod(self.turn(value.left, 2 * turns.period), value.right)
+            if not isinstance(value, Mod) or not value.variables() <= known | {name for one in self.turns for name in one.named.values()} | {turns.var}:
+                return value
         return self._stage(value, turns)
+
+    def turn(self, number: Expr, rounds: int) -> Expr:
+        """The turn of a ring, up to a multiple of `rounds` turns: what the loops around the innermost add is named in the loop that changes it."""
+        inner = self.turns[-1].var if self.turns else None
+        terms, start = terms_of(number)
+        rest: Expr = sum((_product(term) for term in terms if term[0] == (inner,)), as_expr(start))
+        base = number - rest
+        if inner is None or not base.variables():
+            return number
+        owner = next((one for one in reversed(self.turns) if one.var in base.variables()), None)
+        if owner is None or (owner is self.turns[-1] and isinstance(base, Var)):
+            return number
+        value = base % rounds
+        if value not in owner.named:
+            owner.named[value] = Var(self.names.fresh(f"{owner.var.name}_first"), 0, rounds - 1)
+        return owner.named[value] + rest
 
     def role(self) -> Callable[[], None]:
         """What is named from now on stands in a branch: what this returns forgets it again."""
@@ -209,15 +233,15 @@ class Addresses:
 
     def _named(self, value: Expr, buffer: Buffer) -> Expr:
         """The expression with the stages of loops, and what a swizzle flips by, under their names."""
-        names: dict[Expr, Var] = {}
+        names: dict[Expr, Expr] = {}
         self._collect(value, buffer, names)
         return replaced(value, names)
 
-    def _collect(self, value: Expr, buffer: Buffer, names: dict[Expr, Var]) -> None:
+    def _collect(self, value: Expr, buffer: Buffer, names: dict[Expr, Expr]) -> None:
         if isinstance(value, Mod):
-            turns = next((one for one in self.turns if value.variables() == {one.var} and constant(value.right) == one.period), None)
-            if turns is not None:
-                names[value] = self._stage(value, turns)
+            stage = self.stage(value)
+            if stage is not value:
+                names[value] = stage
                 return
         if isinstance(value, BitXor) and not value.variables() <= self.fixed:
             for side in value.children:
@@ -229,7 +253,7 @@ class Addresses:
     def _stage(self, value: Mod, turns: Turns) -> Var:
         if value not in turns.named:
             ahead = value.left - turns.var
-            label = f"{turns.var.name}_stage" if ahead == ZERO else f"{turns.var.name}_stage_{ahead}"
+            label = f"{turns.var.name}_stage" if ahead == ZERO or isinstance(ahead, Var) else f"{turns.var.name}_stage_{ahead}"
             turns.named[value] = Var(self.names.fresh(label), value.low, value.high)
         return turns.named[value]
 

@@ -237,16 +237,3 @@ def scaled(value: Expr, size: int) -> Expr:
     if isinstance(value, BitXor):
         return bit_xor(scaled(value.left, size), scaled(value.right, size))
     return value * size
-
-
-def replaced(value: Expr, names: Mapping[Expr, Var]) -> Expr:
-    """The expression with parts of it under the names that they have."""
-    if not names:
-        return value
-    if value in names:
-        return names[value]
-    children = value.children
-    if not children:
-        return value
-    others = tuple(replaced(child, names) for child in children)
-    return value if others == children else value.rebuilt(others)

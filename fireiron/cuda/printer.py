@@ -125,10 +125,14 @@ class KernelPrinter:
         after = tuple(Assignment(place, f"{name}[{number}]") for number, place in enumerate(places)) if access.write else ()
         return Registers(name, (gathered,), after)
 
+    def turn(self, ring: str, number: Expr) -> Expr:
+        """A turn of a ring as far as its barriers tell turns apart: by their stage, and the parity of their round."""
+        return self.addresses.turn(number, 2 * self.kernel.ring(ring).stages)
+
     def barrier(self, ring: str, side: Side, number: Expr) -> str:
         """The address of a ring's barrier for a turn, in the window of shared memory."""
         found = self.kernel.ring(ring)
-        stage = self.addresses.stage(number % found.stages)
+        stage = self.addresses.stage(self.turn(ring, number) % found.stages)
         offset = self.expression(stage * BARRIER_BYTES)
         return f"{ring}_{side.value}" + (f" + {offset}" if offset != "0" else "")
 

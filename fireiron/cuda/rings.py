@@ -115,7 +115,7 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
 def acquired(printer: KernelPrinter, statement: Acquire) -> list[Item]:
     """The wait for a stage."""
     ring = printer.kernel.ring(statement.ring)
-    turn = statement.number // ring.stages
+    turn = printer.turn(ring.name, statement.number) // ring.stages
     parity = (turn if statement.side is Side.FULL else turn + 1) % 2
     barrier = printer.barrier(ring.name, statement.side, statement.number)
     names = ", ".join(ring.buffers)

@@ -14,7 +14,7 @@ from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
 from fireiron.language.tunable import by_dimension, chosen, count, integral
 from fireiron.spec import Spec
-from fireiron.values.expr import TRUE, ZERO, any_of, constant
+from fireiron.values.expr import ONE, TRUE, ZERO, Var, any_of, constant
 
 
 @attrs.frozen
@@ -88,6 +88,10 @@ class Split(Decomposition):
             child = child.with_options(accumulate=any_of([spec.accumulate, *(var > ZERO for var in variables)]))
         if plan.producers and not plan.stages:
             raise DecompositionError("specialize: the split has no pipeline, whose stages a producer would fill", hint=".pipeline(4).specialize()")
+        if plan.producers and not any(isinstance(one, For) for one in program):
+            # One turn is a turn all the same: its loads have a producer, and barriers that count them.
+            label = spec.labels[spec.dims.index(next(iter(self.extents(spec))))]
+            program = (For(Var(draft.fresh(label), 0, 0), ONE, program, False, draft.origin),)
         if plan.stages:
             marks = {"stages": plan.stages, "spread": plan.spread, "producers": plan.producers}
             program = tuple(attrs.evolve(one, **marks) if isinstance(one, For) else one for one in program)

@@ -312,7 +312,7 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
     program: tuple[Stmt, ...] = (Hole("body"),)
     if plan.persistent and part is None and plan.permutation is None and (number is None or number > plan.persistent):
         names = _Inside(draft)
-        tile, turn = _taken_in_turns(unit, grid, plan.persistent, draft)
+        tile, turn = _taken_in_turns(grid, plan.persistent, draft)
         views = take(spec, views, order, tile.var, names, plan.bands)
         program = (attrs.evolve(turn, body=(tile, *names.lets, Hole("body"))),)
         blocks = minimum(blocks, as_expr(plan.persistent))
@@ -343,13 +343,15 @@ class _Inside:
         return var
 
 
-def _taken_in_turns(unit: Expr, tiles: Expr, blocks: int, draft: Draft) -> tuple[Let, For]:
+def _taken_in_turns(tiles: Expr, blocks: int, draft: Draft) -> tuple[Let, For]:
     """The number of a block's tile in each of its turns, and the loop over them."""
-    block = Var(draft.block.name, 0, blocks - 1)
+    block = draft.block if constant(tiles) is None else Var(draft.block.name, 0, blocks - 1)
+    tiles = draft.let("tiles", tiles, high=2**31 - 1)
     # The first blocks take one tile more than the others; a quotient of the difference would be one of a number that may be negative.
     turns = tiles // blocks + less(block, tiles % blocks)
-    turn = Var(draft.fresh("turn"), 0, max(turns.high - 1, 0))
-    tile = Var(draft.fresh("tile"), 0, max(tiles.high - 1, 0))
+    # The launcher checks that tiles are fewer than 2**31, as blocks have to be.
+    turn = Var(draft.fresh("turn"), 0, min(max(turns.high - 1, 0), 2**31 - 1))
+    tile = Var(draft.fresh("tile"), 0, min(max(tiles.high - 1, 0), 2**31 - 1))
     return Let(tile, block + turn * blocks), For(turn, turns, (), False, draft.origin)
 
 

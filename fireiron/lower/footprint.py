@@ -108,10 +108,12 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixe
     repeating = tuple(loop for loop in static if _repeats(loop))
     partly = {loop.var.name for loop in repeating}
     inner: dict[str, Array] = {}
+    least = {var.name: var.low for var in kernel.symbols}
     for var, value in lets(kernel.body).items():
         names = {one.name for one in value.variables()}
-        if var.name not in values and names <= {*values, *inner}:
-            inner[var.name] = np.asarray(compiled(value)({**values, **inner}))
+        if var.name not in values and (names <= {*values, *inner} or (names & undecided and names <= {*values, *inner, *least})):
+            with np.errstate(divide="ignore"):  # as in `thread_values`: what is undecided anyway, at the least sizes
+                inner[var.name] = np.asarray(compiled(value)({**least, **values, **inner}))
             undecided |= {var.name} if names & undecided else set()
             partly |= {var.name} if names & partly else set()
     values |= inner

@@ -305,6 +305,7 @@ class Places:
 
     def __init__(self, scene: Scene, local: Mapping[str, Local]) -> None:
         self.scene, self.kernel, self.local = scene, scene.kernel, local
+        self.in_rings = {name for ring in scene.kernel.rings for name in ring.buffers}
         self.spaces: dict[str, Space] = {}
         self.crews: dict[Any, Crew] = {}
 
@@ -323,7 +324,9 @@ class Places:
         return self.crews[kind]
 
     def parts(self, access: Access) -> tuple[Expr, ...]:
-        """The expressions that place an access."""
+        """The expressions that place an access; which stage of a ring it is to, its turns say."""
+        if access.buffer in self.in_rings:
+            return access.base
         local = self.local.get(access.buffer)
         return (*access.base, access.copy) if local is None else local.parts[access.base]
 

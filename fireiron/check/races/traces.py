@@ -36,7 +36,7 @@ from fireiron.ir import (
     statements,
     unknown,
 )
-from fireiron.values.expr import Expr, conjuncts, constant
+from fireiron.values.expr import ZERO, Expr, as_expr, conjuncts, constant, replaced
 
 
 class Kind(enum.IntEnum):
@@ -197,10 +197,15 @@ class Tracer:
 
     def _turn(self, statement: Acquire | Release, walk: Walk) -> None:
         ring = self.scene.kernel.ring(statement.ring)
-        number = at(self.scene.opened(statement.number), walk.fixed)
+        number = self._number(statement.number, walk)
         arrivals = self._arrivals(statement, walk) if isinstance(statement, Release) else None
         if arrivals is None or any(arrivals):
             walk.events.append(Turn(ring, statement.side, number, arrivals))
+
+    def _number(self, value: Expr, walk: Walk) -> int:
+        """The number of a turn, where loops of unknown length have those that are assumed."""
+        lengths = {extent: as_expr(length) for extent, length in walk.lengths.items()}
+        return at(replaced(self.scene.opened(value), lengths), walk.fixed)
 
     def _arrivals(self, statement: Release, walk: Walk) -> tuple[int, ...]:
         """How many threads of each warp say that a stage is free; a producer's one thread says that it fills one."""
@@ -230,9 +235,9 @@ class Tracer:
             if all(decided(guard, self.scene, walk.fixed, walk.lengths) is not False for guard in site.scalar):
                 turn = None
                 if statement.ring and site.kind is Kind.WRITE:
-                    number = at(self.scene.opened(statement.turn), walk.fixed)
+                    number = self._number(statement.turn, walk)
                     turn = Turn(self.scene.kernel.ring(statement.ring), Side.FULL, number)
-                walk.events.append(Touch(self.steps, self._footprint(site, walk.fixed), walk.fixed, site.kind, site.under_way, turn))
+                walk.events.append(Touch(self.steps, self._footprint(site, walk), walk.fixed, site.kind, site.under_way, turn))
                 # What a group performs together is one step; of single threads one may write what another has yet to read.
                 self.steps += not statement.collective
         self.steps += statement.collective
@@ -246,7 +251,8 @@ class Tracer:
         conditions = [one for one in conjuncts(use.statement.performed) if self.loops.is_trusted(one, use.loops)]
         guards = tuple(one for one in conditions if self.scene.roots(one) <= known and not self.scene.roots(one) <= ordered)
         buffer = self.scene.kernel.buffer(use.access.buffer)
-        stage, copy = stages(self.scene, use.access.copy, ordered)
+        ring = buffer.name in self.places.in_rings
+        stage, copy = (use.access.copy, ZERO) if ring else stages(self.scene, use.access.copy, ordered)
         parts = (*use.access.base, copy) if buffer.memory.of_block else self.places.parts(use.access)
         tests = tuple(
             (one, elements)
@@ -269,13 +275,13 @@ class Tracer:
             stride,
         )
 
-    def _footprint(self, site: Site, fixed: Mapping[str, int]) -> Footprint:
-        values = {name: fixed[name] for name in site.needed}
+    def _footprint(self, site: Site, walk: Walk) -> Footprint:
+        values = {name: walk.fixed[name] for name in site.needed}
         key = (id(site), *values.values())
         pattern = self.patterns.get(key)
         if pattern is None:
             pattern = self.patterns[key] = self.places.pattern(site.use, site.copy, site.loops, values, site.guards, site.tests)
-        shift = at(site.stage, fixed) * site.stride if site.stride else 0
+        shift = self._number(site.stage, walk) * site.stride if site.stride else 0
         return site.space.footprint(pattern, shift)
 
 

@@ -42,6 +42,7 @@ from fireiron.values.expr.nodes import (
     constant,
     positive,
     possible_bits,
+    replaced,
 )
 from fireiron.values.expr.operators import bind
 from fireiron.values.expr.symbols import SYMBOL_MAX, is_cuda_name, sym
@@ -92,6 +93,7 @@ __all__ = [
     "mul",
     "positive",
     "possible_bits",
+    "replaced",
     "source",
     "subtract",
     "sym",

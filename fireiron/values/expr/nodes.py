@@ -515,3 +515,16 @@ def _substituted(value: Expr, values: Mapping[Var, Expr], memo: dict[Expr, Expr]
         result = value.rebuilt(tuple(_substituted(child, values, memo) for child in value.children))
     memo[value] = result
     return result
+
+
+def replaced(value: Expr, names: Mapping[Expr, Expr]) -> Expr:
+    """The expression with some parts of it replaced by others, such as the names that they have."""
+    if not names:
+        return value
+    if value in names:
+        return names[value]
+    children = value.children
+    if not children:
+        return value
+    others = tuple(replaced(child, names) for child in children)
+    return value if others == children else value.rebuilt(others)
