@@ -6,13 +6,14 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.decomp.coalesced import Coalesced
 from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_site
 from fireiron.executable.follow import Following, element_of, unheld
 from fireiron.executable.micro_kernel import MicroKernel
-from fireiron.ir import Hole
-from fireiron.language.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch
+from fireiron.ir import Comment, Hole, Stmt
+from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch
 from fireiron.spec import Spec
-from fireiron.values.machine import Thread
+from fireiron.values.machine import Kernel, Thread
 
 
 @attrs.frozen
@@ -64,8 +65,25 @@ class Done(Decomposition):
             return draft.expansion((Child("held", inner, (self,), active),), (Hole("held"),))
         found = self._of_threads(following, context)
         if found is None or following is None:
+            if self._is_shared_copy(spec):
+                return self._by_all_threads(spec, context, draft)
             raise self._refused(spec, context)
         return draft.expansion((), following.statements(found, draft))
+
+    def _is_shared_copy(self, spec: Spec) -> bool:
+        """Whether a spec is a copy between global and shared memory by several threads, who can share it as they like."""
+        sharers = {one.shared_by for one in spec.memories}
+        return self.executable is None and spec.copies and spec.level.threads != 1 and spec.level != Kernel and sharers == {"grid", "block"}
+
+    def _by_all_threads(self, spec: Spec, context: Context, draft: Draft) -> Expansion:
+        """A copy that no instruction does as a whole, in pieces of 16 bytes by all threads, with the reason."""
+        steps = (Coalesced(max(16 // spec.src.dtype.bytes, 1), origin=self.origin), self)
+        engine = next((one for one in context.instructions if one.by_engine and one.may_perform(spec)), None)
+        notes: tuple[Stmt, ...] = ()
+        if engine is not None:
+            why = "; ".join(f"{one.field} {one.wanted}, got {one.got}" for one in engine.fits(spec, context))
+            notes = (Comment(f"by all threads: {engine.name} wants {why}"),)
+        return draft.expansion((Child("dealt", spec, steps),), (*notes, Hole("dealt")))
 
     def _asked(self, context: Context) -> tuple[Executable, ...]:
         return context.instructions if self.executable is None else (self.executable,)

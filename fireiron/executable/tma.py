@@ -40,6 +40,7 @@ class TmaLoad(Executable):
     """`Move(r,c)(GL -> SH)(Block)`, by one thread of the producer."""
 
     by_engine: ClassVar[bool] = True
+    fills_rings: ClassVar[bool] = True
     handles_edges: ClassVar[bool] = True
     tests_edges: ClassVar[bool] = True
 

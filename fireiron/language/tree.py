@@ -241,6 +241,9 @@ class Executable:
     by_engine: ClassVar[bool] = False
     """Whether it reaches shared memory through the asynchronous proxy, as wgmma and TMA do, and not by loads and stores of the threads."""
 
+    fills_rings: ClassVar[bool] = False
+    """Whether a producer fills a ring by it."""
+
     packs: ClassVar[bool] = False
     """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
 

@@ -50,7 +50,9 @@ class _Pipeline:
         """A statement list; a loop that is pipelined brings its prologue along."""
         result: list[Stmt] = []
         for statement in body:
-            if isinstance(statement, For) and statement.producers:
+            if isinstance(statement, For) and statement.producers and not _has_engine(statement):
+                result += self.body((attrs.evolve(statement, producers=0),))
+            elif isinstance(statement, For) and statement.producers:
                 result.append(self._ring(statement))
             elif isinstance(statement, For) and statement.stages:
                 prologue, loop = self._loop(statement)
@@ -329,6 +331,11 @@ def _nest(copy: Stmt) -> tuple[list[For], Stmt]:
         loops.append(copy)
         copy = copy.body[0]
     return loops, copy
+
+
+def _has_engine(loop: For) -> bool:
+    """Whether an engine does loads of a loop, which a producer sets to work; else all threads do them, as in any pipeline."""
+    return any(one.completion is Completion.RING for one, _ in execs(loop.body))
 
 
 def _turn(loops: Sequence[For]) -> Expr:

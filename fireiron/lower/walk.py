@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, ResourceError
-from fireiron.ir import Buffer, Exec, For, Kernel, Let, Stmt, execs, filled, statements, variables, verify
+from fireiron.ir import Buffer, Completion, Exec, For, Kernel, Let, Stmt, execs, filled, statements, variables, verify
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
 from fireiron.spec import Spec, symbols_of
 from fireiron.values.expr import ONE, TRUE, Expr, Positive, Var, less
@@ -92,7 +92,29 @@ def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Archit
         )
     context = _context(spec, architecture, instructions, workers)
     node, whole = grow(spec, steps, context)
+    if _is_mixed(node):
+        # A producer fills a ring alone: where an engine does not take one of its loads, threads do all of them.
+        others = tuple(one for one in instructions if not one.fills_rings)
+        context = _context(spec, architecture, others, workers)
+        node, whole = grow(spec, steps, context)
     return Grown(node, workers, attrs.evolve(context, whole=whole))
+
+
+def _is_mixed(node: Node) -> bool:
+    """Whether some loads of a loop with a producer are done by an engine, and some are not."""
+    for inner in node.nodes():
+        if any(isinstance(one, For) and one.producers for one in inner.program):
+            loads = [one for part in inner.nodes() if (one := _load(part)) is not None]
+            if len(set(loads)) > 1:
+                return True
+    return False
+
+
+def _load(node: Node) -> bool | None:
+    """Of a load, whether an engine fills a ring by it."""
+    if not node.spec.copies or node.spec.level.threads == 1 or [one.shared_by for one in node.spec.memories] != ["grid", "block"]:
+        return None
+    return any(one.completion is Completion.RING for one, _ in execs(node.program))
 
 
 def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executable, ...], workers: int | None) -> Context:
