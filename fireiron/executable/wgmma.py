@@ -106,10 +106,13 @@ class Wgmma(Executable):
         m, n, k = (constant(spec.size(dim)) or 0 for dim in "mnk")
         rows, columns = (n, m) if self.swapped else (m, n)
         step = 16 if self.factors[0] == int8 and columns > 32 else 8
-        if rows == ROWS and k == self.depth and columns % step == 0 and 8 <= columns <= 256:
+        # Several steps of k, and several blocks of rows, are loops around it: where it adds anyway, as nothing is to be cleared between.
+        whole = spec.accumulate == TRUE or k == self.depth
+        if rows % ROWS == 0 and rows and k % self.depth == 0 and k and whole and columns % step == 0 and 8 <= columns <= 256:
             return ()
         wanted = f"nx{ROWS}x{self.depth}" if self.swapped else f"{ROWS}xnx{self.depth}"
-        return (Mismatch("shape", f"{wanted}, n {self._widths()}", "x".join(map(str, spec.sizes))),)
+        multiples = "multiples of m and k of " if spec.accumulate == TRUE else ""
+        return (Mismatch("shape", f"{multiples}{wanted}, n {self._widths()}", "x".join(map(str, spec.sizes))),)
 
     def _storage_mismatch(self, spec: Spec, name: str) -> tuple[Mismatch, ...]:
         """Why a factor does not lie in chunks that the instruction can read; nothing where it is still free how it lies."""
@@ -132,7 +135,11 @@ class Wgmma(Executable):
         for name in "AB":
             view = spec.operands[name]
             along = self._settled(spec, name, draft).along
-            maps[name] = operand_map(tuple(constant(size) or 0 for size in view.shape), _along_k(spec, name), along, view.dtype.bytes)
+            tile = [constant(size) or 0 for size in view.shape]
+            tile[_along_k(spec, name)] = self.depth
+            if name == self.left:
+                tile[1 - _along_k(spec, name)] = ROWS
+            maps[name] = operand_map(tuple(tile), _along_k(spec, name), along, view.dtype.bytes)
         pieces = tuple(PIECE // dtype.bytes for dtype in self.factors)
         program = statements_by_lanes(self, spec, draft, maps, spread=("A", "B"), vectors=(*pieces, 1))
         return edited(program, lambda statement: attrs.evolve(statement, completion=Completion.PRODUCT))

@@ -403,12 +403,13 @@ class SplitStrategy(Strategy):
         return self.refine(Pipeline(stages, spread))
 
     @fitting
-    def specialize(self, threads: int = 32) -> Self:
+    def specialize(self, threads: int | Any = 32) -> Self:
         """Have the loads under a pipelined split issued by producer threads of their own, a warp (32) or a warpgroup (128).
 
         A warpgroup gives its registers to the consumers. Legal with `pipeline`, where TMA does the loads.
         rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); say empty
         """
+        count(threads, "specialize")
         return self.refine(Specialize(threads))
 
     @fitting

@@ -8,9 +8,14 @@ import attrs
 
 from fireiron.errors import DecompositionError, call_site
 from fireiron.language.tree import Refinement
+from fireiron.language.tunable import chosen, integral
 
 PRODUCERS = (32, 128)
 """A warp; or a warpgroup, which is what may give registers away (PTX ISA, setmaxnreg)."""
+
+
+def _threads(value: Any) -> Any:
+    return integral(value, "specialize")
 
 
 @attrs.frozen
@@ -24,17 +29,16 @@ class Specialize(Refinement):
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("split",)
-    threads: int = 32
-
-    def __attrs_post_init__(self) -> None:
-        if self.threads not in PRODUCERS or isinstance(self.threads, bool):
-            raise DecompositionError("specialize: the producer is a warp or a warpgroup", got=self.threads, legal=PRODUCERS, at=call_site())
+    threads: Any = attrs.field(default=32, converter=_threads)
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, producers=self.threads)
+        threads = chosen(self.threads, "specialize", 32, 128)
+        if threads not in PRODUCERS:
+            raise DecompositionError("specialize: the producer is a warp or a warpgroup", got=threads, legal=PRODUCERS, at=call_site())
+        return attrs.evolve(plan, producers=threads)
 
     def __str__(self) -> str:
-        return f"specialize({'' if self.threads == 32 else self.threads})"
+        return "specialize()" if self.threads == 32 else f"specialize({self.threads})"
 
 
 __all__ = ["Specialize"]

@@ -1,0 +1,54 @@
+"""Hopper: TMA, wgmma, a ring of stages, a producer, blocks that stay.
+
+    MatMul(M,N,K)(GL,GL,GL)(Kernel)
+      tile(bm,bn).to(Block)            MatMul(128,256,K)(GL,GL,GL)(Block)
+        .bands(8).persistent()         a block for each multiprocessor takes one tile after the other
+      epilog(RF, float32, ...)         MatMul(128,256,K)(GL,GL,RF)(Block)       converted, through shared memory, stored by TMA
+      split(bk).pipeline(stages)       MatMul(128,256,64)(GL,GL,RF)(Block)      a ring
+        .specialize()                  filled by a warp of its own
+      load(A, SH), load(B, SH)         MatMul(128,256,64)(SH,SH,RF)(Block)      TMA; stored as the products want to read it
+      tile(wm,bn).to(Warpgroup)        MatMul(64,256,64)(SH,SH,RF)(Warpgroup)
+      done()                           WGMMA
+
+Barriers, phases, fences, waits and descriptors are inferred. One strategy for all storage orders and sizes: where TMA does not take an array,
+whose rows would have to be multiples of 16 bytes, all threads copy.
+"""
+
+from fireiron import *
+
+SIZES = (4096, 4096, 4096)
+
+bm = Tunable("bm", 128, 64, 192, 256)
+bn = Tunable("bn", 256, 64, 128, 192, 96, 160, 224)
+bk = Tunable("bk", 64, 128)
+wm = Tunable("wm", 64, 128)
+wn = Tunable("wn", 256, 64, 128, 192, 96, 160, 224)
+chunk = Tunable("chunk", 64, 32)
+stages = Tunable("stages", 4, 3, 5, 6, 8)
+bands = Tunable("bands", 8, 1, 2, 4, 16)
+blocks = Tunable("blocks", 132, 264)
+producer = Tunable("producer", 32, 128)
+
+store = Move.tile(wm, wn).to(Warpgroup).tile(64, chunk).unroll().load(SRC, SH, Move.done()).converted().done()
+
+strategy = (
+    MatMul.tile(bm, bn)
+    .to(Block)
+    .bands(bands)
+    .persistent(blocks)
+    .epilog(RF, float32, Init.done(), store)
+    .split(bk)
+    .pipeline(stages)
+    .specialize(producer)
+    .load(A, SH, Move.done())
+    .load(B, SH, Move.done())
+    .tile(wm, wn)
+    .to(Warpgroup)
+    .done()
+)
+
+
+def spec(M, N, K, **options):
+    """Row-major halves, float32 inside, unless said otherwise."""
+    options = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
+    return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)
