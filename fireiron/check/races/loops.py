@@ -103,7 +103,9 @@ class Loops:
             period = math.lcm(period, repeats or 1) if period is not None and (repeats or reach) is not None else None
         for one in statements(loop.body):
             if isinstance(one, (Acquire, Release)):  # a barrier in memory tells of rounds by their parity alone
-                period = math.lcm(period or 1, 2 * self.scene.kernel.ring(one.ring).stages)
+                rounds = 2 * self.scene.kernel.ring(one.ring).stages
+                step = _coefficient(self.scene.opened(one.number), loop.var)
+                period = math.lcm(period or 1, rounds // math.gcd(rounds, step or 1))
         kept = (period or 1) + max(period or 1, groups) + 2
         varies = bool(moving) or any(True for _ in self._conditions(loop))
         return Course(period, moves, kept, varies)
@@ -171,9 +173,21 @@ class Loops:
         low, high = max(extent.low, 0), extent.high
         if course.period is None:
             self.doubt(loop, f"loop {loop.var} runs {extent} times, and its addresses neither repeat nor move by equal steps")
+        known = self._of_blocks(extent)
+        if known is not None:
+            period = course.period or 1
+            return {one if one <= course.kept + period else course.kept + (one - course.kept) % period for one in known}
         counts = (course.varies and not course.moves) or any(isinstance(one, (Commit, Wait)) for one in statements(loop.body))
         wanted = range(course.kept + (course.period or 1)) if counts else (0, course.kept)
         return {min(max(one, low), high) for one in wanted if one >= low or one == course.kept}
+
+    def _of_blocks(self, extent: Expr) -> set[int] | None:
+        """The lengths of a loop that differ from block to block, in a grid of known size."""
+        grid = constant(self.scene.kernel.grid)
+        if grid is None or grid > MANY or self.scene.roots(extent) != {"block"}:
+            return None
+        lengths = self.scene.frame([("block", np.arange(grid))]).full(extent)
+        return {max(int(one), 0) for one in np.unique(lengths)}
 
     def doubt(self, loop: For, why: str) -> None:
         """Note for all buffers that are touched in a loop why they are not decided."""
