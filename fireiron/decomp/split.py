@@ -20,7 +20,7 @@ from fireiron.values.expr import ONE, TRUE, ZERO, Var, any_of, constant
 @attrs.frozen
 class SplitPlan:
     """How the loop is carried out: unrolled, with a barrier required at the end of its body, its loads ahead by `stages`, and issued by
-    so many `producers`, threads of their own.
+    so many `producers`, threads of their own; and how many groups of products run on while the next turn begins.
     """
 
     unroll: bool = False
@@ -28,6 +28,7 @@ class SplitPlan:
     stages: int = 0
     spread: bool = False
     producers: int = 0
+    in_flight: int | None = None
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -88,12 +89,16 @@ class Split(Decomposition):
             child = child.with_options(accumulate=any_of([spec.accumulate, *(var > ZERO for var in variables)]))
         if plan.producers and not plan.stages:
             raise DecompositionError("specialize: the split has no pipeline, whose stages a producer would fill", hint=".pipeline(4).specialize()")
+        if plan.in_flight is not None and not plan.stages > plan.in_flight:
+            raise DecompositionError(
+                f"in_flight({plan.in_flight}): a turn in flight keeps its stage", got=f"{plan.stages} stages", legal=f"pipeline({plan.in_flight + 1}) or more"
+            )
         if plan.producers and not any(isinstance(one, For) for one in program):
             # One turn is a turn all the same: its loads have a producer, and barriers that count them.
             label = spec.labels[spec.dims.index(next(iter(self.extents(spec))))]
             program = (For(Var(draft.fresh(label), 0, 0), ONE, program, False, draft.origin),)
         if plan.stages:
-            marks = {"stages": plan.stages, "spread": plan.spread, "producers": plan.producers}
+            marks = {"stages": plan.stages, "spread": plan.spread, "producers": plan.producers, "in_flight": plan.in_flight}
             program = tuple(attrs.evolve(one, **marks) if isinstance(one, For) else one for one in program)
         if plan.sync is not None:
             program = _with_required_barrier(program, plan.sync, context)

@@ -144,7 +144,8 @@ class For(Stmt):
     `stages` asks the pass `pipeline` to keep that many iterations' loads in flight, with `spread` issued step by step in the
     loop inside. Behind it, `period` is the number of
     iterations after which the addresses of shared buffers that depend on `var` repeat (0: they are all different).
-    With `producers` the stages are a ring, filled by so many threads of their own.
+    With `producers` the stages are a ring, filled by so many threads of their own, and `in_flight` groups of products run on while the next
+    turn begins (None: as many as is best).
     """
 
     var: Var
@@ -156,6 +157,7 @@ class For(Stmt):
     spread: bool = False
     period: int = 0
     producers: int = 0
+    in_flight: int | None = None
 
     @property
     def children(self) -> tuple[tuple[Stmt, ...], ...]:

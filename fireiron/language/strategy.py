@@ -30,6 +30,7 @@ from fireiron.language.tunable import Derived, Tunable, count, resolve, tunables
 from fireiron.refine.align import Align
 from fireiron.refine.bands import Bands
 from fireiron.refine.converted import Converted
+from fireiron.refine.in_flight import InFlight
 from fireiron.refine.layout import DealOrder
 from fireiron.refine.no_sync import NoSync
 from fireiron.refine.pad import MOST as MOST_PAD
@@ -401,6 +402,15 @@ class SplitStrategy(Strategy):
         """
         count(stages, "pipeline")
         return self.refine(Pipeline(stages, spread))
+
+    @fitting
+    def in_flight(self, groups: int | Any) -> Self:
+        """Let the products of `groups` turns run on while those of the next turn are issued; 1 is best for one warpgroup, 0 for several.
+
+        Legal on a split with `specialize`, from 0 to one less than its stages, for a number or a tunable.
+        rewrite: products(k); wait all; say empty(k) --> products(k); wait all but `groups`; say empty(k - groups)
+        """
+        return self.refine(InFlight(groups))
 
     @fitting
     def specialize(self, threads: int | Any = 32) -> Self:
