@@ -41,7 +41,45 @@ extern "C" __global__ void __launch_bounds__(64) move(const __grid_constant__ Ma
   }
 }
 """
-"""Copies `src` tile by tile: (M, N) are those of `dst`, so that more of it than `src` has shows what lies beyond the edge."""
+"""Copies `src` tile by tile: M and N are those of `dst`, so that more of it than `src` has shows what lies beyond the edge."""
+
+MAIN = r"""
+#include <cstdio>
+#include <cstring>
+#include <vector>
+#include "copy.h"
+#include "copy_driver.h"
+int main()
+{
+  const int M = 100, N = 96, ld = 104;
+  std::vector<unsigned short> from(M * ld), to(M * N);
+  for (int place = 0; place < M * ld; ++place) from[place] = place % 65521;
+  void *src, *dst;
+  if (cudaMalloc(&src, 2 * M * ld) != cudaSuccess || cudaMalloc(&dst, 2 * M * N) != cudaSuccess) return 1;
+  cudaMemcpy(src, from.data(), 2 * M * ld, cudaMemcpyHostToDevice);
+  copy_driver loaded;
+  if (copy_driver_load_file(&loaded, "copy.cubin") != CUDA_SUCCESS) return 2;
+  for (int way = 0; way < 2; ++way) {
+    cudaMemset(dst, 255, 2 * M * N);
+    int code = way == 0 ? (int)copy_launch(src, dst, M, N, ld, nullptr)
+                        : (int)copy_driver_launch(&loaded, (CUdeviceptr)src, (CUdeviceptr)dst, M, N, ld, nullptr);
+    if (code || cudaMemcpy(to.data(), dst, 2 * M * N, cudaMemcpyDeviceToHost) != cudaSuccess) return 3 + way;
+    for (int m = 0; m < M; ++m)
+      if (std::memcmp(&to[m * N], &from[m * ld], 2 * N)) return 5 + way;
+  }
+  if (copy_check(src, dst, M, N, 100) == nullptr || copy_launch(src, dst, M, N, 100, nullptr) != cudaErrorInvalidValue) return 7;
+  std::puts("copied");
+  return 0;
+}
+"""
+"""Runs both launchers of an export named `copy`, whose rows are padded."""
+
+
+def exported_copy(folder, monkeypatch):
+    """An export of the text by hand, with a leading dimension known at run time."""
+    text = TEXT.replace("const int N)", "const int N, const int ld)")
+    monkeypatch.setattr("fireiron.cuda.emit", lambda kernel: text.replace(" move(", f" {kernel.name}("))
+    return export(copying(M, sym("N"), src=RowMajor(ld=sym("ld"))), folder, "copy")
 
 
 def copying(rows=M, columns=N, dtype=float16, maps=(MAP,), **layouts):

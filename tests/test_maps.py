@@ -6,8 +6,10 @@ import threading
 
 import fake_gpu
 import pytest
+from exports import built, cuda_headers, nvcc
 from fake_gpu import FakeGpu, fake_torch
-from mapped import MAP, copying, kernel_of
+from mapped import MAIN, MAP, copying, exported_copy, kernel_of
+from test_export import CC, CUDA_H, STRICT, needs_cc, needs_nvcc
 
 from fireiron import *
 from fireiron.gpu import launch, maps
@@ -327,3 +329,117 @@ def test_a_driver_that_refuses(gpu):
     assert caught.value.got == "CUDA error 1; strides (192,) bytes, box (64, 64), swizzle 3"
     gpu.map_status = 0
     assert form().encode(4096).address  # a refusal is not kept
+
+
+# ---------------------------------------------------------------------------------------------- exports
+
+MAP_H = """
+#include <stdint.h>
+typedef uint64_t cuuint64_t;
+typedef uint32_t cuuint32_t;
+typedef struct { cuuint64_t opaque[16]; } CUtensorMap;
+typedef enum { CU_TENSOR_MAP_DATA_TYPE_FLOAT16 = 6, CU_TENSOR_MAP_DATA_TYPE_UINT8 = 0 } CUtensorMapDataType;
+typedef enum { CU_TENSOR_MAP_INTERLEAVE_NONE } CUtensorMapInterleave;
+typedef enum { CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_128B = 3 } CUtensorMapSwizzle;
+typedef enum { CU_TENSOR_MAP_L2_PROMOTION_L2_128B = 2 } CUtensorMapL2promotion;
+typedef enum { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE } CUtensorMapFloatOOBfill;
+CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType kind, cuuint32_t rank, void *address, const cuuint64_t *extents,
+                                const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps, CUtensorMapInterleave interleave,
+                                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill);
+#endif
+"""
+"""What the launcher needs of the driver's header beyond what kernels without maps do."""
+
+MAIN_C = """
+#include <stdio.h>
+#include <cuda.h>
+#include "gemm_driver.h"
+CUresult cuModuleLoadData(CUmodule *module, const void *image) { (void)module; (void)image; return CUDA_SUCCESS; }
+CUresult cuModuleGetFunction(CUfunction *f, CUmodule m, const char *name) { (void)f; (void)m; (void)name; return CUDA_SUCCESS; }
+CUresult cuModuleUnload(CUmodule module) { (void)module; return CUDA_SUCCESS; }
+CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType kind, cuuint32_t rank, void *address, const cuuint64_t *extents,
+                                const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps, CUtensorMapInterleave interleave,
+                                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill)
+{
+  map->opaque[0] = (uintptr_t)address;
+  printf("map %lu: %d %d %lx; %d %d; %d; %d %d; %d %d; %d %d %d %d\\n", (unsigned long)((uintptr_t)map % 64), (int)kind, (int)rank,
+         (unsigned long)(uintptr_t)address, (int)extents[0], (int)extents[1], (int)strides[0], (int)box[0], (int)box[1], (int)steps[0],
+         (int)steps[1], (int)interleave, (int)swizzle, (int)promotion, (int)fill);
+  return (uintptr_t)address == 0x5000 ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+}
+CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                        unsigned shared, CUstream stream, void **arguments, void **extra)
+{
+  (void)function; (void)stream; (void)extra; (void)gy; (void)gz; (void)by; (void)bz; (void)shared;
+  printf("launch %u %u: %lx %llx %d %d %d\\n", gx, bx, (unsigned long)((CUtensorMap *)arguments[0])->opaque[0],
+         *(CUdeviceptr *)arguments[1], *(int *)arguments[2], *(int *)arguments[3], *(int *)arguments[4]);
+  return CUDA_SUCCESS;
+}
+static void launched(CUdeviceptr src, CUdeviceptr dst, int M, int N, int ld)
+{
+  static gemm_driver loaded;
+  const char *why = gemm_driver_check(src, dst, M, N, ld);
+  printf("%d %s\\n", (int)gemm_driver_launch(&loaded, src, dst, M, N, ld, NULL), why ? why : "served");
+}
+int main(void)
+{
+  launched(0x10000, 0x80000, 100, 96, 104);
+  launched(0x10000, 0x80000, 100, 96, 100);
+  launched(0x10000, 0x80000, 1, 4, 5);
+  launched(0x10008, 0x80000, 100, 96, 104);
+  launched(0x5000, 0x80000, 100, 96, 104);
+  return 0;
+}
+"""
+
+
+@needs_cc
+def test_the_launcher_in_c_encodes_the_maps(tmp_path):
+    export(copying(sym("M"), sym("N"), src=RowMajor(ld=sym("ld"))), tmp_path, "gemm")
+    (tmp_path / "cuda.h").write_text(CUDA_H.replace("#endif\n", MAP_H))
+    (tmp_path / "main.c").write_text(MAIN_C)
+    built(CC, "-std=c99", *STRICT, "-I.", "gemm_driver.c", "main.c", "-o", "main", folder=tmp_path)
+    assert built(tmp_path / "main", folder=tmp_path).stdout.splitlines() == [
+        "map 0: 6 2 10000; 96 100; 208; 64 64; 1 1; 0 3 2 0", "launch 4 64: 10000 80000 100 96 104", "0 served",
+        "1 required: rows of src lie a multiple of 16 bytes apart (M == 1 or ld % 8 == 0)",
+        "map 0: 6 2 10000; 4 1; 16; 64 64; 1 1; 0 3 2 0", "launch 1 64: 10000 80000 1 4 5", "0 served",
+        "1 the address of src is no multiple of 16 bytes",
+        "map 0: 6 2 5000; 96 100; 208; 64 64; 1 1; 0 3 2 0", "1 served",
+    ]  # fmt: skip
+
+
+def test_the_contract_tells_of_maps(tmp_path):
+    header, source = (path.read_text() for path in export(copying(), tmp_path, "gemm", cubin=False).files)
+    assert "copied by TMA in boxes of 64 x 64, swizzled in spans of 128 bytes; the launcher makes the tensor map." in header
+    assert "nvcc of CUDA 12.5 or newer" in header and "16 bytes apart" not in header  # N is a multiple of 8
+    assert "{(void *)&maps[0], (void *)&dst, (void *)&M, (void *)&N}" in source
+    plain, source = (path.read_text() for path in export(copying(maps=(None,)), tmp_path, "plain", cubin=False).files)
+    assert "TMA" not in plain and "cuda.h" not in source and "{(void *)&src, (void *)&dst, (void *)&M, (void *)&N}" in source
+
+
+def test_maps_at_an_address_of_bytes(tmp_path):
+    """The address of an array is a multiple of 16 bytes whatever its elements, if a map is of it."""
+    spec = {"dtype": int8, "maps": (TensorMap("src_map", "src", (1, 0), (64, 64), 16),)}
+    header, source = (path.read_text() for path in export(copying(64, 48, **spec), tmp_path, "gemm", cubin=False).files)
+    assert "#define GEMM_ALIGN_SRC 16" in header and "CU_TENSOR_MAP_DATA_TYPE_UINT8" in source and "CU_TENSOR_MAP_SWIZZLE_NONE" in source
+    assert "extents[] = {48, 64};" in source and "strides[] = {48};" in source
+
+
+def test_what_tma_does_not_take_is_not_exported(tmp_path):
+    with pytest.raises(LaunchError, match="serves no sizes: rows of src lie a multiple of 16 bytes apart"):
+        export(copying(100, 100), tmp_path, "gemm", cubin=False)
+    with pytest.raises(LaunchError, match="64 x 300 elements of src by TMA"):
+        export(copying(maps=(TensorMap("src_map", "src", (1, 0), (64, 300), 128),)), tmp_path, "gemm", cubin=False)
+
+
+@needs_nvcc
+def test_exports_compile_and_need_no_driver_to_link(tmp_path, monkeypatch):
+    exported = exported_copy(tmp_path, monkeypatch)
+    strict = ("-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra")
+    built(*exported.build["object"].replace("-O3", "-O1").split(), *strict, folder=tmp_path)
+    built(CC, "-std=c99", *STRICT, "-isystem", cuda_headers(), "-c", "copy_driver.c", "-o", "driver.o", folder=tmp_path)
+    (tmp_path / "main.cpp").write_text('#include "copy.h"\nint main() { return copy_check(0, 0, 1, 8, 8) == 0; }\n')
+    built(nvcc(), "-std=c++17", "main.cpp", "copy.o", "-o", "main", folder=tmp_path)
+    built(tmp_path / "main", folder=tmp_path)
+    (tmp_path / "run.cpp").write_text(MAIN)
+    built(nvcc(), "-std=c++17", *strict, "-c", "run.cpp", "-o", "run.o", folder=tmp_path)

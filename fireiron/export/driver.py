@@ -161,10 +161,12 @@ def _launch(unit: Unit) -> list[str]:
         f"CUresult {unit.name}_driver_launch(const {unit.name}_driver *{loaded},",
         f"    {unit.parameters(f'CUstream {stream}', pointer='CUdeviceptr ')})",
         "{",
-        f"  void *{arguments}[] = {{{', '.join(f'&{one}' for one in unit.names)}}};",
+        *_room(unit),
+        f"  void *{arguments}[] = {{{', '.join(f'&{one}' for one in unit.arguments)}}};",
         *([f"  CUresult {status};"] if unit.kernel.zeroed else []),
         f"  if ({unit.name}_driver_check({', '.join(unit.names)}) != NULL)",
         "    return CUDA_ERROR_INVALID_VALUE;",
+        *(f"  {line}" for line in unit.encodings("cuTensorMapEncodeTiled", "CUDA_ERROR_INVALID_VALUE")),
     ]
     for name, width, pitch, rows in unit.zeroed():
         whole = f"cuMemsetD8Async({name}, 0, {width} * {rows}, {stream})"
@@ -175,6 +177,17 @@ def _launch(unit: Unit) -> list[str]:
         f"  return cuLaunchKernel({loaded}->kernel, (unsigned)({c_text(unit.kernel.grid)}), 1, 1, {unit.macro('THREADS')}, 1, 1,",
         f"                        {unit.dynamic}, {stream}, {arguments}, NULL);",
         "}",
+    ]
+
+
+def _room(unit: Unit) -> list[str]:
+    """Memory for the tensor maps at a multiple of 64 bytes, which C before C11 cannot ask for."""
+    if not unit.maps:
+        return []
+    room, maps = unit.local("room"), unit.local("maps")
+    return [
+        f"  unsigned char {room}[{len(unit.maps)} * sizeof(CUtensorMap) + 63];",
+        f"  CUtensorMap *{maps} = (CUtensorMap *)(((uintptr_t){room} + 63) & ~(uintptr_t)63);",
     ]
 
 

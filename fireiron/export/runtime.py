@@ -42,8 +42,9 @@ def runtime_build(unit: Unit) -> dict[str, str]:
 
 def _building(unit: Unit) -> list[str]:
     old = unit.kernel.architecture.capability < _OLDEST_OF_13
+    version = " of CUDA 12 (13 dropped this target)" if old else " of CUDA 12.5 or newer" if unit.maps else ""
     return [
-        f"Build with nvcc{' of CUDA 12 (13 dropped this target)' if old else ''}, one of",
+        f"Build with nvcc{version}, one of",
         *(f"  {line}" for line in runtime_build(unit).values()),
         "A program links the object or the library, and the CUDA runtime: -lcudart, or nvcc as its linker. The kernel was proven",
         "with nvcc's own arithmetic: denormals kept, divisions rounded, products and sums contracted. --use_fast_math changes it.",
@@ -57,6 +58,7 @@ def runtime_source(unit: Unit) -> str:
         f"// {name}.h has the contract and the commands that build this file.",
         f'#include "{name}.h"',
         "",
+        *(["#include <cuda.h>"] if unit.maps else []),
         "#include <stdint.h>",
         "",
         unit.text.rstrip("\n"),
@@ -68,6 +70,7 @@ def runtime_source(unit: Unit) -> str:
         f"  return {unit.refused()};",
         "}",
         "",
+        *_encoder(unit),
         *_launch(unit),
         "",
         f'extern "C" const char *{name}_version(void)',
@@ -86,13 +89,43 @@ def _launch(unit: Unit) -> list[str]:
         "{",
         f"  if ({unit.name}_check({', '.join(unit.names)}) != nullptr)",
         "    return cudaErrorInvalidValue;",
-        *(f"  {line}" for line in _preparation(unit)),
+        *(f"  {line}" for line in (*_maps(unit), *_preparation(unit))),
         f"  const unsigned {blocks} = static_cast<unsigned>({c_text(unit.kernel.grid)});",
-        f"  void *{arguments}[] = {{{', '.join(f'(void *)&{one}' for one in unit.names)}}};",
+        f"  void *{arguments}[] = {{{', '.join(f'(void *)&{one}' for one in unit.arguments)}}};",
         "  return cudaLaunchKernel(",
         f"      reinterpret_cast<const void *>({unit.kernel.name}), dim3({blocks}), dim3({unit.macro('THREADS')}), {arguments},",
         f"      {unit.dynamic}, {stream});",
         "}",
+    ]
+
+
+def _encoder(unit: Unit) -> list[str]:
+    """How the launcher finds the driver's function: through the runtime, so that a program needs not link the driver."""
+    if not unit.maps:
+        return []
+    return [
+        f"static decltype(&cuTensorMapEncodeTiled) {unit.name}_encoder()",
+        "{",
+        "  void *found = nullptr;",
+        "  cudaDriverEntryPointQueryResult result;",
+        '  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result) != cudaSuccess)',
+        "    return nullptr;",
+        "  return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);",
+        "}",
+        "",
+    ]
+
+
+def _maps(unit: Unit) -> list[str]:
+    if not unit.maps:
+        return []
+    encode = unit.local("encode")
+    return [
+        f"static const auto {encode} = {unit.name}_encoder();",
+        f"if ({encode} == nullptr)",
+        "  return cudaErrorNotSupported;",
+        f"CUtensorMap {unit.local('maps')}[{len(unit.maps)}];",
+        *unit.encodings(encode, "cudaErrorInvalidValue"),
     ]
 
 

@@ -12,7 +12,10 @@ import attrs
 
 from fireiron._version import VERSION
 from fireiron.errors import ArgumentError, LaunchError
-from fireiron.values.expr import FALSE, INT_MAX, TRUE, Expr, Min, Var, as_expr, constant, is_cuda_name
+from fireiron.export.maps import encodings, map_facts, maps_of
+from fireiron.gpu.maps import GRANULE
+from fireiron.ir import TensorMap
+from fireiron.values.expr import FALSE, INT_MAX, TRUE, AnyOf, Equal, Expr, Min, Var, as_expr, constant, is_cuda_name
 from fireiron.values.tensor import MatrixLayout
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ C_TYPES: Final = ("float", "double", "int", "signed char")
 
 _TAKEN: Final = (
     *("restrict", "_Bool", "NULL", "size_t", "uintptr_t", "dim3", "cudaError_t", "cudaStream_t"),
-    *("CUresult", "CUstream", "CUdeviceptr", "CUmodule", "CUfunction"),
+    *("CUresult", "CUstream", "CUdeviceptr", "CUmodule", "CUfunction", "CUtensorMap", "cuuint32_t", "cuuint64_t"),
 )
 """Names that a header must not give to a parameter, beyond the keywords of C++."""
 
@@ -50,7 +53,7 @@ class Unit:
         for parameter in unit.names:
             if parameter in _TAKEN or parameter.startswith(f"{name}_"):
                 raise ArgumentError(f"export: {parameter} means something else in the header of {name}", hint="rename the symbol")
-        for text, condition in unit.kernel.facts:
+        for text, condition in unit.facts:
             if condition == FALSE:
                 raise LaunchError(f"the kernel serves no sizes: {text}", within=unit.kernel.spec)
         return unit
@@ -64,8 +67,23 @@ class Unit:
 
     @property
     def operands(self) -> tuple[Buffer, ...]:
-        """The parameters that are pointers."""
+        """The arrays, for each of which a caller passes a pointer; the kernel takes it, or tensor maps, or both."""
         return tuple(buffer for buffer in self.kernel.buffers if buffer.parameter)
+
+    @functools.cached_property
+    def maps(self) -> tuple[TensorMap, ...]:
+        """The tensor maps that the launcher encodes."""
+        return maps_of(self.kernel)
+
+    @functools.cached_property
+    def facts(self) -> tuple[tuple[str, Expr], ...]:
+        """The conditions on sizes: those of the kernel, and those of its tensor maps."""
+        return (*self.kernel.facts, *(fact for fact in map_facts(self.kernel).items() if fact[1] != TRUE))
+
+    def align(self, buffer: Buffer) -> int:
+        """Bytes of which the address of an operand is a multiple."""
+        mapped = any(one.buffer == buffer.name for one in self.maps)
+        return max(buffer.tensor.align, GRANULE) if mapped else buffer.tensor.align
 
     @property
     def dynamic(self) -> int:
@@ -89,6 +107,12 @@ class Unit:
     def names(self) -> list[str]:
         """The names of the parameters."""
         return [*(one.name for one in self.operands), *(symbol.name for symbol in self.kernel.symbols)]
+
+    @property
+    def arguments(self) -> list[str]:
+        """What a launcher passes to the kernel, in order."""
+        maps = {one.name: f"{self.local('maps')}[{number}]" for number, one in enumerate(self.maps)}
+        return [maps[one.name] if isinstance(one, TensorMap) else one.name for one in self.kernel.parameters]
 
     def macro(self, name: str) -> str:
         """The name of a macro."""
@@ -120,7 +144,7 @@ class Unit:
         fixed = [f"{dim} < {size}" for dim, size in zip(kernel.spec.dims, kernel.spec.sizes, strict=True) if constant(size) is not None]
         if fixed:
             lines.append(f"Sizes, built in: {', '.join(fixed)}.")
-        lines += [f"Requires: {text}{_condition(condition)}." for text, condition in kernel.facts]
+        lines += [f"Requires: {text}{_condition(condition)}." for text, condition in self.facts]
         lines += [f"UNCHECKED, races are not excluded: {reason}" for reason in kernel.unchecked]
         lines.append(f"A launch has {_readable(kernel.grid)} blocks of {kernel.threads} threads.")
         tiles = [spec for _, spec in self.program.trace() if spec.level.name == "Block"]
@@ -129,11 +153,12 @@ class Unit:
     def _operand(self, buffer: Buffer) -> list[str]:
         labels = [Var(dim) for dim in self.kernel.spec.uses[buffer.name]]
         shape = " x ".join(map(_readable, buffer.tensor.shape))
-        name, place, align = buffer.name, _readable(buffer.storage.address(labels)), buffer.tensor.align
+        name, place, align = buffer.name, _readable(buffer.storage.address(labels)), self.align(buffer)
         kind = "" if buffer.dtype.cuda in C_TYPES else f" ({buffer.dtype.cuda})"
         return [
             f"{name}: {shape} elements of {buffer.dtype}{kind}, {self._role(buffer)};",
             f"   element ({', '.join(map(str, labels))}) is {name}[{place}]; the address is a multiple of {align} bytes.",
+            *(f"   {_copied(one)}" for one in self.maps if one.buffer == name),
         ]
 
     def _role(self, buffer: Buffer) -> str:
@@ -153,7 +178,7 @@ class Unit:
             ("THREADS", f"{self.kernel.threads} /* a block */"),
             ("SHARED_BYTES", f"{self.kernel.shared_bytes} /* of shared memory a block */"),
         ]
-        rows += [(f"ALIGN_{one.name.upper()}", f"{one.tensor.align} /* bytes */") for one in self.operands]
+        rows += [(f"ALIGN_{one.name.upper()}", f"{self.align(one)} /* bytes */") for one in self.operands]
         return [f"#define {self.macro(name)} {value}" for name, value in rows]
 
     # ------------------------------------------------------------------------------------------ host code
@@ -175,15 +200,15 @@ class Unit:
             above = f" || {symbol} > {symbol.high}" if symbol.high < INT_MAX else ""  # a compiler warns of a test that cannot fail
             multiple = f" || {symbol} % {symbol.multiple_of} != 0" if symbol.multiple_of > 1 else ""
             yield f"{symbol} < {symbol.low}{above}{multiple}", f"required: {_range(symbol)}"
-        for text, condition in self.kernel.facts:
+        for text, condition in self.facts:
             if condition != TRUE:
                 yield f"!({c_text(condition)})", f"required: {text}{_condition(condition)}"
 
     def _wrong_addresses(self) -> Iterable[tuple[str, str]]:
         for one in self.operands:
             yield f"{one.name} == 0", f"{one.name} is NULL"
-            if one.tensor.align > 1:
-                yield f"{one.name} % {one.tensor.align} != 0", f"the address of {one.name} is no multiple of {one.tensor.align} bytes"
+            if (align := self.align(one)) > 1:
+                yield f"{one.name} % {align} != 0", f"the address of {one.name} is no multiple of {align} bytes"
 
     def _overlaps(self) -> Iterable[tuple[str, str]]:
         for place, out in enumerate(self.operands):
@@ -203,9 +228,13 @@ class Unit:
             width, pitch = (f"(size_t)({c_text(value)}) * {buffer.dtype.bytes}" for value in (row, step))
             yield name, width, pitch, f"(size_t)({c_text(rows)})"
 
+    def encodings(self, encode: str, failure: str) -> list[str]:
+        """C that encodes the tensor maps into `local("maps")` by the function `encode`, and returns `failure` where one is refused."""
+        return encodings(self.kernel, self.local, encode, failure)
+
     def minimum(self) -> list[str]:
         """`min`, which CUDA C++ has and C has not, if an expression of the host needs it."""
-        values = [self.kernel.grid, *(condition for _, condition in self.kernel.facts), *map(_extent, self.operands)]
+        values = [self.kernel.grid, *(condition for _, condition in self.facts), *map(_extent, self.operands)]
         return ["#define min(a, b) ((a) < (b) ? (a) : (b))", ""] if any(map(_has_minimum, values)) else []
 
 
@@ -248,12 +277,25 @@ def _readable(value: Any) -> str:
 
 
 def _condition(condition: Expr) -> str:
+    if isinstance(condition, AnyOf):
+        return f" ({' or '.join(_readable(_compared(one)) for one in condition.children)})"
     return f" ({_readable(condition)})" if constant(condition) is None else ""
+
+
+def _compared(condition: Expr) -> object:
+    return f"{condition.left} == {condition.right}" if isinstance(condition, Equal) else condition
 
 
 def _range(symbol: Var) -> str:
     multiple = f", a multiple of {symbol.multiple_of}" if symbol.multiple_of > 1 else ""
     return f"{symbol.low} <= {symbol} <= {symbol.high}{multiple}"
+
+
+def _copied(tensor_map: TensorMap) -> str:
+    """What a caller reads of a map: the array is copied in boxes."""
+    box = " x ".join(map(str, tensor_map.box))
+    swizzle = f", swizzled in spans of {tensor_map.span} bytes" if tensor_map.span > GRANULE else ""
+    return f"copied by TMA in boxes of {box}{swizzle}; the launcher makes the tensor map."
 
 
 def _layout(buffer: Buffer) -> str:

@@ -75,7 +75,7 @@ class MapForm:
     span: int
 
     def __attrs_post_init__(self) -> None:
-        wrong = next(itertools.chain(self._wrong_array(), self._wrong_box()), None)
+        wrong = next(itertools.chain(self._wrong_array(), _wrong_box(self.name, self.dtype, len(self.extents), self.box, self.span)), None)
         if wrong is not None:
             raise wrong
 
@@ -105,20 +105,32 @@ class MapForm:
                 hint = f"pad it, say {self.name}=RowMajor(ld=...), or take a strategy whose copies are made by threads"
                 yield LaunchError(asked, got=f"{stride} bytes", legal=f"multiples of {GRANULE} bytes below 2^40", hint=hint)
 
-    def _wrong_box(self) -> Iterable[LaunchError]:
-        row = self.box[0] * self.dtype.bytes
-        asked = f"a copy of {' x '.join(map(str, self.box))} elements of {self.name} by TMA"
-        hint = "other tile sizes"
-        if self.span not in SWIZZLES:
-            yield LaunchError(f"{asked}, swizzled in spans of {self.span} bytes", legal=SWIZZLES)
-        if len(self.box) != len(self.extents):
-            yield LaunchError(asked, got=f"{len(self.box)} dimensions", legal=f"{len(self.extents)}")
-        if not all(1 <= size <= MOST_IN_BOX for size in self.box):
-            yield LaunchError(asked, got=max(self.box), legal=f"1 to {MOST_IN_BOX} elements along a dimension", hint=hint)
-        if row % GRANULE:
-            yield LaunchError(asked, got=f"rows of {row} bytes", legal=f"multiples of {GRANULE}", hint=hint)
-        if self.span > GRANULE and row > self.span:
-            yield LaunchError(f"{asked}, swizzled", got=f"rows of {row} bytes", legal=f"at most the span, {self.span}", hint=hint)
+
+def _wrong_box(name: str, dtype: DType, dimensions: int, box: tuple[int, ...], span: int) -> Iterable[LaunchError]:
+    row = box[0] * dtype.bytes
+    asked = f"a copy of {' x '.join(map(str, box))} elements of {name} by TMA"
+    hint = "other tile sizes"
+    if span not in SWIZZLES:
+        yield LaunchError(f"{asked}, swizzled in spans of {span} bytes", legal=SWIZZLES)
+    if len(box) != dimensions:
+        yield LaunchError(asked, got=f"{len(box)} dimensions", legal=f"{dimensions}")
+    if not all(1 <= size <= MOST_IN_BOX for size in box):
+        yield LaunchError(asked, got=max(box), legal=f"1 to {MOST_IN_BOX} elements along a dimension", hint=hint)
+    if row % GRANULE:
+        yield LaunchError(asked, got=f"rows of {row} bytes", legal=f"multiples of {GRANULE}", hint=hint)
+    if span > GRANULE and row > span:
+        yield LaunchError(f"{asked}, swizzled", got=f"rows of {row} bytes", legal=f"at most the span, {span}", hint=hint)
+
+
+def check_box(tensor_map: TensorMap, buffer: Buffer) -> None:
+    """Refuse a map whose box TMA does not copy, whatever the array.
+
+    Raises: LaunchError, which says what is wrong with the box.
+    """
+    rank = len(buffer.tensor.shape)
+    wrong = next(iter(_wrong_box(buffer.name, buffer.dtype, rank, tensor_map.box, tensor_map.span)), None)
+    if wrong is not None:
+        raise wrong
 
 
 @functools.lru_cache(maxsize=KEPT)
