@@ -22,7 +22,6 @@ from fireiron.errors import ArgumentError, FireironError
 from fireiron.spec import Spec, default_result
 from fireiron.specs.matmul import MatMul
 from fireiron.values.machine import (
-    ARCHITECTURES,
     DEFAULT_ARCHITECTURE,
     DTYPES,
     GL,
@@ -383,17 +382,15 @@ def _result(kind: DType, out: Operand | None, c_dtype: Any) -> DType:
 
 
 def _device_architecture(device: int | None) -> str:
-    """The target of a GPU: itself, or the nearest below it of its family that is known; the default one for the simulator."""
+    """The best target of a GPU; the default one for the simulator."""
     if device is None:
         return DEFAULT_ARCHITECTURE
     from fireiron.gpu import launch
+    from fireiron.gpu.kernel import target_for
 
     cupy = launch.require_cupy()
     with cupy.cuda.Device(device):
-        name = launch.device_arch()
-    number = int(name[3:])
-    runs = [one for one in ARCHITECTURES if one.name[-1] != "a" and one.capability // 10 == number // 10 and one.capability <= number]
-    return max(runs, key=lambda one: one.capability).name if runs else name
+        return target_for(launch.device_arch())
 
 
 def _chosen(asked: _Asked) -> tuple[Choice, Problem]:

@@ -1021,6 +1021,24 @@ def test_another_architecture_is_refused_on_its_gpu(gpu):
         compiled(library("naive").spec(20, 12, 8, **ROWS))(a, b, out=c)
 
 
+@pytest.mark.parametrize(
+    ("target", "device", "runs"),
+    [
+        ("sm_90a", "90", True), ("sm_90", "90", True), ("sm_80", "86", True), ("sm_86", "80", False), ("sm_90", "100", False),
+        ("sm_90a", "100", False), ("sm_90a", "91", False), ("sm_90", "91", True),
+    ],
+)  # fmt: skip
+def test_which_targets_a_gpu_runs(gpu, target, device, runs):
+    """Code whose target ends in `a` is for that capability alone."""
+    gpu.capability = device
+    a, b, c = operands(gpu)
+    kernel = CompiledKernel(library("naive").strategy(library("naive").spec(20, 12, 8, **ROWS)).program(target))
+    kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
+    with contextlib.nullcontext() if runs else pytest.raises(LaunchError, match=f"compiled for {target}, the GPU is sm_{device}"):
+        kernel(a, b, out=c)
+    assert len(gpu.launches) == runs
+
+
 # ---------------------------------------------------------------------------------------------- threads
 
 
@@ -1103,7 +1121,7 @@ def test_a_kernel_travels_without_what_is_loaded(gpu, kernel):
     ("device", "target"),
     [
         (None, "sm_90"),
-        ("sm_90", "sm_90"),
+        ("sm_90", "sm_90a"),
         ("sm_80", "sm_80"),
         ("sm_87", "sm_86"),
         ("sm_103", "sm_100"),

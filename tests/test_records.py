@@ -585,6 +585,10 @@ def test_measured_alike_comes_first():
 def test_architectures():
     some = Records((made(),))
     assert some.best(halves(), "sm_90a").exact
+    exclusive = Records((made(architecture="sm_90a"), made(us=50.0)))
+    assert exclusive.best(halves(), "sm_90").record == exclusive.best(halves(), "sm_90a").record == exclusive.records[0], (
+        "where it is legal"
+    )
     assert some.find(halves(), "sm_80") is None and some.find(halves(), "sm_100") is None
     ampere = Records((made(architecture="sm_80"),))
     choice = ampere.best(halves(), "sm_86")
@@ -839,6 +843,8 @@ def test_list_records(fireiron, tmp_path, monkeypatch):
     assert "no records" in fireiron("list", "naive", "--records")[1]
     assert "no records" in fireiron("list", "--records", "--arch", "sm_80")[1]
     assert len(json.loads(fireiron("list", "--records", "--json")[1])) == 2
+    for arch in ("sm_90", "sm_90a"):
+        assert len(json.loads(fireiron("list", "--records", "--json", "--arch", arch)[1])) == 2, "by compute capability"
     assert fireiron("list", "--records", "--drift")[0] == 2
     assert fireiron("list", "--records", "nope")[0] == 2
 

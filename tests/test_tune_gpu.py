@@ -5,6 +5,7 @@ from problems import library
 
 from fireiron import *
 from fireiron.gpu import launch
+from fireiron.gpu.kernel import architecture_here
 from fireiron.tune import OnGpu, Prune, tune
 
 pytestmark = [
@@ -44,7 +45,7 @@ def check(tuning):
     assert all(one.quartiles[0] <= one.us <= one.quartiles[1] for one in timed if one.final_us is None)
     best = tuning.best
     assert best.us == min(one.final_us for one in timed if one.final_us is not None)
-    assert best.architecture == launch.device_arch() and "NVIDIA" in best.gpu and best.toolchain.startswith("NVRTC") and best.error > 0
+    assert best.architecture == architecture_here() and "NVIDIA" in best.gpu and best.toolchain.startswith("NVRTC") and best.error > 0
     assert best.library_us is not None and 0.5 < best.library_us < 1000, "cuBLAS beside the finalists"
     strategy, spec = small()
     return strategy.with_(**best.values)(spec)

@@ -63,12 +63,13 @@ def show(records: Iterable[Record], as_json: bool) -> int:
 
 
 def only(records: Iterable[Record], strategy: str | None, arch: str | None) -> list[Record]:
-    """Records of a strategy, for a target."""
+    """Records of a strategy, for the compute capability of a target: those that `Records.find` takes for exact."""
+    from fireiron.tune.records.rules import capability_of
     from fireiron.values.machine import as_architecture
 
-    if arch is not None:
-        as_architecture(arch)
-    return [one for one in records if strategy in (None, one.strategy) and arch in (None, one.architecture)]
+    capability = None if arch is None else as_architecture(arch).capability
+    alike = [one for one in records if strategy in (None, one.strategy)]
+    return [one for one in alike if capability in (None, capability_of(one.architecture))]
 
 
 def _row(record: Record) -> list[str]:

@@ -45,12 +45,13 @@ def register(add: Add) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Random small integers through the kernel, compared exactly with the spec's meaning."""
     from fireiron.gpu import launch
+    from fireiron.gpu.kernel import target_for
 
     with working(f"building {arguments.strategy}"):
         gpu = not arguments.simulate and launch.gpu_available()
         if gpu and arguments.blocks is not None:
             raise ArgumentError("a sample of blocks is simulated, there is none on a GPU", hint="--simulate, or leave --blocks out")
-        architecture = arguments.arch or (launch.device_arch() if gpu else None)
+        architecture = arguments.arch or (target_for(launch.device_arch()) if gpu else None)
         program = strategy_of(arguments).program(architecture)
         _ = program.ir  # refused before a line is printed
     symbols = _symbol_values(program.spec, arguments)

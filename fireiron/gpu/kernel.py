@@ -32,7 +32,16 @@ from fireiron.gpu.prepared import Calls, PreparedLaunch, calls_of, refuse_readin
 from fireiron.ir import Kernel
 from fireiron.values.machine import ARCHITECTURES, DEFAULT_ARCHITECTURE
 
-__all__ = ["CompiledKernel", "PreparedLaunch", "architecture_here", "check_facts", "element_strides", "evaluated", "solve_symbols"]
+__all__ = [
+    "CompiledKernel",
+    "PreparedLaunch",
+    "architecture_here",
+    "check_facts",
+    "element_strides",
+    "evaluated",
+    "solve_symbols",
+    "target_for",
+]
 
 
 def _options(owner: Any, field: Any, value: Any) -> None:
@@ -250,7 +259,7 @@ class CompiledKernel:
         from fireiron.gpu import launch
 
         target, device = self.program.architecture.name, launch.device_arch()
-        if _capability(target) != _capability(device) and not (target[-1] != "a" and _runs_on(target, device)):
+        if not _runs_on(target, device):
             raise LaunchError(f"the kernel is compiled for {target}, the GPU is {device}", hint=f'compile("{device}")')
         return launch.load(self.compiled.cubin, self.ir.name, dynamic_shared_bytes(self.ir))
 
@@ -280,8 +289,7 @@ class _Asm(dict[str, Any]):
 
 
 def architecture_here() -> str:
-    """What to compile for if nobody says: the current GPU's architecture, or the nearest below it that its driver runs; where
-    there is no GPU, `"sm_90"`.
+    """What to compile for if nobody says: the best target of the current GPU; where there is none, `"sm_90"`.
 
     Raises:
         LaunchError: the GPU is of a generation that this package does not know.
@@ -289,12 +297,22 @@ def architecture_here() -> str:
     from fireiron.gpu import launch
 
     device = launch.visible_arch()
-    if device is None:
-        return DEFAULT_ARCHITECTURE
-    served = [one for one in ARCHITECTURES if one.name[-1] != "a" and _runs_on(one.name, device)]
+    return DEFAULT_ARCHITECTURE if device is None else target_for(device)
+
+
+def target_for(device: str) -> str:
+    """The best target of a GPU of architecture `device`: its own, or the nearest below it that its driver runs.
+
+    Of two targets of one capability it is the one that has more instructions, and runs on nothing else: for an H100 or H200, which
+    is `"sm_90"`, that is `"sm_90a"`.
+
+    Raises:
+        LaunchError: the GPU is of a generation that this package does not know.
+    """
+    served = [one for one in ARCHITECTURES if _runs_on(one.name, device)]
     if not served:
         raise LaunchError(f"the GPU is {device}, for which no kernels are made", legal=[one.name for one in ARCHITECTURES])
-    return max(served, key=lambda one: one.capability).name
+    return max(served, key=lambda one: (one.capability, one.name)).name
 
 
 def _capability(name: str) -> str:
@@ -302,6 +320,6 @@ def _capability(name: str) -> str:
 
 
 def _runs_on(target: str, device: str) -> bool:
-    """A cubin runs on the same major capability, at the same minor or above."""
+    """A cubin runs on the same major capability, at the same minor or above; one whose target ends in `a` on that capability alone."""
     ours, theirs = int(_capability(target)[3:]), int(_capability(device)[3:])
-    return ours // 10 == theirs // 10 and ours <= theirs
+    return ours == theirs if target.endswith("a") else ours // 10 == theirs // 10 and ours <= theirs

@@ -147,8 +147,9 @@ class Strategy(Verbs):
     def compile(self, architecture: Any = None, options: tuple[str, ...] = ()) -> Any:
         """A callable kernel: NumPy arrays run in the simulator, arrays on a GPU on the GPU.
 
-        Without an architecture it is made for the current GPU, and where there is none for `"sm_90"`, as `cuda()` does. `options` are
-        further options of NVRTC: `("--use_fast_math",)`, `("--generate-line-info",)`; the simulator knows nothing of them.
+        Without an architecture it is made for the current GPU (`"sm_90a"` for an H100 or H200: code for it alone has all of its
+        instructions), and where there is none for `"sm_90"`, as `cuda()` does. `options` are further options of NVRTC:
+        `("--use_fast_math",)`, `("--generate-line-info",)`; the simulator knows nothing of them.
 
         All that can be wrong with the kernel is said here, not at the first call: it is lowered, checked and printed, and compiled
         where an NVRTC that serves the target is installed, with a GPU or without (`fireiron[check]`; the compile cache keeps the result).

@@ -16,7 +16,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError
 from fireiron.gpu import launch
-from fireiron.gpu.kernel import CompiledKernel
+from fireiron.gpu.kernel import CompiledKernel, target_for
 from fireiron.language.strategy import Strategy
 from fireiron.measure import timing
 from fireiron.measure.data import Tolerance
@@ -153,7 +153,7 @@ class GpuBenchmark:
         """The kernel for this GPU, and the values of its tunables."""
         if isinstance(kernel, CompiledKernel):
             return kernel, kernel.program.chosen
-        architecture = self.options["architecture"] or launch.device_arch()
+        architecture = self.options["architecture"] or target_for(launch.device_arch())
         if isinstance(kernel, Case):
             import pytest
 

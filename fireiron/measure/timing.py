@@ -171,7 +171,7 @@ def time_kernel(
     Raises: `WrongResultError` where the kernel is wrong; it is not timed then.
     """
     if not isinstance(kernel, CompiledKernel):
-        raise ArgumentError("time_kernel: no compiled kernel", got=kernel, hint="strategy(spec).compile(fireiron.gpu.launch.device_arch())")
+        raise ArgumentError("time_kernel: no compiled kernel", got=kernel, hint="strategy(spec).compile()")
     if data is None:
         data = Data.of(kernel.program.spec, sizes=sizes, rotate_bytes=ROTATE_BYTES if l2 == "rotated" else 0)
     if l2 == "rotated":

@@ -110,8 +110,9 @@ class OnGpu(Measure):
 
     def architecture(self) -> str | None:
         from fireiron.gpu import launch
+        from fireiron.gpu.kernel import target_for
 
-        return launch.device_arch()
+        return target_for(launch.device_arch())
 
     def devices(self, gpu_ids: Sequence[int]) -> tuple[str, ...]:
         """By their UUIDs, which mean the same whatever GPUs the calling process sees; an `ArgumentError` for a number without a GPU.
