@@ -75,11 +75,11 @@ int main()
 """Runs both launchers of an export named `copy`, whose rows are padded."""
 
 
-def exported_copy(folder, monkeypatch):
+def exported_copy(folder, monkeypatch, name="copy"):
     """An export of the text by hand, with a leading dimension known at run time."""
     text = TEXT.replace("const int N)", "const int N, const int ld)")
     monkeypatch.setattr("fireiron.cuda.emit", lambda kernel: text.replace(" move(", f" {kernel.name}("))
-    return export(copying(M, sym("N"), src=RowMajor(ld=sym("ld"))), folder, "copy")
+    return export(copying(M, sym("N"), src=RowMajor(ld=sym("ld"))), folder, name)
 
 
 def copying(rows=M, columns=N, dtype=float16, maps=(MAP,), **layouts):

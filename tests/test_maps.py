@@ -394,8 +394,8 @@ int main(void)
 
 
 @needs_cc
-def test_the_launcher_in_c_encodes_the_maps(tmp_path):
-    export(copying(sym("M"), sym("N"), src=RowMajor(ld=sym("ld"))), tmp_path, "gemm")
+def test_the_launcher_in_c_encodes_the_maps(tmp_path, monkeypatch):
+    exported_copy(tmp_path, monkeypatch, "gemm")
     (tmp_path / "cuda.h").write_text(CUDA_H.replace("#endif\n", MAP_H))
     (tmp_path / "main.c").write_text(MAIN_C)
     built(CC, "-std=c99", *STRICT, "-I.", "gemm_driver.c", "main.c", "-o", "main", folder=tmp_path)

@@ -274,13 +274,9 @@ class FixedLaunch:
         except IndexError:
             frame = self.frame(addresses)
         else:
-            self._fill(frame, addresses)
+            self._pack(frame.slots, 0, *addresses)
         self.fire(frame, addresses, stream)
         self._idle.append(frame)
-
-    def _fill(self, frame: Frame, addresses: Sequence[int]) -> None:
-        """Put other addresses into memory that no call uses."""
-        self._pack(frame.slots, 0, *addresses)
 
     def fire(self, frame: Frame, addresses: Sequence[int], stream: int) -> None:
         """Launch on arguments that lie ready; a `LaunchError` says what the driver refused.
@@ -379,11 +375,11 @@ def encoded_map(kind: int, address: int, extents: Sequence[int], strides: Sequen
     return EncodedMap(start, room)
 
 
-@frozen
+@frozen(eq=False)
 class Mapped:
     """A parameter of a kernel that is a tensor map: of the array whose address is at `place` among those of a launch.
 
-    `encode` gives the map of an address. It is asked at each launch on arrays that are not known to be the same, so it keeps them.
+    `encode` gives the map of an address.
     """
 
     place: int
@@ -395,48 +391,46 @@ Parameter = int | Mapped
 
 
 class MappedLaunch(FixedLaunch):
-    """A fixed launch of a kernel that takes tensor maps."""
+    """A fixed launch of a kernel that takes tensor maps.
+
+    Filling a frame takes a look-up for each map, so the frames of the last `KEPT_FRAMES` sets of addresses are kept, each as it is: threads
+    may share them.
+    """
 
     def __init__(self, *given: Any, parameters: Sequence[Parameter]) -> None:
         super().__init__(*given)
         self._parameters = parameters
-        self._maps = [(position, one.place, one.encode) for position, one in enumerate(parameters) if isinstance(one, Mapped)]
+        self._known = functools.lru_cache(maxsize=KEPT_FRAMES)(self.frame)
 
     def frame(self, addresses: Sequence[int]) -> Frame:
         """Memory with the arguments of one launch, for `fire`."""
-        return MappedFrame(self._pack, self._pointers, tuple(addresses), self._values, self._parameters, self._maps)
+        return MappedFrame(self._pack, self._pointers, addresses, self._values, self._parameters)
 
-    def _fill(self, frame: Any, addresses: Sequence[int]) -> None:
-        now = tuple(addresses)
-        if now != frame.addresses:
-            self._pack(frame.slots, 0, *now)
-            frame.put(self._maps, now)
+    def __call__(self, addresses: Sequence[int], stream: int) -> None:
+        """Launch on these addresses; returns before the kernel has run.
+
+        Raises:
+            LaunchError: TMA takes no such address, or the driver refuses.
+        """
+        self.fire(self._known(tuple(addresses)), addresses, stream)
 
 
 class MappedFrame(Frame):
-    """The arguments of a launch with tensor maps, to which the table points where they are: it keeps them as long as it does so."""
+    """The arguments of a launch with tensor maps, to which the table points where they are: it keeps them as long as it lives."""
 
-    __slots__ = ("_kept", "addresses")
+    __slots__ = ("_maps",)
 
-    def __init__(
-        self, pack: Any, pointers: int, addresses: tuple[int, ...], values: Sequence[int], parameters: Sequence[Parameter], maps: _Places
-    ) -> None:
+    def __init__(self, pack: Any, pointers: int, addresses: Sequence[int], values: Sequence[int], parameters: Sequence[Parameter]) -> None:
         super().__init__(pack, pointers, addresses, values)
-        slots = [self._table[one] if isinstance(one, int) else None for one in parameters]
-        self._table = (ctypes.c_void_p * len(slots))(*slots)
+        slots = self._table
+        self._maps = {one: one.encode(addresses[one.place]) for one in parameters if isinstance(one, Mapped)}
+        places = [slots[one] if isinstance(one, int) else self._maps[one].address for one in parameters]
+        self._table = (ctypes.c_void_p * len(places))(*places)
         self.table = ctypes.addressof(self._table)
-        self.put(maps, addresses)
-
-    def put(self, maps: _Places, addresses: tuple[int, ...]) -> None:
-        """Point to the maps of these addresses."""
-        found = [encode(addresses[place]) for _, place, encode in maps]
-        for (position, _, _), one in zip(maps, found):
-            self._table[position] = one.address
-        self._kept, self.addresses = found, addresses
 
 
-_Places = Sequence[tuple[int, int, Callable[[int], EncodedMap]]]
-"""Maps among the parameters of a kernel: position, place of the address, what encodes it."""
+KEPT_FRAMES = 64
+"""Sets of addresses whose arguments a launch with tensor maps keeps ready; with more the one that was not used for longest goes."""
 
 
 # --- setting to zero --------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Tensor maps of the arrays of a launch: what TMA asks of an array is checked first, and each map is encoded once.
 
-All of a map but the address is known as soon as an array's shape and strides are (`MapForm`). Encoding takes 4 us from Python, so the maps
-of addresses are kept.
+All of a map but the address is known as soon as an array's shape and strides are (`MapForm`). Encoding takes 4 to 12 us from Python, so
+the maps of addresses are kept.
 
 Source: CUDA Driver API, Tensor Map Object Management, `cuTensorMapEncodeTiled`, whose bounds are those that are checked here.
 """
