@@ -9,6 +9,7 @@ import pytest
 from exports import built, cuda_headers, nvcc
 from fake_gpu import FakeGpu, fake_torch
 from mapped import MAIN, MAP, copying, exported_copy, kernel_of
+from problems import library
 from test_export import CC, CUDA_H, STRICT, needs_cc, needs_nvcc
 
 from fireiron import *
@@ -430,6 +431,17 @@ def test_what_tma_does_not_take_is_not_exported(tmp_path):
         export(copying(100, 100), tmp_path, "gemm", cubin=False)
     with pytest.raises(LaunchError, match="64 x 300 elements of src by TMA"):
         export(copying(maps=(TensorMap("src_map", "src", (1, 0), (64, 300), 128),)), tmp_path, "gemm", cubin=False)
+
+
+@needs_nvcc
+def test_what_only_one_gpu_has_is_built_for_it_alone(tmp_path):
+    """Code for sm_90, which nvcc would make beside it for `-arch=sm_90a`, has no wgmma."""
+    hopper = library("hopper")
+    exported = export(hopper.strategy(hopper.spec(512, 512, 512)), tmp_path, "gemm", arch="sm_90a", cubin=False)
+    source = exported.files[1].read_text()
+    assert "wgmma" in source and "{(void *)&maps[0], (void *)&maps[1], (void *)&maps[2]}" in source
+    assert exported.build["object"] == "nvcc -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a -c gemm.cu -o gemm.o"
+    built(*exported.build["object"].split(), "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra", folder=tmp_path)
 
 
 @needs_nvcc

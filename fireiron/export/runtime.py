@@ -32,12 +32,17 @@ def runtime_header(unit: Unit) -> str:
 
 def runtime_build(unit: Unit) -> dict[str, str]:
     """What nvcc can build, and the commands."""
-    name, nvcc = unit.name, f"nvcc -std=c++17 -O3 -arch={unit.kernel.architecture}"
+    name, nvcc = unit.name, f"nvcc -std=c++17 -O3 {_target(unit.kernel.architecture.name)}"
     return {
         "object": f"{nvcc} -c {name}.cu -o {name}.o",
         "static library": f"{nvcc} --lib {name}.cu -o lib{name}.a",
         "shared library": f"{nvcc} --shared -Xcompiler -fPIC {name}.cu -o lib{name}.so",
     }
+
+
+def _target(name: str) -> str:
+    """The option that names a target. `-arch=sm_90a` would make code for all GPUs from sm_90 too, which lack its instructions."""
+    return f"-gencode arch=compute_{name[3:]},code={name}" if name.endswith("a") else f"-arch={name}"
 
 
 def _building(unit: Unit) -> list[str]:
