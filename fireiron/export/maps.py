@@ -88,10 +88,10 @@ def _stride(extent: Expr, stride: Expr) -> str:
 
 
 def _wide(value: Expr) -> str:
-    from fireiron.export.unit import c_text
+    from fireiron.cuda import expression
 
     number = constant(value)
-    return f"(cuuint64_t)({c_text(value)})" if number is None else f"{number}"
+    return f"(cuuint64_t)({expression(value)})" if number is None else f"{number}"
 
 
 def _swizzle(span: int) -> str:
