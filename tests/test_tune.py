@@ -1222,7 +1222,7 @@ def test_on_gpu_places(gauge):
         and where["newest"] == [13, 0]
         and where["toolchain"].startswith("NVRTC 1")
     )
-    assert OnGpu().architecture() == "sm_90"
+    assert OnGpu().architecture() == "sm_90a"
     assert OnGpu().devices([1]) == ("GPU-10111213-1415-1617-1819-1a1b1c1d1e1f",)
     with pytest.raises(ArgumentError, match="there is no GPU 2"):
         OnGpu().devices([0, 2])
