@@ -18,7 +18,24 @@ from fireiron.check.scene import Scene
 from fireiron.cost.accesses import WARP, Accesses
 from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
 from fireiron.errors import ArgumentError, shown
-from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Buffer, Comment, Commit, Completion, Exec, Fence, For, Kernel, Let, Stmt, Wait, execs, unknown
+from fireiron.ir import (
+    BLOCK_SCOPE,
+    Access,
+    Barrier,
+    Buffer,
+    Comment,
+    Commit,
+    Completion,
+    Exec,
+    Fence,
+    For,
+    Kernel,
+    Let,
+    Stmt,
+    Wait,
+    execs,
+    unknown,
+)
 from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, conjuncts, constant
 

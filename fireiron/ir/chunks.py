@@ -65,9 +65,9 @@ def chunk_layout(shape: Sequence[int], along: int, span: int, element: int) -> L
     length, rows = shape[along], shape[1 - along]
     if length % width:
         raise ArgumentError(f"chunks of {width} elements do not divide the {length} of a row", legal="a multiple")
-    modes = {along: (width, 1) if length == width else ((width, length // width), (1, rows * width)), 1 - along: (rows, width)}
-    sizes, strides = zip(modes[0], modes[1], strict=True)
-    return Layout(sizes, strides)
+    line = Layout(width) if length == width else Layout((width, length // width), (1, rows * width))
+    modes = {along: line, 1 - along: Layout(rows, width)}
+    return Layout((modes[0].shape, modes[1].shape), (modes[0].stride, modes[1].stride))
 
 
 def chunks_of(storage: Storage, view: View, element: int) -> Chunks | str:

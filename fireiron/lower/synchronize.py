@@ -303,7 +303,8 @@ class _Solver:
 
     def _behind_commit(self, hazard: Hazard, commits: Sequence[tuple[int, Completion]]) -> Hazard:
         """For what may be under way: only positions behind the commit of its group, where it can be waited for."""
-        own = [position for position, completion in commits if hazard.first <= position and completion is hazard.before.statement.completion]
+        mine = hazard.before.statement.completion
+        own = [position for position, completion in commits if hazard.first <= position and completion is mine]
         if not own:
             return hazard
         kept = hazard.positions - frozenset(range(hazard.first + 1, own[0] + 1))

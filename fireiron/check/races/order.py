@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeAlias
 import attrs
 
 from fireiron.check.races.places import WARP
-from fireiron.check.races.traces import Event, Kind, Touch
+from fireiron.check.races.traces import Kind, Touch
 from fireiron.errors import VerificationError
 from fireiron.ir import Barrier, Commit, Completion, Fence, Reach, Scope, Stmt, Wait
 
@@ -129,7 +129,10 @@ class Order:
         return True
 
     def _fence(self, agent: Agent, event: Fence) -> bool:
-        """Registers are nobody else's; what the agent wrote to shared memory, and has not under way, engines may rely on that are set to work by whoever knows of it."""
+        """Engines may rely on what the agent wrote to shared memory, and has not under way, once they are set to work by who knows of it.
+
+        Registers are nobody else's.
+        """
         if event.reach is Reach.PROXY:
             agent.fenced |= agent.own & agent.wrote
         return True

@@ -114,11 +114,11 @@ class Segments:
                 key = (id(touch.footprint.space), touch.kind, touch.under_way, touch.by_engine, touch.completion)
                 alike.setdefault(key, []).append(touch)
         found = []
-        for (_, kind, *how), same in alike.items():
+        for (_, kind, under_way, by_engine, completion), same in alike.items():
             area = self._area(same, kind == Kind.WRITE)
             if area is None:
                 return None
-            found.append(Segment(_one_step(same), area, kind, *how))
+            found.append(Segment(_one_step(same), area, kind, under_way, by_engine, completion))
         return found
 
     def _area(self, touches: Sequence[Touch], once: bool) -> Area | None:
