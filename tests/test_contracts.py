@@ -457,7 +457,7 @@ class TestInstruction:
 
     def test_is_refused_where_the_target_lacks_it(self, one):
         needed = getattr(one, "capability", 0)
-        only = getattr(one, "target", None)
+        only = getattr(one, "only_on", None)
         for target in fireiron.ARCHITECTURES:
             if target.capability < needed or (only and target.name != only):
                 assert any(difference.field == "target" for difference in one.mismatches(own_spec(one), target))
@@ -467,7 +467,7 @@ class TestInstruction:
     @pytest.mark.skipif(not toolchain.toolchains(), reason="needs NVRTC (pip install fireiron[check])")
     def test_compiles(self, one):
         """NVRTC takes what it prints, warnings as errors."""
-        target = getattr(one, "target", "sm_90")
+        target = getattr(one, "only_on", "sm_90")
         program = kernel_of(one, own_spec(one)).program(target)
         assert one in {statement.instruction for statement, _ in execs(program.ir.body)}
         text = program.cuda

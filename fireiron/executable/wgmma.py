@@ -57,8 +57,8 @@ class Wgmma(Executable):
     """`MatMul(64,n,k)(SH,SH,RF)(Warpgroup)`, 32 bytes along k; with `swapped`, `MatMul(n,64,k)`."""
 
     by_engine: ClassVar[bool] = True
-    target: ClassVar[str] = "sm_90a"
-    """The only one that has it: the `a` says that code for it runs on no other."""
+    only_on: ClassVar[str] = "sm_90a"
+    """The only target that has it: the `a` says that code for it runs on no other."""
 
     factors: tuple[DType, DType] = (float16, float16)
     result: DType = float32
@@ -99,7 +99,7 @@ class Wgmma(Executable):
             *(one for name, dtype in zip("AB", self.factors, strict=True) for one in type_mismatch(spec, name, (dtype,))),
             *type_mismatch(spec, "C", (self.result,)),
             *(one for name, memory in (("A", SH), ("B", SH), ("C", RF)) for one in memory_mismatch(spec, name, (memory,))),
-            *(() if architecture.name == self.target else (Mismatch("target", self.target, architecture.name),)),
+            *(() if architecture.name == self.only_on else (Mismatch("target", self.only_on, architecture.name),)),
         )
         return found or tuple(one for name in "AB" for one in self._storage_mismatch(spec, name))
 
@@ -116,7 +116,11 @@ class Wgmma(Executable):
         """Why a factor does not lie in chunks that the instruction can read; nothing where it is still free how it lies."""
         view = spec.operands[name]
         if view.tensor.free:
-            return ()
+            best = self._wanted(spec, name)
+            if best is not None and isinstance(chunks_of(best, view, view.dtype.bytes), Chunks):
+                return ()
+            got = "x".join(map(str, view.tensor.shape))
+            return (Mismatch(f"{name} size", "multiples of 16 bytes by 8 elements", got),)
         found = chunks_of(view.tensor.storage(), view, view.dtype.bytes)
         if isinstance(found, str):
             return (Mismatch(f"{name} storage", f"chunks of {', '.join(map(str, SPANS))} bytes, swizzled", found),)
@@ -142,16 +146,13 @@ class Wgmma(Executable):
     def _settled(self, spec: Spec, name: str, draft: Draft) -> Chunks:
         """The chunks of a factor, which become its storage where it is still free."""
         view = spec.operands[name]
-        if view.tensor.free:
-            storage = draft.settle(view.tensor, self._wanted(spec, name))
-        else:
-            storage = view.tensor.storage()
+        wanted = self._wanted(spec, name) if view.tensor.free else None
+        storage = view.tensor.storage() if wanted is None else draft.settle(view.tensor, wanted)
         found = chunks_of(storage, view, view.dtype.bytes)
-        if isinstance(found, str):
-            raise AssertionError(found)
+        assert isinstance(found, Chunks), found
         return found
 
-    def _wanted(self, spec: Spec, name: str) -> Storage:
+    def _wanted(self, spec: Spec, name: str) -> Storage | None:
         """The best storage of a free factor: along its source's neighbours where the instruction can read that, else along k."""
         view = spec.operands[name]
         along_k, element = _along_k(spec, name), view.dtype.bytes
@@ -163,7 +164,8 @@ class Wgmma(Executable):
         span = widest_span(math.gcd(whole[along], whole[along] if along == along_k else tile[along]), element)
         if span is None or (span == PIECE and along != along_k):
             along, span = along_k, widest_span(whole[along_k], element)
-        assert span is not None
+        if span is None:
+            return None
         layout = chunk_layout(whole, along, span, element)
         return Storage(layout, math.prod(whole), swizzle_of(span, element))
 

@@ -449,9 +449,7 @@ class Draft(Context):
         known = {**self.whole.settled, **self._settled}.get(tensor.name)
         if known is not None and known != storage:
             raise DecompositionError(
-                f"{tensor.name}: two leaves want it stored differently",
-                got=_stored(storage),
-                legal=_stored(known),
+                f"{tensor.name}: two leaves want it stored differently, as {_stored(known)} and as {_stored(storage)}",
                 at=self.origin,
                 hint="load the operand twice, or say the storage: .storage_layout(...).swizzle(...)",
             )
