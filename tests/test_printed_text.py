@@ -9,7 +9,19 @@ import os
 import numpy as np
 import pytest
 from generator import draw as drawn_strategy
-from instructions import FORMS, first_target, layouts_of, loaded_by, probes_of, spec_of, stored_by, strategy_of, through, through_choices
+from instructions import (
+    FORMS,
+    first_target,
+    layouts_of,
+    loaded_by,
+    probes_of,
+    product_of_warpgroups,
+    spec_of,
+    stored_by,
+    strategy_of,
+    through,
+    through_choices,
+)
 from printed_text import COMPILER, HostProgram, Printed, Refused, emulated, for_the_host
 from problems import NAMES, integers, library
 from test_random import problem, program_to_paste
@@ -121,6 +133,36 @@ def test_copies_of_a_warp(tmp_path):
         np.testing.assert_array_equal(host.run(number, {"src": values})["dst"], values)
     for number, program in enumerate(products, len(copies)):
         assert agrees(host, number, program.spec, (32, 32, 64)), program.strategy
+
+
+WARPGROUPS = {
+    "one stage, NN, several chunks": (0, {"tiles": (64, 128), "columns": 128, "chunk": 64, "orders": (RowMajor, RowMajor)}, (100, 130, 70)),
+    "cp.async, NT": (0, {"tiles": (128, 64), "chunk": 64, "stages": 3}, (128, 70, 130)),
+    "two warpgroups in N, TN, narrow spans": (0, {"tiles": (64, 96), "columns": 48, "chunk": 32, "stages": 2, "orders": (ColMajor, RowMajor)}, (64, 96, 96)),
+    "dynamic shared memory": (0, {"tiles": (128, 64), "chunk": 128, "stages": 3, "orders": (ColMajor, ColMajor)}, (128, 64, 256)),
+}
+"""Strategies of wgmma in halves, and the sizes of a problem."""
+
+
+@pytest.mark.parametrize("name", WARPGROUPS)
+def test_products_of_warpgroups(name, tmp_path):
+    """Factors are read where the descriptors say, by the PTX ISA's own arithmetic of strides and swizzles."""
+    form, options, sizes = WARPGROUPS[name]
+    program = product_of_warpgroups(WGMMA[form], sizes=sizes, **options).program("sm_90a")
+    host = HostProgram([Printed.of(program)], tmp_path)
+    assert all(agrees(host, 0, program.spec, sizes, seed=seed) for seed in range(1 + SCALE))
+
+
+def test_forms_of_wgmma(tmp_path):
+    """Each form, straight and swapped; the long tier in all orders that it reads."""
+    programs = []
+    for form in WGMMA:
+        tiles, chunk = (16, 64) if form.swapped else (64, 16), 64 // form.factors[0].bytes
+        sizes = (*tiles, 2 * chunk)
+        programs.append((product_of_warpgroups(form, tiles, chunk, 2, 16, sizes=sizes).program("sm_90a"), sizes))
+    host = HostProgram([Printed.of(program) for program, _ in programs], tmp_path)
+    for number, (program, sizes) in enumerate(programs):
+        assert agrees(host, number, program.spec, sizes), program.strategy
 
 
 # ---------------------------------------------------------------------------------------------- regressions
