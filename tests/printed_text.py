@@ -112,7 +112,7 @@ def _cp_async(asm, cache):
 
 def _wgmma(asm, n, k, d, a, b):
     out, left, right, adds, *rest = asm.operands
-    signs, across = rest[:2], (rest[2:] + ["0", "0"])[:2]
+    signs, across = rest[:2], ([*rest[2:], "0", "0"])[:2]
     assert all(one == "1" for one in signs), "factors are not negated"
     form = f"{{{n}, {k}, {across[0]}, {across[1]}, Type::{d}, Type::{a}, Type::{b}}}"
     return f"ptx::wgmma({form}, {asm.out(out)}, {', '.join(map(asm.value, (left, right, adds)))})"

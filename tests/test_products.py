@@ -261,6 +261,18 @@ def test_products_behind_ordinary_touches():
     assert problems(program(REGISTERS_FENCE, products(0), products(16), COMMITTED, SETTLED)) == [], "products among each other"
 
 
+def test_touches_between_a_product_and_its_commit():
+    assert any("is used by a product under way" in one for one in problems(program(products(0), on_registers(), COMMITTED, SETTLED)))
+
+
+def test_touches_in_the_next_iteration():
+    step = (on_registers(), REGISTERS_FENCE, products(0), COMMITTED)
+    assert any("is used by a product under way" in one for one in problems(program(loop(3, *step), SETTLED)))
+    assert problems(program(loop(1, *step), SETTLED)) == [] == problems(program(loop(3, *step, SETTLED)))
+    late = (on_registers(), REGISTERS_FENCE, products(0), COMMITTED, Wait(1, completion=PRODUCT))
+    assert problems(program(loop(K, *late))) != [], "one group is left"
+
+
 def test_products_that_nobody_commits():
     assert problems(program(products(0))) == ["r: a product is never committed, so nothing can wait for it"]
 
@@ -291,6 +303,7 @@ def test_the_proxy_sees_what_was_fenced_in_front_of_the_barrier():
     assert "through the asynchronous proxy, and no fence of it stands between" in message
     assert problems(program(writes(T), BLOCK_BARRIER, PROXY_FENCE, *product)) != [], "a fence is for what the own thread wrote"
     assert problems(program(PROXY_FENCE, writes(T), BLOCK_BARRIER, *product)) != []
+    assert problems(program(writes(T), REGISTERS_FENCE, BLOCK_BARRIER, *product)) != [], "one of registers says nothing of memory"
     assert problems(program(copies(T), Commit(), PROXY_FENCE, Wait(0), BLOCK_BARRIER, *product)) != [], "what is under way is not fenced"
     assert problems(program(copies(T), Commit(), Wait(0), PROXY_FENCE, BLOCK_BARRIER, *product)) == []
     assert problems(program(writes(T), PROXY_FENCE, BLOCK_BARRIER, reads(FAR), *product)) == [], "reading hides nothing"
