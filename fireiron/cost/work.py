@@ -17,6 +17,7 @@ import numpy as np
 from fireiron.check.scene import Scene
 from fireiron.cost.accesses import WARP, Accesses
 from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
+from fireiron.cost.gpus import of_warpgroups
 from fireiron.errors import ArgumentError, shown
 from fireiron.ir import (
     BLOCK_SCOPE,
@@ -165,6 +166,8 @@ class Work:
         total = flops * units
         if _on_tensor_cores(statement):
             kind = self._buffer(statement.accesses[0]).dtype
+            if statement.instruction.by_engine:
+                return Amounts(instructions=warps, mma=warps, tensor={of_warpgroups(kind.name): total}, flops=total)
             mma = max(total / (2 * 16 * 8 * MMA_BYTES / kind.bytes), warps)
             return Amounts(instructions=mma, mma=mma, tensor={kind.name: total}, flops=total)
         result = self._buffer(statement.accesses[-1]).dtype
