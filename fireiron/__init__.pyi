@@ -106,6 +106,8 @@ from fireiron.executable.stmatrix import StMatrix as StMatrix
 from fireiron.executable.thread_move import ThreadInit as ThreadInit
 from fireiron.executable.thread_move import ThreadMove as ThreadMove
 from fireiron.executable.thread_move import vector as vector
+from fireiron.executable.wgmma import WGMMA as WGMMA
+from fireiron.executable.wgmma import Wgmma as Wgmma
 from fireiron.executable.wmma import FILL_FRAGMENT as FILL_FRAGMENT
 from fireiron.executable.wmma import FillFragment as FillFragment
 from fireiron.executable.wmma import LOAD_MATRIX_SYNC as LOAD_MATRIX_SYNC

@@ -15,7 +15,7 @@ from pathlib import Path
 import attrs
 import public_names
 import pytest
-from instructions import layouts_of, loaded_by, spec_of, strategy_of, through, through_choices
+from instructions import layouts_of, loaded_by, product_of_warpgroups, spec_of, strategy_of, through, through_choices
 
 import fireiron
 from fireiron import *
@@ -30,6 +30,7 @@ from fireiron.lower.walk import grow_tree
 from fireiron.specs.verbs import Verbs
 from fireiron.values.expr import as_expr
 from fireiron.values.machine import FRAGMENTS
+from fireiron.values.tensor import whole_view
 from fireiron.values.units import index_in
 
 PACKAGE = Path(fireiron.__file__).parent
@@ -163,7 +164,8 @@ SPECS = (
 )
 
 
-SM_90 = next(one for one in fireiron.ARCHITECTURES if one.name == "sm_90")
+SM_90A = next(one for one in fireiron.ARCHITECTURES if one.name == "sm_90a")
+"""The target that has all instructions."""
 
 
 def context_of(spec):
@@ -193,7 +195,7 @@ def test_choices_are_legal(step, spec):
         assert eval(f"start.{choice.label()}", dict(vars(fireiron)) | {"start": MatMul}).steps == (choice,)
 
 
-DEALT = attrs.evolve(grow_tree(SPECS[0], (), SM_90, INSTRUCTIONS).context, workers=128, thread=Var("thread", 0, 127))
+DEALT = attrs.evolve(grow_tree(SPECS[0], (), SM_90A, INSTRUCTIONS).context, workers=128, thread=Var("thread", 0, 127))
 """A context in which threads are known, so that every decomposition makes names."""
 
 
@@ -293,6 +295,21 @@ def products_of_lanes():
         yield MatMul(*memory.fragment, dtype=float16, c_dtype=float32)(memory, memory, memory)(Warp)
 
 
+def products_of_warpgroups():
+    """Products of 128 threads, of factors in shared memory that may lie as the instruction wants."""
+    kinds = {float16: 16, bfloat16: 16, tf32: 8, float8_e4m3: 32, float8_e5m2: 32, int8: 32}
+    pairs = [(one, one) for one in kinds] + list(itertools.permutations(EIGHT_BITS))
+    for sizes, pair, result in itertools.product(((64, 8), (8, 64)), pairs, (float32, float16, int32)):
+        yield product_of_warpgroup(*sizes, kinds[pair[0]], pair, result)
+
+
+def product_of_warpgroup(m, n, k, pair, result, free=True):
+    """A product whose factors lie in shared memory, nobody said how if they are `free`."""
+    shapes = {"A": ((m, k), pair[0], RowMajor), "B": ((k, n), pair[1], ColMajor)}
+    factors = [Tensor(name, shape, dtype, SH, order, free=free) for name, (shape, dtype, order) in shapes.items()]
+    return MatMul.on(Warpgroup, *map(whole_view, (*factors, Tensor("C", (m, n), result, RF, ColMajor))))
+
+
 def copies_of_lanes():
     """Copies and inits of several lanes, small tiles first."""
     tiles = ((8, 8), (8, 16), (16, 8), (8, 32), (32, 8), (16, 16))
@@ -311,13 +328,14 @@ def copies_of_lanes():
 
 @functools.cache
 def all_candidates():
-    return (*candidates(), *products_of_lanes(), *copies_of_lanes())
+    return (*candidates(), *products_of_lanes(), *products_of_warpgroups(), *copies_of_lanes())
 
 
 @functools.cache
 def own_spec(one):
     """A spec that an instruction performs."""
-    return next((spec for spec in all_candidates() if not one.mismatches(spec, SM_90) and not one.fits(spec, own_context(one, spec))), None)
+    context = functools.partial(own_context, one)
+    return next((spec for spec in all_candidates() if not one.mismatches(spec, SM_90A) and not one.fits(spec, context(spec))), None)
 
 
 def own_context(one, spec):
@@ -325,7 +343,7 @@ def own_context(one, spec):
     maps = one.maps() if hasattr(one, "maps") else {}
     operands = spec.operands.items() if spec.level.threads != 1 and maps else ()
     held = {view.tensor.name: holding_of(maps[name], view, spec.level) for name, view in operands if view.memory == RF}
-    return attrs.evolve(context_of(spec), architecture=SM_90, held=held)
+    return attrs.evolve(context_of(spec), architecture=SM_90A, held=held)
 
 
 def holding_of(lane_map, view, level):
@@ -353,6 +371,8 @@ def kernel_of_lanes(one):
         return strategy_of(one)(spec_of(one, *layouts_of(one)[0]))
     if isinstance(one, LdMatrix):
         return loaded_by(one)
+    if isinstance(one, Wgmma):
+        return product_of_warpgroups(one)
     if isinstance(one, (StMatrix, MovMatrix)):
         return next(through(*chain) for chain in through_choices() if one in chain)
     if one.name == "SHFL_BFLY":
@@ -414,7 +434,7 @@ class TestInstruction:
             on_a_problem(spec.title, 3, 5, 7),
         ]
         for other in wrong:
-            found = one.mismatches(other, SM_90)
+            found = one.mismatches(other, SM_90A)
             assert found, f"{one.name} accepts {other}"
             assert all(isinstance(difference, Mismatch) for difference in found)
             assert all(
@@ -437,20 +457,21 @@ class TestInstruction:
 
     def test_is_refused_where_the_target_lacks_it(self, one):
         needed = getattr(one, "capability", 0)
-        older = [target for target in fireiron.ARCHITECTURES if target.capability < needed]
-        for target in older:
-            assert any(difference.field == "target" for difference in one.mismatches(own_spec(one), target))
+        only = getattr(one, "only_on", None)
         for target in fireiron.ARCHITECTURES:
-            if target.capability >= max(needed, 80):
+            if target.capability < needed or (only and target.name != only):
+                assert any(difference.field == "target" for difference in one.mismatches(own_spec(one), target))
+            elif target.capability >= max(needed, 80):
                 assert one.mismatches(own_spec(one), target) == ()
 
     @pytest.mark.skipif(not toolchain.toolchains(), reason="needs NVRTC (pip install fireiron[check])")
     def test_compiles(self, one):
         """NVRTC takes what it prints, warnings as errors."""
-        program = kernel_of(one, own_spec(one)).program("sm_90")
+        target = getattr(one, "only_on", "sm_90")
+        program = kernel_of(one, own_spec(one)).program(target)
         assert one in {statement.instruction for statement, _ in execs(program.ir.body)}
         text = program.cuda
-        compiled = toolchain.compile_cuda(text, "sm_90")
+        compiled = toolchain.compile_cuda(text, target)
         (resources,) = compiled.resources.values()
         most = 4 if isinstance(one, Mma) and one.result == float64 else 0  # ptxas keeps one word of DMMA kernels in local memory
         assert max(resources.spill_stores, resources.spill_loads) <= most
@@ -480,7 +501,7 @@ def test_families_of_one_rank_perform_different_specs():
 
 def performs_somewhere(module, spec):
     """Whether one of a module's instructions performs a spec, but for the target."""
-    return any(all(difference.field == "target" for difference in one.mismatches(spec, SM_90)) for one in module.INSTRUCTIONS)
+    return any(all(difference.field == "target" for difference in one.mismatches(spec, SM_90A)) for one in module.INSTRUCTIONS)
 
 
 # ---------------------------------------------------------------------------------------------- the source
@@ -694,7 +715,7 @@ AT_IMPORT = {
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine",
     "values.tensor", "values.units", "specs", "ir", "ir.access",
     "ir.holding", "ir.kernel", "ir.rewrite", "ir.statement", "ir.verifier",
-    "ir.lanes", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.strategy", "language.substrategy",
+    "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.strategy", "language.substrategy",
     "language.tree", "language.tunable", "draw", "export", "matmul", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import attrs
 
-from fireiron.executable.by_lanes import level_mismatch, target_mismatch, type_mismatch
 from fireiron.errors import DecompositionError
+from fireiron.executable.by_lanes import level_mismatch, target_mismatch, type_mismatch
 from fireiron.ir import Commit, Completion, Exec, Fence, Side, Stmt, TensorMap, Wait
 from fireiron.ir.chunks import Chunks, chunk_layout, chunks_of, swizzle_of, widest_span
 from fireiron.ir.text import Function, If, Item, Noted, Printer
@@ -79,7 +79,9 @@ class TmaLoad(Executable):
         accesses = tuple(access_of(view, name in spec.outputs, draft.origin) for name, view in spec.operands.items())
         tensor_map = _map_of(spec.src, chunks, spec.dst)
         return (
-            Exec(self, spec, accesses, spec.accumulate, draft.active, completion=Completion.RING, tensor_map=tensor_map, origin=draft.origin),
+            Exec(
+                self, spec, accesses, spec.accumulate, draft.active, completion=Completion.RING, tensor_map=tensor_map, origin=draft.origin
+            ),
         )
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
@@ -181,7 +183,9 @@ class TmaStore(Executable):
         assert isinstance(chunks, Chunks), chunks
         accesses = tuple(access_of(one, name in spec.outputs, draft.origin) for name, one in spec.operands.items())
         tensor_map = _map_of(spec.dst, chunks, spec.src)
-        statement = Exec(self, spec, accesses, spec.accumulate, draft.active, completion=Completion.BULK, tensor_map=tensor_map, origin=draft.origin)
+        statement = Exec(
+            self, spec, accesses, spec.accumulate, draft.active, completion=Completion.BULK, tensor_map=tensor_map, origin=draft.origin
+        )
         return (statement, Commit(Completion.BULK))
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
