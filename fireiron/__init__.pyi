@@ -106,6 +106,10 @@ from fireiron.executable.stmatrix import StMatrix as StMatrix
 from fireiron.executable.thread_move import ThreadInit as ThreadInit
 from fireiron.executable.thread_move import ThreadMove as ThreadMove
 from fireiron.executable.thread_move import vector as vector
+from fireiron.executable.tma import TMA_LOAD as TMA_LOAD
+from fireiron.executable.tma import TMA_STORE as TMA_STORE
+from fireiron.executable.tma import TmaLoad as TmaLoad
+from fireiron.executable.tma import TmaStore as TmaStore
 from fireiron.executable.wgmma import WGMMA as WGMMA
 from fireiron.executable.wgmma import Wgmma as Wgmma
 from fireiron.executable.wmma import FILL_FRAGMENT as FILL_FRAGMENT
@@ -133,13 +137,16 @@ from fireiron.measure.sweeps import sweep as sweep
 from fireiron.refine.align import Align as Align
 from fireiron.refine.bands import Bands as Bands
 from fireiron.refine.converted import Converted as Converted
+from fireiron.refine.in_flight import InFlight as InFlight
 from fireiron.refine.layout import DealOrder as DealOrder
 from fireiron.refine.no_sync import NoSync as NoSync
 from fireiron.refine.pad import Pad as Pad
 from fireiron.refine.permute import Permute as Permute
+from fireiron.refine.persistent import Persistent as Persistent
 from fireiron.refine.pipeline import Pipeline as Pipeline
 from fireiron.refine.resident import Resident as Resident
 from fireiron.refine.reuse_buffer import ReuseBuffer as ReuseBuffer
+from fireiron.refine.specialize import Specialize as Specialize
 from fireiron.refine.storage_layout import StorageLayout as StorageLayout
 from fireiron.refine.swizzle import SwizzleStorage as SwizzleStorage
 from fireiron.refine.sync import Sync as Sync

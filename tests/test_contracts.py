@@ -16,6 +16,7 @@ import attrs
 import public_names
 import pytest
 from instructions import layouts_of, loaded_by, product_of_warpgroups, spec_of, strategy_of, through, through_choices
+from ringed import by_warps, halves
 
 import fireiron
 from fireiron import *
@@ -23,6 +24,7 @@ from fireiron import cuda, decomp, executable, refine
 from fireiron.errors import VerificationError
 from fireiron.gpu import toolchain
 from fireiron.ir import Exec, execs, verify
+from fireiron.ir.chunks import swizzle_of
 from fireiron.ir.holding import Holding
 from fireiron.language.strategy import Cursor, EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, TileStrategy
 from fireiron.language.tree import count_workers, expanded, grow
@@ -326,9 +328,18 @@ def copies_of_lanes():
         yield Init(m, n)(memory)(Warp)
 
 
+def copies_of_engines():
+    """Copies of whole tiles between global and shared memory, there in swizzled chunks, or as the instruction likes."""
+    inside = Tensor("inside", (64, 64), float16, SH, RowMajor, swizzle=swizzle_of(128, 2))
+    outside = whole_view(Tensor("outside", (64, 64), float16, GL, RowMajor))
+    yield Move.on(Block, outside, whole_view(inside))
+    for level in (Warpgroup, Warp):
+        yield Move.on(level, whole_view(attrs.evolve(inside, swizzle=None, free=True)), outside)
+
+
 @functools.cache
 def all_candidates():
-    return (*candidates(), *products_of_lanes(), *products_of_warpgroups(), *copies_of_lanes())
+    return (*candidates(), *products_of_lanes(), *products_of_warpgroups(), *copies_of_lanes(), *copies_of_engines())
 
 
 @functools.cache
@@ -375,6 +386,8 @@ def kernel_of_lanes(one):
         return product_of_warpgroups(one)
     if isinstance(one, (StMatrix, MovMatrix)):
         return next(through(*chain) for chain in through_choices() if one in chain)
+    if isinstance(one, (TmaLoad, TmaStore)):
+        return by_warps(tma=True)(halves(128, 128, 192, c_dtype=float32))
     if one.name == "SHFL_BFLY":
         return fireiron.Shfl(4, 32, 2)(GL, GL)(Kernel).tile(32, 2).to(Block).tile(32, 2).to(Warp).load("src", RF).done()
     module = importlib.import_module("fireiron.strategies.wmma_simple")
@@ -553,6 +566,7 @@ SIBLINGS = {
     ("decomp.mma_tile", "decomp.split"): "a verb that is a tile and a split of one instruction's sizes",
     ("executable.stmatrix", "executable.ldmatrix"): "the same matrices in the same registers, the other way",
     ("executable.movmatrix", "executable.ldmatrix"): "the same matrices in the same registers",
+    ("decomp.done", "decomp.coalesced"): "a copy that no instruction does as a whole is dealt to all threads",
     ("executable.shuffle", "executable.ldmatrix"): "the same question, whether lanes hold what they give",
 }
 """Extensions that import a sibling, each with its reason."""
@@ -654,7 +668,7 @@ def test_readers_know_the_ir_and_below_only(name):
     assert found <= BELOW_READERS | {top}
 
 
-SIMULATOR = ("plan", "memory", "shadow", "places", "chunk", "watch", "execute", "run", "warps", "launch", "__init__")
+SIMULATOR = ("plan", "memory", "shadow", "places", "rings", "chunk", "watch", "execute", "run", "warps", "launch", "__init__")
 """The simulator's files from below to above."""
 
 
@@ -714,7 +728,7 @@ AT_IMPORT = {
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine",
     "values.tensor", "values.units", "specs", "ir", "ir.access",
-    "ir.holding", "ir.kernel", "ir.rewrite", "ir.statement", "ir.verifier",
+    "ir.holding", "ir.kernel", "ir.maps", "ir.rewrite", "ir.statement", "ir.verifier",
     "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.strategy", "language.substrategy",
     "language.tree", "language.tunable", "draw", "export", "matmul", "tune",
 }  # fmt: skip
