@@ -10,8 +10,8 @@
       tile(wm,bn).to(Warpgroup)        MatMul(64,256,64)(SH,SH,RF)(Warpgroup)
       done()                           WGMMA
 
-Barriers, phases, fences, waits and descriptors are inferred. One strategy for all storage orders and sizes: where TMA does not take an array,
-whose rows would have to be multiples of 16 bytes, all threads copy.
+Barriers, phases, fences, waits and descriptors are inferred. One strategy for all storage orders and sizes: where TMA does not take an
+array, whose rows would have to be multiples of 16 bytes, all threads copy.
 """
 
 from fireiron import *

@@ -1,4 +1,4 @@
-"""Faults planted in the synchronisation of a kernel: waits, barriers, commits and stages of its final IR."""
+"""Faults planted in the synchronisation of a kernel: waits, barriers, commits, fences and stages of its final IR."""
 
 import attrs
 
@@ -33,8 +33,8 @@ def with_list(body, path, statements):
 
 
 def faults(kernel):
-    """`(name, faulty kernel)`: each wait, barrier and commit in all ways, and stages used too early."""
-    for path, one in located(kernel.body, (ir.Wait, ir.Barrier, ir.Commit)):
+    """`(name, faulty kernel)`: each wait, barrier, commit and fence in all ways, and stages used too early."""
+    for path, one in located(kernel.body, (ir.Wait, ir.Barrier, ir.Commit, ir.Fence)):
         for name, statements in _at(kernel, list_at(kernel.body, path), path[-1]):
             yield f"{name}: {one} at {path}", attrs.evolve(kernel, body=with_list(kernel.body, path, statements))
     for name, change in (("one stage less", _one_stage_less), ("stored a stage further", _one_stage_further)):
@@ -49,6 +49,11 @@ def _at(kernel, body, position):
     yield "dropped", before + behind
     if isinstance(one, ir.Wait):
         yield "raised", [*before, attrs.evolve(one, groups=one.groups + 1), *behind]
+        if one.completion is ir.Completion.PRODUCT and behind and isinstance(behind[0], ir.Exec):
+            yield "behind the next statement", [*before, behind[0], one, *behind[1:]]
+    elif isinstance(one, ir.Fence):
+        if behind and (one.reach is ir.Reach.REGISTERS or isinstance(behind[0], ir.Barrier)):
+            yield "behind the next statement", [*before, behind[0], one, *behind[1:]]
     elif isinstance(one, ir.Barrier):
         if one.scope == ir.BLOCK_SCOPE and kernel.threads > 32:
             yield "narrowed", [*before, attrs.evolve(one, scope=ir.WARP_SCOPE), *behind]

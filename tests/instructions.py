@@ -49,6 +49,24 @@ def strategy_of(form, named=True, tiles=(32, 32), chunk=32, accumulate=False):
     return chain.split(k).load(A, RF, Move.done()).load(B, RF, Move.done()).mma_tile(given).done(given)
 
 
+def product_of_warpgroups(one, tiles=(128, 64), chunk=64, stages=1, columns=None, orders=None, sizes=None, **options):
+    """A product by `one` form of wgmma, its accumulators 64 rows and `columns` wide (the other way round if swapped).
+
+    `tiles` are those of a block, `chunk` the elements of k that lie in shared memory at once; `sizes` are the problem's. `orders` are
+    those of A and B: along k if not said.
+    """
+    wide = columns or tiles[0 if one.swapped else 1]
+    part = (wide, 64) if one.swapped else (64, wide)
+    chain = MatMul.tile(*tiles).to(Block).epilog(RF, one.result, Init.done(), Move.done()).split(chunk)
+    chain = chain if stages == 1 else chain.pipeline(stages)
+    loads = [Move.coalesced(16 // dtype.bytes).done() for dtype in one.factors]
+    chain = chain.load(A, SH, loads[0]).load(B, SH, loads[1]).tile(*part).to(Warpgroup)
+    a, b = orders or (RowMajor, ColMajor)
+    sizes = sizes or (2 * tiles[0], 2 * tiles[1], 3 * chunk)
+    spec = MatMul(*sizes, dtype=one.factors, c_dtype=one.result, A=a, B=b, C=RowMajor, **options)(GL, GL, GL)(Kernel)
+    return chain.split(one.depth).unroll().done(one)(spec)
+
+
 # ---------------------------------------------------------------------------------------------- probes
 
 

@@ -56,6 +56,8 @@ class Asm:
     def __init__(self, text):
         template, *sections = _parted(text, ":")
         self.ptx = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', template)).replace("\\n", " ").replace("\\t", " ").strip().rstrip(";").strip()
+        if guarded := re.fullmatch(r"\{ \.reg \.pred (\w+); setp\.ne\.b32 \1, (%\d+), 0; (.*); \}", self.ptx):
+            self.ptx = re.sub(rf"\b{guarded[1]}\b", guarded[2], guarded[3])
         self.mnemonic, _, rest = self.ptx.partition(" ")
         self.operands = _parted(rest, ",")
         self.registers = [expression for section in sections[:2] for part in _parted(section, ",") for expression in _expressions(part)]
@@ -108,7 +110,21 @@ def _cp_async(asm, cache):
     )
 
 
+def _wgmma(asm, n, k, d, a, b):
+    out, left, right, adds, *rest = asm.operands
+    signs, across = rest[:2], ([*rest[2:], "0", "0"])[:2]
+    assert all(one == "1" for one in signs), "factors are not negated"
+    form = f"{{{n}, {k}, {across[0]}, {across[1]}, Type::{d}, Type::{a}, Type::{b}}}"
+    return f"ptx::wgmma({form}, {asm.out(out)}, {', '.join(map(asm.value, (left, right, adds)))})"
+
+
 EMULATED = {
+    r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.(\w+)\.(\w+)\.(\w+)": _wgmma,
+    r"wgmma\.fence\.sync\.aligned": lambda asm: "ptx::wgmma_fence()",
+    r"wgmma\.commit_group\.sync\.aligned": lambda asm: "ptx::wgmma_commit_group()",
+    r"wgmma\.wait_group\.sync\.aligned": lambda asm: f"ptx::wgmma_wait_group({asm.value(asm.operands[0])})",
+    # Writes are seen by all at once here; that they are fenced is for the simulator and the check of races to find.
+    r"fence\.proxy\.async\.shared::cta": lambda asm: "static_cast<void>(0)",
     r"mma\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.(row|col)\.(row|col)\.(\w+)\.(\w+)\.(\w+)\.(\w+)": _mma,
     r"ldmatrix\.sync\.aligned\.m8n8\.x[124](\.trans)?\.shared\.b16": lambda asm, trans: (
         f"ptx::ldmatrix({'true' if trans else 'false'}, {asm.out(asm.operands[0])}, {asm.value(asm.operands[1])})"

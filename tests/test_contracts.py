@@ -15,7 +15,8 @@ from pathlib import Path
 import attrs
 import public_names
 import pytest
-from instructions import layouts_of, loaded_by, spec_of, strategy_of, through, through_choices
+from instructions import layouts_of, loaded_by, product_of_warpgroups, spec_of, strategy_of, through, through_choices
+from ringed import by_warps, halves
 
 import fireiron
 from fireiron import *
@@ -23,6 +24,7 @@ from fireiron import cuda, decomp, executable, refine
 from fireiron.errors import VerificationError
 from fireiron.gpu import toolchain
 from fireiron.ir import Exec, execs, verify
+from fireiron.ir.chunks import swizzle_of
 from fireiron.ir.holding import Holding
 from fireiron.language.strategy import Cursor, EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, TileStrategy
 from fireiron.language.tree import count_workers, expanded, grow
@@ -30,6 +32,7 @@ from fireiron.lower.walk import grow_tree
 from fireiron.specs.verbs import Verbs
 from fireiron.values.expr import as_expr
 from fireiron.values.machine import FRAGMENTS
+from fireiron.values.tensor import whole_view
 from fireiron.values.units import index_in
 
 PACKAGE = Path(fireiron.__file__).parent
@@ -163,7 +166,8 @@ SPECS = (
 )
 
 
-SM_90 = next(one for one in fireiron.ARCHITECTURES if one.name == "sm_90")
+SM_90A = next(one for one in fireiron.ARCHITECTURES if one.name == "sm_90a")
+"""The target that has all instructions."""
 
 
 def context_of(spec):
@@ -193,7 +197,7 @@ def test_choices_are_legal(step, spec):
         assert eval(f"start.{choice.label()}", dict(vars(fireiron)) | {"start": MatMul}).steps == (choice,)
 
 
-DEALT = attrs.evolve(grow_tree(SPECS[0], (), SM_90, INSTRUCTIONS).context, workers=128, thread=Var("thread", 0, 127))
+DEALT = attrs.evolve(grow_tree(SPECS[0], (), SM_90A, INSTRUCTIONS).context, workers=128, thread=Var("thread", 0, 127))
 """A context in which threads are known, so that every decomposition makes names."""
 
 
@@ -293,6 +297,21 @@ def products_of_lanes():
         yield MatMul(*memory.fragment, dtype=float16, c_dtype=float32)(memory, memory, memory)(Warp)
 
 
+def products_of_warpgroups():
+    """Products of 128 threads, of factors in shared memory that may lie as the instruction wants."""
+    kinds = {float16: 16, bfloat16: 16, tf32: 8, float8_e4m3: 32, float8_e5m2: 32, int8: 32}
+    pairs = [(one, one) for one in kinds] + list(itertools.permutations(EIGHT_BITS))
+    for sizes, pair, result in itertools.product(((64, 8), (8, 64)), pairs, (float32, float16, int32)):
+        yield product_of_warpgroup(*sizes, kinds[pair[0]], pair, result)
+
+
+def product_of_warpgroup(m, n, k, pair, result, free=True):
+    """A product whose factors lie in shared memory, nobody said how if they are `free`."""
+    shapes = {"A": ((m, k), pair[0], RowMajor), "B": ((k, n), pair[1], ColMajor)}
+    factors = [Tensor(name, shape, dtype, SH, order, free=free) for name, (shape, dtype, order) in shapes.items()]
+    return MatMul.on(Warpgroup, *map(whole_view, (*factors, Tensor("C", (m, n), result, RF, ColMajor))))
+
+
 def copies_of_lanes():
     """Copies and inits of several lanes, small tiles first."""
     tiles = ((8, 8), (8, 16), (16, 8), (8, 32), (32, 8), (16, 16))
@@ -309,15 +328,25 @@ def copies_of_lanes():
         yield Init(m, n)(memory)(Warp)
 
 
+def copies_of_engines():
+    """Copies of whole tiles between global and shared memory, there in swizzled chunks, or as the instruction likes."""
+    inside = Tensor("inside", (64, 64), float16, SH, RowMajor, swizzle=swizzle_of(128, 2))
+    outside = whole_view(Tensor("outside", (64, 64), float16, GL, RowMajor))
+    yield Move.on(Block, outside, whole_view(inside))
+    for level in (Warpgroup, Warp):
+        yield Move.on(level, whole_view(attrs.evolve(inside, swizzle=None, free=True)), outside)
+
+
 @functools.cache
 def all_candidates():
-    return (*candidates(), *products_of_lanes(), *copies_of_lanes())
+    return (*candidates(), *products_of_lanes(), *products_of_warpgroups(), *copies_of_lanes(), *copies_of_engines())
 
 
 @functools.cache
 def own_spec(one):
     """A spec that an instruction performs."""
-    return next((spec for spec in all_candidates() if not one.mismatches(spec, SM_90) and not one.fits(spec, own_context(one, spec))), None)
+    context = functools.partial(own_context, one)
+    return next((spec for spec in all_candidates() if not one.mismatches(spec, SM_90A) and not one.fits(spec, context(spec))), None)
 
 
 def own_context(one, spec):
@@ -325,7 +354,7 @@ def own_context(one, spec):
     maps = one.maps() if hasattr(one, "maps") else {}
     operands = spec.operands.items() if spec.level.threads != 1 and maps else ()
     held = {view.tensor.name: holding_of(maps[name], view, spec.level) for name, view in operands if view.memory == RF}
-    return attrs.evolve(context_of(spec), architecture=SM_90, held=held)
+    return attrs.evolve(context_of(spec), architecture=SM_90A, held=held)
 
 
 def holding_of(lane_map, view, level):
@@ -353,8 +382,12 @@ def kernel_of_lanes(one):
         return strategy_of(one)(spec_of(one, *layouts_of(one)[0]))
     if isinstance(one, LdMatrix):
         return loaded_by(one)
+    if isinstance(one, Wgmma):
+        return product_of_warpgroups(one)
     if isinstance(one, (StMatrix, MovMatrix)):
         return next(through(*chain) for chain in through_choices() if one in chain)
+    if isinstance(one, (TmaLoad, TmaStore)):
+        return by_warps(tma=True)(halves(128, 128, 192, c_dtype=float32))
     if one.name == "SHFL_BFLY":
         return fireiron.Shfl(4, 32, 2)(GL, GL)(Kernel).tile(32, 2).to(Block).tile(32, 2).to(Warp).load("src", RF).done()
     module = importlib.import_module("fireiron.strategies.wmma_simple")
@@ -414,7 +447,7 @@ class TestInstruction:
             on_a_problem(spec.title, 3, 5, 7),
         ]
         for other in wrong:
-            found = one.mismatches(other, SM_90)
+            found = one.mismatches(other, SM_90A)
             assert found, f"{one.name} accepts {other}"
             assert all(isinstance(difference, Mismatch) for difference in found)
             assert all(
@@ -437,20 +470,21 @@ class TestInstruction:
 
     def test_is_refused_where_the_target_lacks_it(self, one):
         needed = getattr(one, "capability", 0)
-        older = [target for target in fireiron.ARCHITECTURES if target.capability < needed]
-        for target in older:
-            assert any(difference.field == "target" for difference in one.mismatches(own_spec(one), target))
+        only = getattr(one, "only_on", None)
         for target in fireiron.ARCHITECTURES:
-            if target.capability >= max(needed, 80):
+            if target.capability < needed or (only and target.name != only):
+                assert any(difference.field == "target" for difference in one.mismatches(own_spec(one), target))
+            elif target.capability >= max(needed, 80):
                 assert one.mismatches(own_spec(one), target) == ()
 
     @pytest.mark.skipif(not toolchain.toolchains(), reason="needs NVRTC (pip install fireiron[check])")
     def test_compiles(self, one):
         """NVRTC takes what it prints, warnings as errors."""
-        program = kernel_of(one, own_spec(one)).program("sm_90")
+        target = getattr(one, "only_on", "sm_90")
+        program = kernel_of(one, own_spec(one)).program(target)
         assert one in {statement.instruction for statement, _ in execs(program.ir.body)}
         text = program.cuda
-        compiled = toolchain.compile_cuda(text, "sm_90")
+        compiled = toolchain.compile_cuda(text, target)
         (resources,) = compiled.resources.values()
         most = 4 if isinstance(one, Mma) and one.result == float64 else 0  # ptxas keeps one word of DMMA kernels in local memory
         assert max(resources.spill_stores, resources.spill_loads) <= most
@@ -480,7 +514,7 @@ def test_families_of_one_rank_perform_different_specs():
 
 def performs_somewhere(module, spec):
     """Whether one of a module's instructions performs a spec, but for the target."""
-    return any(all(difference.field == "target" for difference in one.mismatches(spec, SM_90)) for one in module.INSTRUCTIONS)
+    return any(all(difference.field == "target" for difference in one.mismatches(spec, SM_90A)) for one in module.INSTRUCTIONS)
 
 
 # ---------------------------------------------------------------------------------------------- the source
@@ -532,6 +566,7 @@ SIBLINGS = {
     ("decomp.mma_tile", "decomp.split"): "a verb that is a tile and a split of one instruction's sizes",
     ("executable.stmatrix", "executable.ldmatrix"): "the same matrices in the same registers, the other way",
     ("executable.movmatrix", "executable.ldmatrix"): "the same matrices in the same registers",
+    ("decomp.done", "decomp.coalesced"): "a copy that no instruction does as a whole is dealt to all threads",
     ("executable.shuffle", "executable.ldmatrix"): "the same question, whether lanes hold what they give",
 }
 """Extensions that import a sibling, each with its reason."""
@@ -633,7 +668,7 @@ def test_readers_know_the_ir_and_below_only(name):
     assert found <= BELOW_READERS | {top}
 
 
-SIMULATOR = ("plan", "memory", "shadow", "places", "chunk", "watch", "execute", "run", "warps", "launch", "__init__")
+SIMULATOR = ("plan", "memory", "shadow", "places", "rings", "chunk", "watch", "execute", "run", "warps", "launch", "__init__")
 """The simulator's files from below to above."""
 
 
@@ -693,8 +728,8 @@ AT_IMPORT = {
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine",
     "values.tensor", "values.units", "specs", "ir", "ir.access",
-    "ir.holding", "ir.kernel", "ir.rewrite", "ir.statement", "ir.verifier",
-    "ir.lanes", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.strategy", "language.substrategy",
+    "ir.holding", "ir.kernel", "ir.maps", "ir.rewrite", "ir.statement", "ir.verifier",
+    "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.strategy", "language.substrategy",
     "language.tree", "language.tunable", "draw", "export", "matmul", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""

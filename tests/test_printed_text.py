@@ -5,11 +5,24 @@ with `fireiron.executable`. Faults planted in the text show that it finds them. 
 """
 
 import os
+import re
 
 import numpy as np
 import pytest
 from generator import draw as drawn_strategy
-from instructions import FORMS, first_target, layouts_of, loaded_by, probes_of, spec_of, stored_by, strategy_of, through, through_choices
+from instructions import (
+    FORMS,
+    first_target,
+    layouts_of,
+    loaded_by,
+    probes_of,
+    product_of_warpgroups,
+    spec_of,
+    stored_by,
+    strategy_of,
+    through,
+    through_choices,
+)
 from printed_text import COMPILER, HostProgram, Printed, Refused, emulated, for_the_host
 from problems import NAMES, integers, library
 from test_random import problem, program_to_paste
@@ -123,6 +136,40 @@ def test_copies_of_a_warp(tmp_path):
         assert agrees(host, number, program.spec, (32, 32, 64)), program.strategy
 
 
+WARPGROUPS = {
+    "one stage, NN, several chunks": (0, {"tiles": (64, 128), "columns": 128, "chunk": 64, "orders": (RowMajor, RowMajor)}, (100, 130, 70)),
+    "cp.async, NT": (0, {"tiles": (128, 64), "chunk": 64, "stages": 3}, (128, 70, 130)),
+    "two warpgroups in N, TN, narrow spans": (
+        0,
+        {"tiles": (64, 96), "columns": 48, "chunk": 32, "stages": 2, "orders": (ColMajor, RowMajor)},
+        (64, 96, 96),
+    ),
+    "dynamic shared memory": (0, {"tiles": (128, 64), "chunk": 128, "stages": 3, "orders": (ColMajor, ColMajor)}, (128, 64, 256)),
+}
+"""Strategies of wgmma in halves, and the sizes of a problem."""
+
+
+@pytest.mark.parametrize("name", WARPGROUPS)
+def test_products_of_warpgroups(name, tmp_path):
+    """Factors are read where the descriptors say, by the PTX ISA's own arithmetic of strides and swizzles."""
+    form, options, sizes = WARPGROUPS[name]
+    program = product_of_warpgroups(WGMMA[form], sizes=sizes, **options).program("sm_90a")
+    host = HostProgram([Printed.of(program)], tmp_path)
+    assert all(agrees(host, 0, program.spec, sizes, seed=seed) for seed in range(1 + SCALE))
+
+
+def test_forms_of_wgmma(tmp_path):
+    """Each form, straight and swapped; the long tier in all orders that it reads."""
+    programs = []
+    for form in WGMMA:
+        tiles, chunk = (16, 64) if form.swapped else (64, 16), 64 // form.factors[0].bytes
+        sizes = (*tiles, 2 * chunk)
+        programs.append((product_of_warpgroups(form, tiles, chunk, 2, 16, sizes=sizes).program("sm_90a"), sizes))
+    host = HostProgram([Printed.of(program) for program, _ in programs], tmp_path)
+    for number, (program, sizes) in enumerate(programs):
+        assert agrees(host, number, program.spec, sizes), program.strategy
+
+
 # ---------------------------------------------------------------------------------------------- regressions
 
 
@@ -218,6 +265,36 @@ def test_lanes_that_do_not_meet_are_found(tmp_path):
     assert all(" part: " in report or "deadlock" in report for report in reports), reports
 
 
+WARPGROUP_FAULTS = {
+    "the stride of chunks": (r"matrix_descriptor<8192,", "matrix_descriptor<4096,", "wrong"),
+    "the stride of groups": (r"matrix_descriptor<0, 1024,", "matrix_descriptor<0, 512,", "wrong"),
+    "the swizzle": (r"matrix_descriptor<0, 1024, 1>", "matrix_descriptor<0, 1024, 2>", "wrong"),
+    "the order of a factor": (r"adds, 1, 1, 0, 1; }", "adds, 1, 1, 0, 0; }", "lie outside"),
+    "the next step of k": (r"a_sh_address \+ (\w+) \* 32", r"a_sh_address + \1 * 64", "wrong"),
+    "fields beyond their bits": (r"address & 0x3FFFF", "(address & 0x3FFFF) << 5", "wrong|lie outside"),
+    "fences of registers": (r"\n +wgmma_fence\(\);", "", "no wgmma.fence before the first"),
+    "commits": (r"\n +wgmma_commit\(\);", "", "ends while products are under way"),
+    "some threads": (r"\n( +)wgmma_commit\(\);", r"\n\1if (threadIdx.x < 100) wgmma_commit();", " part: |deadlock"),
+}
+"""Faults in the text of a product of warpgroups: what stands there, what is to stand there, and what becomes of the launch."""
+
+
+@pytest.mark.parametrize("name", WARPGROUP_FAULTS)
+def test_faults_in_products_of_warpgroups_are_found(name, tmp_path):
+    pattern, replacement, expected = WARPGROUP_FAULTS[name]
+    sizes = (64, 128, 128)
+    printed = Printed.of(product_of_warpgroups(WGMMA[0], (64, 128), 64, 1, 128, (RowMajor, RowMajor), sizes).program("sm_90a"))
+    found = outcomes(printed.changed(pattern, replacement, 0), sizes, tmp_path, 2)
+    assert all(re.search(expected, one) for one in found), found
+
+
+def test_a_missing_wait_for_products_is_found(tmp_path):
+    sizes = (64, 128, 128)
+    printed = Printed.of(product_of_warpgroups(WGMMA[0], (64, 128), 64, 1, 128, (RowMajor, RowMajor), sizes).program("sm_90a"))
+    found = outcomes(printed.changed(r"wgmma_wait<0>\(\);", "wgmma_wait<1>();", 0), sizes, tmp_path, 4)
+    assert "right" not in found, found
+
+
 def test_fresh_memory_is_poison(tmp_path):
     sizes = (70, 70, 9)
     faulty = printed("gemm_nn", sizes).changed(r"\w+\[[^\]]*\] = 0\.0f;", ";", 0)
@@ -242,5 +319,5 @@ def test_asm_becomes_a_call_that_stands_on_its_line():
 
 
 def test_asm_of_an_unknown_instruction_is_refused():
-    with pytest.raises(Refused, match=r"no emulation .* wgmma.fence.sync.aligned"):
-        emulated('"wgmma.fence.sync.aligned;" ::: "memory"')
+    with pytest.raises(Refused, match=r"no emulation .* griddepcontrol.wait"):
+        emulated('"griddepcontrol.wait;" ::: "memory"')

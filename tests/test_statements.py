@@ -5,6 +5,7 @@ import tempfile
 import attrs
 import numpy as np
 import pytest
+from instructions import product_of_warpgroups
 from problems import integers
 from test_pipeline import HALVES, ampere, fma
 
@@ -56,8 +57,9 @@ def unwrapped(kernel):
 PROBLEMS = {
     "threads": lambda: fma(3)(MatMul(64, 64, 40)(GL, GL, GL)(Kernel)),
     "tensor cores": lambda: ampere()(MatMul(64, 64, 128, **HALVES)(GL, GL, GL)(Kernel)),
+    "warpgroups": lambda: product_of_warpgroups(WGMMA[0], (64, 64), 32, 2, sizes=(64, 64, 96)),
 }
-PROGRAMS = {name: make().program("sm_80") for name, make in PROBLEMS.items()}
+PROGRAMS = {name: make().program("sm_90a" if name == "warpgroups" else "sm_80") for name, make in PROBLEMS.items()}
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -77,7 +79,7 @@ def test_a_pass_handles_or_refuses_what_it_does_not_know(problem, name):
 
 def program_of(kernel):
     """A program whose final kernel is another than its own."""
-    known = PROGRAMS["threads"]
+    known = PROGRAMS["warpgroups" if kernel.architecture.name == "sm_90a" else "threads"]
     program = Program(known.strategy, known.spec, known.architecture, known.instructions, known.name)
     program.__dict__.update(ir=kernel, lowered=kernel, stages=dict.fromkeys(known.stages, kernel))
     return program
@@ -85,7 +87,9 @@ def program_of(kernel):
 
 def simulated(kernel):
     generator = np.random.default_rng(0)
-    a, b = integers((64, 40), float32, generator), integers((40, 64), float32, generator)
+    a, b = (
+        integers(tuple(map(int, map(str, kernel.spec.operands[name].shape))), kernel.spec.operands[name].dtype, generator) for name in "AB"
+    )
     return simulate(kernel, {"A": a, "B": b}).outputs["C"].tobytes()
 
 
@@ -110,13 +114,25 @@ READERS = {
 }
 
 
+@pytest.mark.parametrize("problem", ["threads", "warpgroups"])
 @pytest.mark.parametrize("name", READERS)
-def test_a_reader_handles_or_refuses_what_it_does_not_know(name):
+def test_a_reader_handles_or_refuses_what_it_does_not_know(name, problem):
     """What it says of the kernel is what it says without the wrapping; or the statement is named."""
-    kernel, read = PROGRAMS["threads"].lowered, READERS[name]
+    kernel, read = PROGRAMS[problem].lowered, READERS[name]
     try:
         found = read(wrapped(kernel))
     except VerificationError as error:
         assert "Wrapped" in str(error)
         return
     assert found == read(kernel) and name != "verify"
+
+
+def test_statements_of_products_are_all_read():
+    """The kernel of warpgroups has both fences, and commits and waits of products and of copies; every reader takes them."""
+    kernel = PROGRAMS["warpgroups"].lowered
+    kinds = {(type(one).__name__, getattr(one, "completion", getattr(one, "reach", None))) for one in ir.statements(kernel.body)}
+    wanted = {("Fence", reach) for reach in ir.Reach}
+    wanted |= {(name, kind) for name in ("Commit", "Wait") for kind in (ir.Completion.GROUP, ir.Completion.PRODUCT)}
+    assert wanted <= kinds
+    for read in READERS.values():
+        read(kernel)

@@ -2,17 +2,18 @@
 
 import attrs
 import pytest
-from touching import BLOCK_BARRIER, WARP_BARRIER, K, T, buffer, copies, i, kernel, loop, reads, writes
+from touching import BLOCK_BARRIER, PRODUCT, WARP_BARRIER, K, T, buffer, copies, i, kernel, loop, products, reads, writes
 
-from fireiron import ir
+from fireiron import RF, ir
 from fireiron.check import Scene, check_races
 from fireiron.errors import SynchronizationError, VerificationError
-from fireiron.ir import WARPGROUP_SCOPE, Barrier, Commit, Wait
+from fireiron.ir import WARPGROUP_SCOPE, Barrier, Commit, Completion, Wait
 from fireiron.lower.wait import wait
 from fireiron.values.expr import as_expr, less
 
 FAR = 127 - T
 RING = (buffer("s", 1024),)
+WITH_REGISTERS = (*RING, buffer("r", 4, memory=RF))
 
 
 def block():
@@ -57,6 +58,36 @@ def test_the_last_barrier_before_the_touch_waits():
 def test_what_was_waited_for_is_not_waited_for_again():
     body = (copies(T), Commit(), block(), reads(FAR), Barrier(BLOCK_BARRIER.scope, "b"), reads(T))
     assert groups(*body) == [0]
+
+
+def test_products_are_waited_for_where_their_factors_are_overwritten():
+    """As many groups stay under way as came later; reading their factors asks for nothing."""
+    product = (products(0), Commit(PRODUCT))
+    assert waited(*product, block(), writes(FAR), buffers=WITH_REGISTERS) == [(0, "s has been read")]
+    assert groups(*product, products(512), Commit(PRODUCT), block(), writes(FAR), buffers=WITH_REGISTERS) == [1]
+    assert groups(*product, block(), reads(FAR), buffers=WITH_REGISTERS) == []
+    assert groups(*product, block(), writes(T + 512), buffers=WITH_REGISTERS) == []
+
+
+def test_groups_of_products_and_of_copies_are_counted_apart():
+    """One barrier may be asked for both; waits for copies come first."""
+    product = (products(0), Commit(PRODUCT))
+    copy = (copies(T + 512), Commit())
+    body = (*product, *copy, block(), writes(FAR), reads(FAR + 512))
+    assert waited(*body, buffers=WITH_REGISTERS) == [(0, "s has arrived"), (0, "s has been read")]
+    kinds = [one.completion for one in wait(kernel(*body, buffers=WITH_REGISTERS)).body if isinstance(one, Wait)]
+    assert kinds == [Completion.GROUP, PRODUCT]
+
+
+def test_a_wait_for_registers_is_a_wait_for_factors_too():
+    """`products` put it there: the barrier behind it need not ask again."""
+    body = (products(0), Commit(PRODUCT), Wait(0, "r is there", PRODUCT), block(), writes(FAR))
+    assert waited(*body, buffers=WITH_REGISTERS) == [(0, "r is there")]
+
+
+def test_factors_overwritten_without_a_barrier_are_refused():
+    with pytest.raises(SynchronizationError, match="s is touched while products of it are under way, and no barrier stands between"):
+        wait(kernel(products(0), Commit(PRODUCT), writes(FAR), buffers=WITH_REGISTERS))
 
 
 def test_a_barrier_takes_the_smallest_number_asked_of_it():

@@ -5,7 +5,7 @@ import itertools
 import attrs
 
 from fireiron import *
-from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, Access, Barrier, Buffer, Commit, Completion, Exec, For, Wait
+from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, Access, Barrier, Buffer, Commit, Completion, Exec, Fence, For, Reach, Wait
 from fireiron.ir import Kernel as Program
 from fireiron.lower.synchronize import synchronize
 from fireiron.values.expr import ZERO, Var, as_expr
@@ -15,6 +15,9 @@ from fireiron.values.tensor import Mode, Storage, Tensor
 
 SPEC = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
 """What the kernels claim to compute; the race check does not read it."""
+
+REGISTERS_FENCE, PROXY_FENCE = Fence(Reach.REGISTERS), Fence(Reach.PROXY)
+PRODUCT = Completion.PRODUCT
 
 BLOCK_BARRIER, WARP_BARRIER = Barrier(BLOCK_SCOPE), Barrier(WARP_SCOPE)
 
@@ -28,6 +31,14 @@ class Step:
 
     def cuda(self, printer, statement):
         raise AssertionError("nothing here is printed")
+
+
+@attrs.frozen
+class Engine(Step):
+    """One that reaches shared memory through the asynchronous proxy."""
+
+    name: str = "engine"
+    by_engine = True
 
 
 def buffer(name, elements, offset=0, memory=SH, dtype=float32):
@@ -54,6 +65,20 @@ def reads(place, **options):
 def copies(place, **options):
     """A copy under way until a wait."""
     return touch(place, write=True, completion=Completion.GROUP, **options)
+
+
+def products(*places, registers="r", level=Warpgroup, **options):
+    """A product under way until a wait: it reads 16 bytes a thread, at each of the places, and adds to registers."""
+    reading = [reads(place, width=4, spread=True, level=level, **options).accesses[0] for place in places]
+    adding = writes(0, name=registers, level=level).accesses[0]
+    return Exec(
+        Engine(), MatMul(1, 1, 1)(SH, SH, RF)(level), (*reading, adding), lane_maps=(None,) * (len(reading) + 1), completion=PRODUCT
+    )
+
+
+def on_registers(name="r", write=True):
+    """An ordinary statement that touches registers."""
+    return touch(0, write=write, name=name)
 
 
 SM_80 = next(one for one in ARCHITECTURES if one.name == "sm_80")

@@ -2,8 +2,8 @@
 
     for turn in range(tiles / blocks + (block < tiles % blocks)):  tile = block + turn * blocks
 
-Every tile below `tiles` belongs to one block and one turn, where no more blocks than `blocks` are launched. So tiles may stand for blocks where
-these are compared: a kernel that deals the same tiles to a block each has the same tiles, and is checked in its place.
+Every tile below `tiles` belongs to one block and one turn, where no more blocks than `blocks` are launched. So tiles may stand for blocks
+where these are compared: a kernel that deals the same tiles to a block each has the same tiles, and is checked in its place.
 """
 
 from __future__ import annotations
@@ -75,4 +75,3 @@ def one_tile_each(kernel: Kernel) -> Kernel:
         return substituted(body, {one.loop.var: as_expr(0)})
 
     return attrs.evolve(kernel, body=rewritten(kernel.body, flat), grid=tiles)
-

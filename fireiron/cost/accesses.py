@@ -14,6 +14,7 @@ from fireiron.check.scene import Frame, Scene
 from fireiron.cost.amounts import Amounts
 from fireiron.ir import Access, Buffer, Completion, Exec, For
 from fireiron.values.expr import constant
+from fireiron.values.tensor import View
 
 Array = Any
 
@@ -62,6 +63,8 @@ class Accesses:
         elements = len(access.points) or math.prod(access.shape)
         if statement.collective:
             return _collective(buffer, elements * units, access.write)
+        if statement.instruction.by_engine:
+            return _by_engine(buffer, statement.spec.operands[tuple(statement.operands)[position]], units)
         frame = self.frame(loops)
         samples = frame.shape[1]
         if access.spread:
@@ -190,6 +193,11 @@ def _contiguous(buffer: Buffer) -> int:
     """The dimension along which neighbours lie side by side."""
     unit = [dim for dim, digits in enumerate(buffer.storage.dims) if any(constant(digit.weight) == 1 for digit in digits)]
     return unit[0] if unit else len(buffer.storage.dims) - 1
+
+
+def _by_engine(buffer: Buffer, tile: View, units: float) -> Amounts:
+    """A tile that an engine reads from shared memory: its bytes pass by, at full width, and no warp asks for them."""
+    return Amounts(shared=math.prod(constant(size) or 1 for size in tile.shape) * buffer.dtype.bytes / LINE * units)
 
 
 def _collective(buffer: Buffer, elements: float, write: bool) -> Amounts:

@@ -20,6 +20,15 @@ def _pairs(rates: Mapping[str, int] | tuple[tuple[str, int], ...]) -> tuple[tupl
     return tuple(sorted(rates.items())) if isinstance(rates, Mapping) else rates
 
 
+OF_WARPGROUPS: Final = " by wgmma"
+"""What the name of a type ends with, for factors that a warpgroup's product reads from shared memory."""
+
+
+def of_warpgroups(dtype: str) -> str:
+    """The name by which the speed of `wgmma` is kept, for factors of a type."""
+    return dtype + OF_WARPGROUPS
+
+
 @attrs.frozen(repr=False)
 class Gpu:
     """One kind of GPU.
@@ -28,7 +37,8 @@ class Gpu:
     10^9 bytes a second; `l2_bytes` the L2 cache, and `l2_clock_bytes` what it gives to all multiprocessors in a clock; `l1_bytes` the
     memory of a multiprocessor that L1 and shared memory divide (L1 alone, where shared memory is apart). `lanes`, `half_lanes`
     and `double_lanes` are multiply-adds of a multiprocessor in a clock, in float32, float16 (in pairs) and float64; `tensor` the
-    operations (two a multiply-add) of its tensor cores in a clock by `mma.sync`, as pairs with the type of A. `sources` says where the
+    operations (two a multiply-add) of its tensor cores in a clock by `mma.sync`, as pairs with the type of A, and by `wgmma`, as pairs
+    with `of_warpgroups(type)`. `sources` says where the
     numbers are from; `guessed` names the fields for which the project has no source.
     """
 
@@ -54,7 +64,8 @@ class Gpu:
 
     def tensor_rate(self, dtype: str) -> int:
         """Operations of the tensor cores of a multiprocessor in a clock, for factors of a type; 0 where there are none."""
-        return dict(self.tensor).get(dtype, 0)
+        rates = dict(self.tensor)
+        return rates.get(dtype) or rates.get(dtype.removesuffix(OF_WARPGROUPS), 0)
 
     def __repr__(self) -> str:
         return self.name
@@ -72,9 +83,12 @@ def _tensor(half: int, *, bfloat16: bool = True, tf32: int = 0, int8: int = 0, f
     return {name: rate for name, rate in rates.items() if rate}
 
 
-_HOPPER_TENSOR = _tensor(2370, tf32=1185, int8=4740, float8=4740, float64=256)
+_WGMMA = {of_warpgroups(name): rate for name, rate in _tensor(4096, tf32=2048, int8=8192, float8=8192).items()}
+
+_HOPPER_TENSOR = {**_tensor(2370, tf32=1185, int8=4740, float8=4740, float64=256), **_WGMMA}
 """`mma.sync` of halves from registers alone: about 620 TFLOP/s on an H200 at 1980 MHz, 58 % of what `wgmma` may reach, in a trial of
-this project that was not kept (perf/results, tensor cores, README); other types are guessed in proportion."""
+this project that was not kept (perf/results, tensor cores, README); other types are guessed in proportion. `wgmma` at the peak of the
+data sheet."""
 
 GPUS: Final[tuple[Gpu, ...]] = (
     Gpu(

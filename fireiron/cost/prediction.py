@@ -16,7 +16,7 @@ TAIL: Final = "tail (waves)"
 """The bottleneck that is no part of the GPU: multiprocessors without a block."""
 
 HINTS: Final[Mapping[str, str]] = {
-    "tensor cores": "at the limit of mma.sync: only fewer operations help",
+    "tensor cores": "at the limit of the matrix instruction: only fewer operations help",
     "FMA": "at the limit of multiply-adds: use tensor cores, or a narrower type",
     "instruction issue": "larger tiles a thread, wider vectors, fewer guards (sizes that are multiples of the tiles)",
     "shared memory bandwidth": "larger tiles for each warp or thread; pad, swizzle or coalesce where fireiron check says so",

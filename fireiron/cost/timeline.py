@@ -14,7 +14,23 @@ import numpy as np
 
 from fireiron.cost.amounts import Operation
 from fireiron.cost.work import Work
-from fireiron.ir import BLOCK_SCOPE, Acquire, Barrier, Comment, Commit, Exec, Fence, For, Let, Release, Roles, Stmt, Wait, unknown
+from fireiron.ir import (
+    BLOCK_SCOPE,
+    Acquire,
+    Barrier,
+    Comment,
+    Commit,
+    Completion,
+    Exec,
+    Fence,
+    For,
+    Let,
+    Release,
+    Roles,
+    Stmt,
+    Wait,
+    unknown,
+)
 from fireiron.values.expr import Expr, conjuncts, constant
 
 MOST_WALKED = 24
@@ -74,6 +90,13 @@ class Clock:
                         self._execute(*batch)
                 case Exec():
                     self._execute(statement, ())
+                case Commit(completion=Completion.PRODUCT):
+                    pass
+                case Wait(completion=Completion.PRODUCT, groups=groups):
+                    # Their sums are there in order; a wait that leaves some is taken for one that waits for nothing.
+                    if not groups:
+                        self._wait(max(self.ready.values(), default=0.0), "results")
+                    self.now += 1.0
                 case Commit():
                     self.groups.append(max(self.issued, self.now))
                     self.issued = 0.0

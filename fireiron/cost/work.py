@@ -17,8 +17,29 @@ import numpy as np
 from fireiron.check.scene import Scene
 from fireiron.cost.accesses import WARP, Accesses
 from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
+from fireiron.cost.gpus import of_warpgroups
 from fireiron.errors import ArgumentError, shown
-from fireiron.ir import BLOCK_SCOPE, Access, Acquire, Release, Roles, Barrier, Buffer, Comment, Commit, Completion, Exec, Fence, For, Kernel, Let, Stmt, Wait, execs, unknown
+from fireiron.ir import (
+    BLOCK_SCOPE,
+    Access,
+    Acquire,
+    Barrier,
+    Buffer,
+    Comment,
+    Commit,
+    Completion,
+    Exec,
+    Fence,
+    For,
+    Kernel,
+    Let,
+    Release,
+    Roles,
+    Stmt,
+    Wait,
+    execs,
+    unknown,
+)
 from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, conjuncts, constant
 
@@ -151,6 +172,8 @@ class Work:
         total = flops * units
         if _on_tensor_cores(statement):
             kind = self._buffer(statement.accesses[0]).dtype
+            if statement.instruction.by_engine:
+                return Amounts(instructions=warps, mma=warps, tensor={of_warpgroups(kind.name): total}, flops=total)
             mma = max(total / (2 * 16 * 8 * MMA_BYTES / kind.bytes), warps)
             return Amounts(instructions=mma, mma=mma, tensor={kind.name: total}, flops=total)
         result = self._buffer(statement.accesses[-1]).dtype

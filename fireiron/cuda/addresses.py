@@ -175,12 +175,17 @@ class Addresses:
         if value.variables() != {turns.var}:
             known = {name for one in self.turns for name in one.named.values()}
             value = mod(self.turn(value.left, 2 * turns.period), value.right)
-            if not isinstance(value, Mod) or not value.variables() <= known | {name for one in self.turns for name in one.named.values()} | {turns.var}:
+            if not isinstance(value, Mod) or not value.variables() <= known | {
+                name for one in self.turns for name in one.named.values()
+            } | {turns.var}:
                 return value
         return self._stage(value, turns)
 
     def turn(self, number: Expr, rounds: int) -> Expr:
-        """The turn of a ring, up to a multiple of `rounds` turns: what the loops around the innermost add is named in the loop that changes it."""
+        """The turn of a ring, up to a multiple of `rounds` turns.
+
+        What the loops around the innermost add is named in the loop that changes it.
+        """
         inner = self.turns[-1].var if self.turns else None
         terms, start = terms_of(number)
         rest: Expr = sum((_product(term) for term in terms if term[0] == (inner,)), as_expr(start))

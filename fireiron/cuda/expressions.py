@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from fireiron.errors import VerificationError
 from fireiron.values.document import Chain, Joined, Text

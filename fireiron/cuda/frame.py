@@ -38,7 +38,16 @@ def emit(kernel: Kernel) -> str:
 
 def _taken(kernel: Kernel) -> set[str]:
     """All names of a kernel, and those of C++ and of generated code."""
-    names = {kernel.name, "block", "thread", "smem", "piece", "warp_of_block", *(symbol.name for symbol in kernel.symbols), *BUILT_IN.values()}
+    names = {
+        kernel.name,
+        "block",
+        "thread",
+        "smem",
+        "piece",
+        "warp_of_block",
+        *(symbol.name for symbol in kernel.symbols),
+        *BUILT_IN.values(),
+    }
     for buffer in kernel.buffers:
         names |= {buffer.name, buffer.name.lower()}
     for one in statements(kernel.body):

@@ -15,7 +15,6 @@ from fireiron.values.document import Assignment, Call, Choice, Joined, Text
 from fireiron.values.expr import FALSE, TRUE, Const, Expr, all_of, conjuncts
 from fireiron.values.machine import DType
 
-
 BARRIER_BYTES = 8
 """Bytes of a barrier in memory."""
 

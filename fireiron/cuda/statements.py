@@ -49,6 +49,7 @@ _WARPGROUP_BARRIER = Function(
 )
 """PTX ISA 9.7.13.1. The number is no constant, so that all 16 barriers of the block are taken: nothing else here uses one."""
 
+
 def _role_barrier(threads: int) -> Function:
     text = f'asm volatile("bar.sync 15, {threads};" ::: "memory");'
     return Function("consumers_sync", (), (text,), "the threads of a role wait for each other, at a named barrier of their own")

@@ -88,10 +88,14 @@ class Split(Decomposition):
         if spec.accumulate != TRUE and variables:
             child = child.with_options(accumulate=any_of([spec.accumulate, *(var > ZERO for var in variables)]))
         if plan.producers and not plan.stages:
-            raise DecompositionError("specialize: the split has no pipeline, whose stages a producer would fill", hint=".pipeline(4).specialize()")
+            raise DecompositionError(
+                "specialize: the split has no pipeline, whose stages a producer would fill", hint=".pipeline(4).specialize()"
+            )
         if plan.in_flight is not None and not plan.stages > plan.in_flight:
             raise DecompositionError(
-                f"in_flight({plan.in_flight}): a turn in flight keeps its stage", got=f"{plan.stages} stages", legal=f"pipeline({plan.in_flight + 1}) or more"
+                f"in_flight({plan.in_flight}): a turn in flight keeps its stage",
+                got=f"{plan.stages} stages",
+                legal=f"pipeline({plan.in_flight + 1}) or more",
             )
         if plan.producers and not any(isinstance(one, For) for one in program):
             # One turn is a turn all the same: its loads have a producer, and barriers that count them.

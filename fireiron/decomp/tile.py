@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, ResourceError, call_site
-from fireiron.ir import Comment, For, Hole, Let
+from fireiron.ir import Comment, For, Hole, Let, Stmt
 from fireiron.language.dividing import Step, divide, loop_over, moved, product
 from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
@@ -375,7 +375,9 @@ def _take_bands(spec: Spec, views: dict[str, View], order: list[Step], unit: Exp
     return views
 
 
-def _take_block_digits(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside, _rows: int = 0) -> dict[str, View]:
+def _take_block_digits(
+    spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside, _rows: int = 0
+) -> dict[str, View]:
     left = unit
     for position, digit in enumerate(order):
         index = left if position == len(order) - 1 else mod(left, digit.size)

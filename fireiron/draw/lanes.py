@@ -48,9 +48,12 @@ def maps(program: Program) -> dict[str, tuple[Map, ...]]:
 
 
 def _maps(statement: Exec) -> tuple[Map, ...]:
+    # Which thread's it is of what an engine reads from memory by itself, nobody says.
+    by_engine = statement.instruction.by_engine
     return tuple(
         Map(operand, view.memory.name, view.dtype.name, 8 * view.dtype.bytes, lane_map)
         for (operand, view), lane_map in zip(statement.spec.operands.items(), statement.lane_maps, strict=True)
+        if view.memory.private or not by_engine
     )
 
 
@@ -76,9 +79,9 @@ def lanes(program: Program) -> Picture:
     y = page.paragraph(
         16,
         48,
-        "In a cell: lane:value. The lane of the warp (or of the quad-pair) that holds the element, or, of a source in memory, the lane "
-        "that gives its address; and the number of the value among those of that lane. Values of 16 bits share a 32-bit register two "
-        "by two (register = value / 2), those of 8 bits four by four. Four lanes share a hue. + : more lanes hold the same.",
+        "In a cell: lane:value. The lane of the warp (quad-pair, warpgroup) that holds the element, or, of a source in memory, "
+        "the lane that gives its address; and the number of the value among those of that lane. Values of 16 bits share a 32-bit register "
+        "two by two (register = value / 2), those of 8 bits four by four. Four lanes share a hue. + : more lanes hold the same.",
     )
     for name, parts in found.items():
         y += 10

@@ -12,7 +12,7 @@ from fireiron.check.scene import Frame, Scene, Use
 from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
 from fireiron.draw.shapes import PALE, Page, Picture, Rect
-from fireiron.ir import For, Wait, statements
+from fireiron.ir import Completion, For, Wait, statements
 from fireiron.values.expr import ZERO, compiled, conjuncts, constant
 
 WIDTH: Final = 900
@@ -111,7 +111,7 @@ def timeline(program: Program, sizes: Mapping[str, int] | None = None) -> Pictur
     extent = int(np.max(compiled(loop.extent)(values)))
     steps = max(min(extent, 8), 1)
     found = slots(program, loop, steps, values)
-    waits = [one.groups for one in statements(loop.body) if isinstance(one, Wait)]
+    waits = [one.groups for one in statements(loop.body) if isinstance(one, Wait) and one.completion is Completion.GROUP]
     text = f"Columns are iterations of the loop over {loop.var} ({extent} in all); rows are the copies of each shared buffer. "
     text += "Data are numbered by the tile of global memory that they hold."
     if waits:

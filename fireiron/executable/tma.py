@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import attrs
 
-from fireiron.executable.by_lanes import level_mismatch, target_mismatch, type_mismatch
 from fireiron.errors import DecompositionError
+from fireiron.executable.by_lanes import level_mismatch, target_mismatch, type_mismatch
 from fireiron.ir import Commit, Completion, Exec, Fence, Side, Stmt, TensorMap, Wait
 from fireiron.ir.chunks import Chunks, chunk_layout, chunks_of, swizzle_of, widest_span
 from fireiron.ir.text import Function, If, Item, Noted, Printer
@@ -25,8 +25,6 @@ from fireiron.values.expr import Expr, as_expr, constant, equal
 from fireiron.values.machine import Architecture, Block, Warp, Warpgroup
 from fireiron.values.tensor import Storage, View
 from fireiron.values.units import index_in
-
-CAPABILITY = 90
 
 MOST_ROWS = 256
 """Elements of a box along each dimension (CUDA Driver API, cuTensorMapEncodeTiled)."""
@@ -39,6 +37,7 @@ MULTIPLE = 16
 class TmaLoad(Executable):
     """`Move(r,c)(GL -> SH)(Block)`, by one thread of the producer."""
 
+    capability: ClassVar[int] = 90
     by_engine: ClassVar[bool] = True
     fills_rings: ClassVar[bool] = True
     handles_edges: ClassVar[bool] = True
@@ -60,7 +59,7 @@ class TmaLoad(Executable):
             found.append(Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
             return tuple(found)
         found += type_mismatch(spec, "dst", (spec.src.dtype,))
-        found += target_mismatch(architecture, CAPABILITY)
+        found += target_mismatch(architecture, self.capability)
         return (*found, *_array_mismatch(spec, "src"))
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
@@ -79,7 +78,9 @@ class TmaLoad(Executable):
         accesses = tuple(access_of(view, name in spec.outputs, draft.origin) for name, view in spec.operands.items())
         tensor_map = _map_of(spec.src, chunks, spec.dst)
         return (
-            Exec(self, spec, accesses, spec.accumulate, draft.active, completion=Completion.RING, tensor_map=tensor_map, origin=draft.origin),
+            Exec(
+                self, spec, accesses, spec.accumulate, draft.active, completion=Completion.RING, tensor_map=tensor_map, origin=draft.origin
+            ),
         )
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
@@ -125,6 +126,7 @@ def _chunks(spec: Spec, context: Context) -> Chunks | str:
 class TmaStore(Executable):
     """`Move(r,c)(SH -> GL)(Warpgroup)`, or of a warp, by its first thread; what lies outside the array is not written."""
 
+    capability: ClassVar[int] = 90
     by_engine: ClassVar[bool] = True
     handles_edges: ClassVar[bool] = True
     tests_edges: ClassVar[bool] = True
@@ -144,7 +146,7 @@ class TmaStore(Executable):
         if len(spec.dims) != 2 or len(spec.dst.tensor.shape) != 2:
             return (*found, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
         found += type_mismatch(spec, "dst", (spec.src.dtype,))
-        found += target_mismatch(architecture, CAPABILITY)
+        found += target_mismatch(architecture, self.capability)
         if spec.atomic:
             found.append(Mismatch("spec", "a copy", "an atomic addition"))
         found += _array_mismatch(spec, "dst")
@@ -181,7 +183,9 @@ class TmaStore(Executable):
         assert isinstance(chunks, Chunks), chunks
         accesses = tuple(access_of(one, name in spec.outputs, draft.origin) for name, one in spec.operands.items())
         tensor_map = _map_of(spec.dst, chunks, spec.src)
-        statement = Exec(self, spec, accesses, spec.accumulate, draft.active, completion=Completion.BULK, tensor_map=tensor_map, origin=draft.origin)
+        statement = Exec(
+            self, spec, accesses, spec.accumulate, draft.active, completion=Completion.BULK, tensor_map=tensor_map, origin=draft.origin
+        )
         return (statement, Commit(Completion.BULK))
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:

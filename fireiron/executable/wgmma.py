@@ -20,10 +20,10 @@ from fireiron.ir import Commit, Completion, Exec, Fence, Stmt, Wait, edited
 from fireiron.ir.chunks import PIECE, SPANS, Chunks, chunk_layout, chunks_of, swizzle_of, widest_span
 from fireiron.ir.lanes import LaneMap, Part
 from fireiron.ir.text import Function, Item, Noted, Printer
-from fireiron.language.tree import Context, Draft, Executable, Mismatch
+from fireiron.language.tree import Draft, Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import Call, called
-from fireiron.values.expr import FALSE, TRUE, constant
+from fireiron.values.expr import FALSE, TRUE, Expr, constant
 from fireiron.values.machine import (
     RF,
     SH,
@@ -41,9 +41,6 @@ from fireiron.values.machine import (
 )
 from fireiron.values.tensor import MatrixLayout, Storage, View
 
-TARGET = "sm_90a"
-"""The only target that has it: the `a` says that code for it runs on no other."""
-
 ROWS = 64
 """Rows of an accumulator."""
 
@@ -52,12 +49,16 @@ MODES = {128: 1, 64: 2, 32: 3, 16: 0}
 
 _PTX = {float16: "f16", bfloat16: "bf16", tf32: "tf32", float8_e4m3: "e4m3", float8_e5m2: "e5m2", int8: "s8", float32: "f32", int32: "s32"}
 
+_ADDS: dict[Expr, str] = {TRUE: "true", FALSE: "false"}
+
 
 @attrs.frozen
 class Wgmma(Executable):
     """`MatMul(64,n,k)(SH,SH,RF)(Warpgroup)`, 32 bytes along k; with `swapped`, `MatMul(n,64,k)`."""
 
     by_engine: ClassVar[bool] = True
+    only_on: ClassVar[str] = "sm_90a"
+    """The only target that has it: the `a` says that code for it runs on no other."""
 
     factors: tuple[DType, DType] = (float16, float16)
     result: DType = float32
@@ -98,7 +99,7 @@ class Wgmma(Executable):
             *(one for name, dtype in zip("AB", self.factors, strict=True) for one in type_mismatch(spec, name, (dtype,))),
             *type_mismatch(spec, "C", (self.result,)),
             *(one for name, memory in (("A", SH), ("B", SH), ("C", RF)) for one in memory_mismatch(spec, name, (memory,))),
-            *(() if architecture.name == TARGET else (Mismatch("target", TARGET, architecture.name),)),
+            *(() if architecture.name == self.only_on else (Mismatch("target", self.only_on, architecture.name),)),
         )
         return found or tuple(one for name in "AB" for one in self._storage_mismatch(spec, name))
 
@@ -118,14 +119,19 @@ class Wgmma(Executable):
         """Why a factor does not lie in chunks that the instruction can read; nothing where it is still free how it lies."""
         view = spec.operands[name]
         if view.tensor.free:
-            return ()
+            best = self._wanted(spec, name)
+            if best is not None and isinstance(chunks_of(best, view, view.dtype.bytes), Chunks):
+                return ()
+            got = "x".join(map(str, view.tensor.shape))
+            return (Mismatch(f"{name} size", "multiples of 16 bytes by 8 elements", got),)
         found = chunks_of(view.tensor.storage(), view, view.dtype.bytes)
         if isinstance(found, str):
             return (Mismatch(f"{name} storage", f"chunks of {', '.join(map(str, SPANS))} bytes, swizzled", found),)
         if found.along == _along_k(spec, name):
             return ()
         if view.dtype.bytes != 2:
-            return (Mismatch(f"{name} storage", "neighbours along k, for elements that have not 16 bits", f"neighbours along {_other(name)}"),)
+            wanted = "neighbours along k, for elements that have not 16 bits"
+            return (Mismatch(f"{name} storage", wanted, f"neighbours along {'m' if name == 'A' else 'n'}"),)
         return () if found.span > PIECE else (Mismatch(f"{name} storage", "swizzled chunks", "chunks of 16 bytes"),)
 
     # ------------------------------------------------------------------------------------------ statements
@@ -147,16 +153,13 @@ class Wgmma(Executable):
     def _settled(self, spec: Spec, name: str, draft: Draft) -> Chunks:
         """The chunks of a factor, which become its storage where it is still free."""
         view = spec.operands[name]
-        if view.tensor.free:
-            storage = draft.settle(view.tensor, self._wanted(spec, name))
-        else:
-            storage = view.tensor.storage()
+        wanted = self._wanted(spec, name) if view.tensor.free else None
+        storage = view.tensor.storage() if wanted is None else draft.settle(view.tensor, wanted)
         found = chunks_of(storage, view, view.dtype.bytes)
-        if isinstance(found, str):
-            raise AssertionError(found)
+        assert isinstance(found, Chunks), found
         return found
 
-    def _wanted(self, spec: Spec, name: str) -> Storage:
+    def _wanted(self, spec: Spec, name: str) -> Storage | None:
         """The best storage of a free factor: along its source's neighbours where the instruction can read that, else along k."""
         view = spec.operands[name]
         along_k, element = _along_k(spec, name), view.dtype.bytes
@@ -168,7 +171,8 @@ class Wgmma(Executable):
         span = widest_span(math.gcd(whole[along], whole[along] if along == along_k else tile[along]), element)
         if span is None or (span == PIECE and along != along_k):
             along, span = along_k, widest_span(whole[along_k], element)
-        assert span is not None
+        if span is None:
+            return None
         layout = chunk_layout(whole, along, span, element)
         return Storage(layout, math.prod(whole), swizzle_of(span, element))
 
@@ -180,7 +184,7 @@ class Wgmma(Executable):
         chunks = {name: _chunks(printer, statement, name) for name in "AB"}
         transposed = tuple(chunks[name].along != _along_k(spec, name) for name in (self.left, self.right))
         columns = constant(spec.size("m" if self.swapped else "n")) or 0
-        adds = {TRUE: "true", FALSE: "false"}.get(statement.accumulate) or printer.expression(statement.accumulate)
+        adds = _ADDS.get(statement.accumulate) or printer.expression(statement.accumulate)
         descriptors = (
             Call(
                 f"{printer.function(DESCRIPTOR)}<{chunks[name].chunk_stride}, {chunks[name].group_stride}, {MODES[chunks[name].span]}>",
@@ -219,7 +223,8 @@ class Wgmma(Executable):
             '    : "l"(left), "l"(right), "r"(static_cast<int>(adds)));',
         )
         parameters = (f"{kind.cuda}* c", "unsigned long long left", "unsigned long long right", "bool adds")
-        note = f"c (+)= left * right by a warpgroup: {ROWS}, {columns}, {self.depth} elements along m, n, k; under way until it is waited for"
+        sizes = f"{ROWS}, {columns}, {self.depth}"
+        note = f"c (+)= left * right by a warpgroup: {sizes} elements along m, n, k; under way until it is waited for"
         orders = f"{'col' if transposed[0] else 'row'}_{'row' if transposed[1] else 'col'}"
         kinds = "_".join(dict.fromkeys(types.split(".")[1:]))
         return Function(f"wgmma_{shape}_{orders}_{_PTX[kind]}_{kinds}", parameters, body, note)
@@ -238,10 +243,6 @@ def _filled(text: str, width: int = 100) -> list[str]:
 def _along_k(spec: Spec, name: str) -> int:
     """Which dimension of a factor is k."""
     return spec.uses[name].index("k")
-
-
-def _other(name: str) -> str:
-    return "m" if name == "A" else "n"
 
 
 def _chunks(printer: Printer, statement: Exec, name: str) -> Chunks:

@@ -174,7 +174,7 @@ def barriers(body: Iterable[Stmt]) -> Iterator[tuple[str, str]]:
 
 
 def _buffer_row(buffer: Buffer) -> tuple[str, str, str, str, str]:
-    layout = buffer.tensor.layout
+    layout = f"{buffer.tensor.layout}{f', {buffer.storage.swizzle}' if buffer.storage.swizzle else ''}"
     note = "a thread" if buffer.memory.private else f"{layout}, at byte {buffer.offset}" if buffer.memory.of_block else str(layout)
     return buffer.name, buffer.memory.name, buffer.dtype.name, _bytes(buffer.total, buffer.dtype.bytes), note
 

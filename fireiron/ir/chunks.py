@@ -8,7 +8,7 @@ is, whoever made it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -65,9 +65,9 @@ def chunk_layout(shape: Sequence[int], along: int, span: int, element: int) -> L
     length, rows = shape[along], shape[1 - along]
     if length % width:
         raise ArgumentError(f"chunks of {width} elements do not divide the {length} of a row", legal="a multiple")
-    modes = {along: (width, 1) if length == width else ((width, length // width), (1, rows * width)), 1 - along: (rows, width)}
-    sizes, strides = zip(modes[0], modes[1], strict=True)
-    return Layout(sizes, strides)
+    line = Layout(width) if length == width else Layout((width, length // width), (1, rows * width))
+    modes = {along: line, 1 - along: Layout(rows, width)}
+    return Layout((modes[0].shape, modes[1].shape), (modes[0].stride, modes[1].stride))
 
 
 def chunks_of(storage: Storage, view: View, element: int) -> Chunks | str:
@@ -89,7 +89,18 @@ def chunks_of(storage: Storage, view: View, element: int) -> Chunks | str:
     for dim, multiple in origin.items():
         if view.dims[dim].base.factor % multiple:
             return f"a tile that does not start at a multiple of {multiple}"
+    if not _in_phase(storage, view, {along: span // element, 1 - along: GROUP}, GROUP * span // element):
+        return f"groups that do not start at multiples of {GROUP * span} bytes, the period of their swizzle"
     return Chunks(along, span, group * element, chunk * element)
+
+
+def _in_phase(storage: Storage, view: View, steps: Mapping[int, int], period: int) -> bool:
+    """Whether all groups of a tensor, and its copies, start where the swizzle begins anew: the address of a tile says no phase."""
+    sizes = [constant(size) for size in (*view.tensor.shape, storage.extent)]
+    if None in sizes or len(sizes) != 3 or (sizes[-1] or 0) % period:
+        return False
+    starts = (storage.part(dim, place) for dim, step in steps.items() for place in range(0, sizes[dim] or 0, step))
+    return all(start % period == 0 for start in starts)
 
 
 def _places(storage: Storage, dim: int, size: int) -> list[int]:

@@ -87,7 +87,9 @@ class Kernel:
         for buffer in self.buffers:
             if buffer.parameter:
                 touching = [one for one in inside if any(access.buffer == buffer.name for access in one.accesses)]
-                maps = dict.fromkeys(one.tensor_map for one in touching if one.tensor_map is not None and one.tensor_map.buffer == buffer.name)
+                maps = dict.fromkeys(
+                    one.tensor_map for one in touching if one.tensor_map is not None and one.tensor_map.buffer == buffer.name
+                )
                 found += maps
                 if not maps or any(one.tensor_map is None for one in touching):
                     found.append(buffer)

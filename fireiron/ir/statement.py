@@ -236,7 +236,14 @@ class Exec(Stmt):
     def expressions(self) -> tuple[Expr, ...]:
         """Its conditions and the expressions of its accesses."""
         tested = (piece.condition for pieces in self.pieces for piece in pieces if piece.condition != TRUE)
-        return (self.active, self.guard, self.accumulate, self.turn, *(value for access in self.accesses for value in access.expressions()), *tested)
+        return (
+            self.active,
+            self.guard,
+            self.accumulate,
+            self.turn,
+            *(value for access in self.accesses for value in access.expressions()),
+            *tested,
+        )
 
     @property
     def performed(self) -> Expr:
@@ -393,7 +400,10 @@ class Side(enum.Enum):
 
 @attrs.frozen(cache_hash=True)
 class Acquire(Stmt):
-    """Wait until the stage of a ring's turn `number` is full, or empty, counted from 0: turn `n` is round `n / stages` of stage `n % stages`."""
+    """Wait until the stage of a ring's turn `number` is full, or empty.
+
+    Turns count from 0: turn `n` is round `n / stages` of stage `n % stages`.
+    """
 
     ring: str
     side: Side

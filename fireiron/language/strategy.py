@@ -38,9 +38,9 @@ from fireiron.refine.pad import Pad
 from fireiron.refine.permute import Permute
 from fireiron.refine.persistent import Persistent
 from fireiron.refine.pipeline import Pipeline
-from fireiron.refine.specialize import Specialize
 from fireiron.refine.resident import Resident
 from fireiron.refine.reuse_buffer import ReuseBuffer
+from fireiron.refine.specialize import Specialize
 from fireiron.refine.storage_layout import StorageLayout
 from fireiron.refine.swizzle import SwizzleStorage
 from fireiron.refine.sync import Sync
@@ -360,8 +360,8 @@ class TileStrategy(Strategy):
     def persistent(self, blocks: int | Any = 132) -> Self:
         """Launch at most `blocks` blocks, each of which takes one tile after the other; 132 are the multiprocessors of an H100 or H200.
 
-        With `specialize` the loads of the next tile are under way while this one is stored. Legal on a tile dealt to Block, for a number or a
-        tunable.
+        With `specialize` the loads of the next tile are under way while this one is stored. Legal on a tile dealt to Block, for a number or
+        a tunable.
         rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...
         """
         count(blocks, "persistent")

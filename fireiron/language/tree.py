@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, FireironError, IncompleteError, call_site, shown
-from fireiron.ir import Access, Buffer, Commit, Exec, For, Hole, Kernel, Let, Stmt, Wait, execs, filled, located, statements
+from fireiron.ir import Access, Buffer, Commit, Exec, Fence, For, Hole, Kernel, Let, Stmt, Wait, execs, filled, located, statements
 from fireiron.ir.holding import Holding, owns
 from fireiron.ir.text import Item, Printer
 from fireiron.spec import Spec
@@ -432,7 +432,8 @@ class Draft(Context):
 
     def expansion(self, children: tuple[Child, ...], program: tuple[Stmt, ...], **more: Any) -> Expansion:
         """What the step does to its spec, with the names that it made; `more` are further fields of `Expansion`."""
-        return Expansion(children, program, names=tuple(self._names), lets=tuple(self._lets.items()), settled=tuple(self._settled.items()), **more)
+        names, lets, settled = tuple(self._names), tuple(self._lets.items()), tuple(self._settled.items())
+        return Expansion(children, program, names=names, lets=lets, settled=settled, **more)
 
     def fresh(self, wanted: str) -> str:
         """A name that starts with the prefix of this part of the tree, with a number if it is taken."""
@@ -451,9 +452,7 @@ class Draft(Context):
         known = {**self.whole.settled, **self._settled}.get(tensor.name)
         if known is not None and known != storage:
             raise DecompositionError(
-                f"{tensor.name}: two leaves want it stored differently",
-                got=_stored(storage),
-                legal=_stored(known),
+                f"{tensor.name}: two leaves want it stored differently, as {_stored(known)} and as {_stored(storage)}",
                 at=self.origin,
                 hint="load the operand twice, or say the storage: .storage_layout(...).swizzle(...)",
             )

@@ -9,7 +9,6 @@ from fireiron.ir import Buffer, Exec, Kernel, Stmt, execs
 from fireiron.ir.chunks import ALIGNMENT
 from fireiron.ir.usage import Stages, pipelines, shared_usage, usage_lines
 
-
 BARRIER = 8
 """Bytes of a barrier in memory."""
 

@@ -1,7 +1,7 @@
 """`fence`: what threads write to shared memory is brought to the asynchronous proxy before an engine reads it.
 
-A thread fences its own writes, and a barrier tells the others, so a fence stands in front of the first barrier behind writes to a buffer that
-some engine touches. Copies under way count as written where they are waited for. The program is followed once, loops twice, so
+A thread fences its own writes, and a barrier tells the others, so a fence stands in front of the first barrier behind writes to a buffer
+that some engine touches. Copies under way count as written where they are waited for. The program is followed once, loops twice, so
 that what an iteration leaves behind meets the barriers of the next.
 """
 

@@ -17,7 +17,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import Access, Comment, Commit, Completion, Exec, For, Kernel, Ring, Stmt, SyncPoint, edited, execs, statements, substituted
+from fireiron.ir import (
+    Access,
+    Comment,
+    Commit,
+    Completion,
+    Exec,
+    For,
+    Kernel,
+    Ring,
+    Stmt,
+    SyncPoint,
+    edited,
+    execs,
+    statements,
+    substituted,
+)
 from fireiron.lower.walk import taken_names
 from fireiron.values.expr import FALSE, Expr, Var, all_of, as_expr, constant, less, mod
 

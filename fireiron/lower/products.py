@@ -1,8 +1,8 @@
 """`products`: the groups of a warpgroup's products, and what orders them with the other uses of its registers.
 
-Products that follow each other with nothing between are a batch: a fence of the registers stands in front of it, and behind it the commit that
-makes it a group. A thread that touches registers of products under way waits for all of them first. When the factors in shared memory
-are free again is for `wait` to say, which knows who writes there.
+Products that follow each other with nothing between are a batch: a fence of the registers stands in front of it, and behind it the commit
+that makes it a group. A thread that touches registers of products under way waits for all of them first. When the factors in shared
+memory are free again is for `wait` to say, which knows who writes there.
 """
 
 from __future__ import annotations

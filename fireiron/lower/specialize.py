@@ -157,7 +157,11 @@ class _Consumers:
         names = ", ".join(self.rings[ring].buffers)
         done: Stmt = Barrier(WARP_SCOPE, f"all lanes have read {names}")
         if by_engine:
-            done = Wait(late, f"{names} of {('this turn', 'the turn before')[late] if late < 2 else f'{late} turns before'} have been read", Completion.PRODUCT)
+            done = Wait(
+                late,
+                f"{names} of {('this turn', 'the turn before')[late] if late < 2 else f'{late} turns before'} have been read",
+                Completion.PRODUCT,
+            )
         began = less(as_expr(late - 1), loop.var)
         release = Release(ring, Side.EMPTY, turn - late, self.first if not late else all_of((self.first, began)))
         inner = attrs.evolve(loop, body=(Acquire(ring, Side.FULL, turn), *uses, done, release), producers=0)

@@ -90,7 +90,11 @@ def scopes_of(kernel: Kernel) -> tuple[Scope, ...]:
     groups = kernel.workers % 128 == 0 and kernel.workers > 128
     roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
     widest = BLOCK_SCOPE if roles is None else Scope(roles.roles[0].name, kernel.workers)
-    return (WARP_SCOPE, *((WARPGROUP_SCOPE,) if groups or (widest.threads or 0) == 128 else ()), *(() if widest.threads == 128 else (widest,)))
+    return (
+        WARP_SCOPE,
+        *((WARPGROUP_SCOPE,) if groups or (widest.threads or 0) == 128 else ()),
+        *(() if widest.threads == 128 else (widest,)),
+    )
 
 
 @attrs.define(eq=False)
@@ -313,7 +317,8 @@ class _Solver:
 
     def _behind_commit(self, hazard: Hazard, commits: Sequence[tuple[int, Completion]]) -> Hazard:
         """For what may be under way: only positions behind the commit of its group, where it can be waited for."""
-        own = [position for position, completion in commits if hazard.first <= position and completion is hazard.before.statement.completion]
+        mine = hazard.before.statement.completion
+        own = [position for position, completion in commits if hazard.first <= position and completion is mine]
         if not own:
             return hazard
         kept = hazard.positions - frozenset(range(hazard.first + 1, own[0] + 1))

@@ -1,10 +1,11 @@
 """`wait`: before which barriers a thread waits for its asynchronous copies, and how many groups may still be under way.
 
 The barriers stand where `synchronize` put them; a copy that is under way needs a wait at one of them, before its data is
-touched, and a product before its factors are overwritten. The program is followed with actual iteration numbers (the first ones, and the last), groups counted as they are
-committed: a touch of a group's data asks the last barrier behind its commit to wait for it, and each barrier takes the
-smallest number asked of it. Groups complete in order, so a wait for one is a wait for all before it, and says so. A loop of
-unknown length is followed for each of its shortest lengths: none at all, and every place in the period at which it may end.
+touched, and a product before its factors are overwritten. The program is followed with actual iteration numbers (the first ones,
+and the last), groups counted as they are committed: a touch of a group's data asks the last barrier behind its commit to wait for
+it, and each barrier takes the smallest number asked of it. Groups complete in order, so a wait for one is a wait for all before it,
+and says so. A loop of unknown length is followed for each of its shortest lengths: none at all, and every place in the period at
+which it may end.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import numpy as np
 
 from fireiron.errors import SynchronizationError
 from fireiron.ir import (
-    BLOCK_SCOPE,
     Acquire,
     Barrier,
     Comment,
@@ -216,9 +216,9 @@ class _Replay:
         if not behind:
             if self.kernel.unchecked:
                 return
+            what = "copies to" if completion is Completion.GROUP else "products of"
             raise SynchronizationError(
-                f"{touch.access.buffer} is touched while {'copies to' if completion is Completion.GROUP else 'products of'} it are under way, "
-                "and no barrier stands between",
+                f"{touch.access.buffer} is touched while {what} it are under way, and no barrier stands between",
                 at=touch.access.origin,
             )
         widest = max((barrier.scope for barrier, *_ in behind), key=_threads)

@@ -81,12 +81,12 @@ class Executor:
                     self._refuse_registers(site, busy, env, "while a product that uses it is under way", "a wait for its group before")
                 member.touched |= used
             elif used & member.touched:
-                self._refuse_registers(site, used & member.touched, env, "behind ordinary statements, with no fence of registers", "a fence")
+                when = "behind ordinary statements, with no fence of registers"
+                self._refuse_registers(site, used & member.touched, env, when, "a fence of the registers in front of the product")
 
     def _refuse_registers(self, site: Site, names: Iterable[str], env: Environment, when: str, hint: str) -> None:
-        raise SimulationError(
-            f"{', '.join(sorted(names))} is touched by {site.what} {when}", within=self.chunk.where(env), at=site.statement.origin, hint=hint
-        )
+        message = f"{', '.join(sorted(names))} is touched by {site.what} {when}"
+        raise SimulationError(message, within=self.chunk.where(env), at=site.statement.origin, hint=hint)
 
     def _depart(self, site: Site, inputs: list[Any], env: Environment, group: Group, readers: Group) -> None:
         """A product, or a store, is under way: its inputs are being read until all threads that issued it have waited."""

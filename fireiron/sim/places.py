@@ -55,7 +55,8 @@ class Group:
     """Threads that run together: all of a block, or a warp; or the warps that are its `members`, for one statement.
 
     `touched` are the registers that they touched by ordinary statements since their last fence, `busy` those of each product under way;
-    `held` are the turns of rings that they acquired and did not release; `unfenced` are the places in shared memory that they wrote since the last fence of the proxy.
+    `held` are the turns of rings that they acquired and did not release; `unfenced` are the places in shared memory that they wrote since
+    the last fence of the proxy.
     """
 
     threads: Array

@@ -293,7 +293,13 @@ class Plan:
 
     def _vector_loops(self, loops: list[For], lets: list[Let], statement: Exec, scope: _Scope) -> list[For]:
         """The loops on which all that is written depends; none where the statement may read what another turn writes."""
-        if statement.collective or statement.wide or statement.completion is Completion.RING or statement.scratch is not None or self._aliases(statement):
+        if (
+            statement.collective
+            or statement.wide
+            or statement.completion is Completion.RING
+            or statement.scratch is not None
+            or self._aliases(statement)
+        ):
             return []
         inner = _with_lets(scope, lets)
         names = {loop.var.name for loop in loops}

@@ -80,7 +80,8 @@ class Rings:
             return False
         if over != wanted:
             raise SimulationError(
-                f"{ring.name}: the wait for turn {turn} to be {statement.side.value} passes by parity alone: {over} phases are over, not {wanted}",
+                f"{ring.name}: the wait for turn {turn} to be {statement.side.value} passes by parity alone: "
+                f"{over} phases are over, not {wanted}",
                 within=where,
                 hint="no group may run a whole round ahead of another",
             )
@@ -136,9 +137,9 @@ class Rings:
         for ring, stage in self.stages_of(operand, env):
             for member in group.members or (group,):
                 if not any(name == ring and turn % self.rings[ring].stages == stage and one is side for name, turn, one in member.held):
+                    verb = "written" if operand.write else "read"
                     raise SimulationError(
-                        f"{operand.buffer.name}: stage {stage} is {'written' if operand.write else 'read'} by a group that does not hold it, "
-                        f"{'empty' if operand.write else 'full'}",
+                        f"{operand.buffer.name}: stage {stage} is {verb} by a group that does not hold it, {side.value}",
                         within=f"{site.what}, {where}",
                         at=site.statement.origin,
                         hint="acquire the turn before, release it behind",
@@ -158,7 +159,8 @@ class Rings:
         phases.bring(load.size)
         if phases.over > before and any(one.ring == load.ring and one.turn == load.turn for one in self.loads):
             raise SimulationError(
-                f"{load.ring}: turn {load.turn} counts as full while a load to it is under way", hint=f"a stage has more than {ring.bytes} bytes"
+                f"{load.ring}: turn {load.turn} counts as full while a load to it is under way",
+                hint=f"a stage has more than {ring.bytes} bytes",
             )
 
     def described(self, statement: Acquire, env: Mapping[str, Any]) -> str:

@@ -18,8 +18,8 @@ from fireiron.sim.chunk import Chunk
 from fireiron.sim.execute import Executor
 from fireiron.sim.memory import Global
 from fireiron.sim.places import Group, NotDistinct
-from fireiron.sim.rings import Rings
 from fireiron.sim.plan import Array, Environment, Loop, Name, Nest, Plan, Site
+from fireiron.sim.rings import Rings
 from fireiron.sim.shadow import History
 from fireiron.sim.watch import Watch
 

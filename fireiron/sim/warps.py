@@ -15,7 +15,7 @@ import numpy as np
 from fireiron.errors import SimulationError
 from fireiron.ir import Acquire, Barrier, Completion
 from fireiron.sim.places import Group
-from fireiron.sim.plan import Array, Environment, RolesPlan, Site
+from fireiron.sim.plan import Array, Environment, RolesPlan
 from fireiron.sim.run import Event, Run
 
 WARP = 32
@@ -76,7 +76,9 @@ class Warps:
         rings.require_settled()
         for group in self.groups:
             if any(group.flights[Completion.BULK].groups) or group.flights[Completion.BULK].issued:
-                raise SimulationError("a store by TMA reads shared memory beyond the end of the kernel", hint="a wait for its group at the end")
+                raise SimulationError(
+                    "a store by TMA reads shared memory beyond the end of the kernel", hint="a wait for its group at the end"
+                )
 
     def _alone(self, event: Any, number: int) -> bool:
         """Whether a group comes to an event that holds none but its own threads."""

@@ -16,6 +16,7 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -38,6 +39,7 @@ extern unsigned char __start_shared_memory[], __stop_shared_memory[];
 namespace {
 
 constexpr int lanes_of_warp = 32;
+constexpr int threads_of_warpgroup = 128;
 constexpr size_t page = 4096;
 constexpr size_t report_bytes = 64 << 10;  // of a stack, for what the sanitizers have to say
 
@@ -55,6 +57,8 @@ struct Copy {
   unsigned bytes, filled;
 };
 
+struct Product;
+
 struct Thread {
   int number;
   bool ended;
@@ -64,6 +68,9 @@ struct Thread {
   const void* gives;   // what it brings to an instruction of its warp
   std::vector<Copy> issued;
   std::deque<std::vector<Copy>> groups;
+  bool fenced;         // its registers, for products of its warpgroup
+  std::vector<std::shared_ptr<Product>> products;
+  std::deque<std::vector<std::shared_ptr<Product>>> product_groups;
 
   char* stack;
   ucontext_t start;
@@ -78,7 +85,7 @@ struct Group {
 };
 
 std::vector<Thread> threads;
-std::vector<Group> warps;
+std::vector<Group> warps, warpgroups;
 Group block;
 std::map<int, Group> named;  // barriers by number, each with the threads that have come
 Thread* current;
@@ -182,18 +189,23 @@ void meet(Group& group, const char* whose, Stop stop, const char* what, int line
   leave(*current);
 }
 
-template <class Given, class Perform>
-void together(const char* what, int line, const Given& given, Perform perform)
+template <int count, class Given, class Perform>
+void together_in(Group& unit, const char* whose, const char* what, int line, const Given& given, Perform perform)
 {
-  Group& warp = warp_of(*current);
-  if (warp.members.size() != lanes_of_warp)
-    fail("%s in line %d: a warp of %zu threads", what, line, warp.members.size());
-  meet(warp, "warp", Stop::instruction, what, line, &given, [&](Group& group) {
-    const Given* lanes[lanes_of_warp];
-    for (int lane = 0; lane < lanes_of_warp; ++lane)
+  if (unit.members.size() != count)
+    fail("%s in line %d: a %s of %zu threads", what, line, whose, unit.members.size());
+  meet(unit, whose, Stop::instruction, what, line, &given, [&](Group& group) {
+    const Given* lanes[count];
+    for (int lane = 0; lane < count; ++lane)
       lanes[lane] = static_cast<const Given*>(group.members[lane]->gives);
     perform(lanes);
   });
+}
+
+template <class Given, class Perform>
+void together(const char* what, int line, const Given& given, Perform perform)
+{
+  together_in<lanes_of_warp>(warp_of(*current), "warp", what, line, given, perform);
 }
 
 // Some threads are kept back for long: the next one is mostly of the warp that ran last.
@@ -222,6 +234,8 @@ void require_all_ended()
     if (!thread.ended)
       fail("deadlock: thread %d of block %u waits for ever at %s in line %d", thread.number, blockIdx.x, thread.what,
            thread.line);
+    else if (!thread.products.empty() || !thread.product_groups.empty())
+      fail("thread %d of block %u ends while products are under way", thread.number, blockIdx.x);
 }
 
 // Fresh memory is no number in any float type, and large in 32-bit integers: 0x7ff9 repeated.
@@ -239,6 +253,9 @@ void begin(Thread& thread)
   thread.stop = Stop::none;
   thread.issued.clear();
   thread.groups.clear();
+  thread.fenced = false;
+  thread.products.clear();
+  thread.product_groups.clear();
   getcontext(&thread.start);
   thread.start.uc_stack.ss_sp = thread.stack + page;
   thread.start.uc_stack.ss_size = stack_bytes;
@@ -264,6 +281,7 @@ void prepare(int count)
 {
   threads.resize(count);
   warps.resize((count + lanes_of_warp - 1) / lanes_of_warp);
+  warpgroups.resize((count + threads_of_warpgroup - 1) / threads_of_warpgroup);
   for (int number = 0; number < count; ++number) {
     Thread& thread = threads[number];
     thread.number = number;
@@ -272,6 +290,7 @@ void prepare(int count)
       fail("no memory for the stacks of %d threads", count);
     thread.stack = static_cast<char*>(stack);
     warp_of(thread).members.push_back(&thread);
+    warpgroups[number / threads_of_warpgroup].members.push_back(&thread);
     block.members.push_back(&thread);
   }
 }
@@ -279,6 +298,15 @@ void prepare(int count)
 // ---------------------------------------------------------------------------------------------- memory
 
 void* shared(uint64_t address) { return __start_shared_memory + address; }
+
+bool dynamic;  // whether the launch has sized `smem`, and arrays lie there
+
+// The place of an address of which a descriptor keeps 18 bits; the array that is used is no larger than that.
+char* shared_of_18_bits(uint64_t address)
+{
+  unsigned char* const base = dynamic ? smem : __start_shared_memory;
+  return reinterpret_cast<char*>(base) + ((address - static_cast<uint64_t>(base - __start_shared_memory)) & 0x3ffff);
+}
 
 void require(const char* what, int line, const void* place, size_t bytes, size_t aligned)
 {
@@ -707,6 +735,147 @@ void cp_async_wait_group(Operand pending)
 
 }  // namespace ptx
 
+// ---------------------------------------------------------------------------------------------- products of a warpgroup
+
+namespace {
+
+// PTX ISA, "Asynchronous warpgroup level matrix instructions": D of a product is written, and A and B are read, at some time between
+// its issue and the wait for its group. Here that is mostly when the first thread waits, sometimes at once.
+struct Product {
+  struct Registers {
+    std::vector<void*> places;
+    unsigned bytes;
+  };
+  ptx::Warpgroup form;
+  std::vector<Registers> d;  // of each thread
+  uint64_t a, b;
+  bool adds, done;
+  int line;
+};
+
+// PTX ISA, "Matrix descriptor format" and "Strides": core matrices are eight rows of 16 bytes. A swizzle joins 2, 4 or 8 of them to rows
+// of 32, 64 or 128 bytes, of which address bits 4 to 6 are XORed with bits 7 to 9, as far as the row is long.
+double element_of(uint64_t descriptor, Type type, int row, int along, int line)
+{
+  const uint64_t start = (descriptor & 0x3fff) << 4, leading = (descriptor >> 16 & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
+  const uint64_t mode = descriptor >> 62, span = mode == 0 ? 16 : mode == 1 ? 128 : mode == 2 ? 64 : 32;
+  if (descriptor >> 49 & 7)
+    fail("wgmma in line %d: a base offset", line);
+  const unsigned bytes = format_of(type).bits / 8;
+  const uint64_t byte = static_cast<uint64_t>(along) * bytes;
+  uint64_t address = start + row / 8 * stride + row % 8 * span + byte / span * leading + byte % span;
+  address ^= (address >> 7 & (span / 16 - 1)) << 4;
+  const char* const place = shared_of_18_bits(address);
+  require("wgmma", line, place, bytes, bytes);
+  uint64_t bits = 0;
+  std::memcpy(&bits, place, bytes);
+  return number(bits, type);
+}
+
+// "Register fragments", matrix D: i is the number of an element of a thread.
+void place_in_d(int thread, int i, int& row, int& column)
+{
+  row = thread / lanes_of_warp * 16 + thread % lanes_of_warp / 4 + i / 2 % 2 * 8;
+  column = i / 4 * 8 + thread % 4 * 2 + i % 2;
+}
+
+void perform(Product& product)
+{
+  if (product.done)
+    return;
+  product.done = true;
+  const ptx::Warpgroup& form = product.form;
+  std::vector<double> a(64 * form.k), b(form.k * form.n);
+  for (int k = 0; k < form.k; ++k) {
+    for (int m = 0; m < 64; ++m)
+      a[m * form.k + k] = form.a_across ? element_of(product.a, form.a, k, m, product.line) : element_of(product.a, form.a, m, k, product.line);
+    for (int n = 0; n < form.n; ++n)
+      b[k * form.n + n] = form.b_across ? element_of(product.b, form.b, k, n, product.line) : element_of(product.b, form.b, n, k, product.line);
+  }
+  const int bits = format_of(form.d).bits;
+  for (int thread = 0; thread < threads_of_warpgroup; ++thread) {
+    const Product::Registers& registers = product.d[thread];
+    int i = 0;
+    for (void* place : registers.places) {
+      uint64_t word = 0, sums = 0;
+      std::memcpy(&word, place, registers.bytes);
+      for (int shift = 0; shift < static_cast<int>(registers.bytes) * 8; shift += bits, ++i) {
+        int row = 0, column = 0;
+        place_in_d(thread, i, row, column);
+        const uint64_t mask = (uint64_t{1} << bits) - 1;
+        double sum = product.adds ? number(word >> shift & mask, form.d) : 0;
+        for (int k = 0; k < form.k; ++k)
+          sum += a[row * form.k + k] * b[k * form.n + column];
+        sums |= (bits_of(sum, form.d) & mask) << shift;
+      }
+      std::memcpy(place, &sums, registers.bytes);
+    }
+  }
+}
+
+}  // namespace
+
+namespace ptx {
+
+void wgmma(const Warpgroup& form, Operands d, Operand a, Operand b, Operand adds, int line)
+{
+  struct Given {
+    const Warpgroup& form;
+    Operands d;
+    uint64_t a, b, adds;
+  };
+  Group& unit = warpgroups[current->number / threads_of_warpgroup];
+  if (!current->fenced)
+    fail("wgmma in line %d: no wgmma.fence before the first", line);
+  together_in<threads_of_warpgroup>(unit, "warpgroup", "wgmma", line, Given{form, d, a.bits, b.bits, adds.bits}, [&](const Given* const* all) {
+    auto product = std::make_shared<Product>(Product{form, {}, all[0]->a, all[0]->b, all[0]->adds != 0, false, line});
+    for (int thread = 0; thread < threads_of_warpgroup; ++thread) {
+      if (all[thread]->a != product->a || all[thread]->b != product->b || (all[thread]->adds != 0) != product->adds)
+        fail("wgmma in line %d: threads %d and 0 of a warpgroup name different matrices", line, thread);
+      const unsigned bytes = all[thread]->d.begin()->bytes;
+      if (all[thread]->d.size() * bytes * 8 * threads_of_warpgroup != static_cast<size_t>(64) * form.n * format_of(form.d).bits)
+        fail("wgmma in line %d: %zu registers for 64 x %d elements", line, all[thread]->d.size(), form.n);
+      Product::Registers registers = {{}, bytes};
+      for (const Operand& one : all[thread]->d)
+        registers.places.push_back(one.place);
+      product->d.push_back(std::move(registers));
+      unit.members[thread]->products.push_back(product);
+    }
+    // Products of one accumulator happen in order, so one that happens at once takes all before it along.
+    if (below(4) == 0)
+      for (Thread* member : unit.members) {
+        for (const auto& group : member->product_groups)
+          for (const auto& one : group)
+            ::perform(*one);
+        for (const auto& one : member->products)
+          ::perform(*one);
+      }
+  });
+}
+
+void wgmma_fence(int line)
+{
+  together("wgmma.fence", line, 0, [](const int* const*) {});
+  current->fenced = true;
+}
+
+void wgmma_commit_group(int line)
+{
+  together("wgmma.commit_group", line, 0, [](const int* const*) {});
+  current->product_groups.push_back(std::move(current->products));
+  current->products.clear();
+}
+
+void wgmma_wait_group(Operand pending, int line)
+{
+  together("wgmma.wait_group", line, 0, [](const int* const*) {});
+  for (; current->product_groups.size() > pending.bits; current->product_groups.pop_front())
+    for (const auto& product : current->product_groups.front())
+      ::perform(*product);
+}
+
+}  // namespace ptx
+
 // ---------------------------------------------------------------------------------------------- warp matrix functions
 
 namespace nvcuda::wmma {
@@ -862,6 +1031,7 @@ int launch()
   blockDim = {static_cast<unsigned>(count), 1, 1};
   current_kernel = kernels[numbers["kernel"]];
   current_arguments = arguments.data();
+  dynamic = shared_bytes > 0;
   prepare(static_cast<int>(count));
   __asan_poison_memory_region(smem + shared_bytes, most_shared - shared_bytes);
   std::vector<unsigned> order(grid);

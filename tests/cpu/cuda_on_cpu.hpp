@@ -224,6 +224,18 @@ void bar_sync(Operand number, Operand count, int line = __builtin_LINE());
 void cp_async_commit_group();
 void cp_async_wait_group(Operand pending);
 
+// A form of wgmma; `..._across` says that a factor is stored along m or n, not along k.
+struct Warpgroup {
+  int n, k;
+  bool a_across, b_across;
+  Type d, a, b;
+};
+
+void wgmma(const Warpgroup& form, Operands d, Operand a, Operand b, Operand adds, int line = __builtin_LINE());
+void wgmma_fence(int line = __builtin_LINE());
+void wgmma_commit_group(int line = __builtin_LINE());
+void wgmma_wait_group(Operand pending, int line = __builtin_LINE());
+
 }  // namespace ptx
 
 // A value of the lane whose number differs in the bits of a mask.

@@ -26,6 +26,7 @@ from fireiron.check.races.places import Places, Space
 from fireiron.check.races.segments import Segments
 from fireiron.check.races.traces import Kind, Touch, Trace, Tracer, Traces
 from fireiron.check.scene import Scene
+from fireiron.ir import Commit, Completion, Wait
 
 
 def check_races(scene: Scene) -> tuple[Finding, ...]:
@@ -78,7 +79,29 @@ def _races(scene: Scene, places: Places, traces: Sequence[Traces]) -> list[Findi
     if not Segments(spaces).all_ordered(traces):
         for key, race in _unordered(traces, spaces, meetings, broken).items():
             findings.setdefault(key, report.race(race))
-    return [*findings.values(), *(Finding("race", "error", None, text) for text in broken)]
+    return [*findings.values(), *(Finding("race", "error", None, text) for text in broken), *_reading_at_the_end(traces)]
+
+
+def _reading_at_the_end(traces: Sequence[Traces]) -> Iterator[Finding]:
+    """The stores that an engine may still read shared memory for when the block, and its memory, is gone; each once."""
+    found: dict[int, Touch] = {}
+    for trace in itertools.chain(*(_different(agents) for agents in traces)):
+        issued: list[Touch] = []
+        groups: list[list[Touch]] = []
+        for event in trace:
+            if isinstance(event, Touch) and event.completion is Completion.BULK and event.under_way:
+                issued.append(event)
+            elif isinstance(event, Commit) and event.completion is Completion.BULK:
+                groups.append(issued)
+                issued = []
+            elif isinstance(event, Wait) and event.completion is Completion.BULK:
+                del groups[: max(len(groups) - event.groups, 0)]
+        found.update((id(one.use.statement), one) for one in itertools.chain(*groups, issued))
+    for one in found.values():
+        statement = one.use.statement
+        buffer = one.use.access.buffer
+        text = f"{buffer}: {statement.instruction.name} {statement.spec} reads it beyond the end of the kernel: nobody waits for its group"
+        yield Finding("race", "error", buffer, text, statement.origin)
 
 
 def _unordered(traces: Sequence[Traces], spaces: Sequence[Space], meetings: Meetings, broken: dict[str, None]) -> dict[Any, Race]:

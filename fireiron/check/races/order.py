@@ -126,7 +126,9 @@ class Order:
         self.operations: list[tuple[Touch, int]] = []
         self.of_step: dict[int, int] = {}
         self.waiting: dict[tuple[Scope, int], set[int]] = {}
-        self.engines = any(event.by_engine for trace in {id(one): one for one in traces}.values() for event in trace if not isinstance(event, (Stmt, Turn)))
+        self.engines = any(
+            event.by_engine for trace in {id(one): one for one in traces}.values() for event in trace if not isinstance(event, (Stmt, Turn))
+        )
         self.written = 0
         self._forget()
 
@@ -140,7 +142,9 @@ class Order:
         for agent in self.agents:
             event = agent.trace[agent.position] if agent.position < len(agent.trace) else None
             if isinstance(event, Turn):
-                self.broken.setdefault(f"{event.ring.name}: agent {agent.number} waits for ever for turn {event.number} to be {event.side.value}")
+                self.broken.setdefault(
+                    f"{event.ring.name}: agent {agent.number} waits for ever for turn {event.number} to be {event.side.value}"
+                )
             elif event is not None and not self.broken:
                 raise VerificationError(f"warp {agent.number} waits for ever at {event}")
         for (name, side, stage), phases in self.phases.items():
@@ -176,7 +180,10 @@ class Order:
         return True
 
     def _turn(self, agent: Agent, event: Turn) -> bool:
-        """A wait passes when its phase is over, and brings what those knew who arrived; an arrival brings what the lane knows that arrives."""
+        """A wait passes when its phase is over, and brings what those knew who arrived.
+
+        An arrival brings what the lane knows that arrives.
+        """
         phases = self._phases_of(event)
         number = agent.turns.get((event.ring.name, event.side, event.arrivals is None), 0)
         wanted = event.number // event.ring.stages + (event.side is Side.FULL)
@@ -184,7 +191,8 @@ class Order:
             return False
         agent.turns[event.ring.name, event.side, event.arrivals is None] = number + 1
         meant = number // event.ring.stages + (event.side is Side.FULL)
-        what = f"{event.ring.name}: {'the wait for' if event.arrivals is None else 'the arrival at'} turn {event.number} to be {event.side.value}"
+        verb = "the wait for" if event.arrivals is None else "the arrival at"
+        what = f"{event.ring.name}: {verb} turn {event.number} to be {event.side.value}"
         if event.stage != number % event.ring.stages:
             self.broken.setdefault(f"{what} is at stage {event.stage}, and it is the agent's turn {number}")
         elif event.arrivals is None and phases.over != meant:
@@ -204,7 +212,10 @@ class Order:
         return self.phases.setdefault((event.ring.name, event.side, event.stage), Phases(arrivals, arrivals))
 
     def _fence(self, agent: Agent, event: Fence) -> bool:
-        """Registers are nobody else's; what the agent wrote to shared memory, and has not under way, engines may rely on that are set to work by whoever knows of it."""
+        """Engines may rely on what the agent wrote to shared memory, and has not under way, once they are set to work by who knows of it.
+
+        Registers are nobody else's.
+        """
         if event.reach is Reach.PROXY:
             agent.fenced |= agent.own & agent.wrote
         return True

@@ -318,7 +318,11 @@ class Places:
 
     def crew(self, use: Use) -> Crew:
         """Who acts, the same object for the same kind of access."""
-        kind = (use.access.spread, bool(use.statement.ring), use.statement.spec.level if use.statement.collective or use.access.spread else None)
+        kind = (
+            use.access.spread,
+            bool(use.statement.ring),
+            use.statement.spec.level if use.statement.collective or use.access.spread else None,
+        )
         if kind not in self.crews:
             self.crews[kind] = crew_of(self.scene, use)
         return self.crews[kind]
@@ -423,7 +427,10 @@ def _steps(buffer: Buffer, access: Access) -> tuple[int, ...] | None:
 
 
 def _starts_a_period(storage: Storage, access: Access) -> bool:
-    """Whether an access begins where no digit of a coordinate, and no bit that a swizzle reads, has begun: then numbers alone tell the rest."""
+    """Whether an access begins where no digit of a coordinate, and no bit that a swizzle reads, has begun.
+
+    Then numbers alone tell the rest.
+    """
     if not storage.layout.static or any(
         base.factor % digits[-1].step for base, digits in zip(access.base, storage.dims, strict=True) if len(digits) > 1
     ):

@@ -1,0 +1,198 @@
+"""Kernels with a ring, a producer and consumers: strategies, problems, and faults planted in their final IR."""
+
+import random
+
+import attrs
+import numpy as np
+from problems import integers
+
+from fireiron import *
+from fireiron import ir
+from fireiron.check import safety
+from fireiron.ir.chunks import swizzle_of
+from fireiron.sim import simulate
+from fireiron.values.expr import TRUE
+
+TARGET = "sm_90a"
+ORDERS = {"NN": (RowMajor, RowMajor), "NT": (RowMajor, ColMajor), "TN": (ColMajor, RowMajor), "TT": (ColMajor, ColMajor)}
+
+
+def product(tiles=(128, 64, 64), warpgroup=(64, 64), stages=2, *, producer=32, chunk=64, in_flight=None, bands=0, blocks=0, tma=True):
+    """A product by wgmma, fed by TMA through a ring; its result is stored by TMA too, or by all threads."""
+    bm, bn, bk = tiles
+    wm, wn = warpgroup
+    store = Move.done()
+    if tma:
+        store = Move.tile(wm, wn).to(Warpgroup).tile(min(64, wm), min(chunk, wn)).unroll().load(SRC, SH, Move.done()).converted().done()
+    chain = MatMul.tile(bm, bn).to(Block)
+    chain = chain.bands(bands) if bands else chain
+    chain = chain.persistent(blocks) if blocks else chain
+    chain = chain.epilog(RF, float32, Init.done(), store).split(bk).pipeline(stages).specialize(producer)
+    chain = chain if in_flight is None else chain.in_flight(in_flight)
+    return chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(wm, wn).to(Warpgroup).done()
+
+
+ROWS_OF_128_BYTES = swizzle_of(128, 2)
+"""How TMA swizzles 64 halves side by side."""
+
+
+def by_warps(stages=2, *, target=(64, 64), tma=False, producer=32, bk=64):
+    """A product whose consumers are warps with mma.sync, from tiles whose storage the load was asked for."""
+    store = Move.tile(32, 32).to(Warp)
+    store = store.load(SRC, SH, Move.done()).converted().done() if tma else store.done()
+    chain = MatMul.tile(*target).to(Block).epilog(RF, float32, Init.tile(32, 32).to(Warp).done(), store)
+    chain = chain.split(bk).pipeline(stages).specialize(producer)
+    for operand in (A, B):
+        chain = chain.load(operand, SH, Move.done()).storage_layout(RowMajor).swizzle(ROWS_OF_128_BYTES)
+    chain = chain.tile(32, 32).to(Warp).split(16).unroll().load(A, RF, Move.done()).load(B, RF, Move.done())
+    return chain.tile(16, 16).unroll().mma_tile().done()
+
+
+def by_threads(stages=2):
+    """A product whose consumers are threads that multiply element by element."""
+    chain = MatMul.tile(64, 64).to(Block).split(64).pipeline(stages).specialize()
+    for operand in (A, B):
+        chain = chain.load(operand, SH, Move.done()).storage_layout(RowMajor).swizzle(ROWS_OF_128_BYTES)
+    return chain.tile(8, 4).to(Thread).tile(1, 1).split(1).done()
+
+
+def halves(*sizes, orders="NN", **options):
+    """A product of halves."""
+    a, b = ORDERS[orders]
+    options = {"dtype": float16, "c_dtype": float16, "A": a, "B": b, "C": RowMajor, **options}
+    return MatMul(*sizes, **options)(GL, GL, GL)(Kernel)
+
+
+def inputs_of(spec, sizes=None, seed=7):
+    """Small integers for A and B, and what NumPy makes of them."""
+    generator = np.random.default_rng(seed)
+    shapes = {name: tuple(size.evaluate(sizes or {}) for size in spec.operands[name].shape) for name in "AB"}
+    arrays = {name: integers(shape, spec.operands[name].dtype, generator) for name, shape in shapes.items()}
+    return arrays, spec.reference(arrays["A"], arrays["B"])
+
+
+def errors(kernel):
+    """What the static checks refuse a kernel for."""
+    return [one.message for one in safety(kernel) if one.severity == "error"]
+
+
+def outcome(kernel, arrays, expected, order=None, sizes=None):
+    """`right`, `wrong`, or what the simulator meets."""
+    try:
+        got = simulate(kernel, arrays, sizes or {}, order=None if order is None else random.Random(order)).outputs["C"]
+    except FireironError as error:
+        return str(error)
+    return "right" if np.array_equal(got, expected) else "wrong"
+
+
+def require_right(strategy, spec, sizes=None, orders=(None, 1)):
+    """The kernel has no findings, and equals NumPy in step and with its warps in random order."""
+    program = strategy(spec).program(TARGET)
+    assert errors(program.ir) == []
+    arrays, expected = inputs_of(spec, sizes)
+    for order in orders:
+        assert outcome(program.ir, arrays, expected, order, sizes) == "right", (str(strategy), spec, sizes, order)
+    return program
+
+
+# ---------------------------------------------------------------------------------------------- parts of a kernel
+
+
+def roles_of(kernel):
+    """The consumers and the producer."""
+    (roles,) = (one for one in kernel.body if isinstance(one, ir.Roles))
+    return roles.roles
+
+
+def all_of_kind(kernel, kind):
+    """The statements of a kind, in the order of the program."""
+    return [one for one in ir.statements(kernel.body) if isinstance(one, kind)]
+
+
+def is_load(statement):
+    """Whether a statement fills a ring."""
+    return isinstance(statement, ir.Exec) and statement.ring != ""
+
+
+def is_product(statement):
+    """Whether it is a product under way."""
+    return isinstance(statement, ir.Exec) and statement.completion is ir.Completion.PRODUCT
+
+
+def with_changed(kernel, which, number, change):
+    """The kernel with one statement, the `number`-th of those that `which` says, replaced by others."""
+    found = [one for one in ir.statements(kernel.body) if which(one)]
+    assert number < len(found), "no such statement: adapt this fault"
+    chosen = found[number]  # by identity: equal statements stand at several places
+    body = ir.rewritten(kernel.body, lambda one: change(one) if one is chosen else (one,))
+    assert body != kernel.body
+    return attrs.evolve(kernel, body=body)
+
+
+def with_rings(kernel, change):
+    """The kernel with its rings changed."""
+    return attrs.evolve(kernel, rings=tuple(map(change, kernel.rings)))
+
+
+def stage_moved(position, stages):
+    """A change of which stage a statement touches by an operand."""
+
+    def change(one):
+        accesses = list(one.accesses)
+        accesses[position] = attrs.evolve(accesses[position], copy=(accesses[position].copy + 1) % stages)
+        return (attrs.evolve(one, accesses=tuple(accesses)),)
+
+    return change
+
+
+def dropped(_):
+    """No statement in its place."""
+    return ()
+
+
+def later(turns):
+    """The same wait or arrival, for a turn further on."""
+    return lambda one: (attrs.evolve(one, number=one.number + turns),)
+
+
+def weaker(one):
+    """A wait that leaves a group more under way."""
+    return (attrs.evolve(one, groups=one.groups + 1),)
+
+
+def by_all_lanes(one):
+    """An arrival of each lane."""
+    return (attrs.evolve(one, active=TRUE),)
+
+
+def of_kind(kind, **fields):
+    """Which statements are of a kind, with such fields."""
+    return lambda one: isinstance(one, kind) and all(getattr(one, name) == value for name, value in fields.items())
+
+
+def ring_faults(kernel):
+    """`(name, faulty kernel)`: everything that orders producer and consumers, left out, moved or weakened, and stages mixed up."""
+    (ring,) = kernel.rings
+    stages = ring.stages
+    for kind, changes in (
+        (ir.Acquire, {"dropped": dropped, "a turn later": later(1), "a round later": later(stages)}),
+        (ir.Release, {"dropped": dropped, "a turn later": later(1), "a round later": later(stages), "by all lanes": by_all_lanes}),
+        (ir.Wait, {"dropped": dropped, "weaker": weaker}),
+        (ir.Commit, {"dropped": dropped}),
+        (ir.Barrier, {"dropped": dropped}),
+        (ir.Fence, {"dropped": dropped}),
+    ):
+        which = of_kind(kind)
+        for number, one in enumerate(filter(which, ir.statements(kernel.body))):
+            for name, change in changes.items():
+                if change(one) != (one,):
+                    yield f"{name}: {kind.__name__} {number}, {one}", with_changed(kernel, which, number, change)
+    for name, changed in (
+        ("more bytes", {"bytes": ring.bytes + 16}),
+        ("fewer bytes", {"bytes": ring.bytes - 4096}),
+        ("a consumer less", {"consumers": ring.consumers - 1}),
+        ("a consumer more", {"consumers": ring.consumers + 1}),
+    ):
+        yield name, with_rings(kernel, lambda one, changed=changed: attrs.evolve(one, **changed))
+    yield "a load to another stage", with_changed(kernel, is_load, 0, stage_moved(1, stages))
+    yield "a product of another stage", with_changed(kernel, is_product, 0, stage_moved(0, stages))

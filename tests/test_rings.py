@@ -1,0 +1,262 @@
+"""Rings: kernels with a producer against NumPy, drawn strategies, and faults that both detectors of races must find."""
+
+import os
+import random
+import re
+
+import attrs
+import pytest
+from ringed import (
+    ORDERS,
+    TARGET,
+    by_threads,
+    by_warps,
+    dropped,
+    errors,
+    halves,
+    inputs_of,
+    is_load,
+    is_product,
+    later,
+    of_kind,
+    outcome,
+    product,
+    require_right,
+    ring_faults,
+    stage_moved,
+    weaker,
+    with_changed,
+    with_rings,
+)
+
+from fireiron import *
+from fireiron import ir
+
+np = pytest.importorskip("numpy")
+SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))
+SEED = 20271122
+M, N, K = sym("M", multiple_of=8), sym("N", multiple_of=8), sym("K", multiple_of=8)
+
+# ---------------------------------------------------------------------------------------------- against NumPy
+
+KERNELS = {
+    "two warpgroups along m": (product(), (256, 128, 320)),
+    "two along n": (product((64, 128, 64), (64, 64), 3), (128, 256, 192)),
+    "one warpgroup, a turn in flight": (product((64, 64, 64), (64, 64), 3), (128, 64, 448)),
+    "swapped": (product((16, 128, 64), (16, 64), 3), (32, 128, 192)),
+    "128 rows a warpgroup": (product((128, 64, 64), (128, 64), 2), (256, 64, 192)),
+    "steps of 128": (product((64, 64, 128), (64, 64), 2), (64, 128, 384)),
+    "a warpgroup produces": (product(producer=128), (128, 128, 192)),
+    "stored by threads": (product(tma=False), (128, 64, 192)),
+    "one stage": (product(stages=1), (128, 64, 192)),
+    "more stages than turns": (product(stages=4), (128, 64, 128)),
+    "persistent, bands": (product(blocks=3, bands=2), (512, 128, 192)),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_are_right(name):
+    strategy, sizes = KERNELS[name]
+    require_right(strategy, halves(*sizes))
+
+
+@pytest.mark.parametrize("orders", ORDERS)
+def test_storage_orders(orders):
+    """Every storage order of A and B is loaded as it is, and read so by wgmma."""
+    program = require_right(product((64, 128, 64), (64, 64)), halves(64, 256, 192, orders=orders))
+    assert program.cuda.count("tma_load(") > 2
+
+
+@pytest.mark.parametrize("strategy", [by_warps(), by_warps(3, producer=128), by_warps(tma=True), by_threads(3)], ids=str)
+def test_other_consumers(strategy):
+    """Whoever reads shared memory by ordinary loads consumes too; a barrier of each warp stands before it says so."""
+    kernel = require_right(strategy, halves(128, 64, 192, c_dtype=float32)).ir
+    (loop,) = [one for one in ir.statements(kernel.body) if isinstance(one, ir.For) and any(isinstance(s, ir.Acquire) for s in one.body)][:1]
+    assert [type(one) for one in loop.body[-2:]] == [ir.Barrier, ir.Release] and loop.body[-2].scope == ir.WARP_SCOPE
+
+
+@pytest.mark.parametrize("sizes", [(136, 72, 40), (8, 8, 8), (72, 200, 64), (200, 136, 328)])
+@pytest.mark.parametrize("blocks", [0, 3])
+def test_ragged_sizes(sizes, blocks):
+    """What lies beyond the arrays is loaded as zeros, and not stored: the maps know."""
+    program = require_right(product(blocks=blocks, bands=2 * (blocks > 0)), halves(*sizes), orders=(None,))
+    assert "tma_load(" in program.cuda and "tma_store(" in program.cuda
+
+
+@pytest.mark.parametrize("blocks", [0, 3])
+def test_sizes_known_at_run_time(blocks):
+    """One kernel for all of them, checked once."""
+    program = product(blocks=blocks, bands=2 * (blocks > 0))(halves(M, N, K)).program(TARGET)
+    assert errors(program.ir) == []
+    for sizes in ((136, 72, 40), (256, 128, 192), (8, 8, 8), (200, 136, 328)):
+        values = dict(zip("MNK", sizes, strict=True))
+        arrays, expected = inputs_of(program.spec, values)
+        assert outcome(program.ir, arrays, expected, 1, values) == "right", sizes
+
+
+# ---------------------------------------------------------------------------------------------- drawn strategies
+
+
+def drawn(seed):
+    """A strategy with a ring, and a problem for it."""
+    chance = random.Random(seed)
+    bk = chance.choice((64, 64, 128))
+    wm, wn = chance.choice(((64, 64), (64, 128), (64, 32), (128, 64), (64, 96), (16, 64)))
+    beside = chance.choice(((1, 1), (2, 1), (1, 2)))
+    tiles = (wm * beside[0], wn * beside[1], bk)
+    stages = chance.randint(1, 4)
+    options = {
+        "producer": chance.choice((32, 128)),
+        "chunk": 32 if wn % 64 else chance.choice((64, 32)),
+        "in_flight": chance.choice((None, *range(min(stages, 3)))),
+        "bands": chance.choice((0, 2)),
+        "blocks": chance.choice((0, 0, 2, 3)),
+        "tma": chance.random() < 0.7,
+    }
+    sizes = tuple(max(8, tile * chance.randint(1, 3) - chance.choice((0, 0, 8, 24))) for tile in tiles)
+    return product(tiles, (wm, wn), stages, **options), halves(*sizes, orders=chance.choice(list(ORDERS)))
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_drawn_strategies(chunk):
+    """No false alarm, and equal to NumPy in step and in a random order."""
+    for seed in range(SEED + chunk, SEED + 16 * SCALE, 4):
+        strategy, spec = drawn(seed)
+        print(seed, strategy, spec)
+        require_right(strategy, spec, orders=(None, seed) if SCALE > 1 else (seed,))
+
+
+# ---------------------------------------------------------------------------------------------- planted faults
+
+FAULTY = {
+    "one tile": (product(), (128, 64, 448)),
+    "a turn in flight": (product((64, 64, 64), (64, 64), 3, blocks=2), (256, 64, 192)),
+    "a turn a tile": (product(blocks=2), (768, 64, 64)),
+    "both, with several stores": (product((128, 128, 64), (64, 128), 2, blocks=2, chunk=32, in_flight=1), (768, 128, 64)),
+}
+
+
+def is_harmless(name, kernel):
+    """Faults that are none: the last wait behind a loop that has waited itself; and turns a round later, which are other turns of the
+    same stage: the text of an arrival names the stage alone.
+    """
+    return "a round later: Release" in name or (ir.For in map(type, kernel.body[-1].roles[0].body) and "Wait" in name and "all stores" in name)
+
+
+def require_found(name, kernel, arrays, expected, orders):
+    """Both detectors find a fault, or both find none where there is none."""
+    found = errors(kernel)
+    met = {outcome(kernel, arrays, expected, order) for order in orders}
+    assert found, f"the race check misses {name}"
+    assert met != {"right"}, f"the simulator misses {name}"
+
+
+@pytest.mark.parametrize("problem", ["one tile", *(list(FAULTY)[1:] if SCALE > 1 else ())])
+def test_faults_are_found_by_both(problem):
+    strategy, sizes = FAULTY[problem]
+    kernel = strategy(halves(*sizes)).program(TARGET).ir
+    arrays, expected = inputs_of(kernel.spec)
+    assert errors(kernel) == []
+    count = 0
+    for name, faulty in ring_faults(kernel):
+        if not is_harmless(name, kernel):
+            require_found(f"{name} of {problem}", faulty, arrays, expected, (None, 3, 4) if SCALE > 1 else (3,))
+            count += 1
+    assert count >= 20
+
+
+@pytest.mark.parametrize("problem", list(FAULTY)[1:])
+def test_some_faults_of_other_kernels(problem):
+    """Of each kernel a few, chosen by chance; the long tier takes all."""
+    strategy, sizes = FAULTY[problem]
+    kernel = strategy(halves(*sizes)).program(TARGET).ir
+    arrays, expected = inputs_of(kernel.spec)
+    found = [(name, faulty) for name, faulty in ring_faults(kernel) if not is_harmless(name, kernel)]
+    for name, faulty in random.Random(SEED).sample(found, 6):
+        require_found(f"{name} of {problem}", faulty, arrays, expected, (3,))
+
+
+# ---------------------------------------------------------------------------------------------- what the simulator says
+
+
+def kernel_with_faults():
+    """A small kernel to plant faults in, its arrays, and what is right."""
+    kernel = product()(halves(128, 64, 320)).program(TARGET).ir
+    return kernel, *inputs_of(kernel.spec)
+
+
+FULL, EMPTY = ({"side": side} for side in (ir.Side.FULL, ir.Side.EMPTY))
+
+SAID = {
+    "parity": (
+        lambda kernel: with_changed(kernel, of_kind(ir.Acquire, **FULL), 0, later(2)),
+        r"k_ring: the wait for turn 2 to be full passes by parity alone: 0 phases are over, not 2",
+    ),
+    "released, not held": (
+        lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, later(1)),
+        r"k_ring: turn 1 is released by a group that does not hold it",
+    ),
+    "released too early": (
+        lambda kernel: with_changed(kernel, of_kind(ir.Wait, completion=ir.Completion.PRODUCT), 0, dropped),
+        r"k_ring: turn 0 is released while a product that reads it is under way",
+    ),
+    "read, not held": (
+        lambda kernel: with_changed(kernel, is_product, 0, stage_moved(0, 2)),
+        r"a_sh: stage 1 is read by a group that does not hold it, full\b.*WGMMA",
+    ),
+    "written, not held": (
+        lambda kernel: with_changed(kernel, is_load, 0, stage_moved(1, 2)),
+        r"a_sh: stage 1 is written by a group that does not hold it, empty\b.*TMA_LOAD",
+    ),
+    "full too early": (
+        lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, bytes=128 * 64 * 2)),
+        r"k_ring: turn 0 counts as full while a load to it is under way|deadlock: .* 0 of 1 arrivals and -8192 bytes missing",
+    ),
+    "bytes that never come": (
+        lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, bytes=ring.bytes + 16)),
+        r"deadlock: .* waits for turn 0 of k_ring to be full \(a_sh, b_sh; 0 phases over, 0 of 1 arrivals and 16 bytes missing\)",
+    ),
+    "half a phase": (
+        lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, consumers=ring.consumers - 1)),
+        r"k_ring: the empty barrier of stage 0 is left in the middle of a phase: \d of 7 arrivals and 0 bytes missing",
+    ),
+    "nobody releases": (
+        lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, dropped),
+        r"deadlock: the producer waits for turn 2 of k_ring to be empty \(a_sh, b_sh; 0 phases over, 8 of 8 arrivals and 0 bytes missing\); "
+        r"(warp \d|the group of threads 0 to 255) waits for turn 2 of k_ring to be full",
+    ),
+    "a store at the end": (
+        lambda kernel: with_changed(kernel, of_kind(ir.Wait, completion=ir.Completion.BULK), 0, weaker),
+        r"a store by TMA reads shared memory beyond the end of the kernel",
+    ),
+    "no fence": (
+        lambda kernel: with_changed(kernel, of_kind(ir.Fence, reach=ir.Reach.PROXY), 0, dropped),
+        r"store_c_sh is read through the asynchronous proxy, and what was written to it is not there yet",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("order", [None, 5])
+def test_the_simulator_says_what_is_wrong(name, order):
+    fault, text = SAID[name]
+    kernel, arrays, expected = kernel_with_faults()
+    said = outcome(fault(kernel), arrays, expected, order)
+    assert re.search(text, said, re.DOTALL), said
+
+
+CHECKED = {
+    "parity": r"k_ring: the wait for turn 2 to be full passes by parity alone: 0 phases are over, not 1",
+    "released, not held": r"k_ring: the arrival at turn 1 to be empty is at stage 1, and it is the agent's turn 0",
+    "bytes that never come": r"k_ring: agent \d waits for ever for turn 0 to be full",
+    "half a phase": r"k_ring: the empty barrier of stage \d is left in the middle of a phase|a_sh.*\bno barrier orders them",
+    "nobody releases": r"k_ring: agent 8 waits for ever for turn 2 to be empty",
+    "a store at the end": r"store_c_sh: TMA_STORE .* reads it beyond the end of the kernel: nobody waits for its group",
+}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_the_race_check_says_what_is_wrong(name):
+    kernel, _, _ = kernel_with_faults()
+    said = errors(SAID[name][0](kernel))
+    assert any(re.search(CHECKED[name], one) for one in said), said
