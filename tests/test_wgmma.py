@@ -524,6 +524,15 @@ def test_opcodes(form):
     assert eval(repr(form), {"Wgmma": Wgmma, **{str(one): one for one in names}}) == form
 
 
+@in_orders
+def test_bits_of_orders(orders):
+    """1 for a factor that is not stored along k: that with 64 rows first, which is B where they are swapped (PTX ISA, "imm-trans-a")."""
+    across = [int(orders[0] == ColMajor), int(orders[1] == RowMajor)]
+    for form, bits in ((F16, across), (SWAPPED, across[::-1])):
+        text = product_of_warpgroups(form, (64, 64), 64, 1, 64, orders).program("sm_90a").cuda
+        assert f", adds, 1, 1, {bits[0]}, {bits[1]}; }}" in text
+
+
 @needs_nvrtc
 @in_orders
 @pytest.mark.parametrize("stages", [1, 4])
