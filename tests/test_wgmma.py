@@ -14,6 +14,8 @@ from problems import called, integers, simulated
 from fireiron import *
 from fireiron import ARCHITECTURES, ir
 from fireiron.check import safety
+from fireiron.cost.gpus import GPUS
+from fireiron.cost.work import Work
 from fireiron.executable.wgmma import MODES, accumulator_map, operand_map
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir.chunks import SPANS, Chunks, chunk_layout, chunks_of, swizzle_of, widest_span
@@ -543,6 +545,22 @@ def test_compiles_without_serialisation(orders, stages):
     assert "wgmma" not in compiled.log and "serializ" not in compiled.log
     (resources,) = compiled.resources.values()
     assert resources.spill_stores == resources.spill_loads == 0
+
+
+def test_cost_is_work_of_the_tensor_cores():
+    """One instruction a warp and product, at the speed of wgmma; the factors' bytes pass by in shared memory, and no lane asks for them."""
+    program = product_of_warpgroups(F16, (64, 128), 64, 1, 128, sizes=(64, 128, 128)).program("sm_90a")
+    work = Work(program.ir)
+    (statement,) = products_of(program.ir)
+    amounts = work.operation(statement).amounts
+    flops = 2 * 64 * 128 * 16
+    assert (amounts.mma, amounts.instructions, amounts.memory) == (4, 4, 0)
+    assert amounts.tensor == {"float16 by wgmma": flops} and amounts.shared == (64 + 128) * 16 * 2 / 128
+    assert work.amounts.tensor == {"float16 by wgmma": flops * 8}
+    hopper = next(one for one in GPUS if one.name == "H200 SXM")
+    assert hopper.tensor_rate("float16 by wgmma") == 4096 > hopper.tensor_rate("float16")
+    ampere = next(one for one in GPUS if one.name == "A100 SXM")
+    assert ampere.tensor_rate("float16 by wgmma") == ampere.tensor_rate("float16")
 
 
 # ---------------------------------------------------------------------------------------------- planted faults
