@@ -331,6 +331,11 @@ class Spec(Verbs):
         return self._does("fills") and tuple(self.uses) == ("dst",)
 
     @functools.cached_property
+    def allocates(self) -> bool:
+        """Whether it says that a tensor is there, and nothing about its values."""
+        return self._does("allocates")
+
+    @functools.cached_property
     def multiplies(self) -> bool:
         """Whether it is the product of the matrices A (m x k) and B (k x n), added to C."""
         return self._does("multiplies") and tuple(self.uses) == ("A", "B", "C")

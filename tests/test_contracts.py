@@ -529,6 +529,8 @@ SIBLINGS = {
     ("decomp.mma_tile", "decomp.tile"): "a verb that is a tile and a split of one instruction's sizes",
     ("decomp.coalesced", "decomp.tile"): "a verb that is a tile dealt to threads in storage order",
     ("executable.thread_move", "executable.cp_async"): "the asynchronous copy that a plain one becomes under a pipeline",
+    ("decomp.across", "decomp.split"): "more parts than one statement adds up are a loop",
+    ("decomp.across", "executable.reduce"): "how many terms one statement adds up",
     ("decomp.mma_tile", "decomp.split"): "a verb that is a tile and a split of one instruction's sizes",
     ("executable.stmatrix", "executable.ldmatrix"): "the same matrices in the same registers, the other way",
     ("executable.movmatrix", "executable.ldmatrix"): "the same matrices in the same registers",
@@ -540,6 +542,7 @@ SHARED = {
     "executable.pairs": "how packed pairs of 16-bit floats are read and written",
     "executable.by_lanes": "how an instruction of several lanes becomes a statement",
     "executable.follow": "how threads follow what something else makes them hold",
+    "decomp.across": "reductions across threads, whose parts are leaves again",
     "executable.mma": "the class that all forms of mma.sync are values of",
 }
 """Modules among the extensions that are there to be imported by them, each with its reason."""

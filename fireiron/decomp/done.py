@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.decomp.across import reduced_by, reduction
 from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_site
 from fireiron.executable.follow import Following, element_of, unheld
 from fireiron.executable.micro_kernel import MicroKernel
@@ -48,7 +49,7 @@ class Done(Decomposition):
         return getattr(self.executable, "threads", None)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        if context.workers is None:
+        if context.workers is None or spec.allocates:
             return Expansion((), ())
         draft = context.draft()
         found = self._whole(spec, context)
@@ -56,9 +57,11 @@ class Done(Decomposition):
             return draft.expansion((), found.emit(spec, draft))
         if not context.decides and unheld(spec, context):
             return Expansion((), (Hole("open"),), waits=True)
-        following = Following.of(spec, context)
+        following = Following.of(spec, context) or reduced_by(spec, context)
         if following is not None:
             following.require_dealt_once(context)
+        if spec.reduces and following is not None and self.executable is None and not following.mismatches(context):
+            return reduction(following, self, context)
         if following is not None and following.shared and not following.mismatches(context):
             inner, active = following.below(draft)
             return draft.expansion((Child("held", inner, (self,), active),), (Hole("held"),))

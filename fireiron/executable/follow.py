@@ -1,6 +1,6 @@
 """Followers: copies and other work on elements whose registers are held as something else decided, as statements of threads.
 
-A spec follows if each operand has all of its dimensions, as they are: what a thread does to an element then does not depend on others.
+A spec follows if it reduces no dimension, and reads no neighbours: what a thread does to an element then does not depend on others.
 The holding of its operand in registers says which elements are a thread's. The digits of the thread are placed on all operands, those
 that it visits become loops, and the values that the deciding instruction takes at once one statement, where the text takes several.
 """
@@ -29,14 +29,20 @@ MOST_AT_ONCE = 16
 
 
 def elementwise(spec: Spec) -> bool:
-    """Whether each element of each operand goes with the same element of the others, and with no other."""
-    plain = all(element.plain for formula in spec.definition.formulas for element in formula.elements)
-    return plain and all(dims == spec.dims for dims in spec.uses.values())
+    """Whether each element of the result is made of those in its own place, and of no other; an input may have fewer dimensions."""
+    formulas = spec.definition.formulas
+    return all(one.reduction is None and all(element.plain for element in one.elements) for one in formulas)
 
 
 def unheld(spec: Spec, context: Context) -> bool:
     """Whether a spec works on registers of which nobody says yet who holds what."""
-    return elementwise(spec) and any(view.memory.private and view.tensor.name not in context.held for view in spec.operands.values())
+    views = tuple(spec.operands.values())
+    if spec.reduces and spec.level.threads != 1:
+        # Who holds the terms says who makes the results; only without terms in registers it is the other way round.
+        views = tuple(view for view in views if view.memory.private)[:1]
+    elif not elementwise(spec):
+        return False
+    return any(view.memory.private and view.tensor.name not in context.held for view in views)
 
 
 @attrs.frozen
@@ -55,6 +61,8 @@ class Following:
     def of(spec: Spec, context: Context) -> Following | None:
         """What a spec follows, if anything; of what it writes and what it reads, the former decides."""
         for name in (*spec.outputs, *spec.inputs) if elementwise(spec) else ():
+            if len(spec.uses[name]) < len(spec.dims):
+                continue
             holding = context.held.get(spec.operands[name].tensor.name)
             if holding is not None:
                 return Following(spec, name, holding, steps_of(spec, name, holding))
@@ -112,8 +120,8 @@ class Following:
         """The spec of such a group, all that its threads hold of the whole, and which groups take part."""
         assert self.steps is not None
         kept = sorted((one for one in self.steps if one.by is not By.THREADS), key=lambda one: one.stride)
-        views = _merged(_with_modes(self.spec, kept))
-        views = _placed_threads(self.spec, views, [one for one in self.steps if one.by is By.THREADS])
+        views = _merged(with_modes(self.spec, kept))
+        views = placed_threads(self.spec, views, [one for one in self.steps if one.by is By.THREADS])
         active = all_of((taking_part(self.holding, draft), self._once(draft)))
         return self.spec.at_level(self.holding.level).with_operands(**views), active
 
@@ -121,7 +129,7 @@ class Following:
         """Each thread does to what it holds of the spec what its instruction does to elements."""
         assert self.steps is not None
         values, loops = _values_and_loops(executable, [one for one in self.steps if one.index is None])
-        views = _placed_threads(self.spec, _with_modes(self.spec, values), [one for one in self.steps if one.index is not None])
+        views = placed_threads(self.spec, with_modes(self.spec, values), [one for one in self.steps if one.index is not None])
         active = TRUE if self.spec.level == self.holding.level else taking_part(self.holding, draft)
         active = all_of((active, self._once(draft)))
         unroll = all(one.unroll for one in loops)
@@ -151,17 +159,21 @@ def element_of(spec: Spec, level: Level) -> Spec:
 
 
 def steps_of(spec: Spec, name: str, holding: Holding) -> tuple[Digit, ...] | None:
-    """The digits inside a spec, none of which goes over the end of a mode of any operand; None where they do not number its elements."""
-    found = holding.inside(spec.operands[name])
-    for view in spec.operands.values():
-        for dim, part in enumerate(view.dims):
+    """The digits inside a spec, none of which goes over the end of a mode of any operand; None where they do not number its elements.
+
+    They count dimensions as the spec does, whichever of them the operand has.
+    """
+    inside = holding.inside(spec.operands[name])
+    found = None if inside is None else tuple(attrs.evolve(one, dim=spec.dims.index(spec.uses[name][one.dim])) for one in inside)
+    for operand, view in spec.operands.items():
+        for dim, part in zip(spec.uses[operand], view.dims, strict=True):
             reached = 1
             for mode in part.modes:
                 size = constant(mode.size)
                 if found is None or size is None:
                     return None
                 reached *= size
-                found = _cut(found, dim, reached)
+                found = _cut(found, spec.dims.index(dim), reached)
     return found
 
 
@@ -179,35 +191,57 @@ def _cut(digits: Sequence[Digit], dim: int, end: int) -> tuple[Digit, ...] | Non
     return tuple(result)
 
 
-def _step(spec: Spec, digit: Digit) -> Step:
-    """A digit as a step of all operands."""
-    strides = {}
-    for name, view in spec.operands.items():
-        ((_, stride),) = placed(view, digit.size, digit.dim, digit.stride)
-        strides[name] = as_expr(stride)
+def _placed(spec: Spec, name: str, digit: Digit) -> Iterator[tuple[int, int]]:
+    """A digit in coordinates of an operand's tensor; nothing where the operand has not its dimension."""
+    dims = spec.uses[name]
+    if spec.dims[digit.dim] in dims:
+        yield from placed(spec.operands[name], digit.size, dims.index(spec.dims[digit.dim]), digit.stride)
+
+
+def step_of(spec: Spec, digit: Digit) -> Step:
+    """A digit as a step of all operands that have its dimension."""
+    strides = {name: as_expr(stride) for name in spec.operands for _, stride in _placed(spec, name, digit)}
     return Step(spec.dims[digit.dim], as_expr(digit.size), strides)
 
 
-def _with_modes(spec: Spec, digits: Sequence[Digit]) -> dict[str, View]:
+def with_modes(spec: Spec, digits: Sequence[Digit]) -> dict[str, View]:
     """The operands with some digits only, at the others' first."""
     views = {}
     for name, view in spec.operands.items():
         dims = {}
-        for dim, part in enumerate(view.dims):
-            modes: list[Mode] = []
-            for one in (one for one in digits if one.dim == dim):
-                modes += [Mode(size, stride) for size, stride in placed(view, one.size, dim, one.stride)]
-            dims[dim] = attrs.evolve(part, modes=tuple(modes) or (Mode(1, 1),))
+        for number, (dim, part) in enumerate(zip(spec.uses[name], view.dims, strict=True)):
+            found = [one for one in digits if spec.dims[one.dim] == dim]
+            modes = [Mode(size, stride) for one in found for size, stride in _placed(spec, name, one)]
+            dims[number] = attrs.evolve(part, modes=tuple(modes) or (Mode(1, 1),))
         views[name] = view.with_dims(dims)
     return views
 
 
-def _placed_threads(spec: Spec, views: dict[str, View], digits: Sequence[Digit]) -> dict[str, View]:
+def placed_threads(spec: Spec, views: dict[str, View], digits: Sequence[Digit]) -> dict[str, View]:
     """The views where a thread has them."""
     for one in digits:
         assert one.index is not None
-        views = moved(views, spec, _step(spec, one), one.index, unit=True)
+        views = moved(views, spec, step_of(spec, one), one.index, unit=True)
     return views
+
+
+def same_elements(one: Sequence[Digit], other: Sequence[Digit], context: Context) -> bool:
+    """Whether each thread has the same elements by some digits as by others."""
+    return all(_reached(one, dim, context) == _reached(other, dim, context) for dim in {digit.dim for digit in (*one, *other)})
+
+
+def _reached(digits: Sequence[Digit], dim: int, context: Context) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Along a dimension, where each thread starts, and how far from there its elements are."""
+    import numpy
+
+    threads = numpy.arange(context.workers or 1)
+    start, offsets = 0 * threads, [0]
+    for one in (one for one in digits if one.dim == dim):
+        if one.index is None:
+            offsets = [offset + index * one.stride for offset in offsets for index in range(one.size)]
+        else:
+            start = start + compiled(by_thread(one.index, context))({context.thread.name: threads}) * one.stride
+    return tuple(start.tolist()), tuple(sorted(offsets))
 
 
 # ---------------------------------------------------------------------------------------------- what is refused
@@ -364,7 +398,7 @@ def _in_order(spec: Spec, loops: Sequence[Digit]) -> Iterator[Step]:
     for dim in range(len(spec.dims)):
         steps: list[Step] = []
         for one in sorted((one for one in loops if one.dim == dim), key=lambda one: one.stride):
-            step = _step(spec, one)
+            step = step_of(spec, one)
             if steps and all(stride == steps[-1].strides[name] * steps[-1].size for name, stride in step.strides.items()):
                 step = Step(step.dim, steps[-1].size * step.size, steps.pop().strides)
             steps.append(step)
@@ -375,15 +409,16 @@ def _statement(executable: Executable, spec: Spec, whole: Spec, values: Sequence
     accesses = []
     for name, view in spec.operands.items():
         access = access_of(view, name in spec.outputs, draft.origin)
-        accesses.append(attrs.evolve(access, points=_points(whole.operands[name], values)) if values else access)
+        accesses.append(attrs.evolve(access, points=_points(whole, name, values)) if values else access)
     return Exec(executable, spec, tuple(accesses), active=all_of((draft.active, active)), origin=draft.origin)
 
 
-def _points(view: View, values: Sequence[Digit]) -> tuple[tuple[int, ...], ...]:
+def _points(spec: Spec, name: str, values: Sequence[Digit]) -> tuple[tuple[int, ...], ...]:
     """The offsets of the values in an operand, in the order in which the deciding statement numbers them."""
+    view = spec.operands[name]
     points = [(0,) * len(view.numerals)]
     for one in values:
-        ((_, step),) = placed(view, one.size, one.dim, one.stride)
-        axis = view.axis(one.dim)
+        ((_, step),) = _placed(spec, name, one)
+        axis = view.axis(spec.uses[name].index(spec.dims[one.dim]))
         points = [(*point[:axis], point[axis] + index * step, *point[axis + 1 :]) for index in range(one.size) for point in points]
     return tuple(points)

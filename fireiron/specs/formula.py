@@ -163,6 +163,11 @@ class Formula:
         return self.sign == "=" and self.reduction is None and isinstance(self.value, Element) and self.value.index == self.target.index
 
     @property
+    def allocates(self) -> bool:
+        """Whether it says nothing about the values of its target."""
+        return self.value is None
+
+    @property
     def fills(self) -> bool:
         """Whether it writes one constant."""
         return self.sign == "=" and self.reduction is None and isinstance(self.value, Number)
