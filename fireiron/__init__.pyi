@@ -99,6 +99,9 @@ from fireiron.executable.movmatrix import MOVMATRIX_ROW as MOVMATRIX_ROW
 from fireiron.executable.movmatrix import MovMatrix as MovMatrix
 from fireiron.executable.pointwise import ThreadPointwise as ThreadPointwise
 from fireiron.executable.reduce import ThreadReduce as ThreadReduce
+from fireiron.executable.shuffle import SHFL_DOWN as SHFL_DOWN
+from fireiron.executable.shuffle import SHFL_IDX as SHFL_IDX
+from fireiron.executable.shuffle import SHFL_UP as SHFL_UP
 from fireiron.executable.shuffle import SHUFFLE as SHUFFLE
 from fireiron.executable.shuffle import Shuffle as Shuffle
 from fireiron.executable.stmatrix import STMATRIX as STMATRIX
@@ -163,6 +166,9 @@ from fireiron.specs.pointwise import Pointwise as Pointwise
 from fireiron.specs.pointwise import UnaryPointwise as UnaryPointwise
 from fireiron.specs.reduction import Reduction as Reduction
 from fireiron.specs.shfl import Shfl as Shfl
+from fireiron.specs.shfl import ShflDown as ShflDown
+from fireiron.specs.shfl import ShflIdx as ShflIdx
+from fireiron.specs.shfl import ShflUp as ShflUp
 from fireiron.tune import tune as tune
 from fireiron.tune.records import Choice as Choice
 from fireiron.tune.records import OutdatedRecordWarning as OutdatedRecordWarning

@@ -507,9 +507,9 @@ def _check_options(spec: Spec) -> None:
         _check_values(made, {name: view.dtype for name, view in spec.operands.items()})
     for one in made.elements:
         for index in one.index:
-            size = constant(spec.size(index.dim)) if index.flip else None
-            if index.flip and (size is None or size & (size - 1) or not index.flip < size):
-                raise ArgumentError(f"{title}: {index} leaves the {spec.size(index.dim)} of {index.dim}", legal="a power of two, and less")
+            legal = None if index.plain else index.leaves(constant(spec.size(index.dim)))
+            if legal is not None:
+                raise ArgumentError(f"{title}: {index} leaves the {spec.size(index.dim)} of {index.dim}", legal=legal)
 
 
 def _check_values(made: Definition, types: Mapping[str, DType]) -> None:

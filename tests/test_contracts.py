@@ -277,7 +277,8 @@ def candidates():
             yield fireiron.BinaryPointwise("+", *sizes, dtype=dtype)(RF, RF, RF)(Thread)
         yield Reduction(*sizes, 3, dtype=dtype)(RF, RF)(Thread)
         yield AtomicAdd(*sizes, dtype=dtype)(RF, GL)(Thread)
-    yield fireiron.Shfl(1, 32, 1)(RF, RF)(Warp)
+    for shuffle in (fireiron.Shfl, fireiron.ShflIdx, fireiron.ShflUp, fireiron.ShflDown):
+        yield shuffle(1, 32, 1)(RF, RF)(Warp)
 
 
 def products_of_lanes():
@@ -355,8 +356,9 @@ def kernel_of_lanes(one):
         return loaded_by(one)
     if isinstance(one, (StMatrix, MovMatrix)):
         return next(through(*chain) for chain in through_choices() if one in chain)
-    if one.name == "SHFL_BFLY":
-        return fireiron.Shfl(4, 32, 2)(GL, GL)(Kernel).tile(32, 2).to(Block).tile(32, 2).to(Warp).load("src", RF).done()
+    if isinstance(one, fireiron.Shuffle):
+        shuffle = getattr(fireiron, one.kind)
+        return shuffle(4, 32, 2)(GL, GL)(Kernel).tile(32, 2).to(Block).tile(32, 2).to(Warp).load("src", RF).done()
     module = importlib.import_module("fireiron.strategies.wmma_simple")
     return module.strategy(module.spec(64, 64, 32))
 

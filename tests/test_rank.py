@@ -387,6 +387,43 @@ def test_shuffles(dtype, tmp_path):
     compiles([strategy.program("sm_90") for strategy, _, _ in cases])
 
 
+def received(form, number, width):
+    """The lane from which each of 64 threads receives, as the PTX ISA says it of `shfl.sync`: its own, where its group has no such lane."""
+    found = []
+    for thread in range(64):
+        first, lane = thread // width * width, thread % width
+        other = {ShflIdx: number, ShflUp: lane - number, ShflDown: lane + number}[form]
+        found.append(first + other if 0 <= other < width else thread)
+    return found
+
+
+@pytest.mark.parametrize("form", [ShflIdx, ShflUp, ShflDown], ids=repr)
+def test_shuffles_of_other_modes(form, tmp_path):
+    """From one lane of each group, from lanes before and further on; in whole warps, and in groups of neighbours."""
+    cases = []
+    for number, width, dtype in ((0, 32, float32), (5, 32, float16), (31, 32, int32), (3, 8, float64), (1, 2, bfloat16), (7, 16, float32)):
+        array = whole_numbers((64, 4), dtype)
+        spec = form(number, 64, 4, dtype=dtype, width=width)(GL, GL)(Kernel)
+        chain = form.tile(64, 4).to(Block).tile(32, 4).to(Warp).load("src", RF).done()
+        assert loads(dumps(chain(spec))) == chain(spec) and eval(repr(spec)) == spec
+        np.testing.assert_array_equal(spec.reference(array), array[received(form, number, width)])
+        cases.append((chain(spec), {"src": array}, array[received(form, number, width)]))
+    agree(cases, tmp_path)
+    compiles([strategy.program("sm_90") for strategy, _, _ in cases])
+    text, narrow = (cases[place][0].program("sm_80").cuda for place in (1, 3))
+    name = {ShflIdx: "__shfl_sync", ShflUp: "__shfl_up_sync", ShflDown: "__shfl_down_sync"}[form]
+    assert f"{name}(0xffffffff, src_rf[v], 5)" in text and f"{name}(0xffffffff, src_rf[v], 3, 8)" in narrow
+
+
+def test_groups_of_a_shuffle_are_not_parted():
+    """A tile of 16 threads has no groups of 32: its first lanes would receive from themselves."""
+    with pytest.raises(FireironError, match="t - 1 in 32 leaves the 16 of t"):
+        _ = ShflUp.tile(16, 1).to(Block).done()(ShflUp(1, 64, 1)(GL, GL)(Kernel)).program("sm_80").ir
+    assert [one.name for one in INSTRUCTIONS if isinstance(one, Shuffle)] == ["SHFL_BFLY", "SHFL_IDX", "SHFL_UP", "SHFL_DOWN"]
+    with pytest.raises(ArgumentError, match="no such mode"):
+        Shuffle("SHFL_ALL", "all")
+
+
 def test_what_no_shuffle_performs():
     for spec, says in (
         (Shfl(1, 16, 4)(RF, RF)(Warp), "32 threads|shape"),

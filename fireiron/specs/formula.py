@@ -8,7 +8,11 @@ A spec with several outputs has a formula for each, apart by `;`. It is read by 
     value     = sum {("max" | "min") sum}         sum = term {("+" | "-") term}
              term = factor {("*" | "/") factor}
     factor    = "-" factor | number | "inf" | element | function "(" value {"," value} ")" | "(" value ")"
-    element   = tensor "[" index {"," index} "]"  index = dimension ["^" integer]
+    element   = tensor "[" index {"," index} "]"
+    index     = dimension ["^" integer | ("+" | "-" | "=") integer "in" integer]
+
+An index other than a dimension names another of its elements: `t ^ 5` that whose number differs in these bits; in groups of 8 neighbours,
+`t + 1 in 8` the next, `t - 1 in 8` the one before (where the group has none, its own), `t = 3 in 8` that of number 3.
 
 In the place of an index, `...` stands for as many dimensions as a spec has (`spelled`). `sum=` is another text of `+=`.
 
@@ -21,7 +25,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -48,13 +52,45 @@ class Number:
 
 @attrs.frozen
 class Index:
-    """A dimension in the place of an index; `flip` are bits of it that are inverted (the lanes that a butterfly shuffle pairs)."""
+    """A dimension in the place of an index, or another of its elements, as lanes receive what others hold.
+
+    By the sign `^` that whose number differs in the bits of `number`; in groups of `width` neighbours by `+` and `-` that so many further
+    on or before (where there is none, its own), by `=` that of this number.
+    """
 
     dim: str
-    flip: int = 0
+    sign: str = ""
+    number: int = 0
+    width: int = 0
 
     def __str__(self) -> str:
-        return f"{self.dim} ^ {self.flip}" if self.flip else self.dim
+        group = f" in {self.width}" if self.width else ""
+        return f"{self.dim} {self.sign} {self.number}{group}" if self.sign else self.dim
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the dimension as it is."""
+        return not self.sign
+
+    def source(self, place: Any) -> Any:
+        """The number of the element that stands in a place, or of those in an array of places."""
+        if self.sign == "^":
+            return place ^ self.number
+        first = place - place % self.width
+        if self.sign == "=":
+            return first + self.number
+        other = place + self.number if self.sign == "+" else place - self.number
+        inside = (other >= first) & (other < first + self.width)
+        return other * inside + place * (1 - inside)
+
+    def leaves(self, size: int | None) -> str | None:
+        """Why it leaves a dimension of a size; None if it does not. Of a size known only at run time it may."""
+        if self.plain:
+            return None
+        span = self.width or size or 0
+        if size is None or span < 1 or span & (span - 1) or size % span or not self.number < span:
+            return "a power of two, and less" if self.sign == "^" else "less than the width, a power of two that divides the dimension"
+        return None
 
 
 @attrs.frozen
@@ -72,7 +108,7 @@ class Element:
     @property
     def plain(self) -> bool:
         """Whether its indices are dimensions as they are."""
-        return not any(one.flip for one in self.index)
+        return all(one.plain for one in self.index)
 
     def __str__(self) -> str:
         return f"{self.tensor}[{','.join(map(str, self.index))}]"
@@ -478,13 +514,21 @@ class _Reader:
 
     def index(self) -> Index:
         dim = self.name("a dimension")
-        if self.next != "^":
+        if self.next not in ("^", "+", "-", "="):
             return Index(dim)
-        self.take("^")
+        sign = self.one_of()
+        number = self.integer(f"{dim} {sign}")
+        if sign == "^":
+            return Index(dim, sign, number) if number else Index(dim)
+        self.take("in")
+        width = self.integer(f"{dim} {sign} {number} in")
+        return Index(dim, sign, number, width) if number or sign == "=" else Index(dim)
+
+    def integer(self, before: str) -> int:
         number = self.next or ""
         if not number.isdecimal() or len(number) > 9:
-            self.refuse(f"; {dim} ^ takes an integer")
-        return Index(dim, int(self.one_of()))
+            self.refuse(f"; {before} takes an integer")
+        return int(self.one_of())
 
     # Tokens.
 
