@@ -545,6 +545,7 @@ SHARED = {
     "executable.by_lanes": "how an instruction of several lanes becomes a statement",
     "executable.follow": "how threads follow what something else makes them hold",
     "decomp.across": "reductions across threads, whose parts are leaves again",
+    "decomp.exchange": "an input that other threads hold, which `done` brings to those that want it",
     "executable.mma": "the class that all forms of mma.sync are values of",
 }
 """Modules among the extensions that are there to be imported by them, each with its reason."""

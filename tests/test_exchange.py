@@ -10,8 +10,12 @@ from printed_text import COMPILER, HostProgram, Printed
 from fireiron import *
 from fireiron.check import check
 from fireiron.errors import SimulationError
-from fireiron.ir import Barrier, Exec, execs, rewritten
+from fireiron.inspect.explain import explain
+from fireiron.inspect.show import show
+from fireiron.ir import Barrier, Exec, Hole, execs, rewritten
 from fireiron.language.store import dumps, loads
+from fireiron.language.substrategy import temporary
+from fireiron.language.tree import Child
 from fireiron.sim import simulate
 from fireiron.values.expr import as_expr
 
@@ -177,7 +181,9 @@ def test_rows_of_symbolic_sizes():
     assert not errors(program.ir) and masks(program) == [16, 8, 4, 2, 1]
     for shape in ((30, 100), (1, 1), (9, 300)):
         array = whole_numbers(shape)
-        np.testing.assert_array_equal(simulate(program.ir, {"src": array}).outputs["dst"], array.sum(axis=1))
+        np.testing.assert_array_equal(
+            simulate(program.ir, {"src": array}, symbols={"M": shape[0], "N": shape[1]}).outputs["dst"], array.sum(axis=1)
+        )
 
 
 def test_parts_of_split_k_meet_across_lanes():
@@ -190,6 +196,147 @@ def test_parts_of_split_k_meet_across_lanes():
     left, right = whole_numbers((32, 64)), whole_numbers((64, 16), seed=4)
     assert not errors(program.ir) and masks(program) == [2, 1]
     np.testing.assert_array_equal(simulate(program.ir, {"A": left, "B": right}).outputs["C"], left @ right)
+
+
+# ---------------------------------------------------------------------------------------------- exchange
+
+BY_ROWS = Move.tile(1, 4).to(Thread).tile(1, 4).done()
+BY_COLUMNS = Move.tile(4, 1).to(Thread).layout(ColMajor).tile(4, 1).done()
+TURNED = Move(64, 96, src=RowMajor, dst=ColMajor)(GL, GL)(Kernel)
+
+
+def test_a_copy_between_two_dealings(tmp_path):
+    """Loaded by rows, stored by columns: both by vectors, with one barrier between; in a block, and in each warp its own."""
+    block = Move.tile(32, 32).to(Block)
+    by_block = block.load(Move.src, RF, BY_ROWS).load(Move.src, RF).tile(4, 1).to(Thread).layout(ColMajor).tile(4, 1).done()
+    lanes = Move.tile(1, 4).to(Lane).tile(1, 4).done()
+    by_warp = block.tile(16, 8).to(Warp).load(Move.src, RF, lanes).load(Move.src, RF).tile(4, 1).to(Lane).layout(ColMajor).tile(4, 1).done()
+    alone = block.load(Move.src, RF, BY_ROWS).load(Move.src, RF, Move.done()).then(BY_COLUMNS)
+    first, second, third = agree([chain(TURNED) for chain in (by_block, by_warp, alone)], tmp_path)
+    assert [barriers(one) for one in (first, second, third)] == [1, 1, 1]
+    assert "__syncthreads();  // src_rf2_sh complete" in first.cuda and "__syncwarp();" in second.cuda
+    assert first.cuda.count("float4*>(src_rf)") == 2 and first.ir.buffer("src_rf2_sh").bytes == 32 * 32 * 4
+    assert second.ir.buffer("src_rf2_sh").bytes == 32 * 32 * 4, "each of the eight warps has its own part"
+
+
+def test_the_same_dealing_is_no_exchange():
+    chain = Move.tile(32, 32).to(Block).load(Move.src, RF, BY_ROWS).load(Move.src, RF).tile(1, 4).to(Thread).tile(1, 4).done()
+    assert barriers(chain(TURNED).program("sm_80")) == 0
+
+
+def test_operands_that_are_dealt_otherwise_meet(tmp_path):
+    """The first operand says which thread does what; the other comes to it."""
+    spec = BinaryPointwise("-", 64, 96, lhs=RowMajor)(GL, GL, GL)(Kernel)
+    chain = BinaryPointwise.tile(32, 32).to(Block).load("lhs", RF, BY_ROWS).load("rhs", RF, BY_COLUMNS).done()
+    (program,) = agree([chain(spec)], tmp_path)
+    assert barriers(program) == 1 and program.ir.buffer("rhs_sh").bytes == 32 * 32 * 4
+    assert loads(dumps(chain)) == chain
+
+
+def test_a_store_dealt_otherwise_than_the_product(tmp_path):
+    """An accumulator in the registers of a product, stored by other threads: the store loads it anew."""
+    store = Move.load(Move.src, RF).tile(4, 1).to(Thread).layout(ColMajor).tile(4, 1).done()
+    one = Move.tile(1, 1).done()
+    chain = MatMul.tile(32, 32).to(Block).epilog(RF, None, store).split(8).load(A, SH).load(B, SH)
+    chain = chain.tile(2, 2).to(Thread).split(1).load(A, RF, one).load(B, RF, one).tile(1, 1).done()
+    agree([chain(MatMul(64, 60, 20)(GL, GL, GL)(Kernel))], tmp_path)
+
+
+def two_dealings(seed):
+    """A sum whose operands are dealt in two drawn ways."""
+    choose = random.Random(seed).choice
+    shape = choose(((16, 48), (32, 32), (8, 12), (8, 4, 12), (2, 16, 8)))
+    whole = [size * choose((1, 2)) + choose((0, 3)) for size in shape]
+    options = {name: choose((RowMajor, ColMajor)) for name in ("lhs", "rhs", "dst")}
+    spec = BinaryPointwise("+", *whole, dtype=choose((float32, float16, int32)), **options)(GL, GL, GL)(Kernel)
+    chain = BinaryPointwise.tile(*shape).to(Block).load("lhs", RF, Dealing(seed, shape).done())
+    return chain.load("rhs", RF, Dealing(seed + 1000, shape).done()).done()(spec)
+
+
+@pytest.mark.parametrize("seed", range(0, 40, 10))
+def test_drawn_dealings_meet(seed, tmp_path):
+    programs = agree([two_dealings(one) for one in range(seed, seed + 10)], tmp_path)
+    assert any(barriers(program) for program in programs)
+
+
+def test_explain_names_the_exchange():
+    strategy = Move.tile(32, 32).to(Block).load(Move.src, RF, BY_ROWS).load(Move.src, RF).then(BY_COLUMNS)(TURNED)
+    places = [(leaf.place, str(leaf.spec)) for leaf in explain(strategy, "sm_80").leaves]
+    assert ("done() given", "Move(32,32)(RF,SH)(Block)") in places and ("done() taken", "Move(32,32)(SH,RF)(Block)") in places
+    assert "src_rf to the threads that want it, through src_rf2_sh" in strategy.program("sm_80").cuda
+
+
+# ---------------------------------------------------------------------------------------------- results that stay in registers
+
+SOFTMAX = Kind("Softmax", "y[m,n] = exp(x[m,n])").starter
+"""Its formula has no place for the sum inside: the decomposition says it."""
+
+
+@attrs.frozen
+class Softmax(Decomposition):
+    """Rows to powers that add up to 1; what is known of a row lies in a memory that the step allocates."""
+
+    verb = "softmax"
+    memory: Memory = RF
+
+    def expand(self, spec, context):
+        draft = context.draft()
+        x, y = spec.operands["x"], spec.operands["y"]
+        power, of_power = temporary(spec, draft, "power", x.shape, float32, RF)
+        top, of_top = temporary(spec, draft, "top", x.shape[:1], float32, self.memory)
+        total, of_total = temporary(spec, draft, "total", x.shape[:1], float32, self.memory)
+        steps = {
+            "most": Reduction.on(spec.level, x, top, by="max"),
+            "power": Pointwise.on(spec.level, x, top, power, formula="y[m,n] = exp(x[m,n] - t[m])"),
+            "all": Reduction.on(spec.level, power, total),
+            "rest": Pointwise.on(spec.level, power, total, y, formula="y[m,n] = x[m,n] / t[m]"),
+        }
+        children = (of_power, of_top, of_total, *(Child(f"{name}_step", one, (Done(),)) for name, one in steps.items()))
+        return draft.expansion(children, tuple(Hole(child.name) for child in children))
+
+
+def softmax(array):
+    power = np.exp(array - array.max(axis=1, keepdims=True))
+    return power / power.sum(axis=1, keepdims=True)
+
+
+DEALT = {
+    "a row for a warp": (4, Warp, Move.tile(1, 4).to(Lane).tile(1, 4).done()),
+    "rows of several warps": (2, Block, Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()),
+    "several rows for a warp": (8, Warp, Move.tile(2, 8).to(Lane).tile(1, 4).done()),
+}
+
+
+@pytest.mark.parametrize("memory", [RF, SH], ids=str)
+@pytest.mark.parametrize("name", DEALT)
+def test_results_are_replicas_for_those_that_read_them(name, memory, tmp_path):
+    """All lanes of a row have its maximum and its sum: what reads them goes on in the registers of each, without another exchange."""
+    rows, level, load = DEALT[name]
+    chain = SOFTMAX.tile(rows, 128).to(Block)
+    chain = chain if level == Block else chain.tile(rows // 4 if rows > 4 else 1, 128).to(level)
+    spec = SOFTMAX(30, 128, x=RowMajor, y=RowMajor)(GL, GL)(Kernel)
+    program = chain.load("x", RF, load).then(Softmax(memory))(spec).program("sm_80")
+    assert not errors(program.ir)
+    assert len(masks(program)) == 2 * {"several rows for a warp": 4}.get(name, 5)
+    assert bool(barriers(program)) == (memory == SH or level == Block)
+    array = whole_numbers((30, 128)) / 4
+    np.testing.assert_allclose(simulate(program.ir, {"x": array}).outputs["y"], softmax(array), rtol=1e-5)
+    if COMPILER is not None:
+        (made,) = HostProgram([Printed.of(program)], tmp_path).run(0, {"x": array}).values()
+        np.testing.assert_allclose(made, softmax(array), rtol=1e-5)
+
+
+def test_what_a_step_allocates_is_counted():
+    """An `Allocate` in the tree needs no instruction, has no statement, and its bytes are those of the kernel."""
+    chain = SOFTMAX.tile(4, 128).to(Block).load("x", RF, Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()).then(Softmax(SH))
+    program = chain(SOFTMAX(32, 128)(GL, GL)(Kernel)).program("sm_80")
+    made = [node for node in program.tree.nodes() if node.spec.title == "Allocate"]
+    assert {"Allocate(4)(SH)(Block)", "Allocate(4,128)(RF)(Block)"} <= {str(node.spec) for node in made}
+    assert all(node.complete and not node.program and not node.children for node in made)
+    sizes = {buffer.name: buffer.bytes for buffer in program.ir.buffers if buffer.memory == SH}
+    assert sizes["top"] == sizes["total"] == 4 * 4 and program.ir.shared_bytes >= sum(sizes.values())
+    assert {buffer.name: buffer.bytes for buffer in program.ir.buffers}["power"] == 4 * 128 * 4 // program.ir.threads
+    assert "Allocate" not in str(explain(program.strategy, "sm_80").leaves) and "needs no instruction" in "".join(map(str, show(program)))
 
 
 # ---------------------------------------------------------------------------------------------- planted faults

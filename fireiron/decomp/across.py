@@ -26,12 +26,11 @@ from fireiron.executable.follow import (
 )
 from fireiron.executable.reduce import MOST_PARTS
 from fireiron.ir import Comment, For, Hole, Stmt
-from fireiron.ir.holding import By, Digit
+from fireiron.ir.holding import By, Digit, Holding
 from fireiron.language.dividing import moved
-from fireiron.language.substrategy import copies_of, default_copy
+from fireiron.language.substrategy import default_copy, temporary
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
 from fireiron.spec import Spec
-from fireiron.specs.allocate import Allocate
 from fireiron.specs.init import Init
 from fireiron.specs.meaning import neutral
 from fireiron.specs.move import Move
@@ -40,7 +39,7 @@ from fireiron.specs.reduction import Reduction
 from fireiron.specs.shfl import Shfl
 from fireiron.values.expr import TRUE, Expr, Var, all_of, as_expr, compiled, constant, less
 from fireiron.values.machine import RF, SH, Block, DType, Lane, Level, Memory, Thread, Warp, float32, int32
-from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View, whole_view
+from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, View
 
 LANES = 32
 LETTERS = "abcdefghijklmnopqrstuvwxy"
@@ -78,33 +77,39 @@ def reduction(following: Following, step: Decomposition, context: Context) -> Ex
     return _Across(following, step, context.draft()).expansion()
 
 
-def butterfly(terms: Sequence[Digit], context: Context) -> tuple[tuple[int, ...], list[Digit], list[Digit]]:
+def butterfly(terms: Sequence[Digit], holding: Holding, context: Context) -> tuple[tuple[int, ...], list[Digit], list[Digit]]:
     """The masks of the shuffles that join all lanes of some digits, these digits, and those that are left: of warps, of other radices."""
     masks: list[int] = []
     joined: list[Digit] = []
     rest: list[Digit] = []
     for one in terms:
-        weight = _weight(one, context)
-        lanes = math.gcd(one.size, LANES // weight) if weight and LANES % weight == 0 else 1
-        masks += [weight * (1 << bit) for bit in range(lanes.bit_length() - 1)]
-        middle = one.stride * lanes
-        for found, part in ((joined, one.between(one.stride, middle)), (rest, one.between(middle, one.end))):
-            found += [part] if part is not None and part.size > 1 else []
+        found = _masks(one, holding, context)
+        masks += found
+        middle = one.stride << len(found)
+        for digits, part in ((joined, one.between(one.stride, middle)), (rest, one.between(middle, one.end))):
+            digits += [part] if part is not None and part.size > 1 else []
     return tuple(sorted(masks, reverse=True)), joined, rest
 
 
-def _weight(one: Digit, context: Context) -> int:
-    """The weight at which a digit stands in the thread's number; 0 where it does not, or where shuffles are not for all lanes."""
+def _masks(one: Digit, holding: Holding, context: Context) -> list[int]:
+    """The bits of the lane's number that are a digit's, lowest first; none where it does not stand in it, or some partner has no terms."""
     import numpy
 
     workers = context.workers or 1
     if workers % LANES or not _warps_whole(context):
-        return 0
+        return []
     assert one.index is not None
     threads = numpy.arange(workers)
-    values = numpy.broadcast_to(compiled(by_thread(one.index, context))({context.thread.name: threads}), threads.shape)
-    weight = int(numpy.argmax(values == 1))
-    return weight if weight and (values == threads // weight % one.size).all() else 0
+    index, taking = (
+        numpy.broadcast_to(compiled(by_thread(value, context))({context.thread.name: threads}), threads.shape).astype(int)
+        for value in (one.index, taking_part(holding, context))
+    )
+    weight = int(numpy.argmax((index == 1) & (taking == 1)))
+    if not weight or LANES % weight or (index != threads // weight % one.size)[taking == 1].any():
+        return []
+    lanes = math.gcd(one.size, LANES // weight)
+    found = [weight << bit for bit in range(lanes.bit_length() - 1)]
+    return found if all((taking[threads ^ mask] == taking).all() for mask in found) else []
 
 
 def _warps_whole(context: Context) -> bool:
@@ -142,8 +147,8 @@ class _Across:
 
     def _by_parts(self, at_once: Sequence[Digit], looped: Sequence[Digit]) -> tuple[Stmt, ...]:
         """Each thread its own terms, then the lanes of a warp, then those that do not meet by shuffles."""
-        masks, joined, rest = butterfly(self._digits(kept=False, dealt=True), self.draft)
-        part = self._allocated("rf", (self.draft.workers or 1, *self._counts), self._dtype, RF)
+        masks, joined, rest = butterfly(self._digits(kept=False, dealt=True), self.following.holding, self.draft)
+        part = self._allocated("rf", (self.draft.workers or 1, *self._counts), RF)
         fill = self._filled(part) if looped or self._taking != TRUE else ()
         program = (self._note(masks, rest), *fill, *self._own(part, at_once, looped, bool(fill)), *self._shuffled(part, masks))
         if not rest and self._delivers():
@@ -158,12 +163,12 @@ class _Across:
         parts += [f"{math.prod(one.size for one in rest)} through shared memory"] if rest else []
         return Comment(f"{self.spec}: {', '.join(parts or ['through shared memory'])}")
 
-    def _filled(self, part: Tensor) -> tuple[Stmt, ...]:
+    def _filled(self, part: View) -> tuple[Stmt, ...]:
         """What changes nothing, in all threads: those that hold no terms take part in shuffles too."""
         visits = self._visits()
         return _nest(visits, self._child("neutral", Init.on(self._level, self._row(part, visits), value=neutral(self._by, self._dtype))))
 
-    def _own(self, part: Tensor, at_once: Sequence[Digit], looped: Sequence[Digit], accumulate: bool) -> tuple[Stmt, ...]:
+    def _own(self, part: View, at_once: Sequence[Digit], looped: Sequence[Digit], accumulate: bool) -> tuple[Stmt, ...]:
         """What a thread holds of the terms, into its own partial results."""
         visits, loops = self._visits(), self._visits_of(looped)
         source = self._at((*visits, *loops), at_once)["src"]
@@ -173,11 +178,11 @@ class _Across:
         options = {"by": self._by, "signature": f"{read}->{written}", "accumulate": accumulate}
         return _nest((*visits, *loops), self._child("own", Reduction.on(self._level, source, target, **options), self._taking))
 
-    def _shuffled(self, part: Tensor, masks: Sequence[int]) -> tuple[Stmt, ...]:
+    def _shuffled(self, part: View, masks: Sequence[int]) -> tuple[Stmt, ...]:
         """Each lane joins what it has with what its partner has, one mask after the other."""
         if not masks:
             return ()
-        other = self._allocated("other", tuple(map(_number, part.shape)), part.dtype, RF)
+        other = self._allocated("other", part.shape, RF)
         outer = [(count, Var(self.draft.fresh(self.spec.labels[dim]), 0, count - 1)) for dim, count in enumerate(self._counts) if dim]
         own, received = (self._slice(one, [var for _, var in outer], self._thread()) for one in (part, other))
         given, taken = (self._slice(one, [var for _, var in outer], self._warp()) for one in (part, other))
@@ -189,24 +194,22 @@ class _Across:
             program = (For(var, as_expr(count), program, True, self.draft.origin),)
         return program
 
-    def _through_shared(self, part: Tensor, once: Expr, rest: Sequence[Digit]) -> tuple[Stmt, ...]:
+    def _through_shared(self, part: View, once: Expr, rest: Sequence[Digit]) -> tuple[Stmt, ...]:
         """Partial results to shared memory, of those that hold the same `once`, and back to whoever wants the result."""
         parts = math.prod(one.size for one in rest)
-        copies, copy = copies_of(SH, self.spec, self.draft)
-        sizes = tuple(_number(self.spec.size(dim)) for dim in self.spec.tile_dims)
-        shared = self._allocated("sh", (parts, *sizes), part.dtype, SH, RowMajor, copies)
+        shared = self._allocated("sh", (parts, *map(self.spec.size, self.spec.tile_dims)), SH, RowMajor)
         visits, active = self._visits(), all_of((self._taking, once))
-        target = self._placed(shared, copy, visits, _numbered(rest))
+        target = self._placed(shared, visits, _numbered(rest))
         store = _nest(visits, self._child("parts", Move.on(self._level, self._row(part, visits), target), active))
         private = self.spec.dst.memory.private
         if private and self.spec.dst.tensor.name not in self.draft.held:
             whole = Dim((Mode(parts, 1),))
-            return (*store, *self._total(lambda one, visits: self._placed(one, copy, visits, whole), shared, TRUE))
-        total = self._to_result(self.spec.level, whole_view(shared, copy), self.spec.dst)
+            return (*store, *self._total(lambda one, visits: self._placed(one, visits, whole), shared, TRUE))
+        total = self._to_result(self.spec.level, shared, self.spec.dst)
         steps = (self.step,) if private else _in_turns(total, parts, self.step)
-        return (*store, Comment(f"{shared.name}: {total}"), *self._child("total", total, steps=steps))
+        return (*store, Comment(f"{shared.tensor.name}: {total}"), *self._child("total", total, steps=steps))
 
-    def _total(self, of: Callable[[Tensor, Visits], View], source: Tensor, active: Expr) -> tuple[Stmt, ...]:
+    def _total(self, of: Callable[[View, Visits], View], source: View, active: Expr) -> tuple[Stmt, ...]:
         """The result where threads hold its elements, from what each of them finds at its own."""
         visits = self._visits()
         total = self._to_result(self._level, of(source, visits), self._at(visits, ())["dst"])
@@ -310,9 +313,9 @@ class _Across:
         warps = (self.draft.workers or 1) // LANES
         return Dim((Mode(LANES, 1),), None, (Fixed(warps, LANES, True, self.draft.unit(Warp, Block)),))
 
-    def _row(self, part: Tensor, visits: Visits, thread: bool = True) -> View:
+    def _row(self, part: View, visits: Visits, thread: bool = True) -> View:
         """A thread's partial result in the turn of its loops; without the dimension of threads, if so asked."""
-        view = whole_view(part)
+        view = part
         for dim in range(self._rank):
             fixed: list[Fixed] = []
             weight = 1
@@ -322,14 +325,14 @@ class _Across:
             view = view.with_dims({dim + 1: Dim((Mode(1, 1),), None, tuple(fixed))})
         return view.with_dims({0: self._thread()}) if thread else view.at(0, self.draft.thread, unit=True)
 
-    def _slice(self, part: Tensor, outer: Sequence[Var], rows: Dim) -> View:
+    def _slice(self, part: View, outer: Sequence[Var], rows: Dim) -> View:
         """The partial results of some threads along the first dimension, at one place of the others."""
-        view = whole_view(part).with_dims({0: rows})
+        view = part.with_dims({0: rows})
         for var in outer:
             view = view.at(2, var, unit=False)
         return view
 
-    def _placed(self, shared: Tensor, copy: Expr, visits: Visits, number: Dim) -> View:
+    def _placed(self, shared: View, visits: Visits, number: Dim) -> View:
         """A thread's place in shared memory: at the number of its part, and where the element lies in the result."""
         places: list[list[Fixed]] = [[] for _ in range(self._rank)]
         for one in self._digits(kept=True, dealt=True):
@@ -339,16 +342,13 @@ class _Across:
             if one.dim < self._rank:
                 places[one.dim].append(Fixed(one.size, one.stride, False, index))
         dims = {dim + 1: Dim((Mode(1, 1),), None, tuple(fixed)) for dim, fixed in enumerate(places)}
-        return whole_view(shared, copy).with_dims({0: number, **dims})
+        return shared.with_dims({0: number, **dims})
 
-    def _allocated(
-        self, suffix: str, shape: tuple[int, ...], dtype: DType, memory: Memory, layout: MatrixLayout = ColMajor, copies: int = 1
-    ) -> Tensor:
-        """A temporary, with the child that says so."""
-        name = self.draft.fresh(f"{self._by}_{suffix}")
-        tensor = Tensor(name, tuple(map(as_expr, shape)), dtype, memory, layout, copies=copies, origin=self.draft.origin)
-        self.children.append(Child(suffix, Allocate.on(self.spec.level, whole_view(tensor)), (self.step,)))
-        return tensor
+    def _allocated(self, suffix: str, shape: Sequence[Expr | int], memory: Memory, layout: MatrixLayout = ColMajor) -> View:
+        """A temporary for partial results, with the child that says so."""
+        view, made = temporary(self.spec, self.draft, f"{self._by}_{suffix}", shape, self._dtype, memory, layout)
+        self.children.append(made)
+        return view
 
     def _child(self, name: str, spec: Spec, active: Expr = TRUE, steps: tuple[Decomposition, ...] = ()) -> tuple[Stmt, ...]:
         self.children.append(Child(name, spec, steps or (self.step,), active))
@@ -380,7 +380,3 @@ def _in_turns(total: Spec, parts: int, last: Decomposition) -> tuple[Decompositi
     tile = default_copy(order, len(total.tile_dims))[:-1]
     few = math.gcd(parts, MOST_PARTS)
     return (*tile, Split(by_dim=((PARTS, few),)), last) if parts > MOST_PARTS else (*tile, last)
-
-
-def _number(size: Expr) -> int:
-    return constant(size) or 1

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.decomp.across import reduced_by, reduction
+from fireiron.decomp.exchange import exchange, held_otherwise
 from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_site
 from fireiron.executable.follow import Following, element_of, unheld
 from fireiron.executable.micro_kernel import MicroKernel
@@ -58,10 +59,9 @@ class Done(Decomposition):
         if not context.decides and unheld(spec, context):
             return Expansion((), (Hole("open"),), waits=True)
         following = Following.of(spec, context) or reduced_by(spec, context)
-        if following is not None:
-            following.require_dealt_once(context)
-        if spec.reduces and following is not None and self.executable is None and not following.mismatches(context):
-            return reduction(following, self, context)
+        across = None if following is None else self._across_threads(following, context)
+        if across is not None:
+            return across
         if following is not None and following.shared and not following.mismatches(context):
             inner, active = following.below(draft)
             return draft.expansion((Child("held", inner, (self,), active),), (Hole("held"),))
@@ -69,6 +69,15 @@ class Done(Decomposition):
         if found is None or following is None:
             raise self._refused(spec, context)
         return draft.expansion((), following.statements(found, draft))
+
+    def _across_threads(self, following: Following, context: Context) -> Expansion | None:
+        """What threads do together: they reduce what each of them holds, or one brings another what it needs."""
+        following.require_dealt_once(context)
+        if following.spec.reduces:
+            performs = self.executable is None and not following.mismatches(context)
+            return reduction(following, self, context) if performs else None
+        elsewhere = held_otherwise(following, context)
+        return exchange(following, elsewhere[0], self, context) if elsewhere else None
 
     def _asked(self, context: Context) -> tuple[Executable, ...]:
         return context.instructions if self.executable is None else (self.executable,)

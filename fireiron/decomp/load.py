@@ -132,9 +132,13 @@ class Load(Decomposition):
         view: View = getattr(spec, self.operand)
         if self.memory.of_grid:
             raise DecompositionError("load to GL: buffers in global memory cannot be made inside a kernel", legal="SH RF")
-        if view.memory == self.memory:
+        if view.memory == self.memory and not self._deals_anew(spec):
             raise DecompositionError(f"load({self.operand}, {self.memory}): the operand is already in {self.memory}")
         return view
+
+    def _deals_anew(self, spec: Spec) -> bool:
+        """Whether a copy from registers to registers says something: that other threads of a group hold the elements from here on."""
+        return self.memory.private and self.memory.fragment is None and spec.level.threads != 1
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Load]:
         for name, memory in itertools.product(spec.inputs, MEMORIES):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.language.dividing import divide
-from fireiron.language.tree import Decomposition, Draft
+from fireiron.language.tree import Child, Decomposition, Draft
 from fireiron.spec import Spec, Starter
-from fireiron.values.expr import ZERO, Expr
-from fireiron.values.machine import Block, Kernel, Memory, Thread
-from fireiron.values.tensor import MatrixLayout, RowMajor
+from fireiron.specs.allocate import Allocate
+from fireiron.values.expr import ZERO, Expr, as_expr
+from fireiron.values.machine import Block, DType, Kernel, Memory, Thread
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
 
 
 def default_copy(order: MatrixLayout = RowMajor, rank: int = 2) -> tuple[Decomposition, ...]:
@@ -101,3 +103,16 @@ def copies_of(memory: Memory, spec: Spec, draft: Draft) -> tuple[int, Expr]:
     if draft.workers is None:
         return 1, ZERO
     return draft.units(spec.level, Block), draft.unit(spec.level, Block)
+
+
+def temporary(
+    spec: Spec, draft: Draft, name: str, shape: Iterable[Expr | int], dtype: DType, memory: Memory, layout: MatrixLayout = ColMajor
+) -> tuple[View, Child]:
+    """A new tensor for the steps of a decomposition of `spec`, a copy for each unit of its level, and the child that allocates it.
+
+    Its hole stands where the decomposition's program wants it: it has no statements. Its bytes, or registers, are those of the kernel.
+    """
+    copies, copy = copies_of(memory, spec, draft)
+    tensor = Tensor(draft.fresh(name), tuple(map(as_expr, shape)), dtype, memory, layout, copies=copies, origin=draft.origin)
+    view = whole_view(tensor, copy)
+    return view, Child(tensor.name, Allocate.on(spec.level, view), default_copy()[-1:])

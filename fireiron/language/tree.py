@@ -724,25 +724,33 @@ def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context
     Where no step of the body does, those count that fill an array in registers in front of it: then they decide who holds what. An error
     of a step is raised again, with its place in the strategy.
     """
+    of_body, of_loads = _counted(spec, steps, context)
+    return of_loads if of_body is None else of_body
+
+
+def _counted(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tuple[int | None, int | None]:
+    """The threads that the body needs, and the most that a load to registers does."""
     if not steps:
-        return None
+        return None, None
     step, rest = steps[0], steps[1:]
     _require_shallow(spec, step, context)
     try:
         needed = step.threads(spec, context)
         if needed is not None:
-            return needed
+            return needed, None
         expansion = _checked(step.expand(spec, attrs.evolve(context, origin=step.origin or context.origin)), step, "expand", spec)
     except FireironError as error:
         raise error.located(within=f"{spec} / {step.label()}", at=step.origin) from None
     behind = context.after(expansion)
-    body = [child for child in expansion.children if child.steps is None]
-    for children in (body, [child for child in expansion.children if _fills_registers(child, spec)]):
-        counts = [count_workers(child.spec, rest if child.steps is None else child.steps, behind.enter(child)) for child in children]
-        found = [count for count in counts if count is not None]
-        if found:
-            return max(found)
-    return None
+    counted = [_counted(child.spec, rest, behind.enter(child)) for child in expansion.children if child.steps is None]
+    bodies = [of_body for of_body, _ in counted if of_body is not None]
+    if bodies:
+        return max(bodies), None
+    loads = [
+        count_workers(child.spec, child.steps or (), behind.enter(child)) for child in expansion.children if _fills_registers(child, spec)
+    ]
+    found = [count for count in (*loads, *(of_loads for _, of_loads in counted)) if count is not None]
+    return None, max(found, default=None)
 
 
 def _fills_registers(child: Child, spec: Spec) -> bool:
