@@ -326,6 +326,11 @@ class Spec(Verbs):
         return self._does("copies") and tuple(self.uses) == ("src", "dst")
 
     @functools.cached_property
+    def moves(self) -> bool:
+        """Whether it is a copy of `src` to `dst` that may turn it: `dst[n,m] = src[m,n]`."""
+        return self._does("moves") and tuple(self.uses) == ("src", "dst")
+
+    @functools.cached_property
     def fills(self) -> bool:
         """Whether it sets all of `dst` to one value."""
         return self._does("fills") and tuple(self.uses) == ("dst",)

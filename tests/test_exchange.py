@@ -266,6 +266,67 @@ def test_explain_names_the_exchange():
     assert "src_rf to the threads that want it, through src_rf2_sh" in strategy.program("sm_80").cuda
 
 
+# ---------------------------------------------------------------------------------------------- transposed copies
+
+
+@pytest.mark.parametrize("dtype", [float32, float16, int8], ids=str)
+def test_transposed(dtype, tmp_path):
+    """By single elements, through shared memory with vectors on both sides, through registers; the last tiles overhang."""
+    cases = []
+    for src, dst, shape in ((RowMajor, RowMajor, (96, 64)), (RowMajor, ColMajor, (70, 101)), (ColMajor, ColMajor, (33, 32))):
+        spec = Move(*shape, signature="mn->nm", dtype=dtype, src=src, dst=dst)(GL, GL)(Kernel)
+        array = whole_numbers(shape[::-1], dtype)
+        np.testing.assert_array_equal(spec.reference(array), array.T)
+        block = Move.tile(32, 32).to(Block)
+        for chain in (
+            block.tile(1, 1).to(Thread).done(),
+            block.tile(4, 1).to(Thread).tile(4, 1).done(),
+            block.coalesced(4).done(),
+            block.load(Move.src, SH, Move.coalesced(4).done()).pad(1).coalesced(4).done(),
+            block.load(Move.src, RF, Move.tile(2, 4).to(Thread).tile(1, 4).done()).done(),
+        ):
+            assert loads(dumps(chain(spec))) == chain(spec) and eval(repr(spec)) == spec
+            cases.append(chain(spec))
+    agree(cases, tmp_path)
+
+
+def test_rows_that_become_columns_are_a_plain_copy():
+    """Where both sides have the same neighbours in storage, vectors are legal on both."""
+    spec = Move(128, 64, signature="mn->nm", src=RowMajor, dst=ColMajor)(GL, GL)(Kernel)
+    for chain in (Move.tile(32, 32).to(Block).tile(4, 1).to(Thread).tile(4, 1).done(), Move.tile(32, 32).to(Block).coalesced(4).done()):
+        assert chain(spec).program("sm_80").cuda.count("float4*>(&") == 2
+
+
+def test_transposed_of_three_dimensions(tmp_path):
+    spec = Move(6, 5, 8, signature="mnp->pnm", src=RowMajor)(GL, GL)(Kernel)
+    array = whole_numbers((8, 5, 6))
+    np.testing.assert_array_equal(spec.reference(array), array.transpose(2, 1, 0))
+    agree(
+        [Move.tile(2, 5, 4).to(Block).tile(1, 1, 1).to(Thread).done()(spec), Move.tile(6, 5, 8).to(Block).coalesced(2).done()(spec)],
+        tmp_path,
+    )
+
+
+@pytest.mark.parametrize("seed", range(0, 20, 10))
+def test_drawn_dealings_are_transposed(seed, tmp_path):
+    """The store follows what the load holds, whichever way it was dealt."""
+    strategies = []
+    for number in range(seed, seed + 10):
+        choose = random.Random(number).choice
+        shape = choose(((16, 48), (32, 32), (8, 12), (64, 6)))
+        spec = Move(shape[1] + 3, shape[0] * 2, signature="mn->nm", src=choose((RowMajor, ColMajor)))(GL, GL)(Kernel)
+        chain = Move.tile(*shape[::-1]).to(Block).load(Move.src, RF, Dealing(number, shape).done())
+        strategies.append(chain.done()(spec))
+    agree(strategies, tmp_path)
+
+
+def test_matrices_of_eight_are_not_transposed_by_a_plain_ldmatrix():
+    """Instructions that copy matrices as they are do not perform a copy that turns them."""
+    spec = Move(16, 16, signature="mn->nm", dtype=float16, src=RowMajor)(SH, RF)(Warp)
+    performing = [one.name for one in INSTRUCTIONS if one.may_perform(spec) and not one.mismatches(spec, ARCHITECTURES[-1])]
+    assert performing == [] and spec.moves and not spec.copies
+
+
 # ---------------------------------------------------------------------------------------------- results that stay in registers
 
 SOFTMAX = Kind("Softmax", "y[m,n] = exp(x[m,n])").starter

@@ -54,14 +54,17 @@ class Coalesced(Decomposition):
         return self._tile(spec).threads(spec, context)
 
     def _tile(self, spec: Spec) -> Tile:
-        if not spec.copies:
+        if not spec.moves:
             raise DecompositionError(f"coalesced: {spec.title} is no copy", legal="Move")
         if spec.level.threads == 1:
             raise DecompositionError("coalesced: a single thread has nobody to share the copy with", hint=".tile(1, 4).unroll()")
-        order = _order(_far(spec))
+        name = _far(spec)
+        view = spec.operands[name]
+        stored = _order(view)
+        order = tuple(spec.dims.index(spec.uses[name][dim]) for dim in stored)
         along = order[0]
         width = chosen(self.elements, "coalesced")
-        width = math.gcd(width, constant(spec.sizes[along]) or 1, _alignment(_far(spec), along))
+        width = math.gcd(width, constant(spec.sizes[along]) or 1, _alignment(view, stored[0]))
         level = Lane if spec.level == Warp else Thread
         sizes = tuple(width if dim == along else 1 for dim in range(len(order)))
         dealt = {(0,): RowMajor, (0, 1): ColMajor, (1, 0): RowMajor}.get(order, order)
@@ -69,7 +72,7 @@ class Coalesced(Decomposition):
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Coalesced]:
         whole = all(constant(size) is not None for size in spec.sizes)
-        if spec.copies and spec.level != Kernel and spec.level.threads != 1 and whole:
+        if spec.moves and spec.level != Kernel and spec.level.threads != 1 and whole:
             yield from (Coalesced(width) for width in (1, 2, 4, 8))
 
 
@@ -80,10 +83,9 @@ def _turns(spec: Spec, tile: Tile, context: Context) -> int:
     return math.prod(sizes) // (math.prod(int(size) for size in tile.sizes) * threads)
 
 
-def _far(spec: Spec) -> View:
-    """The side whose accesses cost most: the one further from the threads; of two alike, the source."""
-    src, dst = spec.operands.values()
-    return dst if dst.memory.depth < src.memory.depth else src
+def _far(spec: Spec) -> str:
+    """The operand whose accesses cost most: the one further from the threads; of two alike, the source."""
+    return "dst" if spec.dst.memory.depth < spec.src.memory.depth else "src"
 
 
 def _alignment(view: View, along: int) -> int:

@@ -113,7 +113,7 @@ class Load(Decomposition):
     def _dtype(self, spec: Spec, view: View, plan: LoadPlan) -> DType:
         if not plan.converted:
             return view.dtype
-        if not spec.copies:
+        if not spec.moves:
             raise DecompositionError(f"converted: {spec.title} has no single destination", legal="the load of a Move's source")
         return spec.operands["dst"].dtype
 

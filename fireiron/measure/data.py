@@ -229,7 +229,7 @@ def tolerance_of(spec: Spec, sizes: Mapping[str, int] | None = None, adder: DTyp
     """
     name = spec.outputs[0] if output is None else output
     result = spec.operands[name].dtype
-    if result.kind == "int" or spec.copies or spec.fills:
+    if result.kind == "int" or spec.moves or spec.fills:
         return 0.0
     known = all_sizes(spec, sizes)
     terms = math.prod(evaluated(spec.size(dim), known) for dim in spec.dims if dim not in spec.uses[name])

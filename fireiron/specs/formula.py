@@ -199,6 +199,12 @@ class Formula:
         return self.sign == "=" and self.reduction is None and isinstance(self.value, Element) and self.value.index == self.target.index
 
     @property
+    def moves(self) -> bool:
+        """Whether it writes elements as they are, each once: in its own place, or with indices in another order."""
+        plain = self.sign == "=" and self.reduction is None and isinstance(self.value, Element) and self.value.plain
+        return plain and set(self.elements[0].dims) == set(self.target.dims)
+
+    @property
     def allocates(self) -> bool:
         """Whether it says nothing about the values of its target."""
         return self.value is None

@@ -23,11 +23,15 @@ class MoveStarter(Starter):
         *sizes: Expr | int,
         dtype: DType = float32,
         dst_dtype: DType | None = None,
+        signature: str = "",
         src: MatrixLayout = ColMajor,
         dst: MatrixLayout = ColMajor,
     ) -> SpecShape:
-        """`dst = src`, of any rank: `Move(M, N)`; then the memories of src and dst, then the level."""
-        return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst})
+        """`dst = src`, of any rank: `Move(M, N)`; then the memories of src and dst, then the level.
+
+        With a signature, `mn->nm`, the indices of dst stand in another order: the matrix is transposed. Sizes are those of dst.
+        """
+        return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst}, signature=signature)
 
 
 Move: Final = MoveStarter(Kind("Move", "dst[...] = src[...]"))
