@@ -327,6 +327,58 @@ def test_matrices_of_eight_are_not_transposed_by_a_plain_ldmatrix():
     assert performing == [] and spec.moves and not spec.copies
 
 
+# ---------------------------------------------------------------------------------------------- tiles in turns
+
+
+def in_turns(seed):
+    """A tile of which the units take more than one part each, the last turn not all of them: along the slowest of its dimensions."""
+    choose = random.Random(seed).choice
+    rows, long, width = choose((1, 2, 4, 8)), choose((20, 36, 40, 100, 160)), choose((1, 2, 4))
+    level = choose((Lane, Thread))
+    unit = Move.tile(1, width).to(level).layout(ColMajor).tile(1, 1).done()
+    flipped = Move.tile(width, 1).to(level).layout(RowMajor).tile(1, 1).done()
+    return ((rows, long), unit) if choose((0, 1)) else ((long, rows), flipped)
+
+
+def several_times(seed):
+    """A copy, a transposed one, a reduction along either dimension, of a tile whose parts go in turns to the lanes of a warp."""
+    choose = random.Random(seed + 7).choice
+    shape, load = in_turns(seed)
+    whole = [size + choose((0, 3)) for size in shape]
+    axis = choose((0, 1))
+    order = {"src": choose((RowMajor, ColMajor))}
+    whole[axis] = shape[axis]
+    specs = (
+        (Move(*whole, **order), shape),
+        (Move(*whole[::-1], signature="mn->nm", **order), shape[::-1]),
+        (Reduction(*whole, axes=axis, by=choose(("sum", "max", "min")), **order), (shape[1 - axis],)),
+    )
+    for made, tile in specs:
+        block = made(GL, GL)(Kernel).tile(*tile).to(Block)
+        yield block.tile(*tile).to(Warp).load(Move.src, RF, load).done()
+
+
+@pytest.mark.parametrize("seed", range(0, 24, 8))
+def test_what_is_dealt_in_turns_is_held(seed, tmp_path):
+    """Where what a thread has in each turn lies a step further on; in the last turn not all of them have something."""
+    programs = agree([strategy for number in range(seed, seed + 8) for strategy in several_times(number)], tmp_path)
+    assert any("src_rf_" in program.cuda and " < " in program.cuda for program in programs)
+
+
+def test_a_row_that_32_lanes_do_not_divide():
+    program = BY_WARP(Reduction(30, 160, src=RowMajor)(GL, GL)(Kernel)).program("sm_80")
+    assert "if (src_rf_p * 32 + lane < 40)" in program.cuda and "if (p * 128 + lane * 4 < 160)" in program.cuda
+    assert program.ir.buffer("src_rf").bytes == 8 * 4, "two turns of four elements"
+
+
+def test_turns_that_mix_two_dimensions_are_refused():
+    """3 columns of tiles for 32 lanes: which row is a lane's changes from turn to turn."""
+    load = Move.tile(1, 8).to(Lane).tile(1, 1).done()
+    chain = Move.tile(16, 24).to(Block).tile(16, 24).to(Warp).load(Move.src, RF, load).done()
+    with pytest.raises(DecompositionError, match="src_rf cannot be divided over registers: its tiles are dealt in turns"):
+        _ = chain(Move(64, 48)(GL, GL)(Kernel)).program("sm_80").ir
+
+
 # ---------------------------------------------------------------------------------------------- results that stay in registers
 
 SOFTMAX = Kind("Softmax", "y[m,n] = exp(x[m,n])").starter

@@ -8,7 +8,7 @@ is no power of two, is written to shared memory and read back; `synchronize` fin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -17,6 +17,8 @@ from fireiron.executable.follow import (
     Following,
     by_thread,
     first_replica,
+    inside,
+    overhanging,
     placed_threads,
     same_elements,
     step_of,
@@ -143,13 +145,15 @@ class _Across:
         once = TRUE if self.spec.dst.memory.private else self._first(())
         visits, active = self._visits(), all_of((self._taking, once))
         views = self._at(visits, at_once)
+        active = all_of((active, self._inside("src", views)))
         return _nest(visits, self._child("own", self.spec.at_level(self._level).with_operands(**views), active))
 
     def _by_parts(self, at_once: Sequence[Digit], looped: Sequence[Digit]) -> tuple[Stmt, ...]:
         """Each thread its own terms, then the lanes of a warp, then those that do not meet by shuffles."""
         masks, joined, rest = butterfly(self._digits(kept=False, dealt=True), self.following.holding, self.draft)
         part = self._allocated("rf", (self.draft.workers or 1, *self._counts), RF)
-        fill = self._filled(part) if looped or self._taking != TRUE else ()
+        overhang = overhanging(self.spec, self.following.steps or ())
+        fill = self._filled(part) if looped or overhang or self._taking != TRUE else ()
         program = (self._note(masks, rest), *fill, *self._own(part, at_once, looped, bool(fill)), *self._shuffled(part, masks))
         if not rest and self._delivers():
             once = TRUE if self.spec.dst.memory.private else self._first(joined)
@@ -171,12 +175,13 @@ class _Across:
     def _own(self, part: View, at_once: Sequence[Digit], looped: Sequence[Digit], accumulate: bool) -> tuple[Stmt, ...]:
         """What a thread holds of the terms, into its own partial results."""
         visits, loops = self._visits(), self._visits_of(looped)
-        source = self._at((*visits, *loops), at_once)["src"]
+        views = self._at((*visits, *loops), at_once)
         letters = dict(zip(self.spec.dims, LETTERS, strict=False))
         read, written = ("".join(letters[dim] for dim in self.spec.uses[name]) for name in ("src", "dst"))
         target = self._row(part, visits, thread=False)
         options = {"by": self._by, "signature": f"{read}->{written}", "accumulate": accumulate}
-        return _nest((*visits, *loops), self._child("own", Reduction.on(self._level, source, target, **options), self._taking))
+        active = all_of((self._taking, self._inside("src", views)))
+        return _nest((*visits, *loops), self._child("own", Reduction.on(self._level, views["src"], target, **options), active))
 
     def _shuffled(self, part: View, masks: Sequence[int]) -> tuple[Stmt, ...]:
         """Each lane joins what it has with what its partner has, one mask after the other."""
@@ -198,7 +203,8 @@ class _Across:
         """Partial results to shared memory, of those that hold the same `once`, and back to whoever wants the result."""
         parts = math.prod(one.size for one in rest)
         shared = self._allocated("sh", (parts, *map(self.spec.size, self.spec.tile_dims)), SH, RowMajor)
-        visits, active = self._visits(), all_of((self._taking, once))
+        visits = self._visits()
+        active = all_of((self._taking, once, self._inside("dst", self._at(visits, ()))))
         target = self._placed(shared, visits, _numbered(rest))
         store = _nest(visits, self._child("parts", Move.on(self._level, self._row(part, visits), target), active))
         private = self.spec.dst.memory.private
@@ -212,8 +218,9 @@ class _Across:
     def _total(self, of: Callable[[View, Visits], View], source: View, active: Expr) -> tuple[Stmt, ...]:
         """The result where threads hold its elements, from what each of them finds at its own."""
         visits = self._visits()
-        total = self._to_result(self._level, of(source, visits), self._at(visits, ())["dst"])
-        return _nest(visits, self._child("total", total, all_of((self._taking, active))))
+        views = self._at(visits, ())
+        total = self._to_result(self._level, of(source, visits), views["dst"])
+        return _nest(visits, self._child("total", total, all_of((self._taking, active, self._inside("dst", views)))))
 
     def _to_result(self, level: Level, source: View, target: View) -> Spec:
         kept = LETTERS[: self._rank]
@@ -267,7 +274,11 @@ class _Across:
         at_once: list[Digit] = []
         looped: list[Digit] = []
         for one in self._digits(kept=False, dealt=False):
-            few = not looped and math.prod(other.size for other in at_once) * one.size <= MOST_PARTS
+            few = (
+                not looped
+                and one not in overhanging(self.spec, [one])
+                and math.prod(other.size for other in at_once) * one.size <= MOST_PARTS
+            )
             (at_once if few else looped).append(one)
         return at_once, looped
 
@@ -288,6 +299,10 @@ class _Across:
         return all_of((*first, first_replica(self.spec, dealt, self.following.holding, self.draft)))
 
     # ------------------------------------------------------------------------------------------ views, loops, children
+
+    def _inside(self, name: str, views: Mapping[str, View]) -> Expr:
+        """The condition that a thread does not go over the end of a dimension of an operand in its last turn."""
+        return inside(self.spec, views[name], self.spec.uses[name], self.following.steps or ())
 
     def _visits_of(self, digits: Sequence[Digit]) -> list[tuple[Digit, Var]]:
         names = [self.draft.fresh(self.spec.labels[one.dim]) for one in digits]

@@ -184,6 +184,9 @@ def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Step]
         return _dealt_evenly(spec, views, [(digit, digit.size) for digit in order], [], deal, plan, draft)
     shares = _deal_digits(order, deal.units)
     if shares is None:
+        held = _held_turns(spec, order, deal.units)
+        if held is not None:
+            return _dealt_in_held_turns(spec, views, *held, deal, plan, draft)
         return _dealt_in_guarded_turns(spec, views, order, deal, plan, draft)
     return _dealt_evenly(spec, views, *shares, deal, plan, draft)
 
@@ -351,6 +354,38 @@ def _take_block_digits(spec: Spec, views: dict[str, View], order: list[Step], un
 
 def _let_grid(name: str, index: Expr, size: Expr, draft: Draft) -> Expr:
     return draft.let(name, index, high=max(size.high - 1, 0))
+
+
+def _held_turns(spec: Spec, order: list[Step], units: int) -> tuple[list[Step], Step, int] | None:
+    """For tiles in registers of which only the slowest digit does not divide: the digits that a unit takes whole, that one, and how many
+    of its values units take at once. Then what a thread has in each turn lies a step further on, so that its registers hold all of them."""
+    private = [name for name, view in spec.operands.items() if view.memory.private]
+    *faster, last = [digit for digit in order if constant(digit.size) != 1]
+    taken = product(faster)
+    if not private or taken is None or units % taken or units == taken:
+        return None
+    along = [spec.operands[name].dims[spec.uses[name].index(last.dim)] for name in private if last.dim in spec.uses[name]]
+    return (faster, last, units // taken) if all(dim.whole for dim in along) else None
+
+
+def _dealt_in_held_turns(
+    spec: Spec, views: dict[str, View], faster: list[Step], last: Step, at_once: int, deal: _Deal, plan: TilePlan, draft: Draft
+) -> Expansion:
+    """Tiles that the units do not divide, of which each unit's lie at equal steps: a loop of turns, the last one guarded."""
+    assert plan.level is not None
+    size = constant(last.size)
+    assert size is not None
+    now = attrs.evolve(last, size=as_expr(at_once))
+    views = _take_unit_digits(spec, views, [*faster, now], deal.unit, plan.level, draft)
+    label = spec.labels[spec.dims.index(last.dim)]
+    turn = Var(draft.fresh(label), 0, -(-size // at_once) - 1)
+    later = Step(last.dim, as_expr(turn.high + 1), {name: stride * at_once for name, stride in last.strides.items()})
+    views = moved(views, spec, later, turn, unit=False)
+    number = deal.unit + turn * deal.units
+    conditions = less(number, as_expr(deal.tiles))
+    active = conditions if deal.spare is None else all_of((deal.spare, conditions))
+    body = (For(turn, as_expr(turn.high + 1), (Hole("body"),), plan.unroll, draft.origin),)
+    return draft.expansion((Child("body", spec.with_operands(**views), active=active),), body)
 
 
 def _dealt_in_guarded_turns(spec: Spec, views: dict[str, View], order: list[Step], deal: _Deal, plan: TilePlan, draft: Draft) -> Expansion:

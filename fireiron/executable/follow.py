@@ -114,7 +114,8 @@ class Following:
     @property
     def shared(self) -> bool:
         """Whether smaller groups of threads hold the spec together, so that an instruction of such a group may do its part."""
-        return self.holding.level.threads not in (1, None) and self.holding.level.is_below(self.spec.level)
+        whole = not overhanging(self.spec, self.steps or ())
+        return whole and self.holding.level.threads not in (1, None) and self.holding.level.is_below(self.spec.level)
 
     def below(self, draft: Draft) -> tuple[Spec, Expr]:
         """The spec of such a group, all that its threads hold of the whole, and which groups take part."""
@@ -134,6 +135,7 @@ class Following:
         active = all_of((active, self._once(draft)))
         unroll = all(one.unroll for one in loops)
         views, program, _ = loop_over(self.spec, views, list(_in_order(self.spec, loops)), unroll, draft, (Hole("elements"),))
+        active = all_of((active, inside(self.spec, views[self.name], self.spec.uses[self.name], self.steps)))
         inner = _statement(executable, self.spec.at_level(self.level).with_operands(**views), self.spec, values, active, draft)
         return filled(program, {"elements": (inner,)})
 
@@ -168,13 +170,27 @@ def steps_of(spec: Spec, name: str, holding: Holding) -> tuple[Digit, ...] | Non
     for operand, view in spec.operands.items():
         for dim, part in zip(spec.uses[operand], view.dims, strict=True):
             reached = 1
-            for mode in part.modes:
+            for number, mode in enumerate(part.modes):
                 size = constant(mode.size)
                 if found is None or size is None:
                     return None
                 reached *= size
-                found = _cut(found, spec.dims.index(dim), reached)
-    return found
+                if number < len(part.modes) - 1:
+                    found = _cut(found, spec.dims.index(dim), reached)
+    ends = {spec.dims[one.dim] for one in overhanging(spec, found or ())}
+    along = [part for name in spec.operands for dim, part in zip(spec.uses[name], spec.operands[name].dims, strict=True) if dim in ends]
+    return found if all(len(part.modes) == 1 for part in along) else None
+
+
+def overhanging(spec: Spec, steps: Sequence[Digit]) -> tuple[Digit, ...]:
+    """The digits whose last turn goes over the end of a dimension, as the units did not divide the tiles that were dealt to them."""
+    return tuple(one for one in steps if one.end > (constant(spec.sizes[one.dim]) or 0))
+
+
+def inside(spec: Spec, view: View, dims: Sequence[str], steps: Sequence[Digit]) -> Expr:
+    """The condition that what a thread visits does not lie over the end of a dimension, by where it stands in one of the operands."""
+    ends = [(dims.index(spec.dims[one.dim]), spec.sizes[one.dim]) for one in overhanging(spec, steps) if spec.dims[one.dim] in dims]
+    return all_of(less(view.dims[position].base, size) for position, size in ends)
 
 
 def _cut(digits: Sequence[Digit], dim: int, end: int) -> tuple[Digit, ...] | None:
@@ -194,8 +210,14 @@ def _cut(digits: Sequence[Digit], dim: int, end: int) -> tuple[Digit, ...] | Non
 def _placed(spec: Spec, name: str, digit: Digit) -> Iterator[tuple[int, int]]:
     """A digit in coordinates of an operand's tensor; nothing where the operand has not its dimension."""
     dims = spec.uses[name]
-    if spec.dims[digit.dim] in dims:
-        yield from placed(spec.operands[name], digit.size, dims.index(spec.dims[digit.dim]), digit.stride)
+    if spec.dims[digit.dim] not in dims:
+        return
+    position = dims.index(spec.dims[digit.dim])
+    modes = spec.operands[name].dims[position].modes
+    if digit.end > (constant(spec.sizes[digit.dim]) or 0) and len(modes) == 1:  # its last turn goes over the end
+        yield digit.size, (constant(modes[0].stride) or 1) * digit.stride
+    else:
+        yield from placed(spec.operands[name], digit.size, position, digit.stride)
 
 
 def step_of(spec: Spec, digit: Digit) -> Step:
@@ -324,7 +346,7 @@ def lanes_of(spec: Spec, name: str, holding: Holding, context: Context) -> LaneM
         return holding.lane_map
     view = spec.operands[name]
     steps = holding.inside(view)
-    if steps is None or spec.level.threads is None or not _whole(spec, steps, holding, context):
+    if steps is None or overhanging(spec, steps) or spec.level.threads is None or not _whole(spec, steps, holding, context):
         return None
     lanes = _lane_parts([one for one in steps if one.index is not None], spec.level.threads, context)
     values = tuple((one.size, one.dim, one.stride) for one in steps if one.index is None)

@@ -122,19 +122,20 @@ class Holding:
                 size, stride = constant(mode.size), constant(mode.stride)
                 if size is None or stride is None:
                     return None
-                part = digit.between(stride, stride * size)
+                # The last turn may go over the end of a dimension: of what lies beyond it no thread has anything.
+                part = digit.between(stride, digit.end if view.dims[dims[digit.dim]].whole else stride * size)
                 if part is None or (part.size > 1 and part.stride % stride):
                     return None
                 if part.size > 1:
                     found.append(attrs.evolve(part, dim=dims[digit.dim], stride=part.stride // stride * reached))
                 reached *= size
         for dim, shape in enumerate(view.shape):
-            reached = 1
+            reached, last = 1, 1
             for one in sorted((one for one in found if one.dim == dim), key=lambda one: one.stride):
                 if one.stride != reached:
                     return None
-                reached = one.end
-            if constant(shape) != reached:
+                last, reached = reached, one.end
+            if constant(shape) != reached and not (view.dims[dim].whole and last < (constant(shape) or 0) < reached):
                 return None
         return tuple(found)
 
