@@ -78,21 +78,20 @@ BY_BLOCK = Reduction.tile(2).to(Block).load(Move.src, RF, Move.tile(1, 256).to(W
 SEVERAL = Reduction.tile(8).to(Block).tile(4).to(Warp).load(Move.src, RF, Move.tile(1, 16).to(Lane).tile(1, 4).done()).done()
 
 
-@pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float64, int32, int8], ids=str)
 @pytest.mark.parametrize("by", ["sum", "max", "min"])
-def test_rows(by, dtype, tmp_path):
+def test_rows(by, tmp_path):
     """A row for each warp, several warps for two rows, several rows for a warp: rows lie across lanes, and the user writes no shuffle."""
-    options = {"by": by, "dtype": dtype, "src": RowMajor}
-    strategies = [
-        BY_WARP(Reduction(30, 128, **options)(GL, GL)(Kernel)),
-        BY_BLOCK(Reduction(11, 512, **options)(GL, GL)(Kernel)),
-        SEVERAL(Reduction(20, 128, **options)(GL, GL)(Kernel)),
-    ]
+    strategies = []
+    for dtype in (float32, float16, bfloat16, float64, int32, int8):
+        options = {"by": by, "dtype": dtype, "src": RowMajor}
+        strategies.append(BY_WARP(Reduction(30, 128, **options)(GL, GL)(Kernel)))
+        strategies.append(BY_BLOCK(Reduction(11, 512, **options)(GL, GL)(Kernel)))
+        strategies.append(SEVERAL(Reduction(20, 128, **options)(GL, GL)(Kernel)))
     for strategy in strategies:
         assert loads(dumps(strategy)) == strategy and eval(repr(strategy)) == strategy
-    warp, block, several = agree(strategies, tmp_path)
-    assert masks(warp) == masks(block) == [16, 8, 4, 2, 1] and masks(several) == [4, 2, 1]
-    assert [barriers(one) for one in (warp, block, several)] == [0, 1, 0]
+    programs = agree(strategies, tmp_path)
+    assert [masks(one) for one in programs] == [[16, 8, 4, 2, 1], [16, 8, 4, 2, 1], [4, 2, 1]] * 6
+    assert [barriers(one) for one in programs] == [0, 1, 0] * 6
 
 
 def test_the_text_of_a_row_sum():
@@ -184,6 +183,14 @@ def test_rows_of_symbolic_sizes():
         np.testing.assert_array_equal(
             simulate(program.ir, {"src": array}, symbols={"M": shape[0], "N": shape[1]}).outputs["dst"], array.sum(axis=1)
         )
+
+
+def test_terms_that_other_warps_hold_are_refused():
+    """A row is held by two warps, and reduced at the level of one."""
+    chain = Reduction.tile(2).to(Block).load(Move.src, RF, Move.tile(1, 64).to(Warp).tile(1, 2).to(Lane).tile(1, 1).done()).tile(1).to(Warp)
+    with pytest.raises(MatchError, match="its threads do not hold all of src_rf that it reduces") as caught:
+        _ = chain.done()(Reduction(8, 128)(GL, GL)(Kernel)).program("sm_80").ir
+    assert "wants one whose threads hold all of the 1x128 elements, got Warp" in str(caught.value)
 
 
 def test_parts_of_split_k_meet_across_lanes():

@@ -74,8 +74,10 @@ class Done(Decomposition):
         """What threads do together: they reduce what each of them holds, or one brings another what it needs."""
         following.require_dealt_once(context)
         if following.spec.reduces:
-            performs = self.executable is None and not following.mismatches(context)
-            return reduction(following, self, context) if performs else None
+            if self.executable is not None:
+                return None
+            _require_terms(following, context)
+            return reduction(following, self, context)
         elsewhere = held_otherwise(following, context)
         return exchange(following, elsewhere[0], self, context) if elsewhere else None
 
@@ -113,6 +115,18 @@ class Done(Decomposition):
         return MatchError(
             f"no instruction of {context.architecture} performs {spec}; the nearest:\n{table(near[:3])}",
             hint="fireiron explain STRATEGY shows the steps that would close the gap",
+        )
+
+
+def _require_terms(following: Following, context: Context) -> None:
+    """Refuse a reduction of which its threads do not hold all that it reduces."""
+    wrong = following.mismatches(context)
+    if wrong:
+        rows = "".join(f"\n      {one.field:<8} wants {one.wanted}, got {one.got}" for one in wrong)
+        name = following.spec.operands[following.name].tensor.name
+        raise MatchError(
+            f"{following.spec}: its threads do not hold all of {name} that it reduces:{rows}",
+            hint=f"a load of {following.name} at this level, or reduce at the level whose threads hold it",
         )
 
 
