@@ -10,6 +10,7 @@ from printed_text import COMPILER, HostProgram, Printed
 from fireiron import *
 from fireiron.check import check
 from fireiron.errors import SimulationError
+from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.inspect.explain import explain
 from fireiron.inspect.show import show
 from fireiron.ir import Barrier, Exec, Hole, execs, rewritten
@@ -459,6 +460,13 @@ def test_what_a_step_allocates_is_counted():
     assert "Allocate" not in str(explain(program.strategy, "sm_80").leaves) and "needs no instruction" in "".join(map(str, show(program)))
 
 
+def test_the_texts_are_taken():
+    """By NVRTC, where it is installed."""
+    for number in range(4) if toolchains() else ():
+        for strategy in (drawn(number), two_dealings(number), *several_times(number)):
+            compile_cuda(strategy.program("sm_80").cuda, "sm_90")
+
+
 # ---------------------------------------------------------------------------------------------- planted faults
 
 
@@ -466,13 +474,21 @@ def result(kernel, array):
     return simulate(kernel, {"src": array}).outputs["dst"]
 
 
-def test_a_missing_barrier_is_found():
-    """By the static check, and by the simulator for some order of the warps."""
-    kernel = BY_BLOCK(Reduction(8, 512, src=RowMajor)(GL, GL)(Kernel)).program("sm_80").ir
+EXCHANGED = (
+    Move.tile(32, 32).to(Block).load(Move.src, RF, BY_ROWS).load(Move.src, RF).tile(4, 1).to(Thread).layout(ColMajor).tile(4, 1).done()
+)
+FAULTY = {"sum_sh": BY_BLOCK(Reduction(8, 512, src=RowMajor)(GL, GL)(Kernel)), "src_rf2_sh": EXCHANGED(TURNED)}
+
+
+@pytest.mark.parametrize("buffer", FAULTY)
+def test_a_missing_barrier_is_found(buffer):
+    """By the static check, and by the simulator."""
+    program = FAULTY[buffer].program("sm_80")
+    kernel = program.ir
     without = attrs.evolve(kernel, body=rewritten(kernel.body, lambda one: () if isinstance(one, Barrier) else (one,)))
     assert not errors(kernel) and any(one.kind == "race" for one in errors(without))
-    with pytest.raises(SimulationError, match="sum_sh"):
-        simulate(without, {"src": whole_numbers((8, 512))})
+    with pytest.raises(SimulationError, match=buffer):
+        simulate(without, {"src": whole_numbers(shape_of(program.spec.src))})
 
 
 @pytest.mark.parametrize("number", range(5))
