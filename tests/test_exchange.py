@@ -186,6 +186,16 @@ def test_rows_of_symbolic_sizes():
         )
 
 
+def test_lanes_in_another_order_meet_in_shared_memory(tmp_path):
+    """A permutation of the lanes: no digits of the lane's number tell who has which terms."""
+    strategies = []
+    for permutation in (lambda uid: uid ^ 3, lambda uid: (uid + 5) % 32):
+        load = Move.tile(1, 4).to(Lane).swizzle(permutation).tile(1, 4).done()
+        chain = Reduction.tile(4).to(Block).tile(1).to(Warp).load(Move.src, RF, load).done()
+        strategies.append(chain(Reduction(16, 128, src=RowMajor)(GL, GL)(Kernel)))
+    assert [(masks(program), barriers(program)) for program in agree(strategies, tmp_path)] == [([], 1)] * 2
+
+
 def test_terms_that_other_warps_hold_are_refused():
     """A row is held by two warps, and reduced at the level of one."""
     chain = Reduction.tile(2).to(Block).load(Move.src, RF, Move.tile(1, 64).to(Warp).tile(1, 2).to(Lane).tile(1, 1).done()).tile(1).to(Warp)
