@@ -476,7 +476,7 @@ MUTANTS = [
         "values/units.py",
         "test_graphene_kernels",
         ("any group of as many threads", "    return index_in(one) == index_in(other)", "    return True"),
-        ("what a thread of a warp is called", 'one.label if one.parent == level else f"{level.label}_{one.label}"', 'f"{level.label}_{one.label}"'),
+        ("what a thread of a warp is called", 'one.label if one.parent == level else f"{level.label}_{word}"', 'f"{level.label}_{word}"'),
     ),
     *mutants(
         "executable/by_lanes.py",

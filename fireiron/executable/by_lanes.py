@@ -23,7 +23,7 @@ from fireiron.values.units import index_in, same_threads, thread_name
 
 def lane_number(level: Level, draft: Draft) -> Expr:
     """This thread's number inside its unit of a level, by name."""
-    return draft.let(thread_name(level), index_in(level, draft.thread))
+    return draft.let(thread_name(level, "lane"), index_in(level, draft.thread))
 
 
 def tile_of(spec: Spec, maps: Mapping[str, LaneMap]) -> dict[str, int]:

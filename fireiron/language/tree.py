@@ -461,7 +461,7 @@ class Draft(Context):
         """The number of this thread's unit of `level` inside its unit of `parent`, by name."""
         name = level.label if parent in (Block, level.parent) else f"{parent.label}_{level.label}"
         if level.threads == 1:
-            name = thread_name(parent)
+            name = thread_name(parent, "thread")
         return self.let(name, unit_in(level, parent, self.thread))
 
 

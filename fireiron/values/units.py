@@ -53,10 +53,10 @@ def thread_of(level: Level) -> Level:
     return next((one for group in groups for one in LEVELS if one.threads == 1 and one.parent == group), Thread)
 
 
-def thread_name(level: Level) -> str:
-    """What a thread's number inside its unit of a level is called in generated code: `lane` in a warp, `quadpair_lane` in a quad-pair."""
+def thread_name(level: Level, word: str) -> str:
+    """What a thread's number inside its unit of a level is called in generated code: `lane` in a warp, `quadpair_` and the word in others."""
     one = thread_of(level)
-    return one.label if one.parent == level else f"{level.label}_{one.label}"
+    return one.label if one.parent == level else f"{level.label}_{word}"
 
 
 def index_in(level: Level, thread: Expr = THREAD) -> Expr:
