@@ -484,11 +484,6 @@ MUTANTS = [
         ("levels by their names", "() if same_threads(spec.level, level) else", "() if spec.level == level else"),
     ),
     *mutants(
-        "decomp/coalesced.py",
-        "test_graphene_kernels",
-        ("the order of the near side", "return dst if dst.memory.depth < src.memory.depth else src", "return dst if dst.memory.depth > src.memory.depth else src"),
-    ),
-    *mutants(
         "refine/storage_layout.py",
         "test_graphene_kernels",
         ("the layout that was asked for", "return attrs.evolve(plan, layout=self.layout)", "return plan"),
