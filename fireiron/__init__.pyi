@@ -206,6 +206,9 @@ from fireiron.values.machine import float8_e5m2 as float8_e5m2
 from fireiron.values.machine import int32 as int32
 from fireiron.values.machine import int8 as int8
 from fireiron.values.machine import tf32 as tf32
+from fireiron.values.strides import ANY as ANY
+from fireiron.values.strides import AnyStride as AnyStride
+from fireiron.values.strides import Strides as Strides
 from fireiron.values.tensor import ColMajor as ColMajor
 from fireiron.values.tensor import Cut as Cut
 from fireiron.values.tensor import Dealt as Dealt

@@ -253,23 +253,33 @@ class HostProgram:
 # ---------------------------------------------------------------------------------------------- arrays
 
 
+def number(value, values):
+    """An integer, or the value of an expression."""
+    return value if isinstance(value, int) else int(compiled(value)(values))
+
+
 class Placed:
     """A parameter in flat memory: in its storage order, with gaps between rows or columns where there is a leading dimension."""
 
     def __init__(self, buffer, values, kernel):
         layout = buffer.tensor.layout
-        assert isinstance(layout, MatrixLayout), f"{buffer.name} is stored as {layout}"
         self.buffer, self.zeroed = buffer, buffer.name in kernel.zeroed
         self.dtype = buffer.dtype.to_numpy()
         self.shape = tuple(int(compiled(size)(values)) for size in buffer.tensor.shape)
-        rank, step = len(self.shape), 1
+        steps = self._by_order(layout, values) if isinstance(layout, MatrixLayout) else [number(one, values) for one in layout.stride]
         self.places, last = np.zeros(self.shape, int), 0
-        for number, axis in enumerate(range(rank) if layout.order == "col" or rank == 1 else (1, 0, *range(2, rank))):
+        for axis, step in enumerate(steps):
             self.places += step * np.indices(self.shape)[axis]
             last += step * (self.shape[axis] - 1)
-            given = number == 0 and layout.leading is not None
-            step *= int(compiled(layout.leading)(values)) if given else self.shape[axis]
         self.elements = last + 1
+
+    def _by_order(self, layout, values):
+        rank, step, steps = len(self.shape), 1, {}
+        for place, axis in enumerate(range(rank) if layout.order == "col" else reversed(range(rank))):
+            steps[axis] = step
+            given = place == 0 and layout.leading is not None
+            step *= number(layout.leading, values) if given else self.shape[axis]
+        return [steps[axis] for axis in range(rank)]
 
     @property
     def bytes(self):

@@ -692,7 +692,7 @@ AT_IMPORT = {
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine",
-    "values.tensor", "values.units", "specs", "ir", "ir.access",
+    "values.strides", "values.tensor", "values.units", "specs", "ir", "ir.access",
     "ir.holding", "ir.kernel", "ir.rewrite", "ir.statement", "ir.verifier",
     "ir.lanes", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.strategy", "language.substrategy",
     "language.tree", "language.tunable", "draw", "export", "matmul", "tune",

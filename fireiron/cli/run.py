@@ -102,8 +102,8 @@ class _Report:
 
 
 def _symbol_values(spec: Spec, arguments: argparse.Namespace) -> dict[str, int]:
-    """Values for the sizes known at run time: those given, else one more than a full tile, as far as its facts allow."""
-    from fireiron.spec import symbols_of
+    """Values for the sizes known at run time: those given, else one more than a full tile, as far as its facts allow; no gaps."""
+    from fireiron.spec import sizes_of, symbols_of, with_strides
 
     given = dict(arguments.let)
     symbols = {var.name: var for var in symbols_of(spec)}
@@ -114,8 +114,8 @@ def _symbol_values(spec: Spec, arguments: argparse.Namespace) -> dict[str, int]:
         var = symbols[name]
         if not var.low <= value <= var.high or value % var.multiple_of:
             raise ArgumentError(f"--let {name}={value}", legal=f"{var.low} ... {var.high}, multiples of {var.multiple_of}")
-    chosen = {name: max(257 // var.multiple_of, 1) * var.multiple_of for name, var in symbols.items()}
-    return {name: given.get(name, value) for name, value in chosen.items()}
+    chosen = {var.name: max(257 // var.multiple_of, 1) * var.multiple_of for var in sizes_of(spec)}
+    return with_strides(spec, {**chosen, **given})
 
 
 def _shapes(spec: Spec, symbols: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
@@ -125,6 +125,8 @@ def _shapes(spec: Spec, symbols: Mapping[str, int]) -> dict[str, tuple[int, ...]
 def _data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[str, Any]:
     """Random integers by operand, so few and small that every sum is exact in every type that adds up."""
     import numpy
+
+    from fireiron.gpu.arguments import as_stored
 
     spec = program.spec
     shapes = _shapes(spec, symbols)
@@ -137,7 +139,8 @@ def _data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[str, 
             values[name] = drawn if density == 1 else drawn * (random.random(shapes[name]) < density)
         if spec.title != "MatMul" or _largest_sum(values) <= limit:
             break
-    return {name: value.astype(spec.operands[name].dtype.to_numpy()) for name, value in values.items()}
+    made = {name: value.astype(spec.operands[name].dtype.to_numpy()) for name, value in values.items()}
+    return {name: as_stored(spec.operands[name].tensor, value, symbols) for name, value in made.items()}
 
 
 def _exact_limit(program: Program) -> int:

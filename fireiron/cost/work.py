@@ -19,7 +19,7 @@ from fireiron.cost.accesses import WARP, Accesses
 from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
 from fireiron.errors import ArgumentError, shown
 from fireiron.ir import BLOCK_SCOPE, Access, Barrier, Buffer, Comment, Commit, Exec, For, Kernel, Let, Stmt, Wait, execs, unknown
-from fireiron.spec import Spec
+from fireiron.spec import Spec, with_strides
 from fireiron.values.expr import FALSE, conjuncts, constant
 
 Array = Any
@@ -245,7 +245,7 @@ def operations(spec: Spec, sizes: Sequence[int]) -> float:
 
 
 def checked_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The sizes known only at run time; refused where one is missing, unknown, or not one that the kernel serves."""
+    """The sizes known only at run time; refused where one is missing, unknown, or not one that the kernel serves. Strides leave no gaps."""
     wanted = {symbol.name: symbol for symbol in kernel.symbols}
     for name, value in sizes.items():
         symbol = wanted.get(name)
@@ -254,12 +254,13 @@ def checked_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
         if isinstance(value, bool) or not isinstance(value, int) or not symbol.low <= value <= symbol.high or value % symbol.multiple_of:
             legal = f"{symbol.low} <= {name} <= {symbol.high}, a multiple of {symbol.multiple_of}"
             raise ArgumentError(f"{name}={shown(value)}", legal=legal)
-    missing = [name for name in wanted if name not in sizes]
+    known = with_strides(kernel.spec, sizes)
+    missing = [name for name in wanted if name not in known]
     if missing:
         example = ", ".join(f"{name!r}: 4096" for name in missing)
         hint = f"sizes={{{example}}}; on the command line --let {missing[0]}=4096"
         raise ArgumentError(f"the time depends on {', '.join(missing)}, known only at run time", hint=hint)
-    return dict(sizes)
+    return known
 
 
 # ---------------------------------------------------------------------------------------------- phases

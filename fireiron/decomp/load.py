@@ -166,8 +166,7 @@ def _order_of(view: View, spec: Spec) -> MatrixLayout:
     """The order of the source; registers have none of their own, so what comes out of them takes that of where it goes."""
     if view.memory.private and spec.copies:
         view = spec.dst
-    layout = view.tensor.layout
-    return MatrixLayout(layout.order) if isinstance(layout, MatrixLayout) else MatrixLayout("col")
+    return MatrixLayout(view.order or "col")
 
 
 def _static(size: Expr, step: Load, spec: Spec) -> int:

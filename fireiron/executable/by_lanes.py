@@ -17,7 +17,7 @@ from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, Var, as_expr, constant
 from fireiron.values.machine import RF, SH, Architecture, DType, Level, Memory, Warp, bfloat16, float16
-from fireiron.values.tensor import MatrixLayout, View
+from fireiron.values.tensor import View
 from fireiron.values.units import index_in, same_threads, thread_name
 
 
@@ -219,9 +219,8 @@ class MatrixCopy(Executable):
             *target_mismatch(architecture, self.capability),
         ]
         view = spec.operands[shared]
-        layout = view.tensor.layout
-        if not isinstance(layout, MatrixLayout) or layout.order != ("row" if self.along else "col"):
-            found.append(Mismatch(f"{shared} layout", "RowMajor" if self.along else "ColMajor", str(layout)))
+        if view.order != ("row" if self.along else "col"):
+            found.append(Mismatch(f"{shared} layout", "RowMajor" if self.along else "ColMajor", str(view.tensor.layout)))
         elif not _rows_whole(view, self.along):
             found.append(Mismatch(f"{shared} rows", "8 elements side by side, at multiples of 16 bytes", _storage_text(view)))
         return tuple(found)

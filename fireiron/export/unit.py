@@ -13,7 +13,8 @@ import attrs
 from fireiron._version import VERSION
 from fireiron.errors import ArgumentError, LaunchError
 from fireiron.values.expr import FALSE, INT_MAX, TRUE, Expr, Min, Var, as_expr, constant, is_cuda_name
-from fireiron.values.tensor import MatrixLayout
+from fireiron.values.layout import Layout
+from fireiron.values.tensor import MatrixLayout, whole_view
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
@@ -160,8 +161,14 @@ class Unit:
 
     def refusal(self) -> list[str]:
         """A static function of addresses and sizes, the same in C and C++: the text of a refusal, or null."""
-        lines = [f"static const char *{self.name}_refusal({self.parameters(pointer='uintptr_t ')})", "{"]
-        for condition, text in (*self._wrong_sizes(), *self._wrong_addresses(), *self._overlaps()):
+        scattered = self._scattered()
+        lines = [line.replace("NAME", self.name) for line in _OVERLAPS] if scattered else []
+        lines += [f"static const char *{self.name}_refusal({self.parameters(pointer='uintptr_t ')})", "{"]
+        for one in scattered:
+            for what, values in (("sizes", one.tensor.shape), ("strides", one.storage.steps)):
+                numbers = ", ".join(c_text(as_expr(value)) for value in values if value is not None)
+                lines.append(f"  const long long {self.local(f'{one.name}_{what}')}[] = {{{numbers}}};")
+        for condition, text in (*self._wrong_sizes(), *self._overlapping(), *self._wrong_addresses(), *self._overlaps()):
             lines += [f"  if ({condition})", f"    return {quoted(text)};"]
         return [*lines, "  return 0;", "}"]
 
@@ -192,6 +199,16 @@ class Unit:
                     condition = f"{out.name} < {other.name} + {_bytes(other)} && {other.name} < {out.name} + {_bytes(out)}"
                     yield condition, f"{out.name} overlaps {other.name}"
 
+    def _scattered(self) -> list[Buffer]:
+        """The outputs of which strides alone decide whether elements share a place."""
+        known = [one for one in self.operands if isinstance(one.tensor.layout, Layout) and not one.tensor.layout.static]
+        return [one for one in known if one.written and None not in one.storage.steps]
+
+    def _overlapping(self) -> Iterable[tuple[str, str]]:
+        for one in self._scattered():
+            sizes, strides = (self.local(f"{one.name}_{what}") for what in ("sizes", "strides"))
+            yield f"{self.name}_overlaps({len(one.tensor.shape)}, {sizes}, {strides})", f"elements of {one.name} overlap"
+
     def zeroed(self) -> Iterable[tuple[str, str, str, str]]:
         """Of each output that blocks add to: its name, the bytes of a row, from one row to the next, and rows.
 
@@ -210,6 +227,34 @@ class Unit:
 
 
 # ---------------------------------------------------------------------------------------------- pieces of text
+
+
+_OVERLAPS: Final = (
+    "/* Whether elements share a place: from the smallest stride on, each must lead beyond all that lies within the ones before. */",
+    "static int NAME_overlaps(int rank, const long long *sizes, const long long *strides)",
+    "{",
+    "  long long reach = 0, last = 0;",
+    "  int round, dim;",
+    "  for (round = 0; round < rank; ++round) {",
+    "    int next = -1;",
+    "    for (dim = 0; dim < rank; ++dim)",
+    "      if (sizes[dim] > 1 && strides[dim] == 0)",
+    "        return 1;",
+    "      else if (sizes[dim] > 1 && strides[dim] > last && (next < 0 || strides[dim] < strides[next]))",
+    "        next = dim;",
+    "      else if (sizes[dim] > 1 && next >= 0 && dim != next && strides[dim] == strides[next])",
+    "        return 1;",
+    "    if (next < 0)",
+    "      return 0;",
+    "    if (strides[next] <= reach)",
+    "      return 1;",
+    "    last = strides[next];",
+    "    reach += last * (sizes[next] - 1);",
+    "  }",
+    "  return 0;",
+    "}",
+    "",
+)
 
 
 def c_text(value: Expr) -> str:
@@ -271,8 +316,10 @@ def _pointer(buffer: Buffer) -> str:
 def _extent(buffer: Buffer) -> Expr:
     """Elements from the first to the last of a parameter, both included: less than its rows take where they are padded."""
     total: Expr = as_expr(1)
-    for size, digits in zip(buffer.tensor.shape, buffer.storage.dims, strict=True):
-        total = total + (size - 1) * digits[0].weight
+    for size, step in zip(buffer.tensor.shape, buffer.storage.steps, strict=True):
+        if step is None:
+            raise ArgumentError(f"export: {buffer.name}: no array is stored as {buffer.tensor.layout}", legal="one stride a dimension")
+        total = total + (size - 1) * step
     return total
 
 
@@ -282,14 +329,16 @@ def _bytes(buffer: Buffer) -> str:
 
 def _rows(buffer: Buffer) -> tuple[Expr, Expr, Expr]:
     """A matrix in memory: elements of a row, elements from one row to the next, rows (columns, where these lie together)."""
-    layout, shape = buffer.tensor.layout, buffer.tensor.shape
-    if not isinstance(layout, MatrixLayout):
-        raise ArgumentError(f"export: {buffer.name} is set to zero before the launch, and is stored as {layout}", legal="RowMajor ColMajor")
-    first = 0 if layout.order == "col" or len(shape) < 2 else 1
-    count: Expr = as_expr(1)
-    for dim, size in enumerate(shape):
-        count = count if dim == first else count * size
-    return shape[first], shape[first] if layout.leading is None else layout.leading, count
+    shape, order, steps = buffer.tensor.shape, whole_view(buffer.tensor).order, buffer.storage.steps
+    if len(shape) > 2 or order is None or None in steps:
+        what = f"export: {buffer.name} is set to zero before the launch, and is stored as {buffer.tensor.layout}"
+        raise ArgumentError(what, legal="a matrix whose rows or columns lie together")
+    if len(shape) == 1:
+        return shape[0], shape[0], as_expr(1)
+    fast = 0 if order == "col" else 1
+    step = steps[1 - fast]
+    assert step is not None
+    return shape[fast], step, shape[1 - fast]
 
 
 def _has_minimum(value: Expr) -> bool:

@@ -17,6 +17,7 @@ from fireiron.gpu import launch
 from fireiron.gpu.arguments import (
     buffer_shape,
     byte_strides,
+    check_apart,
     check_facts,
     check_view,
     evaluated,
@@ -27,6 +28,7 @@ from fireiron.gpu.arguments import (
     returned,
     share_memory,
     solve_symbols,
+    steps_of,
 )
 from fireiron.gpu.arrays import ArrayView, Library, Order, Signature, library_of
 from fireiron.ir import Buffer, Kernel
@@ -286,8 +288,9 @@ class Calls:
         return views
 
     def _symbols(self, views: Sequence[ArrayView], sizes: Mapping[str, int]) -> dict[str, int]:
+        """The values of sizes and strides, of the arrays of inputs, and of outputs if there are any yet."""
         shapes = {name: view.shape for name, view in zip(self.inputs, views)}
-        return solve_symbols(self.spec, shapes, sizes)
+        return solve_symbols(self.spec, shapes, sizes, steps_of(dict(zip((*self.inputs, *self.spec.outputs), views))))
 
     def _output_for(self, signatures: Sequence[Signature], sizes: Mapping[str, int]) -> _Output | _Outputs:
         if not signatures:
@@ -314,7 +317,9 @@ class Calls:
         order = (*self.inputs, *self.spec.outputs)
         buffers = [kernel.buffer(name) for name in order]
         for name, buffer, view in zip(self.names, buffers, views, strict=True):
-            check_view(name, buffer, view, symbols)
+            check_view(name, buffer, view, symbols, self.spec)
+            if buffer.written:
+                check_apart(name, view)
         places = [order.index(buffer.name) for buffer in kernel.buffers if buffer.parameter]
         zeroed = [(place, views[order.index(kernel.buffers[place].name)]) for place in range(len(places)) if self._zeroed(place)]
         fills = [(place, launch.fill_of(view.shape, view.strides, view.itemsize)) for place, view in zeroed]

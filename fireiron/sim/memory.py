@@ -109,12 +109,20 @@ class Global:
         self.flat[zero] = 0
         self.places = guard + self._addresses(plan)
         if given is not None:
-            self.flat[self.places] = given
+            self._fill(given)
         # What was given is written, so only a missing output needs watching.
         watched = given is None and (careful or buffer.dtype.kind == "int")
         defined = _mask_of(self.flat.reshape(-1, 1), zero, watched)
         self.memory = Memory(self.flat.reshape(-1, 1), guard, extent, zero, defined)
         self.guard, self.end, self.zero = guard, guard + extent, zero
+
+    def _fill(self, given: Array) -> None:
+        """Put the elements in their places; those that share one, as strides of 0 say, must be alike."""
+        self.flat[self.places] = given
+        bits = f"u{self.flat.itemsize}"
+        if (self.flat[self.places].view(bits) != np.ascontiguousarray(given).view(bits)).any():
+            what = f"{self.buffer.name}: elements that share a place in memory differ"
+            raise ArgumentError(what, got=str(self.buffer.tensor.layout), hint="numpy.broadcast_to(...), as the strides say")
 
     def _addresses(self, plan: Plan) -> Array:
         coordinates = np.ogrid[tuple(slice(size) for size in self.shape)]
@@ -171,7 +179,7 @@ def _check_array(plan: Plan, buffer: Buffer, given: Array) -> None:
     layout = buffer.tensor.layout
     leading = getattr(layout, "leading", None)
     if leading is not None:
-        need = shape[0] if getattr(layout, "order", "col") == "col" else shape[:2][-1]
+        need = shape[0] if getattr(layout, "order", "col") == "col" else shape[-1]
         if plan.number(leading) < need:
             what = f"{buffer.name}: the leading dimension is less than a row or column"
             raise ArgumentError(what, got=plan.number(leading), legal=f"at least {need}")

@@ -1,0 +1,434 @@
+"""Parameters of kernels: arrays of any strides, given by dimension name, and how they are checked, passed and refused (oracle: NumPy)."""
+
+import ctypes
+import math
+import shutil
+import subprocess
+import types
+
+import fake_gpu
+import numpy as np
+import pytest
+from gpu_stand_in import Clock, stand_in
+from numpy.lib.stride_tricks import as_strided
+from printed_text import COMPILER, HostProgram, Printed
+from test_launch import addresses, gpu, torch  # noqa: F401
+
+from fireiron import *
+from fireiron.check import check
+from fireiron.cli import main
+from fireiron.export.unit import Unit
+from fireiron.gpu import launch
+from fireiron.language.statement import parse_spec, spec_text
+from fireiron.language.store import dumps, loads, loads_spec
+from fireiron.measure.data import Data
+from fireiron.sim import simulate
+from fireiron.tune.task import make_task
+from fireiron.values.strides import lie_apart, strides_chosen
+from fireiron.values.tensor import Tensor, whole_view
+
+M, N = sym("M"), sym("N")
+COPY = Move.tile(16, 16).to(Block).coalesced(4).done()
+ANYWHERE = Move(64, 32, src=Strides(m=ANY, n=ANY), dst=Strides(m=ANY, n=ANY))(GL, GL)(Kernel)
+PRODUCT = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+
+
+def numbers(*shape, dtype=np.float32):
+    return np.arange(math.prod(shape), dtype=np.float32).reshape(shape).astype(dtype)
+
+
+ARRAYS = {
+    "rows": numbers(64, 32),
+    "transposed": numbers(32, 64).T,
+    "every second": numbers(128, 96)[::2, ::3],
+    "columns": numbers(64, 64)[:, 16:48],
+    "one row": np.broadcast_to(numbers(32), (64, 32)),
+    "one column": np.broadcast_to(numbers(64, 1), (64, 32)),
+    "windows": as_strided(numbers(96), (64, 32), (4, 4)),
+}
+
+
+def compiled(strategy):
+    """A kernel whose machine code is pretended."""
+    kernel = strategy.compile("sm_90")
+    kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
+    return kernel
+
+
+# ---------------------------------------------------------------------------------------------- strides by dimension
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_of_any_strides(name):
+    """One kernel takes them all; a new output has no gaps, a given one keeps its strides."""
+    kernel, array = COPY(ANYWHERE).compile("sm_80"), ARRAYS[name]
+    made = kernel(array)
+    np.testing.assert_array_equal(made, array)
+    assert made.strides == (128, 4)
+    out = np.full((32, 80), -1, np.float32).T[:64]
+    assert kernel(array, out=out) is out
+    np.testing.assert_array_equal(out, array)
+    assert (out.base[:, 64:] == -1).all(), "what lies between the elements stays"
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+def test_the_printed_text_reads_and_writes_by_strides(tmp_path):
+    cases = [
+        (ANYWHERE, COPY, {"stride_src_m": 3, "stride_src_n": 200, "stride_dst_m": 40, "stride_dst_n": 1}),
+        (Move(64, 32, src=Strides(m=0, n=1), dst=Strides(m=1, n=66))(GL, GL)(Kernel), COPY, {}),
+        (
+            Move(64, 32, src=Strides(m=ANY(4), n=1), dst=Strides(m=ANY(4), n=1))(GL, GL)(Kernel),
+            COPY,
+            {"stride_src_m": 36, "stride_dst_m": 32},
+        ),
+    ]
+    programs = [strategy(spec).program("sm_80") for spec, strategy, _ in cases]
+    host = HostProgram(map(Printed.of, programs), tmp_path)
+    for number, (program, (_, _, strides)) in enumerate(zip(programs, cases, strict=True)):
+        array = np.broadcast_to(numbers(32), (64, 32)) if number == 1 else numbers(64, 32)
+        assert not [one for one in check(program.ir) if one.severity == "error"]
+        np.testing.assert_array_equal(simulate(program.ir, {"src": array}, strides).outputs["dst"], array)
+        np.testing.assert_array_equal(host.run(number, {"src": array}, strides)["dst"], array)
+
+
+def test_a_tensor_of_heads_as_torch_stores_it():
+    """(batch, sequence, head, channel) read as (batch, head, sequence, channel), eight halves at once."""
+    b, s, h = sym("B", high=4096), sym("S", high=65536), sym("H", high=256)
+    by_name = {"m": ANY(8), "n": ANY(8), "p": ANY(8), "q": 1}
+    spec = Move(b, h, s, 64, dtype=float16, src=Strides(**by_name), dst=Strides(**by_name))(GL, GL)(Kernel)
+    kernel = Move.tile(1, 1, 8, 64).to(Block).coalesced(8).done()(spec).compile("sm_80")
+    assert kernel.program.cuda.count("uint4") == 2
+    array = numbers(2, 3, 5, 64, dtype=np.float16).transpose(0, 2, 1, 3)
+    np.testing.assert_array_equal(kernel(array), array)
+    with pytest.raises(LaunchError, match="src has a stride along p that the kernel does not take") as error:
+        kernel(np.zeros((2, 5, 4, 66), np.float16)[..., :64])
+    assert error.value.got == 66 and "multiples of 8" in error.value.legal
+
+
+def test_products_of_transposed_and_sliced_matrices():
+    m, n, k = sym("M"), sym("N"), sym("K")
+    spec = MatMul(m, n, k, A=Strides(m=ANY, k=ANY), B=Strides(k=ANY, n=ANY), C=Strides(m=ANY, n=ANY))(GL, GL, GL)(Kernel)
+    kernel = PRODUCT(spec).compile("sm_80")
+    a, b = numbers(40, 50).T % 7, numbers(90, 80)[:40, 2:72] % 5
+    np.testing.assert_array_equal(kernel(a, b), a @ b)
+    out = np.zeros((70, 50), np.float32).T
+    kernel(a, b[:, ::-1].copy(), out=out)
+    np.testing.assert_array_equal(out, a @ b[:, ::-1])
+    assert kernel.grid(M=50, N=70, K=40) == 6, "no stride is asked for"
+
+
+@pytest.mark.parametrize("name", ["wmma_simple", "hmma_ampere", "sgemm", "naive"])
+@pytest.mark.parametrize("rows", [True, False], ids=["by rows", "by columns"])
+def test_strides_and_orders_say_the_same(name, rows):
+    """Strides with a unit one are the text of RowMajor(ld) and ColMajor(ld)."""
+    from fireiron.language.library import bind, find
+
+    own = bind(find(name), {}, {}, {}).spec
+    options = {"dtype": own.A.dtype, "c_dtype": own.C.dtype, "accumulator": own.accumulator}
+    texts = []
+    for a, b, c in (
+        (Strides(m=ANY(8), k=1), Strides(k=ANY(8), n=1), Strides(m=ANY(8), n=1) if rows else Strides(m=1, n=ANY(8))),
+        (
+            RowMajor(sym("stride_A_m", 8)), RowMajor(sym("stride_B_k", 8)),
+            RowMajor(sym("stride_C_m", 8)) if rows else ColMajor(sym("stride_C_n", 8)),
+        ),
+    ):  # fmt: skip
+        text = find(name).strategy(MatMul(256, 256, 256, A=a, B=b, C=c, **options)(GL, GL, GL)(Kernel)).program("sm_80").cuda
+        texts.append(text[text.index('extern "C"') :])
+    assert texts[0] == texts[1]
+
+
+def test_row_major_of_any_rank_is_that_of_numpy():
+    spec = Move(2, 3, 4, src=RowMajor, dst=ColMajor)(GL, GL)(Kernel)
+    src, dst = (view.tensor.storage().steps for view in spec.views)
+    assert list(map(str, src)) == ["12", "4", "1"] and list(map(str, dst)) == ["1", "2", "6"]
+    padded = Move(2, 3, 4, src=RowMajor(ld=10))(GL, GL)(Kernel).views[0].tensor.storage()
+    assert list(map(str, padded.steps)) == ["30", "10", "1"]
+    stack = Move(2, 3, 4, src=Strides(m=3, n=1, p=6))(GL, GL)(Kernel)
+    assert str(stack.views[0].tensor.storage().layout) == "(2,3,4):(3,1,6)"
+
+
+def test_a_view_knows_its_order():
+    def view(layout, *shape):
+        return whole_view(Tensor("x", tuple(map(Const, shape)), float32, GL, layout))
+
+    stack = view(Layout((8, 4, 6), (4, 1, 32)), 8, 4, 6)
+    assert stack.order is None and stack.at(2, Const(3), unit=False).order == "row"
+    assert stack.at(0, Const(3), unit=False).order == "col"
+    assert view(Layout((8, 4), (5, 9)), 8, 4).order is None and view(Layout((8, 4), (1, 9)), 8, 4).order == "col"
+    assert view(RowMajor, 8, 4).order == "row" and view(RowMajor, 8, 4, 2).order == "row" and view(ColMajor, 8, 4, 2).order == "col"
+
+
+# ---------------------------------------------------------------------------------------------- specs with strides
+
+
+SPECS = (
+    ANYWHERE,
+    Move(M, N, src=Strides(m=ANY(8), n=0), dst=Strides(m=1, n=sym("ld") * 2))(GL, GL)(Kernel),
+    MatMul(M, N, 8, A=Strides(k=1, m=ANY), B=RowMajor(ld=sym("ldb")), C=Strides(m=N, n=1))(GL, GL, GL)(Kernel),
+    BinaryPointwise("+", M, 4, 2, lhs=Strides(m=ANY, n=0, p=ANY), dst=RowMajor)(GL, GL, GL)(Kernel),
+    Move(64, 32, src=Layout((64, 32), (1, 65)))(GL, GL)(Kernel),
+)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_specs_with_strides_are_values(spec):
+    for other in (
+        eval(repr(spec)),
+        loads_spec(dumps(spec)),
+        parse_spec(spec_text(spec), {var.name: var for var in (M, N)} | _symbols(spec)),
+    ):
+        assert other == spec and hash(other) == hash(spec)
+    assert Move(64, 32)(GL, GL)(Kernel) != ANYWHERE
+    if spec.copies:
+        assert loads(dumps(COPY(spec))) == COPY(spec)
+
+
+def _symbols(spec):
+    from fireiron.values.notation import symbols_of
+
+    return symbols_of(*spec.views)
+
+
+def test_the_text_of_strides():
+    assert "src=Strides(m=ANY, n=ANY)" in repr(ANYWHERE) and repr(Strides(m=ANY(8), n=2)) == "Strides(m=ANY(8), n=2)"
+    assert spec_text(ANYWHERE).startswith("%dst:[64,32]:[stride_dst_m,stride_dst_n].fp32.GL <- Move")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Strides(m=-1), "negative"),
+        (lambda: Strides(m=1.5), "integer, a symbol or ANY"),
+        (lambda: Strides(m=True), "integer, a symbol or ANY"),
+        (lambda: Strides(m=sym("a") - 5), "may be negative"),
+        (lambda: ANY(0), "multiples of what"),
+        (lambda: Move(8, 8, src=Strides(m=1)), "its dimensions are m, n"),
+        (lambda: Move(8, 8, src=Strides(m=1, k=8)), "its dimensions are m, n"),
+        (lambda: Move(8, 8, src=Layout((8, 4), (1, 8))), "another shape than the operand's"),
+        (lambda: Move(8, 8, src="rows"), "not a storage layout"),
+        (lambda: Move(8, 8, dst=Strides(m=0, n=1))(GL, GL)(Kernel), "elements of the output dst overlap"),
+        (lambda: Move(8, 8, dst=Strides(m=4, n=1))(GL, GL)(Kernel), "elements of the output dst overlap"),
+        (lambda: Move(M, 8, dst=Strides(m=0, n=1))(GL, GL)(Kernel), "elements of the output dst overlap"),
+        (lambda: Move(8, 8, dst=Strides(m=ANY, n=0))(GL, GL)(Kernel), "elements of the output dst overlap"),
+    ],
+)  # fmt: skip
+def test_strides_that_are_refused(make, said):
+    with pytest.raises(ArgumentError, match=said):
+        make()
+
+
+def test_inputs_may_repeat_elements():
+    assert Move(8, 8, src=Strides(m=0, n=0))(GL, GL)(Kernel) and Move(8, 8, src=Strides(m=1, n=1))(GL, GL)(Kernel)
+
+
+def test_lie_apart_never_says_yes_to_an_overlap():
+    generator = np.random.default_rng(5)
+    found = set()
+    for _ in range(3000):
+        shape, strides = generator.integers(1, 5, 3).tolist(), generator.integers(0, 13, 3).tolist()
+        places = sum(np.indices(shape)[axis] * stride for axis, stride in enumerate(strides))
+        really = np.unique(places).size == places.size
+        said = lie_apart(shape, strides)
+        assert really or not said
+        found.add((really, said))
+    assert found == {(True, True), (False, False), (True, False)}, "what interleaves counts as overlapping"
+
+
+def test_strides_that_nobody_tells_leave_no_gaps():
+    storage = Move(M, 6, 4, src=Strides(m=ANY, n=ANY(8), p=1))(GL, GL)(Kernel).views[0].tensor.storage()
+    assert strides_chosen(storage, (5, 6, 4), {"M": 5}) == {"stride_src_n": 8, "stride_src_m": 48}
+    assert strides_chosen(storage, (5, 6, 4), {"M": 5, "stride_src_m": 4}) == {"stride_src_n": 24}, "behind what is known"
+
+
+# ---------------------------------------------------------------------------------------------- calls that are refused
+
+REVERSED = {"rows": np.s_[::-1], "columns": np.s_[:, ::-1]}
+
+
+@pytest.mark.parametrize("which", REVERSED)
+def test_reversed_arrays_are_refused(which):
+    with pytest.raises(LaunchError, match="src has a stride along") as error:
+        COPY(ANYWHERE).compile("sm_80")(ARRAYS["rows"][REVERSED[which]])
+    assert error.value.got < 0 and "reversed view" in str(error.value) and "pass a copy" in str(error.value)
+
+
+def test_outputs_that_overlap_themselves_are_refused():
+    memory = np.zeros(4096, np.float32)
+    kernel = COPY(ANYWHERE).compile("sm_80")
+    for strides in ((0, 4), (64, 4), (4, 4)):
+        with pytest.raises(LaunchError, match="out: its elements overlap in memory"):
+            kernel(ARRAYS["rows"], out=as_strided(memory, (64, 32), strides))
+    with pytest.raises(ArgumentError, match="elements that share a place in memory differ"):
+        simulate(kernel.ir, {"src": ARRAYS["rows"]}, {"stride_src_m": 0, "stride_src_n": 1})
+
+
+def test_a_stride_beyond_32_bits_is_refused():
+    """It could not be passed: no array of this machine has it, so the array is only said to."""
+    array = as_strided(np.zeros(8, np.float32), (64, 32), (1 << 33, 4))
+    with pytest.raises(LaunchError, match="src has a stride along m") as error:
+        COPY(ANYWHERE).compile("sm_80")(array)
+    assert error.value.got == 1 << 31 and "32 bits" in str(error.value)
+
+
+def test_addresses_of_large_strides_are_of_64_bits():
+    text = COPY(ANYWHERE).program("sm_80").cuda
+    products = [part for part in text.split("dst[")[1].split("+") if "stride_" in part]
+    assert products and all("(long long)" in part for part in products)
+    wide = {name: sym(name) for name in "MNP"}
+    with pytest.raises(VerificationError, match="does not fit 64 bits"):
+        spec = Move(*wide.values(), src=Strides(m=ANY, n=ANY, p=ANY))(GL, GL)(Kernel)
+        _ = Move.tile(4, 4, 4).to(Block).tile(1, 1, 1).to(Thread).done()(spec).program("sm_80").cuda
+
+
+def test_vectors_are_proven_or_not_taken():
+    """Rows that begin anywhere are copied element by element, and what a kernel assumed of an array is checked at the call."""
+    loose = Move(64, 32, src=Strides(m=ANY, n=1), dst=RowMajor)(GL, GL)(Kernel)
+    tight = Move(64, 32, src=Strides(m=ANY(4), n=1), dst=RowMajor)(GL, GL)(Kernel)
+    assert "float4" not in COPY(loose).program("sm_80").cuda and "float4" in COPY(tight).program("sm_80").cuda
+    array = fake_gpu.memory(64 * 34 * 4).view(np.float32).reshape(64, 34)[:, :32]
+    np.testing.assert_array_equal(COPY(loose).compile("sm_80")(array), array)
+    with pytest.raises(LaunchError, match="src has a stride along m") as error:
+        COPY(tight).compile("sm_80")(array)
+    assert error.value.got == 34 and "multiples of 4" in error.value.legal and "narrower vectors" in str(error.value)
+    with pytest.raises(LaunchError, match="no multiple of 16 bytes"):
+        COPY(tight).compile("sm_80")(fake_gpu.memory(64 * 36 * 4).view(np.float32).reshape(64, 36)[:, 1:33])
+
+
+def test_other_strides_say_what_to_do():
+    kernel = COPY(Move(64, 32, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)).compile("sm_80")
+    with pytest.raises(LaunchError, match="src has other strides") as error:
+        kernel(ARRAYS["one row"])
+    assert "src=Strides(m=ANY, n=ANY)" in str(error.value)
+
+
+# ---------------------------------------------------------------------------------------------- launches, on a pretended GPU
+
+
+def test_strides_reach_the_launch(gpu):  # noqa: F811
+    gpu.parameters = 6
+    kernel = compiled(COPY(ANYWHERE))
+    for order, ld in (("C", 32), ("F", 64), ("C", 48), ("F", 100)):
+        src = gpu.array((64, 32), order=order, ld=ld)
+        dst = gpu.array((64, 32), order="F")
+        kernel(src, out=dst)
+        strides = [ld, 1] if order == "C" else [1, ld]
+        assert gpu.launches[-1][-1] == [*addresses(src, dst), *strides, 1, 64]
+    made = kernel(gpu.array((64, 32), order="F"))
+    assert made.strides == (128, 4) and gpu.launches[-1][-1][2:] == [1, 64, 32, 1]
+    with pytest.raises(LaunchError, match="out: its elements overlap"):
+        kernel(src, out=gpu.cupy.ndarray((64, 32), np.dtype("float32"), fake_gpu.memory(9000), (64, 4)))
+
+
+def test_prepared_launches_keep_their_strides(gpu):  # noqa: F811
+    gpu.parameters = 6
+    prepared = compiled(COPY(ANYWHERE)).prepare(src := gpu.array((64, 32), ld=40), out=(dst := gpu.array((64, 32))))
+    prepared()
+    assert gpu.launches[-1][-1] == [*addresses(src, dst), 40, 1, 32, 1]
+    with pytest.raises(ArgumentError, match="not like the array that the launch was prepared for"):
+        prepared(gpu.array((64, 32), ld=48), out=dst)
+
+
+def test_strides_of_torch(gpu, torch):  # noqa: F811
+    gpu.parameters = 6
+    kernel = compiled(COPY(ANYWHERE))
+    tensor = torch.Tensor((64, 32), (1, 70), torch.float32)
+    made = kernel(tensor)
+    assert made.stride() == (32, 1) and gpu.launches[-1][-1][2:] == [1, 70, 32, 1]
+
+
+# ---------------------------------------------------------------------------------------------- export, command line
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_the_launcher_in_c_checks_strides(tmp_path):
+    """The refusal of an export, compiled and called: NULL, or a text."""
+    unit = Unit.of(COPY(ANYWHERE).program("sm_80"), "copy")
+    assert unit.parameters().endswith("int stride_src_m, int stride_src_n, int stride_dst_m, int stride_dst_n")
+    source = tmp_path / "refusal.c"
+    lines = ["#include <stdint.h>", *unit.minimum(), *unit.refusal()]
+    lines += [
+        "const char *refusal(uintptr_t src, uintptr_t dst, int a, int b, int c, int d) { return copy_refusal(src, dst, a, b, c, d); }"
+    ]
+    source.write_text("\n".join(lines))
+    library = tmp_path / "refusal.so"
+    for language in ("c", "c++"):
+        subprocess.run(["gcc", "-x", language, "-Wall", "-Werror", "-fPIC", "-shared", source, "-o", library], check=True)
+    subprocess.run(["gcc", "-Wall", "-Werror", "-fPIC", "-shared", source, "-o", library], check=True)
+    refusal = ctypes.CDLL(str(library)).refusal
+    refusal.restype, refusal.argtypes = ctypes.c_char_p, [ctypes.c_size_t] * 2 + [ctypes.c_int] * 4
+    near, far = 1 << 20, 1 << 30
+    assert refusal(near, far, 32, 1, 32, 1) is None and refusal(near, far, 0, 0, 1, 64) is None
+    assert refusal(near, far, -1, 1, 32, 1) == b"required: 0 <= stride_src_m <= 2147479552"
+    for overlapping in ((0, 1), (1, 1), (31, 1), (1, 63), (7, 7)):
+        assert refusal(near, far, 32, 1, *overlapping) == b"elements of dst overlap"
+    assert refusal(near, near + 16, 32, 1, 32, 1) == b"dst overlaps src"
+
+
+def test_the_command_line_knows_strides(tmp_path, capsys, monkeypatch):
+    """Those that nobody gives leave no gaps; broadcast inputs get data that agree."""
+    (tmp_path / "strided.py").write_text(
+        "from fireiron import *\n"
+        "strategy = Move.tile(16, 16).to(Block).coalesced(4).done()\n"
+        "def spec():\n"
+        "    return Move(sym('M'), 40, src=Strides(m=ANY(4), n=0), dst=Strides(m=1, n=ANY))(GL, GL)(Kernel)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "strided.py", "--simulate", "--let", "stride_src_m=48"]) == 0
+    said = capsys.readouterr().out
+    assert "PASS" in said and "M=257 stride_src_m=48 stride_dst_n=257" in said
+    assert main(["cost", "strided.py", "--let", "M=64"]) == 0
+    assert main(["show", "strided.py"]) == 0 and "stride_dst_n * 156 + M * 4" in capsys.readouterr().out
+    assert main(["export", "strided.py", "-o", "there", "--no-cubin"]) == 0
+    assert "int stride_src_m, int stride_dst_n, cudaStream_t stream" in (tmp_path / "there" / "strided.h").read_text()
+
+
+def test_data_on_the_gpu_has_the_strides(monkeypatch):
+    """On a stand-in for CuPy: sets of arrays for timing and verifying."""
+    monkeypatch.setattr(launch, "require_cupy", lambda: stand_in(Clock()))
+    spec = Move(M, 40, src=Strides(m=ANY(16), n=0), dst=Strides(m=ANY, n=ANY))(GL, GL)(Kernel)
+    data = Data.of(spec, sizes={"M": 70, "stride_dst_m": 1}, rotate_bytes=0)
+    src, dst = (data.sets[0][name] for name in ("src", "dst"))
+    assert (src.strides, dst.strides) == ((64, 0), (4, 280)) and (src == src[:, :1]).all() and len(np.unique(src[:, 0])) > 60
+    np.testing.assert_array_equal(data.references["dst"], src)
+    with pytest.raises(ArgumentError, match="no value for M"):
+        Data.of(spec, rotate_bytes=0)
+    with pytest.raises(ArgumentError, match="no array is stored as"):
+        Data.of(Move(8, 8, src=Layout((8, (2, 4)), (1, (8, 64))))(GL, GL)(Kernel), rotate_bytes=0)
+
+
+def test_tuning_needs_no_strides():
+    spec = Move(M, 32, src=Strides(m=ANY, n=1), dst=ColMajor)(GL, GL)(Kernel)
+    task = make_task(COPY, spec, "sm_80", fixed={}, sizes={"M": 100}, name="copy")
+    assert task.sizes == {"M": 100, "stride_src_m": 32}
+
+
+# ---------------------------------------------------------------------------------------------- on a GPU
+
+on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy")]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy")
+@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_arrays_of_any_strides_on_a_gpu(name, library):
+    array, there = ARRAYS[name], pytest.importorskip(library)
+    on_gpu = _viewed(there, array)
+    made = COPY(ANYWHERE).compile()(on_gpu)
+    np.testing.assert_array_equal(made.cpu().numpy() if library == "torch" else there.asnumpy(made), array)
+    prepared = COPY(ANYWHERE).compile().prepare(on_gpu)
+    out = prepared()
+    np.testing.assert_array_equal(out.cpu().numpy() if library == "torch" else there.asnumpy(out), array)
+
+
+def _viewed(there, array):
+    """The same view, of a copy of the same memory on the GPU."""
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    start = (array.ctypes.data - owner.ctypes.data) // 4
+    flat = there.asarray(owner.reshape(-1))
+    if hasattr(flat, "as_strided"):
+        return flat.cuda().as_strided(array.shape, [stride // 4 for stride in array.strides], start)
+    return there.lib.stride_tricks.as_strided(flat[start:], array.shape, array.strides)
