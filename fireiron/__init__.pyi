@@ -195,6 +195,7 @@ from fireiron.values.machine import QuadPair as QuadPair
 from fireiron.values.machine import RF as RF
 from fireiron.values.machine import SH as SH
 from fireiron.values.machine import Thread as Thread
+from fireiron.values.machine import VAL as VAL
 from fireiron.values.machine import Warp as Warp
 from fireiron.values.machine import Warpgroup as Warpgroup
 from fireiron.values.machine import bfloat16 as bfloat16

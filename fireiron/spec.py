@@ -24,10 +24,10 @@ from fireiron.specs.verbs import Verbs, unfitting
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, constant, positive
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import (
-    FRAGMENTS,
     LEVELS,
     MATRIX_ONLY,
     MEMORIES,
+    NAMED_MEMORIES,
     DType,
     Kernel,
     Level,
@@ -255,6 +255,7 @@ class Spec(Verbs):
                 if sizes.setdefault(dim, part.size) != part.size:
                     raise ArgumentError(f"{self.title}: {name} has {part.size} elements along {dim}, another operand {sizes[dim]}")
         _check_options(self)
+        _check_scalars(self)
         if self.level == Kernel:
             _check_kernel(self)
 
@@ -606,6 +607,17 @@ def check_layout(value: object, what: str, dims: Sequence[str], shape: tuple[Exp
     return value
 
 
+def _check_scalars(spec: Spec) -> None:
+    """Refuse what has dimensions, or is written, where it is passed by value."""
+    for name, view in spec.operands.items():
+        if view.memory.by_value and view.tensor.shape:
+            what = f"{spec.title}: {name} has dimensions, and only one element is passed by value"
+            raise ArgumentError(what, got=view.memory, legal="GL SH RF")
+        if not view.dims and not view.tensor.shape and not view.memory.of_grid:
+            what = f"{spec.title}: {name} has no dimensions, so it is a parameter of the kernel"
+            raise ArgumentError(what, got=view.memory, legal="VAL, passed by value, or GL, an array of no dimensions")
+
+
 def _check_kernel(spec: Spec) -> None:
     if any(not memory.of_grid for memory in spec.memories):
         names = ", ".join(memory.name for memory in spec.memories)
@@ -756,7 +768,7 @@ def _short_repr(spec: Spec) -> str | None:
     """The short form, where it says all of the spec."""
     layouts = {name: view.tensor.layout for name, view in spec.operands.items()}
     orders = {name: _order_repr(spec, name, layout) for name, layout in layouts.items()}
-    named = all(view.memory in (*MEMORIES, *FRAGMENTS) for view in spec.views)
+    named = all(view.memory in NAMED_MEMORIES for view in spec.views)
     if None in orders.values() or not named or any(constant(size) is None and size.low < 0 for size in spec.sizes):
         return None
     keywords = _type_words(spec)

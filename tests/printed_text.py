@@ -224,12 +224,16 @@ class HostProgram:
         """The outputs of one launch in logical shape, from its inputs in logical shape; threads in the order of a seed."""
         printed, values = self.printed[number], dict(symbols or {})
         kernel = printed.kernel
-        placed = {buffer.name: Placed(buffer, values, kernel) for buffer in kernel.buffers if buffer.parameter}
+        given = [buffer for buffer in kernel.buffers if buffer.parameter]
+        placed = {buffer.name: Placed(buffer, values, kernel) for buffer in given if not buffer.memory.by_value}
         registers = sum(buffer.bytes for buffer in kernel.buffers if buffer.memory.private)
         job = [f"kernel {number} grid {compiled(kernel.grid)(values)} threads {kernel.threads}"]
         job += [f"shared {dynamic_shared_bytes(kernel)} frame {(FRAME + 3 * registers) // 4096 * 4096} seed {seed}"]
-        for name, one in placed.items():
-            file = self.folder / f"{name}.bin"
+        for name in [buffer.name for buffer in given]:
+            if name not in placed:
+                job.append(f"bits {int.from_bytes(arrays[name].tobytes(), 'little')}")
+                continue
+            one, file = placed[name], self.folder / f"{name}.bin"
             one.filled(arrays.get(name)).tofile(file)
             job.append(f"array {file} {one.bytes} {one.buffer.tensor.align}")
         job += [f"int {values[symbol.name]}" for symbol in kernel.symbols]

@@ -1,11 +1,14 @@
-"""Parameters of kernels: arrays of any strides, given by dimension name, and how they are checked, passed and refused (oracle: NumPy)."""
+"""Parameters of kernels: arrays of any strides, given by dimension name, and numbers by value; checked, passed, refused (oracle: NumPy)."""
 
+import contextlib
 import ctypes
 import math
 import shutil
 import subprocess
 import types
+from fractions import Fraction
 
+import attrs
 import fake_gpu
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from test_launch import addresses, gpu, torch  # noqa: F401
 from fireiron import *
 from fireiron.check import check
 from fireiron.cli import main
+from fireiron.errors import FireironError
 from fireiron.export.unit import Unit
 from fireiron.gpu import launch
 from fireiron.language.statement import parse_spec, spec_text
@@ -24,6 +28,7 @@ from fireiron.language.store import dumps, loads, loads_spec
 from fireiron.measure.data import Data
 from fireiron.sim import simulate
 from fireiron.tune.task import make_task
+from fireiron.values.scalars import value_of
 from fireiron.values.strides import lie_apart, strides_chosen
 from fireiron.values.tensor import Tensor, whole_view
 
@@ -401,6 +406,261 @@ def test_tuning_needs_no_strides():
     spec = Move(M, 32, src=Strides(m=ANY, n=1), dst=ColMajor)(GL, GL)(Kernel)
     task = make_task(COPY, spec, "sm_80", fixed={}, sizes={"M": 100}, name="copy")
     assert task.sizes == {"M": 100, "stride_src_m": 32}
+
+
+# ---------------------------------------------------------------------------------------------- scalars by value
+
+AXPY = Kind("Axpy", "y[m] += a * x[m]").starter
+SCALE = Kind("Scale", "y[m,n] = a * x[m,n] + b").starter
+PUT = Kind("Put", "y[m] = a").starter
+LINE = AXPY.tile(256).to(Block).tile(1).to(Thread).done()
+TILES = SCALE.tile(16, 16).to(Block).tile(1, 1).to(Thread).done()
+MIXED = SCALE(64, 32, dtype=(float32, float16, float64), y_dtype=float16)(VAL, GL, VAL, GL)(Kernel)
+
+
+def axpy(accumulate=True, memory=VAL, size=1000):
+    return AXPY(size, accumulate=accumulate)(memory, GL, GL)(Kernel)
+
+
+def test_axpy_by_declaration():
+    """The kernel takes a number, which the text reads as it is."""
+    kernel = LINE(axpy()).compile("sm_80")
+    assert "axpy(const float a, const float* __restrict__ x, float* __restrict__ y)" in kernel.program.cuda
+    assert "y[block * 256 + thread] = y[block * 256 + thread] + a * x[block * 256 + thread];" in kernel.program.cuda
+    assert not [one for one in check(kernel.ir) if one.severity == "error"] and predict(LINE(axpy()), "H200").us > 0
+    x = numbers(1000)
+    for number in (2, 2.0, np.float64(2), np.int8(2), np.asarray(2, np.float32), Fraction(4, 2)):
+        out = np.ones(1000, np.float32)
+        assert kernel(number, x, out=out) is out
+        np.testing.assert_array_equal(out, 1 + 2 * x)
+    np.testing.assert_array_equal(LINE(axpy(accumulate=False)).compile("sm_80")(0.5, x), x / 2)
+
+
+def test_scalars_have_types_of_their_own():
+    """float32 and float64 beside halves: the work is made in the widest, and rounded once."""
+    x = (numbers(64, 32) / 7).astype(np.float16)
+    made = TILES(MIXED).compile("sm_80")(0.1, np.asfortranarray(x), 1e-3)
+    np.testing.assert_array_equal(made, (np.float64(np.float32(0.1)) * x.astype(np.float64) + 1e-3).astype(np.float16))
+    assert "scale(const float a, const __half* __restrict__ x, const double b, __half* __restrict__ y)" in TILES(MIXED).cuda("sm_80")
+
+
+@pytest.mark.parametrize(("sign", "join"), [("+=", np.add), ("max=", np.fmax), ("min=", np.fmin)])
+@pytest.mark.parametrize("dtype", [float32, float16, int32], ids=str)
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+def test_results_join_what_the_output_holds(sign, join, dtype, tmp_path):
+    """In the simulator and in the printed text on the CPU, with a condition that is true, false, or known in the kernel."""
+    kind = Kind("Joined", f"y[m] {sign} a * x[m]").starter
+    x, old = numbers(300, dtype=dtype.to_numpy()) % 11, numbers(300, dtype=dtype.to_numpy()) % 7
+    chain = kind.tile(128).to(Block).tile(1).to(Thread).done()
+    specs = [kind(300, dtype=dtype, accumulate=accumulate)(VAL, GL, GL)(Kernel) for accumulate in (True, False, M > 5)]
+    programs = [chain(spec).program("sm_80") for spec in specs]
+    host = HostProgram(map(Printed.of, programs), tmp_path)
+    given = {"a": np.asarray(3, dtype.to_numpy()), "x": x, "y": old}
+    for number, symbols in ((0, {}), (1, {}), (2, {"M": 6}), (2, {"M": 5})):
+        joined = number == 0 or symbols.get("M") == 6
+        neutral = np.zeros_like(x) if sign == "+=" else None
+        expected = join(old, 3 * x) if joined else 3 * x if neutral is None else neutral + 3 * x
+        made = simulate(programs[number].ir, given, symbols).outputs["y"]
+        np.testing.assert_array_equal(made, expected)
+        np.testing.assert_array_equal(host.run(number, given, symbols)["y"], made)
+
+
+def test_a_scalar_is_written_to_all_elements():
+    kernel = PUT.tile(128).to(Block).tile(1).to(Thread).done()(PUT(300)(VAL, GL)(Kernel)).compile("sm_80")
+    out = np.zeros(300, np.float32)
+    assert (kernel(7, out=out) == 7).all()
+
+
+def test_a_scalar_may_lie_in_memory():
+    """An array of no dimensions: a pointer, whose one element the threads read."""
+    kernel = LINE(axpy(memory=GL)).compile("sm_80")
+    assert "a[0] * x[" in kernel.program.cuda
+    out = np.ones(1000, np.float32)
+    scalar = fake_gpu.memory(4).view(np.float32).reshape(())
+    scalar[...] = 3
+    np.testing.assert_array_equal(kernel(scalar, numbers(1000), out=out), 1 + 3 * numbers(1000))
+
+
+def test_registers_that_a_product_holds_are_scaled():
+    """A scalar beside fragments of registers: who holds what still follows, and nothing is asked of the scalar."""
+    spec = Pointwise("d[m,n] = alpha * c[m,n] + beta * e[m,n]", 32, 16)(VAL, GL, VAL, GL, GL)(Kernel)
+    chain = Pointwise.tile(16, 8).to(Block).load("c", RF).load("e", SH).tile(2, 2).to(Thread).tile(1, 1).done()
+    c, e = numbers(32, 16), numbers(32, 16) % 5
+    np.testing.assert_array_equal(chain(spec).compile("sm_80")(2, np.asfortranarray(c), -1, np.asfortranarray(e)), 2 * c - e)
+
+
+@attrs.frozen
+class Fused(Executable):
+    """An instruction of one's own reads a number as any operand."""
+
+    def performs(self):
+        return "Axpy(1)(VAL,GL,GL)(Thread)"
+
+    def mismatches(self, spec, architecture):
+        fits = spec.kind == AXPY.kind and spec.memories[0] == VAL and str(spec.size("m")) == "1"
+        return () if fits else (Mismatch("spec", self.performs(), str(spec)),)
+
+    def cuda(self, printer, statement):
+        a, x, y = (printer.element(statement, name) for name in ("a", "x", "y"))
+        return [f"{y} = fmaf({a}, {x}, {y});"]
+
+
+def test_ones_own_instruction_and_micro_kernel(tmp_path):
+    chain = AXPY.tile(250).to(Block).tile(1).to(Thread)
+    texts = {leaf: chain.done(one)(axpy()).program("sm_80") for leaf, one in (("own", Fused()), ("micro", "*y += a * *x;"))}
+    assert "= fmaf(a, x[" in texts["own"].cuda and "*y += a * *x;" in texts["micro"].cuda
+    assert "a = " not in texts["micro"].cuda, "the name is that of the parameter"
+    for program in texts.values():
+        made = simulate(program.ir, {"a": 2, "x": numbers(1000), "y": numbers(1000)}).outputs["y"]
+        np.testing.assert_array_equal(made, 3 * numbers(1000))
+
+
+@pytest.mark.parametrize("spec", [axpy(), MIXED, PUT(8)(VAL, GL)(Kernel), axpy(memory=GL)], ids=str)
+def test_specs_with_scalars_are_values(spec):
+    kinds = {"Axpy": AXPY, "Scale": SCALE, "Put": PUT}
+    for other in (eval(repr(spec), {**globals(), **kinds}), loads_spec(dumps(spec)), parse_spec(spec_text(spec), _symbols(spec) | kinds)):
+        assert other == spec and hash(other) == hash(spec)
+    assert axpy() != axpy(memory=GL)
+
+
+def test_the_meaning_of_scalars():
+    assert axpy().definition.uses == {"a": (), "x": ("m",), "y": ("m",)} and str(axpy().definition) == "y[m] += a * x[m]"
+    np.testing.assert_array_equal(axpy().reference(np.float32(2), numbers(1000)), 2 * numbers(1000))
+    assert str(axpy().flops) == "2000" and str(axpy().bytes) == str(4 + 3 * 4000)
+    assert "%a:[].fp32.VAL" in spec_text(axpy())
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: AXPY(8)(VAL, VAL, GL)(Kernel), "x has dimensions, and only one element is passed by value"),
+        (lambda: AXPY(8)(VAL, GL, VAL)(Kernel), "y has dimensions"),
+        (lambda: AXPY(8)(SH, GL, GL)(Block), "a has no dimensions, so it is a parameter of the kernel"),
+        (lambda: Kind("Total", "s = sum(m, x[m])"), "'s' without its indices"),
+        (lambda: Kind("Bad", "y[m] = exp * x[m]"), "exp is a function, and no scalar"),
+        (lambda: Kind("Bad", "y[m] = x * x[m]"), "x stands with two forms of indices"),
+        (lambda: AXPY.tile(4).to(Block).load("a", SH).tile(1).to(Thread).done()(axpy()).program("sm_80").tree, "one element is not loaded"),
+    ],
+)
+def test_scalars_that_are_refused(make, said):
+    with pytest.raises(FireironError, match=said):
+        make()
+
+
+@pytest.mark.parametrize("given", ["2", True, None, 1j, [2.0], np.ones(1), np.ones(3)], ids=repr)
+def test_what_is_no_number_is_refused(given):
+    with pytest.raises(ArgumentError, match="a is passed by value: not a number"):
+        LINE(axpy()).compile("sm_80")(given, numbers(1000), out=numbers(1000))
+
+
+def test_numbers_beyond_a_type_are_refused():
+    assert value_of("a", math.inf, float16) == math.inf and np.isnan(value_of("a", math.nan, float32))
+    assert value_of("a", 0.1, float16) == np.float16(0.1) and value_of("a", 127.0, int8) == 127
+    for number, dtype in ((1e60, float32), (70000, float16), (10**400, float64), (128, int8), (1.5, int32), (math.inf, int32)):
+        with pytest.raises(ArgumentError, match="a is (beyond the range|passed by value as)"):
+            value_of("a", number, dtype)
+
+
+@pytest.mark.parametrize(("dtype", "number"), [(float32, -1.5), (float64, 0.1), (float16, -2.0), (int8, -3), (int32, -(1 << 31))], ids=str)
+def test_bits_reach_the_launch(gpu, dtype, number):  # noqa: F811
+    """In the slot of a pointer, as the driver reads it: as many bytes as the type has."""
+    kernel = compiled(LINE(AXPY(1000, dtype=dtype, accumulate=True)(VAL, GL, GL)(Kernel)))
+    x, y = (gpu.cupy.ndarray((1000,), np.dtype(dtype.numpy), fake_gpu.memory(8000), (dtype.bytes,)) for _ in range(2))
+    kernel(number, x, out=y)
+    bits, *others = gpu.launches[-1][-1]
+    assert others == addresses(x, y)
+    assert np.frombuffer(bits.to_bytes(8, "little")[: dtype.bytes], dtype.to_numpy())[0] == number
+
+
+def test_a_number_overlaps_no_array(gpu):  # noqa: F811
+    """Its bits look like an address inside the output, at no multiple of 16."""
+    kernel = compiled(LINE(AXPY(1000, dtype=(float64, float32), y_dtype=float32, accumulate=True)(VAL, GL, GL)(Kernel)))
+    x, y = (gpu.cupy.ndarray((1000,), np.dtype("float32"), fake_gpu.memory(4000), (4,)) for _ in range(2))
+    inside = addresses(y)[0] + 8
+    kernel(np.frombuffer(inside.to_bytes(8, "little"), np.float64)[0], x, out=y)
+    assert gpu.launches[-1][-1] == [inside, *addresses(x, y)]
+    with pytest.raises(LaunchError, match="out overlaps x"):
+        kernel(2.0, y, out=y)
+
+
+def test_prepared_launches_keep_their_numbers(gpu):  # noqa: F811
+    kernel = compiled(LINE(axpy()))
+    x, y = (gpu.cupy.ndarray((1000,), np.dtype("float32"), fake_gpu.memory(4000), (4,)) for _ in range(2))
+    prepared = kernel.prepare(2.0, x, out=y)
+    prepared()
+    prepared(3.0, x, out=y)
+    prepared()
+    passed = [np.uint32(launched[-1][0] & 0xFFFFFFFF).view(np.float32) for launched in gpu.launches]
+    assert passed == [2, 3, 2]
+    with pytest.raises(ArgumentError, match="not a number"):
+        prepared(x, x, out=y)
+    adding = compiled(LINE(axpy(accumulate=False)))
+    assert adding(2.0, x).shape == (1000,), "a new output lies where the array lies"
+
+
+def test_a_launch_says_how_many_bytes_a_number_has(gpu, monkeypatch):  # noqa: F811
+    """The driver tells each parameter's size, and arguments of another are refused."""
+    for sizes, fits in (((4, 8, 8), True), ((8, 8, 8), False)):
+        monkeypatch.setattr(launch, "_parameter_sizes", lambda function, sizes=sizes: sizes)
+        x, y = (gpu.cupy.ndarray((1000,), np.dtype("float32"), fake_gpu.memory(4000), (4,)) for _ in range(2))
+        kernel = compiled(LINE(axpy()))
+        with contextlib.nullcontext() if fits else pytest.raises(LaunchError, match="its parameter has 8 bytes, the argument 4"):
+            kernel(2.0, x, out=y)
+
+
+def test_data_and_references_with_numbers(monkeypatch):
+    monkeypatch.setattr(launch, "require_cupy", lambda: stand_in(Clock()))
+    data = Data.of(axpy(), rotate_bytes=0)
+    a, x = (data.sets[0][name] for name in ("a", "x"))
+    assert a.shape == () and a.dtype == np.float32 and set(data.originals) == {"x"}
+    np.testing.assert_allclose(data.references["y"], data.initials["y"] + float(a) * x.astype(np.float64), atol=1e-6)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_numbers_in_c(tmp_path):
+    """The launcher takes them by value; a half by its bits, as C has no type for it."""
+    unit = Unit.of(
+        TILES(SCALE(sym("M"), 32, dtype=(float32, float16, float16), y_dtype=float16)(VAL, GL, VAL, GL)(Kernel)).program("sm_80"), "scale"
+    )
+    assert unit.parameters() == "float a, const void *x, unsigned short b, void *y, int M"
+    assert unit.names == ["a", "x", "b", "y", "M"] and "  b: float16, its bits as an unsigned short" in unit.contract()
+    source = tmp_path / "refusal.c"
+    source.write_text("\n".join(["#include <stdint.h>", *unit.minimum(), *unit.refusal(), "int main() { return 0; }"]))
+    subprocess.run(["gcc", "-Wall", "-Wno-unused-function", "-Werror", source, "-o", tmp_path / "refusal"], check=True)
+
+
+def test_the_command_line_runs_kernels_with_numbers(tmp_path, capsys, monkeypatch):
+    (tmp_path / "axpy.py").write_text(
+        "from fireiron import *\n"
+        "Axpy = Kind('Axpy', 'y[m] += a * x[m]').starter\n"
+        "strategy = Axpy.tile(256).to(Block).tile(1).to(Thread).done()\n"
+        "def spec():\n"
+        "    return Axpy(sym('M'), accumulate=True)(VAL, GL, GL)(Kernel)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "axpy.py", "--simulate"]) == 0 and "PASS" in capsys.readouterr().out
+    for command in ("emit", "show", "explain", "check"):
+        assert main([command, "axpy.py"]) == 0
+    assert main(["cost", "axpy.py", "--let", "M=100000"]) == 0
+    assert "VAL" in capsys.readouterr().out
+    assert main(["export", "axpy.py", "-o", "there", "--no-cubin"]) == 0
+    assert "axpy_launch(float a, const float *x, float *y, int M, cudaStream_t stream)" in (tmp_path / "there" / "axpy.h").read_text()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy")
+@pytest.mark.parametrize("dtype", [float32, float16, float64, int32, int8], ids=str)
+def test_numbers_on_a_gpu(dtype):
+    import cupy
+
+    kernel = LINE(AXPY(1000, dtype=dtype, accumulate=True)(VAL, GL, GL)(Kernel)).compile()
+    x, y = (numbers(1000) % 9).astype(dtype.to_numpy()), (numbers(1000) % 5).astype(dtype.to_numpy())
+    out = cupy.asarray(y)
+    kernel(-3, cupy.asarray(x), out=out)
+    np.testing.assert_array_equal(cupy.asnumpy(out), y - 3 * x)
+    prepared = kernel.prepare(-3, cupy.asarray(x), out=out)
+    prepared()
+    np.testing.assert_array_equal(cupy.asnumpy(out), y - 6 * x)
 
 
 # ---------------------------------------------------------------------------------------------- on a GPU

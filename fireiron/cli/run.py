@@ -135,8 +135,8 @@ def _data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[str, 
         random = numpy.random.default_rng(seed)
         values = {}
         for name in spec.inputs:
-            drawn = random.integers(-amplitude, amplitude + 1, shapes[name])
-            values[name] = drawn if density == 1 else drawn * (random.random(shapes[name]) < density)
+            drawn = numpy.asarray(random.integers(-amplitude, amplitude + 1, shapes[name]))
+            values[name] = drawn if density == 1 or not shapes[name] else drawn * (random.random(shapes[name]) < density)
         if spec.title != "MatMul" or _largest_sum(values) <= limit:
             break
     made = {name: value.astype(spec.operands[name].dtype.to_numpy()) for name, value in values.items()}
@@ -208,6 +208,8 @@ def _placed(cupy: Any, program: Program, symbols: Mapping[str, int], name: str, 
     from fireiron.gpu.arguments import buffer_shape, byte_strides, evaluated
 
     buffer = program.ir.buffer(name)
+    if buffer.memory.by_value:
+        return array
     flat = cupy.zeros(evaluated(buffer.elements, symbols), dtype=buffer.dtype.to_numpy())
     placed = cupy.ndarray(buffer_shape(buffer, symbols), flat.dtype, flat.data, byte_strides(buffer, symbols))
     if array is not None:

@@ -123,7 +123,7 @@ class Work:
         active, threads, warps = self._active(statement, loops)
         units = threads / (statement.spec.level.threads or self.kernel.workers)
         amounts = self._arithmetic(statement, units, warps)
-        placed = [(position, one) for position, one in enumerate(statement.accesses) if not self._buffer(one).memory.private]
+        placed = [(position, one) for position, one in enumerate(statement.accesses) if self._is_placed(one)]
         if not placed and not amounts.flops:
             target = statement.accesses[-1]
             words = math.prod(target.shape) * self._buffer(target).dtype.bits / 32
@@ -203,13 +203,17 @@ class Work:
 
     # ------------------------------------------------------------------------------------------ blocks
 
+    def _is_placed(self, access: Access) -> bool:
+        """Whether an access goes through memory: one element that all threads read costs nothing that is counted."""
+        return not self._buffer(access).memory.private and bool(access.base)
+
     def _traffic(self, statement: Exec, loops: tuple[For, ...], operation: Operation, times: float) -> Iterator[Traffic]:
         """What the operands of a statement in GL move; bytes read are shared out by elements where there are several.
 
         What a block asks for again is in L2.
         """
         amounts = operation.amounts.times(times)
-        placed = [one for one in statement.accesses if self._buffer(one).memory.of_grid]
+        placed = [one for one in statement.accesses if self._buffer(one).memory.of_grid and self._is_placed(one)]
         sizes = [math.prod(one.shape) * self._buffer(one).dtype.bytes for one in placed]
         reading = [not one.write or self._reads_old(statement) for one in placed]
         whole = sum(size for size, reads in zip(sizes, reading, strict=True) if reads)

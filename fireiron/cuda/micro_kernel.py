@@ -66,7 +66,10 @@ class _MicroKernel:
         buffer = self.kernel.buffer(access.buffer)
         name, kind, dims = operand.lower(), buffer.dtype.cuda, self.statement.spec.uses[operand]
         yield f"{name}_type", lambda: (f"using {name}_type = {kind};",)
-        if buffer.memory.private and self.statement.collective:
+        if buffer.memory.by_value:
+            if name != buffer.name:  # else it is there as it is
+                yield name, lambda: (Assignment(f"const {kind} {name}", buffer.name),)
+        elif buffer.memory.private and self.statement.collective:
             yield from self._held(name, buffer, dims)
         else:
             yield from self._viewed(name, access, buffer, {self._axis(operand, dim): mode for dim, mode in enumerate(dims)})

@@ -31,7 +31,7 @@ MOST_AT_ONCE = 16
 def elementwise(spec: Spec) -> bool:
     """Whether each element of each operand goes with the same element of the others, and with no other."""
     plain = all(element.plain for formula in spec.definition.formulas for element in formula.elements)
-    return plain and all(dims == spec.dims for dims in spec.uses.values())
+    return plain and all(dims in (spec.dims, ()) for dims in spec.uses.values())
 
 
 def unheld(spec: Spec, context: Context) -> bool:

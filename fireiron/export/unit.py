@@ -64,9 +64,14 @@ class Unit:
         return cuda.emit(self.kernel)
 
     @property
-    def operands(self) -> tuple[Buffer, ...]:
-        """The parameters that are pointers."""
+    def given(self) -> tuple[Buffer, ...]:
+        """The parameters that are operands, in the kernel's order."""
         return tuple(buffer for buffer in self.kernel.buffers if buffer.parameter)
+
+    @property
+    def operands(self) -> tuple[Buffer, ...]:
+        """Those that are pointers."""
+        return tuple(buffer for buffer in self.given if not buffer.memory.by_value)
 
     @property
     def dynamic(self) -> int:
@@ -78,7 +83,7 @@ class Unit:
     @property
     def version(self) -> str:
         """Where the kernel comes from, on one line."""
-        operands = ", ".join(f"{one.name} {one.dtype} {_layout(one)}" for one in self.operands)
+        operands = ", ".join(f"{one.name} {one.dtype} {_layout(one)}" for one in self.given)
         chosen = " ".join(f"{name}={value}" for name, value in self.program.chosen.items())
         digest = hashlib.sha256(self.text.encode()).hexdigest()[:16]
         parts = [f"fireiron {VERSION}", str(self.kernel.spec), operands, chosen, self.kernel.architecture.name, f"kernel {digest}"]
@@ -89,7 +94,7 @@ class Unit:
     @property
     def names(self) -> list[str]:
         """The names of the parameters."""
-        return [*(one.name for one in self.operands), *(symbol.name for symbol in self.kernel.symbols)]
+        return [*(one.name for one in self.given), *(symbol.name for symbol in self.kernel.symbols)]
 
     def macro(self, name: str) -> str:
         """The name of a macro."""
@@ -103,7 +108,7 @@ class Unit:
 
     def parameters(self, *more: str, pointer: str = "") -> str:
         """The parameters of a C function: the operands (as `pointer`, or typed ones), the sizes, and more."""
-        pointers = [f"{pointer or _pointer(one)}{one.name}" for one in self.operands]
+        pointers = [f"{_number(one) if one.memory.by_value else pointer or _pointer(one)}{one.name}" for one in self.given]
         return ", ".join([*pointers, *(f"int {symbol.name}" for symbol in self.kernel.symbols), *more])
 
     # ------------------------------------------------------------------------------------------ the contract
@@ -112,6 +117,9 @@ class Unit:
         """What a caller keeps to, in English."""
         kernel = self.kernel
         lines = ["Operands, in GPU memory:", *(f"  {line}" for one in self.operands for line in self._operand(one))]
+        numbers = [one for one in self.given if one.memory.by_value]
+        if numbers:
+            lines += ["Numbers, passed by value:", *(f"  {one.name}: {one.dtype}{_in_bits(one)}" for one in numbers)]
         outputs, inputs = ([one.name for one in self.operands if one.written == written] for written in (True, False))
         others = [*(["each other"] if len(outputs) > 1 else []), *inputs]
         if others:
@@ -132,6 +140,8 @@ class Unit:
         shape = " x ".join(map(_readable, buffer.tensor.shape))
         name, place, align = buffer.name, _readable(buffer.storage.address(labels)), buffer.tensor.align
         kind = "" if buffer.dtype.cuda in C_TYPES else f" ({buffer.dtype.cuda})"
+        if not labels:
+            return [f"{name}: one element of {buffer.dtype}{kind}, {self._role(buffer)}; the address is a multiple of {align} bytes."]
         return [
             f"{name}: {shape} elements of {buffer.dtype}{kind}, {self._role(buffer)};",
             f"   element ({', '.join(map(str, labels))}) is {name}[{place}]; the address is a multiple of {align} bytes.",
@@ -174,7 +184,10 @@ class Unit:
 
     def refused(self) -> str:
         """The call of that function with the parameters of a public one."""
-        arguments = [*(f"(uintptr_t){one.name}" for one in self.operands), *(symbol.name for symbol in self.kernel.symbols)]
+        arguments = [
+            *(one.name if one.memory.by_value else f"(uintptr_t){one.name}" for one in self.given),
+            *(symbol.name for symbol in self.kernel.symbols),
+        ]
         return f"{self.name}_refusal({', '.join(arguments)})"
 
     def _wrong_sizes(self) -> Iterable[tuple[str, str]]:
@@ -303,9 +316,22 @@ def _range(symbol: Var) -> str:
 
 def _layout(buffer: Buffer) -> str:
     layout = buffer.tensor.layout
+    if buffer.memory.by_value:
+        return "by value"
     if not isinstance(layout, MatrixLayout):
         return str(layout)
     return f"{layout.order}-major" + ("" if layout.leading is None else f" ld={_readable(layout.leading)}")
+
+
+def _number(buffer: Buffer) -> str:
+    """The C type of a number that is passed by value: where C has none, an unsigned one of its bits."""
+    if buffer.dtype.cuda in C_TYPES:
+        return f"{buffer.dtype.cuda} "
+    return {1: "unsigned char ", 2: "unsigned short "}[buffer.dtype.bytes]
+
+
+def _in_bits(buffer: Buffer) -> str:
+    return "" if buffer.dtype.cuda in C_TYPES else f", its bits as an {_number(buffer).strip()}"
 
 
 def _pointer(buffer: Buffer) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fireiron.errors import ArgumentError, LaunchError
-from fireiron.gpu.arrays import ArrayView
+from fireiron.gpu.arrays import NO_DEVICE, ArrayView
 from fireiron.ir import Buffer, Kernel
 from fireiron.spec import Spec, symbols_of, with_strides
 from fireiron.values.expr import Expr, Var
@@ -211,7 +211,7 @@ def _by_dim(buffer: Buffer, spec: Spec) -> str:
 
 def host_view(array: Any) -> ArrayView:
     """A NumPy array in the terms of arrays on a GPU; its device is none."""
-    return ArrayView(array.shape, array.strides, str(array.dtype), array.dtype.itemsize, -1, not array.flags.writeable)
+    return ArrayView(array.shape, array.strides, str(array.dtype), array.dtype.itemsize, NO_DEVICE, not array.flags.writeable)
 
 
 def new_on_host(buffer: Buffer, symbols: Mapping[str, int]) -> Any:

@@ -34,6 +34,7 @@ from fireiron.gpu.prepared import Calls, PreparedLaunch, calls_of, refuse_readin
 from fireiron.ir import Kernel
 from fireiron.spec import sizes_of
 from fireiron.values.machine import ARCHITECTURES, DEFAULT_ARCHITECTURE
+from fireiron.values.scalars import value_of
 
 __all__ = ["CompiledKernel", "PreparedLaunch", "architecture_here", "check_facts", "element_strides", "evaluated", "solve_symbols"]
 
@@ -159,7 +160,9 @@ class CompiledKernel:
             raise ArgumentError(
                 "stream= is for arrays on a GPU", got="NumPy arrays", hint="leave it away: the simulator returns when it is done"
             )
-        return self._simulated(dict(zip(self.program.spec.inputs, arrays, strict=True)), out, sizes)
+        given = dict(zip(self.program.spec.inputs, arrays, strict=True))
+        given |= {name: value_of(name, given[name], dtype) for name, dtype in self._calls.scalars.values()}
+        return self._simulated(given, out, sizes)
 
     def prepare(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> PreparedLaunch:
         """All of a launch but the launch: checked, loaded, and with the least work left for each `prepared()`.
@@ -188,7 +191,8 @@ class CompiledKernel:
             raise ArgumentError(f"{', '.join(named)}: arrays are passed by position", hint=f"kernel({order}), kernel({order}, out=...)")
         if len(arrays) != len(inputs):
             raise ArgumentError(f"{len(arrays)} arrays given, {self.program.spec.title} reads {len(inputs)}", legal=inputs)
-        passed = dict(zip(self._calls.names, arrays if out is None else (*arrays, *in_order(self.program.spec, out))))
+        given = zip(self._calls.names, arrays if out is None else (*arrays, *in_order(self.program.spec, out)))
+        passed = {name: one for place, (name, one) in enumerate(given) if place not in self._calls.scalars}
         on_host = [name for name, array in passed.items() if isinstance(array, numpy.ndarray)]
         for name, array in passed.items():
             if name not in on_host and library_of(type(array)) is None:
@@ -232,7 +236,7 @@ class CompiledKernel:
             check_view(name, buffer, host_view(array), symbols, spec)
             if operand in spec.outputs:
                 check_apart(name, host_view(array))
-            if array.ctypes.data % buffer.tensor.align:
+            if array.ctypes.data % buffer.tensor.align and not buffer.memory.by_value:
                 raise misaligned(name, buffer, array.ctypes.data)
         for one, other in itertools.combinations(named, 2):
             if other in spec.outputs and numpy.shares_memory(given[one], given[other]):

@@ -159,7 +159,7 @@ class Data:
     @functools.cached_property
     def originals(self) -> dict[str, Any]:
         """Copies of the first set's inputs, as they are when this is first asked for."""
-        return {name: self.sets[0][name].copy() for name in self.inputs}
+        return {name: self.sets[0][name].copy() for name in self.inputs if not self.spec.operands[name].memory.by_value}
 
     def tolerance_for(self, contender: object) -> Tolerance:
         """The bound for a contender of `calls`: for a kernel that of the type it adds in, which may be finer than the spec asks."""
@@ -272,10 +272,10 @@ def _drawn(generator: Any, view: View, sizes: Mapping[str, int]) -> Any:
 
     shape, dtype = _shape(view, sizes), view.dtype.to_numpy()
     if view.dtype.kind == "int":
-        drawn = generator.integers(-3, 4, shape).astype(dtype)
+        drawn = numpy.asarray(generator.integers(-3, 4, shape)).astype(dtype)
     else:
-        drawn = generator.standard_normal(shape, dtype=numpy.float32).astype(dtype)
-    return as_stored(view.tensor, drawn, sizes)
+        drawn = numpy.asarray(generator.standard_normal(shape, dtype=numpy.float32)).astype(dtype)
+    return as_stored(view.tensor, numpy.asarray(drawn), sizes)
 
 
 def _steps(view: View, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -289,6 +289,8 @@ def _steps(view: View, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 def _placed(cupy: Any, view: View, sizes: Mapping[str, int], values: Any) -> Any:
     """An array on the GPU in the storage of an operand, with the values if there are any."""
+    if view.memory.by_value:
+        return values
     strides = tuple(step * view.dtype.bytes for step in _steps(view, sizes))
     try:
         flat = cupy.empty(_extent(view, sizes), dtype=view.dtype.to_numpy())

@@ -14,6 +14,7 @@ import numpy as np
 from fireiron.errors import ArgumentError, SimulationError
 from fireiron.ir import Buffer
 from fireiron.sim.plan import Array, Plan
+from fireiron.values.scalars import value_of
 
 POISON: Final = {"float": 0xFF, "int": 0x5A}
 """The byte that fills fresh memory: floats are NaN; integers are 0x5A5A..., and reads of them are found by a mask."""
@@ -125,6 +126,8 @@ class Global:
             raise ArgumentError(what, got=str(self.buffer.tensor.layout), hint="numpy.broadcast_to(...), as the strides say")
 
     def _addresses(self, plan: Plan) -> Array:
+        if not self.shape:
+            return np.zeros((), np.int64)
         coordinates = np.ogrid[tuple(slice(size) for size in self.shape)]
         return np.broadcast_to(self.buffer.storage.evaluated(plan.symbols).address(coordinates), self.shape)
 
@@ -158,6 +161,8 @@ def global_memory(plan: Plan, arrays: Mapping[str, Array], careful: bool) -> dic
         if not buffer.memory.of_grid:
             continue
         given = arrays.get(buffer.name)
+        if given is not None and buffer.memory.by_value:
+            given = value_of(buffer.name, given, buffer.dtype)
         if given is not None:
             _check_array(plan, buffer, given)
         elif not buffer.written:

@@ -25,7 +25,7 @@ from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, constant, sym
 from fireiron.values.layout import Layout, running_products
-from fireiron.values.machine import DTYPES, FRAGMENTS, GL, LEVELS, MEMORIES, Kernel, Level, as_dtype
+from fireiron.values.machine import DTYPES, GL, LEVELS, NAMED_MEMORIES, Kernel, Level, as_dtype
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View
 
 FORMAT: Final = 1
@@ -55,7 +55,7 @@ def _plain(value: Any) -> Any:
         return {"float": value.hex()}
     if isinstance(value, Expr):
         return {"expr": repr(value)}
-    if isinstance(value, Starter) or any(value in known for known in (DTYPES, MEMORIES, FRAGMENTS, LEVELS)):
+    if isinstance(value, Starter) or any(value in known for known in (DTYPES, NAMED_MEMORIES, LEVELS)):
         return {"name": repr(value)}
     if isinstance(value, (tuple, list)):
         return [_plain(part) for part in value]

@@ -23,7 +23,7 @@ from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.spec import Kind, Parameter, Spec, Starter
 from fireiron.values.layout import Layout, Swizzle
-from fireiron.values.machine import DTYPES, FRAGMENTS, LEVELS, MEMORIES, DType, Level, Memory
+from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level, Memory
 from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View
 
 _PUBLIC: Final = folders.public((*decomp.MODULES, *refine.MODULES, *executable.MODULES))
@@ -59,7 +59,7 @@ CHAINS: Final[Mapping[type[Decomposition], type[Strategy]]] = {
 
 NAMED: Final[Mapping[Any, Mapping[str, Any]]] = {
     DType: {one.name: one for one in DTYPES},
-    Memory: {one.name: one for one in (*MEMORIES, *FRAGMENTS)},
+    Memory: {one.name: one for one in NAMED_MEMORIES},
     Level: {one.name: one for one in LEVELS},
     MatrixLayout: {repr(one): one for one in (ColMajor, RowMajor)},
 }
