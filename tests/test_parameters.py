@@ -510,9 +510,22 @@ def test_ones_own_instruction_and_micro_kernel(tmp_path):
     texts = {leaf: chain.done(one)(axpy()).program("sm_80") for leaf, one in (("own", Fused()), ("micro", "*y += a * *x;"))}
     assert "= fmaf(a, x[" in texts["own"].cuda and "*y += a * *x;" in texts["micro"].cuda
     assert "a = " not in texts["micro"].cuda, "the name is that of the parameter"
+    given = {"a": np.asarray(2, np.float32), "x": numbers(1000), "y": numbers(1000)}
     for program in texts.values():
-        made = simulate(program.ir, {"a": 2, "x": numbers(1000), "y": numbers(1000)}).outputs["y"]
-        np.testing.assert_array_equal(made, 3 * numbers(1000))
+        np.testing.assert_array_equal(simulate(program.ir, given).outputs["y"], 3 * numbers(1000))
+    if COMPILER is not None:
+        host = HostProgram(map(Printed.of, texts.values()), tmp_path)
+        for number in range(2):
+            np.testing.assert_array_equal(host.run(number, given)["y"], 3 * numbers(1000))
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("text", ["*dst = *src;", "dst_at(0, 0) = src_at(0, 0);", "*dst = src_at(0, 0);"])
+def test_a_micro_kernel_whose_parameters_are_called_as_its_operands(text, tmp_path):
+    """Its names hide the parameters, so the arrays have second names there."""
+    program = Move.tile(16, 16).to(Block).tile(1, 1).to(Thread).done(text)(Move(64, 32)(GL, GL)(Kernel)).program("sm_80")
+    made = HostProgram([Printed.of(program)], tmp_path).run(0, {"src": numbers(64, 32)})["dst"]
+    np.testing.assert_array_equal(made, numbers(64, 32))
 
 
 @pytest.mark.parametrize("spec", [axpy(), MIXED, PUT(8)(VAL, GL)(Kernel), axpy(memory=GL)], ids=str)
