@@ -38,7 +38,7 @@ from fireiron.values.machine import (
     int8,
     int32,
 )
-from fireiron.values.strides import Strides, strides_chosen, strides_repr, surely_overlaps
+from fireiron.values.strides import USUAL_ALIGNMENT, Strides, strides_chosen, strides_repr, surely_overlaps
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
 
 P = ParamSpec("P")
@@ -618,6 +618,14 @@ def _check_scalars(spec: Spec) -> None:
             raise ArgumentError(what, got=view.memory, legal="VAL, passed by value, or GL, an array of no dimensions")
 
 
+def _alignment(layout: object, name: str, dtype: DType) -> int:
+    """The bytes of whose multiples an operand's address is one."""
+    align = layout.align if isinstance(layout, Strides) else USUAL_ALIGNMENT
+    if align % dtype.bytes:
+        raise ArgumentError(f"{name}={layout}: elements of {dtype} begin at multiples of {dtype.bytes} bytes", got=align)
+    return align
+
+
 def _check_kernel(spec: Spec) -> None:
     if any(not memory.of_grid for memory in spec.memories):
         names = ", ".join(memory.name for memory in spec.memories)
@@ -642,6 +650,7 @@ class SpecShape:
     dtypes: tuple[DType, ...]
     layouts: tuple[MatrixLayout | Layout, ...]
     options: tuple[tuple[str, Any], ...] = ()
+    aligns: tuple[int, ...] = ()
 
     @located
     def __call__(self, *memories: Memory) -> PlacedShape:
@@ -663,9 +672,11 @@ class PlacedShape:
         shape, level = self.shape, check_level(level)
         made = shape.kind.of_sizes(shape.parameters, len(shape.sizes), dict(shape.options).get("signature", ""))
         extents = dict(zip(made.dims, shape.sizes, strict=True))
+        aligns = shape.aligns or (USUAL_ALIGNMENT,) * len(made.uses)
+        parts = zip(made.uses.items(), shape.dtypes, self.memories, shape.layouts, aligns, strict=True)
         views = tuple(
-            whole_view(Tensor(name, tuple(extents[dim] for dim in dims), dtype, memory, layout))
-            for (name, dims), dtype, memory, layout in zip(made.uses.items(), shape.dtypes, self.memories, shape.layouts, strict=True)
+            whole_view(Tensor(name, tuple(extents[dim] for dim in dims), dtype, memory, layout, align=align))
+            for (name, dims), dtype, memory, layout, align in parts
         )
         return Spec(level, shape.kind, views, shape.parameters, **dict(shape.options))
 
@@ -730,7 +741,8 @@ class Starter(Verbs):
             options["accumulate"] = as_condition(options["accumulate"])
         if options.get("accumulator") is not None:
             options["accumulator"] = as_dtype(options["accumulator"])
-        return SpecShape(kind, values, tuple(extents.values()), dtypes, orders, tuple(options.items()))
+        aligns = tuple(_alignment(layouts.get(name), name, dtype) for name, dtype in zip(made.uses, dtypes, strict=True))
+        return SpecShape(kind, values, tuple(extents.values()), dtypes, orders, tuple(options.items()), aligns)
 
     def on(self, level: Level, *views: View, **options: Any) -> Spec:
         """The spec on views: in the order of the short form, or by name; parameters and options by name; or an `ArgumentError`."""
@@ -779,7 +791,9 @@ def _short_repr(spec: Spec) -> str | None:
     keywords |= {name: str(orders[name]) for name, layout in layouts.items() if layout != ColMajor}
     options = (("accumulate", spec.accumulate), ("accumulator", spec.accumulator), ("signature", spec.signature))
     dtypes = tuple(view.dtype for view in spec.views)
-    rebuilt = SpecShape(spec.kind, spec.parameters, spec.sizes, dtypes, tuple(layouts.values()), options)
+    pairs = zip(layouts.values(), spec.views, strict=True)
+    aligns = tuple(USUAL_ALIGNMENT if isinstance(layout, MatrixLayout) else view.tensor.align for layout, view in pairs)
+    rebuilt = SpecShape(spec.kind, spec.parameters, spec.sizes, dtypes, tuple(layouts.values()), options, aligns)
     if PlacedShape(rebuilt, spec.memories)(spec.level) != spec:
         return None
     words = [_value_repr(value) for name, value in spec.parameters if name in spec.kind.required]
@@ -789,7 +803,9 @@ def _short_repr(spec: Spec) -> str | None:
 
 def _order_repr(spec: Spec, name: str, layout: MatrixLayout | Layout) -> str | None:
     """How the short form says the storage of an operand; None for a hierarchical layout, which is made for one shape."""
-    return repr(layout) if isinstance(layout, MatrixLayout) else strides_repr(name, spec.uses[name], layout)
+    return (
+        repr(layout) if isinstance(layout, MatrixLayout) else strides_repr(name, spec.uses[name], layout, spec.operands[name].tensor.align)
+    )
 
 
 def _type_words(spec: Spec) -> dict[str, str]:

@@ -173,6 +173,7 @@ SPECS = (
     MatMul(M, N, 8, A=Strides(k=1, m=ANY), B=RowMajor(ld=sym("ldb")), C=Strides(m=N, n=1))(GL, GL, GL)(Kernel),
     BinaryPointwise("+", M, 4, 2, lhs=Strides(m=ANY, n=0, p=ANY), dst=RowMajor)(GL, GL, GL)(Kernel),
     Move(64, 32, src=Layout((64, 32), (1, 65)))(GL, GL)(Kernel),
+    Move(64, 32, src=Strides(m=ANY, n=1).aligned(4))(GL, GL)(Kernel),
 )
 
 
@@ -212,6 +213,9 @@ def test_the_text_of_strides():
         (lambda: Move(8, 8, src=Strides(m=1, k=8)), "its dimensions are m, n"),
         (lambda: Move(8, 8, src=Layout((8, 4), (1, 8))), "another shape than the operand's"),
         (lambda: Move(8, 8, src="rows"), "not a storage layout"),
+        (lambda: Strides(m=1).aligned(3), "aligned\\(...\\): bytes"),
+        (lambda: Strides(m=1).aligned(0), "aligned\\(...\\): bytes"),
+        (lambda: Move(8, 8, src=Strides(m=1, n=8).aligned(2)), "elements of float32 begin at multiples of 4 bytes"),
         (lambda: Move(8, 8, dst=Strides(m=0, n=1))(GL, GL)(Kernel), "elements of the output dst overlap"),
         (lambda: Move(8, 8, dst=Strides(m=4, n=1))(GL, GL)(Kernel), "elements of the output dst overlap"),
         (lambda: Move(M, 8, dst=Strides(m=0, n=1))(GL, GL)(Kernel), "elements of the output dst overlap"),
@@ -296,8 +300,19 @@ def test_vectors_are_proven_or_not_taken():
     with pytest.raises(LaunchError, match="src has a stride along m") as error:
         COPY(tight).compile("sm_80")(array)
     assert error.value.got == 34 and "multiples of 4" in error.value.legal and "narrower vectors" in str(error.value)
-    with pytest.raises(LaunchError, match="no multiple of 16 bytes"):
+    with pytest.raises(LaunchError, match=r"no multiple of 16 bytes(.|\n)*Strides\(...\).aligned\(4\)"):
         COPY(tight).compile("sm_80")(fake_gpu.memory(64 * 36 * 4).view(np.float32).reshape(64, 36)[:, 1:33])
+
+
+def test_slices_that_begin_anywhere():
+    """An array that begins at a multiple of its element's bytes only is read element by element, and its address still checked."""
+    spec = Move(64, 32, src=Strides(m=ANY(4), n=1).aligned(4), dst=RowMajor)(GL, GL)(Kernel)
+    kernel = COPY(spec).compile("sm_80")
+    assert "float4*>(&src" not in kernel.program.cuda and kernel.ir.buffer("src").tensor.align == 4
+    array = fake_gpu.memory(64 * 36 * 4).view(np.float32).reshape(64, 36)[:, 1:33]
+    np.testing.assert_array_equal(kernel(array), array)
+    with pytest.raises(LaunchError, match="src starts at an address that is no multiple of 4 bytes"):
+        kernel(as_strided(fake_gpu.memory(64 * 36 * 4, 2)[: 63 * 144 + 128].view(np.float32), (64, 32), (144, 4)))
 
 
 def test_other_strides_say_what_to_do():

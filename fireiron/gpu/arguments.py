@@ -240,7 +240,9 @@ def misaligned(name: str, buffer: Buffer, address: int) -> LaunchError:
     """The error for an address that the kernel's instructions cannot use."""
     asked = f"{name} starts at an address that is no multiple of {buffer.tensor.align} bytes"
     got = f"{address:#x}, {address % buffer.tensor.align} bytes after one"
-    return LaunchError(asked, got=got, hint="copy it to a fresh array")
+    here = address & -address
+    other = f", or make the spec with {buffer.name}=Strides(...).aligned({here})" if here >= buffer.dtype.bytes else ""
+    return LaunchError(asked, got=got, hint=f"copy it to a fresh array{other}")
 
 
 class _Placed:

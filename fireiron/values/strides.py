@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import attrs
 
@@ -39,6 +40,12 @@ class AnyStride:
 
 ANY = AnyStride()
 
+USUAL_ALIGNMENT: Final = 16
+"""Bytes of whose multiples one is the address of an array, unless a spec says otherwise: that of the widest load."""
+
+MOST_ALIGNED: Final = 256
+"""What allocations of CUDA are multiples of (CUDA C++ Programming Guide, "Device Memory Accesses")."""
+
 
 @attrs.frozen(init=False, repr=False)
 class Strides:
@@ -55,9 +62,21 @@ class Strides:
     """
 
     by_dim: tuple[tuple[str, int | Expr | AnyStride], ...]
+    align: int = USUAL_ALIGNMENT
 
     def __init__(self, **by_dim: int | Expr | AnyStride) -> None:
         self.__attrs_init__(tuple((dim, _checked(dim, stride)) for dim, stride in by_dim.items()))
+
+    def aligned(self, bytes: int) -> Strides:
+        """The same, of an array that begins at a multiple of so many bytes, 16 unless said: of less, where a slice begins anywhere.
+
+        Each launch checks it; loads and stores are no wider.
+        """
+        if not _is_alignment(bytes):
+            raise ArgumentError(f"{self}.aligned(...): bytes", got=bytes, legal=f"a power of two up to {MOST_ALIGNED}")
+        made = Strides(**dict(self.by_dim))
+        object.__setattr__(made, "align", bytes)
+        return made
 
     def layout(self, operand: str, dims: Sequence[str], sizes: Sequence[Expr]) -> Layout:
         """The layout of an operand with these dimensions; an `ArgumentError` where others are named."""
@@ -69,9 +88,14 @@ class Strides:
         return Layout(tuple(sizes), tuple(steps))  # type: ignore[arg-type]
 
     def __repr__(self) -> str:
-        return f"Strides({', '.join(f'{dim}={stride!r}' for dim, stride in self.by_dim)})"
+        more = "" if self.align == USUAL_ALIGNMENT else f".aligned({self.align})"
+        return f"Strides({', '.join(f'{dim}={stride!r}' for dim, stride in self.by_dim)}){more}"
 
     __str__ = __repr__
+
+
+def _is_alignment(value: object) -> bool:
+    return type(value) is int and 1 <= value <= MOST_ALIGNED and value & (value - 1) == 0
 
 
 def _checked(dim: str, stride: object) -> int | Expr | AnyStride:
@@ -95,15 +119,15 @@ StorageOrder = MatrixLayout | Strides | Layout
 """How an operand may be said to be stored."""
 
 
-def strides_repr(operand: str, dims: Sequence[str], layout: Layout) -> str | None:
+def strides_repr(operand: str, dims: Sequence[str], layout: Layout, align: int) -> str | None:
     """`Strides(...)` where it gives an operand this layout; None where it cannot."""
-    if not isinstance(layout.stride, tuple) or any(len(mode.leaves) != 1 for mode in layout):
+    if not _is_alignment(align) or not isinstance(layout.stride, tuple) or any(len(mode.leaves) != 1 for mode in layout):
         return None
     named: dict[str, int | Expr | AnyStride] = {}
     for dim, (_, stride) in zip(dims, layout.leaves, strict=True):
         asked = AnyStride(stride.multiple_of) if isinstance(stride, Var) else None
         named[dim] = asked if asked is not None and asked.named(operand, dim) == stride else stride
-    return repr(Strides(**named))
+    return repr(Strides(**named).aligned(align))
 
 
 # ---------------------------------------------------------------------------------------------- strides of arrays
