@@ -119,15 +119,21 @@ StorageOrder = MatrixLayout | Strides | Layout
 """How an operand may be said to be stored."""
 
 
-def strides_repr(operand: str, dims: Sequence[str], layout: Layout, align: int) -> str | None:
-    """`Strides(...)` where it gives an operand this layout; None where it cannot."""
-    if not _is_alignment(align) or not isinstance(layout.stride, tuple) or any(len(mode.leaves) != 1 for mode in layout):
+def strides_of(operand: str, dims: Sequence[str], layout: object) -> Strides | None:
+    """What gives an operand a layout; None where a dimension has several strides."""
+    if not isinstance(layout, Layout) or not isinstance(layout.stride, tuple) or any(len(mode.leaves) != 1 for mode in layout):
         return None
     named: dict[str, int | Expr | AnyStride] = {}
     for dim, (_, stride) in zip(dims, layout.leaves, strict=True):
         asked = AnyStride(stride.multiple_of) if isinstance(stride, Var) else None
         named[dim] = asked if asked is not None and asked.named(operand, dim) == stride else stride
-    return repr(Strides(**named).aligned(align))
+    return Strides(**named)
+
+
+def strides_repr(operand: str, dims: Sequence[str], layout: Layout, align: int) -> str | None:
+    """`Strides(...)` where it gives an operand this layout; None where it cannot."""
+    found = strides_of(operand, dims, layout) if _is_alignment(align) else None
+    return None if found is None else repr(found.aligned(align))
 
 
 # ---------------------------------------------------------------------------------------------- strides of arrays
