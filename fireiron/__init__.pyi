@@ -103,6 +103,7 @@ from fireiron.executable.shuffle import SHUFFLE as SHUFFLE
 from fireiron.executable.shuffle import Shuffle as Shuffle
 from fireiron.executable.stmatrix import STMATRIX as STMATRIX
 from fireiron.executable.stmatrix import StMatrix as StMatrix
+from fireiron.executable.terms import ThreadTerm as ThreadTerm
 from fireiron.executable.thread_move import ThreadInit as ThreadInit
 from fireiron.executable.thread_move import ThreadMove as ThreadMove
 from fireiron.executable.thread_move import vector as vector

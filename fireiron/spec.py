@@ -255,7 +255,8 @@ class Spec(Verbs):
                 if sizes.setdefault(dim, part.size) != part.size:
                     raise ArgumentError(f"{self.title}: {name} has {part.size} elements along {dim}, another operand {sizes[dim]}")
         _check_options(self)
-        _check_scalars(self)
+        if any(not view.tensor.shape or view.tensor.memory.by_value for view in self.views):
+            _check_scalars(self)
         if self.level == Kernel:
             _check_kernel(self)
 

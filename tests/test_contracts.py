@@ -278,6 +278,7 @@ def candidates():
         yield Reduction(*sizes, 3, dtype=dtype)(RF, RF)(Thread)
         yield AtomicAdd(*sizes, dtype=dtype)(RF, GL)(Thread)
     yield fireiron.Shfl(1, 32, 1)(RF, RF)(Warp)
+    yield Kind("Scaled", "C[m,n] += sum(k, alpha * A[m,k] * B[k,n])").starter(1, 1, 1)(fireiron.VAL, RF, RF, RF)(Thread)
 
 
 def products_of_lanes():
@@ -383,6 +384,9 @@ def kernel_of(one, spec):
             .load(A, RF, Move.tile(1, 1).done())
             .load(B, RF, Move.tile(1, 1).done())
         )
+    elif spec.title == "Scaled":
+        problem = spec.starter(16 * m, 16 * n, 4)(fireiron.VAL, GL, GL, GL)(Kernel)
+        chain = chain.split(1).tile(m, n).to(Thread)
     else:
         problem = on_a_problem(spec.title, 16 * m, 16 * n, memory=GL, level=Kernel, dtype=spec.operands["dst"].dtype)
         chain = chain.tile(m, n).to(Thread)

@@ -480,6 +480,28 @@ def test_results_join_what_the_output_holds(sign, join, dtype, tmp_path):
         np.testing.assert_array_equal(host.run(number, given, symbols)["y"], made)
 
 
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("formula", ["C[m,n] += sum(k, alpha * A[m,k] * B[k,n])", "C[m,n] += sum(k, A[m,k] * (alpha * 2) * B[k,n])"])
+def test_products_with_a_scalar(formula, tmp_path):
+    """Threads add terms of three factors, with overhanging tiles and through shared memory."""
+    kind, programs, given = Kind("Scaled", formula).starter, [], []
+    chain = kind.tile(16, 8).to(Block).split(4).load("A", SH).load("B", SH).tile(2, 2).to(Thread).split(1).tile(1, 1).done()
+    for dtype, accumulate in ((float32, True), (float16, False), (int32, True), (int8, False)):
+        types = {"dtype": (dtype,) * 3, "c_dtype": None if dtype != int8 else int32, "accumulate": accumulate}
+        names = kind.kind.definition(()).uses
+        memories = [VAL if name == "alpha" else GL for name in names]
+        programs.append(chain(kind(20, 12, 7, **types)(*memories)(Kernel)).program("sm_80"))
+        a, b = numbers(20, 7, dtype=dtype.to_numpy()) % 5, numbers(7, 12, dtype=dtype.to_numpy()) % 4
+        values = {"alpha": np.asarray(3, dtype.to_numpy()), "A": a, "B": b}
+        old = numbers(20, 12, dtype=programs[-1].spec.operands["C"].dtype.to_numpy()) % 9
+        given.append((values | {"C": old}, (6 if "2" in formula else 3) * (a.astype(int) @ b.astype(int)) + (old if accumulate else 0)))
+    host = HostProgram(map(Printed.of, programs), tmp_path)
+    for number, (program, (arrays, expected)) in enumerate(zip(programs, given, strict=True)):
+        assert not [one for one in check(program.ir) if one.severity == "error"]
+        np.testing.assert_array_equal(simulate(program.ir, arrays).outputs["C"], expected)
+        np.testing.assert_array_equal(host.run(number, arrays)["C"], expected)
+
+
 def test_a_scalar_is_written_to_all_elements():
     kernel = PUT.tile(128).to(Block).tile(1).to(Thread).done()(PUT(300)(VAL, GL)(Kernel)).compile("sm_80")
     out = np.zeros(300, np.float32)
