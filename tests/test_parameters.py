@@ -196,6 +196,13 @@ def _symbols(spec):
     return symbols_of(*spec.views)
 
 
+def test_a_matrix_of_a_stack_has_a_text():
+    """Its tensor has a dimension that the operand has not, so the short form does not say it."""
+    stack = whole_view(Tensor("x", tuple(map(Const, (8, 4, 6))), float32, SH, Layout((8, 4, 6), (4, 1, 32))))
+    spec = Move.on(Block, stack.at(2, Const(3), unit=False), whole_view(Tensor("y", (Const(8), Const(4)), float32, SH, RowMajor)))
+    assert repr(spec).startswith("Move.on(") and loads_spec(dumps(spec)) == spec
+
+
 def test_the_text_of_strides():
     assert "src=Strides(m=ANY, n=ANY)" in repr(ANYWHERE) and repr(Strides(m=ANY(8), n=2)) == "Strides(m=ANY(8), n=2)"
     assert spec_text(ANYWHERE).startswith("%dst:[64,32]:[stride_dst_m,stride_dst_n].fp32.GL <- Move")

@@ -120,8 +120,10 @@ StorageOrder = MatrixLayout | Strides | Layout
 
 
 def strides_of(operand: str, dims: Sequence[str], layout: object) -> Strides | None:
-    """What gives an operand a layout; None where a dimension has several strides."""
+    """What gives an operand a layout; None where a dimension has several strides, or the operand is a part of fewer dimensions."""
     if not isinstance(layout, Layout) or not isinstance(layout.stride, tuple) or any(len(mode.leaves) != 1 for mode in layout):
+        return None
+    if len(dims) != len(layout):
         return None
     named: dict[str, int | Expr | AnyStride] = {}
     for dim, (_, stride) in zip(dims, layout.leaves, strict=True):
