@@ -36,6 +36,7 @@ from fireiron.tune import tune
 from fireiron.values import machine as _machine
 from fireiron.values.expr import Const, Expr, Var, all_of, any_of, ceildiv, equal, minimum, positive, sym
 from fireiron.values.layout import Layout, Swizzle
+from fireiron.values.strides import ANY, AnyStride, Strides
 from fireiron.values.tensor import ColMajor, Cut, Dealt, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View
 
 _STATED = (_machine, *specs.modules(), *refine.MODULES, *decomp.MODULES, *executable.MODULES)
@@ -70,6 +71,8 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "ANY",
+    "AnyStride",
     "ArgumentError",
     "CacheWarning",
     "Child",
@@ -114,6 +117,7 @@ __all__ = [
     "Spec",
     "StoreError",
     "Strategy",
+    "Strides",
     "Swizzle",
     "SynchronizationError",
     "Tensor",

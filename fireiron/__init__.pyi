@@ -106,6 +106,7 @@ from fireiron.executable.shuffle import SHUFFLE as SHUFFLE
 from fireiron.executable.shuffle import Shuffle as Shuffle
 from fireiron.executable.stmatrix import STMATRIX as STMATRIX
 from fireiron.executable.stmatrix import StMatrix as StMatrix
+from fireiron.executable.terms import ThreadTerm as ThreadTerm
 from fireiron.executable.thread_move import ThreadInit as ThreadInit
 from fireiron.executable.thread_move import ThreadMove as ThreadMove
 from fireiron.executable.thread_move import vector as vector
@@ -201,6 +202,7 @@ from fireiron.values.machine import QuadPair as QuadPair
 from fireiron.values.machine import RF as RF
 from fireiron.values.machine import SH as SH
 from fireiron.values.machine import Thread as Thread
+from fireiron.values.machine import VAL as VAL
 from fireiron.values.machine import Warp as Warp
 from fireiron.values.machine import Warpgroup as Warpgroup
 from fireiron.values.machine import bfloat16 as bfloat16
@@ -212,6 +214,9 @@ from fireiron.values.machine import float8_e5m2 as float8_e5m2
 from fireiron.values.machine import int32 as int32
 from fireiron.values.machine import int8 as int8
 from fireiron.values.machine import tf32 as tf32
+from fireiron.values.strides import ANY as ANY
+from fireiron.values.strides import AnyStride as AnyStride
+from fireiron.values.strides import Strides as Strides
 from fireiron.values.tensor import ColMajor as ColMajor
 from fireiron.values.tensor import Cut as Cut
 from fireiron.values.tensor import Dealt as Dealt

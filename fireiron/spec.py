@@ -12,7 +12,7 @@ import inspect
 import math
 import numbers
 import string
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, ParamSpec, TypeVar
 
 import attrs
@@ -22,11 +22,12 @@ from fireiron.specs.formula import REST, Definition, Number, definition, signed,
 from fireiron.specs.meaning import convert, perform, reference
 from fireiron.specs.verbs import Verbs, unfitting
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, constant, positive
+from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import (
-    FRAGMENTS,
     LEVELS,
     MATRIX_ONLY,
     MEMORIES,
+    NAMED_MEMORIES,
     DType,
     Kernel,
     Level,
@@ -37,6 +38,7 @@ from fireiron.values.machine import (
     int8,
     int32,
 )
+from fireiron.values.strides import USUAL_ALIGNMENT, Strides, strides_chosen, strides_repr, surely_overlaps
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
 
 P = ParamSpec("P")
@@ -253,7 +255,10 @@ class Spec(Verbs):
                 if sizes.setdefault(dim, part.size) != part.size:
                     raise ArgumentError(f"{self.title}: {name} has {part.size} elements along {dim}, another operand {sizes[dim]}")
         _check_options(self)
-        _check_kernel(self.memories, self.level, self.title)
+        if any(not view.tensor.shape or view.tensor.memory.by_value for view in self.views):
+            _check_scalars(self)
+        if self.level == Kernel:
+            _check_kernel(self)
 
     def __getattr__(self, name: str) -> Any:
         """An operand or a parameter by its name."""
@@ -590,10 +595,21 @@ def check_level(value: object) -> Level:
     return value
 
 
-def check_layout(value: object, what: str, shape: tuple[Expr, ...]) -> MatrixLayout:
-    """Row- or column-major with a leading dimension, in elements, that holds a row or column; or an `ArgumentError`."""
+def check_layout(value: object, what: str, dims: Sequence[str], shape: tuple[Expr, ...]) -> MatrixLayout | Layout:
+    """How an operand of these dimensions is stored; an `ArgumentError` for what is no layout, or one of other dimensions.
+
+    Legal: row- or column-major, with a leading dimension that holds a row or column; strides by dimension; a layout of its shape.
+    """
+    if isinstance(value, Strides):
+        return value.layout(what, dims, shape)
+    if isinstance(value, Layout):
+        sizes = tuple(math.prod(flatten(mode.shape), start=as_expr(1)) for mode in value) if isinstance(value.shape, tuple) else ()
+        if sizes != shape:
+            raise ArgumentError(f"{what}={value}: another shape than the operand's", got=sizes, legal=f"{tuple(map(str, shape))}")
+        return value
     if not isinstance(value, MatrixLayout):
-        raise ArgumentError(f"{what}: not a storage layout", got=value, legal="RowMajor ColMajor RowMajor(ld=...) ColMajor(ld=...)")
+        legal = "RowMajor ColMajor RowMajor(ld=...) ColMajor(ld=...) Strides(m=..., n=...) Layout(shape, strides)"
+        raise ArgumentError(f"{what}: not a storage layout", got=value, legal=legal)
     if value.leading is not None:
         need = shape[0] if value.order == "col" else shape[-1]
         number, least = constant(value.leading), constant(need)
@@ -602,10 +618,34 @@ def check_layout(value: object, what: str, shape: tuple[Expr, ...]) -> MatrixLay
     return value
 
 
-def _check_kernel(memories: tuple[Memory, ...], level: Level, title: str) -> None:
-    if level == Kernel and any(not memory.of_grid for memory in memories):
-        names = ", ".join(memory.name for memory in memories)
-        raise ArgumentError(f"{title}({names})(Kernel): the operands of a kernel start in global memory", legal="GL for each operand")
+def _check_scalars(spec: Spec) -> None:
+    """Refuse what has dimensions, or is written, where it is passed by value."""
+    for name, view in spec.operands.items():
+        if view.memory.by_value and view.tensor.shape:
+            what = f"{spec.title}: {name} has dimensions, and only one element is passed by value"
+            raise ArgumentError(what, got=view.memory, legal="GL SH RF")
+        if not view.dims and not view.tensor.shape and not view.memory.of_grid:
+            what = f"{spec.title}: {name} has no dimensions, so it is a parameter of the kernel"
+            raise ArgumentError(what, got=view.memory, legal="VAL, passed by value, or GL, an array of no dimensions")
+
+
+def _alignment(layout: object, name: str, dtype: DType) -> int:
+    """The bytes of whose multiples an operand's address is one."""
+    align = layout.align if isinstance(layout, Strides) else USUAL_ALIGNMENT
+    if align % dtype.bytes:
+        raise ArgumentError(f"{name}={layout}: elements of {dtype} begin at multiples of {dtype.bytes} bytes", got=align)
+    return align
+
+
+def _check_kernel(spec: Spec) -> None:
+    if any(not memory.of_grid for memory in spec.memories):
+        names = ", ".join(memory.name for memory in spec.memories)
+        raise ArgumentError(f"{spec.title}({names})(Kernel): the operands of a kernel start in global memory", legal="GL for each operand")
+    for name in spec.outputs:
+        tensor = spec.operands[name].tensor
+        if isinstance(tensor.layout, Layout) and surely_overlaps(tensor.storage(), tensor.shape):
+            what = f"{spec.title}: elements of the output {name} overlap in memory"
+            raise ArgumentError(what, got=str(tensor.layout), legal="strides that lead each beyond what lies within the smaller ones")
 
 
 # ---------------------------------------------------------------------------------------------- the short form
@@ -619,8 +659,9 @@ class SpecShape:
     parameters: tuple[tuple[str, Any], ...]
     sizes: tuple[Expr, ...]
     dtypes: tuple[DType, ...]
-    layouts: tuple[MatrixLayout, ...]
+    layouts: tuple[MatrixLayout | Layout, ...]
     options: tuple[tuple[str, Any], ...] = ()
+    aligns: tuple[int, ...] = ()
 
     @located
     def __call__(self, *memories: Memory) -> PlacedShape:
@@ -642,9 +683,11 @@ class PlacedShape:
         shape, level = self.shape, check_level(level)
         made = shape.kind.of_sizes(shape.parameters, len(shape.sizes), dict(shape.options).get("signature", ""))
         extents = dict(zip(made.dims, shape.sizes, strict=True))
+        aligns = shape.aligns or (USUAL_ALIGNMENT,) * len(made.uses)
+        parts = zip(made.uses.items(), shape.dtypes, self.memories, shape.layouts, aligns, strict=True)
         views = tuple(
-            whole_view(Tensor(name, tuple(extents[dim] for dim in dims), dtype, memory, layout))
-            for (name, dims), dtype, memory, layout in zip(made.uses.items(), shape.dtypes, self.memories, shape.layouts, strict=True)
+            whole_view(Tensor(name, tuple(extents[dim] for dim in dims), dtype, memory, layout, align=align))
+            for (name, dims), dtype, memory, layout, align in parts
         )
         return Spec(level, shape.kind, views, shape.parameters, **dict(shape.options))
 
@@ -702,14 +745,15 @@ class Starter(Verbs):
         extents = {dim: check_size(size, dim.upper()) for dim, size in zip(made.dims, sizes, strict=True)}
         dtypes = _types(made, dtype, results)
         orders = tuple(
-            check_layout(layouts.get(name, ColMajor), name, tuple(extents[dim] for dim in dims)[:2]) for name, dims in made.uses.items()
+            check_layout(layouts.get(name, ColMajor), name, dims, tuple(extents[dim] for dim in dims)) for name, dims in made.uses.items()
         )
         _check_values(made, dict(zip(made.uses, dtypes, strict=True)))
         if "accumulate" in options:
             options["accumulate"] = as_condition(options["accumulate"])
         if options.get("accumulator") is not None:
             options["accumulator"] = as_dtype(options["accumulator"])
-        return SpecShape(kind, values, tuple(extents.values()), dtypes, orders, tuple(options.items()))
+        aligns = tuple(_alignment(layouts.get(name), name, dtype) for name, dtype in zip(made.uses, dtypes, strict=True))
+        return SpecShape(kind, values, tuple(extents.values()), dtypes, orders, tuple(options.items()), aligns)
 
     def on(self, level: Level, *views: View, **options: Any) -> Spec:
         """The spec on views: in the order of the short form, or by name; parameters and options by name; or an `ArgumentError`."""
@@ -746,24 +790,33 @@ def _types(made: Definition, dtype: Any, results: Mapping[str, Any]) -> tuple[DT
 def _short_repr(spec: Spec) -> str | None:
     """The short form, where it says all of the spec."""
     layouts = {name: view.tensor.layout for name, view in spec.operands.items()}
-    addressed = all(isinstance(one, MatrixLayout) for one in layouts.values())
-    named = all(view.memory in (*MEMORIES, *FRAGMENTS) for view in spec.views)
-    if not addressed or not named or any(constant(size) is None and size.low < 0 for size in spec.sizes):
+    orders = {name: _order_repr(spec, name, layout) for name, layout in layouts.items()}
+    named = all(view.memory in NAMED_MEMORIES for view in spec.views)
+    if None in orders.values() or not named or any(constant(size) is None and size.low < 0 for size in spec.sizes):
         return None
     keywords = _type_words(spec)
     said = {name: getattr(spec, name) for name in ("accumulator", "accumulate", "signature")}
     keywords |= {name: repr(value) for name, value in said.items() if value not in (None, FALSE, "")}
     defaults = spec.kind.defaults
     keywords |= {name: _value_repr(value) for name, value in spec.parameters if name in defaults and value != defaults[name]}
-    keywords |= {name: repr(layout) for name, layout in layouts.items() if layout != ColMajor}
+    keywords |= {name: str(orders[name]) for name, layout in layouts.items() if layout != ColMajor}
     options = (("accumulate", spec.accumulate), ("accumulator", spec.accumulator), ("signature", spec.signature))
-    dtypes, orders = tuple(view.dtype for view in spec.views), tuple(layouts.values())
-    rebuilt = SpecShape(spec.kind, spec.parameters, spec.sizes, dtypes, orders, options)  # type: ignore[arg-type]
+    dtypes = tuple(view.dtype for view in spec.views)
+    pairs = zip(layouts.values(), spec.views, strict=True)
+    aligns = tuple(USUAL_ALIGNMENT if isinstance(layout, MatrixLayout) else view.tensor.align for layout, view in pairs)
+    rebuilt = SpecShape(spec.kind, spec.parameters, spec.sizes, dtypes, tuple(layouts.values()), options, aligns)
     if PlacedShape(rebuilt, spec.memories)(spec.level) != spec:
         return None
     words = [_value_repr(value) for name, value in spec.parameters if name in spec.kind.required]
     words += [*map(_size_repr, spec.sizes), *(f"{name}={value}" for name, value in keywords.items())]
     return f"{spec.title}({', '.join(words)})({', '.join(map(repr, spec.memories))})({spec.level})"
+
+
+def _order_repr(spec: Spec, name: str, layout: MatrixLayout | Layout) -> str | None:
+    """How the short form says the storage of an operand; None for a hierarchical layout, which is made for one shape."""
+    return (
+        repr(layout) if isinstance(layout, MatrixLayout) else strides_repr(name, spec.uses[name], layout, spec.operands[name].tensor.align)
+    )
 
 
 def _type_words(spec: Spec) -> dict[str, str]:
@@ -789,14 +842,39 @@ def _size_repr(size: Expr) -> str:
 
 def symbols_of(spec: Spec) -> tuple[Var, ...]:
     """The run-time sizes and strides of a spec, in order of appearance; an `ArgumentError` where two of one name differ."""
-    leading = [getattr(view.tensor.layout, "leading", None) for view in spec.operands.values()]
+    strides = [stride for view in spec.operands.values() for stride in _strides_of(view.tensor.layout)]
     found: dict[str, Var] = {}
-    for value in (*spec.sizes, *leading, spec.accumulate):
+    for value in (*spec.sizes, *strides, spec.accumulate):
         if value is not None:
             for var in sorted(value.variables(), key=lambda one: one.name):
                 if found.setdefault(var.name, var) != var:
                     raise ArgumentError(f"two symbols are called {var.name}, with different facts", hint="use one sym(...) object")
     return tuple(found.values())
+
+
+def sizes_of(spec: Spec) -> tuple[Var, ...]:
+    """The symbols of a spec without which nothing is known: all but those that are strides only, of which there is always a choice."""
+    needed = frozenset().union(*(value.variables() for value in (*spec.sizes, spec.accumulate)))
+    strides = {step for view in spec.operands.values() for step in view.tensor.storage().steps}
+    return tuple(var for var in symbols_of(spec) if var in needed or var not in strides)
+
+
+def with_strides(spec: Spec, known: Mapping[str, int]) -> dict[str, int]:
+    """Values of symbols, and of those that are strides where they have none: elements without gaps."""
+    found = dict(known)
+    symbols = {var.name for var in symbols_of(spec)} - {var.name for var in sizes_of(spec)}
+    for view in spec.operands.values() if symbols - set(found) else ():
+        if all(var.name in found for size in view.tensor.shape for var in size.variables()):
+            shape = [int(size.evaluate(found)) for size in view.tensor.shape]
+            found |= {name: value for name, value in strides_chosen(view.tensor.storage(), shape, found).items() if name in symbols}
+    return found
+
+
+def _strides_of(layout: MatrixLayout | Layout) -> list[Expr | None]:
+    """What a layout says of distances in memory that may be known only at run time."""
+    if isinstance(layout, MatrixLayout):
+        return [layout.leading]
+    return [stride for stride in flatten(layout.stride) if isinstance(stride, Expr)]  # type: ignore[misc]
 
 
 __all__ = ["ColMajor", "Kind", "Parameter", "RowMajor", "Spec", "Starter", "symbols_of"]

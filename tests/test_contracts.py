@@ -279,6 +279,7 @@ def candidates():
         yield AtomicAdd(*sizes, dtype=dtype)(RF, GL)(Thread)
     for shuffle in (fireiron.Shfl, fireiron.ShflIdx, fireiron.ShflUp, fireiron.ShflDown):
         yield shuffle(1, 32, 1)(RF, RF)(Warp)
+    yield Kind("Scaled", "C[m,n] += sum(k, alpha * A[m,k] * B[k,n])").starter(1, 1, 1)(fireiron.VAL, RF, RF, RF)(Thread)
 
 
 def products_of_lanes():
@@ -385,6 +386,9 @@ def kernel_of(one, spec):
             .load(A, RF, Move.tile(1, 1).done())
             .load(B, RF, Move.tile(1, 1).done())
         )
+    elif spec.title == "Scaled":
+        problem = spec.starter(16 * m, 16 * n, 4)(fireiron.VAL, GL, GL, GL)(Kernel)
+        chain = chain.split(1).tile(m, n).to(Thread)
     else:
         problem = on_a_problem(spec.title, 16 * m, 16 * n, memory=GL, level=Kernel, dtype=spec.operands["dst"].dtype)
         chain = chain.tile(m, n).to(Thread)
@@ -698,7 +702,7 @@ AT_IMPORT = {
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine",
-    "values.tensor", "values.units", "specs", "ir", "ir.access",
+    "values.strides", "values.tensor", "values.units", "specs", "ir", "ir.access",
     "ir.holding", "ir.kernel", "ir.rewrite", "ir.statement", "ir.verifier",
     "ir.lanes", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.strategy", "language.substrategy",
     "language.tree", "language.tunable", "draw", "export", "matmul", "tune",

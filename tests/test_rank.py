@@ -77,8 +77,8 @@ def test_copies_of_any_rank(rank, tmp_path):
 
 def test_coalesced_follows_the_storage_order():
     """Neighbouring threads copy neighbours, whatever the rank: the load is one vector a thread, at its number."""
-    for order, labels in ((ColMajor, "m n p"), (RowMajor, "n m p")):
-        text = Move.tile(16, 16, 4).to(Block).coalesced(4).done()(Move(16, 16, 4, src=order, dst=order)(GL, GL)(Kernel)).program().cuda
+    for order, sizes, labels in ((ColMajor, (16, 16, 4), "m n p"), (RowMajor, (4, 16, 16), "p n m")):
+        text = Move.tile(*sizes).to(Block).coalesced(4).done()(Move(*sizes, src=order, dst=order)(GL, GL)(Kernel)).program().cuda
         first, second, third = labels.split()
         assert f"thread_{first} = threadIdx.x % 4;" in text and f"thread_{second} = threadIdx.x / 4 % 16;" in text
         assert f"thread_{third} = threadIdx.x / 64;" in text and "float4" in text
@@ -86,9 +86,11 @@ def test_coalesced_follows_the_storage_order():
 
 def test_a_matrix_of_a_stack_is_copied_in_its_own_order():
     """A view that stands at one place of a dimension has the storage order of what is left."""
-    matrix = whole_view_of((3, 16, 8), order=RowMajor).at(0, as_expr(2), unit=False)
-    step = Coalesced(4)._tile(Move.on(Block, matrix, whole_view_of((16, 8), SH)))
-    assert step.label() == "tile(4, 1).to(Thread).layout(ColMajor).unroll()", "of a stack of matrices by rows, each is a column of the next"
+    steps = {RowMajor: "tile(1, 4).to(Thread).layout(RowMajor).unroll()", ColMajor: "tile(1, 1).to(Thread).layout(ColMajor).unroll()"}
+    steps[Layout((3, 16, 8), (128, 1, 16))] = "tile(4, 1).to(Thread).layout(ColMajor).unroll()"  # each matrix of the stack by columns
+    for order, label in steps.items():
+        matrix = whole_view_of((3, 16, 8), order=order).at(0, as_expr(2), unit=False)
+        assert Coalesced(4)._tile(Move.on(Block, matrix, whole_view_of((16, 8), SH))).label() == label
 
 
 def whole_view_of(shape, memory=GL, order=ColMajor):

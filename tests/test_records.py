@@ -83,6 +83,8 @@ SPECS = (
     MatMul(8, 8, 8, dtype=tf32)(GL, GL, GL)(Kernel),
     Move(64, 32, dst_dtype=float16, src=RowMajor)(GL, GL)(Kernel),
     Init(64, 32, value=-3, dst=RowMajor(ld=40))(GL)(Kernel),
+    halves(A=Strides(m=ANY(8), k=1), B=Strides(k=sym("step", low=8, multiple_of=4), n=1), C=Strides(m=1, n=ANY)),
+    Move(64, 32, src=Strides(m=0, n=ANY).aligned(4), dst=RowMajor)(GL, GL)(Kernel),
 )
 
 
@@ -130,6 +132,10 @@ def test_describe_takes_specs():
     "change",
     [
         {"kind": "Sort"},
+        {"layouts": {"A": "Strides(m=ANY(8), k=1", "B": "col", "C": "col"}},
+        {"layouts": {"A": "Strides(m=ANY(8), n=1)", "B": "col", "C": "col"}},
+        {"layouts": {"A": "Strides(m=ANY(0), k=1)", "B": "col", "C": "col"}},
+        {"layouts": {"A": "Strides(m=1(2), k=1)", "B": "col", "C": "col"}},
         {"kind": ["MatMul"]},
         {"sizes": {"M": 4, "N": 4}},
         {"sizes": {"M": 0, "N": 4, "K": 4}},

@@ -96,7 +96,8 @@ def _signature(kernel: Kernel) -> Iterable[str]:
     for buffer in kernel.buffers:
         if buffer.parameter:
             const = "" if buffer.written else "const "
-            parameters.append(f"{const}{buffer.dtype.cuda}* __restrict__ {buffer.name}")
+            pointer = " " if buffer.memory.by_value else "* __restrict__ "
+            parameters.append(f"{const}{buffer.dtype.cuda}{pointer}{buffer.name}")
     parameters += [f"const int {symbol}" for symbol in kernel.symbols]
     bounds = f"{kernel.threads}, {kernel.resident}" if kernel.resident else str(kernel.threads)
     yield f'extern "C" __global__ void __launch_bounds__({bounds})'

@@ -17,8 +17,9 @@ from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import Spec
 from fireiron.values.expr import as_expr, constant
-from fireiron.values.machine import Kernel, Lane, Thread, Warp
+from fireiron.values.machine import Kernel
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, View
+from fireiron.values.units import thread_of
 
 
 def _elements(value: Any) -> Any:
@@ -65,10 +66,9 @@ class Coalesced(Decomposition):
         along = order[0]
         width = chosen(self.elements, "coalesced")
         width = math.gcd(width, constant(spec.sizes[along]) or 1, _alignment(view, stored[0]))
-        level = Lane if spec.level == Warp else Thread
         sizes = tuple(width if dim == along else 1 for dim in range(len(order)))
         dealt = {(0,): RowMajor, (0, 1): ColMajor, (1, 0): RowMajor}.get(order, order)
-        return Tile(sizes, refinements=(To(level), DealOrder(dealt), Unroll()))
+        return Tile(sizes, refinements=(To(thread_of(spec.level)), DealOrder(dealt), Unroll()))
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Coalesced]:
         whole = all(constant(size) is not None for size in spec.sizes)

@@ -130,6 +130,10 @@ class Load(Decomposition):
                 "load at the level of the whole kernel: no group of threads owns the buffer", hint=".tile(...).to(Block) first"
             )
         view: View = getattr(spec, self.operand)
+        if not view.dims:
+            raise DecompositionError(
+                f"load({self.operand}): one element is not loaded, each thread reads it", legal="operands with dimensions"
+            )
         if self.memory.of_grid:
             raise DecompositionError("load to GL: buffers in global memory cannot be made inside a kernel", legal="SH RF")
         if view.memory == self.memory and not self._deals_anew(spec):
@@ -143,7 +147,7 @@ class Load(Decomposition):
     def choices(self, spec: Spec, context: Context) -> Iterator[Load]:
         for name, memory in itertools.product(spec.inputs, MEMORIES):
             view: View = getattr(spec, name)
-            static = all(constant(size) is not None for size in view.shape)
+            static = all(constant(size) is not None for size in view.shape) and bool(view.dims)
             if static and spec.level != Kernel and not memory.of_grid and memory != view.memory:
                 yield Load(name, memory)
 
@@ -170,8 +174,7 @@ def _order_of(view: View, spec: Spec) -> MatrixLayout:
     """The order of the source; registers have none of their own, so what comes out of them takes that of where it goes."""
     if view.memory.private and spec.copies:
         view = spec.dst
-    layout = view.tensor.layout
-    return MatrixLayout(layout.order) if isinstance(layout, MatrixLayout) else MatrixLayout("col")
+    return MatrixLayout(view.order or "col")
 
 
 def _static(size: Expr, step: Load, spec: Spec) -> int:

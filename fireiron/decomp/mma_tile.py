@@ -17,6 +17,7 @@ from fireiron.refine.unroll import Unroll
 from fireiron.spec import Spec
 from fireiron.values.expr import constant
 from fireiron.values.machine import Architecture, Warp
+from fireiron.values.units import same_threads
 
 SIDE = 16
 """Rows and columns of the tile that `mma_tile` expects."""
@@ -90,7 +91,7 @@ def _divides(mma: Mma, spec: Spec) -> bool:
 def _checked(spec: Spec) -> Spec:
     if not spec.multiplies:
         raise DecompositionError(f"mma_tile: {spec.title} is no matrix product", legal="MatMul")
-    if spec.level != Warp:
+    if not same_threads(spec.level, Warp):
         raise DecompositionError(
             f"mma_tile: a matrix instruction is a warp's, this spec is {spec.level}'s", hint="tile(...).to(Warp) first"
         )

@@ -20,7 +20,7 @@ from fireiron.language.tunable import chosen, count, integral
 from fireiron.spec import Spec
 from fireiron.specs.reduction import Reduction
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, constant, less
-from fireiron.values.layout import Swizzle
+from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import SH, Architecture, Block, Kernel, Level, Warp, Warpgroup, bfloat16, float16, float32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View, cut, require_cut, whole_view
 from fireiron.values.units import check_below, threads_for
@@ -128,7 +128,7 @@ class SplitK(Decomposition):
         dtype = spec.accumulator or (float32 if spec.C.dtype in (float16, bfloat16) else spec.C.dtype)
         shape: tuple[Expr, ...] = (*spec.C.shape, ZERO + parts)
         name = draft.fresh("p_sh")
-        tensor = Tensor(name, shape, dtype, SH, order, pad or 0, swizzle=swizzle, copies=copies, origin=draft.origin)
+        tensor = Tensor(name, shape, dtype, SH, _stacked(order, shape, pad or 0), swizzle=swizzle, copies=copies, origin=draft.origin)
         return whole_view(tensor, copy)
 
     def _parts_of(self, spec: Spec, parts: int, unit: Expr) -> list[View]:
@@ -227,8 +227,15 @@ def _interleaved(dim: Dim, parts: int, step: int, extent: Expr, unit: Expr, what
 
 
 def _order(view: View) -> MatrixLayout:
-    layout = view.tensor.layout
-    return RowMajor if isinstance(layout, MatrixLayout) and layout.order == "row" else ColMajor
+    return RowMajor if view.order == "row" else ColMajor
+
+
+def _stacked(order: MatrixLayout, shape: tuple[Expr, ...], pad: int) -> Layout:
+    """Matrices of this order, one behind the other along the third dimension; `pad` elements behind each row (column)."""
+    m, n, _ = shape
+    if order == ColMajor:
+        return Layout(shape, (1, m + pad, (m + pad) * n))  # type: ignore[arg-type]
+    return Layout(shape, (n + pad, 1, (n + pad) * m))  # type: ignore[arg-type]
 
 
 def _conflict_free(step: int) -> Swizzle | None:

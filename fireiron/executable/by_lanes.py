@@ -17,14 +17,13 @@ from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, Var, as_expr, constant
 from fireiron.values.machine import RF, SH, Architecture, DType, Level, Memory, Warp, bfloat16, float16
-from fireiron.values.tensor import MatrixLayout, View
-from fireiron.values.units import index_in
+from fireiron.values.tensor import View
+from fireiron.values.units import index_in, same_threads, thread_name
 
 
 def lane_number(level: Level, draft: Draft) -> Expr:
     """This thread's number inside its unit of a level, by name."""
-    name = "lane" if level.label == "warp" else f"{level.label}_lane"
-    return draft.let(name, index_in(level, draft.thread))
+    return draft.let(thread_name(level, "lane"), index_in(level, draft.thread))
 
 
 def tile_of(spec: Spec, maps: Mapping[str, LaneMap]) -> dict[str, int]:
@@ -114,7 +113,7 @@ def shape_mismatch(spec: Spec, tile: Mapping[str, int], multiples: bool) -> tupl
 
 def level_mismatch(spec: Spec, level: Level) -> tuple[Mismatch, ...]:
     """Why a spec's level is not the instruction's."""
-    return () if spec.level == level else (Mismatch("level", level.name, spec.level.name),)
+    return () if same_threads(spec.level, level) else (Mismatch("level", level.name, spec.level.name),)
 
 
 def type_mismatch(spec: Spec, operand: str, dtypes: tuple[DType, ...]) -> tuple[Mismatch, ...]:
@@ -204,7 +203,7 @@ class MatrixCopy(Executable):
 
     def may_perform(self, spec: Spec) -> bool:
         owners = {(one.shared_by, one.fragment) for one in spec.memories}
-        return spec.copies and spec.level == Warp and owners == _SHARED_AND_REGISTERS and len(spec.dims) == 2
+        return spec.copies and same_threads(spec.level, Warp) and owners == _SHARED_AND_REGISTERS and len(spec.dims) == 2
 
     def common_mismatches(self, spec: Spec, architecture: Architecture, shared: str, held: str) -> tuple[Mismatch, ...]:
         """The differences of a copy whose operand `shared` lies in shared memory, and `held` in registers."""
@@ -220,9 +219,8 @@ class MatrixCopy(Executable):
             *target_mismatch(architecture, self.capability),
         ]
         view = spec.operands[shared]
-        layout = view.tensor.layout
-        if not isinstance(layout, MatrixLayout) or layout.order != ("row" if self.along else "col"):
-            found.append(Mismatch(f"{shared} layout", "RowMajor" if self.along else "ColMajor", str(layout)))
+        if view.order != ("row" if self.along else "col"):
+            found.append(Mismatch(f"{shared} layout", "RowMajor" if self.along else "ColMajor", str(view.tensor.layout)))
         elif not _rows_whole(view, self.along):
             found.append(Mismatch(f"{shared} rows", "8 elements side by side, at multiples of 16 bytes", _storage_text(view)))
         return tuple(found)

@@ -20,9 +20,9 @@ from fireiron.language.dividing import Step, loop_over, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
 from fireiron.spec import Spec
 from fireiron.values.expr import TRUE, Expr, all_of, as_expr, compiled, conjuncts, constant, less
-from fireiron.values.machine import Block, Lane, Level, Thread, Warp
+from fireiron.values.machine import Block, Level
 from fireiron.values.tensor import Dim, Mode, View
-from fireiron.values.units import index_in, unit_in
+from fireiron.values.units import index_in, thread_of, unit_in
 
 MOST_AT_ONCE = 16
 """Values that one statement takes, and no loop: as many as a lane has of any instruction's operand of 8 bits."""
@@ -72,7 +72,7 @@ class Following:
     def level(self) -> Level:
         """The level at which a single thread follows."""
         one = next((level for level in (self.holding.level, self.spec.level) if level.threads == 1), None)
-        return one or (Lane if self.holding.level == Warp or self.holding.level.is_below(Warp) else Thread)
+        return one or thread_of(self.holding.level)
 
     @property
     def element(self) -> Spec:

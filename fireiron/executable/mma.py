@@ -34,6 +34,7 @@ from fireiron.spec import Spec
 from fireiron.values.document import Assignment, called
 from fireiron.values.machine import RF, Architecture, DType, Level, Warp, tf32
 from fireiron.values.tensor import MatrixLayout
+from fireiron.values.units import same_threads
 
 
 def _is_shape(value: object) -> bool:
@@ -115,7 +116,7 @@ class Mma(Executable):
         return f"MatMul({m},{n},{k})(RF,RF,RF)({self.level}), {types}, C {self.result}{orders}"
 
     def may_perform(self, spec: Spec) -> bool:
-        return spec.multiplies and spec.level == self.level
+        return spec.multiplies and same_threads(spec.level, self.level)
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.multiplies:

@@ -17,11 +17,11 @@ from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
-from fireiron.specs.formula import FUNCTIONS, Element, Number, Operation, Value
-from fireiron.specs.meaning import computing
+from fireiron.specs.formula import FUNCTIONS, Element, Formula, Number, Operation, Value
+from fireiron.specs.meaning import computing, neutral
 from fireiron.values.document import Assignment, Call, Chain, Joined, Text, in_parentheses
-from fireiron.values.expr import constant
-from fireiron.values.machine import MATRIX_ONLY, Architecture, DType, bfloat16, float16
+from fireiron.values.expr import FALSE, constant
+from fireiron.values.machine import MATRIX_ONLY, Architecture, DType, bfloat16, float16, float32, int32
 
 _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
 
@@ -49,8 +49,8 @@ class ThreadPointwise(Executable):
         if not spec.pointwise:
             return (Mismatch("spec", "Pointwise", spec.title),)
         (only,) = spec.definition.formulas
-        if only.joins or (self.pairs and not _is_binary(spec)):
-            return (Mismatch("formula", "dst[m,n] = lhs[m,n] + rhs[m,n], or - or *" if self.pairs else "a result set by =", str(only)),)
+        if self.pairs and (only.joins or not _is_binary(spec)):
+            return (Mismatch("formula", "dst[m,n] = lhs[m,n] + rhs[m,n], or - or *", str(only)),)
         found = []
         if spec.level.threads != 1:
             found.append(Mismatch("level", "Thread", spec.level.name))
@@ -87,9 +87,22 @@ class ThreadPointwise(Executable):
             values = (printer.factor(statement, left, dtype), printer.factor(statement, right, dtype))
             return [Assignment(printer.element(statement, only.output), Call(name, values))]
         types = {name: view.dtype for name, view in spec.operands.items()}
-        wide = computing(only, types)
-        value = _text(printer, statement, only.value, wide)
-        return [Assignment(printer.element(statement, only.output), printer.converted(value, wide, types[only.output]))]
+        wide, result = computing(only, types), types[only.output]
+        value = printer.converted(_text(printer, statement, only.value, wide), wide, result)
+        return [Assignment(printer.element(statement, only.output), _joined(printer, statement, only, value, result))]
+
+
+def _joined(printer: Printer, statement: Exec, only: Formula, value: Text, result: DType) -> Text:
+    """A value and what the output holds: their sum, maximum or minimum, made in float for 16-bit floats."""
+    if not only.joins or statement.accumulate == FALSE:
+        return value
+    wide = float32 if result.kind == "float" and result.bits < 32 else result if result.kind == "float" else int32
+    held = printer.converted(printer.element(statement, only.output), result, wide)
+    old = printer.accumulator(statement, held, wide, neutral(only.joins_by, result))
+    new = printer.converted(value, result, wide)
+    if only.joins_by == "sum":
+        return printer.converted(Chain((in_parentheses(old), Joined(("+ ", in_parentheses(new))))), wide, result)
+    return printer.converted(printer.applied(only.joins_by, wide, old, new), wide, result)
 
 
 def _is_binary(spec: Spec) -> bool:
@@ -103,6 +116,8 @@ def _is_binary(spec: Spec) -> bool:
 
 def _in_half(spec: Spec) -> bool:
     """Whether one instruction does it in half precision."""
+    if spec.definition.joins:
+        return False
     kinds = {view.dtype for view in spec.operands.values()}
     return len(kinds) == 1 and kinds <= {float16, bfloat16} and _is_binary(spec)
 

@@ -27,15 +27,15 @@ from fireiron.executable.by_lanes import (
     type_mismatch,
 )
 from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt
-from fireiron.ir.fragments import forms_of, fragment_type, maps_of, order_of, role
+from fireiron.ir.fragments import forms_of, fragment_type, maps_of, role
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Braces, Item, Printer
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import called
-from fireiron.values.expr import Expr, as_expr, constant
+from fireiron.values.expr import Expr, constant
 from fireiron.values.machine import GL, SH, Architecture, Memory, Warp, tf32
-from fireiron.values.tensor import MatrixLayout, View
+from fireiron.values.tensor import View
 
 POINTER_BYTES = 32
 """A matrix starts at a multiple of 256 bits; of 128 for 8-bit elements, of which a row or column of a fragment has no more."""
@@ -122,11 +122,12 @@ class MatrixSync(Executable):
         if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
         found = [*level_mismatch(spec, Warp), *memory_mismatch(spec, self.outer, (GL, SH))]
-        inner, matrix = spec.operands[self.inner], spec.operands[self.outer].tensor
+        inner, outer = spec.operands[self.inner], spec.operands[self.outer]
+        matrix = outer.tensor
         if inner.memory.fragment is None:
             return (*found, Mismatch(f"{self.inner} memory", "FR", inner.memory.name))
         found += type_mismatch(spec, self.outer, (inner.dtype,))
-        if not isinstance(matrix.layout, MatrixLayout):
+        if outer.order is None or None in matrix.storage().steps:
             found.append(Mismatch(f"{self.outer} layout", "RowMajor or ColMajor", str(matrix.layout)))
         if matrix.swizzle is not None:
             found.append(Mismatch(f"{self.outer} layout", "one with a leading dimension, so no swizzle", str(matrix.swizzle)))
@@ -150,8 +151,9 @@ class MatrixSync(Executable):
         matrix: Buffer = printer.kernel.buffer(access.buffer)
         buffer: Buffer = printer.kernel.buffer(statement.operands[self.inner].buffer)
         inner = _fragment(printer, statement, 0 if self.store else 1)
-        pointer, leading = printer.pointer(access), printer.expression(_leading_dimension(matrix))
-        order = f"nvcuda::wmma::mem_{order_of(matrix)}_major"
+        view = statement.spec.operands[self.outer]
+        pointer, leading = printer.pointer(access), printer.expression(_leading_dimension(matrix, view))
+        order = f"nvcuda::wmma::mem_{view.order}_major"
         if self.store:
             return [called("nvcuda::wmma::store_matrix_sync", pointer, inner, leading, order)]
         layout = (order,) if role(printer.kernel, buffer) == "accumulator" else ()
@@ -239,9 +241,11 @@ def _require_whole(spec: Spec, executable: Executable, matrix: View) -> None:
         )
 
 
-def _leading_dimension(buffer: Buffer) -> Expr:
+def _leading_dimension(buffer: Buffer, view: View) -> Expr:
     """Elements from one row (or column) of a matrix to the next."""
-    return as_expr(buffer.storage.dims[0 if order_of(buffer) == "row" else 1][0].weight)
+    step = buffer.storage.steps[view.axis(0 if view.order == "row" else 1)]
+    assert step is not None
+    return step
 
 
 def _fragment(printer: Printer, statement: Exec, position: int) -> str:

@@ -24,7 +24,8 @@ import operator
 import os
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,7 @@ class Launcher:
         pointers: int,
         values: Sequence[int],
         fills: Fills = (),
+        scalars: Mapping[int, int] = MappingProxyType({}),
     ) -> FixedLaunch:
         """A launch with all but addresses and stream decided.
 
@@ -168,12 +170,14 @@ class Launcher:
             pointers: how many parameters are addresses; they come first.
             values: the integers of 4 bytes that follow them.
             fills: `(position among the addresses, fill)` of what is set to zero before.
+            scalars: positions among the addresses where a number is passed, its bits in the place of an address, and its bytes.
 
         Raises:
             LaunchError: the arguments do not fit the kernel's parameters.
         """
         cupy = require_cupy()
-        self._values((*(np.uintp(0),) * pointers, *map(np.int32, values)))
+        first = [np.void(scalars[position]) if position in scalars else np.uintp(0) for position in range(pointers)]
+        self._values((*first, *map(np.int32, values)))
         shape = (*_whole(_extent("grid", grid)), *_whole(_extent("block", block)))
         return FixedLaunch(cupy, self.name, self._function, device, shape, self.dynamic_shared, pointers, values, fills)
 

@@ -16,7 +16,6 @@ from fireiron.ir import Buffer, Kernel, execs
 from fireiron.ir.lanes import LaneMap
 from fireiron.values.expr import constant
 from fireiron.values.machine import DType, Memory, bfloat16, float16, float32, float64, int8, int32, tf32
-from fireiron.values.tensor import MatrixLayout
 
 
 @attrs.frozen
@@ -64,12 +63,6 @@ def maps_of(memory: Memory) -> dict[str, LaneMap]:
 # ---------------------------------------------------------------------------------------------- text
 
 
-def order_of(buffer: Buffer) -> str:
-    """`row` or `col`."""
-    layout = buffer.tensor.layout
-    return layout.order if isinstance(layout, MatrixLayout) else "col"
-
-
 def role(kernel: Kernel, buffer: Buffer) -> str:
     """Which operand of products a fragment is: `matrix_a`, `matrix_b`, or `accumulator`; a `DecompositionError` if several."""
     found = _roles(kernel, buffer)
@@ -106,10 +99,10 @@ def fragment_type(kernel: Kernel, buffer: Buffer) -> str:
 def _loaded_order(kernel: Kernel, buffer: Buffer) -> str:
     """The order of the matrices that a fragment is loaded from; all the same, as a fragment has it in its type."""
     orders = {
-        order_of(kernel.buffer(statement.operands["src"].buffer))
+        statement.spec.operands["src"].order
         for statement, _ in execs(kernel.body)
         if statement.spec.copies and statement.operands["dst"].buffer == buffer.name
     }
     if len(orders) > 1:
         raise DecompositionError(f"{buffer.name} is loaded from row-major and column-major matrices", hint="two loads into two buffers")
-    return orders.pop() if orders else "row"
+    return (orders.pop() or "row") if orders else "row"

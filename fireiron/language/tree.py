@@ -20,7 +20,7 @@ from fireiron.spec import Spec
 from fireiron.values.expr import ONE, TRUE, Const, Expr, Var, all_of
 from fireiron.values.machine import Architecture, Block
 from fireiron.values.tensor import View
-from fireiron.values.units import count_in, unit_in
+from fireiron.values.units import count_in, thread_name, unit_in
 
 MOST_STEPS = 100
 """The most steps one below the other, those of copies counted with the steps around them: some ten do, and each is a level of the tree
@@ -459,11 +459,9 @@ class Draft(Context):
 
     def unit(self, level: Any, parent: Any) -> Expr:
         """The number of this thread's unit of `level` inside its unit of `parent`, by name."""
-        name = level.label if parent in (Block, level.parent) or level.threads == 1 else f"{parent.label}_{level.label}"
-        if level.threads == 1 and parent.label == "warp":
-            name = "lane"
-        elif level.threads == 1:
-            name = f"{parent.label}_thread"
+        name = level.label if parent in (Block, level.parent) else f"{parent.label}_{level.label}"
+        if level.threads == 1:
+            name = thread_name(parent, "thread")
         return self.let(name, unit_in(level, parent, self.thread))
 
 

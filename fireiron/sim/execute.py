@@ -338,6 +338,8 @@ def _at_threads(value: Any, chosen: Array, threads: int) -> Any:
 
 def _unfolded(values: Array, operand: Operand) -> Array:
     """The element axis as the operand's dimensions."""
+    if not operand.tile:
+        return values[0]
     if operand.count == 1:
         return values.reshape((1,) * (len(operand.tile) - 1) + values.shape)
     rank = len(operand.tile)

@@ -8,8 +8,10 @@ A spec with several outputs has a formula for each, apart by `;`. It is read by 
     value     = sum {("max" | "min") sum}         sum = term {("+" | "-") term}
              term = factor {("*" | "/") factor}
     factor    = "-" factor | number | "inf" | element | function "(" value {"," value} ")" | "(" value ")"
-    element   = tensor "[" index {"," index} "]"
+    element   = tensor ["[" index {"," index} "]"]
     index     = dimension ["^" integer | ("+" | "-" | "=") integer "in" integer]
+
+A tensor without indices is a scalar, which is only read: `y[m] += alpha * x[m]`.
 
 An index other than a dimension names another of its elements: `t ^ 5` that whose number differs in these bits; in groups of 8 neighbours,
 `t + 1 in 8` the next, `t - 1 in 8` the one before (where the group has none, its own), `t = 3 in 8` that of number 3.
@@ -111,7 +113,7 @@ class Element:
         return all(one.plain for one in self.index)
 
     def __str__(self) -> str:
-        return f"{self.tensor}[{','.join(map(str, self.index))}]"
+        return f"{self.tensor}[{','.join(map(str, self.index))}]" if self.index else self.tensor
 
 
 @attrs.frozen
@@ -210,6 +212,11 @@ class Formula:
         return self.value is None
 
     @property
+    def repeats(self) -> bool:
+        """Whether it writes elements as they are, each to several places: a scalar to all."""
+        return self.reduction is None and isinstance(self.value, Element) and set(self.value.dims) < set(self.target.dims)
+
+    @property
     def fills(self) -> bool:
         """Whether it writes one constant."""
         return self.sign == "=" and self.reduction is None and isinstance(self.value, Number)
@@ -244,7 +251,7 @@ class Formula:
     @property
     def pointwise(self) -> bool:
         """Whether it computes each element of its own from elements in the same place."""
-        plain = self.reduction is None and isinstance(self.value, Operation)
+        plain = self.reduction is None and (isinstance(self.value, Operation) or self.repeats)
         return plain and all(one.plain and set(one.dims) <= set(self.target.dims) for one in self.elements)
 
     @functools.cached_property
@@ -509,7 +516,7 @@ class _Reader:
 
     def element(self, tensor: str) -> Element:
         if self.next != "[":
-            raise ArgumentError(f"formula: {tensor!r} without its indices", got=self.text, legal=f"{tensor}[m,n]")
+            return self.scalar(tensor)
         self.take("[")
         index = [self.index()]
         while self.next == ",":
@@ -517,6 +524,11 @@ class _Reader:
             index.append(self.index())
         self.take("]")
         return Element(tensor, tuple(index))
+
+    def scalar(self, tensor: str) -> Element:
+        if tensor in FUNCTIONS or tensor in REDUCTIONS:
+            self.refuse(f"; {tensor} is a function, and no scalar: its arguments")
+        return Element(tensor, ())
 
     def index(self) -> Index:
         dim = self.name("a dimension")
@@ -568,6 +580,8 @@ class _Reader:
 def _checked(made: Formula, text: str) -> Formula:
     """Refuse what has no meaning: dimensions that nothing counts, a result that is read, a tensor of two forms."""
     target = made.target
+    if not target.index:
+        raise ArgumentError(f"formula: {target.tensor!r} without its indices", got=text, legal=f"{target.tensor}[m,n]")
     if not target.plain or len(set(made.dims)) != len(made.dims):
         raise ArgumentError("formula: the result has each of its dimensions once, as it is", got=text)
     for one in made.elements:

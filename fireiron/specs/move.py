@@ -8,7 +8,8 @@ from fireiron.spec import Kind, SpecShape, Starter, short_form
 from fireiron.specs import operand
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, float32
-from fireiron.values.tensor import ColMajor, MatrixLayout
+from fireiron.values.strides import StorageOrder
+from fireiron.values.tensor import ColMajor
 
 
 class MoveStarter(Starter):
@@ -24,8 +25,8 @@ class MoveStarter(Starter):
         dtype: DType = float32,
         dst_dtype: DType | None = None,
         signature: str = "",
-        src: MatrixLayout = ColMajor,
-        dst: MatrixLayout = ColMajor,
+        src: StorageOrder = ColMajor,
+        dst: StorageOrder = ColMajor,
     ) -> SpecShape:
         """`dst = src`, of any rank: `Move(M, N)`; then the memories of src and dst, then the level.
 

@@ -23,10 +23,11 @@ from fireiron.specs.formula import Definition
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
-from fireiron.values.expr import FALSE, TRUE, Expr, Var, constant, sym
+from fireiron.values.expr import FALSE, TRUE, Expr, Var, as_expr, constant, sym
 from fireiron.values.layout import Layout, running_products
-from fireiron.values.machine import DTYPES, FRAGMENTS, GL, LEVELS, MEMORIES, Kernel, Level, as_dtype
-from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View
+from fireiron.values.machine import DTYPES, GL, LEVELS, NAMED_MEMORIES, Kernel, Level, as_dtype
+from fireiron.values.strides import ANY, AnyStride, Strides, strides_of
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor
 
 FORMAT: Final = 1
 """The version of the format; another one is refused."""
@@ -55,7 +56,7 @@ def _plain(value: Any) -> Any:
         return {"float": value.hex()}
     if isinstance(value, Expr):
         return {"expr": repr(value)}
-    if isinstance(value, Starter) or any(value in known for known in (DTYPES, MEMORIES, FRAGMENTS, LEVELS)):
+    if isinstance(value, Starter) or any(value in known for known in (DTYPES, NAMED_MEMORIES, LEVELS)):
         return {"name": repr(value)}
     if isinstance(value, (tuple, list)):
         return [_plain(part) for part in value]
@@ -118,7 +119,8 @@ def describe(spec: Spec) -> dict[str, Any]:
     """A spec as a record holds it: plain JSON, by operand.
 
     `sizes` are integers, or names of run-time sizes, whose facts (where they have any) stand under `symbols`; `leading` are leading
-    dimensions where they are given; `align` is the byte alignment of an operand where it is not 16.
+    dimensions where they are given; `layouts` are `row`, `col` or `Strides(...)`; `align` is the byte alignment of an operand
+    where it is not 16.
 
     >>> from fireiron import *
     >>> describe(MatMul(64, 32, 8, dtype=float16, A=RowMajor)(GL, GL, GL)(Kernel))["layouts"]
@@ -134,13 +136,14 @@ def describe(spec: Spec) -> dict[str, Any]:
         raise StoreError("records are kept for kernels", got=str(spec), hint="a spec at the level Kernel")
     symbols: dict[str, Any] = {}
     operands = spec.operands
-    layouts = {name: _layout(spec, name, view) for name, view in operands.items()}
-    leading = {name: _size(one.leading, symbols) for name, one in layouts.items() if one.leading is not None}
+    layouts = {name: view.tensor.layout for name, view in operands.items()}
+    matrices = {name: one for name, one in layouts.items() if isinstance(one, MatrixLayout)}
+    leading = {name: _size(one.leading, symbols) for name, one in matrices.items() if one.leading is not None}
     plain: dict[str, Any] = {
         "kind": spec.title,
         "sizes": {dim.upper(): _size(size, symbols) for dim, size in zip(spec.dims, spec.sizes, strict=True)},
         "dtypes": {name: view.dtype.name for name, view in operands.items()},
-        "layouts": {name: one.order for name, one in layouts.items()},
+        "layouts": {name: matrices[name].order if name in matrices else _strides(spec, name, symbols) for name in operands},
         "leading": leading,
         "symbols": {name: facts for name, facts in symbols.items() if facts},
         "align": {name: view.tensor.align for name, view in operands.items() if view.tensor.align != 16},
@@ -171,10 +174,14 @@ _INFINITE: Final[Mapping[Any, float]] = {"inf": math.inf, "-inf": -math.inf}
 """JSON has no infinity: it stands as a text."""
 
 
-def _layout(spec: Spec, name: str, view: View) -> MatrixLayout:
-    if not isinstance(view.tensor.layout, MatrixLayout):
-        raise StoreError(f"records are not kept for the storage of {name}", got=str(view.tensor.layout), legal="RowMajor ColMajor")
-    return view.tensor.layout
+def _strides(spec: Spec, name: str, symbols: dict[str, Any]) -> str:
+    """`Strides(m=ANY(8), k=1)`, with the names of symbols; a StoreError where a dimension has several strides."""
+    found = strides_of(name, spec.uses[name], spec.operands[name].tensor.layout)
+    if found is None:
+        layout = str(spec.operands[name].tensor.layout)
+        raise StoreError(f"records are not kept for the storage of {name}", got=layout, legal="RowMajor ColMajor Strides(...)")
+    words = {dim: str(stride) if isinstance(stride, AnyStride) else _size(as_expr(stride), symbols) for dim, stride in found.by_dim}
+    return f"Strides({', '.join(f'{dim}={stride}' for dim, stride in words.items())})"
 
 
 def _size(size: Expr, symbols: dict[str, Any]) -> int | str:
@@ -200,14 +207,17 @@ def spec_of(plain: Mapping[str, Any]) -> Spec:
     sizes = _exactly(plain, "sizes", tuple(dim.upper() for dim in declared.dims))
     dtypes, layouts = _exactly(plain, "dtypes", names), _exactly(plain, "layouts", names)
     leading, align = _some(plain, "leading", names), _some(plain, "align", names)
-    symbols = _symbols(plain.get("symbols", {}), [*sizes.values(), *leading.values()])
+    strided = {name: _read_strides(layouts[name]) for name in names if str(layouts[name]).startswith("Strides")}
+    steps = [stride for pairs in strided.values() for stride in pairs.values()]
+    symbols = _symbols(plain.get("symbols", {}), [*sizes.values(), *leading.values(), *steps])
     known = ("kind", "sizes", "dtypes", "layouts", "leading", "symbols", "align", *_OPTIONS[kind])
     unknown = [name for name in plain if name not in known]
     if unknown:
         raise StoreError(f"spec: unknown field {unknown[0]!r}", legal=known)
     try:
-        operands = {name: _order(layouts[name]) for name in names}
-        operands |= {name: operands[name](ld=_extent(size, symbols)) for name, size in leading.items()}
+        operands: dict[str, Any] = {name: _order(layouts[name]) for name in names if name not in strided}
+        operands |= {name: operands[name](ld=_extent(size, symbols)) for name, size in leading.items() if name in operands}
+        operands |= {name: Strides(**{dim: _stride(one, symbols) for dim, one in pairs.items()}) for name, pairs in strided.items()}
         elements = {name: as_dtype(dtype) for name, dtype in dtypes.items()}
         made = _made(kind, [_extent(size, symbols) for size in sizes.values()], elements, operands, plain)
     except StoreError:
@@ -250,6 +260,28 @@ def _some(plain: Mapping[str, Any], field: str, names: tuple[str, ...]) -> Mappi
     if not isinstance(value, Mapping) or not set(value) <= set(names):
         raise StoreError(f"spec: {field} may name {', '.join(names)}", got=value)
     return value
+
+
+def _read_strides(text: object) -> dict[str, Any]:
+    """The strides of a text by dimension: integers, `AnyStride`, or names of symbols."""
+    found = re.fullmatch(r"Strides\(((?:\w+=[\w()]+(?:, (?=\w))?)*)\)", text) if isinstance(text, str) else None
+    if found is None:
+        raise StoreError("spec: no strides", got=text, legal="Strides(m=ANY(8), k=1)")
+    pairs = dict(part.split("=") for part in found[1].split(", ")) if found[1] else {}
+    return {dim: _read_stride(stride, text) for dim, stride in pairs.items()}
+
+
+def _read_stride(stride: str, text: object) -> Any:
+    found = re.fullmatch(r"ANY(?:\(([1-9]\d{0,8})\))?", stride)
+    if found is not None:
+        return ANY if found[1] is None else ANY(int(found[1]))
+    if not re.fullmatch(r"\d{1,18}|[A-Za-z_]\w*", stride):
+        raise StoreError("spec: no stride", got=text, legal="an integer, the name of a symbol, ANY or ANY(8)")
+    return int(stride) if stride.isdecimal() else stride
+
+
+def _stride(value: Any, symbols: Mapping[str, Var]) -> Any:
+    return symbols[value] if isinstance(value, str) else value
 
 
 def _order(value: object) -> MatrixLayout:

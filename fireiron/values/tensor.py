@@ -14,7 +14,7 @@ from typing import Any, overload
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, LayoutError
-from fireiron.values.expr import ZERO, Expr, as_expr, constant, less
+from fireiron.values.expr import ONE, ZERO, Expr, as_expr, constant, less
 from fireiron.values.layout import Digit, Layout, Swizzle, complement, make_layout, runs, sum_of_digits
 from fireiron.values.machine import DType, Memory
 
@@ -23,7 +23,8 @@ from fireiron.values.machine import DType, Memory
 class MatrixLayout:
     """Row- or column-major storage, optionally with a leading dimension (elements from one row or column to the next).
 
-    Dimensions beyond the second stack such matrices, one behind the other.
+    Of any rank: row-major storage has neighbours along the last dimension side by side, and the first dimension counts what lies
+    furthest apart; column-major storage the other way round. Any other order is said by `Strides`.
 
     >>> RowMajor(ld=1040)
     RowMajor(ld=1040)
@@ -41,7 +42,7 @@ class MatrixLayout:
 
     def fastest_first(self, rank: int) -> tuple[int, ...]:
         """The dimensions of a tensor from the one whose neighbours lie side by side to the one whose lie furthest apart."""
-        return tuple(range(rank)) if self.order == "col" or rank < 2 else (1, 0, *range(2, rank))
+        return tuple(range(rank)) if self.order == "col" else tuple(reversed(range(rank)))
 
     def __repr__(self) -> str:
         name = "ColMajor" if self.order == "col" else "RowMajor"
@@ -99,7 +100,7 @@ class Storage:
             return _part(self.dims[dim], coordinate)
         if not self.layout.static:
             raise ArgumentError(f"addresses in {self.layout}: sizes known only at run time", hint="storage.evaluated(sizes)")
-        return sum_of_digits(coordinate, self.dims[dim])
+        return sum_of_digits(coordinate, self.dims[dim]) if self.dims[dim] else coordinate * 0  # of the same shape, where it is an array
 
     def evaluated(self, sizes: Mapping[str, int]) -> Storage:
         """The same with numbers in place of the sizes and strides that are known only at run time."""
@@ -279,6 +280,18 @@ class View:
     def axis(self, dim: int) -> int:
         """Which of the tensor's dimensions a dimension of the view is."""
         return dim if self.axes is None else self.axes[dim]
+
+    @functools.cached_property
+    def order(self) -> str | None:
+        """`"row"` where neighbours along the last of its dimensions lie side by side, `"col"` along the first; None where along neither."""
+        layout = self.tensor.layout
+        if isinstance(layout, MatrixLayout) and self.axes is None:
+            return layout.order
+        steps, rank = self.tensor.storage().steps, len(self.dims)
+        by_rows = isinstance(layout, MatrixLayout) and layout.order == "row"
+        places = {"col": self.axis(0), "row": self.axis(rank - 1)} if rank else {}
+        sides = [name for name, axis in places.items() if steps[axis] == ONE]
+        return "row" if by_rows and "row" in sides else next(iter(sides), None)
 
     def extent(self, dim: int) -> Expr:
         """The size of the whole tensor along a dimension of the view."""

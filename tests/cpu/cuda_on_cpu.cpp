@@ -851,6 +851,7 @@ int launch()
   std::map<std::string, size_t> numbers;
   std::deque<Array> arrays;
   std::deque<int> integers;
+  std::deque<uint64_t> bits;
   std::vector<void*> arguments;
   for (std::string word; std::cin >> word;) {
     if (word == "array") {
@@ -863,6 +864,10 @@ int launch()
       integers.push_back(0);
       std::cin >> integers.back();
       arguments.push_back(&integers.back());
+    } else if (word == "bits") {  // of a number of up to 8 bytes, the lower ones first
+      bits.push_back(0);
+      std::cin >> bits.back();
+      arguments.push_back(&bits.back());
     } else {
       std::cin >> numbers[word];
     }

@@ -62,7 +62,7 @@ def _check_tensor(value: Tensor) -> None:
     _need(value.align >= 1 and value.align & (value.align - 1) == 0, "an alignment is a power of two", value.align)
     _need(value.owner in ("reads", "accumulates"), "owner is reads or accumulates", value.owner)
     if isinstance(value.layout, MatrixLayout) and value.memory.of_grid:
-        check_layout(value.layout, value.name, value.shape)
+        check_layout(value.layout, value.name, (), value.shape)
 
 
 def _check_mode(value: Mode) -> None:

@@ -35,7 +35,7 @@ from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Decomposition
 from fireiron.spec import OPTIONS, Kind, Spec, Starter
 from fireiron.values.expr import Expr
-from fireiron.values.machine import DTYPES, FRAGMENTS, LEVELS, MEMORIES, DType, Level
+from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level
 from fireiron.values.tensor import ColMajor, RowMajor, View
 
 
@@ -62,7 +62,7 @@ class Store:
             return value
         if isinstance(value, Expr):
             return expression_text(value)
-        for named in (DTYPES, MEMORIES, FRAGMENTS, LEVELS):
+        for named in (DTYPES, NAMED_MEMORIES, LEVELS):
             if value in named:
                 return value.name
         if value in (ColMajor, RowMajor):
