@@ -109,7 +109,7 @@ class SplitK(Decomposition):
         partial = self._partial(spec, parts, draft)
         own = partial.at(2, unit, unit=True)
         left, right = self._parts_of(spec, parts, unit)
-        body = spec.at_level(self.level).with_operands(A=left, B=right, C=own).with_options(accumulate=FALSE)
+        body = spec.at_level(self.level, A=left, B=right, C=own).with_options(accumulate=FALSE)
         total = Reduction.on(spec.level, partial, spec.C, accumulate=spec.accumulate)
         name = partial.tensor.name
         steps = default_copy(_order(spec.C), len(spec.tile_dims)) if self.combine is None else steps_at(self.combine, total)

@@ -140,7 +140,7 @@ class Tile(Decomposition):
                 raise DecompositionError("layout, swizzle and bands say how tiles are dealt to units", hint="add .to(level), or drop them")
             return _looped(spec, views, digits, plan, context.draft())
         check_below(plan.level, spec.level, spec, context.origin)
-        return _dealt(spec.at_level(plan.level), spec.level, views, digits, plan, context.draft())
+        return _dealt(spec, views, digits, plan, context.draft())
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
         options = [_dividing(spec, dim) for dim in spec.tile_dims]
@@ -174,12 +174,12 @@ class _Deal:
     spare: Expr | None
 
 
-def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
+def _dealt(spec: Spec, views: dict[str, View], digits: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
     """Tiles dealt to the units of a level: unit `u` takes tile `permutation(u)`; with more tiles than units, in turns."""
     order = _dealing_order(spec, digits, plan.order)
     if plan.level == Block:
         return _dealt_to_blocks(spec, views, order, plan, draft)
-    deal = _deal(order, parent, plan, draft)
+    deal = _deal(order, spec.level, plan, draft)
     if deal.tiles <= deal.units:
         return _dealt_evenly(spec, views, [(digit, digit.size) for digit in order], [], deal, plan, draft)
     shares = _deal_digits(order, deal.units)
@@ -223,7 +223,7 @@ def _dealt_evenly(
         unit = draft.let(draft.prefix + _tile_name(plan.level), unit, high=min(deal.tiles, deal.units) - 1)
     views = _take_unit_digits(spec, views, [digit for digit, _ in taken], unit, plan.level, draft)
     views, program, _ = loop_over(spec, views, rest[::-1], plan.unroll, draft, (Hole("body"),))
-    child = spec.with_operands(**views)
+    child = spec.at_level(plan.level, **views)
     note = (Comment(str(child)),) if child.dims != child.tile_dims else ()
     return draft.expansion((Child("body", child, active=active),), (*note, *program))
 
@@ -310,7 +310,7 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
     take = _take_bands if plan.bands else _take_block_digits
     views = take(spec, views, order, unit, draft, plan.bands)
     return draft.expansion(
-        (Child("body", spec.with_operands(**views)),),
+        (Child("body", spec.at_level(Block, **views)),),
         (Hole("body"),),
         facts=tuple(fact for fact in facts if fact[1] != TRUE),
         grid=blocks,
@@ -355,6 +355,7 @@ def _let_grid(name: str, index: Expr, size: Expr, draft: Draft) -> Expr:
 
 def _dealt_in_guarded_turns(spec: Spec, views: dict[str, View], order: list[Step], deal: _Deal, plan: TilePlan, draft: Draft) -> Expansion:
     """Tiles that the units do not divide: a loop of turns, the last one guarded."""
+    assert plan.level is not None
     turns = -(-deal.tiles // deal.units)
     turn = Var(draft.fresh("turn"), 0, turns - 1)
     number = deal.unit + turn * deal.units
@@ -367,7 +368,7 @@ def _dealt_in_guarded_turns(spec: Spec, views: dict[str, View], order: list[Step
         left = left // digit.size
     body = (For(turn, as_expr(turns), (Let(tile, number), Hole("body")), plan.unroll, draft.origin),)
     active = conditions if deal.spare is None else all_of((deal.spare, conditions))
-    return draft.expansion((Child("body", spec.with_operands(**views), active=active),), body)
+    return draft.expansion((Child("body", spec.at_level(plan.level, **views), active=active),), body)
 
 
 # ---------------------------------------------------------------------------------------------- permutations

@@ -202,8 +202,9 @@ class MatrixCopy(Executable):
         return {}
 
     def may_perform(self, spec: Spec) -> bool:
-        owners = {(one.shared_by, one.fragment) for one in spec.memories}
-        return spec.copies and same_threads(spec.level, Warp) and owners == _SHARED_AND_REGISTERS and len(spec.dims) == 2
+        if not spec.copies or not same_threads(spec.level, Warp) or len(spec.dims) != 2:
+            return False
+        return {(one.shared_by, one.fragment) for one in spec.memories} == _SHARED_AND_REGISTERS
 
     def common_mismatches(self, spec: Spec, architecture: Architecture, shared: str, held: str) -> tuple[Mismatch, ...]:
         """The differences of a copy whose operand `shared` lies in shared memory, and `held` in registers."""

@@ -54,6 +54,9 @@ class MovMatrix(Executable):
     def performs(self) -> str:
         return f"Move(8,8)(RF,RF)(Warp), 16-bit, pairs along dimension {self.pairs} to pairs along dimension {1 - self.pairs}"
 
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.level == Warp and spec.copies and all(memory.like(RF) for memory in spec.memories)
+
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)

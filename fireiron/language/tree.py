@@ -7,8 +7,9 @@ A decomposition is one pure function, `expand(spec, context)`: the children are 
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import attrs
 
@@ -103,6 +104,11 @@ class Expansion:
     resident: int = attrs.field(default=0, kw_only=True)
     unchecked: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     waits: bool = attrs.field(default=False, kw_only=True)
+
+    @property
+    def tells(self) -> bool:
+        """Whether it adds anything to the whole kernel."""
+        return any((self.names, self.lets, self.grid is not None, self.part is not None, self.zeroed, self.resident, self.unchecked))
 
     def child(self, name: str) -> Child:
         """A child by name; a `DecompositionError` that lists them if there is none."""
@@ -329,7 +335,9 @@ class Whole:
     unchecked: tuple[str, ...] = ()
 
     def after(self, expansion: Expansion) -> Whole:
-        """The same behind one more step."""
+        """The same behind one more step; itself where that step says nothing."""
+        if not expansion.tells:
+            return self
         return Whole(
             self.taken.union(expansion.names),
             {**self.lets, **dict(expansion.lets)} if expansion.lets else self.lets,
@@ -379,11 +387,15 @@ class Context:
 
     def draft(self) -> Draft:
         """The context, to make names in: for one expansion."""
-        return Draft(*(getattr(self, field.name) for field in attrs.fields(Context)))
+        return Draft(*_OF_CONTEXT(self))
 
     def after(self, expansion: Expansion) -> Context:
         """The context behind a step: what it made for the whole kernel is there."""
-        return attrs.evolve(self, whole=self.whole.after(expansion))
+        return self.knowing(self.held, self.whole.after(expansion))
+
+    def knowing(self, held: Mapping[str, Holding], whole: Whole) -> Context:
+        """The context in which so much is decided; itself where no more is."""
+        return self if held is self.held and whole is self.whole else attrs.evolve(self, held=held, whole=whole)
 
     def fresh(self, wanted: str) -> str:
         """Refused by an error: new names are made in a `Draft`."""
@@ -405,6 +417,9 @@ class Context:
         """The context of a child."""
         prefix = child.prefix if child.prefix.startswith(self.prefix) else self.prefix + child.prefix
         return attrs.evolve(self, path=(*self.path, child.name), prefix=prefix or self.prefix, active=all_of((self.active, child.active)))
+
+
+_OF_CONTEXT: Final = operator.attrgetter(*(field.name for field in attrs.fields(Context)))
 
 
 @attrs.frozen(eq=False)
@@ -558,7 +573,7 @@ def _grown(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tu
         node, whole = _grown(child.spec, rest if child.steps is None else child.steps, here.enter(child))
         grown[child.name] = _or_alone(node, child.alone)
         asked = _in_registers(one.spec for one in order[number + 1 :]) - set(here.held)
-        here = attrs.evolve(here, held={**held_by(node, asked), **here.held} if asked else here.held, whole=whole)
+        here = here.knowing({**held_by(node, asked), **here.held} if asked else here.held, whole)
     children = tuple((child.name, grown[child.name]) for child in expansion.children)
     return Node(spec, step, expansion.program, children, expansion.facts), here.whole
 
