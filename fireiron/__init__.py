@@ -31,7 +31,7 @@ from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch, Refinement
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.matmul import matmul
-from fireiron.spec import Kind, Parameter, Spec
+from fireiron.spec import AnySpec, Kind, Parameter, Spec
 from fireiron.tune import tune
 from fireiron.values import machine as _machine
 from fireiron.values.expr import Const, Expr, Var, all_of, any_of, ceildiv, equal, minimum, positive, sym
@@ -72,6 +72,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "ANY",
+    "AnySpec",
     "AnyStride",
     "ArgumentError",
     "CacheWarning",

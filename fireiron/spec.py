@@ -679,6 +679,20 @@ class PlacedShape:
         return Spec(level, shape.kind, views, shape.parameters, **dict(shape.options))
 
 
+@attrs.frozen(repr=False)
+class AnyStarter(Verbs):
+    """Where a chain starts that is for specs of every kind: `AnySpec.tile(1, 1).to(Thread).done()`.
+
+    Such a chain goes where one of any kind goes: bound to a spec, passed to a load or an epilog, behind another chain.
+    """
+
+    def __repr__(self) -> str:
+        return "AnySpec"
+
+
+AnySpec: Final = AnyStarter()
+
+
 @attrs.frozen(repr=False, eq=False)
 class Starter(Verbs):
     """The name of a kind: where a chain starts without a size, `MatMul.tile(...)`. Called with sizes it is the short form of a spec.
@@ -864,4 +878,4 @@ def _strides_of(layout: MatrixLayout | Layout) -> list[Expr | None]:
     return [stride for stride in flatten(layout.stride) if isinstance(stride, Expr)]  # type: ignore[misc]
 
 
-__all__ = ["ColMajor", "Kind", "Parameter", "RowMajor", "Spec", "Starter", "symbols_of"]
+__all__ = ["AnySpec", "AnyStarter", "ColMajor", "Kind", "Parameter", "RowMajor", "Spec", "Starter", "symbols_of"]
