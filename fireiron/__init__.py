@@ -27,6 +27,7 @@ from fireiron.errors import (
 from fireiron.executable import INSTRUCTIONS
 from fireiron.export import Exported, export
 from fireiron.ir.lanes import LaneMap
+from fireiron.language import methods as _methods
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch, Refinement
 from fireiron.language.tunable import Derived, Tunable
@@ -43,6 +44,7 @@ _STATED = (_machine, *specs.modules(), *refine.MODULES, *decomp.MODULES, *execut
 """The modules that say themselves which of their names stand here."""
 
 globals().update(folders.public(_STATED))
+_methods.add_found(decomp.MODULES, refine.MODULES)
 
 _LATER = {
     "Choice": "tune.records",

@@ -249,4 +249,7 @@ def _conflict_free(step: int) -> Swizzle | None:
     return Swizzle(1, 3, 2) if step == 16 else Swizzle(2, 3, step.bit_length() - 4)
 
 
+EXAMPLES = (SplitK(2, Warp, 8),)
+"""Any of the kind, which cannot be made without arguments."""
+
 __all__ = ["SplitK"]

@@ -24,6 +24,7 @@ from fireiron.decomp.split import Split
 from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Tile
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site, shown
+from fireiron.found import FoundRefinements
 from fireiron.language.substrategy import require_steps
 from fireiron.language.tree import Decomposition, Refinement
 from fireiron.language.tunable import Derived, Tunable, count, resolve, tunables_in
@@ -62,7 +63,7 @@ MOST_TEXT = 2000
 
 
 @attrs.frozen(repr=False, eq=False)
-class Strategy(Verbs):
+class Strategy(Verbs, FoundRefinements):
     """A chain of `steps`; bound if `spec` is given. Equal if steps, spec, start and the `others` are equal.
 
     `start` is the name of the kind of spec that the chain is for, `AnySpec` for one of every kind; of a bound one, that of its spec: what a

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 import attrs
 
 from fireiron.errors import DecompositionError, FireironError, IncompleteError, call_site, shown
+from fireiron.found import FoundRefinements, FoundSteps
 from fireiron.ir import Access, Buffer, Commit, Exec, For, Hole, Kernel, Let, Stmt, Wait, execs, filled, located, statements
 from fireiron.ir.holding import Holding, owns
 from fireiron.ir.text import Item, Printer
@@ -28,6 +29,19 @@ MOST_STEPS = 100
 and perhaps of loops, through which every pass goes down."""
 
 
+OF_EACH_STEP: Final = ("refinements", "origin")
+"""Fields of every step, which no verb takes."""
+
+
+def _called(value: Any, found: type[Any]) -> str | None:
+    """The call of the verb that makes a step or a refinement which was found in its folder; None where there is none."""
+    if getattr(vars(found).get(value.verb), "makes", None) is not type(value):
+        return None
+    fields = (one for one in attrs.fields(type(value)) if one.init and one.name not in OF_EACH_STEP)
+    said = (f"{one.alias}={getattr(value, one.name)!r}" for one in fields if getattr(value, one.name) != one.default)
+    return f"{value.verb}({', '.join(said)})"
+
+
 @attrs.frozen
 class Refinement:
     """Changes how a decomposition is carried out, never what it computes.
@@ -35,6 +49,9 @@ class Refinement:
     Subclass it (a frozen attrs class), name the decompositions it `applies_to`, and override `plan` to change a
     decomposition's plan (a frozen value with fields such as `level` or `pad`), or `rewrite` to change its program.
     """
+
+    verb: ClassVar[str] = ""
+    """The name of its method of chains, if it is a file of the package and its method is not written out."""
 
     applies_to: ClassVar[tuple[str, ...]] = ()
 
@@ -47,7 +64,7 @@ class Refinement:
         return expansion
 
     def __str__(self) -> str:
-        return f"refine({self!r})"
+        return _called(self, FoundRefinements) or f"refine({self!r})"
 
     def label(self) -> str:
         """The refinement as it is written in a chain: Python that evaluates. Those of this package have methods, others have `refine`."""
@@ -213,7 +230,7 @@ class Decomposition:
     def label(self) -> str:
         """The step as it is written in a chain: Python that evaluates, refinements included."""
         plain = attrs.evolve(self, refinements=())
-        return f"then({plain!r})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
+        return (_called(plain, FoundSteps) or f"then({plain!r})") + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def summary(self) -> str:
         """The step for listings; long texts left out."""

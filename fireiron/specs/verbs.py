@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from fireiron.errors import ArgumentError, call_site
+from fireiron.found import FoundSteps
 
 if TYPE_CHECKING:
     from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
@@ -46,13 +47,13 @@ def fitting(method: Callable[P, T]) -> Callable[P, T]:
         try:
             return method(*args, **kwargs)
         except TypeError as error:
-            raise unfitting(method, args, kwargs) or error from None
+            raise unfitting(called, args, kwargs) or error from None
 
     return called
 
 
-class Verbs:
-    """The verbs `tile`, `split`, `split_k`, `load`, `epilog`, `coalesced`, `mma_tile`, `done` and `then`."""
+class Verbs(FoundSteps):
+    """The verbs `tile`, `split`, `split_k`, `load`, `epilog`, `coalesced`, `mma_tile`, `done` and `then`, and those that are found."""
 
     __slots__ = ()
 
