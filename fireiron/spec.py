@@ -495,7 +495,7 @@ def _check_options(spec: Spec) -> None:
     if not _TAKEN.isdisjoint(spec.uses):
         taken = next(name for name in spec.uses if name in _TAKEN)
         raise ArgumentError(f"{title}: {taken} is no name for an operand, a spec has one itself", hint="another name in the formula")
-    if spec.names != () and not (_are_identifiers(spec.names) and len(spec.names) == len(spec.dims)):
+    if not _are_identifiers(spec.names) or len(spec.names) not in (0, len(spec.dims)):
         raise ArgumentError(f"{title}: its dimensions are named by {len(spec.dims)} identifiers", got=spec.names, legal=spec.dims)
     if made.sets_numbers:
         _check_values(made, {name: view.dtype for name, view in spec.operands.items()})

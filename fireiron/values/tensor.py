@@ -272,7 +272,7 @@ class View:
     copy: Expr = ZERO
     axes: tuple[int, ...] | None = None
 
-    @functools.cached_property
+    @property
     def dims(self) -> tuple[Dim, ...]:
         """The view's own dimensions."""
         return self.numerals if self.axes is None else tuple(self.numerals[axis] for axis in self.axes)
