@@ -208,7 +208,7 @@ def _check_atomic(spec: Spec, architecture: Architecture) -> None:
 
 def _interleaved(dim: Dim, parts: int, step: int, extent: Expr, unit: Expr, what: str, spec: Spec) -> Dim:
     """The chunks `unit`, `unit + parts`, ... of a dimension; those behind its end lie outside the tensor, and count as zero."""
-    pieces = require_cut(cut(dim, step, None, extent), step, dim, what, spec)
+    pieces = require_cut(cut(dim, step, extent), step, dim, what, spec)
     first, rest = (pieces.outer[0], pieces.outer[1:]) if pieces.outer else (Mode(1, step), ())
     bound = pieces.bound
     if first.size.factor % parts == 0:

@@ -53,8 +53,7 @@ def statements_by_lanes(
     executable: Executable, spec: Spec, draft: Draft, maps: Mapping[str, LaneMap], spread: Iterable[str] = (), **options: Any
 ) -> tuple[Stmt, ...]:
     """The statement of a spec that is one tile of the instruction, or loops over its tiles."""
-    extents = {dim: (size, None) for dim, size in tile_of(spec, maps).items()}
-    views, digits = divide(spec, extents, executable.name)
+    views, digits = divide(spec, tile_of(spec, maps), executable.name)
     if not digits:
         return (one_statement(executable, spec, draft, maps, spread, **options),)
     views, program, _ = loop_over(spec, views, digits, True, draft, (Hole("tile"),))

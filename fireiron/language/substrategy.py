@@ -88,7 +88,7 @@ def divisors(number: int) -> list[int]:
 def fits(spec: Spec, dim: str, size: int) -> bool:
     """Whether tiles of a size along a dimension divide the views of all operands alike."""
     try:
-        divide(spec, {dim: (size, None)}, "")
+        divide(spec, {dim: size}, "")
     except DecompositionError:
         return False
     return True
