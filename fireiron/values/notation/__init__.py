@@ -18,7 +18,16 @@ Printing is exact or refused: a text is read back before it is given. What is le
 `docs/decisions/0024-notation.md`. Source: Graphene (ASPLOS 2023), sections 3 and 4.
 """
 
-from fireiron.values.notation.threads import indices, level_text, parse_level, parse_threads, reshaped, threads_text
+from fireiron.values.notation.threads import (
+    group_text,
+    indices,
+    level_text,
+    parse_group,
+    parse_level,
+    parse_threads,
+    reshaped,
+    threads_text,
+)
 from fireiron.values.notation.views import parse_tensor, parse_view, tensor_text, tiles_of, tiles_text, view_text
 from fireiron.values.notation.words import SHORT, Symbols, dtype_text, exact, expression_text, pieces, read_expression, symbols_of
 
@@ -28,8 +37,10 @@ __all__ = [
     "dtype_text",
     "exact",
     "expression_text",
+    "group_text",
     "indices",
     "level_text",
+    "parse_group",
     "parse_level",
     "parse_tensor",
     "parse_threads",
