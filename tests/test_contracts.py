@@ -519,6 +519,7 @@ APART = ("lower", "cuda", "sim", "check", "measure", "inspect", "draw", "export"
 """Rooms that stand in one row and know nothing of each other."""
 
 KNOTS = {
+    ("values.tensor", "values.notation"): "a tensor and a view are printed in the notation, which reads them",
     ("specs.verbs", "decomp"): "the verbs stand once for all that a chain starts from; what they append is defined above specs",
     ("specs.verbs", "language.strategy"): "a verb returns a strategy",
     ("language.substrategy", "decomp"): "the default copy is made of a tile and done",

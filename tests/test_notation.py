@@ -9,6 +9,7 @@ import attrs
 import pytest
 from generator import Drawn
 
+import fireiron
 from fireiron import *
 from fireiron.errors import ArgumentError, FireironError, LayoutError
 from fireiron.language import library
@@ -60,6 +61,20 @@ def test_as_the_paper_prints():
     ]  # fmt: skip
     text = "%dst:[16,8]:[1,16].fp32.RF <- Move<<<[1].block, #warp:[32].thread>>>(%src:[16,8]:[1,16].fp32.SH)"
     assert spec_text(Move(16, 8)(SH, RF)(Warp)) == text
+
+
+def test_what_str_says():
+    """Views and tensors print in the notation; where no text says all, as Python reads them."""
+    a = Tensor("A", (Const(16), Const(16)), float16, SH, ColMajor)
+    tiled = whole_view(a).tile(Layout(4, 2), 8)
+    assert str(a) == str(whole_view(a)) == "%A:[16,16]:[1,16].fp16.SH"
+    assert str(tiled[Var("i", 0, 3), 1]) == "%A:[16,16]:[1,16].fp16.SH[4:2 @2:1=i % 2 @2:8=i // 2, 8:1 @2:8=1]"
+    assert str(tiled) == "%A:[(2,2),2]:[(1,8),128].[4,8]:[2,16].fp16.SH"
+    strange = attrs.evolve(a, name="a b")
+    assert str(strange) == repr(strange) and str(whole_view(strange)) == repr(whole_view(strange))
+    for value in (a, whole_view(a), tiled[1, 1]):
+        assert eval(repr(value), vars(fireiron)) == value
+    assert [str(level) for level in LEVELS] == [level.name for level in LEVELS], "a level is its name in messages; level_text says the rest"
 
 
 @pytest.mark.parametrize("text", [

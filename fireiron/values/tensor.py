@@ -140,6 +140,9 @@ class Tensor:
         """Addresses for an addressable memory (not for registers, which are distributed)."""
         return _storage(self)
 
+    def __str__(self) -> str:
+        return _in_notation(self, "tensor_text")
+
 
 @functools.lru_cache(maxsize=4096)
 def _storage(tensor: Tensor) -> Storage:
@@ -358,6 +361,19 @@ class View:
         """Whether an element may lie outside the tensor."""
         return any(dim.bound is not None for dim in self.dims)
 
+    def __str__(self) -> str:
+        return _in_notation(self, "view_text")
+
+
+def _in_notation(value: Tensor | View, text: str) -> str:
+    """Graphene's notation of a value; its `repr` where no text says all of it."""
+    from fireiron.values import notation
+
+    try:
+        return str(getattr(notation, text)(value))
+    except LayoutError:
+        return repr(value)
+
 
 def whole_view(tensor: Tensor, copy: Expr = ZERO) -> View:
     """The view of all of a tensor."""
@@ -391,6 +407,9 @@ class Tiled:
     def __getitem__(self, place: tuple[Expr | int, ...]) -> View:
         """The tile at a place, the same one for all units."""
         return self.at(place, unit=False)
+
+    def __str__(self) -> str:
+        return _in_notation(self.at((0,) * len(self.cuts), unit=True), "tiles_text")
 
     def at(self, place: tuple[Expr | int, ...], unit: bool) -> View:
         """The tile at a place: a number per dimension, which differs from unit to unit (`unit`) or from one turn of a loop to the next.
