@@ -703,7 +703,8 @@ AT_IMPORT = {
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine",
     "values.strides", "values.tensor", "values.units", "specs", "ir", "ir.access",
     "ir.holding", "ir.kernel", "ir.rewrite", "ir.statement", "ir.verifier",
-    "ir.lanes", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.methods", "language.strategy", "language.substrategy",
+    "ir.lanes", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.methods", "language.numerals",
+    "language.strategy", "language.substrategy",
     "language.tree", "language.tunable", "draw", "export", "matmul", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""

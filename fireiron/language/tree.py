@@ -18,6 +18,7 @@ from fireiron.found import FoundRefinements, FoundSteps
 from fireiron.ir import Access, Buffer, Commit, Exec, For, Hole, Kernel, Let, Stmt, Wait, execs, filled, located, statements
 from fireiron.ir.holding import Holding, owns
 from fireiron.ir.text import Item, Printer
+from fireiron.language.numerals import require_numerals
 from fireiron.spec import Spec
 from fireiron.values.expr import ONE, TRUE, Const, Expr, Var, all_of
 from fireiron.values.machine import Architecture, Block
@@ -691,6 +692,9 @@ def expanded(step: Decomposition, spec: Spec, context: Context) -> Expansion:
         expansion = _checked(step.expand(spec, context), step, "expand", spec)
         for refinement in step.refinements:
             expansion = _checked(refinement.rewrite(expansion, context), refinement, "rewrite", spec)
+        # While threads are counted, a thread's number has any value.
+        for child in expansion.children if context.workers is not None else ():
+            require_numerals(spec, child.spec, type(step).__name__)
     except FireironError as error:
         raise error.located(within=f"{spec} / {step.label()}", at=context.origin) from None
     return expansion
