@@ -210,6 +210,9 @@ def draw_view(rng, tensor):
         axes += [axis] * own
         numerals.append(Dim(modes, rng.choice((None, None, size, N - 1)), fixed))
     copy = rng.choice((Const(0), Const(0), Var("owner", 0, 3), Var("owner", 0, 3) // 2))
+    if rng.random() < 0.2:
+        rng.shuffle(axes)
+        return View(tensor, tuple(numerals), copy, tuple(axes))
     return View(tensor, tuple(numerals), copy, None if len(axes) == len(numerals) else tuple(axes))
 
 
@@ -450,6 +453,7 @@ def test_expressions_are_all_that_is_evaluated():
     "[4:1]:[1].fp32", "[0].fp32", "[-4].fp32", "[4:-1].fp32", "[4.5].fp32", "[M].fp32", "[].[4:1].fp32", "[4:1].[].fp32", "[4:1]fp32",
     "[4:1].fp32.SH.SH", "[2,2].[8].fp16", "[2:1].[8].fp16", "Sw<3,0,1> o [8:1].fp32", "[(4,8:1,4].fp32", "[4].fp32.SH{pad}", "[4].fp32.SH{pad=x}",
     "[4].fp32.SH{wide}", "[4].fp32.SH{layout=top}", "[4].fp32.SH[2:1, _]", "[4].fp32.SH[2]", "[4].fp32.SH[2:1 #2:2]", "[4].fp32.SH[2:1 #2:2=x]",
+    "[4,8].fp32.SH[_, _]{order=1}", "[4,8].fp32.SH[_, _]{order=1 1}", "[4,8].fp32.SH[_, _]{order=1 x}", "[4,8].fp32.SH[_, _]{wide=1}",
     "[4].fp32.SH[_ < 2 < 3]", "[4].fp32.SH{copy=1}", "[4,(2,4)].fp32[(2,2):1, _]",
 ])  # fmt: skip
 def test_bad_texts(text):

@@ -13,7 +13,7 @@ from fireiron.values.notation.tensors import around, read_tensor, tensor_texts
 from fireiron.values.notation.words import Symbols, exact, expression_text, pieces, read_expression
 from fireiron.values.tensor import Dim, Fixed, Mode, Tensor, View, whole_view
 
-_REST = re.compile(r"(?:\{([^{}]*)\})?\s*(?:((?:\[[^\[\]]*\]\s*)+)(?:\{\s*copy\s*=([^{}]*)\})?)?", re.DOTALL)
+_REST = re.compile(r"(?:\{([^{}]*)\})?\s*(?:((?:\[[^\[\]]*\]\s*)+)(?:\{([^{}]*)\})?)?", re.DOTALL)
 
 
 def parse_tensor(text: str, symbols: Symbols | None = None) -> Tensor:
@@ -51,14 +51,40 @@ def parse_view(text: str, symbols: Symbols | None = None) -> View:
     parts, symbols = parts_of(text), symbols or {}
     found = _REST.fullmatch(parts.rest)
     if found is None:
-        raise LayoutError(f"what is {parts.rest!r} behind a tensor?", legal="{pad=8} [coordinates] {copy=warp}")
-    whole = whole_view(read_tensor(parts, found[1] or "", symbols), read_expression(found[3], symbols) if found[3] else ZERO)
+        raise LayoutError(f"what is {parts.rest!r} behind a tensor?", legal="{pad=8} [coordinates] {copy=warp, order=1 0}")
+    copy, order = _view_options(found[3] or "", symbols)
+    whole = whole_view(read_tensor(parts, found[1] or "", symbols), copy)
     groups = [pieces(one, ",") if one.strip() else [] for one in re.findall(r"\[([^\[\]]*)\]", found[2] or "")]
     if len(parts.shapes) > 1 or any(one.strip().startswith(("@", "#")) for group in groups for one in group):
-        return _at_tiles(whole, read_shapes(parts.shapes, symbols)[1:], groups, symbols)
+        return _ordered(_at_tiles(whole, read_shapes(parts.shapes, symbols)[1:], groups, symbols), order)
     if len(groups) > 1:
         raise LayoutError(f"{len(groups)} pairs of brackets behind a tensor in {text!r}", legal="one, or one for each shape")
-    return _with_numerals(whole, groups[0], symbols) if groups else whole
+    return _ordered(_with_numerals(whole, groups[0], symbols), order) if groups else whole
+
+
+def _view_options(text: str, symbols: Symbols) -> tuple[Expr, tuple[int, ...] | None]:
+    """What stands in braces behind coordinates: which copy, and the tensor's dimensions in the order in which the view has them."""
+    copy: Expr = ZERO
+    order: tuple[int, ...] | None = None
+    for item in pieces(text, ",") if text.strip() else ():
+        name, _, value = (part.strip() for part in item.partition("="))
+        if name == "copy":
+            copy = read_expression(value, symbols)
+        elif name == "order" and all(axis.isdecimal() for axis in value.split()):
+            order = tuple(map(int, value.split()))
+        else:
+            raise LayoutError(f"what is {item.strip()!r} behind a view?", legal="copy=warp order=1 0")
+    return copy, order
+
+
+def _ordered(view: View, order: tuple[int, ...] | None) -> View:
+    """The view with its dimensions in another order than the tensor's."""
+    if order is None:
+        return view
+    own = [view.axis(dim) for dim in range(len(view.dims))]
+    if sorted(order) != own:
+        raise LayoutError(f"the dimensions {own} in the order {' '.join(map(str, order))}", legal="each of them once")
+    return View(view.tensor, view.numerals, view.copy, order)
 
 
 def _with_numerals(whole: View, numerals: list[str], symbols: Symbols) -> View:
@@ -109,8 +135,11 @@ def view_text(view: View) -> str:
         return tensor_text(view.tensor)
     own = range(len(view.numerals)) if view.axes is None else view.axes
     numerals = [_numeral(part, view.tensor.shape[axis], axis in own) for axis, part in enumerate(view.numerals)]
-    copy = "" if view.copy == ZERO else f"{{copy={expression_text(view.copy)}}}"
-    return exact(view, [f"{tensor_text(view.tensor)}[{', '.join(numerals)}]{copy}"], parse_view)
+    options = [] if view.copy == ZERO else [f"copy={expression_text(view.copy)}"]
+    if view.axes is not None and (len(own) == len(numerals) or list(own) != sorted(own)):
+        options.append(f"order={' '.join(map(str, own))}")
+    braces = f"{{{', '.join(options)}}}" if options else ""
+    return exact(view, [f"{tensor_text(view.tensor)}[{', '.join(numerals)}]{braces}"], parse_view)
 
 
 def _numeral(part: Dim, extent: Expr, own: bool) -> str:
