@@ -162,6 +162,13 @@ def test_wrong_sizes_are_refused_where_they_are_given(tile, reason):
     assert "test_tiles.py" in str(refusal.value)
 
 
+def test_steps_by_hand_are_refused_where_they_stand():
+    """A step that no verb made is judged when it is expanded, and says the line of the step, not of who asked for the program."""
+    step = Tile((Layout(2, 0), 4), origin="mine.py:7")
+    with pytest.raises(DecompositionError, match=r"no stride is 0(.|\n)*mine.py:7"):
+        assert Move(8, 4)(GL, GL)(Kernel).tile(8, 4).to(Block).then(step).result
+
+
 def test_stored_layouts_are_checked():
     strategy = Move.tile(Layout(2, 2), 4).to(Block).done()
     text = store.dumps(strategy)

@@ -208,17 +208,19 @@ def tile_size(value: Any, what: str) -> Any:
 
 def checked_tile_size(value: Any, what: str) -> Any:
     """A tile size given to a verb; refused where it is no positive integer, nor a layout that tiles anything."""
-    if not isinstance(value, Layout):
-        return count(value, what, more=", or a Layout")
-    fault = tile_fault(value)
-    if fault is not None:
-        raise DecompositionError(f"{what}: tiles of {value} divide nothing: {fault}", legal="Layout(2, 2), as [2:2]", at=call_site())
-    return value
+    return _tile(value, what, call_site()) if isinstance(value, Layout) else count(value, what, more=", or a Layout")
 
 
 def chosen_tile_size(value: Any, what: str) -> int | Layout:
     """The tile size that a step holds, when it is used, as `chosen`."""
-    return checked_tile_size(value, what) if isinstance(value, Layout) else chosen(value, what)
+    return _tile(value, what, None) if isinstance(value, Layout) else chosen(value, what)
+
+
+def _tile(value: Layout, what: str, at: str | None) -> Layout:
+    fault = tile_fault(value)
+    if fault is not None:
+        raise DecompositionError(f"{what}: tiles of {value} divide nothing: {fault}", legal="Layout(2, 2), as [2:2]", at=at)
+    return value
 
 
 def by_dimension(value: Any, what: str) -> tuple[tuple[str, Any], ...]:
