@@ -182,14 +182,14 @@ def any_of_kind(step):
 @pytest.mark.parametrize("step", steps_of_language(), ids=lambda one: one.__name__)
 def test_choices_are_legal(step, spec):
     """What a step offers for a spec expands without an error."""
-    context = attrs.evolve(context_of(spec), workers=32)
+    context = attrs.evolve(context_of(spec), workers=32, thread=Var("thread", 0, 31))
     try:
         offered = list(any_of_kind(step).choices(spec, context))
     except FireironError as error:
         pytest.fail(f"choices raises: {error}")
     for choice in random.Random(3).sample(offered, min(len(offered), 25)):
         assert isinstance(choice, step)
-        node, _ = grow(spec, (choice,), attrs.evolve(context_of(spec), workers=32))
+        node, _ = grow(spec, (choice,), context)
         assert node.children
         deals = step is not Tile and "threads" in vars(step)
         assert deals or count_workers(spec, (choice,), context_of(spec)) is None, "a step that deals to threads by itself says how many"

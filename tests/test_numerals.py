@@ -64,7 +64,8 @@ def test_the_law_holds_in_drawn_strategies(part):
             drawn = Drawn(f"numerals {part} {seed}")
             program = drawn.strategy(drawn.spec).program(drawn.target)
             assert program.tree
-        except FireironError:
+        except FireironError as refusal:
+            assert "has no part of" not in str(refusal), "the package's own steps keep the law"
             continue
         made += 1
         assert faults(program) == [], drawn.strategy
