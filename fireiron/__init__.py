@@ -27,11 +27,12 @@ from fireiron.errors import (
 from fireiron.executable import INSTRUCTIONS
 from fireiron.export import Exported, export
 from fireiron.ir.lanes import LaneMap
+from fireiron.language import methods as _methods
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch, Refinement
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.matmul import matmul
-from fireiron.spec import Kind, Parameter, Spec
+from fireiron.spec import AnySpec, Kind, Parameter, Spec
 from fireiron.tune import tune
 from fireiron.values import machine as _machine
 from fireiron.values.expr import Const, Expr, Var, all_of, any_of, ceildiv, equal, minimum, positive, sym
@@ -43,6 +44,7 @@ _STATED = (_machine, *specs.modules(), *refine.MODULES, *decomp.MODULES, *execut
 """The modules that say themselves which of their names stand here."""
 
 globals().update(folders.public(_STATED))
+_methods.add_found(decomp.MODULES, refine.MODULES)
 
 _LATER = {
     "Choice": "tune.records",
@@ -72,6 +74,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "ANY",
+    "AnySpec",
     "AnyStride",
     "ArgumentError",
     "CacheWarning",

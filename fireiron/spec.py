@@ -18,7 +18,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.specs.formula import REST, Definition, Number, definition, signed, spelled
+from fireiron.specs.formula import REST, Definition, Number, definition, open_operands, signed, spelled
 from fireiron.specs.meaning import convert, perform, reference
 from fireiron.specs.verbs import Verbs, unfitting
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, constant, positive
@@ -192,13 +192,11 @@ class Kind:
 
     def of_views(self, parameters: tuple[tuple[str, Any], ...], views: tuple[View, ...]) -> Definition:
         """The definition whose operands have as many dimensions as views, if it leaves their number open."""
-        if REST not in self._text(parameters):
-            return self.definition(parameters)
-        least, more = (tuple(self.definition(parameters, rank).uses.values()) for rank in (1, 2))
-        for one, other, view in zip(least, more, views, strict=False):
-            if len(other) > len(one) and isinstance(view, View):
-                return self.definition(parameters, max(len(view.dims) - len(one) + 1, 1))
-        return self.definition(parameters)
+        text = self._text(parameters)
+        for position, least in open_operands(text):
+            if position < len(views) and isinstance(views[position], View):
+                return definition(spelled(text, max(len(views[position].dims) - least + 1, 1)))
+        return definition(spelled(text, 2))
 
     def _text(self, parameters: tuple[tuple[str, Any], ...]) -> str:
         return self.text.format(**dict(parameters)) if parameters else self.text
@@ -247,13 +245,7 @@ class Spec(Verbs):
             raise ArgumentError(f"{self.title}: other parameters than its kind", got=self.parameters, legal=self.kind.parameters)
         if len(self.views) != len(self.uses):
             raise ArgumentError(f"{self.title}: {len(self.views)} operands given", legal=" ".join(self.uses))
-        sizes: dict[str, Expr] = {}
-        for (name, dims), view in zip(self.uses.items(), self.views, strict=True):
-            if not isinstance(view, View) or len(view.dims) != len(dims):
-                raise ArgumentError(f"{self.title}: {name} must be a view of the dimensions {', '.join(dims)}", got=view)
-            for dim, part in zip(dims, view.dims, strict=True):
-                if sizes.setdefault(dim, part.size) != part.size:
-                    raise ArgumentError(f"{self.title}: {name} has {part.size} elements along {dim}, another operand {sizes[dim]}")
+        _ = self.extents  # refused where operands do not agree on them
         _check_options(self)
         if any(not view.tensor.shape or view.tensor.memory.by_value for view in self.views):
             _check_scalars(self)
@@ -290,12 +282,12 @@ class Spec(Verbs):
         """The name from which a chain for this kind of spec starts."""
         return self.kind.starter
 
-    @functools.cached_property
+    @property
     def dims(self) -> tuple[str, ...]:
         """The iteration dimensions: those of the result, then those that are reduced."""
         return self.definition.dims
 
-    @functools.cached_property
+    @property
     def uses(self) -> Mapping[str, tuple[str, ...]]:
         """The dimensions of each operand, in the order of the short form."""
         return self.definition.uses
@@ -305,7 +297,7 @@ class Spec(Verbs):
         """The dimensions that `tile` takes by position."""
         return self.definition.tile_dims
 
-    @functools.cached_property
+    @property
     def outputs(self) -> tuple[str, ...]:
         """The operands that are written."""
         return self.definition.outputs
@@ -325,49 +317,45 @@ class Spec(Verbs):
         """Whether each element is added in a step that nobody sees half of."""
         return self.kind.atomic
 
-    @functools.cached_property
+    @property
     def copies(self) -> bool:
         """Whether it is a copy of `src` to `dst`."""
-        return self._does("copies") and tuple(self.uses) == ("src", "dst")
+        return self.definition.copies
 
-    @functools.cached_property
+    @property
     def moves(self) -> bool:
         """Whether it is a copy of `src` to `dst` that may turn it: `dst[n,m] = src[m,n]`."""
-        return self._does("moves") and tuple(self.uses) == ("src", "dst")
+        return self.definition.moves
 
-    @functools.cached_property
+    @property
     def fills(self) -> bool:
         """Whether it sets all of `dst` to one value."""
-        return self._does("fills") and tuple(self.uses) == ("dst",)
+        return self.definition.fills
 
-    @functools.cached_property
+    @property
     def allocates(self) -> bool:
         """Whether it says that a tensor is there, and nothing about its values."""
-        return self._does("allocates")
+        return self.definition.allocates
 
-    @functools.cached_property
+    @property
     def multiplies(self) -> bool:
         """Whether it is the product of the matrices A (m x k) and B (k x n), added to C."""
-        return self._does("multiplies") and tuple(self.uses) == ("A", "B", "C")
+        return self.definition.multiplies
 
-    @functools.cached_property
+    @property
     def contracts(self) -> bool:
         """Whether it adds up products of elements of A and B, with indices in any order, into C."""
-        return self._does("contracts") and tuple(self.uses) == ("A", "B", "C")
+        return self.definition.contracts
 
-    @functools.cached_property
+    @property
     def reduces(self) -> bool:
         """Whether it makes the sum, the maximum or the minimum of elements of `src` along any of its dimensions, into `dst`."""
-        return self._does("reduces") and tuple(self.uses) == ("src", "dst")
+        return self.definition.reduces
 
-    @functools.cached_property
+    @property
     def pointwise(self) -> bool:
         """Whether it computes each element of the result from elements in the same place."""
-        return self._does("pointwise") and not self.atomic
-
-    def _does(self, question: str) -> bool:
-        only = self.definition.only
-        return only is not None and bool(getattr(only, question))
+        return self.definition.pointwise and not self.atomic
 
     # ------------------------------------------------------------------------------------------ operands and sizes
 
@@ -378,18 +366,19 @@ class Spec(Verbs):
 
     def with_operands(self, **views: View) -> Spec:
         """The same spec on other views; an `ArgumentError` where they do not fit."""
-        unknown = [name for name in views if name not in self.uses]
-        if unknown:
-            raise ArgumentError(f"{self.title} has no operand {unknown[0]}", legal=self.uses)
-        return attrs.evolve(self, views=tuple(views.get(name, view) for name, view in self.operands.items()))
+        return self.at_level(self.level, **views)
 
     def with_options(self, **options: Any) -> Spec:
         """The same spec with other options than operands: `accumulate`, `partial`."""
         return attrs.evolve(self, **options)
 
-    def at_level(self, level: Level) -> Spec:
-        """The same spec, another level responsible."""
-        return attrs.evolve(self, level=level)
+    def at_level(self, level: Level, **views: View) -> Spec:
+        """The same spec, another level responsible; on other views, where some are given."""
+        unknown = [name for name in views if name not in self.uses]
+        if unknown:
+            raise ArgumentError(f"{self.title} has no operand {unknown[0]}", legal=self.uses)
+        changed = tuple(views.get(name, view) for name, view in self.operands.items()) if views else self.views
+        return attrs.evolve(self, level=level, views=changed)
 
     def size(self, dim: str) -> Expr:
         """The extent of an iteration dimension, in elements; an `ArgumentError` if the spec has no such dimension."""
@@ -399,16 +388,22 @@ class Spec(Verbs):
 
     @functools.cached_property
     def extents(self) -> Mapping[str, Expr]:
-        """The extents of the iteration dimensions, by name."""
-        parts = (pair for dims, view in zip(self.uses.values(), self.views, strict=True) for pair in zip(dims, view.dims, strict=True))
-        return {dim: part.size for dim, part in parts}
+        """The extents of the iteration dimensions, by name; an `ArgumentError` where two operands differ."""
+        extents: dict[str, Expr] = {}
+        for (name, dims), view in zip(self.uses.items(), self.views, strict=True):
+            if not isinstance(view, View) or len(view.dims) != len(dims):
+                raise ArgumentError(f"{self.title}: {name} must be a view of the dimensions {', '.join(dims)}", got=view)
+            for dim, part in zip(dims, view.dims, strict=True):
+                if extents.setdefault(dim, part.size) != part.size:
+                    raise ArgumentError(f"{self.title}: {name} has {part.size} elements along {dim}, another operand {extents[dim]}")
+        return extents
 
     @property
     def sizes(self) -> tuple[Expr, ...]:
         """The extents of all iteration dimensions."""
         return tuple(self.size(dim) for dim in self.dims)
 
-    @property
+    @functools.cached_property
     def memories(self) -> tuple[Memory, ...]:
         """Where the operands lie."""
         return tuple(view.memory for view in self.views)
@@ -505,21 +500,23 @@ def _check_options(spec: Spec) -> None:
         raise ArgumentError(
             f"{title} never adds to what its output holds", got=spec.accumulate, legal="accumulate=False", hint="+= in the formula"
         )
-    if (spec.accumulator is not None or spec.partial) and not spec._does("is_product_sum"):
+    if (spec.accumulator is not None or spec.partial) and not made.is_product_sum:
         raise ArgumentError(f"{title} is no sum of products, it has no accumulator and no parts")
-    taken = [name for name in spec.uses if name in _TAKEN]
-    if taken:
-        raise ArgumentError(f"{title}: {taken[0]} is no name for an operand, a spec has one itself", hint="another name in the formula")
-    valid = isinstance(spec.names, tuple) and all(isinstance(name, str) and name.isidentifier() for name in spec.names)
-    if not valid or len(spec.names) not in (0, len(spec.dims)):
+    if not _TAKEN.isdisjoint(spec.uses):
+        taken = next(name for name in spec.uses if name in _TAKEN)
+        raise ArgumentError(f"{title}: {taken} is no name for an operand, a spec has one itself", hint="another name in the formula")
+    if not _are_identifiers(spec.names) or len(spec.names) not in (0, len(spec.dims)):
         raise ArgumentError(f"{title}: its dimensions are named by {len(spec.dims)} identifiers", got=spec.names, legal=spec.dims)
-    if any(one.fills for one in made.formulas):
+    if made.sets_numbers:
         _check_values(made, {name: view.dtype for name, view in spec.operands.items()})
-    for one in made.elements:
-        for index in one.index:
-            legal = None if index.plain else index.leaves(constant(spec.size(index.dim)))
-            if legal is not None:
-                raise ArgumentError(f"{title}: {index} leaves the {spec.size(index.dim)} of {index.dim}", legal=legal)
+    for index in made.moved_indices:
+        legal = index.leaves(constant(spec.size(index.dim)))
+        if legal is not None:
+            raise ArgumentError(f"{title}: {index} leaves the {spec.size(index.dim)} of {index.dim}", legal=legal)
+
+
+def _are_identifiers(names: object) -> bool:
+    return isinstance(names, tuple) and all(isinstance(name, str) and name.isidentifier() for name in names)
 
 
 def _check_values(made: Definition, types: Mapping[str, DType]) -> None:
@@ -690,6 +687,20 @@ class PlacedShape:
             for (name, dims), dtype, memory, layout, align in parts
         )
         return Spec(level, shape.kind, views, shape.parameters, **dict(shape.options))
+
+
+@attrs.frozen(repr=False)
+class AnyStarter(Verbs):
+    """Where a chain starts that is for specs of every kind: `AnySpec.tile(1, 1).to(Thread).done()`.
+
+    Such a chain goes where one of any kind goes: bound to a spec, passed to a load or an epilog, behind another chain.
+    """
+
+    def __repr__(self) -> str:
+        return "AnySpec"
+
+
+AnySpec: Final = AnyStarter()
 
 
 @attrs.frozen(repr=False, eq=False)
@@ -877,4 +888,4 @@ def _strides_of(layout: MatrixLayout | Layout) -> list[Expr | None]:
     return [stride for stride in flatten(layout.stride) if isinstance(stride, Expr)]  # type: ignore[misc]
 
 
-__all__ = ["ColMajor", "Kind", "Parameter", "RowMajor", "Spec", "Starter", "symbols_of"]
+__all__ = ["AnySpec", "AnyStarter", "ColMajor", "Kind", "Parameter", "RowMajor", "Spec", "Starter", "symbols_of"]

@@ -21,6 +21,7 @@ import fireiron
 from fireiron import *
 from fireiron import cuda, decomp, executable, refine
 from fireiron.errors import VerificationError
+from fireiron.found import FoundRefinements, FoundSteps
 from fireiron.gpu import toolchain
 from fireiron.ir import Exec, execs, verify
 from fireiron.ir.holding import Holding
@@ -92,7 +93,8 @@ class TestExtension:
         for one in family(module, base):
             if base is Decomposition:
                 assert one.verb and "expand" in vars(one)
-                assert ("label" in vars(one)) == hasattr(Verbs, one.verb), "a chain says `.then(...)` of a step without a verb of its own"
+                assert ("label" in vars(one)) == (one.verb in vars(Verbs)), "a verb that is written out has a text that is, too"
+                assert hasattr(Verbs, one.verb)
             elif base is Refinement:
                 assert one.applies_to and set(one.applies_to) <= {step.verb for step in steps_of_language()}
                 assert "plan" in vars(one) or "rewrite" in vars(one)
@@ -104,7 +106,7 @@ def steps_of_language():
     return [one for module in extensions(decomp) for one in family(module, Decomposition)]
 
 
-VERBS = [(Verbs, name) for name, one in vars(Verbs).items() if inspect.isfunction(one)] + [
+VERBS = [(cls, name) for cls in (Verbs, FoundSteps, FoundRefinements) for name, one in vars(cls).items() if inspect.isfunction(one)] + [
     (cls, name)
     for cls in (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy)
     for name, one in vars(cls).items()
@@ -170,26 +172,27 @@ def context_of(spec):
     return grow_tree(spec, (), fireiron.ARCHITECTURES[-1], INSTRUCTIONS).context
 
 
-ANY_OF = {Load: lambda: Load("A", SH), Coalesced: lambda: Coalesced(4), SplitK: lambda: SplitK(2, Warp, 8)}
-"""Steps that cannot be made without an argument."""
+def any_of_kind(step):
+    """One of a kind of step: an example that its file states, where it cannot be made without an argument."""
+    stated = getattr(importlib.import_module(step.__module__), "EXAMPLES", ())
+    return next((one for one in stated if type(one) is step), None) or step()
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 @pytest.mark.parametrize("step", steps_of_language(), ids=lambda one: one.__name__)
 def test_choices_are_legal(step, spec):
     """What a step offers for a spec expands without an error."""
-    context = attrs.evolve(context_of(spec), workers=32)
+    context = attrs.evolve(context_of(spec), workers=32, thread=Var("thread", 0, 31))
     try:
-        offered = list(ANY_OF.get(step, step)().choices(spec, context))
+        offered = list(any_of_kind(step).choices(spec, context))
     except FireironError as error:
         pytest.fail(f"choices raises: {error}")
     for choice in random.Random(3).sample(offered, min(len(offered), 25)):
         assert isinstance(choice, step)
-        node, _ = grow(spec, (choice,), attrs.evolve(context_of(spec), workers=32))
+        node, _ = grow(spec, (choice,), context)
         assert node.children
-        assert count_workers(spec, (choice,), context_of(spec)) is None or step in (Coalesced, SplitK), (
-            "which deal to threads by themselves"
-        )
+        deals = step is not Tile and "threads" in vars(step)
+        assert deals or count_workers(spec, (choice,), context_of(spec)) is None, "a step that deals to threads by itself says how many"
         assert eval(f"start.{choice.label()}", dict(vars(fireiron)) | {"start": MatMul}).steps == (choice,)
 
 
@@ -202,7 +205,7 @@ DEALT = attrs.evolve(grow_tree(SPECS[0], (), SM_90, INSTRUCTIONS).context, worke
 @pytest.mark.parametrize("step", steps_of_language(), ids=lambda one: one.__name__)
 def test_expand_is_pure(step, spec, refinement):
     """Twice on one context gives equal results, and leaves the context as it was; what is refused is refused twice."""
-    offered = list(ANY_OF.get(step, step)().choices(spec, DEALT)) or [ANY_OF.get(step, step)()]
+    offered = list(any_of_kind(step).choices(spec, DEALT)) or [any_of_kind(step)]
     levels = [To(level) for level in (Block, Warp, Thread, Lane)] if step is Tile else []
     chosen = random.Random(5).sample(offered, min(len(offered), 6))
     for one in [*chosen, *(choice.refined(level) for choice, level in itertools.product(chosen, levels))]:
@@ -313,7 +316,8 @@ def copies_of_lanes():
 
 @functools.cache
 def all_candidates():
-    return (*candidates(), *products_of_lanes(), *copies_of_lanes())
+    stated = (spec for module in extensions(executable) for spec in getattr(module, "EXAMPLES", ()))
+    return (*candidates(), *products_of_lanes(), *copies_of_lanes(), *stated)
 
 
 @functools.cache
@@ -401,7 +405,7 @@ class TestInstruction:
 
     def test_says_what_it_performs(self, one):
         spec = own_spec(one)
-        assert spec is not None, "add a spec that it performs to candidates()"
+        assert spec is not None, "state a spec that it performs, EXAMPLES = (MatMul(..)(..)(..),)"
         assert one.name and one.name.isprintable()
         assert spec.title in one.performs() and spec.level.name in one.performs()
         assert not re.search(r"\bFalse\b|\bNone\b|<", one.performs()), "text for people"
@@ -492,7 +496,7 @@ def performs_somewhere(module, spec):
 # ---------------------------------------------------------------------------------------------- the source
 
 ROOMS = (
-    ("places", "strategies", "_version", "folders"),
+    ("places", "strategies", "_version", "folders", "found"),
     ("errors",),
     ("settings", "files"),
     ("values",),
@@ -517,6 +521,7 @@ APART = ("lower", "cuda", "sim", "check", "measure", "inspect", "draw", "export"
 """Rooms that stand in one row and know nothing of each other."""
 
 KNOTS = {
+    ("values.tensor", "values.notation"): "a tensor and a view are printed in the notation, which reads them",
     ("specs.verbs", "decomp"): "the verbs stand once for all that a chain starts from; what they append is defined above specs",
     ("specs.verbs", "language.strategy"): "a verb returns a strategy",
     ("language.substrategy", "decomp"): "the default copy is made of a tile and done",
@@ -698,13 +703,14 @@ def test_nothing_imports_what_it_does_not_declare():
 
 
 AT_IMPORT = {
-    "decomp", "refine", "executable", "_version", "errors", "folders", "places", "spec", "values", "values.expr", "values.expr.arithmetic",
+    "decomp", "refine", "executable", "_version", "errors", "folders", "found", "places", "spec", "values", "values.expr", "values.expr.arithmetic",
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine",
     "values.strides", "values.tensor", "values.units", "specs", "ir", "ir.access",
     "ir.holding", "ir.kernel", "ir.rewrite", "ir.statement", "ir.verifier",
-    "ir.lanes", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.strategy", "language.substrategy",
+    "ir.lanes", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.methods", "language.numerals",
+    "language.strategy", "language.substrategy",
     "language.tree", "language.tunable", "draw", "export", "matmul", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""
@@ -739,6 +745,7 @@ def test_import_is_quick(statement, expected):
 def test_type_checkers_see_the_public_names():
     """`fireiron/__init__.pyi` stands beside an `__init__` that finds its names."""
     assert public_names.STUB.read_text() == public_names.text(), "a public name came or went: run `make names`"
+    assert public_names.VERBS.read_text() == public_names.verbs(), "a verb that is found came or went: run `make names`"
 
 
 def test_names_that_are_loaded_when_used():

@@ -108,4 +108,7 @@ def _order(view: View) -> tuple[int, ...]:
     return tuple(places[axis] for axis in order if axis in places)
 
 
+EXAMPLES = (Coalesced(4),)
+"""Any of the kind, which cannot be made without arguments."""
+
 __all__ = ["Coalesced"]

@@ -18,7 +18,7 @@ from fireiron.specs.move import Move
 from fireiron.specs.operand import Operand, operand_name
 from fireiron.values.expr import Expr, constant
 from fireiron.values.layout import Layout, Swizzle
-from fireiron.values.machine import MEMORIES, DType, Kernel, Memory
+from fireiron.values.machine import MEMORIES, SH, DType, Kernel, Memory
 from fireiron.values.tensor import MatrixLayout, Tensor, View, whole_view
 
 
@@ -200,5 +200,8 @@ def _checked(layout: MatrixLayout | Layout, shape: tuple[int, ...]) -> MatrixLay
 def _size_of(mode: Any) -> int:
     return math.prod(_size_of(part) for part in mode) if isinstance(mode, tuple) else int(mode)
 
+
+EXAMPLES = (Load("A", SH),)
+"""Any of the kind, which cannot be made without arguments."""
 
 __all__ = ["Load"]

@@ -109,7 +109,7 @@ class SplitK(Decomposition):
         partial = self._partial(spec, parts, draft)
         own = partial.at(2, unit, unit=True)
         left, right = self._parts_of(spec, parts, unit)
-        body = spec.at_level(self.level).with_operands(A=left, B=right, C=own).with_options(accumulate=FALSE)
+        body = spec.at_level(self.level, A=left, B=right, C=own).with_options(accumulate=FALSE)
         total = Reduction.on(spec.level, partial, spec.C, accumulate=spec.accumulate)
         name = partial.tensor.name
         steps = default_copy(_order(spec.C), len(spec.tile_dims)) if self.combine is None else steps_at(self.combine, total)
@@ -208,7 +208,7 @@ def _check_atomic(spec: Spec, architecture: Architecture) -> None:
 
 def _interleaved(dim: Dim, parts: int, step: int, extent: Expr, unit: Expr, what: str, spec: Spec) -> Dim:
     """The chunks `unit`, `unit + parts`, ... of a dimension; those behind its end lie outside the tensor, and count as zero."""
-    pieces = require_cut(cut(dim, step, None, extent), step, dim, what, spec)
+    pieces = require_cut(cut(dim, step, extent), step, dim, what, spec)
     first, rest = (pieces.outer[0], pieces.outer[1:]) if pieces.outer else (Mode(1, step), ())
     bound = pieces.bound
     if first.size.factor % parts == 0:
@@ -248,5 +248,8 @@ def _conflict_free(step: int) -> Swizzle | None:
         return None
     return Swizzle(1, 3, 2) if step == 16 else Swizzle(2, 3, step.bit_length() - 4)
 
+
+EXAMPLES = (SplitK(2, Warp, 8),)
+"""Any of the kind, which cannot be made without arguments."""
 
 __all__ = ["SplitK"]

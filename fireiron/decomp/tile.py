@@ -10,10 +10,10 @@ import attrs
 
 from fireiron.errors import DecompositionError, ResourceError, call_site
 from fireiron.ir import Comment, For, Hole, Let
-from fireiron.language.dividing import Step, divide, loop_over, moved, product
+from fireiron.language.dividing import Extent, Step, divide, loop_over, moved, product
 from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
-from fireiron.language.tunable import by_dimension, chosen, count, integral
+from fireiron.language.tunable import by_dimension, checked_tile_size, chosen, chosen_tile_size, count, integral, tile_size
 from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, all_of, as_expr, constant, less, minimum, mod, positive
 from fireiron.values.machine import Block, Level
@@ -68,8 +68,10 @@ class TilePlan:
 
 def _sizes(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, tuple) or (len(value) > 1 and any(isinstance(size, Strided) for size in value)):
-        raise DecompositionError("tile: its sizes are integers, or one Strided(...)", got=value, legal="tile(64, 32)", at=call_site())
-    return tuple(size if isinstance(size, Strided) else integral(size, "tile") for size in value)
+        raise DecompositionError(
+            "tile: its sizes are integers or layouts, or one Strided(...)", got=value, legal="tile(64, 32)", at=call_site()
+        )
+    return tuple(size if isinstance(size, Strided) else tile_size(size, "tile") for size in value)
 
 
 def _by_dim(value: Any) -> tuple[tuple[str, Any], ...]:
@@ -78,7 +80,7 @@ def _by_dim(value: Any) -> tuple[tuple[str, Any], ...]:
 
 @attrs.frozen
 class Tile(Decomposition):
-    """Tiles of `sizes` elements by dimension name; see the verb `tile`."""
+    """Tiles of `sizes` elements, or of layouts, by dimension name; see the verb `tile`."""
 
     verb: ClassVar[str] = "tile"
     sizes: tuple[Any, ...] = attrs.field(default=(), converter=_sizes)
@@ -92,32 +94,29 @@ class Tile(Decomposition):
         if not sizes and not by_dim:
             raise DecompositionError("tile(): no size given", hint="tile(rows, columns)", at=call_site())
         for size in (*sizes, *by_dim.values()):
-            count(size, "tile")
+            checked_tile_size(size, "tile")
         return Tile(tuple(sizes), tuple(by_dim.items()), origin=call_site())
 
     def label(self) -> str:
         arguments = [repr(size) for size in self.sizes] + [f"{dim}={size!r}" for dim, size in self.by_dim]
         return f"tile({', '.join(arguments)})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
-    def extents(self, spec: Spec) -> dict[str, tuple[int, int | None]]:
-        """`(size, repeat)` by dimension, sizes in elements; a `DecompositionError` for a dimension that cannot be tiled."""
-        sizes = self.sizes
-        named: dict[str, tuple[int, int | None]] = {}
-        if len(sizes) == 1 and isinstance(sizes[0], Strided):
-            pairs: list[tuple[int, int | None]] = [
-                (chosen(chunk, "Strided chunk"), chosen(repeat, "Strided repeat")) for chunk, repeat in sizes[0].dims
-            ]
+    def extents(self, spec: Spec) -> dict[str, Extent]:
+        """The tile by dimension, in elements; a `DecompositionError` for a dimension that cannot be tiled."""
+        sizes: list[Extent]
+        if len(self.sizes) == 1 and isinstance(self.sizes[0], Strided):
+            sizes = [(chosen(chunk, "Strided chunk"), chosen(repeat, "Strided repeat")) for chunk, repeat in self.sizes[0].dims]
         else:
-            pairs = [(chosen(size, "tile"), None) for size in sizes]
-        if len(pairs) > len(spec.tile_dims):
+            sizes = [chosen_tile_size(size, "tile") for size in self.sizes]
+        if len(sizes) > len(spec.tile_dims):
             raise DecompositionError(f"tile takes at most {len(spec.tile_dims)} sizes for {spec.title}: {', '.join(spec.tile_dims)}")
-        named.update(zip(spec.tile_dims, pairs, strict=False))
+        named = dict(zip(spec.tile_dims, sizes, strict=False))
         for dim, size in self.by_dim:
             if dim not in spec.dims or dim in named:
                 raise DecompositionError(f"tile({dim}={size}): no such dimension, or given twice", legal=spec.dims)
             if dim not in spec.tile_dims:
                 raise DecompositionError(f"tile({dim}={size}): {dim} is a reduction dimension", hint=f"split({dim}={size})")
-            named[dim] = (chosen(size, f"tile({dim}=...)"), None)
+            named[dim] = chosen_tile_size(size, f"tile({dim}=...)")
         if not named:
             raise DecompositionError("tile(): no size given", hint="tile(rows, columns)")
         return named
@@ -140,7 +139,7 @@ class Tile(Decomposition):
                 raise DecompositionError("layout, swizzle and bands say how tiles are dealt to units", hint="add .to(level), or drop them")
             return _looped(spec, views, digits, plan, context.draft())
         check_below(plan.level, spec.level, spec, context.origin)
-        return _dealt(spec.at_level(plan.level), spec.level, views, digits, plan, context.draft())
+        return _dealt(spec, views, digits, plan, context.draft())
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
         options = [_dividing(spec, dim) for dim in spec.tile_dims]
@@ -174,12 +173,12 @@ class _Deal:
     spare: Expr | None
 
 
-def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
+def _dealt(spec: Spec, views: dict[str, View], digits: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
     """Tiles dealt to the units of a level: unit `u` takes tile `permutation(u)`; with more tiles than units, in turns."""
     order = _dealing_order(spec, digits, plan.order)
     if plan.level == Block:
         return _dealt_to_blocks(spec, views, order, plan, draft)
-    deal = _deal(order, parent, plan, draft)
+    deal = _deal(order, spec.level, plan, draft)
     if deal.tiles <= deal.units:
         return _dealt_evenly(spec, views, [(digit, digit.size) for digit in order], [], deal, plan, draft)
     shares = _deal_digits(order, deal.units)
@@ -226,7 +225,7 @@ def _dealt_evenly(
         unit = draft.let(draft.prefix + _tile_name(plan.level), unit, high=min(deal.tiles, deal.units) - 1)
     views = _take_unit_digits(spec, views, [digit for digit, _ in taken], unit, plan.level, draft)
     views, program, _ = loop_over(spec, views, rest[::-1], plan.unroll, draft, (Hole("body"),))
-    child = spec.with_operands(**views)
+    child = spec.at_level(plan.level, **views)
     note = (Comment(str(child)),) if child.dims != child.tile_dims else ()
     return draft.expansion((Child("body", child, active=active),), (*note, *program))
 
@@ -313,7 +312,7 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
     take = _take_bands if plan.bands else _take_block_digits
     views = take(spec, views, order, unit, draft, plan.bands)
     return draft.expansion(
-        (Child("body", spec.with_operands(**views)),),
+        (Child("body", spec.at_level(Block, **views)),),
         (Hole("body"),),
         facts=tuple(fact for fact in facts if fact[1] != TRUE),
         grid=blocks,
@@ -385,11 +384,12 @@ def _dealt_in_held_turns(
     conditions = less(number, as_expr(deal.tiles))
     active = conditions if deal.spare is None else all_of((deal.spare, conditions))
     body = (For(turn, as_expr(turn.high + 1), (Hole("body"),), plan.unroll, draft.origin),)
-    return draft.expansion((Child("body", spec.with_operands(**views), active=active),), body)
+    return draft.expansion((Child("body", spec.at_level(plan.level, **views), active=active),), body)
 
 
 def _dealt_in_guarded_turns(spec: Spec, views: dict[str, View], order: list[Step], deal: _Deal, plan: TilePlan, draft: Draft) -> Expansion:
     """Tiles that the units do not divide: a loop of turns, the last one guarded."""
+    assert plan.level is not None
     turns = -(-deal.tiles // deal.units)
     turn = Var(draft.fresh("turn"), 0, turns - 1)
     number = deal.unit + turn * deal.units
@@ -402,7 +402,7 @@ def _dealt_in_guarded_turns(spec: Spec, views: dict[str, View], order: list[Step
         left = left // digit.size
     body = (For(turn, as_expr(turns), (Let(tile, number), Hole("body")), plan.unroll, draft.origin),)
     active = conditions if deal.spare is None else all_of((deal.spare, conditions))
-    return draft.expansion((Child("body", spec.with_operands(**views), active=active),), body)
+    return draft.expansion((Child("body", spec.at_level(plan.level, **views), active=active),), body)
 
 
 # ---------------------------------------------------------------------------------------------- permutations

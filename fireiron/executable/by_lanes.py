@@ -53,8 +53,7 @@ def statements_by_lanes(
     executable: Executable, spec: Spec, draft: Draft, maps: Mapping[str, LaneMap], spread: Iterable[str] = (), **options: Any
 ) -> tuple[Stmt, ...]:
     """The statement of a spec that is one tile of the instruction, or loops over its tiles."""
-    extents = {dim: (size, None) for dim, size in tile_of(spec, maps).items()}
-    views, digits = divide(spec, extents, executable.name)
+    views, digits = divide(spec, tile_of(spec, maps), executable.name)
     if not digits:
         return (one_statement(executable, spec, draft, maps, spread, **options),)
     views, program, _ = loop_over(spec, views, digits, True, draft, (Hole("tile"),))
@@ -202,8 +201,9 @@ class MatrixCopy(Executable):
         return {}
 
     def may_perform(self, spec: Spec) -> bool:
-        owners = {(one.shared_by, one.fragment) for one in spec.memories}
-        return spec.copies and same_threads(spec.level, Warp) and owners == _SHARED_AND_REGISTERS and len(spec.dims) == 2
+        if not spec.copies or not same_threads(spec.level, Warp) or len(spec.dims) != 2:
+            return False
+        return {(one.shared_by, one.fragment) for one in spec.memories} == _SHARED_AND_REGISTERS
 
     def common_mismatches(self, spec: Spec, architecture: Architecture, shared: str, held: str) -> tuple[Mismatch, ...]:
         """The differences of a copy whose operand `shared` lies in shared memory, and `held` in registers."""

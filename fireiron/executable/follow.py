@@ -124,7 +124,7 @@ class Following:
         views = _merged(with_modes(self.spec, kept))
         views = placed_threads(self.spec, views, [one for one in self.steps if one.by is By.THREADS])
         active = all_of((taking_part(self.holding, draft), self._once(draft)))
-        return self.spec.at_level(self.holding.level).with_operands(**views), active
+        return self.spec.at_level(self.holding.level, **views), active
 
     def statements(self, executable: Executable, draft: Draft) -> tuple[Stmt, ...]:
         """Each thread does to what it holds of the spec what its instruction does to elements."""
@@ -136,7 +136,7 @@ class Following:
         unroll = all(one.unroll for one in loops)
         views, program, _ = loop_over(self.spec, views, list(_in_order(self.spec, loops)), unroll, draft, (Hole("elements"),))
         active = all_of((active, inside(self.spec, views[self.name], self.spec.uses[self.name], self.steps)))
-        inner = _statement(executable, self.spec.at_level(self.level).with_operands(**views), self.spec, values, active, draft)
+        inner = _statement(executable, self.spec.at_level(self.level, **views), self.spec, values, active, draft)
         return filled(program, {"elements": (inner,)})
 
     def _once(self, context: Context) -> Expr:
@@ -154,7 +154,7 @@ def element_of(spec: Spec, level: Level) -> Spec:
         name: view.with_dims({number: attrs.evolve(dim, modes=one) for number, dim in enumerate(view.dims)})
         for name, view in spec.operands.items()
     }
-    return spec.at_level(level).with_operands(**views)
+    return spec.at_level(level, **views)
 
 
 # ---------------------------------------------------------------------------------------------- digits of a spec

@@ -9,7 +9,7 @@ from typing import Any
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.language.dividing import divide
 from fireiron.language.tree import Child, Decomposition, Draft
-from fireiron.spec import Spec, Starter
+from fireiron.spec import AnyStarter, Spec, Starter
 from fireiron.specs.allocate import Allocate
 from fireiron.values.expr import ZERO, Expr, as_expr
 from fireiron.values.machine import Block, DType, Kernel, Memory, Thread
@@ -48,13 +48,13 @@ def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decompos
         raise DecompositionError(
             f"{what}: the strategy is bound to a spec", hint=f"build it from {starters[0]}, not from a spec", at=call_site()
         )
-    if isinstance(move, Starter) and move.kind.title in starters:
+    if isinstance(move, AnyStarter) or (isinstance(move, Starter) and move.kind.title in starters):
         raise DecompositionError(f"{what}: {move!r} has no steps yet", hint=f"{move!r}.tile(...).to(...).done()", at=call_site())
     if not isinstance(move, Strategy):
         raise ArgumentError(
             f"{what}: not a strategy", got=move, legal=f"{starters[0]}.tile(...).to(...).done(), or nothing", at=call_site()
         )
-    if move.start.kind.title not in starters:
+    if isinstance(move.start, Starter) and move.start.kind.title not in starters:
         raise DecompositionError(
             f"{what}: the strategy starts from {move.start!r}, what it decomposes is a {' or a '.join(starters)}",
             hint=f"build it from {starters[0]}",
@@ -90,7 +90,7 @@ def divisors(number: int) -> list[int]:
 def fits(spec: Spec, dim: str, size: int) -> bool:
     """Whether tiles of a size along a dimension divide the views of all operands alike."""
     try:
-        divide(spec, {dim: (size, None)}, "")
+        divide(spec, {dim: size}, "")
     except DecompositionError:
         return False
     return True

@@ -7,15 +7,18 @@ A decomposition is one pure function, `expand(spec, context)`: the children are 
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import attrs
 
 from fireiron.errors import DecompositionError, FireironError, IncompleteError, call_site, shown
+from fireiron.found import FoundRefinements, FoundSteps
 from fireiron.ir import Access, Buffer, Commit, Exec, For, Hole, Kernel, Let, Stmt, Wait, execs, filled, located, statements
 from fireiron.ir.holding import Holding, owns
 from fireiron.ir.text import Item, Printer
+from fireiron.language.numerals import require_numerals
 from fireiron.spec import Spec
 from fireiron.values.expr import ONE, TRUE, Const, Expr, Var, all_of
 from fireiron.values.machine import Architecture, Block
@@ -27,6 +30,19 @@ MOST_STEPS = 100
 and perhaps of loops, through which every pass goes down."""
 
 
+OF_EACH_STEP: Final = ("refinements", "origin")
+"""Fields of every step, which no verb takes."""
+
+
+def _called(value: Any, found: type[Any]) -> str | None:
+    """The call of the verb that makes a step or a refinement which was found in its folder; None where there is none."""
+    if getattr(vars(found).get(value.verb), "makes", None) is not type(value):
+        return None
+    fields = (one for one in attrs.fields(type(value)) if one.init and one.name not in OF_EACH_STEP)
+    said = (f"{one.alias}={getattr(value, one.name)!r}" for one in fields if getattr(value, one.name) != one.default)
+    return f"{value.verb}({', '.join(said)})"
+
+
 @attrs.frozen
 class Refinement:
     """Changes how a decomposition is carried out, never what it computes.
@@ -34,6 +50,9 @@ class Refinement:
     Subclass it (a frozen attrs class), name the decompositions it `applies_to`, and override `plan` to change a
     decomposition's plan (a frozen value with fields such as `level` or `pad`), or `rewrite` to change its program.
     """
+
+    verb: ClassVar[str] = ""
+    """The name of its method of chains, if it is a file of the package and its method is not written out."""
 
     applies_to: ClassVar[tuple[str, ...]] = ()
 
@@ -46,7 +65,7 @@ class Refinement:
         return expansion
 
     def __str__(self) -> str:
-        return f"refine({self!r})"
+        return _called(self, FoundRefinements) or f"refine({self!r})"
 
     def label(self) -> str:
         """The refinement as it is written in a chain: Python that evaluates. Those of this package have methods, others have `refine`."""
@@ -103,6 +122,11 @@ class Expansion:
     resident: int = attrs.field(default=0, kw_only=True)
     unchecked: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     waits: bool = attrs.field(default=False, kw_only=True)
+
+    @property
+    def tells(self) -> bool:
+        """Whether it adds anything to the whole kernel."""
+        return any((self.names, self.lets, self.grid is not None, self.part is not None, self.zeroed, self.resident, self.unchecked))
 
     def child(self, name: str) -> Child:
         """A child by name; a `DecompositionError` that lists them if there is none."""
@@ -207,7 +231,7 @@ class Decomposition:
     def label(self) -> str:
         """The step as it is written in a chain: Python that evaluates, refinements included."""
         plain = attrs.evolve(self, refinements=())
-        return f"then({plain!r})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
+        return (_called(plain, FoundSteps) or f"then({plain!r})") + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def summary(self) -> str:
         """The step for listings; long texts left out."""
@@ -329,7 +353,9 @@ class Whole:
     unchecked: tuple[str, ...] = ()
 
     def after(self, expansion: Expansion) -> Whole:
-        """The same behind one more step."""
+        """The same behind one more step; itself where that step says nothing."""
+        if not expansion.tells:
+            return self
         return Whole(
             self.taken.union(expansion.names),
             {**self.lets, **dict(expansion.lets)} if expansion.lets else self.lets,
@@ -379,11 +405,15 @@ class Context:
 
     def draft(self) -> Draft:
         """The context, to make names in: for one expansion."""
-        return Draft(*(getattr(self, field.name) for field in attrs.fields(Context)))
+        return Draft(*_OF_CONTEXT(self))
 
     def after(self, expansion: Expansion) -> Context:
         """The context behind a step: what it made for the whole kernel is there."""
-        return attrs.evolve(self, whole=self.whole.after(expansion))
+        return self.knowing(self.held, self.whole.after(expansion))
+
+    def knowing(self, held: Mapping[str, Holding], whole: Whole) -> Context:
+        """The context in which so much is decided; itself where no more is."""
+        return self if held is self.held and whole is self.whole else attrs.evolve(self, held=held, whole=whole)
 
     def fresh(self, wanted: str) -> str:
         """Refused by an error: new names are made in a `Draft`."""
@@ -405,6 +435,9 @@ class Context:
         """The context of a child."""
         prefix = child.prefix if child.prefix.startswith(self.prefix) else self.prefix + child.prefix
         return attrs.evolve(self, path=(*self.path, child.name), prefix=prefix or self.prefix, active=all_of((self.active, child.active)))
+
+
+_OF_CONTEXT: Final = operator.attrgetter(*(field.name for field in attrs.fields(Context)))
 
 
 @attrs.frozen(eq=False)
@@ -558,7 +591,7 @@ def _grown(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tu
         node, whole = _grown(child.spec, rest if child.steps is None else child.steps, here.enter(child))
         grown[child.name] = _or_alone(node, child.alone)
         asked = _in_registers(one.spec for one in order[number + 1 :]) - set(here.held)
-        here = attrs.evolve(here, held={**held_by(node, asked), **here.held} if asked else here.held, whole=whole)
+        here = here.knowing({**held_by(node, asked), **here.held} if asked else here.held, whole)
     children = tuple((child.name, grown[child.name]) for child in expansion.children)
     return Node(spec, step, expansion.program, children, expansion.facts), here.whole
 
@@ -659,6 +692,9 @@ def expanded(step: Decomposition, spec: Spec, context: Context) -> Expansion:
         expansion = _checked(step.expand(spec, context), step, "expand", spec)
         for refinement in step.refinements:
             expansion = _checked(refinement.rewrite(expansion, context), refinement, "rewrite", spec)
+        # While threads are counted, a thread's number has any value.
+        for child in expansion.children if context.workers is not None else ():
+            require_numerals(spec, child.spec, type(step).__name__)
     except FireironError as error:
         raise error.located(within=f"{spec} / {step.label()}", at=context.origin) from None
     return expansion

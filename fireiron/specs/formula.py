@@ -304,6 +304,66 @@ class Definition:
         """Whether a result can join what its output holds."""
         return any(one.joins for one in self.formulas)
 
+    @functools.cached_property
+    def sets_numbers(self) -> bool:
+        """Whether all of an output is set to one number."""
+        return any(one.fills for one in self.formulas)
+
+    @functools.cached_property
+    def moved_indices(self) -> tuple[Index, ...]:
+        """The indices of elements in another place than the result."""
+        return tuple(index for element in self.elements for index in element.index if not index.plain)
+
+    # ------------------------------------------------------------------------------------------ what it is to instructions
+
+    @functools.cached_property
+    def copies(self) -> bool:
+        """Whether it is a copy of `src` to `dst`."""
+        return self.only is not None and self.only.copies and self._is_of("src", "dst")
+
+    @functools.cached_property
+    def moves(self) -> bool:
+        """Whether it is a copy of `src` to `dst` that may turn it: `dst[n,m] = src[m,n]`."""
+        return self.only is not None and self.only.moves and self._is_of("src", "dst")
+
+    @functools.cached_property
+    def allocates(self) -> bool:
+        """Whether it says that a tensor is there, and nothing about its values."""
+        return self.only is not None and self.only.allocates
+
+    @functools.cached_property
+    def fills(self) -> bool:
+        """Whether it sets all of `dst` to one value."""
+        return self.only is not None and self.only.fills and self._is_of("dst")
+
+    @functools.cached_property
+    def is_product_sum(self) -> bool:
+        """Whether it is a sum of products, and nothing else."""
+        return self.only is not None and self.only.is_product_sum
+
+    @functools.cached_property
+    def multiplies(self) -> bool:
+        """Whether it is the product of the matrices A (m x k) and B (k x n), added to C."""
+        return self.only is not None and self.only.multiplies and self._is_of("A", "B", "C")
+
+    @functools.cached_property
+    def contracts(self) -> bool:
+        """Whether it adds up products of elements of A and B, with indices in any order, into C."""
+        return self.only is not None and self.only.contracts and self._is_of("A", "B", "C")
+
+    @functools.cached_property
+    def reduces(self) -> bool:
+        """Whether it makes the sum, the maximum or the minimum of elements of `src` along dimensions, into `dst`."""
+        return self.only is not None and self.only.reduces and self._is_of("src", "dst")
+
+    @functools.cached_property
+    def pointwise(self) -> bool:
+        """Whether it computes each element of the result from elements in the same place."""
+        return self.only is not None and self.only.pointwise
+
+    def _is_of(self, *operands: str) -> bool:
+        return tuple(self.uses) == operands
+
 
 def _elements(value: Value | None) -> Iterator[Element]:
     if isinstance(value, Element):
@@ -341,6 +401,16 @@ def spelled(text: str, rank: int) -> str:
     if not 1 <= rank <= len(free):
         raise ArgumentError(f"{text}: {rank} dimensions in the place of ...", legal=f"1 to {len(free)}")
     return text.replace(REST, ",".join(free[:rank]))
+
+
+@functools.lru_cache(maxsize=4096)
+def open_operands(text: str) -> tuple[tuple[int, int], ...]:
+    """The operands with `...` among their indices: which they are, and how many dimensions they have where it stands for one."""
+    if REST not in text:
+        return ()
+    least, more = (definition(spelled(text, rank)).uses.values() for rank in (1, 2))
+    pairs = enumerate(zip(least, more, strict=True))
+    return tuple((position, len(one)) for position, (one, other) in pairs if len(other) > len(one))
 
 
 def signed(made: Definition, signature: str) -> Definition:

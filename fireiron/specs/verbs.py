@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from fireiron.errors import ArgumentError, call_site
+from fireiron.found import FoundSteps
 
 if TYPE_CHECKING:
     from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
@@ -46,13 +47,13 @@ def fitting(method: Callable[P, T]) -> Callable[P, T]:
         try:
             return method(*args, **kwargs)
         except TypeError as error:
-            raise unfitting(method, args, kwargs) or error from None
+            raise unfitting(called, args, kwargs) or error from None
 
     return called
 
 
-class Verbs:
-    """The verbs `tile`, `split`, `split_k`, `load`, `epilog`, `coalesced`, `mma_tile`, `done` and `then`."""
+class Verbs(FoundSteps):
+    """The verbs `tile`, `split`, `split_k`, `load`, `epilog`, `coalesced`, `mma_tile`, `done` and `then`, and those that are found."""
 
     __slots__ = ()
 
@@ -71,8 +72,11 @@ class Verbs:
     def tile(self, *sizes: Size, **by_dim: Size) -> TileStrategy:
         """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
 
-        Args: `r, c` in elements, or `Strided((chunk, repeat), ...)`, or sizes by dimension name (`m=64`).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded.
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. A size may be a layout that says
+        which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the first
+        elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -88,7 +92,8 @@ class Verbs:
     def split(self, *sizes: Size, **by_dim: Size) -> SplitStrategy:
         """Sequential loop over a reduction dimension; the rest is zero, not a special case.
 
-        Args: elements of k in each step. Legal on a spec with a reduction dimension, when the size divides a static tile.
+        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
+        a static tile.
         rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
 
         >>> from fireiron import *

@@ -54,7 +54,7 @@ def thread_of(level: Level) -> Level:
 
 
 def thread_name(level: Level, word: str) -> str:
-    """What a thread's number inside its unit of a level is called in generated code: `lane` in a warp, `quadpair_` and the word in others."""
+    """The word for a thread's number inside its unit of a level in generated code: `lane` in a warp, `quadpair_` and the word in others."""
     one = thread_of(level)
     return one.label if one.parent == level else f"{level.label}_{word}"
 
