@@ -43,16 +43,15 @@ def _dimension(spec: Spec, name: str, axis: int) -> str:
 def numeral_fault(part: Dim, extent: Expr) -> tuple[str, str] | None:
     """What breaks the law of `Dim` in a dimension of a tensor of this extent, and what is legal there; None where nothing does."""
     both: tuple[Fixed | Mode, ...] = (*part.fixed, *part.modes)
-    digits = [(digit.stride, digit.size) for digit in both if constant(digit.size) != 1]
+    digits = [(digit.stride, digit.size, _counts_turns(digit)) for digit in both if constant(digit.size) != 1]
     digits.sort(key=lambda digit: (constant(digit[0]) is None, constant(digit[0]) or 0))
     reached: Expr = ONE
-    for stride, size in digits:
-        if stride != reached:
+    turns = False
+    for stride, size, loop in digits:
+        if stride != reached and not (turns and _at_least(reached, stride)):
             return f"a digit of stride {stride} follows where those below reach {reached}", f"stride {reached}"
-        reached = stride * size
-    # Turns of a loop may count beyond the end, where a condition keeps units out of those that there are not; the check of bounds proves it.
-    turns = digits and any(one.stride == digits[-1][0] and not one.unit for one in part.fixed) and _at_least(reached, extent)
-    if part.bound is None and reached != extent and not turns:
+        reached, turns = stride * size, loop
+    if part.bound is None and reached != extent and not (turns and _at_least(reached, extent)):
         return f"its digits count {reached} coordinates of {extent}", f"{extent}, or a bound where they count more"
     if part.bound is not None and not _at_least(reached, extent):
         return f"its digits count {reached} coordinates of {extent}", f"at least {extent}"
@@ -61,6 +60,14 @@ def numeral_fault(part: Dim, extent: Expr) -> tuple[str, str] | None:
         if digit.index.low < 0 or (count is not None and digit.index.high >= count):
             return f"{digit.index}, {digit.index.low} to {digit.index.high}, is no digit of {digit.size}", f"0 to {digit.size - 1}"
     return None
+
+
+def _counts_turns(digit: Fixed | Mode) -> bool:
+    """Whether a digit is that of a loop: it may count turns beyond the end, where a condition keeps units out of those that there are not.
+
+    That it does is for the check of bounds to prove.
+    """
+    return isinstance(digit, Fixed) and not digit.unit
 
 
 def _at_least(reached: Expr, extent: Expr) -> bool:
