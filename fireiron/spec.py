@@ -19,7 +19,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.specs.formula import REST, Definition, Number, definition, open_operands, signed, spelled
-from fireiron.specs.meaning import convert, perform, reference
+from fireiron.specs.meaning import convert, neutral, perform, reference
 from fireiron.specs.verbs import Verbs, unfitting
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, constant, positive
 from fireiron.values.layout import Layout, flatten
@@ -407,6 +407,12 @@ class Spec(Verbs):
     def memories(self) -> tuple[Memory, ...]:
         """Where the operands lie."""
         return tuple(view.memory for view in self.views)
+
+    def outside(self, name: str) -> int | float:
+        """What elements of an input outside its tensor count as: zero, and in a maximum or a minimum what changes none."""
+        only = self.definition.only
+        by = only.joins_by if self.reduces and only is not None else "sum"
+        return neutral(by, self.operands[name].dtype)
 
     @property
     def flops(self) -> Expr:

@@ -438,10 +438,12 @@ def chained(levels):
 
 
 def of_levels():
-    """All orders of up to four levels with a wrong step in it."""
+    """All orders of up to four levels with a wrong step in it; tiles for Block behind tiles for Block are right."""
     for count in (1, 2, 3, 4):
         for levels in itertools.product(ALL, repeat=count):
             parents = (Kernel, *levels)
+            if levels == (Block, Block):
+                continue
             if levels[-1] not in BELOW[parents[-2]] and all(level in BELOW[above] for above, level in itertools.pairwise(parents[:-1])):
                 yield f"to {levels}", lambda levels=levels: chained(levels)
 
@@ -595,7 +597,8 @@ def of_chains():
     yield "no such step", lambda: block.at(Load)
     yield "no such operand", lambda: loaded.at(Load, B)
     yield "no second step", lambda: loaded.at(Load, A, 1)
-    yield "two blocks", lambda: chained((Block, Block))
+    yield "blocks behind warps", lambda: chained((Block, Warp, Block))
+    yield "bands before the last blocks", lambda: MatMul.tile(16, 16).to(Block).bands(2).tile(8, 8).to(Block)(mm).result
     yield "two blocks in a copy", lambda: finish(block.split(8).load(A, SH, Move.tile(4, 4).to(Block).tile(1, 1).done()))
     yield "layout without to", lambda: finish(block.tile(16, 16).layout(ColMajor))
     yield "swizzle without to", lambda: finish(block.tile(16, 16).swizzle(lambda uid: uid ^ 1))

@@ -555,6 +555,7 @@ SHARED = {
     "executable.follow": "how threads follow what something else makes them hold",
     "decomp.across": "reductions across threads, whose parts are leaves again",
     "decomp.exchange": "an input that other threads hold, which `done` brings to those that want it",
+    "executable.joining": "how a thread's result joins what the output holds",
     "executable.mma": "the class that all forms of mma.sync are values of",
 }
 """Modules among the extensions that are there to be imported by them, each with its reason."""
@@ -709,9 +710,8 @@ AT_IMPORT = {
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine",
     "values.strides", "values.tensor", "values.units", "specs", "ir", "ir.access",
     "ir.holding", "ir.kernel", "ir.rewrite", "ir.statement", "ir.verifier",
-    "ir.lanes", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.methods", "language.numerals",
-    "language.strategy", "language.substrategy",
-    "language.tree", "language.tunable", "draw", "export", "matmul", "tune",
+    "ir.lanes", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.methods", "language.numerals", "language.plain",
+    "language.strategy", "language.substrategy", "language.tree", "language.tunable", "draw", "export", "matmul", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""
 

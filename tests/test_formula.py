@@ -367,4 +367,4 @@ def test_a_kind_of_ones_own_is_compiled() -> None:
     assert "3.0f *" in plain.cuda
     turn = Kind("Turn", "y[i,j] = x[j,i]").starter
     with pytest.raises(MatchError, match="no instruction of sm_80 performs Turn"):
-        _ = turn.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()(turn(8, 8)(GL, GL)(Kernel)).program("sm_80").ir
+        _ = turn.tile(8, 8).to(Block).tile(2, 1).to(Thread).done()(turn(8, 8)(GL, GL)(Kernel)).program("sm_80").ir

@@ -18,7 +18,7 @@ from fireiron.refine.unroll import Unroll
 from fireiron.spec import Spec
 from fireiron.values.expr import as_expr, constant
 from fireiron.values.machine import Kernel
-from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, View
+from fireiron.values.tensor import ColMajor, RowMajor, View
 from fireiron.values.units import thread_of
 
 
@@ -61,7 +61,7 @@ class Coalesced(Decomposition):
             raise DecompositionError("coalesced: a single thread has nobody to share the copy with", hint=".tile(1, 4).unroll()")
         name = _far(spec)
         view = spec.operands[name]
-        stored = _order(view)
+        stored = view.storage_order
         order = tuple(spec.dims.index(spec.uses[name][dim]) for dim in stored)
         along = order[0]
         width = chosen(self.elements, "coalesced")
@@ -94,18 +94,6 @@ def _alignment(view: View, along: int) -> int:
     for dim, digits in enumerate(view.tensor.storage().dims):
         parts += [as_expr(digit.weight).factor for digit in digits] if dim != view.axis(along) else []
     return math.gcd(*parts)
-
-
-def _order(view: View) -> tuple[int, ...]:
-    """The view's dimensions in the storage order of its tensor, from neighbours to those that lie furthest apart."""
-    layout, rank = view.tensor.layout, len(view.numerals)
-    if isinstance(layout, MatrixLayout):
-        order = layout.fastest_first(rank)
-    else:  # those of no one step, or of one that is known only at run time, come last
-        steps = [None if step is None else constant(step) for step in view.tensor.storage().steps]
-        order = tuple(sorted(range(rank), key=lambda axis: (steps[axis] is None, steps[axis] or 0, -axis)))
-    places = {view.axis(dim): dim for dim in range(len(view.dims))}
-    return tuple(places[axis] for axis in order if axis in places)
 
 
 EXAMPLES = (Coalesced(4),)

@@ -12,6 +12,7 @@ from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_
 from fireiron.executable.follow import Following, element_of, unheld
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Hole
+from fireiron.language.plain import plain
 from fireiron.language.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.machine import Thread
@@ -53,7 +54,7 @@ class Done(Decomposition):
         if context.workers is None or spec.allocates:
             return Expansion((), ())
         draft = context.draft()
-        found = self._whole(spec, context)
+        spec, found = self._performed(spec, context)
         if found is not None:
             return draft.expansion((), found.emit(spec, draft))
         if not context.decides and unheld(spec, context):
@@ -84,6 +85,14 @@ class Done(Decomposition):
     def _asked(self, context: Context) -> tuple[Executable, ...]:
         return context.instructions if self.executable is None else (self.executable,)
 
+    def _performed(self, spec: Spec, context: Context) -> tuple[Spec, Executable | None]:
+        """The executable that performs a spec as it is, or its plain form; and in which of them."""
+        found = self._whole(spec, context)
+        if found is not None:
+            return spec, found
+        simple = plain(spec)
+        return simple, None if simple is spec else self._whole(simple, context)
+
     def _whole(self, spec: Spec, context: Context) -> Executable | None:
         """The executable that performs a spec as it is."""
         if spec.partial:
@@ -95,7 +104,8 @@ class Done(Decomposition):
 
     def match(self, spec: Spec, context: Context) -> Executable:
         """The executable that performs a spec, or by which its threads do their parts; a `MatchError` with the nearest if there is none."""
-        found = self._whole(spec, context) or self._of_threads(Following.of(spec, context), context)
+        spec, found = self._performed(spec, context)
+        found = found or self._of_threads(Following.of(spec, context), context)
         if found is None:
             raise self._refused(spec, context)
         return found
@@ -138,6 +148,8 @@ def nearest(spec: Spec, context: Context, asked: tuple[Executable, ...] | None =
     fewest first where none does."""
     asked = context.instructions if asked is None else asked
     compared = [(one, differences(one, spec, context)) for one in asked]
+    if all(mismatches for _, mismatches in compared) and (simple := plain(spec)) is not spec:
+        return nearest(simple, context, asked)
     performing = [one for one, mismatches in compared if not mismatches]
     found = next((one for one in performing if not one.fits(spec, context)), performing[0] if performing else None)
     if found is not None:
@@ -148,6 +160,8 @@ def nearest(spec: Spec, context: Context, asked: tuple[Executable, ...] | None =
 def differences(one: Executable, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
     """Why an executable does not perform a spec: as it is, or where it performs single elements, by threads that follow."""
     mismatches = one.fits(spec, context)
+    if mismatches and (simple := plain(spec)) is not spec:
+        return differences(one, simple, context)
     following = Following.of(spec, context)
     if not mismatches or (following is None and not unheld(spec, context)):
         return mismatches

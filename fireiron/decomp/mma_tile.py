@@ -11,6 +11,7 @@ from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Tile
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.executable.mma import Mma
+from fireiron.language.plain import plain
 from fireiron.language.tree import Context, Decomposition, Executable, Expansion
 from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
@@ -45,7 +46,8 @@ class MmaTile(Decomposition):
         return f"mma_tile({'' if self.instruction is None else self.instruction.name})"
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        mma = self._chosen(_checked(spec), context.architecture, context.instructions)
+        spec = _checked(plain(spec))
+        mma = self._chosen(spec, context.architecture, context.instructions)
         tiles = _tile(mma).expand(spec, context)
         (body,) = tiles.children
         steps = Split((mma.shape[2],), refinements=(Unroll(),)).expand(body.spec, context.after(tiles).enter(body))
@@ -90,6 +92,11 @@ def _divides(mma: Mma, spec: Spec) -> bool:
 
 def _checked(spec: Spec) -> Spec:
     if not spec.multiplies:
+        if spec.contracts:
+            got = " ".join(f"{dim}={spec.size(dim)}" for dim in spec.dims)
+            raise DecompositionError(
+                f"mma_tile: {spec.signature} has more than m, n and k", got=got, hint="tiles of 1 along its other dimensions first"
+            )
         raise DecompositionError(f"mma_tile: {spec.title} is no matrix product", legal="MatMul")
     if not same_threads(spec.level, Warp):
         raise DecompositionError(

@@ -15,8 +15,8 @@ from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
 from fireiron.language.tunable import by_dimension, checked_tile_size, chosen, chosen_tile_size, count, integral, tile_size
 from fireiron.spec import Spec
-from fireiron.values.expr import FALSE, TRUE, Expr, Var, all_of, as_expr, constant, less, minimum, mod, positive
-from fireiron.values.machine import Block, Level
+from fireiron.values.expr import FALSE, ONE, TRUE, Expr, Var, all_of, as_expr, constant, less, minimum, mod, positive
+from fireiron.values.machine import Block, Kernel, Level
 from fireiron.values.tensor import MatrixLayout, RowMajor, View
 from fireiron.values.units import check_below, threads_for, unit_in
 
@@ -110,7 +110,7 @@ class Tile(Decomposition):
             sizes = [chosen_tile_size(size, "tile") for size in self.sizes]
         if len(sizes) > len(spec.tile_dims):
             raise DecompositionError(f"tile takes at most {len(spec.tile_dims)} sizes for {spec.title}: {', '.join(spec.tile_dims)}")
-        named = dict(zip(spec.tile_dims, sizes, strict=False))
+        named = dict(zip(_by_position(spec, len(sizes)), sizes, strict=False))
         for dim, size in self.by_dim:
             if dim not in spec.dims or dim in named:
                 raise DecompositionError(f"tile({dim}={size}): no such dimension, or given twice", legal=spec.dims)
@@ -144,6 +144,14 @@ class Tile(Decomposition):
     def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
         options = [_dividing(spec, dim) for dim in spec.tile_dims]
         yield from (Tile(sizes) for sizes in itertools.product(*options))
+
+
+def _by_position(spec: Spec, count: int) -> tuple[str, ...]:
+    """The dimensions of `count` sizes: those of the result. Where these are more, a matrix in a stack has its rows and columns."""
+    dims = spec.tile_dims
+    ones = [dim for dim in dims if spec.size(dim) == ONE][: max(len(dims) - 2, 0)] if count < len(dims) else []
+    matrix = tuple(dim for dim in dims if dim not in ones)
+    return matrix if count <= len(matrix) else dims
 
 
 def _dividing(spec: Spec, dim: str) -> list[int]:
@@ -293,16 +301,22 @@ def _take_unit_digits(spec: Spec, views: dict[str, View], digits: list[Step], un
 def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
     if draft.whole.grid is not None:
         raise DecompositionError("tiles are dealt to Block twice", hint="one .to(Block) in a strategy")
+    if any(_deals_to_blocks(step) for step in draft.behind):
+        return _left_to_the_next(spec, views, order, plan, draft)
     grid: Expr = as_expr(1)
     for digit in order:
         grid = grid * digit.size
-    part = draft.whole.part
+    part, outer = draft.whole.part, draft.whole.outer
     blocks = grid if part is None else grid * (part.high + 1)
+    for _, tiles in outer:
+        blocks = blocks * tiles
     number = constant(blocks)
     unit: Expr = Var(draft.block.name, 0, draft.block.high if number is None else number - 1)
     if part is not None:
         draft.define(part, mod(unit, as_expr(part.high + 1)))
         unit = unit // (part.high + 1)
+    if outer:
+        unit = _without_outer(unit, grid, draft)
     fits = less(blocks, as_expr(2**31))
     if fits == FALSE:
         raise ResourceError(f"{blocks} blocks: a grid has at most 2**31 - 1", hint="larger tiles for Block")
@@ -318,6 +332,36 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         grid=blocks,
         resident=plan.resident,
     )
+
+
+def _deals_to_blocks(step: Decomposition) -> bool:
+    return isinstance(step, Tile) and step.planned(TilePlan()).level == Block
+
+
+def _left_to_the_next(spec: Spec, views: dict[str, View], order: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
+    """Tiles for blocks of which a step behind deals tiles to them too: which one is a block's, that step says, as it knows the grid."""
+    if plan.permutation is not None or plan.bands or plan.resident:
+        raise DecompositionError(
+            "swizzle, bands and resident are about all blocks, and more tiles are dealt to Block behind these",
+            hint="them on the last tile(...).to(Block)",
+        )
+    outer = []
+    for digit in order:
+        var = Var(draft.fresh(f"block_{spec.labels[spec.dims.index(digit.dim)]}"), 0, max(digit.size.high - 1, 0))
+        views = moved(views, spec, digit, var, unit=True)
+        outer.append((var, digit.size))
+    return draft.expansion((Child("body", spec.at_level(Kernel).with_operands(**views)),), (Hole("body"),), outer=tuple(outer))
+
+
+def _without_outer(unit: Expr, grid: Expr, draft: Draft) -> Expr:
+    """The number of a block's tile among `grid`; the slower part of the block's number says which tiles of the steps before it has."""
+    left = unit // grid
+    first, *others = draft.whole.outer
+    for var, tiles in reversed(others):
+        draft.define(var, mod(left, tiles))
+        left = left // tiles
+    draft.define(first[0], left)
+    return mod(unit, grid)
 
 
 def _take_bands(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft, rows: int) -> dict[str, View]:

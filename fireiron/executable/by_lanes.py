@@ -110,6 +110,16 @@ def shape_mismatch(spec: Spec, tile: Mapping[str, int], multiples: bool) -> tupl
     return (Mismatch("shape", f"{'multiples of ' if multiples else ''}{wanted}", "x".join(map(str, spec.sizes))),)
 
 
+def product_mismatch(spec: Spec) -> tuple[Mismatch, ...]:
+    """Why a spec is not the product of two matrices."""
+    if spec.multiplies:
+        return ()
+    if not spec.contracts:
+        return (Mismatch("spec", "MatMul", spec.title),)
+    sizes = " ".join(f"{dim}={spec.size(dim)}" for dim in spec.dims)
+    return (Mismatch("shape", "m, n and k, and other dimensions of 1 element", f"{sizes} of {spec.signature}"),)
+
+
 def level_mismatch(spec: Spec, level: Level) -> tuple[Mismatch, ...]:
     """Why a spec's level is not the instruction's."""
     return () if same_threads(spec.level, level) else (Mismatch("level", level.name, spec.level.name),)

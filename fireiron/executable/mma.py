@@ -17,6 +17,7 @@ from fireiron.executable.by_lanes import (
     level_mismatch,
     listed,
     memory_mismatch,
+    product_mismatch,
     registers,
     registers_together,
     require_whole_warps,
@@ -120,11 +121,11 @@ class Mma(Executable):
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.multiplies:
-            return (Mismatch("spec", "MatMul", spec.title),)
+            return product_mismatch(spec)
         assert self.result is not None
         return (
             *level_mismatch(spec, self.level),
-            *shape_mismatch(spec, dict(zip("mnk", self.shape, strict=True)), multiples=False),
+            *shape_mismatch(spec, dict(zip(spec.dims, self.shape, strict=True)), multiples=False),
             *(one for name, factor in self.factors.items() for one in type_mismatch(spec, name, (factor,))),
             *type_mismatch(spec, "C", (self.result,)),
             *(one for name in "ABC" for one in memory_mismatch(spec, name, (RF,))),
@@ -168,12 +169,15 @@ class Mma(Executable):
 
 
 _LAYOUTS: Mapping[str, str] = {"row": "RowMajor", "col": "ColMajor"}
+_ALONG: Mapping[str, int] = {"row": 1, "col": 0}
+"""The dimension along which neighbours lie side by side."""
 
 
 def _order_mismatch(spec: Spec, operand: str, order: str) -> tuple[Mismatch, ...]:
     """Why the storage order of an operand is not that of a variant."""
-    layout = spec.operands[operand].tensor.layout
-    if isinstance(layout, MatrixLayout) and layout.order == order:
+    view = spec.operands[operand]
+    layout = view.tensor.layout
+    if isinstance(layout, MatrixLayout) and view.storage_order[0] == _ALONG[order]:
         return ()
     return (Mismatch(f"{operand} layout", _LAYOUTS[order], str(layout)),)
 

@@ -20,6 +20,7 @@ from fireiron.errors import DecompositionError
 from fireiron.executable.by_lanes import (
     level_mismatch,
     memory_mismatch,
+    product_mismatch,
     shape_mismatch,
     statements_by_lanes,
     target_mismatch,
@@ -27,13 +28,13 @@ from fireiron.executable.by_lanes import (
     type_mismatch,
 )
 from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt
-from fireiron.ir.fragments import forms_of, fragment_type, maps_of, role
+from fireiron.ir.fragments import forms_of, fragment_type, maps_of, matrix_order, role
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Braces, Item, Printer
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import called
-from fireiron.values.expr import Expr, constant
+from fireiron.values.expr import ONE, Expr, constant
 from fireiron.values.machine import GL, SH, Architecture, Memory, Warp, tf32
 from fireiron.values.tensor import View
 
@@ -54,14 +55,14 @@ class MmaSync(Executable):
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.multiplies:
-            return (Mismatch("spec", "MatMul", spec.title),)
+            return product_mismatch(spec)
         memory = next((one for one in spec.memories if one.fragment is not None), None)
         if memory is None or memory.fragment is None:
             return (*level_mismatch(spec, Warp), Mismatch("memory", "FR for each operand", ", ".join(one.name for one in spec.memories)))
         return (
             *level_mismatch(spec, Warp),
             *(one for name in "ABC" for one in memory_mismatch(spec, name, (memory,))),
-            *shape_mismatch(spec, dict(zip("mnk", memory.fragment, strict=True)), multiples=False),
+            *shape_mismatch(spec, dict(zip(spec.dims, memory.fragment, strict=True)), multiples=False),
             *_product_mismatch(spec, memory, architecture),
         )
 
@@ -127,8 +128,11 @@ class MatrixSync(Executable):
         if inner.memory.fragment is None:
             return (*found, Mismatch(f"{self.inner} memory", "FR", inner.memory.name))
         found += type_mismatch(spec, self.outer, (inner.dtype,))
-        if outer.order is None or None in matrix.storage().steps:
-            found.append(Mismatch(f"{self.outer} layout", "RowMajor or ColMajor", str(matrix.layout)))
+        if len(spec.dims) != 2:
+            return (*found, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
+        if _leading_dimension(spec.operands[self.outer]) is None:
+            wanted = "RowMajor or ColMajor" if len(matrix.shape) == 2 else "neighbours along one of its dimensions"
+            found.append(Mismatch(f"{self.outer} layout", wanted, str(matrix.layout)))
         if matrix.swizzle is not None:
             found.append(Mismatch(f"{self.outer} layout", "one with a leading dimension, so no swizzle", str(matrix.swizzle)))
         return (*found, *_type_mismatch(inner, architecture, factors=not self.store))
@@ -148,12 +152,13 @@ class MatrixSync(Executable):
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         access = statement.operands[self.outer]
-        matrix: Buffer = printer.kernel.buffer(access.buffer)
+        matrix: View = statement.spec.operands[self.outer]
         buffer: Buffer = printer.kernel.buffer(statement.operands[self.inner].buffer)
         inner = _fragment(printer, statement, 0 if self.store else 1)
-        view = statement.spec.operands[self.outer]
-        pointer, leading = printer.pointer(access), printer.expression(_leading_dimension(matrix, view))
-        order = f"nvcuda::wmma::mem_{view.order}_major"
+        step = _leading_dimension(matrix)
+        assert step is not None
+        pointer, leading = printer.pointer(access), printer.expression(step)
+        order = f"nvcuda::wmma::mem_{matrix_order(printer.kernel, buffer, matrix)}_major"
         if self.store:
             return [called("nvcuda::wmma::store_matrix_sync", pointer, inner, leading, order)]
         layout = (order,) if role(printer.kernel, buffer) == "accumulator" else ()
@@ -182,6 +187,8 @@ class FillFragment(Executable):
             return (Mismatch("spec", "Init", spec.title),)
         if spec.dst.memory.fragment is None:
             return (*level_mismatch(spec, Warp), Mismatch("dst memory", "FR", spec.dst.memory.name))
+        if len(spec.dims) != 2:
+            return (*level_mismatch(spec, Warp), Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
         return (*level_mismatch(spec, Warp), *_type_mismatch(spec.dst, architecture, factors=False))
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
@@ -241,11 +248,10 @@ def _require_whole(spec: Spec, executable: Executable, matrix: View) -> None:
         )
 
 
-def _leading_dimension(buffer: Buffer, view: View) -> Expr:
-    """Elements from one row (or column) of a matrix to the next."""
-    step = buffer.storage.steps[view.axis(0 if view.order == "row" else 1)]
-    assert step is not None
-    return step
+def _leading_dimension(matrix: View) -> Expr | None:
+    """Elements from one row (or column) of a matrix to the next; None where it has no neighbours side by side."""
+    near, far = (matrix.tensor.storage().steps[matrix.axis(dim)] for dim in matrix.storage_order)
+    return far if near == ONE else None
 
 
 def _fragment(printer: Printer, statement: Exec, position: int) -> str:

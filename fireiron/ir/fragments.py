@@ -16,6 +16,7 @@ from fireiron.ir import Buffer, Kernel, execs
 from fireiron.ir.lanes import LaneMap
 from fireiron.values.expr import constant
 from fireiron.values.machine import DType, Memory, bfloat16, float16, float32, float64, int8, int32, tf32
+from fireiron.values.tensor import View
 
 
 @attrs.frozen
@@ -82,6 +83,27 @@ def _roles(kernel: Kernel, buffer: Buffer) -> set[str]:
     }
 
 
+def _turned(kernel: Kernel, buffer: Buffer) -> bool:
+    """Whether products see a fragment transposed: its tensor has the columns first."""
+    seen = {
+        axes is not None and axes != tuple(sorted(axes))
+        for statement, _ in execs(kernel.body)
+        if statement.spec.multiplies
+        for name, access in statement.operands.items()
+        if access.buffer == buffer.name
+        for axes in (statement.spec.operands[name].axes,)
+    }
+    if len(seen) > 1:
+        raise DecompositionError(f"{buffer.name} is a factor as it stands and transposed", hint="two loads into two buffers")
+    return bool(seen and seen.pop())
+
+
+def matrix_order(kernel: Kernel, buffer: Buffer, matrix: View) -> str:
+    """The order of a matrix that is copied to or from a fragment, as the products see it that have the fragment: `row` or `col`."""
+    along = (matrix.storage_order[0] == 1) != _turned(kernel, buffer)
+    return "row" if along else "col"
+
+
 def fragment_type(kernel: Kernel, buffer: Buffer) -> str:
     """The type of a buffer's fragments, and how many there are: `wmma::fragment<...> name[count]`."""
     kind = role(kernel, buffer)
@@ -97,9 +119,9 @@ def fragment_type(kernel: Kernel, buffer: Buffer) -> str:
 
 
 def _loaded_order(kernel: Kernel, buffer: Buffer) -> str:
-    """The order of the matrices that a fragment is loaded from; all the same, as a fragment has it in its type."""
+    """The order of the matrices that a fragment is loaded from, as products see it; all the same, as a fragment has it in its type."""
     orders = {
-        statement.spec.operands["src"].order
+        matrix_order(kernel, buffer, statement.spec.src)
         for statement, _ in execs(kernel.body)
         if statement.spec.copies and statement.operands["dst"].buffer == buffer.name
     }

@@ -78,7 +78,8 @@ class Holding:
     """Who holds what of a tensor: `first` are the coordinates of a thread's first element, from where it visits its digits.
 
     `digits` are the values of the deciding statement as it numbers them, then what was dealt or visited on the way to it. `level`
-    is the statement's; `lane_map` says how its instruction spreads a tile over lanes, `active` which threads hold anything.
+    is the statement's; `lane_map` says how its instruction spreads a tile over lanes, whose dimensions stand as in the tensor; `active`
+    says which threads hold anything.
     """
 
     level: Level
@@ -91,8 +92,11 @@ class Holding:
     def of(statement: Exec, access: Access, loops: Sequence[For]) -> Holding:
         """What a statement makes its threads hold by one of its accesses, inside loops."""
         position = next(number for number, one in enumerate(statement.accesses) if one is access)
+        view = tuple(statement.spec.operands.values())[position]
         lane_map: LaneMap | None = statement.lane_maps[position] if statement.lane_maps else None
-        dims = tuple(statement.spec.operands.values())[position].numerals
+        if lane_map is not None and view.axes is not None and view.axes != tuple(sorted(view.axes)):
+            lane_map = lane_map.turned(tuple(sorted(range(len(view.axes)), key=view.axes.__getitem__)))
+        dims = view.numerals
         variables = {loop.var for loop in loops}
         first = access.substitute(dict.fromkeys(variables, 0)).base
         digits = list(_values(access))

@@ -315,7 +315,9 @@ class TileStrategy(Strategy):
     def to(self, level: Level) -> Self:
         """Deal the tiles to the units of a level, in parallel; with fewer tiles than units the rest are idle, with more, units take turns.
 
-        Legal when the level is below the spec's. rewrite: for m: for n: S --> unit u: S at level, tile number u
+        Legal when the level is below the spec's; to Block several times behind each other: `MatMul.tile(b=1).to(Block).then(strategy)`
+        gives blocks one of b each, of which the strategy deals tiles to them.
+        rewrite: for m: for n: S --> unit u: S at level, tile number u
         """
         return self.refine(To(level))
 

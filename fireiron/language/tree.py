@@ -106,7 +106,8 @@ class Expansion:
 
     The other fields are what the step adds to the whole kernel. `names` are those that it made, of loops, buffers and
     values; `lets` its named values; `grid` the number of blocks, where it deals tiles to them; `part` the number of a
-    block's part of k, for the step behind that knows the grid; `zeroed` the operands that are zero before the launch;
+    block's part of k, for the step behind that knows the grid; `outer` the numbers of a block's tiles, with how many there are, where a
+    step behind deals more of them; `zeroed` the operands that are zero before the launch;
     `resident` the blocks that a multiprocessor shall hold; `unchecked` why races are reported as warnings. A leaf `waits` if who
     performs it depends on who holds its registers, and nobody said so yet.
     """
@@ -118,6 +119,7 @@ class Expansion:
     lets: tuple[tuple[Named, Var], ...] = attrs.field(default=(), kw_only=True)
     grid: Expr | None = attrs.field(default=None, kw_only=True)
     part: Var | None = attrs.field(default=None, kw_only=True)
+    outer: tuple[tuple[Var, Expr], ...] = attrs.field(default=(), kw_only=True)
     zeroed: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     resident: int = attrs.field(default=0, kw_only=True)
     unchecked: tuple[str, ...] = attrs.field(default=(), kw_only=True)
@@ -148,6 +150,7 @@ class Expansion:
             lets=(*self.lets, *inner.lets),
             grid=self.grid if inner.grid is None else inner.grid,
             part=self.part if inner.part is None else inner.part,
+            outer=(*self.outer, *inner.outer),
             zeroed=(*self.zeroed, *inner.zeroed),
             resident=inner.resident or self.resident,
             unchecked=(*self.unchecked, *inner.unchecked),
@@ -348,6 +351,7 @@ class Whole:
     lets: Mapping[Named, Var] = attrs.field(factory=dict)
     grid: Expr | None = None
     part: Var | None = None
+    outer: tuple[tuple[Var, Expr], ...] = ()
     zeroed: tuple[str, ...] = ()
     resident: int = 0
     unchecked: tuple[str, ...] = ()
@@ -361,6 +365,7 @@ class Whole:
             {**self.lets, **dict(expansion.lets)} if expansion.lets else self.lets,
             self.grid if expansion.grid is None else expansion.grid,
             self.part if expansion.part is None else expansion.part,
+            (*self.outer, *expansion.outer),
             (*self.zeroed, *expansion.zeroed),
             expansion.resident or self.resident,
             (*self.unchecked, *expansion.unchecked),
@@ -387,7 +392,7 @@ class Context:
     `thread` are the variables of the block's and the thread's number; `prefix` starts the names of variables; `active` is
     the condition under which a thread takes part. `held` says who holds what of tensors in registers, by tensor name, as far
     as it is decided; with `decides`, nobody else will say it, and who touches a tensor that is not there may decide by itself.
-    `whole` is what the steps before have made for the whole kernel.
+    `whole` is what the steps before have made for the whole kernel, `behind` the steps that follow in the chain.
     """
 
     architecture: Architecture
@@ -402,6 +407,7 @@ class Context:
     held: Mapping[str, Holding] = attrs.field(factory=dict)
     decides: bool = False
     whole: Whole = attrs.field(factory=Whole)
+    behind: tuple[Decomposition, ...] = ()
 
     def draft(self) -> Draft:
         """The context, to make names in: for one expansion."""
@@ -580,7 +586,7 @@ def _grown(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tu
         return Node(spec, None, (Hole("open"),)), context.whole
     step, rest = steps[0], steps[1:]
     _require_shallow(spec, step, context)
-    here = attrs.evolve(context, origin=step.origin or context.origin)
+    here = attrs.evolve(context, origin=step.origin or context.origin, behind=rest)
     expansion = expanded(step, spec, here)
     if expansion.waits:
         return Node(spec, step, expansion.program, waiting=context), context.whole
@@ -772,7 +778,8 @@ def _counted(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> 
         needed = step.threads(spec, context)
         if needed is not None:
             return needed, None
-        expansion = _checked(step.expand(spec, attrs.evolve(context, origin=step.origin or context.origin)), step, "expand", spec)
+        here = attrs.evolve(context, origin=step.origin or context.origin, behind=rest)
+        expansion = _checked(step.expand(spec, here), step, "expand", spec)
     except FireironError as error:
         raise error.located(within=f"{spec} / {step.label()}", at=step.origin) from None
     behind = context.after(expansion)

@@ -212,11 +212,6 @@ class Formula:
         return self.value is None
 
     @property
-    def repeats(self) -> bool:
-        """Whether it writes elements as they are, each to several places: a scalar to all."""
-        return self.reduction is None and isinstance(self.value, Element) and set(self.value.dims) < set(self.target.dims)
-
-    @property
     def fills(self) -> bool:
         """Whether it writes one constant."""
         return self.sign == "=" and self.reduction is None and isinstance(self.value, Number)
@@ -249,10 +244,15 @@ class Formula:
         return self.reduction is not None and isinstance(self.value, Element) and self.value.plain
 
     @property
+    def elementwise(self) -> bool:
+        """Whether it makes each element of its own, from elements in the same place."""
+        made = self.reduction is None and self.value is not None
+        return made and all(one.plain and set(one.dims) <= set(self.target.dims) for one in self.elements)
+
+    @property
     def pointwise(self) -> bool:
-        """Whether it computes each element of its own from elements in the same place."""
-        plain = self.reduction is None and (isinstance(self.value, Operation) or self.repeats)
-        return plain and all(one.plain and set(one.dims) <= set(self.target.dims) for one in self.elements)
+        """Whether it computes each element of its own from elements in the same place: no copy, and no constant."""
+        return self.elementwise and not self.moves and not self.fills
 
     @functools.cached_property
     def operations(self) -> int:
@@ -358,8 +358,8 @@ class Definition:
 
     @functools.cached_property
     def pointwise(self) -> bool:
-        """Whether it computes each element of the result from elements in the same place."""
-        return self.only is not None and self.only.pointwise
+        """Whether it computes each element of its results from elements in the same place; one result alone is no copy and no constant."""
+        return all(one.elementwise for one in self.formulas) if self.only is None else self.only.pointwise
 
     def _is_of(self, *operands: str) -> bool:
         return tuple(self.uses) == operands

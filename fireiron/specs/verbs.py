@@ -72,9 +72,10 @@ class Verbs(FoundSteps):
     def tile(self, *sizes: Size, **by_dim: Size) -> TileStrategy:
         """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
 
-        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. A size may be a layout that says
-        which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the first
-        elements of the other tiles (Graphene, section 3.3).
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
         Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
         has each element once, and fills the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
@@ -113,6 +114,7 @@ class Verbs(FoundSteps):
         `Reduction` that adds the partial results (none: one element a thread).
         In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
         level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
+        k is the first dimension of several elements that is added up.
         Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
         rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
 
@@ -132,7 +134,8 @@ class Verbs(FoundSteps):
 
         Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
         (none: one element a thread, which is always right).
-        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it.
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
         rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *

@@ -266,8 +266,8 @@ class Dim:
 class View:
     """A part of a tensor; `copy` selects among the copies that units own.
 
-    `numerals` are the tensor's dimensions. `axes` say which of them the view itself has, in ascending order; the others are fixed to one
-    coordinate, such as that of a matrix in a stack. None: all of them.
+    `numerals` are the tensor's dimensions. `axes` say which of them the view itself has, in its own order, so that a matrix may be seen
+    transposed; the others are fixed to one coordinate, such as that of a matrix in a stack. None: all of them, as they are.
     """
 
     tensor: Tensor
@@ -341,6 +341,27 @@ class View:
                 parts.append(require_cut(cut(dim, size, self.extent(axis)), size, dim, what, self.tensor.name))
         return Tiled(self, tuple(parts))
 
+    def only(self, dims: Sequence[int]) -> View:
+        """The same elements, by these of its dimensions in this order.
+
+        Legal when: the other dimensions have one coordinate.
+        """
+        axes = tuple(self.axis(dim) for dim in dims)
+        numerals = tuple(dim if axis in axes else Dim((), dim.bound, dim.fixed) for axis, dim in enumerate(self.numerals))
+        return View(self.tensor, numerals, self.copy, None if axes == tuple(range(len(numerals))) else axes)
+
+    @functools.cached_property
+    def storage_order(self) -> tuple[int, ...]:
+        """Its dimensions in the storage order of its tensor, from neighbours to those that lie furthest apart."""
+        layout, rank = self.tensor.layout, len(self.numerals)
+        if isinstance(layout, MatrixLayout):
+            order = layout.fastest_first(rank)
+        else:  # those of no one step, or of one that is known only at run time, come last
+            steps = [None if step is None else constant(step) for step in self.tensor.storage().steps]
+            order = tuple(sorted(range(rank), key=lambda axis: (steps[axis] is None, steps[axis] or 0, -axis)))
+        places = {self.axis(dim): dim for dim in range(len(self.dims))}
+        return tuple(places[axis] for axis in order if axis in places)
+
     @property
     def shape(self) -> tuple[Expr, ...]:
         """Logical sizes."""
@@ -359,7 +380,7 @@ class View:
     @property
     def bounded(self) -> bool:
         """Whether an element may lie outside the tensor."""
-        return any(dim.bound is not None for dim in self.dims)
+        return any(dim.bound is not None for dim in self.numerals)
 
     def __str__(self) -> str:
         return _in_notation(self, "view_text")
