@@ -27,21 +27,24 @@ from fireiron.errors import (
 from fireiron.executable import INSTRUCTIONS
 from fireiron.export import Exported, export
 from fireiron.ir.lanes import LaneMap
+from fireiron.language import methods as _methods
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch, Refinement
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.matmul import matmul
-from fireiron.spec import Kind, Parameter, Spec
+from fireiron.spec import AnySpec, Kind, Parameter, Spec
 from fireiron.tune import tune
 from fireiron.values import machine as _machine
 from fireiron.values.expr import Const, Expr, Var, all_of, any_of, ceildiv, equal, minimum, positive, sym
 from fireiron.values.layout import Layout, Swizzle
+from fireiron.values.strides import ANY, AnyStride, Strides
 from fireiron.values.tensor import ColMajor, Cut, Dealt, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View
 
 _STATED = (_machine, *specs.modules(), *refine.MODULES, *decomp.MODULES, *executable.MODULES)
 """The modules that say themselves which of their names stand here."""
 
 globals().update(folders.public(_STATED))
+_methods.add_found(decomp.MODULES, refine.MODULES)
 
 _LATER = {
     "Choice": "tune.records",
@@ -70,6 +73,9 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "ANY",
+    "AnySpec",
+    "AnyStride",
     "ArgumentError",
     "CacheWarning",
     "Child",
@@ -114,6 +120,7 @@ __all__ = [
     "Spec",
     "StoreError",
     "Strategy",
+    "Strides",
     "Swizzle",
     "SynchronizationError",
     "Tensor",

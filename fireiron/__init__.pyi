@@ -99,10 +99,14 @@ from fireiron.executable.movmatrix import MOVMATRIX_ROW as MOVMATRIX_ROW
 from fireiron.executable.movmatrix import MovMatrix as MovMatrix
 from fireiron.executable.pointwise import ThreadPointwise as ThreadPointwise
 from fireiron.executable.reduce import ThreadReduce as ThreadReduce
+from fireiron.executable.shuffle import SHFL_DOWN as SHFL_DOWN
+from fireiron.executable.shuffle import SHFL_IDX as SHFL_IDX
+from fireiron.executable.shuffle import SHFL_UP as SHFL_UP
 from fireiron.executable.shuffle import SHUFFLE as SHUFFLE
 from fireiron.executable.shuffle import Shuffle as Shuffle
 from fireiron.executable.stmatrix import STMATRIX as STMATRIX
 from fireiron.executable.stmatrix import StMatrix as StMatrix
+from fireiron.executable.terms import ThreadTerm as ThreadTerm
 from fireiron.executable.thread_move import ThreadInit as ThreadInit
 from fireiron.executable.thread_move import ThreadMove as ThreadMove
 from fireiron.executable.thread_move import vector as vector
@@ -153,6 +157,7 @@ from fireiron.refine.sync import Sync as Sync
 from fireiron.refine.to import To as To
 from fireiron.refine.unchecked import Unchecked as Unchecked
 from fireiron.refine.unroll import Unroll as Unroll
+from fireiron.spec import AnySpec as AnySpec
 from fireiron.spec import Kind as Kind
 from fireiron.spec import Parameter as Parameter
 from fireiron.spec import Spec as Spec
@@ -172,6 +177,9 @@ from fireiron.specs.pointwise import Pointwise as Pointwise
 from fireiron.specs.pointwise import UnaryPointwise as UnaryPointwise
 from fireiron.specs.reduction import Reduction as Reduction
 from fireiron.specs.shfl import Shfl as Shfl
+from fireiron.specs.shfl import ShflDown as ShflDown
+from fireiron.specs.shfl import ShflIdx as ShflIdx
+from fireiron.specs.shfl import ShflUp as ShflUp
 from fireiron.tune import tune as tune
 from fireiron.tune.records import Choice as Choice
 from fireiron.tune.records import OutdatedRecordWarning as OutdatedRecordWarning
@@ -204,6 +212,7 @@ from fireiron.values.machine import QuadPair as QuadPair
 from fireiron.values.machine import RF as RF
 from fireiron.values.machine import SH as SH
 from fireiron.values.machine import Thread as Thread
+from fireiron.values.machine import VAL as VAL
 from fireiron.values.machine import Warp as Warp
 from fireiron.values.machine import Warpgroup as Warpgroup
 from fireiron.values.machine import bfloat16 as bfloat16
@@ -215,6 +224,9 @@ from fireiron.values.machine import float8_e5m2 as float8_e5m2
 from fireiron.values.machine import int32 as int32
 from fireiron.values.machine import int8 as int8
 from fireiron.values.machine import tf32 as tf32
+from fireiron.values.strides import ANY as ANY
+from fireiron.values.strides import AnyStride as AnyStride
+from fireiron.values.strides import Strides as Strides
 from fireiron.values.tensor import ColMajor as ColMajor
 from fireiron.values.tensor import Cut as Cut
 from fireiron.values.tensor import Dealt as Dealt

@@ -12,21 +12,22 @@ import inspect
 import math
 import numbers
 import string
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, ParamSpec, TypeVar
 
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.specs.formula import REST, Definition, Number, definition, signed, spelled
-from fireiron.specs.meaning import convert, perform, reference
+from fireiron.specs.formula import REST, Definition, Number, definition, open_operands, signed, spelled
+from fireiron.specs.meaning import convert, neutral, perform, reference
 from fireiron.specs.verbs import Verbs, unfitting
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, constant, positive
+from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import (
-    FRAGMENTS,
     LEVELS,
     MATRIX_ONLY,
     MEMORIES,
+    NAMED_MEMORIES,
     DType,
     Kernel,
     Level,
@@ -37,6 +38,7 @@ from fireiron.values.machine import (
     int8,
     int32,
 )
+from fireiron.values.strides import USUAL_ALIGNMENT, Strides, strides_chosen, strides_repr, surely_overlaps
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
 
 P = ParamSpec("P")
@@ -190,13 +192,11 @@ class Kind:
 
     def of_views(self, parameters: tuple[tuple[str, Any], ...], views: tuple[View, ...]) -> Definition:
         """The definition whose operands have as many dimensions as views, if it leaves their number open."""
-        if REST not in self._text(parameters):
-            return self.definition(parameters)
-        least, more = (tuple(self.definition(parameters, rank).uses.values()) for rank in (1, 2))
-        for one, other, view in zip(least, more, views, strict=False):
-            if len(other) > len(one) and isinstance(view, View):
-                return self.definition(parameters, max(len(view.dims) - len(one) + 1, 1))
-        return self.definition(parameters)
+        text = self._text(parameters)
+        for position, least in open_operands(text):
+            if position < len(views) and isinstance(views[position], View):
+                return definition(spelled(text, max(len(views[position].dims) - least + 1, 1)))
+        return definition(spelled(text, 2))
 
     def _text(self, parameters: tuple[tuple[str, Any], ...]) -> str:
         return self.text.format(**dict(parameters)) if parameters else self.text
@@ -245,15 +245,12 @@ class Spec(Verbs):
             raise ArgumentError(f"{self.title}: other parameters than its kind", got=self.parameters, legal=self.kind.parameters)
         if len(self.views) != len(self.uses):
             raise ArgumentError(f"{self.title}: {len(self.views)} operands given", legal=" ".join(self.uses))
-        sizes: dict[str, Expr] = {}
-        for (name, dims), view in zip(self.uses.items(), self.views, strict=True):
-            if not isinstance(view, View) or len(view.dims) != len(dims):
-                raise ArgumentError(f"{self.title}: {name} must be a view of the dimensions {', '.join(dims)}", got=view)
-            for dim, part in zip(dims, view.dims, strict=True):
-                if sizes.setdefault(dim, part.size) != part.size:
-                    raise ArgumentError(f"{self.title}: {name} has {part.size} elements along {dim}, another operand {sizes[dim]}")
+        _ = self.extents  # refused where operands do not agree on them
         _check_options(self)
-        _check_kernel(self.memories, self.level, self.title)
+        if any(not view.tensor.shape or view.tensor.memory.by_value for view in self.views):
+            _check_scalars(self)
+        if self.level == Kernel:
+            _check_kernel(self)
 
     def __getattr__(self, name: str) -> Any:
         """An operand or a parameter by its name."""
@@ -285,12 +282,12 @@ class Spec(Verbs):
         """The name from which a chain for this kind of spec starts."""
         return self.kind.starter
 
-    @functools.cached_property
+    @property
     def dims(self) -> tuple[str, ...]:
         """The iteration dimensions: those of the result, then those that are reduced."""
         return self.definition.dims
 
-    @functools.cached_property
+    @property
     def uses(self) -> Mapping[str, tuple[str, ...]]:
         """The dimensions of each operand, in the order of the short form."""
         return self.definition.uses
@@ -300,7 +297,7 @@ class Spec(Verbs):
         """The dimensions that `tile` takes by position."""
         return self.definition.tile_dims
 
-    @functools.cached_property
+    @property
     def outputs(self) -> tuple[str, ...]:
         """The operands that are written."""
         return self.definition.outputs
@@ -320,39 +317,45 @@ class Spec(Verbs):
         """Whether each element is added in a step that nobody sees half of."""
         return self.kind.atomic
 
-    @functools.cached_property
+    @property
     def copies(self) -> bool:
         """Whether it is a copy of `src` to `dst`."""
-        return self._does("copies") and tuple(self.uses) == ("src", "dst")
+        return self.definition.copies
 
-    @functools.cached_property
+    @property
+    def moves(self) -> bool:
+        """Whether it is a copy of `src` to `dst` that may turn it: `dst[n,m] = src[m,n]`."""
+        return self.definition.moves
+
+    @property
     def fills(self) -> bool:
         """Whether it sets all of `dst` to one value."""
-        return self._does("fills") and tuple(self.uses) == ("dst",)
+        return self.definition.fills
 
-    @functools.cached_property
+    @property
+    def allocates(self) -> bool:
+        """Whether it says that a tensor is there, and nothing about its values."""
+        return self.definition.allocates
+
+    @property
     def multiplies(self) -> bool:
         """Whether it is the product of the matrices A (m x k) and B (k x n), added to C."""
-        return self._does("multiplies") and tuple(self.uses) == ("A", "B", "C")
+        return self.definition.multiplies
 
-    @functools.cached_property
+    @property
     def contracts(self) -> bool:
         """Whether it adds up products of elements of A and B, with indices in any order, into C."""
-        return self._does("contracts") and tuple(self.uses) == ("A", "B", "C")
+        return self.definition.contracts
 
-    @functools.cached_property
+    @property
     def reduces(self) -> bool:
         """Whether it makes the sum, the maximum or the minimum of elements of `src` along any of its dimensions, into `dst`."""
-        return self._does("reduces") and tuple(self.uses) == ("src", "dst")
+        return self.definition.reduces
 
-    @functools.cached_property
+    @property
     def pointwise(self) -> bool:
         """Whether it computes each element of the result from elements in the same place."""
-        return self._does("pointwise") and not self.atomic
-
-    def _does(self, question: str) -> bool:
-        only = self.definition.only
-        return only is not None and bool(getattr(only, question))
+        return self.definition.pointwise and not self.atomic
 
     # ------------------------------------------------------------------------------------------ operands and sizes
 
@@ -363,18 +366,19 @@ class Spec(Verbs):
 
     def with_operands(self, **views: View) -> Spec:
         """The same spec on other views; an `ArgumentError` where they do not fit."""
-        unknown = [name for name in views if name not in self.uses]
-        if unknown:
-            raise ArgumentError(f"{self.title} has no operand {unknown[0]}", legal=self.uses)
-        return attrs.evolve(self, views=tuple(views.get(name, view) for name, view in self.operands.items()))
+        return self.at_level(self.level, **views)
 
     def with_options(self, **options: Any) -> Spec:
         """The same spec with other options than operands: `accumulate`, `partial`."""
         return attrs.evolve(self, **options)
 
-    def at_level(self, level: Level) -> Spec:
-        """The same spec, another level responsible."""
-        return attrs.evolve(self, level=level)
+    def at_level(self, level: Level, **views: View) -> Spec:
+        """The same spec, another level responsible; on other views, where some are given."""
+        unknown = [name for name in views if name not in self.uses]
+        if unknown:
+            raise ArgumentError(f"{self.title} has no operand {unknown[0]}", legal=self.uses)
+        changed = tuple(views.get(name, view) for name, view in self.operands.items()) if views else self.views
+        return attrs.evolve(self, level=level, views=changed)
 
     def size(self, dim: str) -> Expr:
         """The extent of an iteration dimension, in elements; an `ArgumentError` if the spec has no such dimension."""
@@ -384,19 +388,31 @@ class Spec(Verbs):
 
     @functools.cached_property
     def extents(self) -> Mapping[str, Expr]:
-        """The extents of the iteration dimensions, by name."""
-        parts = (pair for dims, view in zip(self.uses.values(), self.views, strict=True) for pair in zip(dims, view.dims, strict=True))
-        return {dim: part.size for dim, part in parts}
+        """The extents of the iteration dimensions, by name; an `ArgumentError` where two operands differ."""
+        extents: dict[str, Expr] = {}
+        for (name, dims), view in zip(self.uses.items(), self.views, strict=True):
+            if not isinstance(view, View) or len(view.dims) != len(dims):
+                raise ArgumentError(f"{self.title}: {name} must be a view of the dimensions {', '.join(dims)}", got=view)
+            for dim, part in zip(dims, view.dims, strict=True):
+                if extents.setdefault(dim, part.size) != part.size:
+                    raise ArgumentError(f"{self.title}: {name} has {part.size} elements along {dim}, another operand {extents[dim]}")
+        return extents
 
     @property
     def sizes(self) -> tuple[Expr, ...]:
         """The extents of all iteration dimensions."""
         return tuple(self.size(dim) for dim in self.dims)
 
-    @property
+    @functools.cached_property
     def memories(self) -> tuple[Memory, ...]:
         """Where the operands lie."""
         return tuple(view.memory for view in self.views)
+
+    def outside(self, name: str) -> int | float:
+        """What elements of an input outside its tensor count as: zero, and in a maximum or a minimum what changes none."""
+        only = self.definition.only
+        by = only.joins_by if self.reduces and only is not None else "sum"
+        return neutral(by, self.operands[name].dtype)
 
     @property
     def flops(self) -> Expr:
@@ -490,21 +506,23 @@ def _check_options(spec: Spec) -> None:
         raise ArgumentError(
             f"{title} never adds to what its output holds", got=spec.accumulate, legal="accumulate=False", hint="+= in the formula"
         )
-    if (spec.accumulator is not None or spec.partial) and not spec._does("is_product_sum"):
+    if (spec.accumulator is not None or spec.partial) and not made.is_product_sum:
         raise ArgumentError(f"{title} is no sum of products, it has no accumulator and no parts")
-    taken = [name for name in spec.uses if name in _TAKEN]
-    if taken:
-        raise ArgumentError(f"{title}: {taken[0]} is no name for an operand, a spec has one itself", hint="another name in the formula")
-    valid = isinstance(spec.names, tuple) and all(isinstance(name, str) and name.isidentifier() for name in spec.names)
-    if not valid or len(spec.names) not in (0, len(spec.dims)):
+    if not _TAKEN.isdisjoint(spec.uses):
+        taken = next(name for name in spec.uses if name in _TAKEN)
+        raise ArgumentError(f"{title}: {taken} is no name for an operand, a spec has one itself", hint="another name in the formula")
+    if not _are_identifiers(spec.names) or len(spec.names) not in (0, len(spec.dims)):
         raise ArgumentError(f"{title}: its dimensions are named by {len(spec.dims)} identifiers", got=spec.names, legal=spec.dims)
-    if any(one.fills for one in made.formulas):
+    if made.sets_numbers:
         _check_values(made, {name: view.dtype for name, view in spec.operands.items()})
-    for one in made.elements:
-        for index in one.index:
-            size = constant(spec.size(index.dim)) if index.flip else None
-            if index.flip and (size is None or size & (size - 1) or not index.flip < size):
-                raise ArgumentError(f"{title}: {index} leaves the {spec.size(index.dim)} of {index.dim}", legal="a power of two, and less")
+    for index in made.moved_indices:
+        legal = index.leaves(constant(spec.size(index.dim)))
+        if legal is not None:
+            raise ArgumentError(f"{title}: {index} leaves the {spec.size(index.dim)} of {index.dim}", legal=legal)
+
+
+def _are_identifiers(names: object) -> bool:
+    return isinstance(names, tuple) and all(isinstance(name, str) and name.isidentifier() for name in names)
 
 
 def _check_values(made: Definition, types: Mapping[str, DType]) -> None:
@@ -580,10 +598,21 @@ def check_level(value: object) -> Level:
     return value
 
 
-def check_layout(value: object, what: str, shape: tuple[Expr, ...]) -> MatrixLayout:
-    """Row- or column-major with a leading dimension, in elements, that holds a row or column; or an `ArgumentError`."""
+def check_layout(value: object, what: str, dims: Sequence[str], shape: tuple[Expr, ...]) -> MatrixLayout | Layout:
+    """How an operand of these dimensions is stored; an `ArgumentError` for what is no layout, or one of other dimensions.
+
+    Legal: row- or column-major, with a leading dimension that holds a row or column; strides by dimension; a layout of its shape.
+    """
+    if isinstance(value, Strides):
+        return value.layout(what, dims, shape)
+    if isinstance(value, Layout):
+        sizes = tuple(math.prod(flatten(mode.shape), start=as_expr(1)) for mode in value) if isinstance(value.shape, tuple) else ()
+        if sizes != shape:
+            raise ArgumentError(f"{what}={value}: another shape than the operand's", got=sizes, legal=f"{tuple(map(str, shape))}")
+        return value
     if not isinstance(value, MatrixLayout):
-        raise ArgumentError(f"{what}: not a storage layout", got=value, legal="RowMajor ColMajor RowMajor(ld=...) ColMajor(ld=...)")
+        legal = "RowMajor ColMajor RowMajor(ld=...) ColMajor(ld=...) Strides(m=..., n=...) Layout(shape, strides)"
+        raise ArgumentError(f"{what}: not a storage layout", got=value, legal=legal)
     if value.leading is not None:
         need = shape[0] if value.order == "col" else shape[-1]
         number, least = constant(value.leading), constant(need)
@@ -592,10 +621,34 @@ def check_layout(value: object, what: str, shape: tuple[Expr, ...]) -> MatrixLay
     return value
 
 
-def _check_kernel(memories: tuple[Memory, ...], level: Level, title: str) -> None:
-    if level == Kernel and any(not memory.of_grid for memory in memories):
-        names = ", ".join(memory.name for memory in memories)
-        raise ArgumentError(f"{title}({names})(Kernel): the operands of a kernel start in global memory", legal="GL for each operand")
+def _check_scalars(spec: Spec) -> None:
+    """Refuse what has dimensions, or is written, where it is passed by value."""
+    for name, view in spec.operands.items():
+        if view.memory.by_value and view.tensor.shape:
+            what = f"{spec.title}: {name} has dimensions, and only one element is passed by value"
+            raise ArgumentError(what, got=view.memory, legal="GL SH RF")
+        if not view.dims and not view.tensor.shape and not view.memory.of_grid:
+            what = f"{spec.title}: {name} has no dimensions, so it is a parameter of the kernel"
+            raise ArgumentError(what, got=view.memory, legal="VAL, passed by value, or GL, an array of no dimensions")
+
+
+def _alignment(layout: object, name: str, dtype: DType) -> int:
+    """The bytes of whose multiples an operand's address is one."""
+    align = layout.align if isinstance(layout, Strides) else USUAL_ALIGNMENT
+    if align % dtype.bytes:
+        raise ArgumentError(f"{name}={layout}: elements of {dtype} begin at multiples of {dtype.bytes} bytes", got=align)
+    return align
+
+
+def _check_kernel(spec: Spec) -> None:
+    if any(not memory.of_grid for memory in spec.memories):
+        names = ", ".join(memory.name for memory in spec.memories)
+        raise ArgumentError(f"{spec.title}({names})(Kernel): the operands of a kernel start in global memory", legal="GL for each operand")
+    for name in spec.outputs:
+        tensor = spec.operands[name].tensor
+        if isinstance(tensor.layout, Layout) and surely_overlaps(tensor.storage(), tensor.shape):
+            what = f"{spec.title}: elements of the output {name} overlap in memory"
+            raise ArgumentError(what, got=str(tensor.layout), legal="strides that lead each beyond what lies within the smaller ones")
 
 
 # ---------------------------------------------------------------------------------------------- the short form
@@ -609,8 +662,9 @@ class SpecShape:
     parameters: tuple[tuple[str, Any], ...]
     sizes: tuple[Expr, ...]
     dtypes: tuple[DType, ...]
-    layouts: tuple[MatrixLayout, ...]
+    layouts: tuple[MatrixLayout | Layout, ...]
     options: tuple[tuple[str, Any], ...] = ()
+    aligns: tuple[int, ...] = ()
 
     @located
     def __call__(self, *memories: Memory) -> PlacedShape:
@@ -632,11 +686,27 @@ class PlacedShape:
         shape, level = self.shape, check_level(level)
         made = shape.kind.of_sizes(shape.parameters, len(shape.sizes), dict(shape.options).get("signature", ""))
         extents = dict(zip(made.dims, shape.sizes, strict=True))
+        aligns = shape.aligns or (USUAL_ALIGNMENT,) * len(made.uses)
+        parts = zip(made.uses.items(), shape.dtypes, self.memories, shape.layouts, aligns, strict=True)
         views = tuple(
-            whole_view(Tensor(name, tuple(extents[dim] for dim in dims), dtype, memory, layout))
-            for (name, dims), dtype, memory, layout in zip(made.uses.items(), shape.dtypes, self.memories, shape.layouts, strict=True)
+            whole_view(Tensor(name, tuple(extents[dim] for dim in dims), dtype, memory, layout, align=align))
+            for (name, dims), dtype, memory, layout, align in parts
         )
         return Spec(level, shape.kind, views, shape.parameters, **dict(shape.options))
+
+
+@attrs.frozen(repr=False)
+class AnyStarter(Verbs):
+    """Where a chain starts that is for specs of every kind: `AnySpec.tile(1, 1).to(Thread).done()`.
+
+    Such a chain goes where one of any kind goes: bound to a spec, passed to a load or an epilog, behind another chain.
+    """
+
+    def __repr__(self) -> str:
+        return "AnySpec"
+
+
+AnySpec: Final = AnyStarter()
 
 
 @attrs.frozen(repr=False, eq=False)
@@ -692,14 +762,15 @@ class Starter(Verbs):
         extents = {dim: check_size(size, dim.upper()) for dim, size in zip(made.dims, sizes, strict=True)}
         dtypes = _types(made, dtype, results)
         orders = tuple(
-            check_layout(layouts.get(name, ColMajor), name, tuple(extents[dim] for dim in dims)[:2]) for name, dims in made.uses.items()
+            check_layout(layouts.get(name, ColMajor), name, dims, tuple(extents[dim] for dim in dims)) for name, dims in made.uses.items()
         )
         _check_values(made, dict(zip(made.uses, dtypes, strict=True)))
         if "accumulate" in options:
             options["accumulate"] = as_condition(options["accumulate"])
         if options.get("accumulator") is not None:
             options["accumulator"] = as_dtype(options["accumulator"])
-        return SpecShape(kind, values, tuple(extents.values()), dtypes, orders, tuple(options.items()))
+        aligns = tuple(_alignment(layouts.get(name), name, dtype) for name, dtype in zip(made.uses, dtypes, strict=True))
+        return SpecShape(kind, values, tuple(extents.values()), dtypes, orders, tuple(options.items()), aligns)
 
     def on(self, level: Level, *views: View, **options: Any) -> Spec:
         """The spec on views: in the order of the short form, or by name; parameters and options by name; or an `ArgumentError`."""
@@ -736,24 +807,33 @@ def _types(made: Definition, dtype: Any, results: Mapping[str, Any]) -> tuple[DT
 def _short_repr(spec: Spec) -> str | None:
     """The short form, where it says all of the spec."""
     layouts = {name: view.tensor.layout for name, view in spec.operands.items()}
-    addressed = all(isinstance(one, MatrixLayout) for one in layouts.values())
-    named = all(view.memory in (*MEMORIES, *FRAGMENTS) for view in spec.views)
-    if not addressed or not named or any(constant(size) is None and size.low < 0 for size in spec.sizes):
+    orders = {name: _order_repr(spec, name, layout) for name, layout in layouts.items()}
+    named = all(view.memory in NAMED_MEMORIES for view in spec.views)
+    if None in orders.values() or not named or any(constant(size) is None and size.low < 0 for size in spec.sizes):
         return None
     keywords = _type_words(spec)
     said = {name: getattr(spec, name) for name in ("accumulator", "accumulate", "signature")}
     keywords |= {name: repr(value) for name, value in said.items() if value not in (None, FALSE, "")}
     defaults = spec.kind.defaults
     keywords |= {name: _value_repr(value) for name, value in spec.parameters if name in defaults and value != defaults[name]}
-    keywords |= {name: repr(layout) for name, layout in layouts.items() if layout != ColMajor}
+    keywords |= {name: str(orders[name]) for name, layout in layouts.items() if layout != ColMajor}
     options = (("accumulate", spec.accumulate), ("accumulator", spec.accumulator), ("signature", spec.signature))
-    dtypes, orders = tuple(view.dtype for view in spec.views), tuple(layouts.values())
-    rebuilt = SpecShape(spec.kind, spec.parameters, spec.sizes, dtypes, orders, options)  # type: ignore[arg-type]
+    dtypes = tuple(view.dtype for view in spec.views)
+    pairs = zip(layouts.values(), spec.views, strict=True)
+    aligns = tuple(USUAL_ALIGNMENT if isinstance(layout, MatrixLayout) else view.tensor.align for layout, view in pairs)
+    rebuilt = SpecShape(spec.kind, spec.parameters, spec.sizes, dtypes, tuple(layouts.values()), options, aligns)
     if PlacedShape(rebuilt, spec.memories)(spec.level) != spec:
         return None
     words = [_value_repr(value) for name, value in spec.parameters if name in spec.kind.required]
     words += [*map(_size_repr, spec.sizes), *(f"{name}={value}" for name, value in keywords.items())]
     return f"{spec.title}({', '.join(words)})({', '.join(map(repr, spec.memories))})({spec.level})"
+
+
+def _order_repr(spec: Spec, name: str, layout: MatrixLayout | Layout) -> str | None:
+    """How the short form says the storage of an operand; None for a hierarchical layout, which is made for one shape."""
+    return (
+        repr(layout) if isinstance(layout, MatrixLayout) else strides_repr(name, spec.uses[name], layout, spec.operands[name].tensor.align)
+    )
 
 
 def _type_words(spec: Spec) -> dict[str, str]:
@@ -779,9 +859,9 @@ def _size_repr(size: Expr) -> str:
 
 def symbols_of(spec: Spec) -> tuple[Var, ...]:
     """The run-time sizes and strides of a spec, in order of appearance; an `ArgumentError` where two of one name differ."""
-    leading = [getattr(view.tensor.layout, "leading", None) for view in spec.operands.values()]
+    strides = [stride for view in spec.operands.values() for stride in _strides_of(view.tensor.layout)]
     found: dict[str, Var] = {}
-    for value in (*spec.sizes, *leading, spec.accumulate):
+    for value in (*spec.sizes, *strides, spec.accumulate):
         if value is not None:
             for var in sorted(value.variables(), key=lambda one: one.name):
                 if found.setdefault(var.name, var) != var:
@@ -789,4 +869,29 @@ def symbols_of(spec: Spec) -> tuple[Var, ...]:
     return tuple(found.values())
 
 
-__all__ = ["ColMajor", "Kind", "Parameter", "RowMajor", "Spec", "Starter", "symbols_of"]
+def sizes_of(spec: Spec) -> tuple[Var, ...]:
+    """The symbols of a spec without which nothing is known: all but those that are strides only, of which there is always a choice."""
+    needed = frozenset().union(*(value.variables() for value in (*spec.sizes, spec.accumulate)))
+    strides = {step for view in spec.operands.values() for step in view.tensor.storage().steps}
+    return tuple(var for var in symbols_of(spec) if var in needed or var not in strides)
+
+
+def with_strides(spec: Spec, known: Mapping[str, int]) -> dict[str, int]:
+    """Values of symbols, and of those that are strides where they have none: elements without gaps."""
+    found = dict(known)
+    symbols = {var.name for var in symbols_of(spec)} - {var.name for var in sizes_of(spec)}
+    for view in spec.operands.values() if symbols - set(found) else ():
+        if all(var.name in found for size in view.tensor.shape for var in size.variables()):
+            shape = [int(size.evaluate(found)) for size in view.tensor.shape]
+            found |= {name: value for name, value in strides_chosen(view.tensor.storage(), shape, found).items() if name in symbols}
+    return found
+
+
+def _strides_of(layout: MatrixLayout | Layout) -> list[Expr | None]:
+    """What a layout says of distances in memory that may be known only at run time."""
+    if isinstance(layout, MatrixLayout):
+        return [layout.leading]
+    return [stride for stride in flatten(layout.stride) if isinstance(stride, Expr)]  # type: ignore[misc]
+
+
+__all__ = ["AnySpec", "AnyStarter", "ColMajor", "Kind", "Parameter", "RowMajor", "Spec", "Starter", "symbols_of"]

@@ -289,12 +289,12 @@ class Drawn:
         self.features.add(f"epilog {memory}")
         if memory == SH or self.chance(0.1):
             return chain.epilog(memory)
-        path = Strategy(tuple(dealing))
+        path = Strategy(tuple(dealing), None, Move)
         size = self.pick((1, 1, 2))
         piece = (1, size) if self.chance(0.5) else (size, 1)
         store = path.tile(*piece)
         store = (store.unroll() if self.chance(0.5, "unroll") else store).done()
-        init = path.tile(1, 1).done()
+        init = Strategy(tuple(dealing), None, Init).tile(1, 1).done()
         if self.chance(0.15, "store through shared memory"):
             staged = Move.load(SRC, SH, path.tile(1, 1).done())
             staged = staged.reuse_buffer() if self.chance(0.6, "reuse_buffer") else staged

@@ -240,12 +240,16 @@ class HostProgram:
         """The outputs of one launch in logical shape, from its inputs in logical shape; threads in the order of a seed."""
         printed, values = self.printed[number], dict(symbols or {})
         kernel = printed.kernel
-        placed = {buffer.name: Placed(buffer, values, kernel) for buffer in kernel.buffers if buffer.parameter}
+        given = [buffer for buffer in kernel.buffers if buffer.parameter]
+        placed = {buffer.name: Placed(buffer, values, kernel) for buffer in given if not buffer.memory.by_value}
         registers = sum(buffer.bytes for buffer in kernel.buffers if buffer.memory.private)
         job = [f"kernel {number} grid {compiled(kernel.grid)(values)} threads {kernel.threads}"]
         job += [f"shared {dynamic_shared_bytes(kernel)} frame {(FRAME + 3 * registers) // 4096 * 4096} seed {seed}"]
-        for name, one in placed.items():
-            file = self.folder / f"{name}.bin"
+        for name in [buffer.name for buffer in given]:
+            if name not in placed:
+                job.append(f"bits {int.from_bytes(arrays[name].tobytes(), 'little')}")
+                continue
+            one, file = placed[name], self.folder / f"{name}.bin"
             one.filled(arrays.get(name)).tofile(file)
             job.append(f"array {file} {one.bytes} {one.buffer.tensor.align}")
         job += [f"int {values[symbol.name]}" for symbol in kernel.symbols]
@@ -269,23 +273,33 @@ class HostProgram:
 # ---------------------------------------------------------------------------------------------- arrays
 
 
+def number(value, values):
+    """An integer, or the value of an expression."""
+    return value if isinstance(value, int) else int(compiled(value)(values))
+
+
 class Placed:
     """A parameter in flat memory: in its storage order, with gaps between rows or columns where there is a leading dimension."""
 
     def __init__(self, buffer, values, kernel):
         layout = buffer.tensor.layout
-        assert isinstance(layout, MatrixLayout), f"{buffer.name} is stored as {layout}"
         self.buffer, self.zeroed = buffer, buffer.name in kernel.zeroed
         self.dtype = buffer.dtype.to_numpy()
         self.shape = tuple(int(compiled(size)(values)) for size in buffer.tensor.shape)
-        rank, step = len(self.shape), 1
+        steps = self._by_order(layout, values) if isinstance(layout, MatrixLayout) else [number(one, values) for one in layout.stride]
         self.places, last = np.zeros(self.shape, int), 0
-        for number, axis in enumerate(range(rank) if layout.order == "col" or rank == 1 else (1, 0, *range(2, rank))):
+        for axis, step in enumerate(steps):
             self.places += step * np.indices(self.shape)[axis]
             last += step * (self.shape[axis] - 1)
-            given = number == 0 and layout.leading is not None
-            step *= int(compiled(layout.leading)(values)) if given else self.shape[axis]
         self.elements = last + 1
+
+    def _by_order(self, layout, values):
+        rank, step, steps = len(self.shape), 1, {}
+        for place, axis in enumerate(range(rank) if layout.order == "col" else reversed(range(rank))):
+            steps[axis] = step
+            given = place == 0 and layout.leading is not None
+            step *= number(layout.leading, values) if given else self.shape[axis]
+        return [steps[axis] for axis in range(rank)]
 
     @property
     def bytes(self):

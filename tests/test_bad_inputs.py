@@ -127,9 +127,14 @@ def size(*more):
     return only("symbol", *more)
 
 
-def tile_size(*more):
-    """Right as the size of a tile: tunables, which then have a value."""
+def number(*more):
+    """Right where a number is: tunables, which then have a value."""
     return only("tunable", "derived", *more)
+
+
+def tile_size(*more):
+    """Right as the size of a tile: a number, or a layout of its elements."""
+    return number("Layout", *more)
 
 
 TEXTS = ("'8'", "'a b'")
@@ -216,8 +221,8 @@ POSITIONS = [
     ("tile(m=x)", lambda x: block.tile(m=x), tile_size(), True),
     ("tile(8, n=x)", lambda x: block.tile(8, n=x), tile_size(), True),
     ("tile(8, Strided)", lambda x: block.tile(8, x), tile_size(), True),
-    ("Strided chunk", lambda x: Strided((x, 8)), tile_size(), True),
-    ("Strided repeat", lambda x: Strided((4, x)), tile_size(), None),
+    ("Strided chunk", lambda x: Strided((x, 8)), number(), True),
+    ("Strided repeat", lambda x: Strided((4, x)), number(), None),
     ("Strided", lambda x: Strided(x), only(), True),
     ("split(x)", lambda x: block.split(x), tile_size(), True),
     ("split(k=x)", lambda x: block.split(k=x), tile_size(), True),
@@ -276,12 +281,12 @@ POSITIONS = [
     ("Operand(x)", lambda x: Operand(x), only(), True),
     # ---------------------------------------------------------------- steps and refinements by their constructors
     ("Tile(x)", lambda x: bind(block.then(Tile(x)).done()), only(), None),
-    ("Tile((x, 8))", lambda x: finish(block.then(Tile((x, 8)))), only("tunable", "derived"), None),
+    ("Tile((x, 8))", lambda x: finish(block.then(Tile((x, 8)))), tile_size(), None),
     ("Tile(by_dim=x)", lambda x: Tile((8, 8), x), only("()"), True),
     ("Tile(by_dim=((x, 8),))", lambda x: finish(block.then(Tile((), ((x, 8),)))), only(), None),
-    ("Tile(by_dim=(('m', x),))", lambda x: finish(block.then(Tile((), (("m", x),)))), only("tunable", "derived"), None),
+    ("Tile(by_dim=(('m', x),))", lambda x: finish(block.then(Tile((), (("m", x),)))), tile_size(), None),
     ("Split(x)", lambda x: finish(block.then(Split(x))), only("(8,)"), None),
-    ("Split((x,))", lambda x: finish(block.then(Split((x,)))), only("tunable", "derived"), None),
+    ("Split((x,))", lambda x: finish(block.then(Split((x,)))), tile_size(), None),
     ("Load(x)", lambda x: finish(block.then(Load(x, SH))), only("operand"), None),
     ("Load('A', x)", lambda x: Load("A", x), only("GL", "SH"), True),
     ("Load('A', SH, x)", lambda x: Load("A", SH, x), only("()"), True),
@@ -433,10 +438,12 @@ def chained(levels):
 
 
 def of_levels():
-    """All orders of up to four levels with a wrong step in it."""
+    """All orders of up to four levels with a wrong step in it; tiles for Block behind tiles for Block are right."""
     for count in (1, 2, 3, 4):
         for levels in itertools.product(ALL, repeat=count):
             parents = (Kernel, *levels)
+            if levels == (Block, Block):
+                continue
             if levels[-1] not in BELOW[parents[-2]] and all(level in BELOW[above] for above, level in itertools.pairwise(parents[:-1])):
                 yield f"to {levels}", lambda levels=levels: chained(levels)
 
@@ -590,7 +597,8 @@ def of_chains():
     yield "no such step", lambda: block.at(Load)
     yield "no such operand", lambda: loaded.at(Load, B)
     yield "no second step", lambda: loaded.at(Load, A, 1)
-    yield "two blocks", lambda: chained((Block, Block))
+    yield "blocks behind warps", lambda: chained((Block, Warp, Block))
+    yield "bands before the last blocks", lambda: MatMul.tile(16, 16).to(Block).bands(2).tile(8, 8).to(Block)(mm).result
     yield "two blocks in a copy", lambda: finish(block.split(8).load(A, SH, Move.tile(4, 4).to(Block).tile(1, 1).done()))
     yield "layout without to", lambda: finish(block.tile(16, 16).layout(ColMajor))
     yield "swizzle without to", lambda: finish(block.tile(16, 16).swizzle(lambda uid: uid ^ 1))

@@ -22,6 +22,7 @@ import fireiron
 from fireiron import *
 from fireiron import cuda, decomp, executable, refine
 from fireiron.errors import VerificationError
+from fireiron.found import FoundRefinements, FoundSteps
 from fireiron.gpu import toolchain
 from fireiron.ir import Exec, execs, verify
 from fireiron.ir.chunks import swizzle_of
@@ -95,7 +96,8 @@ class TestExtension:
         for one in family(module, base):
             if base is Decomposition:
                 assert one.verb and "expand" in vars(one)
-                assert ("label" in vars(one)) == hasattr(Verbs, one.verb), "a chain says `.then(...)` of a step without a verb of its own"
+                assert ("label" in vars(one)) == (one.verb in vars(Verbs)), "a verb that is written out has a text that is, too"
+                assert hasattr(Verbs, one.verb)
             elif base is Refinement:
                 assert one.applies_to and set(one.applies_to) <= {step.verb for step in steps_of_language()}
                 assert "plan" in vars(one) or "rewrite" in vars(one)
@@ -107,7 +109,7 @@ def steps_of_language():
     return [one for module in extensions(decomp) for one in family(module, Decomposition)]
 
 
-VERBS = [(Verbs, name) for name, one in vars(Verbs).items() if inspect.isfunction(one)] + [
+VERBS = [(cls, name) for cls in (Verbs, FoundSteps, FoundRefinements) for name, one in vars(cls).items() if inspect.isfunction(one)] + [
     (cls, name)
     for cls in (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy)
     for name, one in vars(cls).items()
@@ -174,26 +176,27 @@ def context_of(spec):
     return grow_tree(spec, (), fireiron.ARCHITECTURES[-1], INSTRUCTIONS).context
 
 
-ANY_OF = {Load: lambda: Load("A", SH), Coalesced: lambda: Coalesced(4), SplitK: lambda: SplitK(2, Warp, 8)}
-"""Steps that cannot be made without an argument."""
+def any_of_kind(step):
+    """One of a kind of step: an example that its file states, where it cannot be made without an argument."""
+    stated = getattr(importlib.import_module(step.__module__), "EXAMPLES", ())
+    return next((one for one in stated if type(one) is step), None) or step()
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 @pytest.mark.parametrize("step", steps_of_language(), ids=lambda one: one.__name__)
 def test_choices_are_legal(step, spec):
     """What a step offers for a spec expands without an error."""
-    context = attrs.evolve(context_of(spec), workers=32)
+    context = attrs.evolve(context_of(spec), workers=32, thread=Var("thread", 0, 31))
     try:
-        offered = list(ANY_OF.get(step, step)().choices(spec, context))
+        offered = list(any_of_kind(step).choices(spec, context))
     except FireironError as error:
         pytest.fail(f"choices raises: {error}")
     for choice in random.Random(3).sample(offered, min(len(offered), 25)):
         assert isinstance(choice, step)
-        node, _ = grow(spec, (choice,), attrs.evolve(context_of(spec), workers=32))
+        node, _ = grow(spec, (choice,), context)
         assert node.children
-        assert count_workers(spec, (choice,), context_of(spec)) is None or step in (Coalesced, SplitK), (
-            "which deal to threads by themselves"
-        )
+        deals = step is not Tile and "threads" in vars(step)
+        assert deals or count_workers(spec, (choice,), context_of(spec)) is None, "a step that deals to threads by itself says how many"
         assert eval(f"start.{choice.label()}", dict(vars(fireiron)) | {"start": MatMul}).steps == (choice,)
 
 
@@ -206,7 +209,7 @@ DEALT = attrs.evolve(grow_tree(SPECS[0], (), SM_90A, INSTRUCTIONS).context, work
 @pytest.mark.parametrize("step", steps_of_language(), ids=lambda one: one.__name__)
 def test_expand_is_pure(step, spec, refinement):
     """Twice on one context gives equal results, and leaves the context as it was; what is refused is refused twice."""
-    offered = list(ANY_OF.get(step, step)().choices(spec, DEALT)) or [ANY_OF.get(step, step)()]
+    offered = list(any_of_kind(step).choices(spec, DEALT)) or [any_of_kind(step)]
     levels = [To(level) for level in (Block, Warp, Thread, Lane)] if step is Tile else []
     chosen = random.Random(5).sample(offered, min(len(offered), 6))
     for one in [*chosen, *(choice.refined(level) for choice, level in itertools.product(chosen, levels))]:
@@ -281,7 +284,9 @@ def candidates():
             yield fireiron.BinaryPointwise("+", *sizes, dtype=dtype)(RF, RF, RF)(Thread)
         yield Reduction(*sizes, 3, dtype=dtype)(RF, RF)(Thread)
         yield AtomicAdd(*sizes, dtype=dtype)(RF, GL)(Thread)
-    yield fireiron.Shfl(1, 32, 1)(RF, RF)(Warp)
+    for shuffle in (fireiron.Shfl, fireiron.ShflIdx, fireiron.ShflUp, fireiron.ShflDown):
+        yield shuffle(1, 32, 1)(RF, RF)(Warp)
+    yield Kind("Scaled", "C[m,n] += sum(k, alpha * A[m,k] * B[k,n])").starter(1, 1, 1)(fireiron.VAL, RF, RF, RF)(Thread)
 
 
 def products_of_lanes():
@@ -339,7 +344,8 @@ def copies_of_engines():
 
 @functools.cache
 def all_candidates():
-    return (*candidates(), *products_of_lanes(), *products_of_warpgroups(), *copies_of_lanes(), *copies_of_engines())
+    stated = (spec for module in extensions(executable) for spec in getattr(module, "EXAMPLES", ()))
+    return (*candidates(), *products_of_lanes(), *products_of_warpgroups(), *copies_of_lanes(), *copies_of_engines(), *stated)
 
 
 @functools.cache
@@ -388,8 +394,9 @@ def kernel_of_lanes(one):
         return next(through(*chain) for chain in through_choices() if one in chain)
     if isinstance(one, (TmaLoad, TmaStore)):
         return by_warps(tma=True)(halves(128, 128, 192, c_dtype=float32))
-    if one.name == "SHFL_BFLY":
-        return fireiron.Shfl(4, 32, 2)(GL, GL)(Kernel).tile(32, 2).to(Block).tile(32, 2).to(Warp).load("src", RF).done()
+    if isinstance(one, fireiron.Shuffle):
+        shuffle = getattr(fireiron, one.kind)
+        return shuffle(4, 32, 2)(GL, GL)(Kernel).tile(32, 2).to(Block).tile(32, 2).to(Warp).load("src", RF).done()
     module = importlib.import_module("fireiron.strategies.wmma_simple")
     return module.strategy(module.spec(64, 64, 32))
 
@@ -416,6 +423,9 @@ def kernel_of(one, spec):
             .load(A, RF, Move.tile(1, 1).done())
             .load(B, RF, Move.tile(1, 1).done())
         )
+    elif spec.title == "Scaled":
+        problem = spec.starter(16 * m, 16 * n, 4)(fireiron.VAL, GL, GL, GL)(Kernel)
+        chain = chain.split(1).tile(m, n).to(Thread)
     else:
         problem = on_a_problem(spec.title, 16 * m, 16 * n, memory=GL, level=Kernel, dtype=spec.operands["dst"].dtype)
         chain = chain.tile(m, n).to(Thread)
@@ -428,7 +438,7 @@ class TestInstruction:
 
     def test_says_what_it_performs(self, one):
         spec = own_spec(one)
-        assert spec is not None, "add a spec that it performs to candidates()"
+        assert spec is not None, "state a spec that it performs, EXAMPLES = (MatMul(..)(..)(..),)"
         assert one.name and one.name.isprintable()
         assert spec.title in one.performs() and spec.level.name in one.performs()
         assert not re.search(r"\bFalse\b|\bNone\b|<", one.performs()), "text for people"
@@ -520,7 +530,7 @@ def performs_somewhere(module, spec):
 # ---------------------------------------------------------------------------------------------- the source
 
 ROOMS = (
-    ("places", "strategies", "_version", "folders"),
+    ("places", "strategies", "_version", "folders", "found"),
     ("errors",),
     ("settings", "files"),
     ("values",),
@@ -545,6 +555,7 @@ APART = ("lower", "cuda", "sim", "check", "measure", "inspect", "draw", "export"
 """Rooms that stand in one row and know nothing of each other."""
 
 KNOTS = {
+    ("values.tensor", "values.notation"): "a tensor and a view are printed in the notation, which reads them",
     ("specs.verbs", "decomp"): "the verbs stand once for all that a chain starts from; what they append is defined above specs",
     ("specs.verbs", "language.strategy"): "a verb returns a strategy",
     ("language.substrategy", "decomp"): "the default copy is made of a tile and done",
@@ -563,6 +574,8 @@ SIBLINGS = {
     ("decomp.mma_tile", "decomp.tile"): "a verb that is a tile and a split of one instruction's sizes",
     ("decomp.coalesced", "decomp.tile"): "a verb that is a tile dealt to threads in storage order",
     ("executable.thread_move", "executable.cp_async"): "the asynchronous copy that a plain one becomes under a pipeline",
+    ("decomp.across", "decomp.split"): "more parts than one statement adds up are a loop",
+    ("decomp.across", "executable.reduce"): "how many terms one statement adds up",
     ("decomp.mma_tile", "decomp.split"): "a verb that is a tile and a split of one instruction's sizes",
     ("executable.stmatrix", "executable.ldmatrix"): "the same matrices in the same registers, the other way",
     ("executable.movmatrix", "executable.ldmatrix"): "the same matrices in the same registers",
@@ -575,6 +588,9 @@ SHARED = {
     "executable.pairs": "how packed pairs of 16-bit floats are read and written",
     "executable.by_lanes": "how an instruction of several lanes becomes a statement",
     "executable.follow": "how threads follow what something else makes them hold",
+    "decomp.across": "reductions across threads, whose parts are leaves again",
+    "decomp.exchange": "an input that other threads hold, which `done` brings to those that want it",
+    "executable.joining": "how a thread's result joins what the output holds",
     "executable.mma": "the class that all forms of mma.sync are values of",
 }
 """Modules among the extensions that are there to be imported by them, each with its reason."""
@@ -723,14 +739,14 @@ def test_nothing_imports_what_it_does_not_declare():
 
 
 AT_IMPORT = {
-    "decomp", "refine", "executable", "_version", "errors", "folders", "places", "spec", "values", "values.expr", "values.expr.arithmetic",
+    "decomp", "refine", "executable", "_version", "errors", "folders", "found", "places", "spec", "values", "values.expr", "values.expr.arithmetic",
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine",
-    "values.tensor", "values.units", "specs", "ir", "ir.access",
+    "values.strides", "values.tensor", "values.units", "specs", "ir", "ir.access",
     "ir.holding", "ir.kernel", "ir.maps", "ir.rewrite", "ir.statement", "ir.verifier",
-    "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.strategy", "language.substrategy",
-    "language.tree", "language.tunable", "draw", "export", "matmul", "tune",
+    "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.methods", "language.numerals",
+    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "draw", "export", "matmul", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""
 
@@ -764,6 +780,7 @@ def test_import_is_quick(statement, expected):
 def test_type_checkers_see_the_public_names():
     """`fireiron/__init__.pyi` stands beside an `__init__` that finds its names."""
     assert public_names.STUB.read_text() == public_names.text(), "a public name came or went: run `make names`"
+    assert public_names.VERBS.read_text() == public_names.verbs(), "a verb that is found came or went: run `make names`"
 
 
 def test_names_that_are_loaded_when_used():

@@ -1,5 +1,9 @@
-"""Every block of Python in the documents runs; every file they link to exists. Blocks that begin with ```python gpu need one."""
+"""Every block of Python in the documents runs; every file they link to exists. Blocks that begin with ```python gpu need one.
 
+A test that a document names, `test_file::test_name`, exists too."""
+
+import ast
+import functools
 import re
 from pathlib import Path
 
@@ -45,3 +49,38 @@ def test_gpu_blocks_compile(document):
 def test_links_exist(document):
     for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
         assert (document.parent / target).exists(), target
+
+
+@functools.cache
+def defined_in(file):
+    """The tests of a file of this folder, those of a class behind its name."""
+    found = set()
+    for node in ast.parse((Path(__file__).parent / f"{file}.py").read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}::{one.name}" for one in node.body if isinstance(one, ast.FunctionDef) and one.name.startswith("test_")}
+        elif isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            found.add(node.name)
+    return found
+
+
+def named_tests(text):
+    """The tests that a text names, as (file, test)."""
+    return [(file, test.removeprefix("::")) for file, test in re.findall(r"\b(test_\w+)(?:\.py)?((?:::\w+)+)", text)]
+
+
+NAMING = [document for document in DOCUMENTS if named_tests(document.read_text())]
+
+
+@pytest.mark.parametrize("document", NAMING, ids=lambda path: str(path.relative_to(ROOT)))
+def test_tests_that_are_named_exist(document):
+    missing = [(file, test) for file, test in named_tests(document.read_text()) if test not in defined_in(file)]
+    assert not missing
+
+
+def test_the_table_of_graphene_is_complete():
+    """Every figure and table of the paper that shows values, specs or code has its row."""
+    rows = [line for line in (ROOT / "docs" / "graphene.md").read_text().splitlines() if named_tests(line)]
+    named = " ".join(row.split("|")[1] for row in rows)
+    assert {"1a", "1c", "1d", "2", "3", "4", "5", "6", "7", "8"} <= set(re.findall(r"\b(\d[a-d]?)\b", named))
+    assert {"3.1", "3.2", "3.3", "3.4", "5.1", "5.2", "5.3", "5.4", "5.5"} <= set(re.findall(r"\d\.\d", named))
+    assert sum("Table 1" in row for row in rows) >= 7 and sum("Table 2" in row for row in rows) >= 2

@@ -290,6 +290,8 @@ FILES = {
 import attrs
 
 from fireiron.language.tree import Executable, Mismatch
+from fireiron.specs.matmul import MatMul
+from fireiron.values.machine import RF, Thread
 
 
 @attrs.frozen
@@ -315,6 +317,7 @@ class TwiceFma(Executable):
 
 TWICE_FMA = TwiceFma("TWICE_FMA")
 INSTRUCTIONS = (TWICE_FMA,)
+EXAMPLES = (MatMul(2, 1, 1)(RF, RF, RF)(Thread),)
 __all__ = ["TWICE_FMA", "TwiceFma"]
 ''',
     "decomp/halves.py": '''
@@ -331,17 +334,22 @@ from fireiron.values.expr import constant
 
 @attrs.frozen
 class Halves(Decomposition):
-    """Divides m into two halves."""
+    """Divides m into two halves, or `parts` of them, one after the other.
+
+    Legal where m is a multiple. rewrite: MatMul(M,N,K) --> for m: MatMul(M/parts,N,K)
+    """
 
     verb = "halves"
+    parts: int = 2
+    unroll: bool = attrs.field(default=False, kw_only=True)
 
     def expand(self, spec, context):
         m = constant(spec.size("m"))
-        if m is None or m % 2:
-            raise DecompositionError("halves: m is not even", got=spec.size("m"))
-        views, digits = divide(spec, {"m": (m // 2, None)}, "halves")
+        if m is None or m % self.parts:
+            raise DecompositionError(f"halves: no multiple of {self.parts}", got=spec.size("m"))
+        views, digits = divide(spec, {"m": (m // self.parts, None)}, "halves")
         draft = context.draft()
-        views, program, _ = loop_over(spec, views, digits, False, draft, (Hole("body"),))
+        views, program, _ = loop_over(spec, views, digits, self.unroll, draft, (Hole("body"),))
         return draft.expansion((Child("body", spec.with_operands(**views)),), program)
 
 
@@ -364,6 +372,7 @@ class Remark(Refinement):
     """
 
     applies_to = ("tile", "halves")
+    verb = "remark"
     text: str = ""
 
     def rewrite(self, expansion, context):
@@ -384,6 +393,8 @@ __all__ = ["Scale"]
 """One new file in each folder."""
 
 PROGRAM = """
+import inspect
+import re
 import fireiron
 import numpy as np
 from fireiron import *
@@ -391,12 +402,28 @@ from fireiron.language.store import dumps, loads
 from fireiron.sim import simulate
 
 chain = (
-    MatMul.tile(32, 16).to(Block).refine(Remark("a block")).then(Halves().refined(Remark("halves")))
+    MatMul.tile(32, 16).to(Block).remark("a block").halves(4, unroll=True).remark(text="quarters")
     .epilog(RF).split(4).tile(2, 2).to(Thread).split(1).load(A, RF).load(B, RF).tile(2, 1).done()
 )
 assert eval(repr(chain)) == chain and loads(dumps(chain)) == chain
+assert repr(chain).startswith("MatMul.tile(32, 16).to(Block).remark(text='a block').halves(parts=4, unroll=True).remark(text='quarters').epi")
+assert chain.steps[:2] == MatMul.tile(32, 16).to(Block).refine(Remark("a block")).then(Halves(4, unroll=True).refined(Remark("quarters"))).steps
+assert chain.steps[1].origin == "<string>:11", chain.steps[1].origin
+assert str(inspect.signature(Strategy.halves)).startswith("(self, /, parts: int = 2, *, unroll: bool = False)")
+assert MatMul.halves.__doc__ == Halves.__doc__ and Strategy.remark.__doc__ == Remark.__doc__
+for wrong, says in (
+    (lambda: MatMul.halves(2, 3), "halves: too many positional arguments"),
+    (lambda: MatMul.load(A, SH).remark("x"), "Remark does not refine load"),
+    (lambda: MatMul.tile(8, 8).remark(word="x"), "remark: .*'word'"),
+):
+    try:
+        wrong()
+    except FireironError as error:
+        assert re.search(says, str(error)), error
+    else:
+        raise AssertionError(says)
 program = chain(MatMul(64, 32, 8)(GL, GL, GL)(Kernel)).program("sm_90")
-assert "// a block" in program.cuda and "// halves" in program.cuda and program.cuda.count("__fmaf_rn") == 2, program.cuda
+assert "// a block" in program.cuda and "// quarters" in program.cuda and program.cuda.count("__fmaf_rn") == 2, program.cuda
 a, b = np.arange(512.0).reshape(64, 8) % 7, np.arange(256.0).reshape(8, 32) % 5
 assert (simulate(program.ir, {"A": a.astype(np.float32), "B": b.astype(np.float32)}).outputs["C"] == a @ b).all()
 assert TWICE_FMA in INSTRUCTIONS and {"Halves", "Remark", "Scale", "TWICE_FMA", "TwiceFma"} <= set(dir(fireiron))
@@ -416,6 +443,34 @@ def test_one_new_file_in_each_folder_is_all(tmp_path):
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}
     )
     assert done.returncode == 0, done.stderr
+    stub = "import public_names; print(public_names.verbs(), public_names.text())"
+    paths = os.pathsep.join([str(tmp_path), str(Path(__file__).parent)])
+    done = subprocess.run(
+        [sys.executable, "-c", stub], capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths}
+    )
+    assert "def halves(self, parts: int = ..., *, unroll: bool = ...) -> fireiron.language.strategy.Strategy: ..." in done.stdout, (
+        done.stderr
+    )
+    assert "def remark(self, text: str = ...) -> fireiron" in done.stdout
+    assert "from fireiron.decomp.halves import Halves as Halves" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("folder", "verb"), [("decomp/halves.py", "program"), ("decomp/halves.py", "two words"), ("refine/remark.py", "pad")]
+)
+def test_verbs_that_are_no_names_or_those_of_another_are_refused(tmp_path, folder, verb):
+    """When the package is loaded, whatever is asked of it: else one of the two would be silent."""
+    shutil.copytree(Path(fireiron.__file__).parent, tmp_path / "fireiron", ignore=shutil.ignore_patterns("__pycache__"))
+    own = folder.partition("/")[2].removesuffix(".py")
+    (tmp_path / "fireiron" / folder).write_text(FILES[folder].lstrip().replace(f'verb = "{own}"', f"verb = {verb!r}"))
+    done = subprocess.run(
+        [sys.executable, "-c", "import fireiron"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )
+    assert f"{own.title()}: its verb {verb!r} is no name for a method, or that of another" in done.stderr, done.stderr
 
 
 def test_folders_are_read_in_the_order_of_names(monkeypatch):

@@ -26,6 +26,9 @@ SPECS = (
     Pointwise("y[m,n] = relu(x[m,n] + bias[n]) * 0.5", 8, 4, dtype=(float32, float16))(GL, GL, GL)(Kernel),
     Pointwise("y[i] = max(x[i], -inf)", 64, y=RowMajor)(GL, GL)(Kernel),
     Shfl(16, 32, 4)(RF, RF)(Warp),
+    ShflIdx(3, 32, 4, width=8)(RF, RF)(Warp),
+    ShflUp(1, 32, 4)(RF, RF)(Warp),
+    ShflDown(16, 64, 2)(GL, GL)(Kernel),
     Allocate(8, 4, dtype=float16)(SH)(Block),
 )
 SCALE = Kind("Scale", "y[i,j] = {by} * x[i,j]", (Parameter("by"),))
@@ -139,12 +142,21 @@ def test_texts_and_json_follow_from_the_declaration(spec: Spec) -> None:
     assert {spec.with_operands(**{name: view}) for name, view in spec.operands.items()} == {spec}
 
 
+@pytest.mark.parametrize("text", ["t ^ 5", "t + 3 in 8", "t - 1 in 32", "t = 0 in 4", "t = 3 in 4"])
+def test_indices_of_other_elements_are_printed_and_read(text: str) -> None:
+    made = formula(f"y[t,v] = x[{text},v]")
+    (element,) = made.elements
+    assert str(made) == f"y[t,v] = x[{text},v]" and formula(str(made)) == made and not element.plain
+    assert formula("y[t] = x[t + 0 in 8]").elements[0].plain and not made.copies
+
+
 def test_flops_and_bytes_follow_from_the_formula() -> None:
     counts = {spec.title: (str(spec.flops), str(spec.bytes)) for spec in SPECS if "M" not in str(spec.sizes)}
     assert counts == {
         "MatMul": ("1024", str((8 * 16 + 16 * 4) * 2 + 2 * 8 * 4 * 4)), "Move": ("0", str(32 * 4 + 32 * 2)), "Init": ("0", "128"),
         "Reduction": ("96", str(96 * 2 + 32 * 2)), "AtomicAdd": ("32", str(32 * 4 * 3)), "UnaryPointwise": ("32", "256"),
         "BinaryPointwise": ("32", "192"), "Pointwise": ("64", "512"), "Shfl": ("0", "1024"), "Allocate": ("0", "64"),
+        "ShflIdx": ("0", "1024"), "ShflUp": ("0", "1024"), "ShflDown": ("0", "1024"),
     }  # fmt: skip
     M = sym("M")
     spec = MatMul(M, 4, 8, accumulate=M % 2)(GL, GL, GL)(Kernel)
@@ -157,6 +169,7 @@ def test_questions_are_answered_by_the_formula() -> None:
     assert answers == {
         "MatMul": ["multiplies", "contracts"], "Move": ["copies"], "Init": ["fills"], "Reduction": ["reduces"], "AtomicAdd": ["atomic"],
         "UnaryPointwise": ["pointwise"], "BinaryPointwise": ["pointwise"], "Pointwise": ["pointwise"], "Shfl": [], "Allocate": [],
+        "ShflIdx": [], "ShflUp": [], "ShflDown": [],
     }  # fmt: skip
     assert Kind("Copy", "dst[i,j] = src[i,j]").starter(8, 4)(GL, SH)(Block).copies, "whatever its dimensions are called"
     assert not Kind("Turn", "dst[i,j] = src[j,i]").starter(8, 4)(GL, SH)(Block).copies
@@ -180,6 +193,12 @@ def test_questions_are_answered_by_the_formula() -> None:
         (lambda: Pointwise("y[m] = sum(n, x[m,n])", 8)(GL, GL)(Kernel), "1 sizes given"),
         (lambda: Shfl(16, 16, 1)(RF, RF)(Warp), "t \\^ 16 leaves the 16 of t"),
         (lambda: Shfl(1, 24, 1)(RF, RF)(Warp), "t \\^ 1 leaves the 24 of t"),
+        (lambda: ShflIdx(8, 32, 1, width=8)(RF, RF)(Warp), "t = 8 in 8 leaves the 32 of t"),
+        (lambda: ShflUp(1, 48, 1)(RF, RF)(Warp), "t - 1 in 32 leaves the 48 of t"),
+        (lambda: ShflDown(1, 48, 1, width=12)(RF, RF)(Warp), "t \\+ 1 in 12 leaves the 48 of t"),
+        (lambda: ShflDown(1, sym("T"), 1)(GL, GL)(Kernel), "t \\+ 1 in 32 leaves the T of t"),
+        (lambda: formula("y[t] = x[t - 1]"), "in is wanted"),
+        (lambda: formula("y[t] = x[t = u in 2]"), "t = takes an integer"),
         (lambda: Kind("Two words", "y[i] = x[i]"), "an identifier"),
         (lambda: Kind("Bad", "y[i] = x[j]"), "neither in the result nor reduced"),
         (lambda: Kind("Bad", "y[i] = {by} * x[i]"), "names other parameters"),
@@ -348,4 +367,4 @@ def test_a_kind_of_ones_own_is_compiled() -> None:
     assert "3.0f *" in plain.cuda
     turn = Kind("Turn", "y[i,j] = x[j,i]").starter
     with pytest.raises(MatchError, match="no instruction of sm_80 performs Turn"):
-        _ = turn.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()(turn(8, 8)(GL, GL)(Kernel)).program("sm_80").ir
+        _ = turn.tile(8, 8).to(Block).tile(2, 1).to(Thread).done()(turn(8, 8)(GL, GL)(Kernel)).program("sm_80").ir

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from fireiron import *
-from fireiron.errors import LayoutError
+from fireiron.errors import DecompositionError, LayoutError
 from fireiron.executable.ldmatrix import addressed
 from fireiron.values.expr import Const, Var, as_expr
 from fireiron.values.layout import Layout, Swizzle, complement, zipped_divide
+from fireiron.values.layout import parse as parse_layout
 from fireiron.values.notation import (
     indices,
     parse_level,
@@ -26,7 +27,7 @@ from fireiron.values.notation import (
     tiles_text,
     view_text,
 )
-from fireiron.values.tensor import Fixed, Tensor, cut, whole_view
+from fireiron.values.tensor import Tensor, whole_view
 from fireiron.values.units import THREAD, index_in, unit_in
 
 SCALE = float(os.environ.get("FIREIRON_FUZZ", "1"))
@@ -106,11 +107,16 @@ def test_the_layout_changes_no_access():
 
 A4 = parse_tensor("%A:[4,8 : 1,4].fp32")
 FIGURE_4 = {
-    "4b": ((2, 4), "%A:[2,2]:[2,16].[2,4]:[1,4].fp32.GL", lambda i, j: (i // 2, j // 4)),
-    "4c": ((Strided((1, 2), (4, 8)),), "%A:[2,2]:[1,16].[2,4]:[2,4].fp32.GL", lambda i, j: (i % 2, j // 4)),
-    "4d": ((Strided((1, 2), (2, 4)),), "%A:[2,2]:[1,8].[2,(2,2)]:[2,(4,16)].fp32.GL", lambda i, j: (i % 2, j // 2 % 2)),
+    "4b": ("[2:1] [4:1]", "%A:[2,2]:[2,16].[2,4]:[1,4].fp32.GL", lambda i, j: (i // 2, j // 4)),
+    "4c": ("[2:2] [4:1]", "%A:[2,2]:[1,16].[2,4]:[2,4].fp32.GL", lambda i, j: (i % 2, j // 4)),
+    "4d": ("[2:2] [(2,2):(1,4)]", "%A:[2,2]:[1,8].[2,(2,2)]:[2,(4,16)].fp32.GL", lambda i, j: (i % 2, j // 2 % 2)),
 }
-"""Tiles of `[2:1] x [4:1]`, `[2:2] x [4:1]` and `[2:2] x [(2,2):(1,4)]`: chunks, and how far apart they come again."""
+"""The paper's tile sizes, what it prints of the tiled tensor, and which tile an element is in."""
+
+
+def sizes_of(text):
+    """Tile sizes from the paper's text of one-dimensional tensors."""
+    return [parse_layout(one) for one in text.split()]
 
 
 def test_figure_4a():
@@ -120,20 +126,28 @@ def test_figure_4a():
 @pytest.mark.parametrize("figure", FIGURE_4)
 def test_figure_4_tiles(figure):
     sizes, text, tile_of = FIGURE_4[figure]
-    tile = first_tile(A4, *sizes)
+    tile = first_tile(A4, *sizes_of(sizes))
     assert tiles_text(tile) == text and parse_view(view_text(tile), symbols_of(tile)) == tile
     colours = {}
     for m, n in itertools.product(range(2), range(2)):
         colours |= dict.fromkeys(addresses(tile, block_m=m, block_n=n), (m, n))
     assert colours == {address(A4, i, j): tile_of(i, j) for i in range(4) for j in range(8)}
-    tiled = parse_tensor(text).storage()
+    tiled, by_view = parse_tensor(text).storage(), whole_view(A4).tile(*sizes_of(sizes))
     for m, n, i, j in itertools.product(range(2), range(2), range(2), range(4)):
         assert tiled.address((i + 2 * m, j + 4 * n)) == addresses(tile, block_m=m, block_n=n)[i + 2 * j], "what the text says"
+        assert addresses(by_view[m, n]) == addresses(tile, block_m=m, block_n=n)
+        assert addresses(by_view[m, n]) == addresses(parse_view(f"{text}[{m}, {n}]")) and tiles_text(by_view[m, n]) == text
+
+
+def test_chunks_are_tiles_of_layouts():
+    """`Strided` says how often a chunk comes again, and takes as many as there are."""
+    for strided, layouts in ((Strided((1, 2), (4, 8)), "[2:2] [4:1]"), (Strided((1, 2), (2, 4)), "[2:2] [(2,2):(1,4)]")):
+        assert first_tile(A4, strided) == first_tile(A4, *sizes_of(layouts))
 
 
 def test_figure_4_inner_coordinates():
     """Inside a tile of 4d, column 2 is the first of the second pair: logical column 4."""
-    tile = first_tile(A4, *FIGURE_4["4d"][0])
+    tile = first_tile(A4, *sizes_of(FIGURE_4["4d"][0]))
     assert addresses(tile, block_m=0, block_n=0) == [0, 2, 4, 6, 16, 18, 20, 22]
     assert tiles_of(tile)[1](0, (0, 1)) == 16 and addresses(tile, block_m=0, block_n=1)[1] == 10
 
@@ -143,7 +157,7 @@ def test_tile_is_agnostic_of_the_layout():
     for sizes, _text, tile_of in FIGURE_4.values():
         for text, _numbers, _at in FIGURE_3.values():
             tensor = parse_tensor(text)
-            tile = first_tile(tensor, *sizes)
+            tile = first_tile(tensor, *sizes_of(sizes))
             outer, inner = tiles_of(tile)
             for m, n in itertools.product(range(2), range(2)):
                 found = addresses(tile, block_m=m, block_n=n)
@@ -339,67 +353,114 @@ def draws(name, count):
         yield rng
 
 
-def tile_elements(size, repeat, extent):
-    """(tile, element of it) to the logical element: chunks of `size`, again every `repeat`; tiles are counted through the rest."""
-    chunks = 1 if repeat is None else extent // repeat
-    tiles = -(-extent // size) if repeat is None else repeat // size
-    for tile, chunk, place in itertools.product(range(tiles), range(chunks), range(size)):
-        yield tile, chunk * size + place, tile * size + chunk * (repeat or 0) + place
+def tile_elements(tile, extent):
+    """The logical elements of each tile: those of the first, from the first element on that no tile before has."""
+    tiles, covered = [], set()
+    for start in range(extent):
+        if start not in covered:
+            tiles.append([start + offset for offset in tile.offsets()])
+            assert covered.isdisjoint(tiles[-1]), "the drawn layout tiles nothing"
+            covered.update(tiles[-1])
+    return tiles
 
 
-def fault(tensor, axis, size, repeat, found):
+def fault(tensor, axis, tile, tiled):
     """Why a division is not that of a dimension into tiles; None where it is, element by element."""
     extent = tensor.shape[axis].value
-    for tile, place, logical in tile_elements(size, repeat, extent):
-        dim = found(tile)
-        if dim.at(place).evaluate({}) != logical:
-            return f"element {place} of tile {tile} is {dim.at(place)}, not {logical}"
-        if bool(dim.inside(place).evaluate({})) != (logical < extent):
-            return f"element {place} of tile {tile}: inside"
+    tiles, count = tile_elements(tile, extent), tiled.shape[axis].value
+    if count < len(tiles):
+        return f"{count} tiles, not {len(tiles)}"
+    for number in range(count):
+        dim = tiled[tuple(number if axis == other else 0 for other in range(len(tensor.shape)))].dims[axis]
+        for place in range(tile.size()):
+            logical = tiles[number][place] if number < len(tiles) else extent
+            at = dim.at(place).evaluate({})
+            if number < len(tiles) and at != logical:
+                return f"element {place} of tile {number} is {at}, not {logical}"
+            if bool(dim.inside(place).evaluate({})) != (logical < extent):
+                return f"element {place} of tile {number}: inside"
     return None
 
 
-def divided(tensor, axis, size, repeat):
-    """The dimension of each tile, by its number, as the compiler divides it; None where it refuses."""
-    dim = whole_view(tensor).dims[axis]
-    result = cut(dim, size, repeat, tensor.shape[axis])
-    if result is None:
-        return None
-
-    def of(tile):
-        part = dim
-        for mode in result.outer:
-            part = part.moved(Fixed(mode.size, mode.stride, True, Const(tile % mode.size.value)))
-            tile //= mode.size.value
-        return type(dim)(result.inner, result.bound, part.fixed)
-
-    return of
+def draw_tile(rng):
+    """The layout of a tile's elements along a dimension: parts behind each other in any order, perhaps with gaps."""
+    parts = [rng.randint(1, 4) for _part in range(rng.randint(1, 3))]
+    strides, reached = [0] * len(parts), 1
+    for place in rng.sample(range(len(parts)), len(parts)):
+        reached *= rng.choice((1, 1, 2, 3))
+        strides[place], reached = reached, reached * parts[place]
+    return Layout(tuple(parts), tuple(strides)) if rng.random() < 0.7 else Layout(parts[0], rng.randint(1, 3))
 
 
 def test_tile_against_brute_force():
-    accepted = overhanging = 0
-    for rng in draws("tile", 800):
-        extent = rng.randint(1, 48)
+    overhanging = strided = 0
+    for rng in draws("tile", 400):
+        extent, tile = rng.randint(1, 48), draw_tile(rng)
         tensor = Tensor("A", (Const(extent), Const(3)), float32, GL, rng.choice((ColMajor, RowMajor)))
-        size = rng.randint(1, 8)
-        repeat = rng.choice((None, None, size * rng.randint(1, 4)))
-        found = divided(tensor, 0, size, repeat)
-        assert (found is None) == (repeat is not None and extent % repeat != 0)
-        if found is None:
+        assert fault(tensor, 0, tile, whole_view(tensor).tile(tile, None)) is None, (extent, tile)
+        period = max([size * stride for size, stride in tile.modes if size > 1], default=1)
+        overhanging, strided = overhanging + (extent % period != 0), strided + (tile.size() < period)
+    print(f"  {overhanging} partial, {strided} with gaps")
+    assert overhanging > 100 * SCALE and strided > 100 * SCALE
+
+
+def test_tiles_of_tiles_against_brute_force():
+    """A tile counts the elements of the tile that it divides, whatever these are."""
+    accepted = refused = 0
+    for rng in draws("tiles of tiles", 400):
+        outer, inner = draw_tile(rng), draw_tile(rng)
+        tensor = Tensor("A", (Const(48),), float32, GL, ColMajor)
+        tile = whole_view(tensor).tile(outer)[0,]
+        elements = [tile.dims[0].at(place).value for place in range(outer.size())]
+        try:
+            tiled = tile.tile(inner)
+        except DecompositionError as refusal:
+            refused += 1
+            period = max([size * stride for size, stride in inner.modes if size > 1], default=1)
+            assert outer.size() % period or "cross the ends" in str(refusal), (outer, inner)
             continue
-        accepted, overhanging = accepted + 1, overhanging + (extent % size != 0)
-        assert fault(tensor, 0, size, repeat, found) is None, (extent, size, repeat)
-    print(f"  {accepted} tiled, {overhanging} of them partial")
-    assert accepted > 400 * SCALE and overhanging > 150 * SCALE
+        accepted += 1
+        for number, places in enumerate(tile_elements(inner, outer.size())):
+            assert [tiled[number,].dims[0].at(place).value for place in range(inner.size())] == [elements[one] for one in places]
+    assert accepted > 100 * SCALE and refused > 50 * SCALE
 
 
 def test_the_brute_force_finds_planted_wrong_tiles():
     tensor = parse_tensor("%A:[4,8 : 1,4].fp32")
-    assert fault(tensor, 1, 4, None, divided(tensor, 1, 4, None)) is None
-    for size, repeat in ((2, None), (4, 8), (2, 4), (1, 2)):
-        wrong = divided(tensor, 1, size, repeat)
-        right = (4, None) if (size, repeat) != (4, 8) else (2, 4)
-        assert fault(tensor, 1, *right, wrong) is not None
+    tiles = [Layout(4), Layout(2), Layout(4, 2), Layout((2, 2), (1, 4)), Layout((2, 2), (4, 1))]
+    for right, made in itertools.product(tiles, tiles):
+        assert (fault(tensor, 1, right, whole_view(tensor).tile(None, made)) is None) == (right == made)
+
+
+@pytest.mark.parametrize(("tile", "reason"), [
+    (Layout(2, 0), "no stride is 0"), (Layout((2, 2), (1, 1)), "has no complement"), (Layout((2, 2), (1, 3)), "has no complement"),
+    (Layout(3, 3), "fill 9 elements together, which does not divide the 8"), (Layout(sym("M"), 1), "integers"), (3, "3 does not divide the 8"),
+])  # fmt: skip
+def test_what_is_no_tile_is_refused(tile, reason):
+    part = whole_view(parse_tensor("%A:[16,4].fp32")).tile(8, None)[1, 0]
+    with pytest.raises(DecompositionError, match=reason):
+        part.tile(tile, None)
+    with pytest.raises(DecompositionError, match=reason):
+        assert Move(16, 4)(GL, GL)(Kernel).tile(8, 4).to(Block).tile(tile, 4).to(Thread).result
+
+
+def test_places_that_no_tile_has_are_refused():
+    view = whole_view(parse_tensor("%A:[16,4].fp32"))
+    tiled = view.tile(Layout(2, 2), None)
+    assert [size.value for size in tiled.shape] == [8, 1] and tiled.at((3, 0), unit=True).dims[0].dealt[0].unit
+    for place in ((8, 0), (-1, 0), (0, 1), (0,), (0, 0, 0), 3, (Var("i", 0, 8), 0)):
+        with pytest.raises(LayoutError):
+            tiled[place]
+    for sizes in ((0, 4), (4,), (4, 4, 4), (-2, 4)):
+        with pytest.raises((LayoutError, DecompositionError)):
+            view.tile(*sizes)
+
+
+@pytest.mark.parametrize("tile", [Layout((3, 2), (1, 6)), 3, 6])
+def test_runs_that_a_tile_steps_out_of(tile):
+    part = whole_view(parse_tensor("%A:[64,4].fp32")).tile(Layout((4, 3), (1, 8)), None)[0, 0]
+    with pytest.raises(DecompositionError, match=r"cross the ends of the runs .* \(4 elements 1 apart, 3 elements 8 apart\)"):
+        part.tile(tile, None)
 
 
 def draw_threads(rng):

@@ -819,3 +819,22 @@ def test_text_does_not_depend_on_the_hash_seed():
         outputs.append(done.stdout)
     assert outputs[0].count("__global__") == len(NAMES) + 6
     assert outputs[0] == outputs[1]
+
+
+def test_chains_for_any_kind_of_spec():
+    """One that says nothing of its kind goes where any goes, and takes the kind of what it meets."""
+    inner = AnySpec.tile(2, 2).to(Thread).tile(1, 1).done()
+    assert (inner, repr(inner)) == (Strategy(inner.steps), "AnySpec.tile(2, 2).to(Thread).tile(1, 1).done()")
+    assert eval(repr(inner)) == inner == Strategy.from_json(inner.to_json())
+    assert inner != MatMul.then(inner) == MatMul.tile(2, 2).to(Thread).tile(1, 1).done()
+    assert MatMul.load(A, SH, inner) == MatMul.load(A, SH, Move.then(inner)), "only the steps are kept"
+    assert AnySpec.tile(8, 8).then(Move.done()).start == Move
+    for spec in (Move(8, 8)(GL, GL)(Kernel), Init(8, 8)(GL)(Kernel)):
+        bound = AnySpec.tile(4, 4).to(Block).then(inner)(spec)
+        assert bound.start == spec.starter and "__global__" in bound.cuda("sm_80")
+    both = inner.otherwise(Move.tile(1, 1).to(Thread).done())
+    assert both.start == Move == both.others[0].start
+    for chosen in (inner.otherwise(inner), both):
+        assert [one.start for one in chosen(Move(8, 8)(GL, SH)(Block)).alternatives] == [Move, Move]
+    with pytest.raises(DecompositionError, match="starts from Move, what it is for is a Init"):
+        both(Init(8, 8)(GL)(Kernel))

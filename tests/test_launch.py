@@ -115,7 +115,7 @@ def test_sizes_follow_the_addresses(gpu):
         assert grid == (kernel.grid(**given), 1, 1)
 
 
-def test_a_leading_dimension_is_a_keyword_and_part_of_the_signature(gpu):
+def test_a_leading_dimension_is_read_off_the_array_or_a_keyword(gpu):
     gpu.parameters = 4
     kernel = compiled(library("naive").spec(20, 12, 8, A=RowMajor, B=RowMajor, C=RowMajor(ld=sym("ld"))))
     a, b, _ = operands(gpu)
@@ -125,8 +125,13 @@ def test_a_leading_dimension_is_a_keyword_and_part_of_the_signature(gpu):
         assert gpu.launches[-1][-1] == [*addresses(a, b, c), ld]
     with pytest.raises(LaunchError, match="other strides"):
         kernel(a, b, out=gpu.array((20, 12), ld=16), ld=12)
-    with pytest.raises(ArgumentError, match="leading dimension ld of C"):
-        kernel(a, b, out=gpu.array((20, 12)))
+    for ld in (12, 14):
+        c = gpu.array((20, 12), ld=ld)
+        kernel(a, b, out=c)
+        assert gpu.launches[-1][-1] == [*addresses(a, b, c), ld]
+    with pytest.raises(LaunchError, match="does not serve these sizes: the leading dimension of C is at least 12"):
+        kernel(a, b, out=gpu.array((20, 12), order="F"))
+    assert kernel(a, b).strides == (48, 4), "a new output has no gaps"
 
 
 def test_the_second_call_checks_only_addresses(gpu, kernel, monkeypatch):

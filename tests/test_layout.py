@@ -16,7 +16,7 @@ import pytest
 
 import fireiron.values.layout as fl
 from fireiron.errors import ArgumentError, FireironError, LayoutError
-from fireiron.values.expr import Const, Var, compiled, sym
+from fireiron.values.expr import Const, Var, compiled, constant, sym
 from fireiron.values.layout import (
     ComposedLayout,
     Layout,
@@ -44,7 +44,7 @@ from fireiron.values.layout import (
     zipped_product,
 )
 from fireiron.values.machine import GL, SH, float16
-from fireiron.values.tensor import ColMajor, Cut, Dim, Fixed, Mode, RowMajor, Tensor, cut
+from fireiron.values.tensor import ColMajor, Cut, Dim, Fixed, Mode, RowMajor, Tensor, chunks, cut
 
 SCALE = float(os.environ.get("FIREIRON_FUZZ", "1"))
 SEED = 20231125
@@ -827,7 +827,8 @@ def test_a_cut_is_a_division():
         size = rng.choice((1, 2, 3, 4, 6, 8, 12))
         repeat = None if rng.random() < 0.6 else size * rng.choice((1, 2, 3, 4))
         total = math.prod(sizes)
-        if (result := cut(dim, size, repeat, Const(1000))) is None:
+        asked = size if repeat is None else chunks(size, repeat, total)
+        if asked is None or (result := cut(dim, asked, Const(1000))) is None:
             continue
         accepted, strided = accepted + 1, strided + (repeat is not None)
         tile = Layout(size) if repeat is None else Layout((size, total // repeat), (1, repeat))
@@ -844,8 +845,8 @@ def test_a_cut_is_a_division():
 
 def test_a_cut_of_a_size_of_run_time():
     rows = sym("M", multiple_of=4)
-    assert cut(Dim((Mode(rows, 1),)), 4, None, rows) == Cut((Mode(4, 1),), (Mode(rows // 4, 4),), None)
-    assert cut(Dim((Mode(rows, 1),)), 8, None, rows) == Cut((Mode(8, 1),), (Mode((rows + 7) // 8, 8),), rows)
+    assert cut(Dim((Mode(rows, 1),)), 4, rows) == Cut((Mode(4, 1),), (Mode(rows // 4, 4),), None)
+    assert cut(Dim((Mode(rows, 1),)), 8, rows) == Cut((Mode(8, 1),), (Mode((rows + 7) // 8, 8),), rows)
     behind = Dim((Mode(2, 1), Mode(rows, 16)), None, (Fixed(8, 2, True, Var("x", 0, 7)),))
-    assert cut(behind, 8, None, rows) == Cut((Mode(2, 1), Mode(4, 16)), (Mode(rows // 4, 64),), None)
-    assert cut(behind, 16, None, rows) is None and cut(behind, 2, 4, rows) is None
+    assert cut(behind, 8, rows) == Cut((Mode(2, 1), Mode(4, 16)), (Mode(rows // 4, 64),), None)
+    assert cut(behind, 16, rows) is None and chunks(2, 4, constant(behind.size)) is None

@@ -542,6 +542,22 @@ MUTANTS = [
         "test_contracts",
         ("registers that are stored to", "fresh = _in_registers((child.spec,)) - _in_registers((spec,))", "fresh = _in_registers((child.spec,))"),
     ),
+    *mutants(
+        "values/units.py",
+        "test_graphene_kernels",
+        ("any group of as many threads", "    return index_in(one) == index_in(other)", "    return True"),
+        ("what a thread of a warp is called", 'one.label if one.parent == level else f"{level.label}_{word}"', 'f"{level.label}_{word}"'),
+    ),
+    *mutants(
+        "executable/by_lanes.py",
+        "test_graphene_kernels",
+        ("levels by their names", "() if same_threads(spec.level, level) else", "() if spec.level == level else"),
+    ),
+    *mutants(
+        "refine/storage_layout.py",
+        "test_graphene_kernels",
+        ("the layout that was asked for", "return attrs.evolve(plan, layout=self.layout)", "return plan"),
+    ),
 ]  # fmt: skip
 
 assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)

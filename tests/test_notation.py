@@ -9,10 +9,12 @@ import attrs
 import pytest
 from generator import Drawn
 
+import fireiron
 from fireiron import *
 from fireiron.errors import ArgumentError, FireironError, LayoutError
 from fireiron.language import library
-from fireiron.language.statement import STARTERS, parse_spec, spec_symbols, spec_text
+from fireiron.language.execution import Execution, execution_of
+from fireiron.language.statement import STARTERS, parse_spec, parse_statement, spec_symbols, spec_text, statement_text
 from fireiron.spec import Kind, Parameter
 from fireiron.values.expr import Const, Var, positive
 from fireiron.values.layout import Layout, Swizzle, make_layout
@@ -57,7 +59,22 @@ def test_as_the_paper_prints():
         "#kernel:[_].block", "#block:[_].thread", "#warpgroup:[128].thread", "#warp:[32].thread", "#quadpair:[4,2]:[1,16].thread",
         "#thread:[1].thread", "#lane:[1].thread",
     ]  # fmt: skip
-    assert spec_text(Move(16, 8)(SH, RF)(Warp)) == "%dst:[16,8]:[1,16].fp32.RF <- Move<<<#warp:[32].thread>>>(%src:[16,8]:[1,16].fp32.SH)"
+    text = "%dst:[16,8]:[1,16].fp32.RF <- Move<<<[1].block, #warp:[32].thread>>>(%src:[16,8]:[1,16].fp32.SH)"
+    assert spec_text(Move(16, 8)(SH, RF)(Warp)) == text
+
+
+def test_what_str_says():
+    """Views and tensors print in the notation; where no text says all, as Python reads them."""
+    a = Tensor("A", (Const(16), Const(16)), float16, SH, ColMajor)
+    tiled = whole_view(a).tile(Layout(4, 2), 8)
+    assert str(a) == str(whole_view(a)) == "%A:[16,16]:[1,16].fp16.SH"
+    assert str(tiled[Var("i", 0, 3), 1]) == "%A:[16,16]:[1,16].fp16.SH[4:2 @2:1=i % 2 @2:8=i // 2, 8:1 @2:8=1]"
+    assert str(tiled) == "%A:[(2,2),2]:[(1,8),128].[4,8]:[2,16].fp16.SH"
+    strange = attrs.evolve(a, name="a b")
+    assert str(strange) == repr(strange) and str(whole_view(strange)) == repr(whole_view(strange))
+    for value in (a, whole_view(a), tiled[1, 1]):
+        assert eval(repr(value), vars(fireiron)) == value
+    assert [str(level) for level in LEVELS] == [level.name for level in LEVELS], "a level is its name in messages; level_text says the rest"
 
 
 @pytest.mark.parametrize("text", [
@@ -122,6 +139,11 @@ def check_round_trips(program):
         assert parse_view(view_text(view), symbols_of(view)) == view
     for spec in specs:
         assert parse_spec(spec_text(spec), spec_symbols(spec)) == spec
+    for node in program.tree.nodes():
+        execution = execution_of(node, program.grown.whole, program.grown.threads)
+        text = statement_text(node.spec, execution)
+        assert parse_statement(text, spec_symbols(node.spec)) == (node.spec, execution) and ".block, #" in text
+        assert node.spec.level not in (Kernel, Block) or (execution.threads[0].size() == program.grown.threads and "[_].thread" not in text)
     return len(views)
 
 
@@ -188,6 +210,9 @@ def draw_view(rng, tensor):
         axes += [axis] * own
         numerals.append(Dim(modes, rng.choice((None, None, size, N - 1)), fixed))
     copy = rng.choice((Const(0), Const(0), Var("owner", 0, 3), Var("owner", 0, 3) // 2))
+    if rng.random() < 0.2:
+        rng.shuffle(axes)
+        return View(tensor, tuple(numerals), copy, tuple(axes))
     return View(tensor, tuple(numerals), copy, None if len(axes) == len(numerals) else tuple(axes))
 
 
@@ -241,16 +266,22 @@ def test_specs_of_all_kinds_are_read_back():
     three = whole_view(Tensor("s", (Const(8), Const(4), Const(2)), float16, RF, ColMajor))
     scale = Kind("Scale", "y[i,j] = {by} * x[i,j]", (Parameter("by"),)).starter
     specs = [
+        Move(16)(GL, GL)(Kernel), Move(4, 2, 3)(GL, RF)(Thread), Init(8, value=float("-inf"))(RF)(Thread), Init(4, 4, value=0.5)(SH)(Block),
+        Init(2, 2, 2, value=float("inf"))(RF)(Lane), Init(4, value=-(2.0**-20))(RF)(Thread), Reduction(8, 4, by="max", axes=0)(SH, RF)(Warp),
+        Reduction(8, 4, 2)(SH, RF)(Warp), UnaryPointwise("exp", 8)(RF, RF)(Thread), BinaryPointwise("/", 8)(RF, RF, RF)(Thread),
+        MatMul(2, 8, 8, 4, signature="bmk,bkn->bmn")(GL, GL, GL)(Kernel), AtomicAdd(8)(RF, GL)(Thread), Allocate(8)(SH)(Block),
         MatMul(8, 4, 2, dtype=float16, c_dtype=float32)(SH, RF, RF)(Warp), MatMul(8, 4, 2, accumulator=float32, accumulate=k > 0)(SH, SH, RF)(Lane),
         Move(M, N, src=RowMajor)(GL, GL)(Kernel), Init(8, 4, value=3)(RF)(Thread), Init(8, 4)(RF)(Thread),
         Reduction.on(Warp, three, x[0]), UnaryPointwise.on(Thread, *x[:2], operation="relu"), BinaryPointwise.on(Thread, *x, operation="-"),
         AtomicAdd(8, 4)(RF, GL)(Thread), Pointwise.on(Warp, *x, formula="z[i,j] = x[i,j] * y[i,j] + 2"), Allocate(8, 4)(SH)(Block),
+        *(one.on(Warp, *x[:2], **given, width=4) for one, given in ((ShflIdx, {"lane": 3}), (ShflUp, {"delta": 1}), (ShflDown, {"delta": 2}))),
         Shfl.on(Warp, x[0], x[1], mask=1), Move.on(QuadPair, *x[:2], names=("i", "j")), scale(3, 64, 64)(GL, GL)(Kernel),
     ]  # fmt: skip
     assert {spec.kind for spec in specs} >= {starter.kind for starter in STARTERS}
     for spec in specs:
         assert parse_spec(spec_text(spec), spec_symbols(spec)) == spec
-    assert "Init<3><<<" in spec_text(specs[3]) and "Init<<<" in spec_text(specs[4])
+    texts = [spec_text(one) for one in specs if one.fills]
+    assert [re.search("Init(.*?)<<<", text)[1] for text in texts] == ["<-inf>", "<0.5>", "<inf>", "<-9.5367431640625e-07>", "<3>", ""]
     partial = MatMul(8, 4, 2)(RF, RF, RF)(Thread).with_options(partial=True)
     assert spec_text(partial).endswith("{partial}") and parse_spec(spec_text(partial)) == partial
 
@@ -335,8 +366,51 @@ def test_names_stand_for_what_was_defined():
         %20 <- MatMul <<<#21, #22>>> (%18, %19)
     """
     assert parse_spec(leaf).level == Thread and matching(parse_spec(leaf)) == ["HFMA"]
+    row = "%7:[2,2].[8,8].fp16.SH\n#4:[32].thread\n%9:[8,8].fp16.RF\n%9 <- Move<<<#4>>>(%7[@i, 1])"
+    (source, _) = parse_spec(row, {"i": Var("i", 0, 1)}).views
+    assert [str(dim.base) for dim in source.dims] == ["i * 8", "8"] and [size.value for size in source.shape] == [8, 8]
     kernel = parse_spec("[M,N].fp32 <- Move<<<[_].block, [_].thread>>>([M,N].fp32)", {"M": M, "N": N})
     assert kernel.level == Kernel and kernel.sizes == (M, N)
+
+
+FIGURE_8 = """
+    %1:[1024,1024]:[1,1024].fp16.GL
+    %2:[1024,1024]:[1,1024].fp16.GL
+    %3:[1024,1024]:[1,1024].fp16.GL
+    #4:[8,8]:[1,8].block
+    #5:[16,16]:[1,16].thread
+    %3 <- MatMul <<<#4, #5>>> (%1, %2)
+"""
+
+
+def test_the_outer_spec_of_figure_8():
+    """Its blocks and threads are those that the strategy deals tiles to, in its order."""
+    spec, execution = parse_statement(FIGURE_8)
+    program = library.find("naive").strategy(spec).program("sm_90")
+    assert spec == MatMul.on(Kernel, *spec.views) and execution == execution_of(program.tree, program.grown.whole, program.grown.threads)
+    text = statement_text(spec, execution)
+    assert "<<<#kernel:[8,8]:[1,8].block, #block:[16,16]:[1,16].thread>>>" in text and parse_statement(text) == (spec, execution)
+    block = next(node for node in program.tree.nodes() if node.spec.level == Block)
+    inner = execution_of(block, program.grown.whole, program.grown.threads)
+    assert inner == Execution(None, execution.threads) and "<<<[1].block, #block:[16,16]:[1,16].thread>>>" in statement_text(
+        block.spec, inner
+    )
+
+
+@pytest.mark.parametrize(("groups", "level", "execution"), [
+    ("[_].block, [_].thread", Kernel, Execution()), ("[1].block, [_].thread", Block, Execution()), ("[].block, [].thread", Thread, Execution()),
+    ("[4].block", Kernel, Execution((Layout((4,), (1,)),))), ("[1].block", Block, Execution()), ("[1].block, [32].thread", Warp, Execution()),
+    ("[1].block, #block:[32].thread", Block, Execution(None, (Layout((32,), (1,)),))),
+    ("[1].block, [48].thread", Block, Execution(None, (Layout((48,), (1,)),))),
+    ("[1].block, [2,2]:[16,8].[8]:[1].thread", Warp, Execution(None, (Layout((2, 2), (16, 8)), Layout((8,), (1,))))),
+    ("[2,3].block, [4].[8].thread", Kernel, Execution((Layout((2, 3), (3, 1)),), (Layout((4,), (8,)), Layout((8,), (1,))))),
+    ("#kernel:[1,1].block, [_].thread", Kernel, Execution((Layout((1, 1), (1, 1)),))),
+    ("[1].block, #quadpair:[(4,2):(1,16)].thread", QuadPair, Execution()),
+])  # fmt: skip
+def test_executions(groups, level, execution):
+    found = parse_statement(f"[64].fp32.GL <- Init<<<{groups}>>>()")
+    assert (found[0].level, found[1]) == (level, execution)
+    assert parse_statement(statement_text(*found)) == found
 
 
 def test_levels_of_ones_own_come_first():
@@ -380,6 +454,7 @@ def test_expressions_are_all_that_is_evaluated():
     "[4:1]:[1].fp32", "[0].fp32", "[-4].fp32", "[4:-1].fp32", "[4.5].fp32", "[M].fp32", "[].[4:1].fp32", "[4:1].[].fp32", "[4:1]fp32",
     "[4:1].fp32.SH.SH", "[2,2].[8].fp16", "[2:1].[8].fp16", "Sw<3,0,1> o [8:1].fp32", "[(4,8:1,4].fp32", "[4].fp32.SH{pad}", "[4].fp32.SH{pad=x}",
     "[4].fp32.SH{wide}", "[4].fp32.SH{layout=top}", "[4].fp32.SH[2:1, _]", "[4].fp32.SH[2]", "[4].fp32.SH[2:1 #2:2]", "[4].fp32.SH[2:1 #2:2=x]",
+    "[4,8].fp32.SH[_, _]{order=1}", "[4,8].fp32.SH[_, _]{order=1 1}", "[4,8].fp32.SH[_, _]{order=1 x}", "[4,8].fp32.SH[_, _]{wide=1}",
     "[4].fp32.SH[_ < 2 < 3]", "[4].fp32.SH{copy=1}", "[4,(2,4)].fp32[(2,2):1, _]",
 ])  # fmt: skip
 def test_bad_texts(text):
@@ -401,7 +476,9 @@ def test_bad_groups(text):
     "", "%A", "[4] <- Move<<<[1].thread>>>([4].fp32)", "[4].fp32 <- Copy<<<[1].thread>>>([4].fp32)", "[4].fp32 <- Move<<<>>>([4].fp32)",
     "[4].fp32 <- Move<<<[1].thread>>>([8].fp32)", "[4].fp32 <- Move<<<[1].thread>>>([4].fp32, [4].fp32)",
     "[4].fp32, [4].fp32 <- Move<<<[1].thread>>>()", "[4].fp32 <- Move<4><<<[1].thread>>>([4].fp32)",
-    "[4].fp32 <- Move<<<[1].thread, [1].block>>>([4].fp32)", "%2 <- Move<<<[1].thread>>>(%1)", "[4].fp32 <- Init<x><<<[1].thread>>>()",
+    "[4].fp32 <- Move<<<[1].thread, [1].block>>>([4].fp32)", "[4].fp32 <- Move<<<[1].block, [1].block>>>([4].fp32)",
+    "[4].fp32 <- Move<<<[1].block, #half:[16].thread>>>([4].fp32)", "[4].fp32 <- Init<0.5.5><<<[1].thread>>>()", "[4].fp32 <- Init<nan><<<[1].thread>>>()",
+    "[4].fp32 <- Shfl<0.5><<<[32].thread>>>([4].fp32)", "[4].fp32 <- Move<<<[1].block, [1].thread, [1].thread>>>([4].fp32)", "%2 <- Move<<<[1].thread>>>(%1)", "[4].fp32 <- Init<x><<<[1].thread>>>()",
     "[4].fp32 <- Move<<<[1].thread>>>([4].fp32) {fast}", "junk\n[4].fp32 <- Move<<<[1].thread>>>([4].fp32)",
 ])  # fmt: skip
 def test_bad_specs(text):

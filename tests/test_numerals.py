@@ -1,5 +1,9 @@
 """Dimensions of views are numerals: their digits, fixed and free, form one number system; and views that stand still in some dimension."""
 
+import math
+import random
+from typing import ClassVar
+
 import attrs
 import numpy as np
 import pytest
@@ -7,7 +11,9 @@ from generator import Drawn
 
 from fireiron import *
 from fireiron.errors import FireironError, StoreError
+from fireiron.ir import Hole
 from fireiron.language import library, store
+from fireiron.language.numerals import numeral_fault
 from fireiron.sim import simulate
 from fireiron.values.expr import Const, Var, constant
 from fireiron.values.tensor import Dim, Fixed, Mode, Tensor, View, whole_view
@@ -58,11 +64,100 @@ def test_the_law_holds_in_drawn_strategies(part):
             drawn = Drawn(f"numerals {part} {seed}")
             program = drawn.strategy(drawn.spec).program(drawn.target)
             assert program.tree
-        except FireironError:
+        except FireironError as refusal:
+            assert "has no part of" not in str(refusal), "the package's own steps keep the law"
             continue
         made += 1
         assert faults(program) == [], drawn.strategy
     assert made > 4
+
+
+@attrs.frozen
+class ByHand(Decomposition):
+    """Tiles of four rows to threads, by digits of one's own."""
+
+    verb: ClassVar[str] = "by_hand"
+    stride: int = 4
+    count: int = 8
+    shift: int = 0
+    modes: tuple[Mode, ...] = (Mode(4, 1),)
+    bound: Expr | None = None
+    operand: str = "src"
+
+    def threads(self, spec, context):
+        return self.count
+
+    def expand(self, spec, context):
+        digit = Fixed(self.count, self.stride, True, context.thread + self.shift)
+        made = {}
+        for name, view in spec.operands.items():
+            part, numbers = (Dim(self.modes, self.bound, (digit,)), None) if name == self.operand else (None, context.thread % 8)
+            made[name] = view.with_dims({0: part}) if part is not None else view.tile(4, None).at((numbers, 0), unit=True)
+        return context.draft().expansion((Child("body", spec.with_operands(**made).at_level(Thread)),), (Hole("body"),))
+
+
+ROWS = Move(32, 4)(GL, GL)(Kernel)
+
+
+def by_hand(step):
+    return Move.tile(32, 4).to(Block).then(step).tile(1, 1).done()(ROWS).program("sm_80")
+
+
+@pytest.mark.parametrize("step", [ByHand(), ByHand(stride=4, modes=(Mode(2, 1), Mode(2, 2)))], ids=str)
+def test_views_by_hand_that_keep_the_law(step):
+    source = np.arange(128, dtype=np.float32).reshape(32, 4)
+    assert np.array_equal(simulate(by_hand(step).lowered, {"src": source}).outputs["dst"], source)
+    assert by_hand(ByHand(stride=1, modes=(Mode(4, 8),))).tree.complete, "every eighth row"
+    assert by_hand(ByHand(count=9, bound=Const(32))).tree.complete, "the ninth tile lies outside"
+
+
+@pytest.mark.parametrize(("step", "said", "legal"), [
+    (ByHand(stride=3), "a digit of stride 3 follows where those below reach 4", "stride 4"),
+    (ByHand(stride=8), "a digit of stride 8 follows where those below reach 4", "stride 4"),
+    (ByHand(modes=(Mode(4, 2),)), "a digit of stride 2 follows where those below reach 1", "stride 1"),
+    (ByHand(count=9), "its digits count 36 coordinates of 32", "32, or a bound"),
+    (ByHand(count=7), "its digits count 28 coordinates of 32", "32, or a bound"),
+    (ByHand(count=7, bound=Const(32)), "its digits count 28 coordinates of 32", "at least 32"),
+    (ByHand(shift=1), "thread + 1, 1 to 8, is no digit of 8", "0 to 7"),
+])  # fmt: skip
+def test_views_by_hand_that_break_the_law_are_refused(step, said, legal):
+    """Said of the decomposition, its operand and dimension, with what is legal."""
+    for operand in ("src", "dst"):
+        with pytest.raises(DecompositionError) as refusal:
+            assert by_hand(attrs.evolve(step, operand=operand)).tree
+        text = str(refusal.value)
+        assert f"ByHand: the view of {operand} has no part of {operand} along m: {said}" in text, text
+        assert "Dim(" in text and legal in text.split("legal")[1] and "test_numerals.py" in text and "view.tile" in text
+
+
+def test_a_spec_that_breaks_it_already_is_not_blamed_on_a_step():
+    """Views of old documents stand anywhere: their first coordinate is one digit of size 1."""
+    view = ROWS.src.with_dims({0: Dim((Mode(8, 1),), None, (Fixed(1, 1, False, Const(3)),))})
+    spec = Move.on(Kernel, view, Move(8, 4)(GL, GL)(Kernel).dst)
+    assert Move.tile(4, 4).to(Block).load(SRC, SH).tile(1, 1).to(Thread).done()(spec).program("sm_80").tree.complete
+
+
+def test_both_sayings_of_the_law_agree():
+    """That of the compiler, and the one of these tests."""
+    rng, broken = random.Random(20230327), 0
+    for _draw in range(2000):
+        sizes = [rng.choice((1, 2, 3, 4)) for _ in range(rng.randint(1, 4))]
+        strides = [math.prod(sizes[:place]) for place in range(len(sizes))]
+        if rng.random() < 0.4:
+            place = rng.randrange(len(sizes))
+            strides[place] += rng.choice((1, 1, 2))
+        digits = list(zip(sizes, strides))
+        rng.shuffle(digits)
+        cut = rng.randint(0, len(digits))
+        top = [size + (rng.random() < 0.1) - 1 for size, _ in digits[:cut]]
+        fixed = tuple(Fixed(size, stride, True, Var(f"u{n}", 0, top[n])) for n, (size, stride) in enumerate(digits[:cut]))
+        extent = math.prod(sizes) + rng.choice((0, 0, 0, 1, -1))
+        bound = rng.choice((None, None, Const(extent)))
+        dim = Dim(tuple(Mode(*digit) for digit in digits[cut:]), bound, fixed)
+        found = fault(dim, Const(extent)), numeral_fault(dim, Const(extent))
+        assert (found[0] is None) == (found[1] is None), (dim, extent, found)
+        broken += found[0] is not None
+    assert 400 < broken < 1600
 
 
 def test_the_law_can_be_broken():

@@ -4,6 +4,7 @@ import json
 import math
 import re
 
+import attrs
 import numpy as np
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
@@ -13,12 +14,14 @@ from fireiron.check import check
 from fireiron.errors import FireironError
 from fireiron.executable.shuffle import SHUFFLE
 from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.ir import For, Hole
 from fireiron.language.store import dumps, loads, loads_spec
+from fireiron.language.tree import Child
 from fireiron.sim import simulate
 from fireiron.specs.formula import formula
 from fireiron.tune.record import describe, spec_of
-from fireiron.values.expr import as_expr
-from fireiron.values.tensor import whole_view
+from fireiron.values.expr import Var, as_expr
+from fireiron.values.tensor import Mode, whole_view
 
 
 def whole_numbers(shape, dtype=float32, seed=3):
@@ -77,8 +80,8 @@ def test_copies_of_any_rank(rank, tmp_path):
 
 def test_coalesced_follows_the_storage_order():
     """Neighbouring threads copy neighbours, whatever the rank: the load is one vector a thread, at its number."""
-    for order, labels in ((ColMajor, "m n p"), (RowMajor, "n m p")):
-        text = Move.tile(16, 16, 4).to(Block).coalesced(4).done()(Move(16, 16, 4, src=order, dst=order)(GL, GL)(Kernel)).program().cuda
+    for order, sizes, labels in ((ColMajor, (16, 16, 4), "m n p"), (RowMajor, (4, 16, 16), "p n m")):
+        text = Move.tile(*sizes).to(Block).coalesced(4).done()(Move(*sizes, src=order, dst=order)(GL, GL)(Kernel)).program().cuda
         first, second, third = labels.split()
         assert f"thread_{first} = threadIdx.x % 4;" in text and f"thread_{second} = threadIdx.x / 4 % 16;" in text
         assert f"thread_{third} = threadIdx.x / 64;" in text and "float4" in text
@@ -86,9 +89,11 @@ def test_coalesced_follows_the_storage_order():
 
 def test_a_matrix_of_a_stack_is_copied_in_its_own_order():
     """A view that stands at one place of a dimension has the storage order of what is left."""
-    matrix = whole_view_of((3, 16, 8), order=RowMajor).at(0, as_expr(2), unit=False)
-    step = Coalesced(4)._tile(Move.on(Block, matrix, whole_view_of((16, 8), SH)))
-    assert step.label() == "tile(4, 1).to(Thread).layout(ColMajor).unroll()", "of a stack of matrices by rows, each is a column of the next"
+    steps = {RowMajor: "tile(1, 4).to(Thread).layout(RowMajor).unroll()", ColMajor: "tile(1, 1).to(Thread).layout(ColMajor).unroll()"}
+    steps[Layout((3, 16, 8), (128, 1, 16))] = "tile(4, 1).to(Thread).layout(ColMajor).unroll()"  # each matrix of the stack by columns
+    for order, label in steps.items():
+        matrix = whole_view_of((3, 16, 8), order=order).at(0, as_expr(2), unit=False)
+        assert Coalesced(4)._tile(Move.on(Block, matrix, whole_view_of((16, 8), SH))).label() == label
 
 
 def whole_view_of(shape, memory=GL, order=ColMajor):
@@ -166,14 +171,54 @@ def test_reductions_along_any_axes(axes, tmp_path):
         agree([(Reduction.tile(*ones).to(Block).tile(*ones).to(Thread).done()(spec), {"src": array}, expected)], tmp_path)
 
 
-def test_a_maximum_knows_no_zero():
-    """What lies outside counts as zero, which is no maximum of negative numbers: refused along the reduced dimension, right along others."""
-    array = whole_numbers((10, 8)) - 20
-    chain = Reduction.tile(4).to(Block).tile(1).to(Thread)
-    np.testing.assert_array_equal(outputs(chain.done()(Reduction(10, 8, by="max")(GL, GL)(Kernel)).program(), {"src": array}), array.max(1))
-    ragged = chain.split(3).done()(Reduction(10, 8, by="max")(GL, GL)(Kernel))
-    with pytest.raises(FireironError, match="overhang|does not divide"):
-        _ = ragged.program().ir
+RAGGED = {
+    "straight": Reduction.tile(8).to(Block).tile(1).to(Thread).split(4).done(),
+    "registers": Reduction.tile(8).to(Block).tile(1).to(Thread).split(4).load("src", RF).done(),
+    "shared": Reduction.tile(8).to(Block).split(16).load("src", SH).tile(1).to(Thread).split(4).done(),
+    "both": Reduction.tile(8).to(Block).split(16).load("src", SH).tile(1).to(Thread).split(4).load("src", RF).done(),
+    "ahead": Reduction.tile(8)
+    .to(Block)
+    .split(16)
+    .pipeline(2)
+    .load("src", SH, Move.coalesced(4).done())
+    .tile(1)
+    .to(Thread)
+    .split(16)
+    .done(),
+}
+
+
+@pytest.mark.parametrize("chain", RAGGED)
+@pytest.mark.parametrize("by", ["max", "min"])
+def test_a_maximum_knows_no_zero(chain, by, tmp_path):
+    """What lies outside counts as what changes no maximum: all numbers are below zero (or above it, for a minimum), and tiles overhang."""
+    cases = []
+    for dtype in (float32, float16, int8, int32, float64):
+        array = whole_numbers((19, 37), dtype) - np.asarray(20, dtype.to_numpy())
+        array = array if by == "max" else -array
+        strategy = RAGGED[chain](Reduction(19, 37, by=by, dtype=dtype)(GL, GL)(Kernel))
+        cases.append((strategy, {"src": array}, getattr(array, by)(1)))
+    agree(cases, tmp_path)
+    compiles([strategy.program("sm_80") for strategy, _, _ in cases])
+
+
+def test_a_maximum_of_sizes_known_at_run_time():
+    spec = Reduction(sym("M"), sym("P"), by="max", dtype=float16)(GL, GL)(Kernel)
+    array = whole_numbers((19, 37), float16) - np.float16(20)
+    for chain in ("straight", "both"):
+        program = RAGGED[chain](spec).program()
+        (made,) = simulate(program.ir, {"src": array}, {"M": 19, "P": 37}).outputs.values()
+        np.testing.assert_array_equal(made, array.max(1))
+
+
+def test_a_strided_tile_says_not_where_its_buffer_ends():
+    spec = Reduction(8, 30, by="max")(GL, GL)(Kernel)
+    strategy = Reduction.tile(8).to(Block).split(16).load("src", SH).tile(1).to(Thread).split(4).done()
+    assert "src_sh" in strategy(spec).program().cuda
+    part = spec.src.with_dims({1: attrs.evolve(spec.src.dims[1], modes=(Mode(4, 2),), bound=as_expr(30))})
+    block = spec.with_operands(src=part).at_level(Block)
+    with pytest.raises(DecompositionError, match="a strided tile of src overhangs"):
+        _ = Reduction.load("src", SH)(block).result
 
 
 def test_a_maximum_leaves_what_is_no_number(tmp_path):
@@ -305,10 +350,92 @@ def test_formulas_of_integers(tmp_path):
     agree(cases, tmp_path)
 
 
-def test_a_formula_that_joins_is_no_leaf():
-    spec = Pointwise("z[m] += 2 * x[m]", 8)(GL, GL)(Kernel)
-    with pytest.raises(MatchError, match="a result set by ="):
-        _ = Pointwise.tile(4).to(Block).tile(1).to(Thread).done()(spec).program().ir
+JOINS = {"sum": ("+=", np.add), "max": ("max=", np.fmax), "min": ("min=", np.fmin)}
+
+
+@pytest.mark.parametrize("by", JOINS)
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float64, int32, int8], ids=str)
+def test_formulas_that_join(by, dtype, tmp_path):
+    """The value is rounded to the type of the output, and joins what that holds; where the spec does not say so, it is the result."""
+    sign, join = JOINS[by]
+    x, y = (whole_numbers((9, 7), dtype, seed) for seed in (1, 2))
+    value = (2 * x.astype(np.float64) + y).astype(dtype.to_numpy())
+    old = whole_numbers((9, 7), dtype, 5)
+    joined = join(old.astype(np.float64), value.astype(np.float64)).astype(dtype.to_numpy())
+    chain = Pointwise.tile(4, 4).to(Block).tile(1, 1).to(Thread).done()
+
+    def strategy(accumulate):
+        shape = Pointwise(f"z[m,n] {sign} 2 * x[m,n] + y[m,n]", 9, 7, dtype=dtype, accumulate=accumulate)
+        return chain(shape(GL, GL, GL)(Kernel))
+
+    agree([(strategy(False), {"x": x, "y": y}, value), (strategy(True), {"x": x, "y": y, "z": old}, joined)], tmp_path)
+    compiles([strategy(True).program("sm_90")])
+
+
+def test_a_condition_to_join(tmp_path):
+    """In a loop: from the second turn on, results join those of the turns before."""
+
+    @attrs.frozen
+    class Twice(Decomposition):
+        """The work, `accumulate` from the second turn on."""
+
+        verb = "twice"
+
+        def expand(self, spec, context):
+            draft = context.draft()
+            turn = Var(draft.fresh("turn"), 0, 1)
+            body = spec.with_options(accumulate=turn > 0)
+            return draft.expansion((Child("body", body),), (For(turn, as_expr(2), (Hole("body"),), False, draft.origin),))
+
+    x = whole_numbers((9,))
+    for sign, expected in (("+=", 6 * x), ("max=", 3 * x), ("min=", 3 * x)):
+        spec = Pointwise(f"z[m] {sign} 3 * x[m]", 9)(GL, GL)(Kernel)
+        agree([(Pointwise.tile(4).to(Block).tile(1).to(Thread).then(Twice()).done()(spec), {"x": x}, expected)], tmp_path)
+
+
+def test_several_results_of_one_leaf(tmp_path):
+    """A formula for each: of other types, transposed, copied, constant, joined."""
+    kind = Kind("Several", "s[m,n] = a[m,n] + b[n]; d[n,m] += a[m,n] - b[n]; t[n,m] = a[m,n]; z[m,n] = 3; w[m,n] max= -a[m,n]")
+    a, b = whole_numbers((9, 7)), whole_numbers((7,), seed=4)
+    results = {"s_dtype": float16, "d_dtype": int32, "t_dtype": float64, "z_dtype": int8, "w_dtype": float32}
+    spec = kind.starter(9, 7, **results, t=RowMajor)(*[GL] * 7)(Kernel)
+    expected = {
+        "s": (a + b).astype(np.float16), "d": (a - b).T.astype(np.int32), "t": a.T.astype(np.float64), "z": np.full((9, 7), 3, np.int8), "w": -a,
+    }  # fmt: skip
+    assert eval(repr(spec), {**globals(), "Several": kind.starter}) == spec and loads_spec(dumps(spec)) == spec
+    through = kind.starter.tile(4, 4).to(Block).load("a", SH).tile(1, 1).to(Thread).load("b", RF).done()
+    programs = [chain(spec).program("sm_80") for chain in (kind.starter.tile(4, 4).to(Block).tile(1, 1).to(Thread).done(), through)]
+    for program in programs:
+        assert not [one for one in check(program.ir) if one.severity == "error"]
+        made = simulate(program.ir, {"a": a, "b": b}).outputs
+        assert set(made) == set(expected)
+        for name, right in expected.items():
+            np.testing.assert_array_equal(made[name], right)
+    compiles(programs)
+    if COMPILER is not None:
+        host = HostProgram(map(Printed.of, programs), tmp_path)
+        for number in range(len(programs)):
+            for name, one in host.run(number, {"a": a, "b": b}).items():
+                np.testing.assert_array_equal(one, expected[name])
+
+
+def test_a_transposed_copy_of_single_elements(tmp_path):
+    turn = Kind("Turn", "dst[n,m] = src[m,n]")
+    spec = turn.starter(9, 7)(GL, GL)(Kernel)
+    array = whole_numbers((7, 9))
+    agree([(turn.starter.tile(4, 4).to(Block).tile(1, 1).to(Thread).done()(spec), {"src": array}, array.T)], tmp_path)
+
+
+def test_what_no_leaf_joins():
+    """An index that only an input has, and two results that are reduced."""
+    for text, sizes in (("z[m] += 2 * x[m,n]", None), ("s[m] = sum(n, x[m,n]); l[m] = max(n, x[m,n])", (1, 4))):
+        if sizes is None:
+            with pytest.raises(FireironError, match="neither in the result nor reduced"):
+                Kind("No", text)
+            continue
+        spec = Kind("Rows", text).starter(*sizes)(GL, GL, GL)(Kernel)
+        with pytest.raises(MatchError, match="no instruction of sm_90 performs Rows"):
+            _ = spec.kind.starter.tile(1).to(Block).tile(1).to(Thread).done()(spec).program().ir
 
 
 # ---------------------------------------------------------------------------------------------- products
@@ -385,6 +512,43 @@ def test_shuffles(dtype, tmp_path):
         cases.append((chain(spec), {"src": array}, array[np.arange(threads) ^ mask]))
     agree(cases, tmp_path)
     compiles([strategy.program("sm_90") for strategy, _, _ in cases])
+
+
+def received(form, number, width):
+    """The lane from which each of 64 threads receives, as the PTX ISA says it of `shfl.sync`: its own, where its group has no such lane."""
+    found = []
+    for thread in range(64):
+        first, lane = thread // width * width, thread % width
+        other = {ShflIdx: number, ShflUp: lane - number, ShflDown: lane + number}[form]
+        found.append(first + other if 0 <= other < width else thread)
+    return found
+
+
+@pytest.mark.parametrize("form", [ShflIdx, ShflUp, ShflDown], ids=repr)
+def test_shuffles_of_other_modes(form, tmp_path):
+    """From one lane of each group, from lanes before and further on; in whole warps, and in groups of neighbours."""
+    cases = []
+    for number, width, dtype in ((0, 32, float32), (5, 32, float16), (31, 32, int32), (3, 8, float64), (1, 2, bfloat16), (7, 16, float32)):
+        array = whole_numbers((64, 4), dtype)
+        spec = form(number, 64, 4, dtype=dtype, width=width)(GL, GL)(Kernel)
+        chain = form.tile(64, 4).to(Block).tile(32, 4).to(Warp).load("src", RF).done()
+        assert loads(dumps(chain(spec))) == chain(spec) and eval(repr(spec)) == spec
+        np.testing.assert_array_equal(spec.reference(array), array[received(form, number, width)])
+        cases.append((chain(spec), {"src": array}, array[received(form, number, width)]))
+    agree(cases, tmp_path)
+    compiles([strategy.program("sm_90") for strategy, _, _ in cases])
+    text, narrow = (cases[place][0].program("sm_80").cuda for place in (1, 3))
+    name = {ShflIdx: "__shfl_sync", ShflUp: "__shfl_up_sync", ShflDown: "__shfl_down_sync"}[form]
+    assert f"{name}(0xffffffff, src_rf[v], 5)" in text and f"{name}(0xffffffff, src_rf[v], 3, 8)" in narrow
+
+
+def test_groups_of_a_shuffle_are_not_parted():
+    """A tile of 16 threads has no groups of 32: its first lanes would receive from themselves."""
+    with pytest.raises(FireironError, match="t - 1 in 32 leaves the 16 of t"):
+        _ = ShflUp.tile(16, 1).to(Block).done()(ShflUp(1, 64, 1)(GL, GL)(Kernel)).program("sm_80").ir
+    assert [one.name for one in INSTRUCTIONS if isinstance(one, Shuffle)] == ["SHFL_BFLY", "SHFL_IDX", "SHFL_UP", "SHFL_DOWN"]
+    with pytest.raises(ArgumentError, match="no such mode"):
+        Shuffle("SHFL_ALL", "all")
 
 
 def test_what_no_shuffle_performs():

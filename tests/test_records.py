@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import pickle
@@ -83,6 +84,17 @@ SPECS = (
     MatMul(8, 8, 8, dtype=tf32)(GL, GL, GL)(Kernel),
     Move(64, 32, dst_dtype=float16, src=RowMajor)(GL, GL)(Kernel),
     Init(64, 32, value=-3, dst=RowMajor(ld=40))(GL)(Kernel),
+    MatMul(4, 8, 8, 16, signature="bmk,bkn->bmn", dtype=float16)(GL, GL, GL)(Kernel),
+    BinaryPointwise("+", 8, 8)(GL, GL, GL)(Kernel),
+    BinaryPointwise("*", 8, 8)(GL, GL, GL)(Kernel),
+    Reduction(8, 16, by="max")(GL, GL)(Kernel),
+    Pointwise("z[m,n] = relu(x[m,n] + b[n])", 8, sym("N", multiple_of=4), dtype=(float16, float32), z=RowMajor)(GL, GL, GL)(Kernel),
+    Kind("Sums", "s[m,n] = {by} * x[m,n]; d[n,m] = x[m,n] - {by}", (Parameter("by", real=True),)).starter(0.5, 8, 16)(GL, GL, GL)(Kernel),
+    Kind("Sums", "s[m,n] = {by} * x[m,n]; d[n,m] = x[m,n] + {by}", (Parameter("by", real=True),)).starter(0.5, 8, 16)(GL, GL, GL)(Kernel),
+    Kind("Add", "s[i] += {a} * x[i]", (Parameter("a", 2),), atomic=True).starter(8, a=3, s_dtype=float32)(GL, GL)(Kernel),
+    Kind("Any", "y[...] = {a} * x[...]", (Parameter("a", -math.inf, real=True),)).starter(8, 4, 2)(GL, GL)(Kernel),
+    halves(A=Strides(m=ANY(8), k=1), B=Strides(k=sym("step", low=8, multiple_of=4), n=1), C=Strides(m=1, n=ANY)),
+    Move(64, 32, src=Strides(m=0, n=ANY).aligned(4), dst=RowMajor)(GL, GL)(Kernel),
 )
 
 
@@ -107,7 +119,7 @@ def test_all_fields_of_a_spec_count():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (BinaryPointwise("+", 8, 8)(GL, GL, GL)(Kernel), "not kept for BinaryPointwise"),
+        (Kind("Both", "y[m,M] = x[m,M] + 1").starter(8, 8)(GL, GL)(Kernel), "two dimensions are M"),
         (MatMul(8, 8, 8)(SH, SH, RF)(Warp), "for kernels"),
         (halves(sym("M") * 8, 8, 8), "an integer or a symbol"),
         (halves(accumulate=sym("k0") < 3), "condition to accumulate"),
@@ -130,6 +142,10 @@ def test_describe_takes_specs():
     "change",
     [
         {"kind": "Sort"},
+        {"layouts": {"A": "Strides(m=ANY(8), k=1", "B": "col", "C": "col"}},
+        {"layouts": {"A": "Strides(m=ANY(8), n=1)", "B": "col", "C": "col"}},
+        {"layouts": {"A": "Strides(m=ANY(0), k=1)", "B": "col", "C": "col"}},
+        {"layouts": {"A": "Strides(m=1(2), k=1)", "B": "col", "C": "col"}},
         {"kind": ["MatMul"]},
         {"sizes": {"M": 4, "N": 4}},
         {"sizes": {"M": 0, "N": 4, "K": 4}},
@@ -149,6 +165,15 @@ def test_describe_takes_specs():
         {"accumulate": 1},
         {"value": 3},
         {"operation": "+"},
+        {"signature": "mk,kn->mnp"},
+        {"signature": 3},
+        {"declared": {}},
+        {"declared": {"formula": "C[m,n] = A[m,n] + B[m,n"}},
+        {"declared": {"formula": "C[m,n] = {by} * A[m,n]", "parameters": 3}},
+        {"declared": {"formula": "C[m,n] = {by} * A[m,n]", "parameters": [{"name": "by", "kind": 3}]}},
+        {"declared": {"formula": "C[m,n] = {by} * A[m,n]", "parameters": [{"name": "by"}]}},
+        {"declared": 3},
+        {"parameters": {"by": 3}},
     ],
     ids=str,
 )
@@ -626,6 +651,57 @@ def test_far_ones_are_no_neighbours():
 )
 def test_other_problems_are_no_neighbours(asked):
     assert Records((made(),)).find(asked, "sm_90") is None
+
+
+def test_kinds_of_ones_own_are_found():
+    """By the declaration: another formula under the same title is another kind; sizes along the result count whole, of what is added up half."""
+    rows = Kind("Rows", "y[i] += sum(j, {by} * x[i,j])", (Parameter("by", real=True),))
+
+    def spec(by, i, j, kind=rows):
+        return kind.starter(by, i, j)(GL, GL)(Kernel)
+
+    block = Tunable("block", 64, 32)
+    mine = Strategy((), start=rows.starter).tile(block).to(Block).tile(1).to(Thread).split(1).done(ROWS)
+    digest = strategy_hash(mine)
+    some = tuple(
+        made(one, us=us, strategy="mine.py:rows", strategy_hash=digest, values={"block": value})
+        for one, us, value in ((spec(0.5, 256, 64), 3.0, 64), (spec(0.5, 256, 256), 2.0, 32), (spec(2, 256, 64), 1.0, 32))
+    )
+    again = Records(tuple(Record.parse(one.line()) for one in some))
+    assert [one.shape for one in again] == [(256, 64), (256, 256), (256, 64)]
+    answer = again.best(spec(0.5, 256, 64), "sm_90", strategies={"mine.py:rows": mine})
+    assert answer.exact and answer.record.us == 3.0 and answer.strategy.spec == spec(0.5, 256, 64)
+    near = again.best(spec(0.5, 512, 256), "sm_90", strategies={"mine.py:rows": mine})
+    assert not near.exact and "Rows" in str(near.record.spec) and "256x256 (distance 1.00)" in near.why
+    other = Kind("Rows", "y[i] += sum(j, {by} + x[i,j])", rows.parameters)
+    assert again.find(spec(0.5, 256, 64, other), "sm_90", strategies={"mine.py:rows": mine}) is None
+    with pytest.raises(StoreError, match="no record answers for Rows 8x8, float32 float32") as none:
+        again.best(spec(3, 8, 8), "sm_90", strategies={"mine.py:rows": mine})
+    assert "fireiron tune STRATEGY.py --arch sm_90" in str(none.value)
+
+
+@attrs.frozen
+class Row(Executable):
+    """One term of a row."""
+
+    def performs(self):
+        return "Rows(1,1)(GL,GL)(Thread)"
+
+    def mismatches(self, spec, architecture):
+        return () if spec.title == "Rows" and {str(size) for size in spec.sizes} == {"1"} else (Mismatch("spec", "Rows", str(spec)),)
+
+    def cuda(self, printer, statement):
+        return [f"{printer.element(statement, 'y')} = 0;"]
+
+
+ROWS = Row("ROWS")
+
+
+def test_stacks_are_no_neighbours_of_matrices():
+    stack = Records((made(Move(64, 64, 4)(GL, GL)(Kernel)),))
+    assert stack.find(Move(64, 64)(GL, GL)(Kernel), "sm_90") is None
+    batch = MatMul(4, 256, 256, 256, signature="bmk,bkn->bmn")(GL, GL, GL)(Kernel)
+    assert Records((made(batch),)).for_spec(batch, "sm_90") and not Records((made(),)).for_spec(batch, "sm_90")
 
 
 def test_leading_dimensions_and_alignment_are_neighbours():

@@ -394,7 +394,7 @@ def test_refusals():
     refused(MatMul.tile(16, 16).to(Block).split(8).split_k(2, Warp, 3), plain, "3 does not divide")
     refused(MatMul.split_k(2, Block, 8).split_k(2, Block, 8), plain, "inside split_k")
     refused(MatMul.split_k(2, Block, 8).tile(16, 16).to(Block).split_k(2, Warp, 8), plain, "inside split_k")
-    refused(MatMul.split_k(2, Block, 8).tile(16, 16).to(Block).tile(16, 16).to(Block), plain, "not below Block")
+    refused(MatMul.tile(16, 16).to(Block).split_k(2, Block, 8).tile(16, 16).to(Warp), plain, "not below Block")
     no_epilog = MatMul.split_k(2, Block, 8).tile(16, 16).to(Block).tile(1, 1).to(Thread).split(1).done()
     assert "epilog" in refused(no_epilog, plain, "several blocks add").hint
     refused(MatMul.split_k(2, Block, 8, Reduction.tile(1, 1).done()), plain, "leave combine out")

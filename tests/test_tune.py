@@ -109,21 +109,31 @@ def test_record(tmp_path):
     assert strategy_hash(strategy) == record.strategy_hash, "of the strategy with its tunables open"
 
 
+def test_specs_of_ones_own_kind(tmp_path):
+    """Recorded with their declaration, and found by it."""
+    bound = tuning_fakes.crossing(40)
+    tuning = tune(bound, measure=Fake(), prune=False, jobs=1, fixed={"bn": 32}, name="mine.py:several", journal=tmp_path / "a.jsonl")
+    assert dict(tuning.best.values) == {"bm": 16, "bn": 32} and tuning.notes == ()
+    tuning.save(tmp_path / "records.jsonl")
+    found = Records.load(tmp_path / "records.jsonl").best(bound.spec, "sm_90", strategies={"mine.py:several": bound})
+    assert found.exact and found.record == tuning.best and found.strategy.spec == bound.spec
+
+
 def test_specs_that_records_have_no_words_for(tmp_path):
     """They are tuned all the same, and a journal knows them again; the best is no record."""
     log = tmp_path / "log"
     options = {"measure": Fake(log=str(log)), "prune": False, "jobs": 1, "journal": tmp_path / "a.jsonl", "fixed": {"bn": 32}}
-    bound = tuning_fakes.crossing(40)
+    bound = tuning_fakes.crossing(40, named=True)
     tuning = tune(bound, **options)
     assert [one.values["bm"] for one in tuning.ranking] == [16, 12, 8, 32] and tuning.complete
-    assert tuning.best is None and tuning.notes == ("the best is no record: records are not kept for Cross",)
+    assert tuning.best is None and "a record has no words for this spec, got 'Cross(40,50)(GL,GL,GL,GL,GL)(Kernel)'" in tuning.notes[0]
     assert json.loads(tuning.journal.read_text().split("\n")[0])["spec"]["text"] == "Cross(40,50)(GL,GL,GL,GL,GL)(Kernel)"
     with pytest.raises(ArgumentError, match="no record is kept of this spec"):
         tuning.save(tmp_path / "records.jsonl")
     count = len(log.read_text().splitlines())
     assert tune(bound, **options).results == tuning.results and len(log.read_text().splitlines()) == count, "everything is in the journal"
     with pytest.raises(StoreError, match="another"):
-        tune(tuning_fakes.crossing(41), **options)
+        tune(tuning_fakes.crossing(41, named=True), **options)
 
 
 def test_nothing_to_save(tmp_path):
@@ -987,7 +997,7 @@ def test_command_on_a_spec_that_is_not_recorded(monkeypatch, capsys, tmp_path):
     arguments += ["--journal", str(tmp_path / "a.jsonl")]
     assert main(arguments) == 0
     said = capsys.readouterr().out
-    assert "best: --set bm=16 --set bn=32" in said and "the best is no record: records are not kept for Cross" in said
+    assert "best: --set bm=16 --set bn=32" in said and "the best is no record: a record has no words for this spec" in said
     assert main([*arguments, "--save", str(tmp_path / "records.jsonl")]) == 2
     assert "no record is kept of this spec" in capsys.readouterr().err and not (tmp_path / "records.jsonl").exists()
 

@@ -35,12 +35,20 @@ strategy = (
 square = MatMul(32, 32, 16)(GL, GL, GL)(Kernel)
 
 
-def crossing(M):
-    """A strategy bound to a spec of several outputs, which is no kind of the package."""
-    return outputs.cross(M, 50).tile(bm, bn).to(Block).tile(1, 1).to(Thread).done(outputs.CrossInstruction("CROSS"))
+def crossing(M, named=False):
+    """A strategy bound to a spec of several outputs, which is no kind of the package; if its dimensions are named, records have no words."""
+    spec = outputs.cross(M, 50)
+    return (
+        (attrs.evolve(spec, names=("row", "column")) if named else spec)
+        .tile(bm, bn)
+        .to(Block)
+        .tile(1, 1)
+        .to(Thread)
+        .done(outputs.CrossInstruction("CROSS"))
+    )
 
 
-several = crossing(40)
+several = crossing(40, named=True)
 
 
 def microseconds(values):

@@ -158,7 +158,7 @@ def _sizes(part: Expr) -> bool:
 
 @attrs.frozen
 class _Digits:
-    """A coordinate as a sum of digits: `terms` are blocks and loops around all accesses with their steps, above a rest of `width`."""
+    """A coordinate as a sum of digits: `terms` are steps of blocks, and of what all accesses share; below is a rest of `width`."""
 
     terms: tuple[tuple[Expr, int], ...]
     width: int
@@ -180,7 +180,8 @@ def _digits(scene: Scene, local: Local, uses: Sequence[Use], offset: Sequence[Ex
 
 
 def _moves(uses: Sequence[Use], parts: Sequence[Expr], least: int) -> tuple[list[tuple[Expr, int]], list[Expr]]:
-    """The loops around all accesses that move all of them by the same step, more than `least`; and what is left of the coordinates."""
+    """What moves all accesses by the same step, more than `least`: loops around all of them, then threads; and what is left of the
+    coordinates. Blocks whose elements lie between those of one thread and the next are told apart below these steps."""
     found: list[tuple[Expr, int]] = []
     rests = list(parts)
     for loop in uses[0].loops:
@@ -189,6 +190,13 @@ def _moves(uses: Sequence[Use], parts: Sequence[Expr], least: int) -> tuple[list
         if step > least > 0 and not others and all(any(one is loop for one in use.loops) for use in uses):
             found.append((loop.var, step))
             rests = [rest - loop.var * step for rest in rests]
+    common = [set(linear(rest)[0]) for rest in rests]
+    loops = {loop.var for use in uses for loop in use.loops}
+    for atoms, step in linear(rests[0])[0] if least > 0 else ():
+        alike = step > least and len(atoms) == 1 and all((atoms, step) in one for one in common)
+        if alike and atoms[0].variables().isdisjoint(loops):
+            found.append((atoms[0], step))
+            rests = [rest - atoms[0] * step for rest in rests]
     return found, rests
 
 

@@ -35,7 +35,7 @@ def check_coalescing(scene: Scene) -> tuple[Finding, ...]:
     findings = []
     for use in scene.uses:
         buffer = scene.kernel.buffer(use.access.buffer)
-        if buffer.memory.of_grid and not use.statement.collective and not use.access.spread:
+        if buffer.memory.of_grid and use.access.base and not use.statement.collective and not use.access.spread:
             traffic = _traffic(scene, use, sizes)
             if traffic is not None:
                 findings.append(_finding(scene, use, buffer, traffic, sizes))

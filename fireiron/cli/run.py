@@ -103,8 +103,8 @@ class _Report:
 
 
 def _symbol_values(spec: Spec, arguments: argparse.Namespace) -> dict[str, int]:
-    """Values for the sizes known at run time: those given, else one more than a full tile, as far as its facts allow."""
-    from fireiron.spec import symbols_of
+    """Values for the sizes known at run time: those given, else one more than a full tile, as far as its facts allow; no gaps."""
+    from fireiron.spec import sizes_of, symbols_of, with_strides
 
     given = dict(arguments.let)
     symbols = {var.name: var for var in symbols_of(spec)}
@@ -115,8 +115,8 @@ def _symbol_values(spec: Spec, arguments: argparse.Namespace) -> dict[str, int]:
         var = symbols[name]
         if not var.low <= value <= var.high or value % var.multiple_of:
             raise ArgumentError(f"--let {name}={value}", legal=f"{var.low} ... {var.high}, multiples of {var.multiple_of}")
-    chosen = {name: max(257 // var.multiple_of, 1) * var.multiple_of for name, var in symbols.items()}
-    return {name: given.get(name, value) for name, value in chosen.items()}
+    chosen = {var.name: max(257 // var.multiple_of, 1) * var.multiple_of for var in sizes_of(spec)}
+    return with_strides(spec, {**chosen, **given})
 
 
 def _shapes(spec: Spec, symbols: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
@@ -127,6 +127,8 @@ def _data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[str, 
     """Random integers by operand, so few and small that every sum is exact in every type that adds up."""
     import numpy
 
+    from fireiron.gpu.arguments import as_stored
+
     spec = program.spec
     shapes = _shapes(spec, symbols)
     limit = _exact_limit(program)
@@ -134,11 +136,12 @@ def _data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[str, 
         random = numpy.random.default_rng(seed)
         values = {}
         for name in spec.inputs:
-            drawn = random.integers(-amplitude, amplitude + 1, shapes[name])
-            values[name] = drawn if density == 1 else drawn * (random.random(shapes[name]) < density)
+            drawn = numpy.asarray(random.integers(-amplitude, amplitude + 1, shapes[name]))
+            values[name] = drawn if density == 1 or not shapes[name] else drawn * (random.random(shapes[name]) < density)
         if spec.title != "MatMul" or _largest_sum(values) <= limit:
             break
-    return {name: value.astype(spec.operands[name].dtype.to_numpy()) for name, value in values.items()}
+    made = {name: value.astype(spec.operands[name].dtype.to_numpy()) for name, value in values.items()}
+    return {name: as_stored(spec.operands[name].tensor, value, symbols) for name, value in made.items()}
 
 
 def _exact_limit(program: Program) -> int:
@@ -206,6 +209,8 @@ def _placed(cupy: Any, program: Program, symbols: Mapping[str, int], name: str, 
     from fireiron.gpu.arguments import buffer_shape, byte_strides, evaluated
 
     buffer = program.ir.buffer(name)
+    if buffer.memory.by_value:
+        return array
     flat = cupy.zeros(evaluated(buffer.elements, symbols), dtype=buffer.dtype.to_numpy())
     placed = cupy.ndarray(buffer_shape(buffer, symbols), flat.dtype, flat.data, byte_strides(buffer, symbols))
     if array is not None:

@@ -40,7 +40,7 @@ from fireiron.ir import (
     execs,
     unknown,
 )
-from fireiron.spec import Spec
+from fireiron.spec import Spec, with_strides
 from fireiron.values.expr import FALSE, conjuncts, constant
 
 Array = Any
@@ -147,7 +147,7 @@ class Work:
         active, threads, warps = self._active(statement, loops)
         units = threads / (statement.spec.level.threads or self.kernel.workers)
         amounts = self._arithmetic(statement, units, warps)
-        placed = [(position, one) for position, one in enumerate(statement.accesses) if not self._buffer(one).memory.private]
+        placed = [(position, one) for position, one in enumerate(statement.accesses) if self._is_placed(one)]
         if not placed and not amounts.flops:
             target = statement.accesses[-1]
             words = math.prod(target.shape) * self._buffer(target).dtype.bits / 32
@@ -229,13 +229,17 @@ class Work:
 
     # ------------------------------------------------------------------------------------------ blocks
 
+    def _is_placed(self, access: Access) -> bool:
+        """Whether an access goes through memory: one element that all threads read costs nothing that is counted."""
+        return not self._buffer(access).memory.private and bool(access.base)
+
     def _traffic(self, statement: Exec, loops: tuple[For, ...], operation: Operation, times: float) -> Iterator[Traffic]:
         """What the operands of a statement in GL move; bytes read are shared out by elements where there are several.
 
         What a block asks for again is in L2.
         """
         amounts = operation.amounts.times(times)
-        placed = [one for one in statement.accesses if self._buffer(one).memory.of_grid]
+        placed = [one for one in statement.accesses if self._buffer(one).memory.of_grid and self._is_placed(one)]
         sizes = [math.prod(one.shape) * self._buffer(one).dtype.bytes for one in placed]
         reading = [not one.write or self._reads_old(statement) for one in placed]
         whole = sum(size for size, reads in zip(sizes, reading, strict=True) if reads)
@@ -271,7 +275,7 @@ def operations(spec: Spec, sizes: Sequence[int]) -> float:
 
 
 def checked_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The sizes known only at run time; refused where one is missing, unknown, or not one that the kernel serves."""
+    """The sizes known only at run time; refused where one is missing, unknown, or not one that the kernel serves. Strides leave no gaps."""
     wanted = {symbol.name: symbol for symbol in kernel.symbols}
     for name, value in sizes.items():
         symbol = wanted.get(name)
@@ -280,12 +284,13 @@ def checked_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
         if isinstance(value, bool) or not isinstance(value, int) or not symbol.low <= value <= symbol.high or value % symbol.multiple_of:
             legal = f"{symbol.low} <= {name} <= {symbol.high}, a multiple of {symbol.multiple_of}"
             raise ArgumentError(f"{name}={shown(value)}", legal=legal)
-    missing = [name for name in wanted if name not in sizes]
+    known = with_strides(kernel.spec, sizes)
+    missing = [name for name in wanted if name not in known]
     if missing:
         example = ", ".join(f"{name!r}: 4096" for name in missing)
         hint = f"sizes={{{example}}}; on the command line --let {missing[0]}=4096"
         raise ArgumentError(f"the time depends on {', '.join(missing)}, known only at run time", hint=hint)
-    return dict(sizes)
+    return known
 
 
 # ---------------------------------------------------------------------------------------------- phases

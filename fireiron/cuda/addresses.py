@@ -112,11 +112,15 @@ class Addresses:
     def place(self, access: Access, offset: tuple[int, ...]) -> Text:
         """An element as an lvalue."""
         name, index, buffer = self._indexed(access, offset)
+        if buffer.memory.by_value:
+            return name
         return Joined((f"{name}[", self._document(index, buffer, 1), "]"))
 
     def pointer(self, access: Access, offset: tuple[int, ...]) -> Text:
         """A pointer to an element."""
         name, index, buffer = self._indexed(access, offset)
+        if buffer.memory.by_value:
+            return f"&{name}"
         return name if index == ZERO else Joined((f"&{name}[", self._document(index, buffer, 1), "]"))
 
     def _indexed(self, access: Access, offset: tuple[int, ...]) -> tuple[str, Expr, Buffer]:

@@ -120,7 +120,8 @@ def _parameter(one: TensorMap | Buffer | Var) -> str:
         return f"const __grid_constant__ TensorMap {one.name}"
     if isinstance(one, Var):
         return f"const int {one}"
-    return f"{'' if one.written else 'const '}{one.dtype.cuda}* __restrict__ {one.name}"
+    pointer = " " if one.memory.by_value else "* __restrict__ "
+    return f"{'' if one.written else 'const '}{one.dtype.cuda}{pointer}{one.name}"
 
 
 # ---------------------------------------------------------------------------------------------- at the top of the kernel

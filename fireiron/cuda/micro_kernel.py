@@ -30,7 +30,7 @@ class _MicroKernel:
 
     def items(self, text: str) -> list[Item]:
         wanted = set(re.findall(r"[A-Za-z_]\w*", text))
-        lines: list[Item] = [f"// micro-kernel {self.statement.instruction.name}: {self.statement.spec}"]
+        lines: list[Item] = [f"// micro-kernel {self.statement.instruction.name}: {self.statement.spec}", *self._aliases(wanted)]
         for name, declaration in self._declarations(wanted):
             if not declaration:
                 raise DecompositionError(
@@ -41,6 +41,19 @@ class _MicroKernel:
                 )
             lines += declaration
         return [Braces("", (*lines, *_remarked(text.strip("\n").split("\n"))))]
+
+    def _aliases(self, wanted: set[str]) -> Iterator[Item]:
+        """Second names of the arrays that the contract's names hide in this scope: those that are called as an operand is."""
+        for name in dict.fromkeys(access.buffer for access in self.statement.accesses):
+            buffer = self.kernel.buffer(name)
+            if self._array(buffer) != name and wanted & {name, f"{name}_at"}:
+                const = "" if buffer.written else "const "
+                yield f"{const}{buffer.dtype.cuda}* const {self._array(buffer)} = {name};"
+
+    def _array(self, buffer: Buffer) -> str:
+        """The name of an array inside the scope."""
+        hidden = not buffer.memory.by_value and buffer.name in {operand.lower() for operand in self.statement.operands}
+        return f"{buffer.name}_array" if hidden else buffer.name
 
     def _text(self, value: Expr) -> str:
         self.use(value)
@@ -66,7 +79,10 @@ class _MicroKernel:
         buffer = self.kernel.buffer(access.buffer)
         name, kind, dims = operand.lower(), buffer.dtype.cuda, self.statement.spec.uses[operand]
         yield f"{name}_type", lambda: (f"using {name}_type = {kind};",)
-        if buffer.memory.private and self.statement.collective:
+        if buffer.memory.by_value:
+            if name != buffer.name:  # else it is there as it is
+                yield name, lambda: (Assignment(f"const {kind} {name}", buffer.name),)
+        elif buffer.memory.private and self.statement.collective:
             yield from self._held(name, buffer, dims)
         else:
             yield from self._viewed(name, access, buffer, {self._axis(operand, dim): mode for dim, mode in enumerate(dims)})
@@ -94,10 +110,10 @@ class _MicroKernel:
         """The first element, all others by their coordinates, and the steps between them."""
         kind = ("" if access.write else "const ") + buffer.dtype.cuda
         first = buffer.address(access, access.elements()[0])
-        yield name, lambda: (Assignment(f"{kind}* const {name}", Joined((f"&{buffer.name}[", self._document(first), "]"))),)
+        yield name, lambda: (Assignment(f"{kind}* const {name}", Joined((f"&{self._array(buffer)}[", self._document(first), "]"))),)
         arguments = ", ".join(f"int index_{position}" for position in range(len(dims)))
         head = f"const auto {name}_at = [&]({arguments}) -> {kind}& {{"
-        yield f"{name}_at", lambda: self._lambda(head, self._address_at(buffer, access, tuple(dims)), buffer.name)
+        yield f"{name}_at", lambda: self._lambda(head, self._address_at(buffer, access, tuple(dims)), self._array(buffer))
         for dim, mode in dims.items():
             label = f"{name}_stride_{mode}"
             yield label, lambda label=label, dim=dim: self._stride_text(label, self._stride(buffer, access, dim))  # type: ignore[misc]

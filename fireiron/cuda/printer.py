@@ -87,18 +87,20 @@ class KernelPrinter:
         return self.value(statement, list(statement.spec.operands).index(name), 0, dtype)
 
     def value(self, statement: Exec, position: int, number: int, dtype: DType) -> Text:
-        """Element `number` of an input in another type, zero where it is not read."""
+        """Element `number` of an input in another type; where it is not read zero, or what changes no maximum or minimum."""
         access = statement.accesses[position]
         condition = statement.conditions(position)[number]
         text = converted(self.place(access, access.elements()[number]), self.buffer(access).dtype, dtype)
-        return text if condition == TRUE else Choice(self.condition(condition), text, literal(0, dtype))
+        if condition == TRUE:
+            return text
+        return Choice(self.condition(condition), text, literal(statement.spec.outside(list(statement.operands)[position]), dtype))
 
-    def accumulator(self, statement: Exec, text: Text, dtype: DType) -> Text:
-        """The old value of an output, or zero where the statement does not accumulate."""
+    def accumulator(self, statement: Exec, text: Text, dtype: DType, nothing: float = 0) -> Text:
+        """The old value of an output, or `nothing` where the statement does not accumulate."""
         if statement.accumulate == TRUE:
             return text
-        nothing = literal(0, dtype)
-        return nothing if statement.accumulate == FALSE else Choice(self.condition(statement.accumulate), text, nothing)
+        other = literal(nothing, dtype)
+        return other if statement.accumulate == FALSE else Choice(self.condition(statement.accumulate), text, other)
 
     def unless_adding(self, statement: Exec, items: Sequence[Item]) -> tuple[Item, ...]:
         """Items for where the old value of an output does not count."""

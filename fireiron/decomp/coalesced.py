@@ -17,8 +17,9 @@ from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import Spec
 from fireiron.values.expr import as_expr, constant
-from fireiron.values.machine import Kernel, Lane, Thread, Warp
-from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, View
+from fireiron.values.machine import Kernel
+from fireiron.values.tensor import ColMajor, RowMajor, View
+from fireiron.values.units import thread_of
 
 
 def _elements(value: Any) -> Any:
@@ -54,22 +55,24 @@ class Coalesced(Decomposition):
         return self._tile(spec).threads(spec, context)
 
     def _tile(self, spec: Spec) -> Tile:
-        if not spec.copies:
+        if not spec.moves:
             raise DecompositionError(f"coalesced: {spec.title} is no copy", legal="Move")
         if spec.level.threads == 1:
             raise DecompositionError("coalesced: a single thread has nobody to share the copy with", hint=".tile(1, 4).unroll()")
-        order = _order(_far(spec))
+        name = _far(spec)
+        view = spec.operands[name]
+        stored = view.storage_order
+        order = tuple(spec.dims.index(spec.uses[name][dim]) for dim in stored)
         along = order[0]
         width = chosen(self.elements, "coalesced")
-        width = math.gcd(width, constant(spec.sizes[along]) or 1, _alignment(_far(spec), along))
-        level = Lane if spec.level == Warp else Thread
+        width = math.gcd(width, constant(spec.sizes[along]) or 1, _alignment(view, stored[0]))
         sizes = tuple(width if dim == along else 1 for dim in range(len(order)))
         dealt = {(0,): RowMajor, (0, 1): ColMajor, (1, 0): RowMajor}.get(order, order)
-        return Tile(sizes, refinements=(To(level), DealOrder(dealt), Unroll()))
+        return Tile(sizes, refinements=(To(thread_of(spec.level)), DealOrder(dealt), Unroll()))
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Coalesced]:
         whole = all(constant(size) is not None for size in spec.sizes)
-        if spec.copies and spec.level != Kernel and spec.level.threads != 1 and whole:
+        if spec.moves and spec.level != Kernel and spec.level.threads != 1 and whole:
             yield from (Coalesced(width) for width in (1, 2, 4, 8))
 
 
@@ -80,10 +83,9 @@ def _turns(spec: Spec, tile: Tile, context: Context) -> int:
     return math.prod(sizes) // (math.prod(int(size) for size in tile.sizes) * threads)
 
 
-def _far(spec: Spec) -> View:
-    """The side whose accesses cost most: the one further from the threads; of two alike, the source."""
-    src, dst = spec.operands.values()
-    return dst if dst.memory.depth < src.memory.depth else src
+def _far(spec: Spec) -> str:
+    """The operand whose accesses cost most: the one further from the threads; of two alike, the source."""
+    return "dst" if spec.dst.memory.depth < spec.src.memory.depth else "src"
 
 
 def _alignment(view: View, along: int) -> int:
@@ -94,16 +96,7 @@ def _alignment(view: View, along: int) -> int:
     return math.gcd(*parts)
 
 
-def _order(view: View) -> tuple[int, ...]:
-    """The view's dimensions in the storage order of its tensor, from neighbours to those that lie furthest apart."""
-    layout, rank = view.tensor.layout, len(view.numerals)
-    if isinstance(layout, MatrixLayout):
-        order = layout.fastest_first(rank)
-    else:  # those of no one step, or of one that is known only at run time, come last
-        steps = [None if step is None else constant(step) for step in view.tensor.storage().steps]
-        order = tuple(sorted(range(rank), key=lambda axis: (steps[axis] is None, steps[axis] or 0, -axis)))
-    places = {view.axis(dim): dim for dim in range(len(view.dims))}
-    return tuple(places[axis] for axis in order if axis in places)
-
+EXAMPLES = (Coalesced(4),)
+"""Any of the kind, which cannot be made without arguments."""
 
 __all__ = ["Coalesced"]

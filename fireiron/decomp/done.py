@@ -6,11 +6,14 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.decomp.across import reduced_by, reduction
 from fireiron.decomp.coalesced import Coalesced
+from fireiron.decomp.exchange import exchange, held_otherwise
 from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_site
 from fireiron.executable.follow import Following, element_of, unheld
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Comment, Hole, Stmt
+from fireiron.language.plain import plain
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.machine import Kernel, Thread
@@ -49,17 +52,18 @@ class Done(Decomposition):
         return getattr(self.executable, "threads", None)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        if context.workers is None:
+        if context.workers is None or spec.allocates:
             return Expansion((), ())
         draft = context.draft()
-        found = self._whole(spec, context)
+        spec, found = self._performed(spec, context)
         if found is not None:
             return draft.expansion((), found.emit(spec, draft))
         if not context.decides and unheld(spec, context):
             return Expansion((), (Hole("open"),), waits=True)
-        following = Following.of(spec, context)
-        if following is not None:
-            following.require_dealt_once(context)
+        following = Following.of(spec, context) or reduced_by(spec, context)
+        across = None if following is None else self._across_threads(following, context)
+        if across is not None:
+            return across
         if following is not None and following.shared and not following.mismatches(context):
             inner, active = following.below(draft)
             return draft.expansion((Child("held", inner, (self,), active),), (Hole("held"),))
@@ -85,8 +89,27 @@ class Done(Decomposition):
             notes = (Comment(f"by all threads: {engine.name} wants {why}"),)
         return draft.expansion((Child("dealt", spec, steps),), (*notes, Hole("dealt")))
 
+    def _across_threads(self, following: Following, context: Context) -> Expansion | None:
+        """What threads do together: they reduce what each of them holds, or one brings another what it needs."""
+        following.require_dealt_once(context)
+        if following.spec.reduces:
+            if self.executable is not None:
+                return None
+            _require_terms(following, context)
+            return reduction(following, self, context)
+        elsewhere = held_otherwise(following, context)
+        return exchange(following, elsewhere[0], self, context) if elsewhere else None
+
     def _asked(self, context: Context) -> tuple[Executable, ...]:
         return context.instructions if self.executable is None else (self.executable,)
+
+    def _performed(self, spec: Spec, context: Context) -> tuple[Spec, Executable | None]:
+        """The executable that performs a spec as it is, or its plain form; and in which of them."""
+        found = self._whole(spec, context)
+        if found is not None:
+            return spec, found
+        simple = plain(spec)
+        return simple, None if simple is spec else self._whole(simple, context)
 
     def _whole(self, spec: Spec, context: Context) -> Executable | None:
         """The executable that performs a spec as it is."""
@@ -99,7 +122,8 @@ class Done(Decomposition):
 
     def match(self, spec: Spec, context: Context) -> Executable:
         """The executable that performs a spec, or by which its threads do their parts; a `MatchError` with the nearest if there is none."""
-        found = self._whole(spec, context) or self._of_threads(Following.of(spec, context), context)
+        spec, found = self._performed(spec, context)
+        found = found or self._of_threads(Following.of(spec, context), context)
         if found is None:
             raise self._refused(spec, context)
         return found
@@ -122,6 +146,18 @@ class Done(Decomposition):
         )
 
 
+def _require_terms(following: Following, context: Context) -> None:
+    """Refuse a reduction of which its threads do not hold all that it reduces."""
+    wrong = following.mismatches(context)
+    if wrong:
+        rows = "".join(f"\n      {one.field:<8} wants {one.wanted}, got {one.got}" for one in wrong)
+        name = following.spec.operands[following.name].tensor.name
+        raise MatchError(
+            f"{following.spec}: its threads do not hold all of {name} that it reduces:{rows}",
+            hint=f"a load of {following.name} at this level, or reduce at the level whose threads hold it",
+        )
+
+
 Compared = list[tuple[Executable, tuple[Mismatch, ...]]]
 
 
@@ -130,6 +166,8 @@ def nearest(spec: Spec, context: Context, asked: tuple[Executable, ...] | None =
     fewest first where none does."""
     asked = context.instructions if asked is None else asked
     compared = [(one, differences(one, spec, context)) for one in asked]
+    if all(mismatches for _, mismatches in compared) and (simple := plain(spec)) is not spec:
+        return nearest(simple, context, asked)
     performing = [one for one, mismatches in compared if not mismatches]
     found = next((one for one in performing if not one.fits(spec, context)), performing[0] if performing else None)
     if found is not None:
@@ -140,6 +178,8 @@ def nearest(spec: Spec, context: Context, asked: tuple[Executable, ...] | None =
 def differences(one: Executable, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
     """Why an executable does not perform a spec: as it is, or where it performs single elements, by threads that follow."""
     mismatches = one.fits(spec, context)
+    if mismatches and (simple := plain(spec)) is not spec:
+        return differences(one, simple, context)
     following = Following.of(spec, context)
     if not mismatches or (following is None and not unheld(spec, context)):
         return mismatches

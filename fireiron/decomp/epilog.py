@@ -9,6 +9,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Comment, Hole
+from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
 from fireiron.spec import Spec
@@ -84,6 +85,7 @@ class Epilog(Decomposition):
         init: Spec = Move.on(spec.level, target, fresh) if loads else Init.on(spec.level, fresh)
         store: Spec = AtomicAdd.on(spec.level, fresh, target) if spec.partial else Move.on(spec.level, fresh, target)
         body = spec.with_operands(C=fresh).with_options(accumulate=TRUE, partial=False)
+        init, store = without_ones(init), without_ones(store)
         children = (self._outer("init", init, self.init), Child("body", body), self._outer("store", store, self.store))
         before, after = Comment(f"{name}: {init}"), Comment(f"{name} to C: {store}")
         return draft.expansion(children, (before, Hole("init"), Hole("body"), after, Hole("store")))

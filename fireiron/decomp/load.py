@@ -11,14 +11,15 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Comment, Hole, Stmt, SyncPoint
+from fireiron.language.plain import as_matrix
 from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
 from fireiron.specs.operand import Operand, operand_name
-from fireiron.values.expr import Expr, constant
+from fireiron.values.expr import ONE, Expr, constant
 from fireiron.values.layout import Layout, Swizzle
-from fireiron.values.machine import MEMORIES, DType, Kernel, Memory
+from fireiron.values.machine import MEMORIES, SH, DType, Kernel, Memory
 from fireiron.values.tensor import MatrixLayout, Tensor, View, whole_view
 
 
@@ -67,7 +68,8 @@ class Load(Decomposition):
     def expand(self, spec: Spec, context: Context) -> Expansion:
         plan = self.planned(LoadPlan())
         self._require_effect(plan, spec)
-        view = self._operand_view(spec)
+        spec = as_matrix(spec, self._checked(spec))
+        view: View = spec.operands[self.operand]
         shape = tuple(_static(size, self, spec) for size in view.shape)
         layout = plan.layout or _order_of(view, spec)
         dtype = self._dtype(spec, view, plan)
@@ -85,7 +87,7 @@ class Load(Decomposition):
         move = Move.on(spec.level, view, fresh, names=_labels(spec, self.operand))
         children = (
             self._copy(move, f"{name}_"),
-            Child("body", spec.with_operands(**{self.operand: fresh})),
+            Child("body", spec.with_operands(**{self.operand: _bounded(fresh, view, spec, self.operand)})),
         )
         note = Comment(f"{self.operand} to {name}: {move}")
         program: tuple[Stmt, ...] = (note, Hole("move"), Hole("body"))
@@ -113,11 +115,12 @@ class Load(Decomposition):
     def _dtype(self, spec: Spec, view: View, plan: LoadPlan) -> DType:
         if not plan.converted:
             return view.dtype
-        if not spec.copies:
+        if not spec.moves:
             raise DecompositionError(f"converted: {spec.title} has no single destination", legal="the load of a Move's source")
         return spec.operands["dst"].dtype
 
-    def _operand_view(self, spec: Spec) -> View:
+    def _checked(self, spec: Spec) -> str:
+        """The operand, if it can be loaded."""
         if self.operand not in spec.uses:
             raise DecompositionError(f"load({self.operand}): {spec.title} has no such operand", legal=spec.inputs)
         if self.operand in spec.outputs:
@@ -130,18 +133,44 @@ class Load(Decomposition):
                 "load at the level of the whole kernel: no group of threads owns the buffer", hint=".tile(...).to(Block) first"
             )
         view: View = getattr(spec, self.operand)
+        if not view.dims:
+            raise DecompositionError(
+                f"load({self.operand}): one element is not loaded, each thread reads it", legal="operands with dimensions"
+            )
         if self.memory.of_grid:
             raise DecompositionError("load to GL: buffers in global memory cannot be made inside a kernel", legal="SH RF")
-        if view.memory == self.memory:
+        if view.memory == self.memory and not self._deals_anew(spec):
             raise DecompositionError(f"load({self.operand}, {self.memory}): the operand is already in {self.memory}")
-        return view
+        return self.operand
+
+    def _deals_anew(self, spec: Spec) -> bool:
+        """Whether a copy from registers to registers says something: that other threads of a group hold the elements from here on."""
+        return self.memory.private and self.memory.fragment is None and spec.level.threads != 1
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Load]:
         for name, memory in itertools.product(spec.inputs, MEMORIES):
             view: View = getattr(spec, name)
-            static = all(constant(size) is not None for size in view.shape)
+            static = all(constant(size) is not None for size in view.shape) and bool(view.dims)
             if static and spec.level != Kernel and not memory.of_grid and memory != view.memory:
                 yield Load(name, memory)
+
+
+def _bounded(fresh: View, view: View, spec: Spec, operand: str) -> View:
+    """The new buffer, with the end of the source as its own where elements behind it do not count as the zeros that the copy writes."""
+    if not spec.outside(operand):
+        return fresh
+    dims = {}
+    for number, (dim, part, own) in enumerate(zip(spec.uses[operand], view.dims, fresh.dims, strict=True)):
+        if part.bound is None or dim in spec.tile_dims:  # behind the end of a result there is no result
+            continue
+        if len(part.modes) > 1 or any(mode.stride != ONE for mode in part.modes):
+            raise DecompositionError(
+                f"load({operand}): a strided tile of {view.tensor.name} overhangs, and where is not known of its buffer",
+                within=spec,
+                hint="a plain tile in front of the load, or sizes that the tiles divide",
+            )
+        dims[number] = attrs.evolve(own, bound=part.bound - part.base)
+    return fresh.with_dims(dims)
 
 
 def _leading(layout: MatrixLayout | Layout, shape: tuple[int, ...], pad: int) -> int:
@@ -166,8 +195,7 @@ def _order_of(view: View, spec: Spec) -> MatrixLayout:
     """The order of the source; registers have none of their own, so what comes out of them takes that of where it goes."""
     if view.memory.private and spec.copies:
         view = spec.dst
-    layout = view.tensor.layout
-    return MatrixLayout(layout.order) if isinstance(layout, MatrixLayout) else MatrixLayout("col")
+    return MatrixLayout(view.order or "col")
 
 
 def _static(size: Expr, step: Load, spec: Spec) -> int:
@@ -193,5 +221,8 @@ def _checked(layout: MatrixLayout | Layout, shape: tuple[int, ...]) -> MatrixLay
 def _size_of(mode: Any) -> int:
     return math.prod(_size_of(part) for part in mode) if isinstance(mode, tuple) else int(mode)
 
+
+EXAMPLES = (Load("A", SH),)
+"""Any of the kind, which cannot be made without arguments."""
 
 __all__ = ["Load"]

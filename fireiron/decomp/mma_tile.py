@@ -11,12 +11,14 @@ from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Tile
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.executable.mma import Mma
+from fireiron.language.plain import plain
 from fireiron.language.tree import Context, Decomposition, Executable, Expansion
 from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import Spec
 from fireiron.values.expr import constant
 from fireiron.values.machine import Architecture, Warp
+from fireiron.values.units import same_threads
 
 SIDE = 16
 """Rows and columns of the tile that `mma_tile` expects."""
@@ -44,7 +46,8 @@ class MmaTile(Decomposition):
         return f"mma_tile({'' if self.instruction is None else self.instruction.name})"
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        mma = self._chosen(_checked(spec), context.architecture, context.instructions)
+        spec = _checked(plain(spec))
+        mma = self._chosen(spec, context.architecture, context.instructions)
         tiles = _tile(mma).expand(spec, context)
         (body,) = tiles.children
         steps = Split((mma.shape[2],), refinements=(Unroll(),)).expand(body.spec, context.after(tiles).enter(body))
@@ -89,8 +92,13 @@ def _divides(mma: Mma, spec: Spec) -> bool:
 
 def _checked(spec: Spec) -> Spec:
     if not spec.multiplies:
+        if spec.contracts:
+            got = " ".join(f"{dim}={spec.size(dim)}" for dim in spec.dims)
+            raise DecompositionError(
+                f"mma_tile: {spec.signature} has more than m, n and k", got=got, hint="tiles of 1 along its other dimensions first"
+            )
         raise DecompositionError(f"mma_tile: {spec.title} is no matrix product", legal="MatMul")
-    if spec.level != Warp:
+    if not same_threads(spec.level, Warp):
         raise DecompositionError(
             f"mma_tile: a matrix instruction is a warp's, this spec is {spec.level}'s", hint="tile(...).to(Warp) first"
         )

@@ -9,10 +9,10 @@ import attrs
 
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import For, Hole, Stmt, SyncPoint
-from fireiron.language.dividing import divide, loop_over
+from fireiron.language.dividing import Extent, divide, loop_over
 from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
-from fireiron.language.tunable import by_dimension, chosen, count, integral
+from fireiron.language.tunable import by_dimension, checked_tile_size, chosen_tile_size, tile_size
 from fireiron.spec import Spec
 from fireiron.values.expr import ONE, TRUE, ZERO, Var, any_of, constant
 
@@ -33,8 +33,8 @@ class SplitPlan:
 
 def _sizes(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, tuple):
-        raise DecompositionError("split: its sizes are integers", got=value, legal="split(8)", at=call_site())
-    return tuple(integral(size, "split") for size in value)
+        raise DecompositionError("split: its sizes are integers or layouts", got=value, legal="split(8)", at=call_site())
+    return tuple(tile_size(size, "split") for size in value)
 
 
 def _by_dim(value: Any) -> tuple[tuple[str, Any], ...]:
@@ -55,25 +55,25 @@ class Split(Decomposition):
         if not sizes and not by_dim:
             raise DecompositionError("split(): no size given", hint="split(8)", at=call_site())
         for size in (*sizes, *by_dim.values()):
-            count(size, "split")
+            checked_tile_size(size, "split")
         return Split(tuple(sizes), tuple(by_dim.items()), origin=call_site())
 
     def label(self) -> str:
         arguments = [repr(size) for size in self.sizes] + [f"{dim}={size!r}" for dim, size in self.by_dim]
         return f"split({', '.join(arguments)})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
-    def extents(self, spec: Spec) -> dict[str, tuple[int, int | None]]:
-        """`(size, None)` by reduction dimension, in elements; a `DecompositionError` where the spec has no such one."""
+    def extents(self, spec: Spec) -> dict[str, Extent]:
+        """The step by reduction dimension, in elements; a `DecompositionError` where the spec has no such one."""
         dims = tuple(dim for dim in spec.dims if dim not in spec.tile_dims)
         if not dims:
             raise DecompositionError(f"split: {spec.title} has no reduction dimension", hint="tile(...) divides its dimensions")
         if len(self.sizes) > len(dims):
             raise DecompositionError(f"split takes at most {len(dims)} sizes for {spec.title}: {', '.join(dims)}")
-        named: dict[str, tuple[int, int | None]] = {dim: (chosen(size, "split"), None) for dim, size in zip(dims, self.sizes, strict=False)}
+        named: dict[str, Extent] = {dim: chosen_tile_size(size, "split") for dim, size in zip(dims, self.sizes, strict=False)}
         for dim, size in self.by_dim:
             if dim not in dims or dim in named:
                 raise DecompositionError(f"split({dim}={size}): no such reduction dimension, or given twice", legal=dims)
-            named[dim] = (chosen(size, f"split({dim}=...)"), None)
+            named[dim] = chosen_tile_size(size, f"split({dim}=...)")
         if not named:
             raise DecompositionError("split(): no size given", hint="split(8)")
         return named

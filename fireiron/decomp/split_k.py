@@ -19,8 +19,8 @@ from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansi
 from fireiron.language.tunable import chosen, count, integral
 from fireiron.spec import Spec
 from fireiron.specs.reduction import Reduction
-from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, constant, less
-from fireiron.values.layout import Swizzle
+from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, constant, less
+from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import SH, Architecture, Block, Kernel, Level, Warp, Warpgroup, bfloat16, float16, float32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View, cut, require_cut, whole_view
 from fireiron.values.units import check_below, threads_for
@@ -91,7 +91,7 @@ class SplitK(Decomposition):
         check_below(self.level, spec.level, spec, context.origin)
         if spec.level == Kernel:
             return self._across_blocks(spec, parts, context)
-        if constant(spec.size("m")) is None or constant(spec.size("n")) is None:
+        if any(constant(size) is None for size in spec.C.shape):
             raise DecompositionError(
                 "split_k: the size of the partial results is known only at run time", hint=".tile(64, 64).to(Block) first"
             )
@@ -107,12 +107,14 @@ class SplitK(Decomposition):
             active = less(unit, ZERO + parts)
             unit = draft.let(f"{draft.prefix}{self.level.label}_part", unit, high=parts - 1)
         partial = self._partial(spec, parts, draft)
-        own = partial.at(2, unit, unit=True)
+        own = partial.at(len(spec.tile_dims), unit, unit=True)
         left, right = self._parts_of(spec, parts, unit)
-        body = spec.at_level(self.level).with_operands(A=left, B=right, C=own).with_options(accumulate=FALSE)
-        total = Reduction.on(spec.level, partial, spec.C, accumulate=spec.accumulate)
+        body = spec.at_level(self.level, A=left, B=right, C=own).with_options(accumulate=FALSE)
+        kept = _wide(spec.C)
+        stack = partial.only((*kept, len(spec.tile_dims))) if len(kept) < len(spec.tile_dims) else partial
+        total = Reduction.on(spec.level, stack, spec.C.only(kept), accumulate=spec.accumulate)
         name = partial.tensor.name
-        steps = default_copy(_order(spec.C), len(spec.tile_dims)) if self.combine is None else steps_at(self.combine, total)
+        steps = default_copy(_order(spec.C.only(kept)), len(kept)) if self.combine is None else steps_at(self.combine, total)
         children = (Child("body", body, active=active), Child("combine", total, steps, prefix="combine_"))
         before = Comment(f"each {self.level} its part of k, into {name}: {body}")
         after = Comment(f"{name} to C: {total}")
@@ -121,14 +123,14 @@ class SplitK(Decomposition):
     def _partial(self, spec: Spec, parts: int, draft: Draft) -> View:
         """The stack of partial results, each in the storage order of C; of 32 bits at least, so that none is rounded before the sum."""
         pad: int | None = self.planned(SplitKPlan()).pad
-        order = _order(spec.C)
-        m, n = (constant(size) or 1 for size in spec.C.shape)
-        swizzle = None if pad is not None else _conflict_free(2 * m if order == ColMajor else n)
+        matrix = spec.C.only(_wide(spec.C))
+        m, n = constant(matrix.shape[0]) or 1, constant(matrix.shape[-1]) or 1
+        swizzle = None if pad is not None else _conflict_free(2 * m if _order(matrix) == ColMajor else n)
         copies, copy = copies_of(SH, spec, draft)
         dtype = spec.accumulator or (float32 if spec.C.dtype in (float16, bfloat16) else spec.C.dtype)
         shape: tuple[Expr, ...] = (*spec.C.shape, ZERO + parts)
         name = draft.fresh("p_sh")
-        tensor = Tensor(name, shape, dtype, SH, order, pad or 0, swizzle=swizzle, copies=copies, origin=draft.origin)
+        tensor = Tensor(name, shape, dtype, SH, _stacked(spec.C, parts, pad or 0), swizzle=swizzle, copies=copies, origin=draft.origin)
         return whole_view(tensor, copy)
 
     def _parts_of(self, spec: Spec, parts: int, unit: Expr) -> list[View]:
@@ -137,7 +139,10 @@ class SplitK(Decomposition):
         found = []
         for name in ("A", "B"):
             view = spec.operands[name]
-            position = spec.uses[name].index("k")
+            if _reduced(spec) not in spec.uses[name]:
+                found.append(view)
+                continue
+            position = spec.uses[name].index(_reduced(spec))
             part = _interleaved(view.dims[position], parts, step, view.extent(position), unit, self.label(), spec)
             found.append(view.with_dims({position: part}))
         return found
@@ -161,7 +166,7 @@ class SplitK(Decomposition):
             spec = _checked(spec)
         except DecompositionError:
             return
-        total = constant(spec.size("k"))
+        total = constant(spec.size(_reduced(spec)))
         below = [one for one in (Block, Warpgroup, Warp) if (one == Block) == (spec.level == Kernel) and one.is_below(spec.level)]
         for level in below if total is not None else ():
             for parts in (1, 2, 3, 4):
@@ -180,13 +185,37 @@ def _legal(step: SplitK, spec: Spec, context: Context) -> bool:
 
 
 def _checked(spec: Spec) -> Spec:
-    if not spec.multiplies:
+    if not spec.contracts:
         raise DecompositionError(f"split_k: {spec.title} is no matrix product", legal="MatMul")
     if spec.partial:
         raise DecompositionError("split_k inside split_k(.., Block): blocks add their tiles to C as they are", hint="one of the two")
     if spec.C.memory.fragment is not None:
         raise DecompositionError(f"split_k: C lies in {spec.C.memory}, which threads cannot add to", hint="split_k before epilog")
     return spec
+
+
+def _reduced(spec: Spec) -> str:
+    """The dimension that is dealt: of those that are added up the first with several elements."""
+    dims = [dim for dim in spec.dims if dim not in spec.tile_dims]
+    return next((dim for dim in dims if spec.size(dim) != ONE), dims[0])
+
+
+def _wide(view: View) -> tuple[int, ...]:
+    """The dimensions of C without those of one element, as long as a matrix is left."""
+    ones = [dim for dim, size in enumerate(view.shape) if size == ONE][: max(len(view.dims) - 2, 0)]
+    return tuple(dim for dim in range(len(view.dims)) if dim not in ones)
+
+
+def _stacked(view: View, parts: int, pad: int) -> Layout:
+    """Parts one behind the other, each in the storage order of a C of any rank, with `pad` elements behind each of its rows."""
+    sizes = [constant(size) or 1 for size in view.shape]
+    strides, weight = [0] * len(sizes), 1
+    padded = False
+    for dim in view.storage_order:
+        strides[dim] = weight
+        weight *= sizes[dim] + (pad if sizes[dim] > 1 and not padded else 0)
+        padded = padded or sizes[dim] > 1
+    return Layout((*sizes, parts), (*strides, weight))
 
 
 def _check_atomic(spec: Spec, architecture: Architecture) -> None:
@@ -208,7 +237,7 @@ def _check_atomic(spec: Spec, architecture: Architecture) -> None:
 
 def _interleaved(dim: Dim, parts: int, step: int, extent: Expr, unit: Expr, what: str, spec: Spec) -> Dim:
     """The chunks `unit`, `unit + parts`, ... of a dimension; those behind its end lie outside the tensor, and count as zero."""
-    pieces = require_cut(cut(dim, step, None, extent), step, dim, what, spec)
+    pieces = require_cut(cut(dim, step, extent), step, dim, what, spec)
     first, rest = (pieces.outer[0], pieces.outer[1:]) if pieces.outer else (Mode(1, step), ())
     bound = pieces.bound
     if first.size.factor % parts == 0:
@@ -227,8 +256,7 @@ def _interleaved(dim: Dim, parts: int, step: int, extent: Expr, unit: Expr, what
 
 
 def _order(view: View) -> MatrixLayout:
-    layout = view.tensor.layout
-    return RowMajor if isinstance(layout, MatrixLayout) and layout.order == "row" else ColMajor
+    return RowMajor if view.order == "row" else ColMajor
 
 
 def _conflict_free(step: int) -> Swizzle | None:
@@ -241,5 +269,8 @@ def _conflict_free(step: int) -> Swizzle | None:
         return None
     return Swizzle(1, 3, 2) if step == 16 else Swizzle(2, 3, step.bit_length() - 4)
 
+
+EXAMPLES = (SplitK(2, Warp, 8),)
+"""Any of the kind, which cannot be made without arguments."""
 
 __all__ = ["SplitK"]

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
 
 from fireiron.errors import DecompositionError, ResourceError, call_site
 from fireiron.ir import Comment, For, Hole, Let, Stmt
-from fireiron.language.dividing import Step, divide, loop_over, moved, product
+from fireiron.language.dividing import Extent, Step, divide, loop_over, moved, product
 from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
-from fireiron.language.tunable import by_dimension, chosen, count, integral
+from fireiron.language.tunable import by_dimension, checked_tile_size, chosen, chosen_tile_size, count, integral, tile_size
 from fireiron.spec import Spec
-from fireiron.values.expr import FALSE, TRUE, Expr, Var, all_of, as_expr, constant, less, minimum, mod, positive
-from fireiron.values.machine import Block, Level
+from fireiron.values.expr import FALSE, ONE, TRUE, Expr, Var, all_of, as_expr, constant, less, minimum, mod, positive
+from fireiron.values.machine import Block, Kernel, Level
 from fireiron.values.tensor import MatrixLayout, RowMajor, View
 from fireiron.values.units import check_below, threads_for, unit_in
 
@@ -69,8 +69,10 @@ class TilePlan:
 
 def _sizes(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, tuple) or (len(value) > 1 and any(isinstance(size, Strided) for size in value)):
-        raise DecompositionError("tile: its sizes are integers, or one Strided(...)", got=value, legal="tile(64, 32)", at=call_site())
-    return tuple(size if isinstance(size, Strided) else integral(size, "tile") for size in value)
+        raise DecompositionError(
+            "tile: its sizes are integers or layouts, or one Strided(...)", got=value, legal="tile(64, 32)", at=call_site()
+        )
+    return tuple(size if isinstance(size, Strided) else tile_size(size, "tile") for size in value)
 
 
 def _by_dim(value: Any) -> tuple[tuple[str, Any], ...]:
@@ -79,7 +81,7 @@ def _by_dim(value: Any) -> tuple[tuple[str, Any], ...]:
 
 @attrs.frozen
 class Tile(Decomposition):
-    """Tiles of `sizes` elements by dimension name; see the verb `tile`."""
+    """Tiles of `sizes` elements, or of layouts, by dimension name; see the verb `tile`."""
 
     verb: ClassVar[str] = "tile"
     sizes: tuple[Any, ...] = attrs.field(default=(), converter=_sizes)
@@ -93,32 +95,29 @@ class Tile(Decomposition):
         if not sizes and not by_dim:
             raise DecompositionError("tile(): no size given", hint="tile(rows, columns)", at=call_site())
         for size in (*sizes, *by_dim.values()):
-            count(size, "tile")
+            checked_tile_size(size, "tile")
         return Tile(tuple(sizes), tuple(by_dim.items()), origin=call_site())
 
     def label(self) -> str:
         arguments = [repr(size) for size in self.sizes] + [f"{dim}={size!r}" for dim, size in self.by_dim]
         return f"tile({', '.join(arguments)})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
-    def extents(self, spec: Spec) -> dict[str, tuple[int, int | None]]:
-        """`(size, repeat)` by dimension, sizes in elements; a `DecompositionError` for a dimension that cannot be tiled."""
-        sizes = self.sizes
-        named: dict[str, tuple[int, int | None]] = {}
-        if len(sizes) == 1 and isinstance(sizes[0], Strided):
-            pairs: list[tuple[int, int | None]] = [
-                (chosen(chunk, "Strided chunk"), chosen(repeat, "Strided repeat")) for chunk, repeat in sizes[0].dims
-            ]
+    def extents(self, spec: Spec) -> dict[str, Extent]:
+        """The tile by dimension, in elements; a `DecompositionError` for a dimension that cannot be tiled."""
+        sizes: list[Extent]
+        if len(self.sizes) == 1 and isinstance(self.sizes[0], Strided):
+            sizes = [(chosen(chunk, "Strided chunk"), chosen(repeat, "Strided repeat")) for chunk, repeat in self.sizes[0].dims]
         else:
-            pairs = [(chosen(size, "tile"), None) for size in sizes]
-        if len(pairs) > len(spec.tile_dims):
+            sizes = [chosen_tile_size(size, "tile") for size in self.sizes]
+        if len(sizes) > len(spec.tile_dims):
             raise DecompositionError(f"tile takes at most {len(spec.tile_dims)} sizes for {spec.title}: {', '.join(spec.tile_dims)}")
-        named.update(zip(spec.tile_dims, pairs, strict=False))
+        named = dict(zip(_by_position(spec, len(sizes)), sizes, strict=False))
         for dim, size in self.by_dim:
             if dim not in spec.dims or dim in named:
                 raise DecompositionError(f"tile({dim}={size}): no such dimension, or given twice", legal=spec.dims)
             if dim not in spec.tile_dims:
                 raise DecompositionError(f"tile({dim}={size}): {dim} is a reduction dimension", hint=f"split({dim}={size})")
-            named[dim] = (chosen(size, f"tile({dim}=...)"), None)
+            named[dim] = chosen_tile_size(size, f"tile({dim}=...)")
         if not named:
             raise DecompositionError("tile(): no size given", hint="tile(rows, columns)")
         return named
@@ -141,11 +140,19 @@ class Tile(Decomposition):
                 raise DecompositionError("layout, swizzle and bands say how tiles are dealt to units", hint="add .to(level), or drop them")
             return _looped(spec, views, digits, plan, context.draft())
         check_below(plan.level, spec.level, spec, context.origin)
-        return _dealt(spec.at_level(plan.level), spec.level, views, digits, plan, context.draft())
+        return _dealt(spec, views, digits, plan, context.draft())
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
         options = [_dividing(spec, dim) for dim in spec.tile_dims]
         yield from (Tile(sizes) for sizes in itertools.product(*options))
+
+
+def _by_position(spec: Spec, count: int) -> tuple[str, ...]:
+    """The dimensions of `count` sizes: those of the result. Where these are more, a matrix in a stack has its rows and columns."""
+    dims = spec.tile_dims
+    ones = [dim for dim in dims if spec.size(dim) == ONE][: max(len(dims) - 2, 0)] if count < len(dims) else []
+    matrix = tuple(dim for dim in dims if dim not in ones)
+    return matrix if count <= len(matrix) else dims
 
 
 def _dividing(spec: Spec, dim: str) -> list[int]:
@@ -175,16 +182,19 @@ class _Deal:
     spare: Expr | None
 
 
-def _dealt(spec: Spec, parent: Level, views: dict[str, View], digits: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
+def _dealt(spec: Spec, views: dict[str, View], digits: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
     """Tiles dealt to the units of a level: unit `u` takes tile `permutation(u)`; with more tiles than units, in turns."""
     order = _dealing_order(spec, digits, plan.order)
     if plan.level == Block:
         return _dealt_to_blocks(spec, views, order, plan, draft)
-    deal = _deal(order, parent, plan, draft)
+    deal = _deal(order, spec.level, plan, draft)
     if deal.tiles <= deal.units:
         return _dealt_evenly(spec, views, [(digit, digit.size) for digit in order], [], deal, plan, draft)
     shares = _deal_digits(order, deal.units)
     if shares is None:
+        held = _held_turns(spec, order, deal.units)
+        if held is not None:
+            return _dealt_in_held_turns(spec, views, *held, deal, plan, draft)
         return _dealt_in_guarded_turns(spec, views, order, deal, plan, draft)
     return _dealt_evenly(spec, views, *shares, deal, plan, draft)
 
@@ -224,7 +234,7 @@ def _dealt_evenly(
         unit = draft.let(draft.prefix + _tile_name(plan.level), unit, high=min(deal.tiles, deal.units) - 1)
     views = _take_unit_digits(spec, views, [digit for digit, _ in taken], unit, plan.level, draft)
     views, program, _ = loop_over(spec, views, rest[::-1], plan.unroll, draft, (Hole("body"),))
-    child = spec.with_operands(**views)
+    child = spec.at_level(plan.level, **views)
     note = (Comment(str(child)),) if child.dims != child.tile_dims else ()
     return draft.expansion((Child("body", child, active=active),), (*note, *program))
 
@@ -292,16 +302,22 @@ def _take_unit_digits(spec: Spec, views: dict[str, View], digits: list[Step], un
 def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
     if draft.whole.grid is not None:
         raise DecompositionError("tiles are dealt to Block twice", hint="one .to(Block) in a strategy")
+    if any(_deals_to_blocks(step) for step in draft.behind):
+        return _left_to_the_next(spec, views, order, plan, draft)
     grid: Expr = as_expr(1)
     for digit in order:
         grid = grid * digit.size
-    part = draft.whole.part
+    part, outer = draft.whole.part, draft.whole.outer
     blocks = grid if part is None else grid * (part.high + 1)
+    for _, tiles in outer:
+        blocks = blocks * tiles
     number = constant(blocks)
     unit: Expr = Var(draft.block.name, 0, draft.block.high if number is None else number - 1)
     if part is not None:
         draft.define(part, mod(unit, as_expr(part.high + 1)))
         unit = unit // (part.high + 1)
+    if outer and not plan.persistent:
+        unit = _without_outer(unit, grid, draft, outer)
     fits = less(blocks, as_expr(2**31))
     if fits == FALSE:
         raise ResourceError(f"{blocks} blocks: a grid has at most 2**31 - 1", hint="larger tiles for Block")
@@ -312,14 +328,16 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
     program: tuple[Stmt, ...] = (Hole("body"),)
     if plan.persistent and part is None and plan.permutation is None and (number is None or number > plan.persistent):
         names = _Inside(draft)
-        tile, turn = _taken_in_turns(grid, plan.persistent, draft)
-        views = take(spec, views, order, tile.var, names, plan.bands)
+        tile, turn = _taken_in_turns(blocks, plan.persistent, draft)
+        unit = _without_outer(tile.var, grid, names, outer) if outer else tile.var
+        views = take(spec, views, order, unit, names, plan.bands)
         program = (attrs.evolve(turn, body=(tile, *names.lets, Hole("body"))),)
         blocks = minimum(blocks, as_expr(plan.persistent))
     else:
+        unit = _without_outer(unit, grid, draft, outer) if outer and plan.persistent else unit
         views = take(spec, views, order, unit, draft, plan.bands)
     return draft.expansion(
-        (Child("body", spec.with_operands(**views)),),
+        (Child("body", spec.at_level(Block, **views)),),
         program,
         facts=tuple(fact for fact in facts if fact[1] != TRUE),
         grid=blocks,
@@ -342,6 +360,11 @@ class _Inside:
         self.lets.append(Let(var, value))
         return var
 
+    def define(self, var: Var, value: Expr) -> None:
+        """Say the value of a name that a step before made."""
+        self.draft.claim(var)
+        self.lets.append(Let(var, value))
+
 
 def _taken_in_turns(tiles: Expr, blocks: int, draft: Draft) -> tuple[Let, For]:
     """The number of a block's tile in each of its turns, and the loop over them."""
@@ -353,6 +376,36 @@ def _taken_in_turns(tiles: Expr, blocks: int, draft: Draft) -> tuple[Let, For]:
     turn = Var(draft.fresh("turn"), 0, min(max(turns.high - 1, 0), 2**31 - 1))
     tile = Var(draft.fresh("tile"), 0, min(max(tiles.high - 1, 0), 2**31 - 1))
     return Let(tile, block + turn * blocks), For(turn, turns, (), False, draft.origin)
+
+
+def _deals_to_blocks(step: Decomposition) -> bool:
+    return isinstance(step, Tile) and step.planned(TilePlan()).level == Block
+
+
+def _left_to_the_next(spec: Spec, views: dict[str, View], order: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
+    """Tiles for blocks of which a step behind deals tiles to them too: which one is a block's, that step says, as it knows the grid."""
+    if plan.permutation is not None or plan.bands or plan.resident or plan.persistent:
+        raise DecompositionError(
+            "swizzle, bands, resident and persistent are about all blocks, and more tiles are dealt to Block behind these",
+            hint="them on the last tile(...).to(Block)",
+        )
+    outer = []
+    for digit in order:
+        var = Var(draft.fresh(f"block_{spec.labels[spec.dims.index(digit.dim)]}"), 0, max(digit.size.high - 1, 0))
+        views = moved(views, spec, digit, var, unit=True)
+        outer.append((var, digit.size))
+    return draft.expansion((Child("body", spec.at_level(Kernel).with_operands(**views)),), (Hole("body"),), outer=tuple(outer))
+
+
+def _without_outer(unit: Expr, grid: Expr, draft: Draft | _Inside, outer: Sequence[tuple[Var, Expr]]) -> Expr:
+    """The number of a block's tile among `grid`; the slower part of the block's number says which tiles of the steps before it has."""
+    left = unit // grid
+    first, *others = outer
+    for var, tiles in reversed(others):
+        draft.define(var, mod(left, tiles))
+        left = left // tiles
+    draft.define(first[0], left)
+    return mod(unit, grid)
 
 
 def _take_bands(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside, rows: int) -> dict[str, View]:
@@ -392,8 +445,41 @@ def _let_grid(name: str, index: Expr, size: Expr, draft: Draft | _Inside) -> Exp
     return draft.let(name, index, high=max(size.high - 1, 0))
 
 
+def _held_turns(spec: Spec, order: list[Step], units: int) -> tuple[list[Step], Step, int] | None:
+    """For tiles in registers of which only the slowest digit does not divide: the digits that a unit takes whole, that one, and how many
+    of its values units take at once. Then what a thread has in each turn lies a step further on, so that its registers hold all of them."""
+    private = [name for name, view in spec.operands.items() if view.memory.private]
+    *faster, last = [digit for digit in order if constant(digit.size) != 1]
+    taken = product(faster)
+    if not private or taken is None or units % taken or units == taken:
+        return None
+    along = [spec.operands[name].dims[spec.uses[name].index(last.dim)] for name in private if last.dim in spec.uses[name]]
+    return (faster, last, units // taken) if all(dim.whole for dim in along) else None
+
+
+def _dealt_in_held_turns(
+    spec: Spec, views: dict[str, View], faster: list[Step], last: Step, at_once: int, deal: _Deal, plan: TilePlan, draft: Draft
+) -> Expansion:
+    """Tiles that the units do not divide, of which each unit's lie at equal steps: a loop of turns, the last one guarded."""
+    assert plan.level is not None
+    size = constant(last.size)
+    assert size is not None
+    now = attrs.evolve(last, size=as_expr(at_once))
+    views = _take_unit_digits(spec, views, [*faster, now], deal.unit, plan.level, draft)
+    label = spec.labels[spec.dims.index(last.dim)]
+    turn = Var(draft.fresh(label), 0, -(-size // at_once) - 1)
+    later = Step(last.dim, as_expr(turn.high + 1), {name: stride * at_once for name, stride in last.strides.items()})
+    views = moved(views, spec, later, turn, unit=False)
+    number = deal.unit + turn * deal.units
+    conditions = less(number, as_expr(deal.tiles))
+    active = conditions if deal.spare is None else all_of((deal.spare, conditions))
+    body = (For(turn, as_expr(turn.high + 1), (Hole("body"),), plan.unroll, draft.origin),)
+    return draft.expansion((Child("body", spec.at_level(plan.level, **views), active=active),), body)
+
+
 def _dealt_in_guarded_turns(spec: Spec, views: dict[str, View], order: list[Step], deal: _Deal, plan: TilePlan, draft: Draft) -> Expansion:
     """Tiles that the units do not divide: a loop of turns, the last one guarded."""
+    assert plan.level is not None
     turns = -(-deal.tiles // deal.units)
     turn = Var(draft.fresh("turn"), 0, turns - 1)
     number = deal.unit + turn * deal.units
@@ -406,7 +492,7 @@ def _dealt_in_guarded_turns(spec: Spec, views: dict[str, View], order: list[Step
         left = left // digit.size
     body = (For(turn, as_expr(turns), (Let(tile, number), Hole("body")), plan.unroll, draft.origin),)
     active = conditions if deal.spare is None else all_of((deal.spare, conditions))
-    return draft.expansion((Child("body", spec.with_operands(**views), active=active),), body)
+    return draft.expansion((Child("body", spec.at_level(plan.level, **views), active=active),), body)
 
 
 # ---------------------------------------------------------------------------------------------- permutations

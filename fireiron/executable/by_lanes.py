@@ -17,14 +17,13 @@ from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, Var, as_expr, constant
 from fireiron.values.machine import RF, SH, Architecture, DType, Level, Memory, Warp, bfloat16, float16
-from fireiron.values.tensor import MatrixLayout, View
-from fireiron.values.units import index_in
+from fireiron.values.tensor import View
+from fireiron.values.units import index_in, same_threads, thread_name
 
 
 def lane_number(level: Level, draft: Draft) -> Expr:
     """This thread's number inside its unit of a level, by name."""
-    name = "lane" if level.label == "warp" else f"{level.label}_lane"
-    return draft.let(name, index_in(level, draft.thread))
+    return draft.let(thread_name(level, "lane"), index_in(level, draft.thread))
 
 
 def tile_of(spec: Spec, maps: Mapping[str, LaneMap]) -> dict[str, int]:
@@ -54,8 +53,7 @@ def statements_by_lanes(
     executable: Executable, spec: Spec, draft: Draft, maps: Mapping[str, LaneMap], spread: Iterable[str] = (), **options: Any
 ) -> tuple[Stmt, ...]:
     """The statement of a spec that is one tile of the instruction, or loops over its tiles."""
-    extents = {dim: (size, None) for dim, size in tile_of(spec, maps).items()}
-    views, digits = divide(spec, extents, executable.name)
+    views, digits = divide(spec, tile_of(spec, maps), executable.name)
     if not digits:
         return (one_statement(executable, spec, draft, maps, spread, **options),)
     views, program, _ = loop_over(spec, views, digits, True, draft, (Hole("tile"),))
@@ -113,9 +111,19 @@ def shape_mismatch(spec: Spec, tile: Mapping[str, int], multiples: bool) -> tupl
     return (Mismatch("shape", f"{'multiples of ' if multiples else ''}{wanted}", "x".join(map(str, spec.sizes))),)
 
 
+def product_mismatch(spec: Spec) -> tuple[Mismatch, ...]:
+    """Why a spec is not the product of two matrices."""
+    if spec.multiplies:
+        return ()
+    if not spec.contracts:
+        return (Mismatch("spec", "MatMul", spec.title),)
+    sizes = " ".join(f"{dim}={spec.size(dim)}" for dim in spec.dims)
+    return (Mismatch("shape", "m, n and k, and other dimensions of 1 element", f"{sizes} of {spec.signature}"),)
+
+
 def level_mismatch(spec: Spec, level: Level) -> tuple[Mismatch, ...]:
     """Why a spec's level is not the instruction's."""
-    return () if spec.level == level else (Mismatch("level", level.name, spec.level.name),)
+    return () if same_threads(spec.level, level) else (Mismatch("level", level.name, spec.level.name),)
 
 
 def type_mismatch(spec: Spec, operand: str, dtypes: tuple[DType, ...]) -> tuple[Mismatch, ...]:
@@ -204,8 +212,9 @@ class MatrixCopy(Executable):
         return {}
 
     def may_perform(self, spec: Spec) -> bool:
-        owners = {(one.shared_by, one.fragment) for one in spec.memories}
-        return spec.copies and spec.level == Warp and owners == _SHARED_AND_REGISTERS and len(spec.dims) == 2
+        if not spec.copies or not same_threads(spec.level, Warp) or len(spec.dims) != 2:
+            return False
+        return {(one.shared_by, one.fragment) for one in spec.memories} == _SHARED_AND_REGISTERS
 
     def common_mismatches(self, spec: Spec, architecture: Architecture, shared: str, held: str) -> tuple[Mismatch, ...]:
         """The differences of a copy whose operand `shared` lies in shared memory, and `held` in registers."""
@@ -221,9 +230,8 @@ class MatrixCopy(Executable):
             *target_mismatch(architecture, self.capability),
         ]
         view = spec.operands[shared]
-        layout = view.tensor.layout
-        if not isinstance(layout, MatrixLayout) or layout.order != ("row" if self.along else "col"):
-            found.append(Mismatch(f"{shared} layout", "RowMajor" if self.along else "ColMajor", str(layout)))
+        if view.order != ("row" if self.along else "col"):
+            found.append(Mismatch(f"{shared} layout", "RowMajor" if self.along else "ColMajor", str(view.tensor.layout)))
         elif not _rows_whole(view, self.along):
             found.append(Mismatch(f"{shared} rows", "8 elements side by side, at multiples of 16 bytes", _storage_text(view)))
         return tuple(found)

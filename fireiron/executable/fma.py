@@ -41,6 +41,9 @@ class Fma(Executable):
     def performs(self) -> str:
         return f"MatMul(1,1,1)(RF,RF,RF)(Thread), C {self.result}, A and B {' or '.join(map(str, self.factors))}"
 
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.level.threads == 1 and spec.contracts
+
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         return fma_mismatches(self, spec, architecture, ((1, 1, 1),))
 

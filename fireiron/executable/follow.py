@@ -1,6 +1,6 @@
 """Followers: copies and other work on elements whose registers are held as something else decided, as statements of threads.
 
-A spec follows if each operand has all of its dimensions, as they are: what a thread does to an element then does not depend on others.
+A spec follows if it reduces no dimension, and reads no neighbours: what a thread does to an element then does not depend on others.
 The holding of its operand in registers says which elements are a thread's. The digits of the thread are placed on all operands, those
 that it visits become loops, and the values that the deciding instruction takes at once one statement, where the text takes several.
 """
@@ -20,23 +20,29 @@ from fireiron.language.dividing import Step, loop_over, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
 from fireiron.spec import Spec
 from fireiron.values.expr import TRUE, Expr, all_of, as_expr, compiled, conjuncts, constant, less
-from fireiron.values.machine import Block, Lane, Level, Thread, Warp
+from fireiron.values.machine import Block, Level
 from fireiron.values.tensor import Dim, Mode, View
-from fireiron.values.units import index_in, unit_in
+from fireiron.values.units import index_in, thread_of, unit_in
 
 MOST_AT_ONCE = 16
 """Values that one statement takes, and no loop: as many as a lane has of any instruction's operand of 8 bits."""
 
 
 def elementwise(spec: Spec) -> bool:
-    """Whether each element of each operand goes with the same element of the others, and with no other."""
-    plain = all(element.plain for formula in spec.definition.formulas for element in formula.elements)
-    return plain and all(dims == spec.dims for dims in spec.uses.values())
+    """Whether each element of the result is made of those in its own place, and of no other; an input may have fewer dimensions."""
+    formulas = spec.definition.formulas
+    return all(one.reduction is None and all(element.plain for element in one.elements) for one in formulas)
 
 
 def unheld(spec: Spec, context: Context) -> bool:
     """Whether a spec works on registers of which nobody says yet who holds what."""
-    return elementwise(spec) and any(view.memory.private and view.tensor.name not in context.held for view in spec.operands.values())
+    views = tuple(spec.operands.values())
+    if spec.reduces and spec.level.threads != 1:
+        # Who holds the terms says who makes the results; only without terms in registers it is the other way round.
+        views = tuple(view for view in views if view.memory.private)[:1]
+    elif not elementwise(spec):
+        return False
+    return any(view.memory.private and view.tensor.name not in context.held for view in views)
 
 
 @attrs.frozen
@@ -55,6 +61,8 @@ class Following:
     def of(spec: Spec, context: Context) -> Following | None:
         """What a spec follows, if anything; of what it writes and what it reads, the former decides."""
         for name in (*spec.outputs, *spec.inputs) if elementwise(spec) else ():
+            if len(spec.uses[name]) < len(spec.dims):
+                continue
             holding = context.held.get(spec.operands[name].tensor.name)
             if holding is not None:
                 return Following(spec, name, holding, steps_of(spec, name, holding))
@@ -64,7 +72,7 @@ class Following:
     def level(self) -> Level:
         """The level at which a single thread follows."""
         one = next((level for level in (self.holding.level, self.spec.level) if level.threads == 1), None)
-        return one or (Lane if self.holding.level == Warp or self.holding.level.is_below(Warp) else Thread)
+        return one or thread_of(self.holding.level)
 
     @property
     def element(self) -> Spec:
@@ -106,27 +114,29 @@ class Following:
     @property
     def shared(self) -> bool:
         """Whether smaller groups of threads hold the spec together, so that an instruction of such a group may do its part."""
-        return self.holding.level.threads not in (1, None) and self.holding.level.is_below(self.spec.level)
+        whole = not overhanging(self.spec, self.steps or ())
+        return whole and self.holding.level.threads not in (1, None) and self.holding.level.is_below(self.spec.level)
 
     def below(self, draft: Draft) -> tuple[Spec, Expr]:
         """The spec of such a group, all that its threads hold of the whole, and which groups take part."""
         assert self.steps is not None
         kept = sorted((one for one in self.steps if one.by is not By.THREADS), key=lambda one: one.stride)
-        views = _merged(_with_modes(self.spec, kept))
-        views = _placed_threads(self.spec, views, [one for one in self.steps if one.by is By.THREADS])
+        views = _merged(with_modes(self.spec, kept))
+        views = placed_threads(self.spec, views, [one for one in self.steps if one.by is By.THREADS])
         active = all_of((taking_part(self.holding, draft), self._once(draft)))
-        return self.spec.at_level(self.holding.level).with_operands(**views), active
+        return self.spec.at_level(self.holding.level, **views), active
 
     def statements(self, executable: Executable, draft: Draft) -> tuple[Stmt, ...]:
         """Each thread does to what it holds of the spec what its instruction does to elements."""
         assert self.steps is not None
         values, loops = _values_and_loops(executable, [one for one in self.steps if one.index is None])
-        views = _placed_threads(self.spec, _with_modes(self.spec, values), [one for one in self.steps if one.index is not None])
+        views = placed_threads(self.spec, with_modes(self.spec, values), [one for one in self.steps if one.index is not None])
         active = TRUE if self.spec.level == self.holding.level else taking_part(self.holding, draft)
         active = all_of((active, self._once(draft)))
         unroll = all(one.unroll for one in loops)
         views, program, _ = loop_over(self.spec, views, list(_in_order(self.spec, loops)), unroll, draft, (Hole("elements"),))
-        inner = _statement(executable, self.spec.at_level(self.level).with_operands(**views), self.spec, values, active, draft)
+        active = all_of((active, inside(self.spec, views[self.name], self.spec.uses[self.name], self.steps)))
+        inner = _statement(executable, self.spec.at_level(self.level, **views), self.spec, values, active, draft)
         return filled(program, {"elements": (inner,)})
 
     def _once(self, context: Context) -> Expr:
@@ -144,25 +154,43 @@ def element_of(spec: Spec, level: Level) -> Spec:
         name: view.with_dims({number: attrs.evolve(dim, modes=one) for number, dim in enumerate(view.dims)})
         for name, view in spec.operands.items()
     }
-    return spec.at_level(level).with_operands(**views)
+    return spec.at_level(level, **views)
 
 
 # ---------------------------------------------------------------------------------------------- digits of a spec
 
 
 def steps_of(spec: Spec, name: str, holding: Holding) -> tuple[Digit, ...] | None:
-    """The digits inside a spec, none of which goes over the end of a mode of any operand; None where they do not number its elements."""
-    found = holding.inside(spec.operands[name])
-    for view in spec.operands.values():
-        for dim, part in enumerate(view.dims):
+    """The digits inside a spec, none of which goes over the end of a mode of any operand; None where they do not number its elements.
+
+    They count dimensions as the spec does, whichever of them the operand has.
+    """
+    inside = holding.inside(spec.operands[name])
+    found = None if inside is None else tuple(attrs.evolve(one, dim=spec.dims.index(spec.uses[name][one.dim])) for one in inside)
+    for operand, view in spec.operands.items():
+        for dim, part in zip(spec.uses[operand], view.dims, strict=True):
             reached = 1
-            for mode in part.modes:
+            for number, mode in enumerate(part.modes):
                 size = constant(mode.size)
                 if found is None or size is None:
                     return None
                 reached *= size
-                found = _cut(found, dim, reached)
-    return found
+                if number < len(part.modes) - 1:
+                    found = _cut(found, spec.dims.index(dim), reached)
+    ends = {spec.dims[one.dim] for one in overhanging(spec, found or ())}
+    along = [part for name in spec.operands for dim, part in zip(spec.uses[name], spec.operands[name].dims, strict=True) if dim in ends]
+    return found if all(len(part.modes) == 1 for part in along) else None
+
+
+def overhanging(spec: Spec, steps: Sequence[Digit]) -> tuple[Digit, ...]:
+    """The digits whose last turn goes over the end of a dimension, as the units did not divide the tiles that were dealt to them."""
+    return tuple(one for one in steps if one.end > (constant(spec.sizes[one.dim]) or 0))
+
+
+def inside(spec: Spec, view: View, dims: Sequence[str], steps: Sequence[Digit]) -> Expr:
+    """The condition that what a thread visits does not lie over the end of a dimension, by where it stands in one of the operands."""
+    ends = [(dims.index(spec.dims[one.dim]), spec.sizes[one.dim]) for one in overhanging(spec, steps) if spec.dims[one.dim] in dims]
+    return all_of(less(view.dims[position].base, size) for position, size in ends)
 
 
 def _cut(digits: Sequence[Digit], dim: int, end: int) -> tuple[Digit, ...] | None:
@@ -179,35 +207,63 @@ def _cut(digits: Sequence[Digit], dim: int, end: int) -> tuple[Digit, ...] | Non
     return tuple(result)
 
 
-def _step(spec: Spec, digit: Digit) -> Step:
-    """A digit as a step of all operands."""
-    strides = {}
-    for name, view in spec.operands.items():
-        ((_, stride),) = placed(view, digit.size, digit.dim, digit.stride)
-        strides[name] = as_expr(stride)
+def _placed(spec: Spec, name: str, digit: Digit) -> Iterator[tuple[int, int]]:
+    """A digit in coordinates of an operand's tensor; nothing where the operand has not its dimension."""
+    dims = spec.uses[name]
+    if spec.dims[digit.dim] not in dims:
+        return
+    position = dims.index(spec.dims[digit.dim])
+    modes = spec.operands[name].dims[position].modes
+    if digit.end > (constant(spec.sizes[digit.dim]) or 0) and len(modes) == 1:  # its last turn goes over the end
+        yield digit.size, (constant(modes[0].stride) or 1) * digit.stride
+    else:
+        yield from placed(spec.operands[name], digit.size, position, digit.stride)
+
+
+def step_of(spec: Spec, digit: Digit) -> Step:
+    """A digit as a step of all operands that have its dimension."""
+    strides = {name: as_expr(stride) for name in spec.operands for _, stride in _placed(spec, name, digit)}
     return Step(spec.dims[digit.dim], as_expr(digit.size), strides)
 
 
-def _with_modes(spec: Spec, digits: Sequence[Digit]) -> dict[str, View]:
+def with_modes(spec: Spec, digits: Sequence[Digit]) -> dict[str, View]:
     """The operands with some digits only, at the others' first."""
     views = {}
     for name, view in spec.operands.items():
         dims = {}
-        for dim, part in enumerate(view.dims):
-            modes: list[Mode] = []
-            for one in (one for one in digits if one.dim == dim):
-                modes += [Mode(size, stride) for size, stride in placed(view, one.size, dim, one.stride)]
-            dims[dim] = attrs.evolve(part, modes=tuple(modes) or (Mode(1, 1),))
+        for number, (dim, part) in enumerate(zip(spec.uses[name], view.dims, strict=True)):
+            found = [one for one in digits if spec.dims[one.dim] == dim]
+            modes = [Mode(size, stride) for one in found for size, stride in _placed(spec, name, one)]
+            dims[number] = attrs.evolve(part, modes=tuple(modes) or (Mode(1, 1),))
         views[name] = view.with_dims(dims)
     return views
 
 
-def _placed_threads(spec: Spec, views: dict[str, View], digits: Sequence[Digit]) -> dict[str, View]:
+def placed_threads(spec: Spec, views: dict[str, View], digits: Sequence[Digit]) -> dict[str, View]:
     """The views where a thread has them."""
     for one in digits:
         assert one.index is not None
-        views = moved(views, spec, _step(spec, one), one.index, unit=True)
+        views = moved(views, spec, step_of(spec, one), one.index, unit=True)
     return views
+
+
+def same_elements(one: Sequence[Digit], other: Sequence[Digit], context: Context) -> bool:
+    """Whether each thread has the same elements by some digits as by others."""
+    return all(_reached(one, dim, context) == _reached(other, dim, context) for dim in {digit.dim for digit in (*one, *other)})
+
+
+def _reached(digits: Sequence[Digit], dim: int, context: Context) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Along a dimension, where each thread starts, and how far from there its elements are."""
+    import numpy
+
+    threads = numpy.arange(context.workers or 1)
+    start, offsets = 0 * threads, [0]
+    for one in (one for one in digits if one.dim == dim):
+        if one.index is None:
+            offsets = [offset + index * one.stride for offset in offsets for index in range(one.size)]
+        else:
+            start = start + compiled(by_thread(one.index, context))({context.thread.name: threads}) * one.stride
+    return tuple(start.tolist()), tuple(sorted(offsets))
 
 
 # ---------------------------------------------------------------------------------------------- what is refused
@@ -290,7 +346,7 @@ def lanes_of(spec: Spec, name: str, holding: Holding, context: Context) -> LaneM
         return holding.lane_map
     view = spec.operands[name]
     steps = holding.inside(view)
-    if steps is None or spec.level.threads is None or not _whole(spec, steps, holding, context):
+    if steps is None or overhanging(spec, steps) or spec.level.threads is None or not _whole(spec, steps, holding, context):
         return None
     lanes = _lane_parts([one for one in steps if one.index is not None], spec.level.threads, context)
     values = tuple((one.size, one.dim, one.stride) for one in steps if one.index is None)
@@ -364,7 +420,7 @@ def _in_order(spec: Spec, loops: Sequence[Digit]) -> Iterator[Step]:
     for dim in range(len(spec.dims)):
         steps: list[Step] = []
         for one in sorted((one for one in loops if one.dim == dim), key=lambda one: one.stride):
-            step = _step(spec, one)
+            step = step_of(spec, one)
             if steps and all(stride == steps[-1].strides[name] * steps[-1].size for name, stride in step.strides.items()):
                 step = Step(step.dim, steps[-1].size * step.size, steps.pop().strides)
             steps.append(step)
@@ -375,15 +431,16 @@ def _statement(executable: Executable, spec: Spec, whole: Spec, values: Sequence
     accesses = []
     for name, view in spec.operands.items():
         access = access_of(view, name in spec.outputs, draft.origin)
-        accesses.append(attrs.evolve(access, points=_points(whole.operands[name], values)) if values else access)
+        accesses.append(attrs.evolve(access, points=_points(whole, name, values)) if values else access)
     return Exec(executable, spec, tuple(accesses), active=all_of((draft.active, active)), origin=draft.origin)
 
 
-def _points(view: View, values: Sequence[Digit]) -> tuple[tuple[int, ...], ...]:
+def _points(spec: Spec, name: str, values: Sequence[Digit]) -> tuple[tuple[int, ...], ...]:
     """The offsets of the values in an operand, in the order in which the deciding statement numbers them."""
+    view = spec.operands[name]
     points = [(0,) * len(view.numerals)]
     for one in values:
-        ((_, step),) = placed(view, one.size, one.dim, one.stride)
-        axis = view.axis(one.dim)
+        ((_, step),) = _placed(spec, name, one)
+        axis = view.axis(spec.uses[name].index(spec.dims[one.dim]))
         points = [(*point[:axis], point[axis] + index * step, *point[axis + 1 :]) for index in range(one.size) for point in points]
     return tuple(points)

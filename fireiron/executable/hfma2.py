@@ -41,6 +41,9 @@ class Hfma2(Executable):
     def performs(self) -> str:
         return f"MatMul(2,1,1) or MatMul(1,2,1) (RF,RF,RF)(Thread), all {self.result}"
 
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.level.threads == 1 and spec.contracts
+
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         found = list(fma_mismatches(self, spec, architecture, ((2, 1, 1), (1, 2, 1))))
         for name, view in spec.operands.items():

@@ -17,6 +17,7 @@ from fireiron.executable.by_lanes import (
     level_mismatch,
     listed,
     memory_mismatch,
+    product_mismatch,
     registers,
     registers_together,
     require_whole_warps,
@@ -34,6 +35,7 @@ from fireiron.spec import Spec
 from fireiron.values.document import Assignment, called
 from fireiron.values.machine import RF, Architecture, DType, Level, Warp, tf32
 from fireiron.values.tensor import MatrixLayout
+from fireiron.values.units import same_threads
 
 
 def _is_shape(value: object) -> bool:
@@ -115,15 +117,15 @@ class Mma(Executable):
         return f"MatMul({m},{n},{k})(RF,RF,RF)({self.level}), {types}, C {self.result}{orders}"
 
     def may_perform(self, spec: Spec) -> bool:
-        return spec.multiplies and spec.level == self.level
+        return spec.multiplies and same_threads(spec.level, self.level)
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.multiplies:
-            return (Mismatch("spec", "MatMul", spec.title),)
+            return product_mismatch(spec)
         assert self.result is not None
         return (
             *level_mismatch(spec, self.level),
-            *shape_mismatch(spec, dict(zip("mnk", self.shape, strict=True)), multiples=False),
+            *shape_mismatch(spec, dict(zip(spec.dims, self.shape, strict=True)), multiples=False),
             *(one for name, factor in self.factors.items() for one in type_mismatch(spec, name, (factor,))),
             *type_mismatch(spec, "C", (self.result,)),
             *(one for name in "ABC" for one in memory_mismatch(spec, name, (RF,))),
@@ -167,12 +169,15 @@ class Mma(Executable):
 
 
 _LAYOUTS: Mapping[str, str] = {"row": "RowMajor", "col": "ColMajor"}
+_ALONG: Mapping[str, int] = {"row": 1, "col": 0}
+"""The dimension along which neighbours lie side by side."""
 
 
 def _order_mismatch(spec: Spec, operand: str, order: str) -> tuple[Mismatch, ...]:
     """Why the storage order of an operand is not that of a variant."""
-    layout = spec.operands[operand].tensor.layout
-    if isinstance(layout, MatrixLayout) and layout.order == order:
+    view = spec.operands[operand]
+    layout = view.tensor.layout
+    if isinstance(layout, MatrixLayout) and view.storage_order[0] == _ALONG[order]:
         return ()
     return (Mismatch(f"{operand} layout", _LAYOUTS[order], str(layout)),)
 

@@ -28,6 +28,7 @@ from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.machine import RF, Architecture, Warp, bfloat16, float16
+from fireiron.values.units import same_threads
 
 _MOVMATRIX = Function(
     "movmatrix",
@@ -53,6 +54,9 @@ class MovMatrix(Executable):
 
     def performs(self) -> str:
         return f"Move(8,8)(RF,RF)(Warp), 16-bit, pairs along dimension {self.pairs} to pairs along dimension {1 - self.pairs}"
+
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.copies and same_threads(spec.level, Warp) and all(memory.like(RF) for memory in spec.memories)
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies:

@@ -12,15 +12,16 @@ from typing import ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
+from fireiron.executable.joining import old_value, together, widened
 from fireiron.executable.pairs import pair, stored_pair
 from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
-from fireiron.specs.formula import FUNCTIONS, Element, Number, Operation, Value
+from fireiron.specs.formula import FUNCTIONS, Element, Formula, Number, Operation, Value
 from fireiron.specs.meaning import computing
 from fireiron.values.document import Assignment, Call, Chain, Joined, Text, in_parentheses
-from fireiron.values.expr import constant
+from fireiron.values.expr import FALSE, constant
 from fireiron.values.machine import MATRIX_ONLY, Architecture, DType, bfloat16, float16
 
 _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
@@ -42,15 +43,14 @@ class ThreadPointwise(Executable):
         return (
             "BinaryPointwise(2,1) or (1,2)(Thread), 16-bit floats"
             if self.pairs
-            else "BinaryPointwise(1,1), UnaryPointwise(1,1) or any Pointwise(1,1) (Thread)"
+            else "BinaryPointwise(1,1), UnaryPointwise(1,1) or any formulas of one element (Thread)"
         )
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.pointwise:
             return (Mismatch("spec", "Pointwise", spec.title),)
-        (only,) = spec.definition.formulas
-        if only.joins or (self.pairs and not _is_binary(spec)):
-            return (Mismatch("formula", "dst[m,n] = lhs[m,n] + rhs[m,n], or - or *" if self.pairs else "a result set by =", str(only)),)
+        if self.pairs and not _is_binary(spec):
+            return (Mismatch("formula", "dst[m,n] = lhs[m,n] + rhs[m,n], or - or *", str(spec.definition)),)
         found = []
         if spec.level.threads != 1:
             found.append(Mismatch("level", "Thread", spec.level.name))
@@ -74,35 +74,52 @@ class ThreadPointwise(Executable):
         return tuple(found)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        spec = statement.spec
-        (only,) = spec.definition.formulas
-        if self.pairs or _in_half(spec):
-            assert isinstance(only.value, Operation)
-            left, right = (one.tensor for one in only.elements) if len(only.elements) == 2 else (only.elements[0].tensor,) * 2
-            name = _HALF[only.value.name]
-            if self.pairs:
-                values = (pair(printer, statement, left), pair(printer, statement, right))
-                return stored_pair(printer, statement, only.output, Call(f"{name}2", values))
-            dtype = spec.operands[only.output].dtype
-            values = (printer.factor(statement, left, dtype), printer.factor(statement, right, dtype))
-            return [Assignment(printer.element(statement, only.output), Call(name, values))]
-        types = {name: view.dtype for name, view in spec.operands.items()}
-        wide = computing(only, types)
-        value = _text(printer, statement, only.value, wide)
-        return [Assignment(printer.element(statement, only.output), printer.converted(value, wide, types[only.output]))]
+        if not self.pairs and not _in_half(statement.spec):
+            return [_assignment(printer, statement, one) for one in statement.spec.definition.formulas]
+        return _halves(printer, statement, self.pairs)
+
+
+def _halves(printer: Printer, statement: Exec, pairs: bool) -> Sequence[Item]:
+    """A sum, a difference or a product in half precision, of two elements or of two pairs."""
+    spec = statement.spec
+    (only,) = spec.definition.formulas
+    assert isinstance(only.value, Operation)
+    left, right = (one.tensor for one in only.elements) if len(only.elements) == 2 else (only.elements[0].tensor,) * 2
+    name = _HALF[only.value.name]
+    if pairs:
+        values = (pair(printer, statement, left), pair(printer, statement, right))
+        return stored_pair(printer, statement, only.output, Call(f"{name}2", values))
+    dtype = spec.operands[only.output].dtype
+    values = (printer.factor(statement, left, dtype), printer.factor(statement, right, dtype))
+    return [Assignment(printer.element(statement, only.output), Call(name, values))]
+
+
+def _assignment(printer: Printer, statement: Exec, formula: Formula) -> Item:
+    """An output set to its value, or joined with it: the value is rounded to the type of the output first."""
+    types = {name: view.dtype for name, view in statement.spec.operands.items()}
+    result, computed = types[formula.output], computing(formula, types)
+    place = printer.element(statement, formula.output)
+    value = printer.converted(_text(printer, statement, formula.value, computed), computed, result)
+    if not formula.joins or statement.accumulate == FALSE:
+        return Assignment(place, value)
+    wide, by = widened(result), formula.joins_by
+    terms = [old_value(printer, statement, by, printer.converted(place, result, wide), wide), printer.converted(value, result, wide)]
+    return Assignment(place, printer.converted(together(printer, by, terms, wide), wide, result))
 
 
 def _is_binary(spec: Spec) -> bool:
-    """Whether it is the sum, the difference or the product of two elements in the place of the result."""
-    (only,) = spec.definition.formulas
-    value = only.value
-    if not isinstance(value, Operation) or value.name not in _HALF or len(value.arguments) != 2:
+    """Whether it is the sum, the difference or the product of two elements in the place of the result, which is set to it."""
+    only = spec.definition.only
+    value = None if only is None else only.value
+    if only is None or only.joins or not isinstance(value, Operation) or value.name not in _HALF or len(value.arguments) != 2:
         return False
     return all(isinstance(one, Element) and one.index == only.target.index for one in value.arguments)
 
 
 def _in_half(spec: Spec) -> bool:
     """Whether one instruction does it in half precision."""
+    if spec.definition.joins:
+        return False
     kinds = {view.dtype for view in spec.operands.values()}
     return len(kinds) == 1 and kinds <= {float16, bfloat16} and _is_binary(spec)
 

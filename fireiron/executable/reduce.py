@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import attrs
 
+from fireiron.executable.joining import old_value, together, widened
 from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
-from fireiron.specs.meaning import neutral
-from fireiron.values.document import Assignment, Chain, Choice, Joined, Text, in_parentheses
-from fireiron.values.expr import FALSE, TRUE, constant
-from fireiron.values.machine import MATRIX_ONLY, Architecture, DType, float32, int32
+from fireiron.values.document import Assignment
+from fireiron.values.expr import FALSE, constant
+from fireiron.values.machine import MATRIX_ONLY, Architecture
 
 MOST_PARTS = 64
 """Terms of one sum; more are a loop, `split(...)`."""
@@ -45,48 +45,24 @@ class ThreadReduce(Executable):
                 found.append(Mismatch(f"{name} type", "a type that threads compute with", str(view.dtype)))
             if view.memory.fragment is not None:
                 found.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
-        if _by(spec) != "sum" and _edge(spec):
-            found.append(Mismatch("bounds", "elements that all lie inside along the reduced dimensions", "the last tile may overhang"))
         return tuple(found)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         source, target = statement.accesses
         spec = statement.spec
         kind, result = spec.src.dtype, spec.dst.dtype
-        wide = kind if kind.bits >= 32 else float32 if kind.kind == "float" else int32
+        wide = widened(kind)
         place = printer.place(target)
         terms = [printer.value(statement, 0, number, wide) for number in range(len(source.elements()))]
         if statement.accumulate != FALSE:
-            terms.insert(0, self._old(printer, statement, printer.converted(place, result, wide), wide))
-        return [Assignment(place, printer.converted(self._total(printer, spec, terms, wide), wide, result))]
-
-    def _old(self, printer: Printer, statement: Exec, held: Text, wide: DType) -> Text:
-        """What the output holds; where it does not count, what changes nothing."""
-        if _by(statement.spec) == "sum" or statement.accumulate == TRUE:
-            return printer.accumulator(statement, held, wide)
-        return Choice(printer.expression(statement.accumulate), held, printer.literal(neutral(_by(statement.spec), wide), wide))
-
-    def _total(self, printer: Printer, spec: Spec, terms: list[Text], wide: DType) -> Text:
-        first, *others = map(in_parentheses, terms) if _by(spec) == "sum" else terms
-        if not others:
-            return first
-        if _by(spec) == "sum":
-            return Chain((first, *(Joined(("+ ", term)) for term in others)))
-        total = first
-        for term in others:
-            total = printer.applied(_by(spec), wide, total, term)
-        return total
+            terms.insert(0, old_value(printer, statement, _by(spec), printer.converted(place, result, wide), wide))
+        return [Assignment(place, printer.converted(together(printer, _by(spec), terms, wide), wide, result))]
 
 
 def _by(spec: Spec) -> str:
     """What its elements become: their sum, maximum or minimum."""
     (only,) = spec.definition.formulas
     return only.joins_by
-
-
-def _edge(spec: Spec) -> bool:
-    """Whether elements along the reduced dimensions may lie outside: they count as zero, which changes maxima and minima."""
-    return any(part.bound is not None for dim, part in zip(spec.uses["src"], spec.src.dims, strict=True) if dim not in spec.tile_dims)
 
 
 REDUCE = ThreadReduce("Reduce")

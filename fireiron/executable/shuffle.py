@@ -1,4 +1,4 @@
-"""shfl.sync.bfly: the lanes of a warp exchange what they hold, in pairs (Graphene, Table 1; PTX ISA, "shfl.sync")."""
+"""shfl.sync in its four modes: the lanes of a warp receive what others hold (Graphene, Table 1; PTX ISA, "shfl.sync")."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from fireiron.errors import ArgumentError, call_site
 from fireiron.executable.by_lanes import level_mismatch, memory_mismatch, require_whole_warps, shape_mismatch, statements_by_lanes, tile_of
 from fireiron.executable.ldmatrix import held_mismatch
 from fireiron.ir import Exec, Stmt
@@ -13,12 +14,22 @@ from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import Spec
-from fireiron.specs.formula import Element
+from fireiron.specs.formula import Element, Index
 from fireiron.values.document import Assignment, Call
 from fireiron.values.machine import GL, RF, SH, Architecture, Warp, bfloat16, float16, float32, float64, int32
 
 TYPES = (float32, float64, int32, float16, bfloat16)
-"""Element types of which `__shfl_xor_sync` has a form."""
+"""Element types of which `__shfl_sync` and its like have a form."""
+
+MODES = {
+    "bfly": ("^", "xor_", "whose number differs in the mask"),
+    "idx": ("=", "", "of one number in its group"),
+    "up": ("-", "up_", "so many before in its group"),
+    "down": ("+", "down_", "so many further on in its group"),
+}
+"""The sign by which a formula says it, the function of CUDA, and words, by the mode of the instruction."""
+
+WARP = 32
 
 LANES = LaneMap.along((32, 1), ((32, 0, 1),), ((1, 1, 1),))
 """Lane t holds value v of thread t."""
@@ -26,17 +37,29 @@ LANES = LaneMap.along((32, 1), ((32, 0, 1),), ((1, 1, 1),))
 
 @attrs.frozen
 class Shuffle(Executable):
-    """`Shfl<mask>(32,v)(RF -> GL|SH|RF)(Warp)`: a lane receives value v of the lane whose number differs in the bits of the mask."""
+    """`Shfl<mask>(32,v)(RF -> GL|SH|RF)(Warp)`: a lane receives value v of another, which the mode names (`MODES`)."""
+
+    mode: str = "bfly"
+
+    def __attrs_post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ArgumentError("shfl: no such mode", got=self.mode, legal=MODES, at=call_site())
+
+    @property
+    def kind(self) -> str:
+        """The kind of spec that says the same."""
+        return "Shfl" if self.mode == "bfly" else f"Shfl{self.mode.capitalize()}"
 
     def performs(self) -> str:
-        return "Shfl(32,v)(RF,RF)(Warp), each lane from the one whose number differs in the mask"
+        return f"{self.kind}(32,v)(RF,RF)(Warp), each lane from the one {MODES[self.mode][2]}"
 
     def may_perform(self, spec: Spec) -> bool:
-        return spec.level == Warp and _flips(spec) is not None
+        return spec.level == Warp and self._source(spec) is not None
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if _flips(spec) is None or len(spec.dims) != 2:
-            return (Mismatch("spec", "Shfl", spec.title),)
+        source = self._source(spec)
+        if source is None or len(spec.dims) != 2:
+            return (Mismatch("spec", self.kind, spec.title),)
         found = [*level_mismatch(spec, Warp), *shape_mismatch(spec, tile_of(spec, self._maps()), multiples=True)]
         if str(spec.size(spec.dims[0])) != "32":
             found.append(Mismatch("shape", "32 threads", str(spec.size(spec.dims[0]))))
@@ -57,25 +80,29 @@ class Shuffle(Executable):
         return statements_by_lanes(self, spec, draft, self._maps())
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        value = Call("__shfl_xor_sync", ("0xffffffff", printer.element(statement, "src"), str(_flips(statement.spec))))
+        source = self._source(statement.spec)
+        assert source is not None
+        width = (str(source.width),) if source.width not in (0, WARP) else ()
+        given = ("0xffffffff", printer.element(statement, "src"), str(source.number), *width)
+        value = Call(f"__shfl_{MODES[self.mode][1]}sync", given)
         return [Assignment(printer.element(statement, "dst"), value)]
+
+    def _source(self, spec: Spec) -> Index | None:
+        """The lane from which each receives, where a spec is a copy from one in this mode; None for any other."""
+        only = spec.definition.only
+        value = None if only is None or only.sign != "=" or only.reduction is not None else only.value
+        if not isinstance(value, Element) or tuple(spec.uses) != ("src", "dst") or value.dims != spec.tile_dims:
+            return None
+        first, *others = value.index
+        return first if first.sign == MODES[self.mode][0] and all(one.plain for one in others) else None
 
     def _maps(self) -> dict[str, LaneMap]:
         return {"src": LANES, "dst": LANES}
 
 
-def _flips(spec: Spec) -> int | None:
-    """The mask, where a spec is a copy from the thread whose number differs in it; None for any other."""
-    only = spec.definition.only
-    value = None if only is None or only.sign != "=" or only.reduction is not None else only.value
-    if not isinstance(value, Element) or tuple(spec.uses) != ("src", "dst") or value.dims != spec.tile_dims:
-        return None
-    first, *others = (one.flip for one in value.index)
-    return first if first and not any(others) else None
+SHUFFLES = tuple(Shuffle(f"SHFL_{mode.upper()}", mode) for mode in MODES)
+SHUFFLE, SHFL_IDX, SHFL_UP, SHFL_DOWN = SHUFFLES
 
+INSTRUCTIONS = SHUFFLES
 
-SHUFFLE = Shuffle("SHFL_BFLY")
-
-INSTRUCTIONS = (SHUFFLE,)
-
-__all__ = ["SHUFFLE", "Shuffle"]
+__all__ = ["SHFL_DOWN", "SHFL_IDX", "SHFL_UP", "SHUFFLE", "Shuffle"]

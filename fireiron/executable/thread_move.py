@@ -49,7 +49,7 @@ class ThreadMove(Executable):
         return f"Move(1,c) or Move(r,1) (GL|SH|RF -> GL|SH|RF)(Thread), at most {MOST_ELEMENTS} elements{asked}"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not spec.copies:
+        if not spec.moves:
             return (Mismatch("spec", "Move", spec.title),)
         found = []
         if spec.level.threads != 1:

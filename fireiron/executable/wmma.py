@@ -20,6 +20,7 @@ from fireiron.errors import DecompositionError
 from fireiron.executable.by_lanes import (
     level_mismatch,
     memory_mismatch,
+    product_mismatch,
     shape_mismatch,
     statements_by_lanes,
     target_mismatch,
@@ -27,15 +28,15 @@ from fireiron.executable.by_lanes import (
     type_mismatch,
 )
 from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt
-from fireiron.ir.fragments import forms_of, fragment_type, maps_of, order_of, role
+from fireiron.ir.fragments import forms_of, fragment_type, maps_of, matrix_order, role
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Braces, Item, Printer
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import called
-from fireiron.values.expr import Expr, as_expr, constant
+from fireiron.values.expr import ONE, Expr, constant
 from fireiron.values.machine import GL, SH, Architecture, Memory, Warp, tf32
-from fireiron.values.tensor import MatrixLayout, View
+from fireiron.values.tensor import View
 
 POINTER_BYTES = 32
 """A matrix starts at a multiple of 256 bits; of 128 for 8-bit elements, of which a row or column of a fragment has no more."""
@@ -54,14 +55,14 @@ class MmaSync(Executable):
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.multiplies:
-            return (Mismatch("spec", "MatMul", spec.title),)
+            return product_mismatch(spec)
         memory = next((one for one in spec.memories if one.fragment is not None), None)
         if memory is None or memory.fragment is None:
             return (*level_mismatch(spec, Warp), Mismatch("memory", "FR for each operand", ", ".join(one.name for one in spec.memories)))
         return (
             *level_mismatch(spec, Warp),
             *(one for name in "ABC" for one in memory_mismatch(spec, name, (memory,))),
-            *shape_mismatch(spec, dict(zip("mnk", memory.fragment, strict=True)), multiples=False),
+            *shape_mismatch(spec, dict(zip(spec.dims, memory.fragment, strict=True)), multiples=False),
             *_product_mismatch(spec, memory, architecture),
         )
 
@@ -122,12 +123,16 @@ class MatrixSync(Executable):
         if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
         found = [*level_mismatch(spec, Warp), *memory_mismatch(spec, self.outer, (GL, SH))]
-        inner, matrix = spec.operands[self.inner], spec.operands[self.outer].tensor
+        inner, outer = spec.operands[self.inner], spec.operands[self.outer]
+        matrix = outer.tensor
         if inner.memory.fragment is None:
             return (*found, Mismatch(f"{self.inner} memory", "FR", inner.memory.name))
         found += type_mismatch(spec, self.outer, (inner.dtype,))
-        if not isinstance(matrix.layout, MatrixLayout):
-            found.append(Mismatch(f"{self.outer} layout", "RowMajor or ColMajor", str(matrix.layout)))
+        if len(spec.dims) != 2:
+            return (*found, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
+        if _leading_dimension(spec.operands[self.outer]) is None:
+            wanted = "RowMajor or ColMajor" if len(matrix.shape) == 2 else "neighbours along one of its dimensions"
+            found.append(Mismatch(f"{self.outer} layout", wanted, str(matrix.layout)))
         if matrix.swizzle is not None:
             found.append(Mismatch(f"{self.outer} layout", "one with a leading dimension, so no swizzle", str(matrix.swizzle)))
         return (*found, *_type_mismatch(inner, architecture, factors=not self.store))
@@ -147,11 +152,13 @@ class MatrixSync(Executable):
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         access = statement.operands[self.outer]
-        matrix: Buffer = printer.kernel.buffer(access.buffer)
+        matrix: View = statement.spec.operands[self.outer]
         buffer: Buffer = printer.kernel.buffer(statement.operands[self.inner].buffer)
         inner = _fragment(printer, statement, 0 if self.store else 1)
-        pointer, leading = printer.pointer(access), printer.expression(_leading_dimension(matrix))
-        order = f"nvcuda::wmma::mem_{order_of(matrix)}_major"
+        step = _leading_dimension(matrix)
+        assert step is not None
+        pointer, leading = printer.pointer(access), printer.expression(step)
+        order = f"nvcuda::wmma::mem_{matrix_order(printer.kernel, buffer, matrix)}_major"
         if self.store:
             return [called("nvcuda::wmma::store_matrix_sync", pointer, inner, leading, order)]
         layout = (order,) if role(printer.kernel, buffer) == "accumulator" else ()
@@ -180,6 +187,8 @@ class FillFragment(Executable):
             return (Mismatch("spec", "Init", spec.title),)
         if spec.dst.memory.fragment is None:
             return (*level_mismatch(spec, Warp), Mismatch("dst memory", "FR", spec.dst.memory.name))
+        if len(spec.dims) != 2:
+            return (*level_mismatch(spec, Warp), Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
         return (*level_mismatch(spec, Warp), *_type_mismatch(spec.dst, architecture, factors=False))
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
@@ -239,9 +248,10 @@ def _require_whole(spec: Spec, executable: Executable, matrix: View) -> None:
         )
 
 
-def _leading_dimension(buffer: Buffer) -> Expr:
-    """Elements from one row (or column) of a matrix to the next."""
-    return as_expr(buffer.storage.dims[0 if order_of(buffer) == "row" else 1][0].weight)
+def _leading_dimension(matrix: View) -> Expr | None:
+    """Elements from one row (or column) of a matrix to the next; None where it has no neighbours side by side."""
+    near, far = (matrix.tensor.storage().steps[matrix.axis(dim)] for dim in matrix.storage_order)
+    return far if near == ONE else None
 
 
 def _fragment(printer: Printer, statement: Exec, position: int) -> str:

@@ -16,7 +16,8 @@ from fireiron.export.maps import encodings, map_facts, maps_of
 from fireiron.gpu.maps import GRANULE
 from fireiron.ir import TensorMap
 from fireiron.values.expr import FALSE, INT_MAX, TRUE, AnyOf, Equal, Expr, Min, Var, as_expr, constant, is_cuda_name
-from fireiron.values.tensor import MatrixLayout
+from fireiron.values.layout import Layout
+from fireiron.values.tensor import MatrixLayout, whole_view
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
@@ -66,8 +67,8 @@ class Unit:
         return cuda.emit(self.kernel)
 
     @property
-    def operands(self) -> tuple[Buffer, ...]:
-        """The arrays, for each of which a caller passes a pointer; the kernel takes it, or tensor maps, or both."""
+    def given(self) -> tuple[Buffer, ...]:
+        """The parameters that are operands, in the kernel's order."""
         return tuple(buffer for buffer in self.kernel.buffers if buffer.parameter)
 
     @functools.cached_property
@@ -86,6 +87,11 @@ class Unit:
         return max(buffer.tensor.align, GRANULE) if mapped else buffer.tensor.align
 
     @property
+    def operands(self) -> tuple[Buffer, ...]:
+        """The arrays, for each of which a caller passes a pointer; the kernel takes it, or tensor maps, or both."""
+        return tuple(buffer for buffer in self.given if not buffer.memory.by_value)
+
+    @property
     def dynamic(self) -> int:
         """Bytes of dynamic shared memory."""
         from fireiron import cuda
@@ -95,7 +101,7 @@ class Unit:
     @property
     def version(self) -> str:
         """Where the kernel comes from, on one line."""
-        operands = ", ".join(f"{one.name} {one.dtype} {_layout(one)}" for one in self.operands)
+        operands = ", ".join(f"{one.name} {one.dtype} {_layout(one)}" for one in self.given)
         chosen = " ".join(f"{name}={value}" for name, value in self.program.chosen.items())
         digest = hashlib.sha256(self.text.encode()).hexdigest()[:16]
         parts = [f"fireiron {VERSION}", str(self.kernel.spec), operands, chosen, self.kernel.architecture.name, f"kernel {digest}"]
@@ -106,7 +112,7 @@ class Unit:
     @property
     def names(self) -> list[str]:
         """The names of the parameters."""
-        return [*(one.name for one in self.operands), *(symbol.name for symbol in self.kernel.symbols)]
+        return [*(one.name for one in self.given), *(symbol.name for symbol in self.kernel.symbols)]
 
     @property
     def arguments(self) -> list[str]:
@@ -126,7 +132,7 @@ class Unit:
 
     def parameters(self, *more: str, pointer: str = "") -> str:
         """The parameters of a C function: the operands (as `pointer`, or typed ones), the sizes, and more."""
-        pointers = [f"{pointer or _pointer(one)}{one.name}" for one in self.operands]
+        pointers = [f"{_number(one) if one.memory.by_value else pointer or _pointer(one)}{one.name}" for one in self.given]
         return ", ".join([*pointers, *(f"int {symbol.name}" for symbol in self.kernel.symbols), *more])
 
     # ------------------------------------------------------------------------------------------ the contract
@@ -135,6 +141,9 @@ class Unit:
         """What a caller keeps to, in English."""
         kernel = self.kernel
         lines = ["Operands, in GPU memory:", *(f"  {line}" for one in self.operands for line in self._operand(one))]
+        numbers = [one for one in self.given if one.memory.by_value]
+        if numbers:
+            lines += ["Numbers, passed by value:", *(f"  {one.name}: {one.dtype}{_in_bits(one)}" for one in numbers)]
         outputs, inputs = ([one.name for one in self.operands if one.written == written] for written in (True, False))
         others = [*(["each other"] if len(outputs) > 1 else []), *inputs]
         if others:
@@ -155,6 +164,8 @@ class Unit:
         shape = " x ".join(map(_readable, buffer.tensor.shape))
         name, place, align = buffer.name, _readable(buffer.storage.address(labels)), self.align(buffer)
         kind = "" if buffer.dtype.cuda in C_TYPES else f" ({buffer.dtype.cuda})"
+        if not labels:
+            return [f"{name}: one element of {buffer.dtype}{kind}, {self._role(buffer)}; the address is a multiple of {align} bytes."]
         return [
             f"{name}: {shape} elements of {buffer.dtype}{kind}, {self._role(buffer)};",
             f"   element ({', '.join(map(str, labels))}) is {name}[{place}]; the address is a multiple of {align} bytes.",
@@ -185,14 +196,23 @@ class Unit:
 
     def refusal(self) -> list[str]:
         """A static function of addresses and sizes, the same in C and C++: the text of a refusal, or null."""
-        lines = [f"static const char *{self.name}_refusal({self.parameters(pointer='uintptr_t ')})", "{"]
-        for condition, text in (*self._wrong_sizes(), *self._wrong_addresses(), *self._overlaps()):
+        scattered = self._scattered()
+        lines = [line.replace("NAME", self.name) for line in _OVERLAPS] if scattered else []
+        lines += [f"static const char *{self.name}_refusal({self.parameters(pointer='uintptr_t ')})", "{"]
+        for one in scattered:
+            for what, values in (("sizes", one.tensor.shape), ("strides", one.storage.steps)):
+                numbers = ", ".join(c_text(as_expr(value)) for value in values if value is not None)
+                lines.append(f"  const long long {self.local(f'{one.name}_{what}')}[] = {{{numbers}}};")
+        for condition, text in (*self._wrong_sizes(), *self._overlapping(), *self._wrong_addresses(), *self._overlaps()):
             lines += [f"  if ({condition})", f"    return {quoted(text)};"]
         return [*lines, "  return 0;", "}"]
 
     def refused(self) -> str:
         """The call of that function with the parameters of a public one."""
-        arguments = [*(f"(uintptr_t){one.name}" for one in self.operands), *(symbol.name for symbol in self.kernel.symbols)]
+        arguments = [
+            *(one.name if one.memory.by_value else f"(uintptr_t){one.name}" for one in self.given),
+            *(symbol.name for symbol in self.kernel.symbols),
+        ]
         return f"{self.name}_refusal({', '.join(arguments)})"
 
     def _wrong_sizes(self) -> Iterable[tuple[str, str]]:
@@ -217,6 +237,16 @@ class Unit:
                     condition = f"{out.name} < {other.name} + {_bytes(other)} && {other.name} < {out.name} + {_bytes(out)}"
                     yield condition, f"{out.name} overlaps {other.name}"
 
+    def _scattered(self) -> list[Buffer]:
+        """The outputs of which strides alone decide whether elements share a place."""
+        known = [one for one in self.operands if isinstance(one.tensor.layout, Layout) and not one.tensor.layout.static]
+        return [one for one in known if one.written and None not in one.storage.steps]
+
+    def _overlapping(self) -> Iterable[tuple[str, str]]:
+        for one in self._scattered():
+            sizes, strides = (self.local(f"{one.name}_{what}") for what in ("sizes", "strides"))
+            yield f"{self.name}_overlaps({len(one.tensor.shape)}, {sizes}, {strides})", f"elements of {one.name} overlap"
+
     def zeroed(self) -> Iterable[tuple[str, str, str, str]]:
         """Of each output that blocks add to: its name, the bytes of a row, from one row to the next, and rows.
 
@@ -239,6 +269,34 @@ class Unit:
 
 
 # ---------------------------------------------------------------------------------------------- pieces of text
+
+
+_OVERLAPS: Final = (
+    "/* Whether elements share a place: from the smallest stride on, each must lead beyond all that lies within the ones before. */",
+    "static int NAME_overlaps(int rank, const long long *sizes, const long long *strides)",
+    "{",
+    "  long long reach = 0, last = 0;",
+    "  int round, dim;",
+    "  for (round = 0; round < rank; ++round) {",
+    "    int next = -1;",
+    "    for (dim = 0; dim < rank; ++dim)",
+    "      if (sizes[dim] > 1 && strides[dim] == 0)",
+    "        return 1;",
+    "      else if (sizes[dim] > 1 && strides[dim] > last && (next < 0 || strides[dim] < strides[next]))",
+    "        next = dim;",
+    "      else if (sizes[dim] > 1 && next >= 0 && dim != next && strides[dim] == strides[next])",
+    "        return 1;",
+    "    if (next < 0)",
+    "      return 0;",
+    "    if (strides[next] <= reach)",
+    "      return 1;",
+    "    last = strides[next];",
+    "    reach += last * (sizes[next] - 1);",
+    "  }",
+    "  return 0;",
+    "}",
+    "",
+)
 
 
 def c_text(value: Expr) -> str:
@@ -300,9 +358,22 @@ def _copied(tensor_map: TensorMap) -> str:
 
 def _layout(buffer: Buffer) -> str:
     layout = buffer.tensor.layout
+    if buffer.memory.by_value:
+        return "by value"
     if not isinstance(layout, MatrixLayout):
         return str(layout)
     return f"{layout.order}-major" + ("" if layout.leading is None else f" ld={_readable(layout.leading)}")
+
+
+def _number(buffer: Buffer) -> str:
+    """The C type of a number that is passed by value: where C has none, an unsigned one of its bits."""
+    if buffer.dtype.cuda in C_TYPES:
+        return f"{buffer.dtype.cuda} "
+    return {1: "unsigned char ", 2: "unsigned short "}[buffer.dtype.bytes]
+
+
+def _in_bits(buffer: Buffer) -> str:
+    return "" if buffer.dtype.cuda in C_TYPES else f", its bits as an {_number(buffer).strip()}"
 
 
 def _pointer(buffer: Buffer) -> str:
@@ -313,8 +384,10 @@ def _pointer(buffer: Buffer) -> str:
 def _extent(buffer: Buffer) -> Expr:
     """Elements from the first to the last of a parameter, both included: less than its rows take where they are padded."""
     total: Expr = as_expr(1)
-    for size, digits in zip(buffer.tensor.shape, buffer.storage.dims, strict=True):
-        total = total + (size - 1) * digits[0].weight
+    for size, step in zip(buffer.tensor.shape, buffer.storage.steps, strict=True):
+        if step is None:
+            raise ArgumentError(f"export: {buffer.name}: no array is stored as {buffer.tensor.layout}", legal="one stride a dimension")
+        total = total + (size - 1) * step
     return total
 
 
@@ -324,14 +397,16 @@ def _bytes(buffer: Buffer) -> str:
 
 def _rows(buffer: Buffer) -> tuple[Expr, Expr, Expr]:
     """A matrix in memory: elements of a row, elements from one row to the next, rows (columns, where these lie together)."""
-    layout, shape = buffer.tensor.layout, buffer.tensor.shape
-    if not isinstance(layout, MatrixLayout):
-        raise ArgumentError(f"export: {buffer.name} is set to zero before the launch, and is stored as {layout}", legal="RowMajor ColMajor")
-    first = 0 if layout.order == "col" or len(shape) < 2 else 1
-    count: Expr = as_expr(1)
-    for dim, size in enumerate(shape):
-        count = count if dim == first else count * size
-    return shape[first], shape[first] if layout.leading is None else layout.leading, count
+    shape, order, steps = buffer.tensor.shape, whole_view(buffer.tensor).order, buffer.storage.steps
+    if len(shape) > 2 or order is None or None in steps:
+        what = f"export: {buffer.name} is set to zero before the launch, and is stored as {buffer.tensor.layout}"
+        raise ArgumentError(what, legal="a matrix whose rows or columns lie together")
+    if len(shape) == 1:
+        return shape[0], shape[0], as_expr(1)
+    fast = 0 if order == "col" else 1
+    step = steps[1 - fast]
+    assert step is not None
+    return shape[fast], step, shape[1 - fast]
 
 
 def _has_minimum(value: Expr) -> bool:

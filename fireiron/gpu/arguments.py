@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fireiron.errors import ArgumentError, LaunchError
-from fireiron.gpu.arrays import ArrayView
+from fireiron.gpu.arrays import NO_DEVICE, ArrayView
 from fireiron.ir import Buffer, Kernel
-from fireiron.spec import Spec
-from fireiron.values.expr import Expr, constant
-from fireiron.values.tensor import MatrixLayout
+from fireiron.spec import Spec, symbols_of, with_strides
+from fireiron.values.expr import Expr, Var
+from fireiron.values.strides import lie_apart, strides_told
+from fireiron.values.tensor import MatrixLayout, Tensor
 
 
 def output_names(spec: Spec) -> tuple[str, ...]:
@@ -56,13 +57,17 @@ def evaluated(value: Expr, symbols: Mapping[str, int]) -> int:
     return int(value.evaluate(symbols))
 
 
-def solve_symbols(spec: Spec, shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, int]) -> dict[str, int]:
-    """The run-time sizes in elements, from the arrays' shapes and from keywords.
+Steps = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+"""Shapes and strides of arrays, in elements, by operand."""
 
-    Raises: an `ArgumentError` where a size is told by none, is told twice and differs, or breaks the facts of its symbol.
+
+def solve_symbols(spec: Spec, shapes: Mapping[str, Any], given: Mapping[str, int], steps: Steps | None = None) -> dict[str, int]:
+    """The run-time sizes and strides in elements, from keywords, the arrays' shapes and their strides.
+
+    Strides that no array tells, those of a new output, are without gaps.
+    Raises: an `ArgumentError` where a size is told by none, is told twice and differs, or breaks the facts of its symbol; a `LaunchError`
+        where a stride does.
     """
-    from fireiron.spec import symbols_of
-
     known: dict[str, int] = {}
     symbols = {var.name: var for var in symbols_of(spec)}
     for name, value in given.items():
@@ -78,13 +83,7 @@ def solve_symbols(spec: Spec, shapes: Mapping[str, tuple[int, ...]], given: Mapp
         for size, extent in zip(shape, extents, strict=True):
             if extent in symbols.values():
                 known.setdefault(str(extent), size)
-    for layout_name, view in spec.operands.items():
-        layout = view.tensor.layout
-        leading = layout.leading if isinstance(layout, MatrixLayout) else None
-        if leading is not None and constant(leading) is None and leading in symbols.values() and str(leading) not in known:
-            raise ArgumentError(
-                f"the leading dimension {leading} of {layout_name} is known only at run time", hint=f"kernel(..., {leading}=...)"
-            )
+    _solve_strides(spec, symbols, known, steps or {})
     missing = [name for name in symbols if name not in known]
     if missing:
         raise ArgumentError(f"no shape tells {', '.join(missing)}", hint=f"kernel(..., {missing[0]}=...)")
@@ -97,6 +96,45 @@ def solve_symbols(spec: Spec, shapes: Mapping[str, tuple[int, ...]], given: Mapp
         if tuple(shape) != wanted:
             raise ArgumentError(f"{name} has the shape {tuple(shape)}, the kernel was made for {wanted}")
     return known
+
+
+def _solve_strides(spec: Spec, symbols: Mapping[str, Var], known: dict[str, int], steps: Steps) -> None:
+    """Add the strides that are symbols to the known sizes, those of the arrays first."""
+    for name, (shape, given) in steps.items():
+        for symbol, stride, dim in strides_told(spec.operands[name].tensor.storage(), shape, given):
+            if symbol in symbols and symbol not in known:
+                _check_stride(symbols[symbol], stride, name, spec.uses[name][dim])
+                known[symbol] = stride
+    known.update(with_strides(spec, known))
+
+
+def _check_stride(symbol: Var, stride: int, operand: str, dim: str) -> None:
+    """Refuse a stride that the kernel's parameter does not hold, or of which it has assumed more."""
+    if symbol.low <= stride <= symbol.high and stride % symbol.multiple_of == 0:
+        return
+    hint = "pass a copy"
+    if stride < 0:
+        hint = "this is a reversed view, and a kernel begins at the first element: pass a copy"
+    elif stride > symbol.high:
+        hint = "bound the kernel's sizes: a stride is a parameter of 32 bits"
+    elif stride == 0:
+        hint = "this is a broadcast view: make the spec with a stride of 0 or ANY, or pass a copy"
+    elif symbol.multiple_of > 1:
+        hint = "pass a copy, or make the spec with fewer multiples: it takes narrower vectors then"
+    legal = f"{symbol.low} ... {symbol.high}" + (f", multiples of {symbol.multiple_of}" if symbol.multiple_of > 1 else "")
+    raise LaunchError(f"{operand} has a stride along {dim} that the kernel does not take, in elements", got=stride, legal=legal, hint=hint)
+
+
+def steps_of(views: Mapping[str, ArrayView]) -> Steps:
+    """Shapes and strides of arrays; these are rounded down where they are no whole number of elements, which `check_view` refuses."""
+    return {name: (view.shape, tuple(stride // view.itemsize for stride in view.strides)) for name, view in views.items()}
+
+
+def check_apart(name: str, view: ArrayView) -> None:
+    """Refuse an output of which elements share memory: threads would write over each other."""
+    if not lie_apart(view.shape, view.strides):
+        hint = "pass an array without broadcast dimensions or overlapping windows"
+        raise LaunchError(f"{name}: its elements overlap in memory", got=f"shape {view.shape}, strides {view.strides} bytes", hint=hint)
 
 
 def check_facts(kernel: Kernel, symbols: Mapping[str, int]) -> None:
@@ -124,7 +162,7 @@ def buffer_shape(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(evaluated(size, symbols) for size in buffer.tensor.shape)
 
 
-def check_view(name: str, buffer: Buffer, view: ArrayView, symbols: Mapping[str, int]) -> None:
+def check_view(name: str, buffer: Buffer, view: ArrayView, symbols: Mapping[str, int], spec: Spec) -> None:
     """Type, shape and strides of an array, called `name` in messages; strides are checked, never assumed.
 
     Raises: LaunchError where one of them is not what the kernel was made for.
@@ -141,7 +179,7 @@ def check_view(name: str, buffer: Buffer, view: ArrayView, symbols: Mapping[str,
             f"{name} has other strides than the kernel was made for ({buffer.tensor.layout}), in bytes",
             got=view.strides,
             legal=str(wanted),
-            hint=_hint_on_strides(buffer, view, [view.strides[dim] for dim in differs], wanted),
+            hint=_hint_on_strides(buffer, spec, view, [view.strides[dim] for dim in differs], wanted),
         )
 
 
@@ -152,20 +190,28 @@ _REORDERED = {
 """By the order that a kernel wants: what a spec says for the other one, and how an array gets this one."""
 
 
-def _hint_on_strides(buffer: Buffer, view: ArrayView, differing: Sequence[int], wanted: tuple[int, ...]) -> str:
+def _hint_on_strides(buffer: Buffer, spec: Spec, view: ArrayView, differing: Sequence[int], wanted: tuple[int, ...]) -> str:
     if 0 in differing:
-        return "this is a broadcast view: pass a copy"
+        return f"this is a broadcast view: make the spec with {_by_dim(buffer, spec)}, or pass a copy"
     if min(differing) < 0:
         return "this is a reversed view: pass a copy"
-    other, how = _REORDERED[getattr(buffer.tensor.layout, "order", "col")]
+    if not isinstance(buffer.tensor.layout, MatrixLayout):
+        return f"make the spec with {_by_dim(buffer, spec)}, or pass an array of these strides"
+    other, how = _REORDERED[buffer.tensor.layout.order]
     if view.itemsize in view.strides and view.itemsize in wanted and view.strides.index(view.itemsize) != wanted.index(view.itemsize):
         return f"make the spec with {buffer.name}={other}, or pass an array of its layout: {how}"
-    return f"make the spec with {buffer.name}=RowMajor(ld=...) or ColMajor(ld=...), or pass an array of its layout: {how}"
+    orders = f"{buffer.name}=RowMajor(ld=...), ColMajor(ld=...) or {_by_dim(buffer, spec).partition('=')[2]}"
+    return f"make the spec with {orders}, or pass an array of its layout: {how}"
+
+
+def _by_dim(buffer: Buffer, spec: Spec) -> str:
+    """How a spec says that an operand may have any strides."""
+    return f"{buffer.name}=Strides({', '.join(f'{dim}=ANY' for dim in spec.uses[buffer.name])})"
 
 
 def host_view(array: Any) -> ArrayView:
     """A NumPy array in the terms of arrays on a GPU; its device is none."""
-    return ArrayView(array.shape, array.strides, str(array.dtype), array.dtype.itemsize, -1, not array.flags.writeable)
+    return ArrayView(array.shape, array.strides, str(array.dtype), array.dtype.itemsize, NO_DEVICE, not array.flags.writeable)
 
 
 def new_on_host(buffer: Buffer, symbols: Mapping[str, int]) -> Any:
@@ -177,11 +223,26 @@ def new_on_host(buffer: Buffer, symbols: Mapping[str, int]) -> Any:
     return numpy.ndarray(shape, buffer.dtype.to_numpy(), numpy.empty(size, numpy.uint8), 0, strides)
 
 
+def as_stored(tensor: Tensor, array: Any, sizes: Mapping[str, int]) -> Any:
+    """A NumPy array as a parameter holds it: elements that share a place, as a stride of 0 says, have one value, the last of them."""
+    import numpy
+
+    steps = [0 if step is None else evaluated(step, sizes) for step in tensor.storage().steps]
+    if None in tensor.storage().steps or lie_apart(array.shape, steps):
+        return array
+    flat = numpy.empty(evaluated(tensor.storage().extent, sizes), array.dtype)
+    held = numpy.lib.stride_tricks.as_strided(flat, array.shape, [step * flat.itemsize for step in steps])
+    held[...] = array
+    return held
+
+
 def misaligned(name: str, buffer: Buffer, address: int) -> LaunchError:
     """The error for an address that the kernel's instructions cannot use."""
     asked = f"{name} starts at an address that is no multiple of {buffer.tensor.align} bytes"
     got = f"{address:#x}, {address % buffer.tensor.align} bytes after one"
-    return LaunchError(asked, got=got, hint="copy it to a fresh array")
+    here = address & -address
+    other = f", or make the spec with {buffer.name}=Strides(...).aligned({here})" if here >= buffer.dtype.bytes else ""
+    return LaunchError(asked, got=got, hint=f"copy it to a fresh array{other}")
 
 
 class _Placed:

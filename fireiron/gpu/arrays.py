@@ -34,6 +34,9 @@ Signature = tuple["Library", tuple[int, ...], Any, Any, int, bool]
 Reading = tuple[int, Signature, "Order | None"]
 """Address, signature, and how the launch is ordered with the array's producer where that takes work."""
 
+NO_DEVICE = -1
+"""In the place of a GPU's number: what lies on none."""
+
 _ON_GPU = (2, 13)  # kDLCUDA, kDLCUDAManaged
 
 
@@ -281,6 +284,23 @@ class Interface(Library):
         )
         stream = interface.get("stream")
         return address, signature, None if stream is None else Order(stream, None, None)
+
+
+class Scalars(Library):
+    """Numbers that are passed by value: their bits stand in the place of an address."""
+
+    name = "a number"
+
+    @staticmethod
+    def signature(dtype: Any) -> Signature:
+        """What a launch knows of every number that is passed as an element of a type, a `fireiron.DType`."""
+        return _library(Scalars, None), (), (), dtype, NO_DEVICE, True
+
+    def itemsize(self, dtype: Any) -> int:
+        return int(dtype.bytes)
+
+    def type_name(self, dtype: Any) -> str:
+        return str(dtype.numpy)
 
 
 class Dlpack(Library):

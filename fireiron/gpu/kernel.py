@@ -15,6 +15,7 @@ from fireiron.cuda import dynamic_shared_bytes
 from fireiron.errors import ArgumentError, LaunchError
 from fireiron.gpu import toolchain
 from fireiron.gpu.arguments import (
+    check_apart,
     check_facts,
     check_view,
     element_strides,
@@ -25,12 +26,15 @@ from fireiron.gpu.arguments import (
     new_on_host,
     returned,
     solve_symbols,
+    steps_of,
 )
 from fireiron.gpu.arrays import library_of, refused
 from fireiron.gpu.launch import Launcher
 from fireiron.gpu.prepared import Calls, PreparedLaunch, calls_of, refuse_reading
 from fireiron.ir import Kernel
+from fireiron.spec import sizes_of
 from fireiron.values.machine import ARCHITECTURES, DEFAULT_ARCHITECTURE
+from fireiron.values.scalars import value_of
 
 __all__ = [
     "CompiledKernel",
@@ -53,8 +57,8 @@ def _options(owner: Any, field: Any, value: Any) -> None:
 class CompiledKernel:
     """A kernel ready to be called.
 
-    `kernel(a, b)` returns the output, `kernel(a, b, out=c)` fills it; run-time sizes are read from the arrays' shapes, and
-    those that no shape tells (a leading dimension) are keywords. Arrays have the logical shape (`M x K`, ...). Several outputs
+    `kernel(a, b)` returns the output, `kernel(a, b, out=c)` fills it; run-time sizes and strides are read from the
+    arrays; sizes that no shape tells are keywords. Arrays have the logical shape (`M x K`, ...). Several outputs
     come as a tuple, in the order of the spec's `outputs`; `out` is a tuple of all or a mapping by name then. `options` are further
     options of NVRTC.
     """
@@ -141,7 +145,7 @@ class CompiledKernel:
 
     def grid(self, **sizes: int) -> int:
         """Blocks of a launch for run-time sizes; an `ArgumentError` if one is missing, since there are no arrays that tell it."""
-        missing = [var.name for var in self.ir.symbols if var.name not in sizes]
+        missing = [var.name for var in sizes_of(self.program.spec) if var.name not in sizes]
         if missing:
             raise ArgumentError(f"the grid depends on {', '.join(missing)}", hint=f"kernel.grid({missing[0]}=..., ...)")
         symbols = solve_symbols(self.program.spec, {}, sizes)
@@ -165,7 +169,9 @@ class CompiledKernel:
             raise ArgumentError(
                 "stream= is for arrays on a GPU", got="NumPy arrays", hint="leave it away: the simulator returns when it is done"
             )
-        return self._simulated(dict(zip(self.program.spec.inputs, arrays, strict=True)), out, sizes)
+        given = dict(zip(self.program.spec.inputs, arrays, strict=True))
+        given |= {name: value_of(name, given[name], dtype) for name, dtype in self._calls.scalars.values()}
+        return self._simulated(given, out, sizes)
 
     def prepare(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> PreparedLaunch:
         """All of a launch but the launch: checked, loaded, and with the least work left for each `prepared()`.
@@ -194,7 +200,8 @@ class CompiledKernel:
             raise ArgumentError(f"{', '.join(named)}: arrays are passed by position", hint=f"kernel({order}), kernel({order}, out=...)")
         if len(arrays) != len(inputs):
             raise ArgumentError(f"{len(arrays)} arrays given, {self.program.spec.title} reads {len(inputs)}", legal=inputs)
-        passed = dict(zip(self._calls.names, arrays if out is None else (*arrays, *in_order(self.program.spec, out))))
+        given = zip(self._calls.names, arrays if out is None else (*arrays, *in_order(self.program.spec, out)))
+        passed = {name: one for place, (name, one) in enumerate(given) if place not in self._calls.scalars}
         on_host = [name for name, array in passed.items() if isinstance(array, numpy.ndarray)]
         for name, array in passed.items():
             if name not in on_host and library_of(type(array)) is None:
@@ -207,12 +214,13 @@ class CompiledKernel:
 
     # ------------------------------------------------------------------------------------------ the simulator
 
-    def _simulated(self, given: Mapping[str, Any], out: Any, sizes: Mapping[str, int]) -> Any:
+    def _simulated(self, given: dict[str, Any], out: Any, sizes: Mapping[str, int]) -> Any:
         from fireiron.sim import simulate
 
-        symbols = solve_symbols(self.program.spec, {name: array.shape for name, array in given.items()}, sizes)
         spec = self.program.spec
         outs = {} if out is None else dict(zip(spec.outputs, in_order(spec, out), strict=True))
+        steps = steps_of({name: host_view(array) for name, array in (given | outs).items() if hasattr(array, "strides")})
+        symbols = solve_symbols(spec, {name: array.shape for name, array in given.items()}, sizes, steps)
         if out is None:
             refuse_reading(spec, symbols)
         check_facts(self.ir, symbols)
@@ -234,8 +242,10 @@ class CompiledKernel:
                 raise LaunchError(f"{named[operand]} is read-only", hint="leave out= away, or pass an array that can be written")
         for operand, name in named.items():
             buffer, array = self.ir.buffer(operand), given[operand]
-            check_view(name, buffer, host_view(array), symbols)
-            if array.ctypes.data % buffer.tensor.align:
+            check_view(name, buffer, host_view(array), symbols, spec)
+            if operand in spec.outputs:
+                check_apart(name, host_view(array))
+            if array.ctypes.data % buffer.tensor.align and not buffer.memory.by_value:
                 raise misaligned(name, buffer, array.ctypes.data)
         for one, other in itertools.combinations(named, 2):
             if other in spec.outputs and numpy.shares_memory(given[one], given[other]):

@@ -25,7 +25,8 @@ import operator
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -166,6 +167,7 @@ class Launcher:
         pointers: int,
         values: Sequence[int],
         fills: Fills = (),
+        scalars: Mapping[int, int] = MappingProxyType({}),
         parameters: Sequence[Parameter] | None = None,
     ) -> FixedLaunch:
         """A launch with all but addresses and stream decided.
@@ -178,12 +180,14 @@ class Launcher:
             values: integers of 4 bytes.
             fills: `(position among the addresses, fill)` of what is set to zero before.
             parameters: what the kernel takes, in order; by default all addresses, then all values.
+            scalars: positions among the addresses where a number is passed, its bits in the place of an address, and its bytes.
 
         Raises:
             LaunchError: the arguments do not fit the kernel's parameters.
         """
         cupy = require_cupy()
-        slots = (*(np.uintp(0),) * pointers, *map(np.int32, values))
+        slots = [np.void(scalars[position]) if position in scalars else np.uintp(0) for position in range(pointers)]
+        slots += map(np.int32, values)
         self._values(slots if parameters is None else [slots[one] if isinstance(one, int) else np.void(MAP_BYTES) for one in parameters])
         shape = (*_whole(_extent("grid", grid)), *_whole(_extent("block", block)))
         given = cupy, self.name, self._function, device, shape, self.dynamic_shared, pointers, values, fills

@@ -17,6 +17,7 @@ from fireiron.gpu import launch
 from fireiron.gpu.arguments import (
     buffer_shape,
     byte_strides,
+    check_apart,
     check_facts,
     check_view,
     evaluated,
@@ -27,11 +28,16 @@ from fireiron.gpu.arguments import (
     returned,
     share_memory,
     solve_symbols,
+    steps_of,
 )
-from fireiron.gpu.arrays import ArrayView, Library, Order, Signature, library_of
+from fireiron.gpu.arrays import NO_DEVICE, ArrayView, Library, Order, Scalars, Signature, library_of
 from fireiron.gpu.maps import MapForm
 from fireiron.ir import Buffer, Kernel, TensorMap
 from fireiron.spec import Spec
+from fireiron.values.scalars import bits_of, value_of
+
+NOWHERE = -(1 << 64)
+"""The bytes behind an address that is none: a number passed by value ends before every array."""
 
 KEPT = 1024
 """Signatures that a kernel remembers; with more the oldest goes."""
@@ -109,11 +115,12 @@ class _Plan:
 
     def __init__(self, names: Sequence[str], buffers: Sequence[Buffer], views: Sequence[ArrayView], libraries: Sequence[Library]) -> None:
         self.names, self.buffers, self.views = names, buffers, views
-        self.device = views[0].device
-        self._aligns = tuple(buffer.tensor.align for buffer in buffers)
-        self._spans = tuple(view.extent[1] for view in views)
-        self._apart = [(place, before) for place, buffer in enumerate(buffers) if buffer.written for before in range(place)]
-        self._stream = _current_stream(names, libraries)
+        arrays = [place for place, buffer in enumerate(buffers) if not buffer.memory.by_value]
+        self.device = views[arrays[0]].device
+        self._aligns = tuple(1 if buffer.memory.by_value else buffer.tensor.align for buffer in buffers)
+        self._spans = tuple(NOWHERE if buffer.memory.by_value else view.extent[1] for buffer, view in zip(buffers, views, strict=True))
+        self._apart = [(place, before) for place, buffer in enumerate(buffers) if buffer.written for before in arrays if before < place]
+        self._stream = _current_stream([names[place] for place in arrays], [libraries[place] for place in arrays])
         self._place: Callable[[Any], Sequence[int]] | None = None
         self.launch: launch.FixedLaunch
 
@@ -136,8 +143,8 @@ class _Plan:
 
     def _refuse(self, addresses: Sequence[int]) -> None:
         """The error, unless what looked like an overlap is none: arrays may interleave."""
-        for name, buffer, address in zip(self.names, self.buffers, addresses, strict=True):
-            if address % buffer.tensor.align:
+        for name, buffer, address, align in zip(self.names, self.buffers, addresses, self._aligns, strict=True):
+            if address % align:
                 raise misaligned(name, buffer, address)
         for place, before in self._apart:
             if share_memory(self.views[before], addresses[before], self.views[place], addresses[place]):
@@ -212,6 +219,8 @@ class Calls:
         self.inputs: tuple[str, ...] = tuple(kernel.spec.inputs)
         self.outputs = output_names(kernel.spec)
         self.names = (*self.inputs, *self.outputs)
+        views = [(name, kernel.spec.operands[name]) for name in self.inputs]
+        self.scalars = {place: (name, view.dtype) for place, (name, view) in enumerate(views) if view.memory.by_value}
         self._plans: _Kept[_Plan] = _Kept()
         self._outputs: _Kept[_Output | _Outputs] = _Kept()
         self._launchers: dict[int, launch.Launcher] = {}
@@ -242,7 +251,13 @@ class Calls:
         if len(arrays) != len(names):
             return None
         addresses, signatures, orders = [], [], []
-        for name, array in zip(names, arrays):
+        scalars = self.scalars if names is not self.outputs else {}
+        for place, (name, array) in enumerate(zip(names, arrays)):
+            if place in scalars:
+                dtype = scalars[place][1]
+                addresses.append(bits_of(value_of(name, array, dtype)))
+                signatures.append(Scalars.signature(dtype))
+                continue
             library = library_of(type(array))
             if library is None:
                 return None
@@ -280,18 +295,21 @@ class Calls:
 
     def _views(self, signatures: Sequence[Signature]) -> list[ArrayView]:
         views = [signature[0].view(signature) for signature in signatures]
-        for name, view in zip(self.names, views):
-            if view.device != views[0].device:
-                asked = f"{self.names[0]} is on GPU {views[0].device}, {name} on GPU {view.device}"
+        there = [(name, view.device) for name, view in zip(self.names, views) if view.device != NO_DEVICE]
+        for name, device in there:
+            if device != there[0][1]:
+                asked = f"{there[0][0]} is on GPU {there[0][1]}, {name} on GPU {device}"
                 raise LaunchError(asked, hint="copy one of them: a kernel runs on one GPU")
         return views
 
     def _symbols(self, views: Sequence[ArrayView], sizes: Mapping[str, int]) -> dict[str, int]:
+        """The values of sizes and strides, of the arrays of inputs, and of outputs if there are any yet."""
         shapes = {name: view.shape for name, view in zip(self.inputs, views)}
-        return solve_symbols(self.spec, shapes, sizes)
+        return solve_symbols(self.spec, shapes, sizes, steps_of(dict(zip((*self.inputs, *self.spec.outputs), views))))
 
     def _output_for(self, signatures: Sequence[Signature], sizes: Mapping[str, int]) -> _Output | _Outputs:
-        if not signatures:
+        place = next((place for place in range(len(signatures)) if place not in self.scalars), None)
+        if place is None:
             raise ArgumentError(f"{self.spec.title} reads no array that tells where its output goes", hint="pass it: kernel(out=...)")
         views = self._views(signatures)
         symbols = self._symbols(views, sizes)
@@ -299,7 +317,7 @@ class Calls:
         check_facts(self._kernel, symbols)
         buffers = [self._kernel.buffer(name) for name in self.spec.outputs]
         parts = [
-            _Output(signatures[0][0], buffer_shape(buffer, symbols), byte_strides(buffer, symbols), buffer.dtype, views[0].device)
+            _Output(signatures[place][0], buffer_shape(buffer, symbols), byte_strides(buffer, symbols), buffer.dtype, views[place].device)
             for buffer in buffers
         ]
         return parts[0] if len(parts) == 1 else _Outputs(parts)
@@ -315,15 +333,18 @@ class Calls:
         order = (*self.inputs, *self.spec.outputs)
         buffers = [kernel.buffer(name) for name in order]
         for name, buffer, view in zip(self.names, buffers, views, strict=True):
-            check_view(name, buffer, view, symbols)
+            check_view(name, buffer, view, symbols, self.spec)
+            if buffer.written:
+                check_apart(name, view)
         places = [order.index(buffer.name) for buffer in kernel.buffers if buffer.parameter]
         zeroed = [(place, views[order.index(kernel.buffers[place].name)]) for place in range(len(places)) if self._zeroed(place)]
         fills = [(place, launch.fill_of(view.shape, view.strides, view.itemsize)) for place, view in zeroed]
-        device = views[0].device
+        device = next(view.device for view in views if view.device != NO_DEVICE)
+        scalars = {position: self.scalars[place][1].bytes for position, place in enumerate(places) if place in self.scalars}
         values = [symbols[var.name] for var in kernel.symbols]
         parameters = self._parameters(dict(zip(order, self.names, strict=True)), symbols)
         grid = evaluated(kernel.grid, symbols)
-        fixed = self.launcher(device).fixed(device, grid, kernel.threads, len(places), values, fills, parameters)
+        fixed = self.launcher(device).fixed(device, grid, kernel.threads, len(places), values, fills, scalars, parameters)
         plan = _Plan if len(self.outputs) == 1 else _PlanOfSeveral
         return plan(self.names, buffers, views, [signature[0] for signature in signatures]).launches(fixed, places)
 
@@ -402,7 +423,7 @@ class PreparedLaunch:
     def _prepare(self) -> None:
         outs = in_order(self._calls.spec, self.out)
         addresses, self._signatures, _ = self._read((*self._arrays, *outs))
-        self._foreign = not all(type(signature[0]).owns_stream for signature in self._signatures)
+        self._foreign = not all(type(signature[0]).owns_stream or signature[4] == NO_DEVICE for signature in self._signatures)
         self._plan = self._calls.plan(self._signatures, self._sizes)
         self._plan.check(addresses)
         placed = self._plan.placed(addresses)

@@ -232,7 +232,7 @@ def holders(grown: Grown) -> Context:
 
 
 def _leaves(node: Node, context: Context, place: str) -> Iterator[Leaf]:
-    if isinstance(node.step, Done) and not node.children:
+    if isinstance(node.step, Done) and not node.children and not node.spec.allocates:
         end = node.step if isinstance(node.step, End) else End(node.step.executable, number=-1, origin=node.step.origin)
         yield _leaf(end, node.spec, context, place)
     main = main_child(node)

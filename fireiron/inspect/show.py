@@ -89,7 +89,8 @@ def _chain(node: Node, glyphs: tuple[str, ...], prefix: str, depth: int) -> Iter
         main = main_child(here)
         sides = [pair for pair in here.children if pair is not main]
         last = main is None
-        after = (f"by {executed(here)}" if not sides else "") if main is None else ("body  " if sides else "") + str(main[1].spec)
+        how = "needs no instruction" if here.spec.allocates else f"by {executed(here)}"
+        after = (how if not sides else "") if main is None else ("body  " if sides else "") + str(main[1].spec)
         yield Row(prefix + glyphs[1 if last else 0], short(here.step), after, depth)
         inner = prefix + glyphs[3 if last else 2]
         for position, (name, side) in enumerate(sides):

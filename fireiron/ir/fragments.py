@@ -16,7 +16,7 @@ from fireiron.ir import Buffer, Kernel, execs
 from fireiron.ir.lanes import LaneMap
 from fireiron.values.expr import constant
 from fireiron.values.machine import DType, Memory, bfloat16, float16, float32, float64, int8, int32, tf32
-from fireiron.values.tensor import MatrixLayout
+from fireiron.values.tensor import View
 
 
 @attrs.frozen
@@ -64,12 +64,6 @@ def maps_of(memory: Memory) -> dict[str, LaneMap]:
 # ---------------------------------------------------------------------------------------------- text
 
 
-def order_of(buffer: Buffer) -> str:
-    """`row` or `col`."""
-    layout = buffer.tensor.layout
-    return layout.order if isinstance(layout, MatrixLayout) else "col"
-
-
 def role(kernel: Kernel, buffer: Buffer) -> str:
     """Which operand of products a fragment is: `matrix_a`, `matrix_b`, or `accumulator`; a `DecompositionError` if several."""
     found = _roles(kernel, buffer)
@@ -89,6 +83,27 @@ def _roles(kernel: Kernel, buffer: Buffer) -> set[str]:
     }
 
 
+def _turned(kernel: Kernel, buffer: Buffer) -> bool:
+    """Whether products see a fragment transposed: its tensor has the columns first."""
+    seen = {
+        axes is not None and axes != tuple(sorted(axes))
+        for statement, _ in execs(kernel.body)
+        if statement.spec.multiplies
+        for name, access in statement.operands.items()
+        if access.buffer == buffer.name
+        for axes in (statement.spec.operands[name].axes,)
+    }
+    if len(seen) > 1:
+        raise DecompositionError(f"{buffer.name} is a factor as it stands and transposed", hint="two loads into two buffers")
+    return bool(seen and seen.pop())
+
+
+def matrix_order(kernel: Kernel, buffer: Buffer, matrix: View) -> str:
+    """The order of a matrix that is copied to or from a fragment, as the products see it that have the fragment: `row` or `col`."""
+    along = (matrix.storage_order[0] == 1) != _turned(kernel, buffer)
+    return "row" if along else "col"
+
+
 def fragment_type(kernel: Kernel, buffer: Buffer) -> str:
     """The type of a buffer's fragments, and how many there are: `wmma::fragment<...> name[count]`."""
     kind = role(kernel, buffer)
@@ -104,12 +119,12 @@ def fragment_type(kernel: Kernel, buffer: Buffer) -> str:
 
 
 def _loaded_order(kernel: Kernel, buffer: Buffer) -> str:
-    """The order of the matrices that a fragment is loaded from; all the same, as a fragment has it in its type."""
+    """The order of the matrices that a fragment is loaded from, as products see it; all the same, as a fragment has it in its type."""
     orders = {
-        order_of(kernel.buffer(statement.operands["src"].buffer))
+        matrix_order(kernel, buffer, statement.spec.src)
         for statement, _ in execs(kernel.body)
         if statement.spec.copies and statement.operands["dst"].buffer == buffer.name
     }
     if len(orders) > 1:
         raise DecompositionError(f"{buffer.name} is loaded from row-major and column-major matrices", hint="two loads into two buffers")
-    return orders.pop() if orders else "row"
+    return (orders.pop() or "row") if orders else "row"

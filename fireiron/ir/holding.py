@@ -78,7 +78,8 @@ class Holding:
     """Who holds what of a tensor: `first` are the coordinates of a thread's first element, from where it visits its digits.
 
     `digits` are the values of the deciding statement as it numbers them, then what was dealt or visited on the way to it. `level`
-    is the statement's; `lane_map` says how its instruction spreads a tile over lanes, `active` which threads hold anything.
+    is the statement's; `lane_map` says how its instruction spreads a tile over lanes, whose dimensions stand as in the tensor; `active`
+    says which threads hold anything.
     """
 
     level: Level
@@ -91,8 +92,11 @@ class Holding:
     def of(statement: Exec, access: Access, loops: Sequence[For]) -> Holding:
         """What a statement makes its threads hold by one of its accesses, inside loops."""
         position = next(number for number, one in enumerate(statement.accesses) if one is access)
+        view = tuple(statement.spec.operands.values())[position]
         lane_map: LaneMap | None = statement.lane_maps[position] if statement.lane_maps else None
-        dims = tuple(statement.spec.operands.values())[position].numerals
+        if lane_map is not None and view.axes is not None and view.axes != tuple(sorted(view.axes)):
+            lane_map = lane_map.turned(tuple(sorted(range(len(view.axes)), key=view.axes.__getitem__)))
+        dims = view.numerals
         variables = {loop.var for loop in loops}
         first = access.substitute(dict.fromkeys(variables, 0)).base
         digits = list(_values(access))
@@ -122,19 +126,20 @@ class Holding:
                 size, stride = constant(mode.size), constant(mode.stride)
                 if size is None or stride is None:
                     return None
-                part = digit.between(stride, stride * size)
+                # The last turn may go over the end of a dimension: of what lies beyond it no thread has anything.
+                part = digit.between(stride, digit.end if view.dims[dims[digit.dim]].whole else stride * size)
                 if part is None or (part.size > 1 and part.stride % stride):
                     return None
                 if part.size > 1:
                     found.append(attrs.evolve(part, dim=dims[digit.dim], stride=part.stride // stride * reached))
                 reached *= size
         for dim, shape in enumerate(view.shape):
-            reached = 1
+            reached, last = 1, 1
             for one in sorted((one for one in found if one.dim == dim), key=lambda one: one.stride):
                 if one.stride != reached:
                     return None
-                reached = one.end
-            if constant(shape) != reached:
+                last, reached = reached, one.end
+            if constant(shape) != reached and not (view.dims[dim].whole and last < (constant(shape) or 0) < reached):
                 return None
         return tuple(found)
 

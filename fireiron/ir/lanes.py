@@ -90,6 +90,17 @@ class LaneMap:
             raise ArgumentError(f"a lane map does not reach exactly the elements of its {'x'.join(map(str, self.tile))} tile", got=self)
         return table
 
+    def turned(self, order: tuple[int, ...]) -> LaneMap:
+        """The same map with the dimensions of its tile in another order: first that which is now number `order[0]`.
+
+        >>> LaneMap.along((16, 8), ((4, 1, 2), (8, 0, 1)), ((2, 1, 1), (2, 0, 8))).turned((1, 0)).coordinate(lane=5, value=3)
+        (3, 9)
+        """
+        lanes, values = (
+            tuple((size, order.index(dim), step) for size, dim, step in _parts(layout, self.tile)) for layout in (self.lanes, self.values)
+        )
+        return LaneMap.along(tuple(self.tile[dim] for dim in order), lanes, values)
+
     @functools.cached_property
     def numbers(self) -> Any:
         """The same with coordinates as one number, the last dimension fastest: an array `(lanes, values)`."""

@@ -149,8 +149,8 @@ class Printer(Protocol):
         """Element `number` of the input at a position in another type, zero where it is not read."""
         ...
 
-    def accumulator(self, statement: Exec, text: Text, dtype: DType) -> Text:
-        """The old value of an output, or zero where the statement does not accumulate."""
+    def accumulator(self, statement: Exec, text: Text, dtype: DType, nothing: float = 0) -> Text:
+        """The old value of an output, or `nothing` where the statement does not accumulate."""
         ...
 
     def unless_adding(self, statement: Exec, items: Sequence[Item]) -> tuple[Item, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import attrs
 
@@ -12,7 +13,8 @@ from fireiron.ir import For, Stmt
 from fireiron.language.tree import Draft
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, Var, as_expr, constant
-from fireiron.values.tensor import Cut, Dim, Fixed, Mode, View, cut, require_cut
+from fireiron.values.layout import Layout
+from fireiron.values.tensor import Cut, Dim, Fixed, Mode, View, chunks, cut, require_cut
 
 
 @attrs.frozen
@@ -24,21 +26,29 @@ class Step:
     strides: Mapping[str, Expr]
 
 
-def divide(spec: Spec, extents: Mapping[str, tuple[int, int | None]], what: str) -> tuple[dict[str, View], list[Step]]:
+Extent: TypeAlias = "int | Layout | tuple[int, int | None]"
+"""A tile along one dimension: so many neighbours, the layout of its elements, or `(chunk, repeat)`: a chunk every so many elements."""
+
+
+def divide(spec: Spec, extents: Mapping[str, Extent], what: str) -> tuple[dict[str, View], list[Step]]:
     """The operands' views of one tile (at tile 0), and the digits of the tile number, slowest first."""
     cuts: dict[str, dict[str, Cut]] = {}
     for name, view in spec.operands.items():
         cuts[name] = {}
         for position, dim in enumerate(spec.uses[name]):
             if dim in extents:
-                size, repeat = extents[dim]
-                part = view.dims[position]
-                cuts[name][dim] = require_cut(
-                    cut(part, size, repeat, view.extent(position)), size if repeat is None else repeat, part, what, spec
-                )
+                cuts[name][dim] = _cut(view.dims[position], extents[dim], view.extent(position), what, spec)
     digits = [digit for dim in spec.dims if dim in extents for digit in _digits(dim, cuts)]
     views = {name: _inner(view, spec.uses[name], cuts[name]) for name, view in spec.operands.items()}
     return views, digits
+
+
+def _cut(part: Dim, extent: Extent, whole: Expr, what: str, spec: Spec) -> Cut:
+    if not isinstance(extent, tuple):
+        return require_cut(cut(part, extent, whole), extent, part, what, spec)
+    chunk, repeat = extent
+    tile = chunk if repeat is None else chunks(chunk, repeat, constant(part.size))
+    return require_cut(None if tile is None else cut(part, tile, whole), repeat or chunk, part, what, spec)
 
 
 def _inner(view: View, dims: tuple[str, ...], cuts: Mapping[str, Cut]) -> View:

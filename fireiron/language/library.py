@@ -30,7 +30,6 @@ from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
 from fireiron.values.expr import constant
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, GL, MATRIX_ONLY, Kernel, as_architecture, bfloat16, float16, float32
-from fireiron.values.tensor import MatrixLayout
 
 LIBRARY: Final = "fireiron.strategies"
 """The package of the strategy library."""
@@ -115,7 +114,7 @@ def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[s
     if not spec.multiplies:
         return ()
     capability = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture).capability
-    orders = [view.tensor.layout.order for view in spec.operands.values() if isinstance(view.tensor.layout, MatrixLayout)]
+    orders = [view.order for view in spec.operands.values() if view.order is not None]
     gemm = f"gemm_{''.join('t' if order == 'row' else 'n' for order in orders[:2])}"
     small_tiles: Mapping[str, int] = {"bm": 64, "bn": 64} if _blocks(spec, 128, 128) < FEW_BLOCKS else {}
     found: list[tuple[str, Mapping[str, int]]] = [(gemm, small_tiles)] if len(orders) == 3 else []

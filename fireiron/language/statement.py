@@ -1,9 +1,10 @@
-"""Specs in Graphene's notation, and back: `%C <- MatMul<<<#thread:[1].thread>>>(%A, %B)`, with the views in the places of their names.
+"""Specs in Graphene's notation, and back: `%C <- MatMul<<<[1].block, #thread:[1].thread>>>(%A, %B)`, with the views in the places of their
+names.
 
-    statement  result, ... "<-" kind ["<" parameter, ... ">"] "<<<" group ["," group] ">>>" "(" operand, ... ")" ["{" option, ... "}"]
+    statement  result, ... "<-" kind ["<" parameter, ... ">"] "<<<" execution ">>>" "(" operand, ... ")" ["{" option, ... "}"]
 
-Results and operands are views, the group is a unit of the level; `fireiron.values.notation` says how these are written. Two groups are the
-paper's blocks and threads. A name alone stands for what a line before defines it to be, as in the paper's figures. An operand of fewer
+Results and operands are views, as `fireiron.values.notation` writes them; `fireiron.language.execution` says who computes. A name stands
+for what a line before defines it to be, as in the paper's figures, and may have a place behind it, `%7[@i, @j]`. An operand of fewer
 dimensions than the formula names has one element in those that it lacks.
 
 Source: Graphene (ASPLOS 2023), sections 5.1 and 5.2, Figure 7.
@@ -19,17 +20,16 @@ import attrs
 
 from fireiron import folders, specs
 from fireiron.errors import ArgumentError, LayoutError
-from fireiron.spec import OPTIONS, Kind, Spec, Starter
+from fireiron.language.execution import Execution, execution_text, parse_execution
+from fireiron.spec import OPTIONS, Kind, Parameter, Spec, Starter
 from fireiron.values.expr import ONE, as_expr
 from fireiron.values.layout import Layout, make_layout
-from fireiron.values.machine import DTYPES, Kernel, Level, as_dtype
+from fireiron.values.machine import DTYPES, as_dtype
 from fireiron.values.notation import (
     SHORT,
     dtype_text,
     exact,
     expression_text,
-    level_text,
-    parse_level,
     parse_view,
     pieces,
     read_expression,
@@ -49,7 +49,7 @@ def parse_spec(text: str, symbols: Mapping[str, Any] | None = None) -> Spec:
     """The spec that a statement denotes; `parse_spec(spec_text(s), spec_symbols(s)) == s`. Kinds of one's own are named by `symbols` too.
 
     >>> print(parse_spec("[].fp32.RF <- Move<<<[1].thread>>>([].fp32.GL)"))
-    Move(1,1)(GL,RF)(Thread)
+    Move(1)(GL,RF)(Thread)
     >>> print(parse_spec('''
     ... %1:[16,16].fp16.SH
     ... %2:[16,16].fp16.RF
@@ -58,6 +58,16 @@ def parse_spec(text: str, symbols: Mapping[str, Any] | None = None) -> Spec:
     ... %2 <- Move<<<#3, #4>>>(%1)
     ... '''))
     Move(16,16)(SH,RF)(Warp)
+    """
+    return parse_statement(text, symbols)[0]
+
+
+def parse_statement(text: str, symbols: Mapping[str, Any] | None = None) -> tuple[Spec, Execution]:
+    """The spec of a statement, and how it arranges blocks and threads.
+
+    >>> spec, execution = parse_statement("%C:[64].fp32 <- Init<<<#4:[8].block, #5:[4,8].thread>>>()")
+    >>> print(spec, *execution.blocks, *execution.threads)
+    Init(64)(GL)(Kernel) (8):(1) (4,8):(8,1)
     """
     if not isinstance(text, str):
         raise ArgumentError("a spec is parsed from text", got=text)
@@ -72,12 +82,14 @@ def parse_spec(text: str, symbols: Mapping[str, Any] | None = None) -> Spec:
     values = kind.filled(_parameters(kind, found[3]))
     chosen = _options(options or "", symbols)
     made = kind.of_signature(values, chosen["signature"]) if "signature" in chosen else kind.definition(values)
-    texts = [defined.get(one.strip(), one) for one in (*_listed(operands), *_listed(results))]
+    texts = [_defined(one, defined) for one in (*_listed(operands), *_listed(results))]
     if len(texts) != len(made.uses) or len(_listed(results)) != len(made.outputs):
         raise LayoutError(f"{len(_listed(results))} results, {len(_listed(operands))} operands in {last!r}", legal=" ".join(made.uses))
-    views = tuple(_of_rank(parse_view(one, symbols), len(dims)) for one, dims in zip(texts, made.uses.values(), strict=True))
-    level = _level([defined.get(one.strip(), one) for one in _listed(groups)], symbols)
-    return Spec(level, kind, views, values, **chosen)
+    views = tuple(parse_view(one, symbols) for one in texts)
+    made = made if "signature" in chosen else kind.of_views(values, views)
+    views = tuple(_of_rank(view, len(dims)) for view, dims in zip(views, made.uses.values(), strict=True))
+    level, execution = parse_execution([defined.get(one.strip(), one) for one in _listed(groups)], symbols)
+    return Spec(level, kind, views, values, **chosen), execution
 
 
 def _definition(line: str) -> tuple[str, str]:
@@ -108,13 +120,25 @@ def _parameters(kind: Kind, text: str | None) -> dict[str, Any]:
     given = [text] if len(kind.parameters) == 1 else _listed(text)
     if len(given) != len(kind.parameters):
         raise LayoutError(f"{kind.title}<{text}>: {len(given)} parameters", legal=[one.name for one in kind.parameters])
-    return {one.name: value.strip() if one.text else _number(value) for one, value in zip(kind.parameters, given, strict=True)}
+    return {one.name: _value(one, value.strip()) for one, value in zip(kind.parameters, given, strict=True)}
 
 
-def _number(text: str) -> int:
-    if not re.fullmatch(r"\s*-?[0-9]+\s*", text):
-        raise LayoutError(f"{text!r} is no integer")
-    return int(text)
+def _value(parameter: Parameter, text: str) -> int | float | str:
+    if parameter.text:
+        return text
+    if re.fullmatch(r"-?[0-9]+", text):
+        return int(text)
+    if parameter.real and re.fullmatch(r"-?(inf|[0-9]+\.[0-9]+|[0-9]+(\.[0-9]+)?e[-+][0-9]+)", text):
+        return float(text)
+    wanted, legal = ("number", "-1, 0.5, 1e-05, inf") if parameter.real else ("integer", "-1, 0, 1")
+    raise LayoutError(f"{text!r} is no {wanted}", legal=legal)
+
+
+def _defined(text: str, defined: Mapping[str, str]) -> str:
+    """An operand by its definition: `%7` alone, or a place in it, `%7[@i, @j]`."""
+    name, bracket, place = text.strip().partition("[")
+    known = defined.get(name.strip())
+    return text if known is None else f"{known}{bracket}{place}"
 
 
 def _of_rank(view: View, rank: int) -> View:
@@ -127,15 +151,6 @@ def _of_rank(view: View, rank: int) -> View:
     if isinstance(layout, Layout):
         layout = make_layout(*tensor.storage().layout, *[Layout(1, 0)] * missing)
     return whole_view(attrs.evolve(tensor, shape=(*tensor.shape, *[ONE] * missing), layout=layout))
-
-
-def _level(groups: list[str], symbols: Mapping[str, Any]) -> Level:
-    """The level of one group, or of the paper's two: blocks and, in each, threads."""
-    levels = [parse_level(one, symbols) for one in groups]
-    blocks = [re.search(r"\.\s*block\s*$", one) is not None for one in groups]
-    if len(levels) == 1 or blocks == [True, False]:
-        return Kernel if Kernel in levels else levels[-1]
-    raise LayoutError(f"<<<{', '.join(groups)}>>> are not who computes a spec", legal="<<<#threads>>>, or <<<#blocks, #threads>>>")
 
 
 def _options(text: str, symbols: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,13 +187,18 @@ def spec_text(spec: Spec) -> str:
 
     >>> from fireiron import RF, Init, Warp
     >>> print(spec_text(Init(16, 8, dtype="float16")(RF)(Warp)))
-    %dst:[16,8]:[1,16].fp16.RF <- Init<<<#warp:[32].thread>>>()
+    %dst:[16,8]:[1,16].fp16.RF <- Init<<<[1].block, #warp:[32].thread>>>()
     """
+    return statement_text(spec, Execution())
+
+
+def statement_text(spec: Spec, execution: Execution) -> str:
+    """A spec with the arrangement of its blocks and threads; `parse_statement(statement_text(s, e), spec_symbols(s)) == (s, e)`."""
     views = {name: view_text(view) for name, view in spec.operands.items()}
     results, operands = (", ".join(views[name] for name in names) for names in (spec.outputs, spec.inputs))
     options = ", ".join(_option_texts(spec))
-    text = f"{results} <- {spec.title}{_parameter_text(spec)}<<<{level_text(spec.level)}>>>({operands})"
-    return exact(spec, [f"{text} {{{options}}}" if options else text], parse_spec, spec_symbols(spec))
+    text = f"{results} <- {spec.title}{_parameter_text(spec)}<<<{execution_text(spec.level, execution)}>>>({operands})"
+    return exact((spec, execution), [f"{text} {{{options}}}" if options else text], parse_statement, spec_symbols(spec))
 
 
 def _parameter_text(spec: Spec) -> str:

@@ -24,6 +24,7 @@ from fireiron.decomp.split import Split
 from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Tile
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site, shown
+from fireiron.found import FoundRefinements
 from fireiron.language.substrategy import require_steps
 from fireiron.language.tree import Decomposition, Refinement
 from fireiron.language.tunable import Derived, Tunable, count, resolve, tunables_in
@@ -47,8 +48,7 @@ from fireiron.refine.sync import Sync
 from fireiron.refine.to import To
 from fireiron.refine.unchecked import Unchecked
 from fireiron.refine.unroll import Unroll
-from fireiron.spec import Spec, Starter
-from fireiron.specs.matmul import MatMul
+from fireiron.spec import AnySpec, AnyStarter, Spec, Starter
 from fireiron.specs.verbs import Verbs, fitting
 from fireiron.values.expr import Expr, Var, as_expr
 from fireiron.values.layout import Layout, Swizzle
@@ -66,16 +66,17 @@ MOST_TEXT = 2000
 
 
 @attrs.frozen(repr=False, eq=False)
-class Strategy(Verbs):
+class Strategy(Verbs, FoundRefinements):
     """A chain of `steps`; bound if `spec` is given. Equal if steps, spec, start and the `others` are equal.
 
-    `start` is the name of the kind of spec that the chain is for; of a bound one, that of its spec. `others` are the strategies that
+    `start` is the name of the kind of spec that the chain is for, `AnySpec` for one of every kind; of a bound one, that of its spec: what a
+    chain says of its kind is checked where it is bound, passed to a step or joined to another. `others` are the strategies that
     `otherwise` added; `refused` says, for one that was chosen, why those before it were not.
     """
 
     steps: tuple[Decomposition, ...] = ()
     spec: Spec | None = None
-    start: Starter = attrs.field(default=attrs.Factory(lambda self: _start_of(self.spec), takes_self=True))
+    start: Starter | AnyStarter = attrs.field(default=attrs.Factory(lambda self: _start_of(self.spec), takes_self=True))
     others: tuple[Strategy, ...] = attrs.field(default=(), kw_only=True)
     refused: tuple[str, ...] = attrs.field(default=(), kw_only=True)
 
@@ -83,8 +84,8 @@ class Strategy(Verbs):
         require_steps(self.steps, "Strategy")
         if self.spec is not None and not isinstance(self.spec, Spec):
             raise _not_a_spec(self.spec)
-        if not isinstance(self.start, Starter):
-            raise ArgumentError("Strategy: starts from no name of a spec", got=self.start, legal="MatMul Move Init", at=call_site())
+        if not isinstance(self.start, (Starter, AnyStarter)):
+            raise ArgumentError("Strategy: starts from no name of a spec", got=self.start, legal="MatMul Move Init AnySpec", at=call_site())
         if self.spec is not None and self.start != self.spec.starter:
             raise _of_another_start(self.start, self.spec)
 
@@ -110,9 +111,7 @@ class Strategy(Verbs):
         """
         if not isinstance(spec, Spec) or arrays or sizes:
             raise _not_a_spec(", ".join(["a spec", *(type(one).__name__ for one in arrays), *sizes]) if isinstance(spec, Spec) else spec)
-        if self.start != spec.starter:
-            raise _of_another_start(self.start, spec)
-        return attrs.evolve(self, spec=spec)
+        return attrs.evolve(self, spec=spec, start=_meet(self.start, spec))
 
     # ------------------------------------------------------------------------------------------ looking
 
@@ -184,15 +183,14 @@ class Strategy(Verbs):
             raise DecompositionError("otherwise: both strategies must end with done()", at=call_site())
         if other.spec is not None:
             raise DecompositionError("otherwise: the other strategy is bound to a spec", hint="bind the whole", at=call_site())
-        if other.start != self.start:
-            raise _of_another_start(other.start, self.start)
-        alone = Strategy(other.steps, None, other.start)
-        return attrs.evolve(self, others=(*self.others, alone, *other.others))
+        start = _meet(other.start, self.spec or self.start)
+        all_others = (*self.others, other, *other.others)
+        return attrs.evolve(self, start=start, others=tuple(Strategy(one.steps, None, start) for one in all_others))
 
     @property
     def alternatives(self) -> tuple[Strategy, ...]:
         """This strategy and those that `otherwise` added, each alone, bound alike."""
-        return (attrs.evolve(self, others=()), *(attrs.evolve(one, spec=self.spec) for one in self.others))
+        return (attrs.evolve(self, others=()), *(attrs.evolve(one, spec=self.spec, start=self.start) for one in self.others))
 
     def at(self, kind: type[Decomposition], operand: object = None, index: int = 0) -> Cursor:
         """The `index`-th step of a kind (for loads: of an operand), to refine or replace it; a `DecompositionError` where there is none.
@@ -321,7 +319,9 @@ class TileStrategy(Strategy):
     def to(self, level: Level) -> Self:
         """Deal the tiles to the units of a level, in parallel; with fewer tiles than units the rest are idle, with more, units take turns.
 
-        Legal when the level is below the spec's. rewrite: for m: for n: S --> unit u: S at level, tile number u
+        Legal when the level is below the spec's; to Block several times behind each other: `MatMul.tile(b=1).to(Block).then(strategy)`
+        gives blocks one of b each, of which the strategy deals tiles to them.
+        rewrite: for m: for n: S --> unit u: S at level, tile number u
         """
         return self.refine(To(level))
 
@@ -562,26 +562,27 @@ def appended(origin: Verbs, step: Decomposition | Strategy, kind: type[S] = Stra
     """
     steps: tuple[Decomposition, ...] = ()
     spec: Spec | None = None
-    start: Starter = MatMul
+    start: Starter | AnyStarter = AnySpec
     if isinstance(origin, Strategy):
         steps, spec, start = origin.steps, origin.spec, origin.start
         if origin.finished:
             raise DecompositionError("the chain is finished by done()", within=origin.steps[-1].summary(), at=call_site())
     elif isinstance(origin, Spec):
         spec, start = origin, origin.starter
-    elif isinstance(origin, Starter):
+    elif isinstance(origin, (Starter, AnyStarter)):
         start = origin
     if isinstance(step, Strategy):
         if step.spec is not None:
             raise DecompositionError(
-                "then: the strategy to append is bound to a spec", hint="build it from MatMul, not from a spec", at=call_site()
+                "then: the strategy to append is bound to a spec", hint=f"build it from {start!r}, not from a spec", at=call_site()
             )
-        if step.start not in (start, MatMul):
+        if AnySpec not in (start, step.start) and step.start != start:
             raise DecompositionError(
                 f"then: the strategy to append starts from {step.start!r}, this chain from {start!r}",
                 hint=f"a chain that starts from {step.start!r} goes where copies go: load(A, SH, ...), epilog(RF, init, store)",
                 at=call_site(),
             )
+        start = step.start if start == AnySpec else start
         others = tuple(attrs.evolve(one, steps=(*steps, *one.steps), start=start) for one in step.others)
         return kind((*steps, *step.steps), spec, start, others=others)
     if not isinstance(step, Decomposition):
@@ -608,11 +609,19 @@ def _first_legal(strategy: Strategy, program_of: Callable[[Strategy], Program]) 
     raise first
 
 
-def _start_of(spec: Spec | None) -> Starter:
-    return spec.starter if isinstance(spec, Spec) else MatMul
+def _start_of(spec: Spec | None) -> Starter | AnyStarter:
+    return spec.starter if isinstance(spec, Spec) else AnySpec
 
 
-def _of_another_start(start: Starter, wanted: Spec | Starter) -> DecompositionError:
+def _meet(start: Starter | AnyStarter, wanted: Spec | Starter | AnyStarter) -> Starter | AnyStarter:
+    """What a chain is for that goes where another kind is said, or none: the kind that one of them says. Refused where two differ."""
+    starter = wanted.starter if isinstance(wanted, Spec) else wanted
+    if AnySpec not in (start, starter) and start != starter:
+        raise _of_another_start(start, wanted)
+    return starter if start == AnySpec else start
+
+
+def _of_another_start(start: Starter | AnyStarter, wanted: Spec | Starter | AnyStarter) -> DecompositionError:
     starter = wanted.starter if isinstance(wanted, Spec) else wanted
     return DecompositionError(
         f"the strategy starts from {start!r}, what it is for is a {starter!r}",

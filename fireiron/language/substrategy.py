@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.language.dividing import divide
-from fireiron.language.tree import Decomposition, Draft
-from fireiron.spec import Spec, Starter
-from fireiron.values.expr import ZERO, Expr
-from fireiron.values.machine import Block, Kernel, Memory, Thread
-from fireiron.values.tensor import MatrixLayout, RowMajor
+from fireiron.language.tree import Child, Decomposition, Draft
+from fireiron.spec import AnyStarter, Spec, Starter
+from fireiron.specs.allocate import Allocate
+from fireiron.values.expr import ZERO, Expr, as_expr
+from fireiron.values.machine import Block, DType, Kernel, Memory, Thread
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
 
 
 def default_copy(order: MatrixLayout = RowMajor, rank: int = 2) -> tuple[Decomposition, ...]:
@@ -46,13 +48,13 @@ def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decompos
         raise DecompositionError(
             f"{what}: the strategy is bound to a spec", hint=f"build it from {starters[0]}, not from a spec", at=call_site()
         )
-    if isinstance(move, Starter) and move.kind.title in starters:
+    if isinstance(move, AnyStarter) or (isinstance(move, Starter) and move.kind.title in starters):
         raise DecompositionError(f"{what}: {move!r} has no steps yet", hint=f"{move!r}.tile(...).to(...).done()", at=call_site())
     if not isinstance(move, Strategy):
         raise ArgumentError(
             f"{what}: not a strategy", got=move, legal=f"{starters[0]}.tile(...).to(...).done(), or nothing", at=call_site()
         )
-    if move.start.kind.title not in starters:
+    if isinstance(move.start, Starter) and move.start.kind.title not in starters:
         raise DecompositionError(
             f"{what}: the strategy starts from {move.start!r}, what it decomposes is a {' or a '.join(starters)}",
             hint=f"build it from {starters[0]}",
@@ -88,7 +90,7 @@ def divisors(number: int) -> list[int]:
 def fits(spec: Spec, dim: str, size: int) -> bool:
     """Whether tiles of a size along a dimension divide the views of all operands alike."""
     try:
-        divide(spec, {dim: (size, None)}, "")
+        divide(spec, {dim: size}, "")
     except DecompositionError:
         return False
     return True
@@ -101,3 +103,16 @@ def copies_of(memory: Memory, spec: Spec, draft: Draft) -> tuple[int, Expr]:
     if draft.workers is None:
         return 1, ZERO
     return draft.units(spec.level, Block), draft.unit(spec.level, Block)
+
+
+def temporary(
+    spec: Spec, draft: Draft, name: str, shape: Iterable[Expr | int], dtype: DType, memory: Memory, layout: MatrixLayout = ColMajor
+) -> tuple[View, Child]:
+    """A new tensor for the steps of a decomposition of `spec`, a copy for each unit of its level, and the child that allocates it.
+
+    Its hole stands where the decomposition's program wants it: it has no statements. Its bytes, or registers, are those of the kernel.
+    """
+    copies, copy = copies_of(memory, spec, draft)
+    tensor = Tensor(draft.fresh(name), tuple(map(as_expr, shape)), dtype, memory, layout, copies=copies, origin=draft.origin)
+    view = whole_view(tensor, copy)
+    return view, Child(tensor.name, Allocate.on(spec.level, view), default_copy()[-1:])

@@ -7,24 +7,40 @@ A decomposition is one pure function, `expand(spec, context)`: the children are 
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import attrs
 
 from fireiron.errors import DecompositionError, FireironError, IncompleteError, call_site, shown
+from fireiron.found import FoundRefinements, FoundSteps
 from fireiron.ir import Access, Buffer, Commit, Exec, Fence, For, Hole, Kernel, Let, Stmt, Wait, execs, filled, located, statements
 from fireiron.ir.holding import Holding, owns
 from fireiron.ir.text import Item, Printer
+from fireiron.language.numerals import require_numerals
 from fireiron.spec import Spec
 from fireiron.values.expr import ONE, TRUE, Const, Expr, Var, all_of
 from fireiron.values.machine import Architecture, Block
 from fireiron.values.tensor import Storage, Tensor, View
-from fireiron.values.units import count_in, unit_in
+from fireiron.values.units import count_in, thread_name, unit_in
 
 MOST_STEPS = 100
 """The most steps one below the other, those of copies counted with the steps around them: some ten do, and each is a level of the tree
 and perhaps of loops, through which every pass goes down."""
+
+
+OF_EACH_STEP: Final = ("refinements", "origin")
+"""Fields of every step, which no verb takes."""
+
+
+def _called(value: Any, found: type[Any]) -> str | None:
+    """The call of the verb that makes a step or a refinement which was found in its folder; None where there is none."""
+    if getattr(vars(found).get(value.verb), "makes", None) is not type(value):
+        return None
+    fields = (one for one in attrs.fields(type(value)) if one.init and one.name not in OF_EACH_STEP)
+    said = (f"{one.alias}={getattr(value, one.name)!r}" for one in fields if getattr(value, one.name) != one.default)
+    return f"{value.verb}({', '.join(said)})"
 
 
 @attrs.frozen
@@ -34,6 +50,9 @@ class Refinement:
     Subclass it (a frozen attrs class), name the decompositions it `applies_to`, and override `plan` to change a
     decomposition's plan (a frozen value with fields such as `level` or `pad`), or `rewrite` to change its program.
     """
+
+    verb: ClassVar[str] = ""
+    """The name of its method of chains, if it is a file of the package and its method is not written out."""
 
     applies_to: ClassVar[tuple[str, ...]] = ()
 
@@ -46,7 +65,7 @@ class Refinement:
         return expansion
 
     def __str__(self) -> str:
-        return f"refine({self!r})"
+        return _called(self, FoundRefinements) or f"refine({self!r})"
 
     def label(self) -> str:
         """The refinement as it is written in a chain: Python that evaluates. Those of this package have methods, others have `refine`."""
@@ -87,7 +106,8 @@ class Expansion:
 
     The other fields are what the step adds to the whole kernel. `names` are those that it made, of loops, buffers and
     values; `lets` its named values; `grid` the number of blocks, where it deals tiles to them; `part` the number of a
-    block's part of k, for the step behind that knows the grid; `zeroed` the operands that are zero before the launch;
+    block's part of k, for the step behind that knows the grid; `outer` the numbers of a block's tiles, with how many there are, where a
+    step behind deals more of them; `zeroed` the operands that are zero before the launch;
     `resident` the blocks that a multiprocessor shall hold; `unchecked` why races are reported as warnings. A leaf `waits` if who
     performs it depends on who holds its registers, and nobody said so yet. `settled` are the storages of buffers that were free.
     """
@@ -99,11 +119,19 @@ class Expansion:
     lets: tuple[tuple[Named, Var], ...] = attrs.field(default=(), kw_only=True)
     grid: Expr | None = attrs.field(default=None, kw_only=True)
     part: Var | None = attrs.field(default=None, kw_only=True)
+    outer: tuple[tuple[Var, Expr], ...] = attrs.field(default=(), kw_only=True)
     zeroed: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     resident: int = attrs.field(default=0, kw_only=True)
     unchecked: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     waits: bool = attrs.field(default=False, kw_only=True)
     settled: tuple[tuple[str, Storage], ...] = attrs.field(default=(), kw_only=True)
+
+    @property
+    def tells(self) -> bool:
+        """Whether it adds anything to the whole kernel."""
+        return any(
+            (self.names, self.lets, self.grid is not None, self.part is not None, self.zeroed, self.resident, self.unchecked, self.settled)
+        )
 
     def child(self, name: str) -> Child:
         """A child by name; a `DecompositionError` that lists them if there is none."""
@@ -125,6 +153,7 @@ class Expansion:
             lets=(*self.lets, *inner.lets),
             grid=self.grid if inner.grid is None else inner.grid,
             part=self.part if inner.part is None else inner.part,
+            outer=(*self.outer, *inner.outer),
             zeroed=(*self.zeroed, *inner.zeroed),
             resident=inner.resident or self.resident,
             unchecked=(*self.unchecked, *inner.unchecked),
@@ -209,7 +238,7 @@ class Decomposition:
     def label(self) -> str:
         """The step as it is written in a chain: Python that evaluates, refinements included."""
         plain = attrs.evolve(self, refinements=())
-        return f"then({plain!r})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
+        return (_called(plain, FoundSteps) or f"then({plain!r})") + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def summary(self) -> str:
         """The step for listings; long texts left out."""
@@ -334,18 +363,22 @@ class Whole:
     lets: Mapping[Named, Var] = attrs.field(factory=dict)
     grid: Expr | None = None
     part: Var | None = None
+    outer: tuple[tuple[Var, Expr], ...] = ()
     zeroed: tuple[str, ...] = ()
     resident: int = 0
     unchecked: tuple[str, ...] = ()
     settled: Mapping[str, Storage] = attrs.field(factory=dict)
 
     def after(self, expansion: Expansion) -> Whole:
-        """The same behind one more step."""
+        """The same behind one more step; itself where that step says nothing."""
+        if not expansion.tells:
+            return self
         return Whole(
             self.taken.union(expansion.names),
             {**self.lets, **dict(expansion.lets)} if expansion.lets else self.lets,
             self.grid if expansion.grid is None else expansion.grid,
             self.part if expansion.part is None else expansion.part,
+            (*self.outer, *expansion.outer),
             (*self.zeroed, *expansion.zeroed),
             expansion.resident or self.resident,
             (*self.unchecked, *expansion.unchecked),
@@ -373,7 +406,7 @@ class Context:
     `thread` are the variables of the block's and the thread's number; `prefix` starts the names of variables; `active` is
     the condition under which a thread takes part. `held` says who holds what of tensors in registers, by tensor name, as far
     as it is decided; with `decides`, nobody else will say it, and who touches a tensor that is not there may decide by itself.
-    `whole` is what the steps before have made for the whole kernel.
+    `whole` is what the steps before have made for the whole kernel, `behind` the steps that follow in the chain.
     """
 
     architecture: Architecture
@@ -388,14 +421,19 @@ class Context:
     held: Mapping[str, Holding] = attrs.field(factory=dict)
     decides: bool = False
     whole: Whole = attrs.field(factory=Whole)
+    behind: tuple[Decomposition, ...] = ()
 
     def draft(self) -> Draft:
         """The context, to make names in: for one expansion."""
-        return Draft(*(getattr(self, field.name) for field in attrs.fields(Context)))
+        return Draft(*_OF_CONTEXT(self))
 
     def after(self, expansion: Expansion) -> Context:
         """The context behind a step: what it made for the whole kernel is there."""
-        return attrs.evolve(self, whole=self.whole.after(expansion))
+        return self.knowing(self.held, self.whole.after(expansion))
+
+    def knowing(self, held: Mapping[str, Holding], whole: Whole) -> Context:
+        """The context in which so much is decided; itself where no more is."""
+        return self if held is self.held and whole is self.whole else attrs.evolve(self, held=held, whole=whole)
 
     def fresh(self, wanted: str) -> str:
         """Refused by an error: new names are made in a `Draft`."""
@@ -417,6 +455,9 @@ class Context:
         """The context of a child."""
         prefix = child.prefix if child.prefix.startswith(self.prefix) else self.prefix + child.prefix
         return attrs.evolve(self, path=(*self.path, child.name), prefix=prefix or self.prefix, active=all_of((self.active, child.active)))
+
+
+_OF_CONTEXT: Final = operator.attrgetter(*(field.name for field in attrs.fields(Context)))
 
 
 @attrs.frozen(eq=False)
@@ -459,6 +500,10 @@ class Draft(Context):
         self._settled[tensor.name] = storage
         return storage
 
+    def claim(self, var: Var) -> None:
+        """A name that a step before made, whose value stands in this expansion's program."""
+        self._names[var.name] = None
+
     def define(self, var: Var, value: Expr) -> None:
         """Say the value of a name that a step before this one made."""
         self._lets[Named(value, var.high)] = var
@@ -485,11 +530,9 @@ class Draft(Context):
 
     def unit(self, level: Any, parent: Any) -> Expr:
         """The number of this thread's unit of `level` inside its unit of `parent`, by name."""
-        name = level.label if parent in (Block, level.parent) or level.threads == 1 else f"{parent.label}_{level.label}"
-        if level.threads == 1 and parent.label == "warp":
-            name = "lane"
-        elif level.threads == 1:
-            name = f"{parent.label}_thread"
+        name = level.label if parent in (Block, level.parent) else f"{parent.label}_{level.label}"
+        if level.threads == 1:
+            name = thread_name(parent, "thread")
         return self.let(name, unit_in(level, parent, self.thread))
 
 
@@ -579,7 +622,7 @@ def _grown(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tu
         return Node(spec, None, (Hole("open"),)), context.whole
     step, rest = steps[0], steps[1:]
     _require_shallow(spec, step, context)
-    here = attrs.evolve(context, origin=step.origin or context.origin)
+    here = attrs.evolve(context, origin=step.origin or context.origin, behind=rest)
     expansion = expanded(step, spec, here)
     if expansion.waits:
         return Node(spec, step, expansion.program, waiting=context), context.whole
@@ -590,7 +633,7 @@ def _grown(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tu
         node, whole = _grown(child.spec, rest if child.steps is None else child.steps, here.enter(child))
         grown[child.name] = _or_alone(node, child.alone)
         asked = _in_registers(one.spec for one in order[number + 1 :]) - set(here.held)
-        here = attrs.evolve(here, held={**held_by(node, asked), **here.held} if asked else here.held, whole=whole)
+        here = here.knowing({**held_by(node, asked), **here.held} if asked else here.held, whole)
     children = tuple((child.name, grown[child.name]) for child in expansion.children)
     return Node(spec, step, expansion.program, children, expansion.facts), here.whole
 
@@ -691,6 +734,9 @@ def expanded(step: Decomposition, spec: Spec, context: Context) -> Expansion:
         expansion = _checked(step.expand(spec, context), step, "expand", spec)
         for refinement in step.refinements:
             expansion = _checked(refinement.rewrite(expansion, context), refinement, "rewrite", spec)
+        # While threads are counted, a thread's number has any value.
+        for child in expansion.children if context.workers is not None else ():
+            require_numerals(spec, child.spec, type(step).__name__)
     except FireironError as error:
         raise error.located(within=f"{spec} / {step.label()}", at=context.origin) from None
     return expansion
@@ -754,25 +800,34 @@ def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context
     Where no step of the body does, those count that fill an array in registers in front of it: then they decide who holds what. An error
     of a step is raised again, with its place in the strategy.
     """
+    of_body, of_loads = _counted(spec, steps, context)
+    return of_loads if of_body is None else of_body
+
+
+def _counted(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tuple[int | None, int | None]:
+    """The threads that the body needs, and the most that a load to registers does."""
     if not steps:
-        return None
+        return None, None
     step, rest = steps[0], steps[1:]
     _require_shallow(spec, step, context)
     try:
         needed = step.threads(spec, context)
         if needed is not None:
-            return needed
-        expansion = _checked(step.expand(spec, attrs.evolve(context, origin=step.origin or context.origin)), step, "expand", spec)
+            return needed, None
+        here = attrs.evolve(context, origin=step.origin or context.origin, behind=rest)
+        expansion = _checked(step.expand(spec, here), step, "expand", spec)
     except FireironError as error:
         raise error.located(within=f"{spec} / {step.label()}", at=step.origin) from None
     behind = context.after(expansion)
-    body = [child for child in expansion.children if child.steps is None]
-    for children in (body, [child for child in expansion.children if _fills_registers(child, spec)]):
-        counts = [count_workers(child.spec, rest if child.steps is None else child.steps, behind.enter(child)) for child in children]
-        found = [count for count in counts if count is not None]
-        if found:
-            return max(found)
-    return None
+    counted = [_counted(child.spec, rest, behind.enter(child)) for child in expansion.children if child.steps is None]
+    bodies = [of_body for of_body, _ in counted if of_body is not None]
+    if bodies:
+        return max(bodies), None
+    loads = [
+        count_workers(child.spec, child.steps or (), behind.enter(child)) for child in expansion.children if _fills_registers(child, spec)
+    ]
+    found = [count for count in (*loads, *(of_loads for _, of_loads in counted)) if count is not None]
+    return None, max(found, default=None)
 
 
 def _fills_registers(child: Child, spec: Spec) -> bool:

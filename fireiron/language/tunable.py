@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site, shown
+from fireiron.values.layout import Layout
 from fireiron.values.machine import as_integer
+from fireiron.values.tensor import tile_fault
 
 T = TypeVar("T")
 
@@ -168,8 +170,8 @@ def _resolve(value: Any, values: Mapping[str, int]) -> Any:
     return value
 
 
-def count(value: Any, what: str, least: int = 1, most: int = LARGEST) -> Any:
-    """A number given to a verb, as a plain integer; refused where it is no integer from `least` to `most`.
+def count(value: Any, what: str, least: int = 1, most: int = LARGEST, more: str = "") -> Any:
+    """A number given to a verb, as a plain integer; refused where it is no integer from `least` to `most`. `more` is legal there, too.
 
     A tunable stays as it is, and is checked by `chosen` when it has a value.
     """
@@ -177,7 +179,7 @@ def count(value: Any, what: str, least: int = 1, most: int = LARGEST) -> Any:
         return value
     number = as_integer(value)
     if number is None or not least <= number <= most:
-        raise DecompositionError(f"{what}: must be {_integer(least)}", got=value, legal=f"{least} ... {most}", at=call_site())
+        raise DecompositionError(f"{what}: must be {_integer(least)}{more}", got=value, legal=f"{least} ... {most}{more}", at=call_site())
     return number
 
 
@@ -199,11 +201,33 @@ def chosen(value: Any, what: str, least: int = 1, most: int = LARGEST) -> int:
     return int(value)
 
 
+def tile_size(value: Any, what: str) -> Any:
+    """What a step may hold as the size of its tiles along a dimension: an integer, a tunable, or the layout of a tile's elements."""
+    return value if isinstance(value, Layout) else integral(value, what)
+
+
+def checked_tile_size(value: Any, what: str) -> Any:
+    """A tile size given to a verb; refused where it is no positive integer, nor a layout that tiles anything."""
+    return _tile(value, what, call_site()) if isinstance(value, Layout) else count(value, what, more=", or a Layout")
+
+
+def chosen_tile_size(value: Any, what: str) -> int | Layout:
+    """The tile size that a step holds, when it is used, as `chosen`."""
+    return _tile(value, what, None) if isinstance(value, Layout) else chosen(value, what)
+
+
+def _tile(value: Layout, what: str, at: str | None) -> Layout:
+    fault = tile_fault(value)
+    if fault is not None:
+        raise DecompositionError(f"{what}: tiles of {value} divide nothing: {fault}", legal="Layout(2, 2), as [2:2]", at=at)
+    return value
+
+
 def by_dimension(value: Any, what: str) -> tuple[tuple[str, Any], ...]:
-    """Sizes by dimension name, as pairs, each an integer or a tunable; a `DecompositionError` for anything else."""
+    """Sizes by dimension name, as pairs, each a tile size; a `DecompositionError` for anything else."""
     if not isinstance(value, tuple) or any(not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str) for pair in value):
         raise DecompositionError(f"{what}: sizes by dimension are pairs", got=value, legal='(("m", 64), ("n", 32))', at=call_site())
-    return tuple((dim, integral(size, f"{what}({dim}=...)")) for dim, size in value)
+    return tuple((dim, tile_size(size, f"{what}({dim}=...)")) for dim, size in value)
 
 
 def tunables_in(value: Any) -> dict[str, Tunable]:

@@ -173,7 +173,7 @@ class _Owned:
         return np.flatnonzero((self.table.reshape(-1, self.slots) >= 0).any(axis=1))
 
     def missing(self, asked: Holdings, write: bool) -> tuple[Array, Array]:
-        """Threads and elements that a read finds in no register of its own number, or that a write does not reach."""
+        """Threads and elements that a read, or an addition, finds in no register of its own number, or that a `write` does not reach."""
         known = (asked.registers >= 0) & (asked.registers < self.slots)
         places = asked.threads * self.slots + np.where(known, asked.registers, 0)
         right = known & (self.table[places] == asked.elements)
@@ -194,7 +194,9 @@ def _check_other(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, s
     """A path that does not own touches, in each thread, elements that this thread holds, under the same numbers."""
     statement, _, access = use
     buffer = owned.buffer
-    threads, elements = owned.missing(holdings(kernel, buffer, [use]), access.write)
+    # What joins the values that are there need not reach all of them.
+    replaces = access.write and statement.accumulate != TRUE
+    threads, elements = owned.missing(holdings(kernel, buffer, [use]), replaces)
     if not threads.size:
         return
     if statement.spec.fills and _covers_with_own_modes(kernel, owned, use, own):

@@ -186,7 +186,7 @@ class _Pipeline:
 
     def _is_load(self, item: Stmt, others: set[str]) -> bool:
         found = [statement for statement, _ in execs((item,))]
-        if not found or any(not one.spec.copies for one in found):
+        if not found or any(not one.spec.moves for one in found):
             return False
         # What needs a result of the same iteration cannot run ahead of it.
         reads = {access.buffer for one in found for access in one.accesses if not access.write}
@@ -317,7 +317,7 @@ def _spread(loop: For, fresh: Callable[[str], str]) -> For:
 
 
 def _is_copy(item: Stmt) -> bool:
-    return all(one.spec.copies for one, _ in execs((item,)))
+    return all(one.spec.moves for one, _ in execs((item,)))
 
 
 def _share(copy: Stmt, steps: For, fresh: Callable[[str], str]) -> Stmt:
@@ -376,7 +376,7 @@ def _staged(items: Sequence[Stmt], names: Iterable[str], stages: int, stage: Exp
 
     def edit(statement: Exec) -> Exec:
         accesses = tuple(_at_stage(access, stages, stage) if access.buffer in names else access for access in statement.accesses)
-        fills = statement.spec.copies and statement.accesses[1].buffer in names
+        fills = statement.spec.moves and statement.accesses[1].buffer in names
         shared_by = [memory.shared_by for memory in statement.spec.memories]
         between = fills and shared_by == ["grid", "block"]  # the only way that cp.async takes (PTX ISA, cp.async)
         plain = statement.completion is Completion.NONE

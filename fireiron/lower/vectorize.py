@@ -25,7 +25,7 @@ def _decided(kernel: Kernel, statement: Stmt) -> Stmt:
         return statement
     if statement.vectors:
         return _required(kernel, statement)
-    if statement.spec.copies:
+    if statement.spec.moves:
         return _widened(kernel, statement)
     return _packed(kernel, statement) if statement.instruction.packs else statement
 

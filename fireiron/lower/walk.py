@@ -169,7 +169,7 @@ def _leading_dimensions(spec: Spec) -> Iterable[tuple[str, Expr]]:
     for name, view in spec.operands.items():
         layout = view.tensor.layout
         if isinstance(layout, MatrixLayout) and layout.leading is not None:
-            extent = view.tensor.shape[:2][0 if layout.order == "col" else -1]
+            extent = view.tensor.shape[0 if layout.order == "col" else -1]
             holds = extent <= layout.leading
             if holds != TRUE:
                 yield f"the leading dimension of {name} is at least {extent}", holds

@@ -16,12 +16,12 @@ import attrs
 
 from fireiron.errors import ArgumentError, WrongResultError
 from fireiron.gpu import launch
-from fireiron.gpu.arguments import evaluated, in_order, reads_output, returned, solve_symbols
+from fireiron.gpu.arguments import as_stored, evaluated, in_order, reads_output, returned, solve_symbols
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir import execs
-from fireiron.spec import Spec, symbols_of
+from fireiron.spec import Spec, sizes_of
 from fireiron.values.machine import DType, float32, tf32
-from fireiron.values.tensor import MatrixLayout, View
+from fireiron.values.tensor import View
 
 ROTATE_BYTES = 240e6
 """Bytes over which buffers rotate so that none is found in a cache: four times the L2 of an H200."""
@@ -159,7 +159,7 @@ class Data:
     @functools.cached_property
     def originals(self) -> dict[str, Any]:
         """Copies of the first set's inputs, as they are when this is first asked for."""
-        return {name: self.sets[0][name].copy() for name in self.inputs}
+        return {name: self.sets[0][name].copy() for name in self.inputs if not self.spec.operands[name].memory.by_value}
 
     def tolerance_for(self, contender: object) -> Tolerance:
         """The bound for a contender of `calls`: for a kernel that of the type it adds in, which may be finer than the spec asks."""
@@ -229,7 +229,7 @@ def tolerance_of(spec: Spec, sizes: Mapping[str, int] | None = None, adder: DTyp
     """
     name = spec.outputs[0] if output is None else output
     result = spec.operands[name].dtype
-    if result.kind == "int" or spec.copies or spec.fills:
+    if result.kind == "int" or spec.moves or spec.fills:
         return 0.0
     known = all_sizes(spec, sizes)
     terms = math.prod(evaluated(spec.size(dim), known) for dim in spec.dims if dim not in spec.uses[name])
@@ -245,9 +245,9 @@ def tolerance_of(spec: Spec, sizes: Mapping[str, int] | None = None, adder: DTyp
 
 
 def all_sizes(spec: Spec, sizes: Mapping[str, int] | None) -> dict[str, int]:
-    """The values of a spec's symbols; refused where one is missing or outside its facts."""
+    """The values of a spec's symbols; refused where a size is missing or outside its facts. Strides that are not given leave no gaps."""
     sizes = sizes or {}
-    missing = [var.name for var in symbols_of(spec) if var.name not in sizes]
+    missing = [var.name for var in sizes_of(spec) if var.name not in sizes]
     if missing:
         raise ArgumentError(f"{spec}: no value for {', '.join(missing)}", hint=f'sizes={{"{missing[0]}": 1024}}')
     return solve_symbols(spec, {}, sizes)
@@ -272,20 +272,30 @@ def _drawn(generator: Any, view: View, sizes: Mapping[str, int]) -> Any:
 
     shape, dtype = _shape(view, sizes), view.dtype.to_numpy()
     if view.dtype.kind == "int":
-        return generator.integers(-3, 4, shape).astype(dtype)
-    return generator.standard_normal(shape, dtype=numpy.float32).astype(dtype)
+        drawn = numpy.asarray(generator.integers(-3, 4, shape)).astype(dtype)
+    else:
+        drawn = numpy.asarray(generator.standard_normal(shape, dtype=numpy.float32)).astype(dtype)
+    return as_stored(view.tensor, numpy.asarray(drawn), sizes)
+
+
+def _steps(view: View, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The strides of an operand, in elements; an `ArgumentError` where a dimension has several, as no array has such."""
+    steps = view.tensor.storage().steps
+    if None in steps:
+        what = f"{view.tensor.name}: no array is stored as {view.tensor.layout}, where a dimension has several strides"
+        raise ArgumentError(what, legal="RowMajor ColMajor Strides(...)")
+    return tuple(evaluated(step, sizes) for step in steps if step is not None)
 
 
 def _placed(cupy: Any, view: View, sizes: Mapping[str, int], values: Any) -> Any:
     """An array on the GPU in the storage of an operand, with the values if there are any."""
-    if not isinstance(view.tensor.layout, MatrixLayout):
-        raise ArgumentError(f"{view.tensor.name}: only row- and column-major operands have arrays", got=view.tensor.layout)
-    storage = view.tensor.storage()
+    if view.memory.by_value:
+        return values
+    strides = tuple(step * view.dtype.bytes for step in _steps(view, sizes))
     try:
-        flat = cupy.empty(evaluated(storage.extent, sizes), dtype=view.dtype.to_numpy())
+        flat = cupy.empty(_extent(view, sizes), dtype=view.dtype.to_numpy())
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"{view.tensor.name}: CuPy has no arrays of {view.dtype}", got=str(error)) from None
-    strides = tuple(evaluated(step, sizes) * view.dtype.bytes for step in storage.steps if step is not None)
     array = cupy.lib.stride_tricks.as_strided(flat, _shape(view, sizes), strides)
     if values is not None:
         array[...] = cupy.asarray(values)

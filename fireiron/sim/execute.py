@@ -17,7 +17,7 @@ from fireiron.ir import Completion
 from fireiron.ir.lanes import LaneMap
 from fireiron.sim.chunk import Chunk
 from fireiron.sim.memory import POISON
-from fireiron.sim.places import Group, Held, Place, Product, Rows, Window, vector_environment
+from fireiron.sim.places import Flat, Group, Held, Place, Product, Rows, Window, vector_environment
 from fireiron.sim.plan import Array, Environment, Operand, Plan, Site
 from fireiron.sim.rings import Load, Rings
 from fireiron.sim.watch import Watch
@@ -189,7 +189,7 @@ class Executor:
 
     def _perform(self, site: Site, inputs: list[Any], outputs: list[Any], accumulate: Any) -> None:
         """The general case: operands with their element dimensions first, then the spec's own meaning."""
-        values = {name: _unfolded(place.get(), operand) for name, operand, place in inputs}
+        values = {name: _unfolded(_read(place, site.outside[name]), operand) for name, operand, place in inputs}
         for name, write, _, place, old in outputs:
             before = np.broadcast_to(np.zeros((), place.memory.data.dtype), place.shape) if old is None else old.get()
             values[name] = _unfolded(before, write)
@@ -396,17 +396,26 @@ def _at_threads(value: Any, chosen: Array, threads: int) -> Any:
     return value
 
 
+def _read(place: Place, outside: float) -> Array:
+    """The values at a place, and what elements outside their tensor count as: masked reads find zero."""
+    if not outside or not isinstance(place, (Rows, Flat)):
+        return place.get()
+    return np.where(place.masked(), np.asarray(outside).astype(place.memory.data.dtype), place.get())
+
+
 def _unfolded(values: Array, operand: Operand) -> Array:
-    """The element axis as the operand's dimensions."""
+    """The element axis as the dimensions of the operand's view."""
+    if not operand.tile:
+        return values[0]
     if operand.count == 1:
         return values.reshape((1,) * (len(operand.tile) - 1) + values.shape)
     rank = len(operand.tile)
     values = values.reshape((*operand.tile[::-1], *values.shape[1:]))
-    return values.transpose((*range(rank - 1, -1, -1), *range(rank, values.ndim)))
+    return values.transpose((*(rank - 1 - axis for axis in operand.order), *range(rank, values.ndim)))
 
 
 def _folded(values: Array, operand: Operand) -> Array:
-    """The operand's dimensions as one element axis, the first dimension fastest."""
+    """The dimensions of the operand's view as one element axis, the tensor's first dimension fastest."""
     rank = len(operand.tile)
-    values = values.transpose((*range(rank - 1, -1, -1), *range(rank, values.ndim)))
+    values = values.transpose((*(operand.order.index(axis) for axis in reversed(range(rank))), *range(rank, values.ndim)))
     return values.reshape((operand.count, *values.shape[rank:]))

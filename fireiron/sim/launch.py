@@ -23,6 +23,7 @@ from fireiron.sim.plan import MOST_ELEMENTS, Array, Plan
 from fireiron.sim.run import Run
 from fireiron.sim.shadow import History, Shadow
 from fireiron.sim.warps import Warps
+from fireiron.spec import with_strides
 from fireiron.values.expr import compiled
 
 _CHUNK_BYTES: Final = 1 << 21
@@ -60,13 +61,14 @@ def simulate(
     """Execute a kernel; a `SimulationError` names the first race, access out of bounds or read of uninitialised data.
 
     `arrays` are the parameters by buffer name, in logical shape; an output may be left out, and then starts as poison (NaN
-    for floats). `symbols` are the sizes known at run time. `blocks` is a sample of blocks instead of the whole grid. `shadow`
+    for floats). `symbols` are the sizes known at run time;
+    strides that are not among them leave no gaps. `blocks` is a sample of blocks instead of the whole grid. `shadow`
     watches for races. With `order`, each warp runs on its own from barrier to barrier, warps in random order; without it all
     threads of a block go in step. See the text of `fireiron.sim` for what fp32 multiply-adds round.
     """
     start = time.perf_counter()
     verify(kernel, final=True)
-    plan = Plan(kernel, _checked_symbols(kernel, symbols))
+    plan = Plan(kernel, _checked_symbols(kernel, with_strides(kernel.spec, symbols)))
     chosen = _chosen_blocks(plan, blocks)
     launch = _Launch(plan, arrays, chosen, shadow, order)
     launch.run()

@@ -14,6 +14,7 @@ import numpy as np
 from fireiron.errors import ArgumentError, SimulationError
 from fireiron.ir import Buffer
 from fireiron.sim.plan import Array, Plan
+from fireiron.values.scalars import value_of
 
 POISON: Final = {"float": 0xFF, "int": 0x5A}
 """The byte that fills fresh memory: floats are NaN; integers are 0x5A5A..., and reads of them are found by a mask."""
@@ -109,14 +110,24 @@ class Global:
         self.flat[zero] = 0
         self.places = guard + self._addresses(plan)
         if given is not None:
-            self.flat[self.places] = given
+            self._fill(given)
         # What was given is written, so only a missing output needs watching.
         watched = given is None and (careful or buffer.dtype.kind == "int")
         defined = _mask_of(self.flat.reshape(-1, 1), zero, watched)
         self.memory = Memory(self.flat.reshape(-1, 1), guard, extent, zero, defined)
         self.guard, self.end, self.zero = guard, guard + extent, zero
 
+    def _fill(self, given: Array) -> None:
+        """Put the elements in their places; those that share one, as strides of 0 say, must be alike."""
+        self.flat[self.places] = given
+        bits = f"u{self.flat.itemsize}"
+        if (self.flat[self.places].view(bits) != np.ascontiguousarray(given).view(bits)).any():
+            what = f"{self.buffer.name}: elements that share a place in memory differ"
+            raise ArgumentError(what, got=str(self.buffer.tensor.layout), hint="numpy.broadcast_to(...), as the strides say")
+
     def _addresses(self, plan: Plan) -> Array:
+        if not self.shape:
+            return np.zeros((), np.int64)
         coordinates = np.ogrid[tuple(slice(size) for size in self.shape)]
         return np.broadcast_to(self.buffer.storage.evaluated(plan.symbols).address(coordinates), self.shape)
 
@@ -150,6 +161,8 @@ def global_memory(plan: Plan, arrays: Mapping[str, Array], careful: bool) -> dic
         if not buffer.memory.of_grid:
             continue
         given = arrays.get(buffer.name)
+        if given is not None and buffer.memory.by_value:
+            given = value_of(buffer.name, given, buffer.dtype)
         if given is not None:
             _check_array(plan, buffer, given)
         elif not buffer.written:
@@ -171,7 +184,7 @@ def _check_array(plan: Plan, buffer: Buffer, given: Array) -> None:
     layout = buffer.tensor.layout
     leading = getattr(layout, "leading", None)
     if leading is not None:
-        need = shape[0] if getattr(layout, "order", "col") == "col" else shape[:2][-1]
+        need = shape[0] if getattr(layout, "order", "col") == "col" else shape[-1]
         if plan.number(leading) < need:
             what = f"{buffer.name}: the leading dimension is less than a row or column"
             raise ArgumentError(what, got=plan.number(leading), legal=f"at least {need}")

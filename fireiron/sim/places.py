@@ -145,6 +145,10 @@ class Rows:
         assert self.memory.defined is not None
         self.memory.defined[self.rows] = True
 
+    def masked(self) -> Array:
+        """Which elements are not read."""
+        return (self.rows == self.memory.zero)[..., None]
+
 
 class Flat:
     """Positions in a flat array: axes elements, loops, threads, blocks."""
@@ -167,6 +171,10 @@ class Flat:
     def define(self) -> None:
         assert self.memory.defined is not None
         self.memory.defined.reshape(-1)[self.rows] = True
+
+    def masked(self) -> Array:
+        """Which elements are not read."""
+        return self.rows // self.memory.width == self.memory.zero
 
 
 class Held:

@@ -75,6 +75,7 @@ class Operand:
         self.count = len(elements)
         # of the spec's view: a buffer may have dimensions in which it stands still
         self.tile = tuple(size for axis, size in enumerate(access.shape) if axis in axes)
+        self.order = tuple(sorted(axes).index(axis) for axis in axes)
         self.offsets = [np.array([element[dim] for element in elements]) for dim in range(len(access.base))]
         self.sizes = tuple(plan.number(size) for size in buffer.tensor.shape)
         self.base = tuple(map(compiled, access.base))
@@ -137,6 +138,7 @@ class Site:
             else:
                 self.inputs.append((name, Operand(plan, access, axes, active, False, scope, parts, unit)))
         self.active = tuple(map(compiled, active))
+        self.outside = {name: statement.spec.outside(name) for name, _ in self.inputs}
         self.scratch = None
         if statement.scratch is not None:
             self.scratch = Operand(plan, scratch_access(statement.scratch), (0,), active, True, scope)

@@ -7,7 +7,8 @@ from typing import Final
 from fireiron.spec import Kind, SpecShape, Starter, short_form
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, float32
-from fireiron.values.tensor import ColMajor, MatrixLayout
+from fireiron.values.strides import StorageOrder
+from fireiron.values.tensor import ColMajor
 
 
 class AtomicAddStarter(Starter):
@@ -19,8 +20,8 @@ class AtomicAddStarter(Starter):
         *sizes: Expr | int,
         dtype: DType = float32,
         dst_dtype: DType | None = None,
-        src: MatrixLayout = ColMajor,
-        dst: MatrixLayout = ColMajor,
+        src: StorageOrder = ColMajor,
+        dst: StorageOrder = ColMajor,
     ) -> SpecShape:
         """`dst += src`, of any rank: `AtomicAdd(M, N)`; then the memories of src and dst, then the level."""
         return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst})

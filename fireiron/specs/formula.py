@@ -8,7 +8,13 @@ A spec with several outputs has a formula for each, apart by `;`. It is read by 
     value     = sum {("max" | "min") sum}         sum = term {("+" | "-") term}
              term = factor {("*" | "/") factor}
     factor    = "-" factor | number | "inf" | element | function "(" value {"," value} ")" | "(" value ")"
-    element   = tensor "[" index {"," index} "]"  index = dimension ["^" integer]
+    element   = tensor ["[" index {"," index} "]"]
+    index     = dimension ["^" integer | ("+" | "-" | "=") integer "in" integer]
+
+A tensor without indices is a scalar, which is only read: `y[m] += alpha * x[m]`.
+
+An index other than a dimension names another of its elements: `t ^ 5` that whose number differs in these bits; in groups of 8 neighbours,
+`t + 1 in 8` the next, `t - 1 in 8` the one before (where the group has none, its own), `t = 3 in 8` that of number 3.
 
 In the place of an index, `...` stands for as many dimensions as a spec has (`spelled`). `sum=` is another text of `+=`.
 
@@ -21,7 +27,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -48,13 +54,45 @@ class Number:
 
 @attrs.frozen
 class Index:
-    """A dimension in the place of an index; `flip` are bits of it that are inverted (the lanes that a butterfly shuffle pairs)."""
+    """A dimension in the place of an index, or another of its elements, as lanes receive what others hold.
+
+    By the sign `^` that whose number differs in the bits of `number`; in groups of `width` neighbours by `+` and `-` that so many further
+    on or before (where there is none, its own), by `=` that of this number.
+    """
 
     dim: str
-    flip: int = 0
+    sign: str = ""
+    number: int = 0
+    width: int = 0
 
     def __str__(self) -> str:
-        return f"{self.dim} ^ {self.flip}" if self.flip else self.dim
+        group = f" in {self.width}" if self.width else ""
+        return f"{self.dim} {self.sign} {self.number}{group}" if self.sign else self.dim
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the dimension as it is."""
+        return not self.sign
+
+    def source(self, place: Any) -> Any:
+        """The number of the element that stands in a place, or of those in an array of places."""
+        if self.sign == "^":
+            return place ^ self.number
+        first = place - place % self.width
+        if self.sign == "=":
+            return first + self.number
+        other = place + self.number if self.sign == "+" else place - self.number
+        inside = (other >= first) & (other < first + self.width)
+        return other * inside + place * (1 - inside)
+
+    def leaves(self, size: int | None) -> str | None:
+        """Why it leaves a dimension of a size; None if it does not. Of a size known only at run time it may."""
+        if self.plain:
+            return None
+        span = self.width or size or 0
+        if size is None or span < 1 or span & (span - 1) or size % span or not self.number < span:
+            return "a power of two, and less" if self.sign == "^" else "less than the width, a power of two that divides the dimension"
+        return None
 
 
 @attrs.frozen
@@ -72,10 +110,10 @@ class Element:
     @property
     def plain(self) -> bool:
         """Whether its indices are dimensions as they are."""
-        return not any(one.flip for one in self.index)
+        return all(one.plain for one in self.index)
 
     def __str__(self) -> str:
-        return f"{self.tensor}[{','.join(map(str, self.index))}]"
+        return f"{self.tensor}[{','.join(map(str, self.index))}]" if self.index else self.tensor
 
 
 @attrs.frozen
@@ -163,6 +201,17 @@ class Formula:
         return self.sign == "=" and self.reduction is None and isinstance(self.value, Element) and self.value.index == self.target.index
 
     @property
+    def moves(self) -> bool:
+        """Whether it writes elements as they are, each once: in its own place, or with indices in another order."""
+        plain = self.sign == "=" and self.reduction is None and isinstance(self.value, Element) and self.value.plain
+        return plain and set(self.elements[0].dims) == set(self.target.dims)
+
+    @property
+    def allocates(self) -> bool:
+        """Whether it says nothing about the values of its target."""
+        return self.value is None
+
+    @property
     def fills(self) -> bool:
         """Whether it writes one constant."""
         return self.sign == "=" and self.reduction is None and isinstance(self.value, Number)
@@ -195,10 +244,15 @@ class Formula:
         return self.reduction is not None and isinstance(self.value, Element) and self.value.plain
 
     @property
+    def elementwise(self) -> bool:
+        """Whether it makes each element of its own, from elements in the same place."""
+        made = self.reduction is None and self.value is not None
+        return made and all(one.plain and set(one.dims) <= set(self.target.dims) for one in self.elements)
+
+    @property
     def pointwise(self) -> bool:
-        """Whether it computes each element of its own from elements in the same place."""
-        plain = self.reduction is None and isinstance(self.value, Operation)
-        return plain and all(one.plain and set(one.dims) <= set(self.target.dims) for one in self.elements)
+        """Whether it computes each element of its own from elements in the same place: no copy, and no constant."""
+        return self.elementwise and not self.moves and not self.fills
 
     @functools.cached_property
     def operations(self) -> int:
@@ -250,6 +304,66 @@ class Definition:
         """Whether a result can join what its output holds."""
         return any(one.joins for one in self.formulas)
 
+    @functools.cached_property
+    def sets_numbers(self) -> bool:
+        """Whether all of an output is set to one number."""
+        return any(one.fills for one in self.formulas)
+
+    @functools.cached_property
+    def moved_indices(self) -> tuple[Index, ...]:
+        """The indices of elements in another place than the result."""
+        return tuple(index for element in self.elements for index in element.index if not index.plain)
+
+    # ------------------------------------------------------------------------------------------ what it is to instructions
+
+    @functools.cached_property
+    def copies(self) -> bool:
+        """Whether it is a copy of `src` to `dst`."""
+        return self.only is not None and self.only.copies and self._is_of("src", "dst")
+
+    @functools.cached_property
+    def moves(self) -> bool:
+        """Whether it is a copy of `src` to `dst` that may turn it: `dst[n,m] = src[m,n]`."""
+        return self.only is not None and self.only.moves and self._is_of("src", "dst")
+
+    @functools.cached_property
+    def allocates(self) -> bool:
+        """Whether it says that a tensor is there, and nothing about its values."""
+        return self.only is not None and self.only.allocates
+
+    @functools.cached_property
+    def fills(self) -> bool:
+        """Whether it sets all of `dst` to one value."""
+        return self.only is not None and self.only.fills and self._is_of("dst")
+
+    @functools.cached_property
+    def is_product_sum(self) -> bool:
+        """Whether it is a sum of products, and nothing else."""
+        return self.only is not None and self.only.is_product_sum
+
+    @functools.cached_property
+    def multiplies(self) -> bool:
+        """Whether it is the product of the matrices A (m x k) and B (k x n), added to C."""
+        return self.only is not None and self.only.multiplies and self._is_of("A", "B", "C")
+
+    @functools.cached_property
+    def contracts(self) -> bool:
+        """Whether it adds up products of elements of A and B, with indices in any order, into C."""
+        return self.only is not None and self.only.contracts and self._is_of("A", "B", "C")
+
+    @functools.cached_property
+    def reduces(self) -> bool:
+        """Whether it makes the sum, the maximum or the minimum of elements of `src` along dimensions, into `dst`."""
+        return self.only is not None and self.only.reduces and self._is_of("src", "dst")
+
+    @functools.cached_property
+    def pointwise(self) -> bool:
+        """Whether it computes each element of its results from elements in the same place; one result alone is no copy and no constant."""
+        return all(one.elementwise for one in self.formulas) if self.only is None else self.only.pointwise
+
+    def _is_of(self, *operands: str) -> bool:
+        return tuple(self.uses) == operands
+
 
 def _elements(value: Value | None) -> Iterator[Element]:
     if isinstance(value, Element):
@@ -287,6 +401,16 @@ def spelled(text: str, rank: int) -> str:
     if not 1 <= rank <= len(free):
         raise ArgumentError(f"{text}: {rank} dimensions in the place of ...", legal=f"1 to {len(free)}")
     return text.replace(REST, ",".join(free[:rank]))
+
+
+@functools.lru_cache(maxsize=4096)
+def open_operands(text: str) -> tuple[tuple[int, int], ...]:
+    """The operands with `...` among their indices: which they are, and how many dimensions they have where it stands for one."""
+    if REST not in text:
+        return ()
+    least, more = (definition(spelled(text, rank)).uses.values() for rank in (1, 2))
+    pairs = enumerate(zip(least, more, strict=True))
+    return tuple((position, len(one)) for position, (one, other) in pairs if len(other) > len(one))
 
 
 def signed(made: Definition, signature: str) -> Definition:
@@ -462,7 +586,7 @@ class _Reader:
 
     def element(self, tensor: str) -> Element:
         if self.next != "[":
-            raise ArgumentError(f"formula: {tensor!r} without its indices", got=self.text, legal=f"{tensor}[m,n]")
+            return self.scalar(tensor)
         self.take("[")
         index = [self.index()]
         while self.next == ",":
@@ -471,15 +595,28 @@ class _Reader:
         self.take("]")
         return Element(tensor, tuple(index))
 
+    def scalar(self, tensor: str) -> Element:
+        if tensor in FUNCTIONS or tensor in REDUCTIONS:
+            self.refuse(f"; {tensor} is a function, and no scalar: its arguments")
+        return Element(tensor, ())
+
     def index(self) -> Index:
         dim = self.name("a dimension")
-        if self.next != "^":
+        if self.next not in ("^", "+", "-", "="):
             return Index(dim)
-        self.take("^")
+        sign = self.one_of()
+        number = self.integer(f"{dim} {sign}")
+        if sign == "^":
+            return Index(dim, sign, number) if number else Index(dim)
+        self.take("in")
+        width = self.integer(f"{dim} {sign} {number} in")
+        return Index(dim, sign, number, width) if number or sign == "=" else Index(dim)
+
+    def integer(self, before: str) -> int:
         number = self.next or ""
         if not number.isdecimal() or len(number) > 9:
-            self.refuse(f"; {dim} ^ takes an integer")
-        return Index(dim, int(self.one_of()))
+            self.refuse(f"; {before} takes an integer")
+        return int(self.one_of())
 
     # Tokens.
 
@@ -513,6 +650,8 @@ class _Reader:
 def _checked(made: Formula, text: str) -> Formula:
     """Refuse what has no meaning: dimensions that nothing counts, a result that is read, a tensor of two forms."""
     target = made.target
+    if not target.index:
+        raise ArgumentError(f"formula: {target.tensor!r} without its indices", got=text, legal=f"{target.tensor}[m,n]")
     if not target.plain or len(set(made.dims)) != len(made.dims):
         raise ArgumentError("formula: the result has each of its dimensions once, as it is", got=text)
     for one in made.elements:

@@ -8,7 +8,8 @@ from fireiron.spec import Kind, Parameter, SpecShape, Starter, short_form
 from fireiron.specs import operand
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, float32
-from fireiron.values.tensor import ColMajor, MatrixLayout
+from fireiron.values.strides import StorageOrder
+from fireiron.values.tensor import ColMajor
 
 
 class InitStarter(Starter):
@@ -17,7 +18,7 @@ class InitStarter(Starter):
     dst: Final = operand.DST
 
     @short_form
-    def __call__(self, *sizes: Expr | int, dtype: DType = float32, dst: MatrixLayout = ColMajor, value: float = 0) -> SpecShape:
+    def __call__(self, *sizes: Expr | int, dtype: DType = float32, dst: StorageOrder = ColMajor, value: float = 0) -> SpecShape:
         """`dst = value`, a number that the type holds exactly, infinity too; then the memory of dst, then the level."""
         return self.shape(sizes, dtype, {}, {"dst": dst}, value=value)
 

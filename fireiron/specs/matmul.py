@@ -9,7 +9,8 @@ from fireiron.spec import Kind, SpecShape, Starter, located
 from fireiron.specs import operand
 from fireiron.values.expr import FALSE, Expr
 from fireiron.values.machine import DType, float32
-from fireiron.values.tensor import ColMajor, MatrixLayout
+from fireiron.values.strides import StorageOrder
+from fireiron.values.tensor import ColMajor
 
 
 class MatMulStarter(Starter):
@@ -30,9 +31,9 @@ class MatMulStarter(Starter):
         c_dtype: DType | None = None,
         accumulator: DType | None = None,
         accumulate: Expr | bool = FALSE,
-        A: MatrixLayout = ColMajor,
-        B: MatrixLayout = ColMajor,
-        C: MatrixLayout = ColMajor,
+        A: StorageOrder = ColMajor,
+        B: StorageOrder = ColMajor,
+        C: StorageOrder = ColMajor,
         signature: str = "",
     ) -> SpecShape:
         """`C (M x N) = A (M x K) * B (K x N)`, or the product that a signature says; then the memories of A, B, C, then the level.

@@ -202,8 +202,8 @@ def _aligned(formula: Formula, values: Mapping[str, Any]) -> dict[Element, Any]:
     for one in formula.elements:
         array = values[one.tensor]
         for axis, index in enumerate(one.index):
-            if index.flip:
-                array = numpy.take(array, numpy.arange(array.shape[axis]) ^ index.flip, axis)
+            if not index.plain:
+                array = numpy.take(array, index.source(numpy.arange(array.shape[axis])), axis)
         if one.dims != formula.dims:
             order = [one.dims.index(dim) for dim in formula.dims if dim in one.dims]
             array = array.transpose(*order, *range(len(order), array.ndim))

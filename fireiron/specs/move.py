@@ -8,7 +8,8 @@ from fireiron.spec import Kind, SpecShape, Starter, short_form
 from fireiron.specs import operand
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, float32
-from fireiron.values.tensor import ColMajor, MatrixLayout
+from fireiron.values.strides import StorageOrder
+from fireiron.values.tensor import ColMajor
 
 
 class MoveStarter(Starter):
@@ -23,11 +24,15 @@ class MoveStarter(Starter):
         *sizes: Expr | int,
         dtype: DType = float32,
         dst_dtype: DType | None = None,
-        src: MatrixLayout = ColMajor,
-        dst: MatrixLayout = ColMajor,
+        signature: str = "",
+        src: StorageOrder = ColMajor,
+        dst: StorageOrder = ColMajor,
     ) -> SpecShape:
-        """`dst = src`, of any rank: `Move(M, N)`; then the memories of src and dst, then the level."""
-        return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst})
+        """`dst = src`, of any rank: `Move(M, N)`; then the memories of src and dst, then the level.
+
+        With a signature, `mn->nm`, the indices of dst stand in another order: the matrix is transposed. Sizes are those of dst.
+        """
+        return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst}, signature=signature)
 
 
 Move: Final = MoveStarter(Kind("Move", "dst[...] = src[...]"))

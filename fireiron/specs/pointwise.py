@@ -8,7 +8,8 @@ from fireiron.spec import Kind, Parameter, SpecShape, Starter, short_form
 from fireiron.specs.formula import FUNCTIONS
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, float32
-from fireiron.values.tensor import ColMajor, MatrixLayout
+from fireiron.values.strides import StorageOrder
+from fireiron.values.tensor import ColMajor
 
 
 class UnaryPointwiseStarter(Starter):
@@ -21,8 +22,8 @@ class UnaryPointwiseStarter(Starter):
         *sizes: Expr | int,
         dtype: DType = float32,
         dst_dtype: DType | None = None,
-        src: MatrixLayout = ColMajor,
-        dst: MatrixLayout = ColMajor,
+        src: StorageOrder = ColMajor,
+        dst: StorageOrder = ColMajor,
     ) -> SpecShape:
         """`dst = operation(src)`, of any rank, by `-` or a function such as `relu`; then the memories of src and dst, then the level."""
         return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst}, operation=operation)
@@ -38,9 +39,9 @@ class BinaryPointwiseStarter(Starter):
         *sizes: Expr | int,
         dtype: DType | tuple[DType, DType] = float32,
         dst_dtype: DType | None = None,
-        lhs: MatrixLayout = ColMajor,
-        rhs: MatrixLayout = ColMajor,
-        dst: MatrixLayout = ColMajor,
+        lhs: StorageOrder = ColMajor,
+        rhs: StorageOrder = ColMajor,
+        dst: StorageOrder = ColMajor,
     ) -> SpecShape:
         """`dst = lhs operation rhs`, of any rank, by a sign; then the memories of lhs, rhs and dst, then the level."""
         return self.shape(sizes, dtype, {"dst": dst_dtype}, {"lhs": lhs, "rhs": rhs, "dst": dst}, operation=operation)

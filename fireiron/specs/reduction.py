@@ -9,7 +9,8 @@ from fireiron.spec import Kind, Parameter, SpecShape, Starter, short_form
 from fireiron.specs.formula import NAMES, REDUCTIONS
 from fireiron.values.expr import FALSE, Expr
 from fireiron.values.machine import DType, as_integer, float32
-from fireiron.values.tensor import ColMajor, MatrixLayout
+from fireiron.values.strides import StorageOrder
+from fireiron.values.tensor import ColMajor
 
 
 class ReductionStarter(Starter):
@@ -25,8 +26,8 @@ class ReductionStarter(Starter):
         dst_dtype: DType | None = None,
         accumulate: Expr | bool = FALSE,
         signature: str = "",
-        src: MatrixLayout = ColMajor,
-        dst: MatrixLayout = ColMajor,
+        src: StorageOrder = ColMajor,
+        dst: StorageOrder = ColMajor,
     ) -> SpecShape:
         """`dst (M x N) = sum over p of src (M x N x P)`, of any rank; then the memories of src and dst, then the level.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from fireiron.errors import ArgumentError, call_site
+from fireiron.found import FoundSteps
 
 if TYPE_CHECKING:
     from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
@@ -46,13 +47,13 @@ def fitting(method: Callable[P, T]) -> Callable[P, T]:
         try:
             return method(*args, **kwargs)
         except TypeError as error:
-            raise unfitting(method, args, kwargs) or error from None
+            raise unfitting(called, args, kwargs) or error from None
 
     return called
 
 
-class Verbs:
-    """The verbs `tile`, `split`, `split_k`, `load`, `epilog`, `coalesced`, `mma_tile`, `done` and `then`."""
+class Verbs(FoundSteps):
+    """The verbs `tile`, `split`, `split_k`, `load`, `epilog`, `coalesced`, `mma_tile`, `done` and `then`, and those that are found."""
 
     __slots__ = ()
 
@@ -71,8 +72,12 @@ class Verbs:
     def tile(self, *sizes: Size, **by_dim: Size) -> TileStrategy:
         """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
 
-        Args: `r, c` in elements, or `Strided((chunk, repeat), ...)`, or sizes by dimension name (`m=64`).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded.
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -88,7 +93,8 @@ class Verbs:
     def split(self, *sizes: Size, **by_dim: Size) -> SplitStrategy:
         """Sequential loop over a reduction dimension; the rest is zero, not a special case.
 
-        Args: elements of k in each step. Legal on a spec with a reduction dimension, when the size divides a static tile.
+        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
+        a static tile.
         rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
 
         >>> from fireiron import *
@@ -108,6 +114,7 @@ class Verbs:
         `Reduction` that adds the partial results (none: one element a thread).
         In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
         level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
+        k is the first dimension of several elements that is added up.
         Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
         rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
 
@@ -127,7 +134,8 @@ class Verbs:
 
         Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
         (none: one element a thread, which is always right).
-        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it.
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
         rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *

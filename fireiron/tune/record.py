@@ -18,15 +18,16 @@ from fireiron.errors import ArgumentError, FireironError, StoreError
 from fireiron.ir.lanes import LaneMap
 from fireiron.language.strategy import Strategy
 from fireiron.refine.layout import DealOrder
-from fireiron.spec import Spec, Starter
+from fireiron.spec import Kind, Parameter, Spec, Starter
 from fireiron.specs.formula import Definition
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
-from fireiron.values.expr import FALSE, TRUE, Expr, Var, constant, sym
+from fireiron.values.expr import FALSE, TRUE, Expr, Var, as_expr, constant, sym
 from fireiron.values.layout import Layout, running_products
-from fireiron.values.machine import DTYPES, FRAGMENTS, GL, LEVELS, MEMORIES, Kernel, Level, as_dtype
-from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View
+from fireiron.values.machine import DTYPES, GL, LEVELS, NAMED_MEMORIES, Kernel, Level, as_dtype
+from fireiron.values.strides import ANY, AnyStride, Strides, strides_of
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor
 
 FORMAT: Final = 1
 """The version of the format; another one is refused."""
@@ -55,7 +56,7 @@ def _plain(value: Any) -> Any:
         return {"float": value.hex()}
     if isinstance(value, Expr):
         return {"expr": repr(value)}
-    if isinstance(value, Starter) or any(value in known for known in (DTYPES, MEMORIES, FRAGMENTS, LEVELS)):
+    if isinstance(value, Starter) or any(value in known for known in (DTYPES, NAMED_MEMORIES, LEVELS)):
         return {"name": repr(value)}
     if isinstance(value, (tuple, list)):
         return [_plain(part) for part in value]
@@ -101,13 +102,61 @@ def _is_default(field: Any, value: Any) -> bool:
 # ---------------------------------------------------------------------------------------------- specs
 
 KINDS: Final[Mapping[str, Starter]] = {"MatMul": MatMul, "Move": Move, "Init": Init}
-"""The specs that a record can be for."""
+"""The kinds that a record names; it declares all others."""
 
 
-def definition_of(kind: str, sizes: Any) -> Definition:
-    """The definition of a kind with so many sizes, its parameters at their defaults: the operands and dimensions do not depend on them."""
-    declared = KINDS[kind].kind
-    return declared.of_sizes(declared.filled({}), len(sizes) if isinstance(sizes, Mapping) else 2)
+def definition_of(plain: Mapping[str, Any]) -> Definition:
+    """The definition of a described spec."""
+    kind = kind_of(plain)
+    sizes = plain.get("sizes")
+    return kind.of_sizes(_parameters(kind, plain), len(sizes) if isinstance(sizes, Mapping) else 2, plain.get("signature", ""))
+
+
+def kind_of(plain: Mapping[str, Any]) -> Kind:
+    """The kind of a described spec: one that a record names, or the one that it declares."""
+    name, declared = plain.get("kind"), plain.get("declared")
+    if declared is None:
+        if not isinstance(name, str) or name not in KINDS:
+            raise StoreError(
+                "spec: no such kind", got=name, legal=KINDS, hint="one of your own stands with its formula, as describe writes it"
+            )
+        return KINDS[name].kind
+    try:
+        parameters = tuple(_parameter(one) for one in declared.get("parameters", []))
+        return Kind(str(name), declared["formula"], parameters, declared.get("atomic", False))
+    except (ArgumentError, TypeError, KeyError, AttributeError, ValueError) as error:
+        why = error.asked if isinstance(error, ArgumentError) else str(error)
+        raise StoreError(f"spec: no declaration of a kind: {why}", got=declared) from None
+
+
+def _declared(kind: Kind) -> dict[str, Any]:
+    """The declaration of a kind as JSON: the formula, and of parameters what is not the default."""
+    plain: dict[str, Any] = {"formula": kind.text}
+    if kind.parameters:
+        plain["parameters"] = [_plain_parameter(one) for one in kind.parameters]
+    return plain | ({"atomic": True} if kind.atomic else {})
+
+
+def _plain_parameter(parameter: Parameter) -> dict[str, Any]:
+    found = {field.name: getattr(parameter, field.name) for field in attrs.fields(Parameter) if not _is_default(field, parameter)}
+    return {name: _finite(value) for name, value in found.items()}
+
+
+def _parameter(plain: Mapping[str, Any]) -> Parameter:
+    fields = {name: _read_finite(value) if name == "default" else value for name, value in plain.items()}
+    return Parameter(**{**fields, "legal": tuple(fields.get("legal", ()))})
+
+
+def _parameters(kind: Kind, plain: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The values of a kind's parameters in a described spec."""
+    given = plain if plain.get("declared") is None else plain.get("parameters", {})
+    if not isinstance(given, Mapping):
+        raise StoreError("spec: parameters holds values by name", got=given)
+    values = {one.name: _read_finite(given[one.name]) if one.real else given[one.name] for one in kind.parameters if one.name in given}
+    missing = [name for name in kind.required if name not in values]
+    if missing:
+        raise StoreError(f"spec: {kind.title} has no {missing[0]}", got=given)
+    return kind.filled(values)
 
 
 _ORDERS: Final[Mapping[str, MatrixLayout]] = {"row": RowMajor, "col": ColMajor}
@@ -117,30 +166,30 @@ _SYMBOL: Final = ("multiple_of", "low", "high")
 def describe(spec: Spec) -> dict[str, Any]:
     """A spec as a record holds it: plain JSON, by operand.
 
-    `sizes` are integers, or names of run-time sizes, whose facts (where they have any) stand under `symbols`; `leading` are leading
-    dimensions where they are given; `align` is the byte alignment of an operand where it is not 16.
+    A kind that is not among `KINDS` stands with its declaration. `sizes` are integers, or names of run-time sizes, whose facts (where
+    they have any) stand under `symbols`; `leading` are leading dimensions where they are given; `layouts` are `row`, `col` or
+    `Strides(...)`; `align` is the byte alignment of an operand where it is not 16.
 
     >>> from fireiron import *
     >>> describe(MatMul(64, 32, 8, dtype=float16, A=RowMajor)(GL, GL, GL)(Kernel))["layouts"]
     {'A': 'row', 'B': 'col', 'C': 'col'}
 
-    Raises: StoreError for a spec that is no kernel's, of another kind, or with storage that a record has no words for.
+    Raises: StoreError for a spec that is no kernel's, or with storage that a record has no words for.
     """
     if not isinstance(spec, Spec):
         raise ArgumentError("describe: not a spec", got=spec, legal="MatMul(M, N, K)(GL, GL, GL)(Kernel)")
-    if KINDS.get(spec.title) != spec.starter:
-        raise StoreError(f"records are not kept for {spec.title}", legal=KINDS)
     if spec.level != Kernel:
         raise StoreError("records are kept for kernels", got=str(spec), hint="a spec at the level Kernel")
     symbols: dict[str, Any] = {}
     operands = spec.operands
-    layouts = {name: _layout(spec, name, view) for name, view in operands.items()}
-    leading = {name: _size(one.leading, symbols) for name, one in layouts.items() if one.leading is not None}
+    layouts = {name: view.tensor.layout for name, view in operands.items()}
+    matrices = {name: one for name, one in layouts.items() if isinstance(one, MatrixLayout)}
+    leading = {name: _size(one.leading, symbols) for name, one in matrices.items() if one.leading is not None}
     plain: dict[str, Any] = {
         "kind": spec.title,
-        "sizes": {dim.upper(): _size(size, symbols) for dim, size in zip(spec.dims, spec.sizes, strict=True)},
+        "sizes": {_size_name(spec, dim): _size(size, symbols) for dim, size in zip(spec.dims, spec.sizes, strict=True)},
         "dtypes": {name: view.dtype.name for name, view in operands.items()},
-        "layouts": {name: one.order for name, one in layouts.items()},
+        "layouts": {name: matrices[name].order if name in matrices else _strides(spec, name, symbols) for name in operands},
         "leading": leading,
         "symbols": {name: facts for name, facts in symbols.items() if facts},
         "align": {name: view.tensor.align for name, view in operands.items() if view.tensor.align != 16},
@@ -148,11 +197,18 @@ def describe(spec: Spec) -> dict[str, Any]:
     }
     plain = {name: part for name, part in plain.items() if part != {}}
     if spec_of(plain) != spec:
-        raise StoreError("a record has no words for this spec", got=spec, legal="whole tensors in global memory, RowMajor or ColMajor")
+        raise StoreError("a record has no words for this spec", got=str(spec), legal="whole tensors in global memory, RowMajor or ColMajor")
     return plain
 
 
-def _options(spec: Any) -> dict[str, Any]:
+def _size_name(spec: Spec, dim: str) -> str:
+    """What the size of a dimension is called in a record: as in the short form, in capitals."""
+    if sum(other.upper() == dim.upper() for other in spec.dims) > 1:
+        raise StoreError(f"records are not kept for {spec.title}: two dimensions are {dim.upper()}", got=spec.dims)
+    return dim.upper()
+
+
+def _options(spec: Spec) -> dict[str, Any]:
     """What a kind of spec has beside sizes and operands, where it is not the default."""
     plain: dict[str, Any] = {}
     if spec.accumulator is not None:
@@ -161,20 +217,34 @@ def _options(spec: Any) -> dict[str, Any]:
         raise StoreError("records are not kept for a condition to accumulate", got=str(spec.accumulate), legal="True False")
     if spec.accumulate == TRUE:
         plain["accumulate"] = True
-    plain |= {
-        name: str(value) if value in _INFINITE.values() else value for name, value in spec.parameters if value != spec.kind.defaults[name]
-    }
-    return plain
+    if spec.signature:
+        plain["signature"] = spec.signature
+    if KINDS.get(spec.title) == spec.starter:
+        return plain | {name: _finite(value) for name, value in spec.parameters if value != spec.kind.defaults[name]}
+    plain["declared"] = _declared(spec.kind)
+    return plain | ({"parameters": {name: _finite(value) for name, value in spec.parameters}} if spec.parameters else {})
 
 
 _INFINITE: Final[Mapping[Any, float]] = {"inf": math.inf, "-inf": -math.inf}
 """JSON has no infinity: it stands as a text."""
 
 
-def _layout(spec: Spec, name: str, view: View) -> MatrixLayout:
-    if not isinstance(view.tensor.layout, MatrixLayout):
-        raise StoreError(f"records are not kept for the storage of {name}", got=str(view.tensor.layout), legal="RowMajor ColMajor")
-    return view.tensor.layout
+def _finite(value: Any) -> Any:
+    return str(value) if value in _INFINITE.values() else list(value) if isinstance(value, tuple) else value
+
+
+def _read_finite(value: Any) -> Any:
+    return _INFINITE.get(value, value) if isinstance(value, str) else value
+
+
+def _strides(spec: Spec, name: str, symbols: dict[str, Any]) -> str:
+    """`Strides(m=ANY(8), k=1)`, with the names of symbols; a StoreError where a dimension has several strides."""
+    found = strides_of(name, spec.uses[name], spec.operands[name].tensor.layout)
+    if found is None:
+        layout = str(spec.operands[name].tensor.layout)
+        raise StoreError(f"records are not kept for the storage of {name}", got=layout, legal="RowMajor ColMajor Strides(...)")
+    words = {dim: str(stride) if isinstance(stride, AnyStride) else _size(as_expr(stride), symbols) for dim, stride in found.by_dim}
+    return f"Strides({', '.join(f'{dim}={stride}' for dim, stride in words.items())})"
 
 
 def _size(size: Expr, symbols: dict[str, Any]) -> int | str:
@@ -192,48 +262,50 @@ def _size(size: Expr, symbols: dict[str, Any]) -> int | str:
 
 def spec_of(plain: Mapping[str, Any]) -> Spec:
     """The spec of a mapping made by `describe`; a StoreError says what is wrong in it."""
-    kind = plain.get("kind")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise StoreError("spec: no such kind", got=kind, legal=KINDS)
-    declared = definition_of(kind, plain.get("sizes"))
-    names = tuple(declared.uses)
-    sizes = _exactly(plain, "sizes", tuple(dim.upper() for dim in declared.dims))
-    dtypes, layouts = _exactly(plain, "dtypes", names), _exactly(plain, "layouts", names)
-    leading, align = _some(plain, "leading", names), _some(plain, "align", names)
-    symbols = _symbols(plain.get("symbols", {}), [*sizes.values(), *leading.values()])
-    known = ("kind", "sizes", "dtypes", "layouts", "leading", "symbols", "align", *_OPTIONS[kind])
-    unknown = [name for name in plain if name not in known]
-    if unknown:
-        raise StoreError(f"spec: unknown field {unknown[0]!r}", legal=known)
     try:
-        operands = {name: _order(layouts[name]) for name in names}
-        operands |= {name: operands[name](ld=_extent(size, symbols)) for name, size in leading.items()}
-        elements = {name: as_dtype(dtype) for name, dtype in dtypes.items()}
-        made = _made(kind, [_extent(size, symbols) for size in sizes.values()], elements, operands, plain)
+        return _spec_of(plain)
     except StoreError:
         raise
     except FireironError as error:
         raise StoreError(f"spec: {error.asked}", got=error.got, legal=error.legal) from None
+
+
+def _spec_of(plain: Mapping[str, Any]) -> Spec:
+    kind, declared = kind_of(plain), definition_of(plain)
+    names = tuple(declared.uses)
+    sizes = _exactly(plain, "sizes", tuple(dim.upper() for dim in declared.dims))
+    dtypes, layouts = _exactly(plain, "dtypes", names), _exactly(plain, "layouts", names)
+    leading, align = _some(plain, "leading", names), _some(plain, "align", names)
+    strided = {name: _read_strides(layouts[name]) for name in names if str(layouts[name]).startswith("Strides")}
+    steps = [stride for pairs in strided.values() for stride in pairs.values()]
+    symbols = _symbols(plain.get("symbols", {}), [*sizes.values(), *leading.values(), *steps])
+    own = ("declared", "parameters") if "declared" in plain else tuple(one.name for one in kind.parameters)
+    known = ("kind", "sizes", "dtypes", "layouts", "leading", "symbols", "align", *_OPTIONS, *own)
+    unknown = [name for name in plain if name not in known]
+    if unknown:
+        raise StoreError(f"spec: unknown field {unknown[0]!r}", legal=known)
+    if not isinstance(plain.get("accumulate", False), bool):
+        raise StoreError("spec: accumulate is true or false", got=plain["accumulate"])
+    orders: dict[str, Any] = {name: _order(layouts[name]) for name in names if name not in strided}
+    orders |= {name: orders[name](ld=_extent(size, symbols)) for name, size in leading.items() if name in orders}
+    orders |= {name: Strides(**{dim: _stride(one, symbols) for dim, one in pairs.items()}) for name, pairs in strided.items()}
+    elements = {name: as_dtype(dtype) for name, dtype in dtypes.items()}
+    options = {**dict(_parameters(kind, plain)), **{name: plain[name] for name in _OPTIONS if name in plain}}
+    made = _made(kind, declared, [_extent(size, symbols) for size in sizes.values()], elements, orders, options)
     views = {name: attrs.evolve(view, tensor=_aligned(view.tensor, align[name])) for name, view in made.operands.items() if name in align}
     return made.with_operands(**views) if views else made
 
 
-_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {"MatMul": ("accumulator", "accumulate"), "Move": (), "Init": ("value",)}
+_OPTIONS: Final = ("accumulator", "accumulate", "signature")
 
 
-def _made(kind: str, sizes: list[Any], dtypes: Mapping[str, Any], layouts: Mapping[str, Any], plain: Mapping[str, Any]) -> Spec:
-    made: Spec
-    if kind == "MatMul":
-        inner, accumulate = plain.get("accumulator"), plain.get("accumulate", False)
-        if not isinstance(accumulate, bool):
-            raise StoreError("spec: accumulate is true or false", got=accumulate)
-        pair = (dtypes["A"], dtypes["B"])
-        made = MatMul(*sizes, dtype=pair, c_dtype=dtypes["C"], accumulator=inner, accumulate=accumulate, **layouts)(GL, GL, GL)(Kernel)
-    elif kind == "Move":
-        made = Move(*sizes, dtype=dtypes["src"], dst_dtype=dtypes["dst"], **layouts)(GL, GL)(Kernel)
-    else:
-        value = plain.get("value", 0)
-        made = Init(*sizes, dtype=dtypes["dst"], value=_INFINITE.get(value, value), **layouts)(GL)(Kernel)
+def _made(
+    kind: Kind, declared: Definition, sizes: list[Any], dtypes: Mapping[str, Any], layouts: Mapping[str, Any], options: Mapping[str, Any]
+) -> Spec:
+    """The spec by its short form."""
+    inputs = tuple(dtypes[name] for name in declared.uses if name not in declared.outputs)
+    results = {name: dtypes[name] for name in declared.outputs}
+    made: Spec = kind.starter.shape(sizes, inputs or next(iter(results.values())), results, layouts, **options)(*[GL] * len(dtypes))(Kernel)
     return made
 
 
@@ -250,6 +322,28 @@ def _some(plain: Mapping[str, Any], field: str, names: tuple[str, ...]) -> Mappi
     if not isinstance(value, Mapping) or not set(value) <= set(names):
         raise StoreError(f"spec: {field} may name {', '.join(names)}", got=value)
     return value
+
+
+def _read_strides(text: object) -> dict[str, Any]:
+    """The strides of a text by dimension: integers, `AnyStride`, or names of symbols."""
+    found = re.fullmatch(r"Strides\(((?:\w+=[\w()]+(?:, (?=\w))?)*)\)", text) if isinstance(text, str) else None
+    if found is None:
+        raise StoreError("spec: no strides", got=text, legal="Strides(m=ANY(8), k=1)")
+    pairs = dict(part.split("=") for part in found[1].split(", ")) if found[1] else {}
+    return {dim: _read_stride(stride, text) for dim, stride in pairs.items()}
+
+
+def _read_stride(stride: str, text: object) -> Any:
+    found = re.fullmatch(r"ANY(?:\(([1-9]\d{0,8})\))?", stride)
+    if found is not None:
+        return ANY if found[1] is None else ANY(int(found[1]))
+    if not re.fullmatch(r"\d{1,18}|[A-Za-z_]\w*", stride):
+        raise StoreError("spec: no stride", got=text, legal="an integer, the name of a symbol, ANY or ANY(8)")
+    return int(stride) if stride.isdecimal() else stride
+
+
+def _stride(value: Any, symbols: Mapping[str, Var]) -> Any:
+    return symbols[value] if isinstance(value, str) else value
 
 
 def _order(value: object) -> MatrixLayout:
@@ -436,7 +530,7 @@ class Record:
     @property
     def shape(self) -> tuple[int | str, ...]:
         """The sizes, in order: `(4096, 4096, 4096)`."""
-        return tuple(self.spec["sizes"][dim.upper()] for dim in definition_of(self.spec["kind"], self.spec["sizes"]).dims)
+        return tuple(self.spec["sizes"][dim.upper()] for dim in definition_of(self.spec).dims)
 
     def line(self) -> str:
         """The record as one line of JSON with sorted keys, without the end of the line."""

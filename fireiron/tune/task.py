@@ -127,7 +127,7 @@ def _other(instructions: Any) -> tuple[Executable, ...] | None:
 
 
 def _run_time_sizes(strategy: Strategy, sizes: Mapping[str, int]) -> dict[str, int]:
-    from fireiron.spec import symbols_of
+    from fireiron.spec import sizes_of, symbols_of, with_strides
 
     assert strategy.spec is not None
     symbols = {var.name: var for var in symbols_of(strategy.spec)}
@@ -138,10 +138,11 @@ def _run_time_sizes(strategy: Strategy, sizes: Mapping[str, int]) -> dict[str, i
         if number is None or not symbols[name].low <= number <= symbols[name].high or number % symbols[name].multiple_of:
             legal = f"{symbols[name].low} ... {symbols[name].high}, multiples of {symbols[name].multiple_of}"
             raise ArgumentError(f"{name}={value}", legal=legal)
-    missing = [name for name in symbols if name not in sizes]
+    missing = [var.name for var in sizes_of(strategy.spec) if var.name not in sizes]
     if missing:
         raise ArgumentError(f"tuning measures at definite sizes, {', '.join(missing)} is known only at run time", hint="sizes={...}, --let")
-    return {name: int(sizes[name]) for name in symbols}
+    known = with_strides(strategy.spec, {name: int(value) for name, value in sizes.items()})
+    return {name: known[name] for name in symbols}
 
 
 # ---------------------------------------------------------------------------------------------- the space

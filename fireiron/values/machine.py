@@ -121,7 +121,8 @@ class Memory:
 
     `depth` orders memories from far to near (loads go deeper). `shared_by` says who sees one copy: `"grid"`, `"block"`
     or `"thread"`: all that instructions, checks and the printer ask, so that a memory of one's own behaves as those of the same sharers,
-    at a depth of its own. `capacity_name` is how messages call it. `fragment` is the (m, n, k) of a memory of WMMA fragments.
+    at a depth of its own. `capacity_name` is how messages call it. `fragment` is the (m, n, k) of a memory of WMMA fragments. What lies in
+    a memory `by_value` is passed to the kernel itself, without an address: one element that is only read.
     """
 
     name: str = attrs.field(validator=_text)
@@ -129,6 +130,7 @@ class Memory:
     shared_by: str = attrs.field(validator=_text)
     capacity_name: str = attrs.field(validator=_text)
     fragment: tuple[int, int, int] | None = None
+    by_value: bool = False
 
     def __attrs_post_init__(self) -> None:
         if self.shared_by not in ("grid", "block", "thread"):
@@ -151,7 +153,7 @@ class Memory:
 
     def like(self, other: Memory) -> bool:
         """Whether what works in another memory works in this one: it is shared by the same, in single elements or the same fragments."""
-        return self.shared_by == other.shared_by and self.fragment == other.fragment
+        return (self.shared_by, self.fragment, self.by_value) == (other.shared_by, other.fragment, other.by_value)
 
     @property
     def label(self) -> str:
@@ -170,6 +172,9 @@ RF = Memory("RF", 3, "thread", "registers")
 
 MEMORIES: tuple[Memory, ...] = (GL, SH, RF)
 
+VAL = Memory("VAL", 0, "grid", "the kernel's parameters", by_value=True)
+"""Where an operand without dimensions lies that is passed by value: `const float alpha`."""
+
 FRAGMENTS: tuple[Memory, ...] = tuple(
     Memory(f"FR<{m},{n},{k}>", 2, "thread", "WMMA fragments", (m, n, k))
     for m, n, k in ((16, 16, 16), (32, 8, 16), (8, 32, 16), (16, 16, 8), (8, 8, 4))
@@ -177,6 +182,9 @@ FRAGMENTS: tuple[Memory, ...] = tuple(
 """Registers of a warp that only WMMA functions touch, by the shape of the product that they serve (Fireiron, section 4.3).
 
 The shapes are those of the CUDA C++ Programming Guide, "Element Types and Matrix Sizes"."""
+
+NAMED_MEMORIES: tuple[Memory, ...] = (*MEMORIES, *FRAGMENTS, VAL)
+"""Memories that stand by name in stored and printed texts."""
 
 
 def FR(m: int, n: int, k: int) -> Memory:
@@ -376,6 +384,7 @@ __all__ = [
     "RF",
     "SH",
     "Thread",
+    "VAL",
     "Warp",
     "Warpgroup",
     "bfloat16",

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, LayoutError
-from fireiron.values.expr import ZERO, Expr, as_expr, constant, less
+from fireiron.values.expr import ONE, ZERO, Expr, as_expr, constant, less
 from fireiron.values.layout import Digit, Layout, Swizzle, complement, make_layout, runs, sum_of_digits
 from fireiron.values.machine import DType, Memory
 
@@ -23,7 +23,8 @@ from fireiron.values.machine import DType, Memory
 class MatrixLayout:
     """Row- or column-major storage, optionally with a leading dimension (elements from one row or column to the next).
 
-    Dimensions beyond the second stack such matrices, one behind the other.
+    Of any rank: row-major storage has neighbours along the last dimension side by side, and the first dimension counts what lies
+    furthest apart; column-major storage the other way round. Any other order is said by `Strides`.
 
     >>> RowMajor(ld=1040)
     RowMajor(ld=1040)
@@ -41,7 +42,7 @@ class MatrixLayout:
 
     def fastest_first(self, rank: int) -> tuple[int, ...]:
         """The dimensions of a tensor from the one whose neighbours lie side by side to the one whose lie furthest apart."""
-        return tuple(range(rank)) if self.order == "col" or rank < 2 else (1, 0, *range(2, rank))
+        return tuple(range(rank)) if self.order == "col" else tuple(reversed(range(rank)))
 
     def __repr__(self) -> str:
         name = "ColMajor" if self.order == "col" else "RowMajor"
@@ -99,7 +100,7 @@ class Storage:
             return _part(self.dims[dim], coordinate)
         if not self.layout.static:
             raise ArgumentError(f"addresses in {self.layout}: sizes known only at run time", hint="storage.evaluated(sizes)")
-        return sum_of_digits(coordinate, self.dims[dim])
+        return sum_of_digits(coordinate, self.dims[dim]) if self.dims[dim] else coordinate * 0  # of the same shape, where it is an array
 
     def evaluated(self, sizes: Mapping[str, int]) -> Storage:
         """The same with numbers in place of the sizes and strides that are known only at run time."""
@@ -140,6 +141,9 @@ class Tensor:
     def storage(self) -> Storage:
         """Addresses for an addressable memory (not for registers, which are distributed)."""
         return _storage(self)
+
+    def __str__(self) -> str:
+        return _in_notation(self, "tensor_text")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -264,8 +268,8 @@ class Dim:
 class View:
     """A part of a tensor; `copy` selects among the copies that units own.
 
-    `numerals` are the tensor's dimensions. `axes` say which of them the view itself has, in ascending order; the others are fixed to one
-    coordinate, such as that of a matrix in a stack. None: all of them.
+    `numerals` are the tensor's dimensions. `axes` say which of them the view itself has, in its own order, so that a matrix may be seen
+    transposed; the others are fixed to one coordinate, such as that of a matrix in a stack. None: all of them, as they are.
     """
 
     tensor: Tensor
@@ -273,7 +277,7 @@ class View:
     copy: Expr = ZERO
     axes: tuple[int, ...] | None = None
 
-    @functools.cached_property
+    @property
     def dims(self) -> tuple[Dim, ...]:
         """The view's own dimensions."""
         return self.numerals if self.axes is None else tuple(self.numerals[axis] for axis in self.axes)
@@ -281,6 +285,18 @@ class View:
     def axis(self, dim: int) -> int:
         """Which of the tensor's dimensions a dimension of the view is."""
         return dim if self.axes is None else self.axes[dim]
+
+    @functools.cached_property
+    def order(self) -> str | None:
+        """`"row"` where neighbours along the last of its dimensions lie side by side, `"col"` along the first; None where along neither."""
+        layout = self.tensor.layout
+        if isinstance(layout, MatrixLayout) and self.axes is None:
+            return layout.order
+        steps, rank = self.tensor.storage().steps, len(self.dims)
+        by_rows = isinstance(layout, MatrixLayout) and layout.order == "row"
+        places = {"col": self.axis(0), "row": self.axis(rank - 1)} if rank else {}
+        sides = [name for name, axis in places.items() if steps[axis] == ONE]
+        return "row" if by_rows and "row" in sides else next(iter(sides), None)
 
     def extent(self, dim: int) -> Expr:
         """The size of the whole tensor along a dimension of the view."""
@@ -304,6 +320,50 @@ class View:
         rest = tuple(self.axis(other) for other in range(len(self.dims)) if other != dim)
         return View(self.tensor, self.with_dims({dim: here}).numerals, self.copy, rest)
 
+    def tile(self, *sizes: int | Layout | None) -> Tiled:
+        """The view divided into tiles, by the size of a tile in each dimension as in the verb `tile`; None keeps a dimension whole.
+
+        Raises: a `DecompositionError` where they do not divide it; at the end of a whole tensor the last tile may overhang.
+
+        >>> from fireiron.values.notation import parse_view
+        >>> tiled = parse_view("%A:[4,8 : 1,4].fp32").tile(Layout(2, 2), Layout((2, 2), (1, 4)))
+        >>> [int(size.low) for size in tiled.shape], [str(dim.at(1)) for dim in tiled[1, 1].dims]
+        ([2, 2], ['3', '3'])
+
+        Source: Graphene section 3.3.
+        """
+        what = f"tile({', '.join(str(size) for size in sizes)})"
+        if len(sizes) != len(self.dims):
+            raise DecompositionError(f"{what}: {len(sizes)} sizes for {len(self.dims)} dimensions", legal="one each; None keeps it whole")
+        parts = []
+        for axis, (dim, size) in enumerate(zip(self.dims, sizes, strict=True)):
+            if size is None:
+                parts.append(Cut(dim.modes, (), dim.bound))
+            else:
+                parts.append(require_cut(cut(dim, size, self.extent(axis)), size, dim, what, self.tensor.name))
+        return Tiled(self, tuple(parts))
+
+    def only(self, dims: Sequence[int]) -> View:
+        """The same elements, by these of its dimensions in this order.
+
+        Legal when: the other dimensions have one coordinate.
+        """
+        axes = tuple(self.axis(dim) for dim in dims)
+        numerals = tuple(dim if axis in axes else Dim((), dim.bound, dim.fixed) for axis, dim in enumerate(self.numerals))
+        return View(self.tensor, numerals, self.copy, None if axes == tuple(range(len(numerals))) else axes)
+
+    @functools.cached_property
+    def storage_order(self) -> tuple[int, ...]:
+        """Its dimensions in the storage order of its tensor, from neighbours to those that lie furthest apart."""
+        layout, rank = self.tensor.layout, len(self.numerals)
+        if isinstance(layout, MatrixLayout):
+            order = layout.fastest_first(rank)
+        else:  # those of no one step, or of one that is known only at run time, come last
+            steps = [None if step is None else constant(step) for step in self.tensor.storage().steps]
+            order = tuple(sorted(range(rank), key=lambda axis: (steps[axis] is None, steps[axis] or 0, -axis)))
+        places = {self.axis(dim): dim for dim in range(len(self.dims))}
+        return tuple(places[axis] for axis in order if axis in places)
+
     @property
     def shape(self) -> tuple[Expr, ...]:
         """Logical sizes."""
@@ -322,7 +382,20 @@ class View:
     @property
     def bounded(self) -> bool:
         """Whether an element may lie outside the tensor."""
-        return any(dim.bound is not None for dim in self.dims)
+        return any(dim.bound is not None for dim in self.numerals)
+
+    def __str__(self) -> str:
+        return _in_notation(self, "view_text")
+
+
+def _in_notation(value: Tensor | View, text: str) -> str:
+    """Graphene's notation of a value; its `repr` where no text says all of it."""
+    from fireiron.values import notation
+
+    try:
+        return str(getattr(notation, text)(value))
+    except LayoutError:
+        return repr(value)
 
 
 def whole_view(tensor: Tensor, copy: Expr = ZERO) -> View:
@@ -339,20 +412,86 @@ class Cut:
     bound: Expr | None
 
 
-def cut(dim: Dim, size: int, repeat: int | None, extent: Expr | None) -> Cut | None:
-    """Divide a dimension into tiles of `size` coordinates; None where the tile does not divide and may not overhang.
+@attrs.frozen
+class Tiled:
+    """A view divided into tiles. An index takes the outer shape away: `tiled[i, j]` is the view of one tile, where that lies.
 
-    With `repeat`, chunks of `size` are repeated every `repeat` coordinates and together make one tile (T007).
-    `extent` is the whole tensor's size in that dimension, the bound where tiles overhang.
+    Source: Graphene section 3.3, and its Figures 1d and 8 (`%7[@i, @j]`).
     """
-    tile = Layout(size)
-    if repeat is not None:
-        total = constant(dim.size)
-        if total is None or repeat % size or total % repeat:
-            return None
-        tile = Layout((size, total // repeat), (1, repeat))
-    found = _divided(dim.modes, tile, dim.whole)
+
+    view: View
+    cuts: tuple[Cut, ...]
+
+    @property
+    def shape(self) -> tuple[Expr, ...]:
+        """How many tiles there are along each dimension."""
+        return tuple(Dim(part.outer).size for part in self.cuts)
+
+    def __getitem__(self, place: tuple[Expr | int, ...]) -> View:
+        """The tile at a place, the same one for all units."""
+        return self.at(place, unit=False)
+
+    def __str__(self) -> str:
+        return _in_notation(self.at((0,) * len(self.cuts), unit=True), "tiles_text")
+
+    def at(self, place: tuple[Expr | int, ...], unit: bool) -> View:
+        """The tile at a place: a number per dimension, which differs from unit to unit (`unit`) or from one turn of a loop to the next.
+
+        Raises: a `LayoutError` where no tile has these numbers.
+        """
+        if not isinstance(place, tuple) or len(place) != len(self.cuts):
+            raise LayoutError("a place among tiles has a number for each dimension", got=place, legal=f"{len(self.cuts)} numbers")
+        parts = {}
+        for axis, (part, index) in enumerate(zip(self.cuts, map(as_expr, place), strict=True)):
+            fixed = (*self.view.dims[axis].fixed, *_digits_of(part.outer, index, unit))
+            parts[axis] = Dim(part.inner, part.bound, fixed)
+        return self.view.with_dims(parts)
+
+
+def _digits_of(outer: tuple[Mode, ...], index: Expr, unit: bool) -> Iterator[Fixed]:
+    """The digits of a tile's number, the last open."""
+    count = constant(Dim(outer).size)
+    if index.low < 0 or (count is not None and index.high >= count):
+        raise LayoutError(f"there is no tile {index} among {Dim(outer).size}", legal=None if count is None else f"0 to {count - 1}")
+    for position, mode in enumerate(outer):
+        last = position == len(outer) - 1
+        yield Fixed(mode.size, mode.stride, unit, index if last else index % mode.size)
+        index = index // mode.size
+
+
+def cut(dim: Dim, tile: int | Layout, extent: Expr | None) -> Cut | None:
+    """Divide a dimension into tiles; None where they do not divide it and may not overhang.
+
+    A tile is so many neighbours, or a layout: element `i` of tile 0 is element `tile(i)` of the dimension, and its complement says
+    where the other tiles begin. `extent` is the whole tensor's size in that dimension, the bound where tiles overhang.
+
+    >>> cut(Dim((Mode(8, 1),)), Layout((2, 2), (1, 4)), None).outer
+    (Mode(size=Const(2), stride=Const(2)),)
+
+    Source: Graphene section 3.3, Figure 4.
+    """
+    found = _divided(dim.modes, tile if isinstance(tile, Layout) else Layout(tile), dim.whole)
     return None if found is None else Cut(found[0], found[1], dim.bound if found[2] else extent)
+
+
+def chunks(chunk: int, repeat: int, total: int | None) -> Layout | None:
+    """A tile of all that lies in chunks of so many elements, one every `repeat` (T007); None where these do not divide the total."""
+    if total is None or repeat % chunk or total % repeat:
+        return None
+    return Layout((chunk, total // repeat), (1, repeat))
+
+
+def tile_fault(tile: Layout) -> str | None:
+    """Why no dimension can be divided into tiles by a layout; None where one can."""
+    if not tile.static:
+        return "its sizes and strides are integers"
+    if any(stride == 0 for size, stride in tile.modes if size > 1):
+        return "a tile has each element once, so no stride is 0"
+    try:
+        complement(tile)
+    except LayoutError as error:
+        return error.asked
+    return None
 
 
 @functools.lru_cache(maxsize=4096)
@@ -362,13 +501,15 @@ def _divided(modes: tuple[Mode, ...], tile: Layout, whole: bool) -> tuple[tuple[
     Nothing is merged, as modes become loops. Only as many numbers of the last mode are composed as the tile takes; the tiles of its
     rest are counted, the last of them padded, so its size may be one of run time.
     """
+    if tile_fault(tile) is not None:
+        return None
     if tile.size() == 1:
         return (), _drop_ones(modes), True
     below = [constant(mode.size) for mode in modes[:-1]]
     if not modes or None in below:
         return None
     sizes = [size for size in below if size is not None]
-    span, reach = math.prod(sizes), max(size * stride for size, stride in tile.modes)
+    span, reach = math.prod(sizes), _period(tile)
     taken = max(reach // span, 1)
     exact = modes[-1].size.factor % taken == 0
     if (span % reach and reach % span) or not (exact or whole):
@@ -390,15 +531,37 @@ def _composed(modes: tuple[Mode, ...], sizes: tuple[int, ...], layout: Layout) -
     )
 
 
+def _period(tile: Layout) -> int:
+    """The elements that whole tiles fill together."""
+    return max((size * stride for size, stride in tile.modes if size > 1), default=1)
+
+
 def _drop_ones(modes: Sequence[Mode]) -> tuple[Mode, ...]:
     return tuple(mode for mode in modes if constant(mode.size) != 1)
 
 
-def require_cut(result: Cut | None, size: int, dim: Dim, what: str, within: object) -> Cut:
+def require_cut(result: Cut | None, tile: int | Layout, dim: Dim, what: str, within: object) -> Cut:
     """The cut, or an error that names the legal tile sizes."""
     if result is not None:
         return result
     total = constant(dim.size)
     legal = [divisor for divisor in range(1, total + 1) if total % divisor == 0] if total is not None and total <= 4096 else None
     extent = f"{dim.size}" if total is None else f"{dim.size} elements"
-    raise DecompositionError(f"{what}: {size} does not divide the {extent} of the tile", legal=legal, within=within)
+    fault = tile_fault(tile) if isinstance(tile, Layout) else None
+    if fault is not None:
+        raise DecompositionError(f"{what}: tiles of {tile} divide nothing: {fault}", legal="Layout(2, 2), as [2:2]", within=within)
+    period = _period(tile) if isinstance(tile, Layout) else tile
+    if (legal is None or period not in legal) and not isinstance(tile, Layout):
+        raise DecompositionError(f"{what}: {tile} does not divide the {extent} of the tile", legal=legal, within=within)
+    if legal is None or period not in legal:
+        raise DecompositionError(
+            f"{what}: tiles of {tile} fill {period} elements together, which does not divide the {extent} of the tile",
+            legal=legal and f"size times stride of the widest part: {' '.join(map(str, legal))}",
+            within=within,
+        )
+    strides = ", ".join(f"{mode.size} elements {mode.stride} apart" for mode in dim.modes)
+    raise DecompositionError(
+        f"{what}: the steps of {tile} cross the ends of the runs that the tile consists of ({strides})",
+        hint="sizes and strides that divide those of the runs",
+        within=within,
+    )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fireiron.errors import DecompositionError
 from fireiron.values.expr import ZERO, Expr, Var, as_expr
 from fireiron.values.layout import Layout, complement, reading, sum_of_digits
-from fireiron.values.machine import LEVELS, Block, Kernel, Level
+from fireiron.values.machine import LEVELS, Block, Kernel, Level, Thread
 
 BLOCK = Var("block", 0, 2**31 - 1)
 """`blockIdx.x`."""
@@ -42,11 +42,43 @@ def _span(layout: Layout) -> int:
     return max((stride * size for size, stride in layout.modes), default=1)
 
 
+def thread_of(level: Level) -> Level:
+    """The level of single threads that a level consists of: that of the smallest group it lies in which has one of its own.
+
+    >>> from fireiron.values.machine import QuadPair, Warpgroup
+    >>> thread_of(QuadPair), thread_of(Warpgroup)
+    (Lane, Thread)
+    """
+    groups = (level, *level.ancestors())
+    return next((one for group in groups for one in LEVELS if one.threads == 1 and one.parent == group), Thread)
+
+
+def thread_name(level: Level, word: str) -> str:
+    """The word for a thread's number inside its unit of a level in generated code: `lane` in a warp, `quadpair_` and the word in others."""
+    one = thread_of(level)
+    return one.label if one.parent == level else f"{level.label}_{word}"
+
+
 def index_in(level: Level, thread: Expr = THREAD) -> Expr:
     """A thread's number inside its unit of a level."""
     if level in (Block, Kernel) or level.parent is None:
         return thread
     return as_expr(sum_of_digits(index_in(level.parent, thread), _numbering(level)[0].digits))
+
+
+def same_threads(one: Level, other: Level) -> bool:
+    """Whether the units of two levels are the same threads in the same order, whatever their names: what an instruction asks of a level.
+
+    >>> from fireiron.values.machine import Block, Level, Warp
+    >>> same_threads(Level("Mine", Block, Layout(32)), Warp)
+    True
+    """
+    return one is other or (one.threads == other.threads is not None and _threads_alike(one, other))
+
+
+@functools.lru_cache(maxsize=256)
+def _threads_alike(one: Level, other: Level) -> bool:
+    return index_in(one) == index_in(other)
 
 
 def unit_in(level: Level, parent: Level, thread: Expr = THREAD) -> Expr:

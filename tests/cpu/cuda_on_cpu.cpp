@@ -670,18 +670,31 @@ void movmatrix(Operand d, Operand a, int line)
   });
 }
 
-// PTX ISA, "Data Movement and Conversion Instructions: shfl.sync", mode .bfly, of all 32 lanes.
-void shfl_bfly(Operand d, Operand a, int mask, int line)
+// PTX ISA, "Data Movement and Conversion Instructions: shfl.sync", of all 32 lanes: the lane from which each receives, in groups of `width`.
+int shfl_source(Shuffle mode, int lane, int number, int width)
+{
+  const int first = lane / width * width, last = first + width - 1;
+  switch (mode) {
+    case Shuffle::bfly: return (lane ^ number) <= last ? lane ^ number : lane;
+    case Shuffle::idx: return first + number % width;
+    case Shuffle::up: return lane - number >= first ? lane - number : lane;
+    case Shuffle::down: return lane + number <= last ? lane + number : lane;
+  }
+  return lane;
+}
+
+void shfl(Shuffle mode, Operand d, Operand a, unsigned members, int number, int width, int line)
 {
   struct Given {
     Operand target, source;
-    int mask;
   };
-  if (mask < 0 || mask >= lanes_of_warp)
-    fail("shfl.sync: not all lanes are members, or a mask beyond them");
-  together("shfl", line, Given{d, a, mask}, [](const Given* const* lanes) {
+  if (members != 0xffffffff || number < 0 || number >= lanes_of_warp)
+    fail("shfl.sync: not all lanes are members, or a lane beyond them");
+  if (width < 1 || width > lanes_of_warp || (width & (width - 1)) != 0)
+    fail("shfl.sync: groups of %d lanes", width);
+  together("shfl", line, Given{d, a}, [=](const Given* const* lanes) {
     for (int lane = 0; lane < lanes_of_warp; ++lane)
-      std::memcpy(lanes[lane]->target.place, &lanes[lane ^ lanes[lane]->mask]->source.bits, lanes[lane]->source.bytes);
+      std::memcpy(lanes[lane]->target.place, &lanes[shfl_source(mode, lane, number, width)]->source.bits, lanes[lane]->source.bytes);
   });
 }
 
@@ -1007,6 +1020,7 @@ int launch()
   std::map<std::string, size_t> numbers;
   std::deque<Array> arrays;
   std::deque<int> integers;
+  std::deque<uint64_t> bits;
   std::vector<void*> arguments;
   for (std::string word; std::cin >> word;) {
     if (word == "array") {
@@ -1019,6 +1033,10 @@ int launch()
       integers.push_back(0);
       std::cin >> integers.back();
       arguments.push_back(&integers.back());
+    } else if (word == "bits") {  // of a number of up to 8 bytes, the lower ones first
+      bits.push_back(0);
+      std::cin >> bits.back();
+      arguments.push_back(&bits.back());
     } else {
       std::cin >> numbers[word];
     }

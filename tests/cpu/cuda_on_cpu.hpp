@@ -218,7 +218,8 @@ void mma(const Form& form, Operands d, Operands a, Operands b, Operands c, int l
 void ldmatrix(bool transposed, Operands d, Operand address, int line = __builtin_LINE());
 void stmatrix(bool transposed, Operand address, Operands values, int line = __builtin_LINE());
 void movmatrix(Operand d, Operand a, int line = __builtin_LINE());
-void shfl_bfly(Operand d, Operand a, int mask, int line);
+enum class Shuffle { bfly, idx, up, down };
+void shfl(Shuffle mode, Operand d, Operand a, unsigned members, int number, int width, int line);
 void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operand source_size);
 void bar_sync(Operand number, Operand count, int line = __builtin_LINE());
 void cp_async_commit_group();
@@ -238,13 +239,41 @@ void wgmma_wait_group(Operand pending, int line = __builtin_LINE());
 
 }  // namespace ptx
 
-// A value of the lane whose number differs in the bits of a mask.
+// The value of another lane: whose number differs in the bits of a mask, of a number, or so many before or further on.
+namespace ptx {
+
 template <class Value>
-Value __shfl_xor_sync(unsigned members, Value value, int mask, int line = __builtin_LINE())
+Value shuffled(Shuffle mode, unsigned members, Value value, int number, int width, int line)
 {
   Value received = value;
-  ptx::shfl_bfly(ptx::out(received), ptx::in(value), members == 0xffffffff ? mask : -1, line);
+  shfl(mode, out(received), in(value), members, number, width, line);
   return received;
+}
+
+}  // namespace ptx
+
+template <class Value>
+Value __shfl_xor_sync(unsigned members, Value value, int number, int width = 32, int line = __builtin_LINE())
+{
+  return ptx::shuffled(ptx::Shuffle::bfly, members, value, number, width, line);
+}
+
+template <class Value>
+Value __shfl_sync(unsigned members, Value value, int number, int width = 32, int line = __builtin_LINE())
+{
+  return ptx::shuffled(ptx::Shuffle::idx, members, value, number, width, line);
+}
+
+template <class Value>
+Value __shfl_up_sync(unsigned members, Value value, int number, int width = 32, int line = __builtin_LINE())
+{
+  return ptx::shuffled(ptx::Shuffle::up, members, value, number, width, line);
+}
+
+template <class Value>
+Value __shfl_down_sync(unsigned members, Value value, int number, int width = 32, int line = __builtin_LINE())
+{
+  return ptx::shuffled(ptx::Shuffle::down, members, value, number, width, line);
 }
 
 // ---------------------------------------------------------------------------------------------- warp matrix functions

@@ -62,7 +62,7 @@ def _check_tensor(value: Tensor) -> None:
     _need(value.align >= 1 and value.align & (value.align - 1) == 0, "an alignment is a power of two", value.align)
     _need(value.owner in ("reads", "accumulates"), "owner is reads or accumulates", value.owner)
     if isinstance(value.layout, MatrixLayout) and value.memory.of_grid:
-        check_layout(value.layout, value.name, value.shape)
+        check_layout(value.layout, value.name, (), value.shape)
 
 
 def _check_mode(value: Mode) -> None:
@@ -74,7 +74,7 @@ def _check_view(value: View) -> None:
     rank = len(value.tensor.shape)
     _need(len(value.numerals) == rank, "a view has the rank of its tensor", len(value.numerals))
     axes = value.axes if value.axes is not None else tuple(range(rank))
-    _need(list(axes) == sorted(set(axes) & set(range(rank))), "a view's axes are dimensions of its tensor, ascending", axes)
+    _need(len({*axes} & {*range(rank)}) == len(axes), "a view's axes are dimensions of its tensor, each once", axes)
     _need(all(not dim.modes for axis, dim in enumerate(value.numerals) if axis not in axes), "what a view does not have is fixed", axes)
 
 

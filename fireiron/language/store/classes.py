@@ -17,12 +17,13 @@ from fireiron.errors import ArgumentError
 from fireiron.executable.atomic_add import ATOMIC_ADD
 from fireiron.executable.thread_move import INIT, MOVE
 from fireiron.ir.lanes import LaneMap
+from fireiron.language.store.expressions import expression
 from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
 from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.spec import Kind, Parameter, Spec, Starter
 from fireiron.values.layout import Layout, Swizzle
-from fireiron.values.machine import DTYPES, FRAGMENTS, LEVELS, MEMORIES, DType, Level, Memory
+from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level, Memory
 from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View
 
 _PUBLIC: Final = folders.public((*decomp.MODULES, *refine.MODULES, *executable.MODULES))
@@ -58,16 +59,24 @@ CHAINS: Final[Mapping[type[Decomposition], type[Strategy]]] = {
 
 NAMED: Final[Mapping[Any, Mapping[str, Any]]] = {
     DType: {one.name: one for one in DTYPES},
-    Memory: {one.name: one for one in (*MEMORIES, *FRAGMENTS)},
+    Memory: {one.name: one for one in NAMED_MEMORIES},
     Level: {one.name: one for one in LEVELS},
     MatrixLayout: {repr(one): one for one in (ColMajor, RowMajor)},
 }
 """Values that stand by name, by their class; others of the class are objects, as any value."""
 
+
+def _tree(value: Any) -> Any:
+    """A tree of sizes or strides, of which those of run time stand as texts."""
+    if isinstance(value, tuple):
+        return tuple(map(_tree, value))
+    return expression(value) if isinstance(value, str) else value
+
+
 MAKERS: Final[Mapping[type[Any], tuple[Mapping[str, Any], Callable[[Mapping[str, Any]], Any]]]] = {
     Strided: ({"dims": tuple[tuple[Any, Any], ...]}, lambda fields: Strided(*fields["dims"])),
     Tunable: ({"name": str, "values": tuple[int, ...]}, lambda fields: Tunable(fields["name"], *fields["values"])),
-    Layout: ({"shape": Any, "stride": Any}, lambda fields: Layout(fields["shape"], fields["stride"])),
+    Layout: ({"shape": Any, "stride": Any}, lambda fields: Layout(_tree(fields["shape"]), _tree(fields["stride"]))),
 }
 """Classes that are not made from their annotated fields by name: the fields, and how to make one."""
 

@@ -33,9 +33,9 @@ from fireiron.language.store.documents import check_head, located, noted, parsed
 from fireiron.language.store.expressions import expression, expression_text
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Decomposition
-from fireiron.spec import OPTIONS, Kind, Spec, Starter
+from fireiron.spec import OPTIONS, AnySpec, AnyStarter, Kind, Spec, Starter
 from fireiron.values.expr import Expr
-from fireiron.values.machine import DTYPES, FRAGMENTS, LEVELS, MEMORIES, DType, Level
+from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level
 from fireiron.values.tensor import ColMajor, RowMajor, View
 
 
@@ -53,7 +53,9 @@ class Store:
         """What JSON can hold; a `StoreError` for a value of no class that is stored."""
         if isinstance(value, Strategy):
             spec = None if value.spec is None else self.plain(value.spec)
-            start = self.plain(value.start.kind) if repr(value.start) not in STARTERS else repr(value.start)
+            start = repr(value.start)
+            if isinstance(value.start, Starter) and STARTERS.get(start) != value.start:
+                start = self.plain(value.start.kind)
             plain = {"start": start, "spec": spec, "steps": [self.plain(step) for step in value.steps]}
             return plain | ({"otherwise": [self.plain(one) for one in value.others]} if value.others else {})
         if isinstance(value, Spec):
@@ -62,7 +64,7 @@ class Store:
             return value
         if isinstance(value, Expr):
             return expression_text(value)
-        for named in (DTYPES, MEMORIES, FRAGMENTS, LEVELS):
+        for named in (DTYPES, NAMED_MEMORIES, LEVELS):
             if value in named:
                 return value.name
         if value in (ColMajor, RowMajor):
@@ -269,11 +271,12 @@ def _number(value: Any) -> Any:
     return _INFINITE.get(value, value) if isinstance(value, str) else value
 
 
-def _start(name: Any, spec: Spec | None) -> Starter:
+def _start(name: Any, spec: Spec | None) -> Starter | AnyStarter:
     """What a chain starts from; files of before say MatMul of a bound chain, whatever its spec is."""
     if isinstance(name, Kind):
         return name.starter
-    legal = STARTERS if spec is None else {"MatMul": spec.starter, repr(spec.starter): spec.starter}
+    legal: Mapping[str, Starter | AnyStarter]
+    legal = {**STARTERS, repr(AnySpec): AnySpec} if spec is None else {"MatMul": spec.starter, repr(spec.starter): spec.starter}
     if not isinstance(name, str) or name not in legal:
         raise StoreError(f"a chain {'' if spec is None else f'of a {spec.title} '}cannot start from {name!r}", legal=legal)
     return legal[name]

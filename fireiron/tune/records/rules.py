@@ -8,15 +8,15 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fireiron.tune.record import Record
+from fireiron.tune.record import Record, definition_of
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, Architecture, as_architecture
 
 FARTHEST: Final = 6.0
 """Neighbours further away than this are none: a factor of 4 in each of M, N and of 16 in K."""
 
 
-WEIGHTS: Final[Mapping[str, float]] = {"M": 1.0, "N": 1.0, "K": 0.5}
-"""How much a factor of two in a size counts: K changes how long a block works, not how many there are."""
+REDUCED: Final = 0.5
+"""How much a factor of two in a dimension that is added up counts, such as K: it changes how long a block works, not how many there are."""
 
 
 OTHER_CAPABILITY: Final = 1.0
@@ -54,11 +54,14 @@ def distance_to(record: Record, asked: Mapping[str, Any], target: Architecture) 
     if capability // 10 != target.capability // 10 or _kept(record.spec) != _kept(asked):
         return None
     total = 0.0 if capability == target.capability else OTHER_CAPABILITY
+    if set(asked["sizes"]) != set(record.spec["sizes"]):  # of another rank
+        return None
+    results = {dim.upper() for dim in definition_of(asked).tile_dims}
     for name, size in asked["sizes"].items():
         other = record.spec["sizes"][name]
         if isinstance(size, str) or isinstance(other, str):
             return None
-        total += WEIGHTS[name] * abs(math.log2(size / other))
+        total += (1.0 if name in results else REDUCED) * abs(math.log2(size / other))
     return total
 
 

@@ -20,7 +20,7 @@ def problem(record: Record) -> str:
 
 def spec_words(spec: Mapping[str, Any]) -> str:
     """`MatMul 4096x4096x4096, float16 float16 float16, row row col`."""
-    made = definition_of(spec["kind"], spec["sizes"])
+    made = definition_of(spec)
     sizes = "x".join(str(spec["sizes"][dim.upper()]) for dim in made.dims)
     names = made.uses
     parts = [f"{spec['kind']} {sizes}", " ".join(spec["dtypes"][name] for name in names), " ".join(spec["layouts"][name] for name in names)]
@@ -28,10 +28,12 @@ def spec_words(spec: Mapping[str, Any]) -> str:
 
 
 def tune_command(spec: Spec, architecture: str, strategy: str | None = None) -> str:
-    """The command line that tunes a spec."""
+    """The command line that tunes a spec; one that no options say stands in a file beside its strategy."""
     from fireiron.language.library import defaults
 
     asked = describe(spec)
+    if {"declared", "signature"} & set(asked):
+        return f"fireiron tune {strategy or 'STRATEGY.py'} --arch {architecture}"
     words = ["fireiron tune", strategy or next((name for name, _ in defaults(spec, architecture)), "STRATEGY")]
     words += [f"-{name} {_size_word(size, asked)}" for name, size in asked["sizes"].items()]
     kinds = list(asked["dtypes"].values())

@@ -87,7 +87,12 @@ def filter(layout: Layout) -> Layout:
 
     Source: CuTe docs, 02_layout_algebra ("filter" removes stride 0 and size 1).
     """
-    return _from_modes(merge_modes(mode for mode in layout.modes if mode[1]))
+    return _from_modes(_reaching(layout))
+
+
+def _reaching(layout: Layout) -> list[Mode]:
+    """The modes of a layout that reach more than one offset, merged."""
+    return merge_modes(mode for mode in layout.modes if mode[1])
 
 
 @_under_swizzle
@@ -207,7 +212,7 @@ def complement(layout: Layout, size: int | None = None) -> Layout:
 def _holes(layout: Layout) -> tuple[list[Mode], int]:
     """The modes that fill the gaps between a layout's modes, and the period after which it may repeat."""
     holes, period = [], 1
-    for stride, size in sorted((stride, size) for size, stride in filter(layout).modes if size > 1):
+    for stride, size in sorted((stride, size) for size, stride in _reaching(layout) if size > 1):
         if stride % period:
             raise LayoutError(
                 f"{layout} has no complement: the mode {size}:{stride} does not begin at a multiple of {period}",

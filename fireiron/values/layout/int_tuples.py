@@ -46,6 +46,8 @@ MAX_DEPTH = 32
 def check_tree(what: str, x: object, least: int, level: int = 0, expressions: bool = False) -> IntTuple:
     """`x` itself if it is an integer of at least `least`, or a tuple of such; with `expressions`, index expressions
     too. Anything else is an `ArgumentError` or a `LayoutError`."""
+    if type(x) is int and x >= least:  # most are: layouts of one mode, made for each tile of each operand
+        return x
     if isinstance(x, tuple):
         check_depth(level)
         return tuple(check_tree(what, y, least, level + 1, expressions) for y in x)

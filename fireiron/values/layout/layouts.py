@@ -65,7 +65,7 @@ class Layout:
     def __attrs_post_init__(self) -> None:
         if self.stride is None:
             object.__setattr__(self, "stride", column_major_strides(self.shape))
-        if not congruent(self.shape, self.stride):
+        elif not congruent(self.shape, self.stride):
             raise LayoutError(
                 f"shape {shown(self.shape)} and stride {shown(self.stride)} differ in structure",
                 legal=f"strides like {shown(column_major_strides(self.shape))}",
@@ -84,7 +84,7 @@ class Layout:
     @functools.cached_property
     def static(self) -> bool:
         """Whether all leaves are integers."""
-        return all(is_int(leaf) for pair in self.leaves for leaf in pair)
+        return all(map(is_int, (*flatten(self.shape), *flatten(self.stride))))
 
     def evaluated(self, sizes: Mapping[str, int]) -> Layout:
         """The same with numbers in place of expressions.

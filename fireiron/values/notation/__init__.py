@@ -5,20 +5,31 @@ A text of a tensor is its name, its sizes and strides by dimension, its element 
     tensor   ["%" name ":"] ["Sw<" bits "," base "," shift "> o"] shapes "." type ["." memory] ["{" option, ... "}"]
     shapes   shape {"." shape}                                    tiles within tiles, the outermost first
     shape    "[" sizes "]" [":" "[" strides "]"]                  or as in the paper, "[" sizes ":" strides "]"
-    view     tensor "[" numeral, ... "]" ["{copy=" expression "}"]
+    view     tensor "[" numeral, ... "]" ["{" "copy=" expression, "order=" axis ... "}"]
+    tile     tensor "[" ["#" | "@"] expression, ... "]" ...       brackets behind shapes within shapes: a place in each outer one
     numeral  ("_" | free | "1" | "0") {"#" digit | "@" digit} ["<" bound]
     digit    size ":" stride "(" index ")"
     group    ["#" label ":"] shape ".thread" (or ".block")
 
 A numeral says which coordinates of a dimension a view has: `_` all of them, `(4,2):(1,16)` those that two free digits count, `1` one, and
-`0` that the view does not have the dimension. Digits behind are fixed, to a unit's number by `#`, to a loop's by `@`. What is no integer is
-an index expression, whose variables are named by `symbols`; so are element types, memories and levels that are not Fireiron's own.
+`0` that the view does not have the dimension. Digits behind are fixed, to a unit's number by `#`, to a loop's by `@`. A view has the
+tensor's dimensions in their order, or in that which `order` says. What is no integer is an index expression, whose variables are named by
+`symbols`; so are element types, memories and levels that are not Fireiron's own.
 
 Printing is exact or refused: a text is read back before it is given. What is left out, what stands beside the paper's notation, and why:
 `docs/decisions/0024-notation.md`. Source: Graphene (ASPLOS 2023), sections 3 and 4.
 """
 
-from fireiron.values.notation.threads import indices, level_text, parse_level, parse_threads, reshaped, threads_text
+from fireiron.values.notation.threads import (
+    group_text,
+    indices,
+    level_text,
+    parse_group,
+    parse_level,
+    parse_threads,
+    reshaped,
+    threads_text,
+)
 from fireiron.values.notation.views import parse_tensor, parse_view, tensor_text, tiles_of, tiles_text, view_text
 from fireiron.values.notation.words import SHORT, Symbols, dtype_text, exact, expression_text, pieces, read_expression, symbols_of
 
@@ -28,8 +39,10 @@ __all__ = [
     "dtype_text",
     "exact",
     "expression_text",
+    "group_text",
     "indices",
     "level_text",
+    "parse_group",
     "parse_level",
     "parse_tensor",
     "parse_threads",

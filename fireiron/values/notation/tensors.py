@@ -12,7 +12,7 @@ import attrs
 from fireiron.errors import LayoutError
 from fireiron.values.expr import as_expr
 from fireiron.values.layout import Layout, flatten, read_tree
-from fireiron.values.machine import DTYPES, FRAGMENTS, GL, MEMORIES, DType, Memory
+from fireiron.values.machine import DTYPES, GL, NAMED_MEMORIES, DType, Memory
 from fireiron.values.notation.shapes import (
     UNITS,
     Parts,
@@ -48,8 +48,7 @@ def read_tensor(parts: Parts, options: str, symbols: Symbols) -> Tensor:
 
 
 def _memory(name: str, symbols: Symbols) -> Memory:
-    known = (*MEMORIES, *FRAGMENTS)
-    return named(name.replace(" ", ""), Memory, symbols, known, "a memory nor one of the symbols")
+    return named(name.replace(" ", ""), Memory, symbols, NAMED_MEMORIES, "a memory nor one of the symbols")
 
 
 def _ordered(tensor: Tensor, layout: Layout | None, order: MatrixLayout | Layout | None) -> Tensor:

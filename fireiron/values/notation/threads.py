@@ -30,6 +30,21 @@ def threads_text(shapes: Sequence[Layout], name: str = "") -> str:
     return f"{f'#{name}:' if name else ''}{'.'.join(map(shape_text, shapes))}.thread"
 
 
+def parse_group(text: str) -> tuple[str, str, tuple[Layout, ...] | None]:
+    """A group of units: its name, `block` or `thread`, and their arrangement, the outermost shape first; None for `[_]`."""
+    parts = _units(text)
+    known = [sizes.strip() for sizes, _ in parts.shapes] != [ALL]
+    return parts.name, parts.element, read_shapes(parts.shapes, {}) if known else None
+
+
+def group_text(shapes: Sequence[Layout], name: str, unit: str) -> str:
+    """The inverse of `parse_group`, without strides where they are those of one shape by rows."""
+    text = "".join(f"{shape_text(one)}." for one in shapes)
+    if len(shapes) == 1 and omittable(shapes[0]):
+        text = f"[{listed(sizes_of(shapes[0]))}]."
+    return f"#{name}:{text}{unit}"
+
+
 def _units(text: str) -> Parts:
     parts = parts_of(text)
     if parts.element not in UNITS or parts.sign == "%" or parts.memory or parts.rest or parts.swizzle:

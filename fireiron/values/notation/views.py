@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from fireiron.errors import LayoutError
 from fireiron.values.expr import ZERO, Expr, constant
-from fireiron.values.layout import Layout, composition, congruent, flatten, make_layout, read_tree
-from fireiron.values.notation.shapes import ALL, parts_of, shape_text, tree_text
+from fireiron.values.layout import Layout, composition, congruent, flatten, make_layout, product, read_tree
+from fireiron.values.notation.shapes import ALL, parts_of, read_shapes, shape_text, sizes_of, tree_text
 from fireiron.values.notation.tensors import around, read_tensor, tensor_texts
 from fireiron.values.notation.words import Symbols, exact, expression_text, pieces, read_expression
 from fireiron.values.tensor import Dim, Fixed, Mode, Tensor, View, whole_view
 
-_REST = re.compile(r"(?:\{([^{}]*)\})?\s*(?:\[(.*)\]\s*(?:\{\s*copy\s*=([^{}]*)\})?)?", re.DOTALL)
+_REST = re.compile(r"(?:\{([^{}]*)\})?\s*(?:((?:\[[^\[\]]*\]\s*)+)(?:\{([^{}]*)\})?)?", re.DOTALL)
 
 
 def parse_tensor(text: str, symbols: Symbols | None = None) -> Tensor:
@@ -41,21 +41,74 @@ def parse_view(text: str, symbols: Symbols | None = None) -> View:
     >>> view = parse_view("%A:[1024,64]:[1,1024].fp16.GL[128:1 #8:128=block, _]", {"block": Var("block", 0, 7)})
     >>> print(view.dims[0].base, *view.shape)
     block * 128 128 64
+
+    Brackets behind tiles within tiles take the outer shapes away, one each: they hold the number of a tile along each dimension, by `#` a
+    unit's. So do brackets behind a tensor that name numbers by `#` or `@`; its tiles are its elements.
+
+    >>> print(view_text(parse_view("%7:[2,2].[8,8].fp16.SH[@i, 1]", {"i": Var("i", 0, 1)})))
+    %7:[(8,2),(8,2)]:[(16,128),(1,8)].fp16.SH[8:1 @2:8=i, 8:1 @2:8=1]
     """
     parts, symbols = parts_of(text), symbols or {}
     found = _REST.fullmatch(parts.rest)
     if found is None:
-        raise LayoutError(f"what is {parts.rest!r} behind a tensor?", legal="{pad=8} [coordinates] {copy=warp}")
-    tensor = read_tensor(parts, found[1] or "", symbols)
-    if found[2] is None:
-        return whole_view(tensor)
-    numerals = pieces(found[2], ",") if found[2].strip() else []
-    if len(numerals) != len(tensor.shape):
-        raise LayoutError(f"{len(numerals)} dimensions in [{found[2]}], the tensor has {len(tensor.shape)}")
-    dims = tuple(_read_numeral(one, size, symbols) for one, size in zip(numerals, tensor.shape, strict=True))
+        raise LayoutError(f"what is {parts.rest!r} behind a tensor?", legal="{pad=8} [coordinates] {copy=warp, order=1 0}")
+    copy, order = _view_options(found[3] or "", symbols)
+    whole = whole_view(read_tensor(parts, found[1] or "", symbols), copy)
+    groups = [pieces(one, ",") if one.strip() else [] for one in re.findall(r"\[([^\[\]]*)\]", found[2] or "")]
+    if len(parts.shapes) > 1 or any(one.strip().startswith(("@", "#")) for group in groups for one in group):
+        return _ordered(_at_tiles(whole, read_shapes(parts.shapes, symbols)[1:], groups, symbols), order)
+    if len(groups) > 1:
+        raise LayoutError(f"{len(groups)} pairs of brackets behind a tensor in {text!r}", legal="one, or one for each shape")
+    return _ordered(_with_numerals(whole, groups[0], symbols), order) if groups else whole
+
+
+def _view_options(text: str, symbols: Symbols) -> tuple[Expr, tuple[int, ...] | None]:
+    """What stands in braces behind coordinates: which copy, and the tensor's dimensions in the order in which the view has them."""
+    copy: Expr = ZERO
+    order: tuple[int, ...] | None = None
+    for item in pieces(text, ",") if text.strip() else ():
+        name, _, value = (part.strip() for part in item.partition("="))
+        if name == "copy":
+            copy = read_expression(value, symbols)
+        elif name == "order" and all(axis.isdecimal() for axis in value.split()):
+            order = tuple(map(int, value.split()))
+        else:
+            raise LayoutError(f"what is {item.strip()!r} behind a view?", legal="copy=warp order=1 0")
+    return copy, order
+
+
+def _ordered(view: View, order: tuple[int, ...] | None) -> View:
+    """The view with its dimensions in another order than the tensor's."""
+    if order is None:
+        return view
+    own = [view.axis(dim) for dim in range(len(view.dims))]
+    if sorted(order) != own:
+        raise LayoutError(f"the dimensions {own} in the order {' '.join(map(str, order))}", legal="each of them once")
+    return View(view.tensor, view.numerals, view.copy, order)
+
+
+def _with_numerals(whole: View, numerals: list[str], symbols: Symbols) -> View:
+    """The part of a tensor that has these coordinates."""
+    shape = whole.tensor.shape
+    if len(numerals) != len(shape):
+        raise LayoutError(f"{len(numerals)} dimensions in [{','.join(numerals)}], the tensor has {len(shape)}")
+    dims = tuple(_read_numeral(one, size, symbols) for one, size in zip(numerals, shape, strict=True))
     own = tuple(axis for axis, one in enumerate(numerals) if _free(one) != "0")
-    copy = read_expression(found[3], symbols) if found[3] else ZERO
-    return View(tensor, dims, copy, None if len(own) == len(dims) else own)
+    return View(whole.tensor, dims, whole.copy, None if len(own) == len(dims) else own)
+
+
+def _at_tiles(view: View, inner: tuple[Layout, ...], places: list[list[str]], symbols: Symbols) -> View:
+    """The tile at a place in each of the outer shapes, from the outermost on; the elements of the innermost are tiles, too."""
+    if len(places) > len(inner) + 1:
+        raise LayoutError(f"{len(places)} pairs of brackets behind {len(inner) + 1} shapes", legal=f"at most {len(inner) + 1}")
+    for depth, place in enumerate(places):
+        sizes = [product(tuple(sizes_of(one)[dim] for one in inner[depth:])) for dim in range(len(view.dims))]
+        marks = {one.strip()[:1] for one in place} & {"@", "#"}
+        if len(marks) > 1:
+            raise LayoutError(f"[{','.join(place)}] is a place of units and of loops", legal="# or @ in a pair of brackets")
+        numbers = tuple(read_expression(one.strip().lstrip("@#"), symbols) for one in place)
+        view = view.tile(*sizes).at(numbers, unit="#" in marks)
+    return view
 
 
 def tensor_text(tensor: Tensor) -> str:
@@ -82,8 +135,11 @@ def view_text(view: View) -> str:
         return tensor_text(view.tensor)
     own = range(len(view.numerals)) if view.axes is None else view.axes
     numerals = [_numeral(part, view.tensor.shape[axis], axis in own) for axis, part in enumerate(view.numerals)]
-    copy = "" if view.copy == ZERO else f"{{copy={expression_text(view.copy)}}}"
-    return exact(view, [f"{tensor_text(view.tensor)}[{', '.join(numerals)}]{copy}"], parse_view)
+    options = [] if view.copy == ZERO else [f"copy={expression_text(view.copy)}"]
+    if view.axes is not None and (len(own) == len(numerals) or list(own) != sorted(own)):
+        options.append(f"order={' '.join(map(str, own))}")
+    braces = f"{{{', '.join(options)}}}" if options else ""
+    return exact(view, [f"{tensor_text(view.tensor)}[{', '.join(numerals)}]{braces}"], parse_view)
 
 
 def _numeral(part: Dim, extent: Expr, own: bool) -> str:

@@ -13,7 +13,7 @@ import attrs
 from fireiron.errors import FireironError, LayoutError
 from fireiron.values.expr import Expr, Var, all_of, any_of, as_expr, constant, equal, minimum, positive
 from fireiron.values.layout import Layout, flatten
-from fireiron.values.machine import DTYPES, FRAGMENTS, MEMORIES, DType, Level, Memory
+from fireiron.values.machine import DTYPES, NAMED_MEMORIES, DType, Level, Memory
 from fireiron.values.tensor import Dim, Fixed, MatrixLayout, Mode, Tensor, View
 
 Symbols: TypeAlias = "Mapping[str, Expr | DType | Memory | Level]"
@@ -106,7 +106,7 @@ def _names_in(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((var.name, var) for var in value.variables())
     elif isinstance(value, Level):
         yield f"#{value.label}", value
-    elif isinstance(value, (DType, Memory)) and value not in (*DTYPES, *MEMORIES, *FRAGMENTS):
+    elif isinstance(value, (DType, Memory)) and value not in (*DTYPES, *NAMED_MEMORIES):
         yield value.name, value
     elif isinstance(value, Layout):
         yield from _names_in((*flatten(value.shape), *flatten(value.stride)))

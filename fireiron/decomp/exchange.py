@@ -1,0 +1,49 @@
+"""Exchange: work on elements that several operands in registers hold otherwise goes through shared memory.
+
+What the spec writes, or the first operand that has all of its dimensions, says which thread does what. An input of which other threads hold
+the elements is written to shared memory by these, and read back by those; `synchronize` finds the barrier between.
+"""
+
+from __future__ import annotations
+
+from fireiron.executable.follow import Following, same_elements, steps_of
+from fireiron.ir import Comment, Hole
+from fireiron.language.substrategy import temporary
+from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.specs.move import Move
+from fireiron.values.machine import SH
+from fireiron.values.tensor import ColMajor, MatrixLayout
+
+
+def held_otherwise(following: Following, context: Context) -> tuple[str, ...]:
+    """The inputs in registers of which a thread that follows has not the elements that it needs."""
+    spec = following.spec
+    if spec.level.threads == 1 or spec.reduces or following.mismatches(context):
+        return ()
+    return tuple(name for name in spec.inputs if name != following.name and _differs(following, name, context))
+
+
+def _differs(following: Following, name: str, context: Context) -> bool:
+    spec = following.spec
+    holding = context.held.get(spec.operands[name].tensor.name)
+    if holding is None or following.holding == holding:
+        return False
+    other = Following(spec, name, holding, steps_of(spec, name, holding))
+    other.require_dealt_once(context)
+    own = [one for one in following.steps or () if spec.dims[one.dim] in spec.uses[name]]
+    return other.steps is None or not same_elements(own, other.steps, context)
+
+
+def exchange(following: Following, name: str, step: Decomposition, context: Context) -> Expansion:
+    """A spec whose input `name` goes through shared memory; `step` ends the chains of both parts."""
+    spec = following.spec
+    view = spec.operands[name]
+    draft = context.draft()
+    layout = view.tensor.layout if isinstance(view.tensor.layout, MatrixLayout) else ColMajor
+    name_of_it = SH.label if draft.prefix else f"{view.tensor.name.split('_')[0].lower()}_{SH.label}"
+    shared, made = temporary(spec, draft, name_of_it, view.shape, view.dtype, SH, layout)
+    given = Child("given", Move.on(spec.level, view, shared), (step,))
+    taken = Child("taken", spec.with_operands(**{name: shared}), (step,))
+    children = (made, given, taken)
+    note = Comment(f"{view.tensor.name} to the threads that want it, through {shared.tensor.name}: {spec}")
+    return draft.expansion(children, (note, *(Hole(child.name) for child in children)))

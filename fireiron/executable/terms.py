@@ -1,0 +1,79 @@
+"""One term of a sum of products with any number of factors, scalars and numbers among them: `C[m,n] += sum(k, alpha * A[m,k] * B[k,n])`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import attrs
+
+from fireiron.ir import Exec
+from fireiron.ir.text import Item, Printer
+from fireiron.language.tree import Executable, Mismatch
+from fireiron.spec import Spec
+from fireiron.specs.formula import Element, Number, Operation, Value
+from fireiron.values.document import Assignment, Chain, Joined, Text, in_parentheses
+from fireiron.values.expr import FALSE, constant
+from fireiron.values.machine import MATRIX_ONLY, Architecture, float32, int32
+
+
+@attrs.frozen
+class ThreadTerm(Executable):
+    """One element of the result and one point of the reduced dimensions: a multiply-add, made in float for 16-bit floats.
+
+    Elements outside count as zero, and so does a product with one of them and finite scalars.
+    """
+
+    handles_edges: ClassVar[bool] = True
+
+    def performs(self) -> str:
+        return "Scaled(1,1,1)(VAL,RF,RF,RF)(Thread), or any other sum of products with scalars or several factors"
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        only = spec.definition.only
+        if only is None or not only.is_product_sum or only.contracts or not _factors(only.value):
+            return (Mismatch("spec", "a sum of products with scalars or several factors", spec.title),)
+        found = []
+        if spec.level.threads != 1:
+            found.append(Mismatch("level", "Thread", spec.level.name))
+        if any(constant(size) != 1 for size in spec.sizes):
+            found.append(Mismatch("shape", "x".join("1" for _ in spec.sizes), "x".join(map(str, spec.sizes))))
+        for name, view in spec.operands.items():
+            if view.dtype in MATRIX_ONLY:
+                found.append(Mismatch(f"{name} type", "a type that threads compute with", str(view.dtype)))
+            if view.memory.fragment is not None:
+                found.append(Mismatch(f"{name} memory", "GL SH RF", view.memory.name))
+        return tuple(found)
+
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        (only,) = statement.spec.definition.formulas
+        result = statement.spec.operands[only.output].dtype
+        wide = result if result.bits >= 32 else float32 if result.kind == "float" else int32
+        place = printer.element(statement, only.output)
+        texts = [
+            printer.literal(one.value, wide) if isinstance(one, Number) else printer.factor(statement, one.tensor, wide)
+            for one in _factors(only.value)
+        ]
+        first, *others = map(in_parentheses, texts)
+        term: Text = Chain((first, *(Joined(("* ", one)) for one in others)))
+        if statement.accumulate != FALSE:
+            old = printer.accumulator(statement, printer.converted(place, result, wide), wide)
+            term = Chain((in_parentheses(old), Joined(("+ ", term))))
+        return [Assignment(place, printer.converted(term, wide, result))]
+
+
+def _factors(value: Value | None) -> tuple[Element | Number, ...]:
+    """The factors of a product; none where something else is in it."""
+    if isinstance(value, (Element, Number)):
+        return (value,)
+    if not isinstance(value, Operation) or value.name != "*":
+        return ()
+    parts = [_factors(one) for one in value.arguments]
+    return tuple(factor for part in parts for factor in part) if all(parts) else ()
+
+
+TERM = ThreadTerm("Term")
+
+INSTRUCTIONS: tuple[Executable, ...] = (TERM,)
+
+__all__ = ["ThreadTerm"]

@@ -1,0 +1,170 @@
+"""Who computes a spec, in Graphene's notation: `<<<#kernel:[8,8]:[1,8].block, #block:[16,16]:[1,16].thread>>>`, blocks and their threads.
+
+    execution  "<<<" [group ","] group ">>>"     blocks, and the threads of each; alone: the threads, or the blocks of the kernel
+
+A spec says of what level it is. An execution says more: how the blocks of a kernel and the threads of a block are arranged, as tensors of
+their numbers; `execution_of` finds both in a decomposition tree. `_` in a text, None in a value: as many as the strategy makes.
+
+Source: Graphene (ASPLOS 2023), section 5.1, Figures 1d, 7 and 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import attrs
+
+from fireiron.errors import LayoutError
+from fireiron.language.tree import Node, Whole
+from fireiron.values.expr import Expr, constant
+from fireiron.values.layout import Layout
+from fireiron.values.machine import LEVELS, Block, Kernel, Level
+from fireiron.values.notation import Symbols, group_text, level_text, parse_group
+from fireiron.values.units import BLOCK, THREAD
+
+Shapes: TypeAlias = "tuple[Layout, ...]"
+"""Units arranged in shapes within shapes, the outermost first, as layouts over their numbers."""
+
+
+@attrs.frozen
+class Execution:
+    """The blocks of a kernel and the threads of each, where a text or a strategy arranges them; else those that the level has.
+
+    >>> Execution(threads=(Layout((16, 16)),)).threads[0].size()
+    256
+    """
+
+    blocks: Shapes | None = None
+    threads: Shapes | None = None
+
+
+def execution_text(level: Level, execution: Execution) -> str:
+    """What stands between `<<<` and `>>>` behind a spec of a level.
+
+    >>> from fireiron import Warp
+    >>> print(execution_text(Warp, Execution()), execution_text(Block, Execution(threads=(Layout(64),))), sep="; ")
+    [1].block, #warp:[32].thread; [1].block, #block:[64].thread
+    """
+    inner = Block if level == Kernel else level
+    blocks = "[1].block" if level != Kernel else level_text(Kernel)
+    blocks = blocks if execution.blocks is None else group_text(execution.blocks, level.label, "block")
+    threads = level_text(inner) if execution.threads is None else group_text(execution.threads, inner.label, "thread")
+    return f"{blocks}, {threads}"
+
+
+def parse_execution(groups: list[str], symbols: Symbols) -> tuple[Level, Execution]:
+    """The level of one group, or of the paper's two; and how these arrange their units, where that is not what the level says itself."""
+    parsed = [parse_group(one) for one in groups]
+    units = [unit for _, unit, _ in parsed]
+    if units not in (["block"], ["thread"], ["block", "thread"]):
+        raise LayoutError(f"<<<{', '.join(groups)}>>> are not who computes a spec", legal="<<<#threads>>>, or <<<#blocks, #threads>>>")
+    blocks = parsed[0][2] if units[0] == "block" else (Layout(1),)
+    if blocks is None or _size(blocks) > 1 or parsed[0][0] == Kernel.label:
+        threads = parsed[1][2] if len(parsed) > 1 else None
+        return Kernel, Execution(blocks, threads)
+    if len(parsed) == 1 and units == ["block"]:
+        return Block, Execution()
+    name, _, threads = parsed[-1]
+    level = _level(name, threads, groups[-1], symbols, len(parsed) > 1)
+    own = threads is None or (level.layout is not None and len(threads) == 1 and _leaves(threads) == _leaves((level.layout,)))
+    return level, Execution(threads=None if own else threads)
+
+
+def _level(name: str, threads: Shapes | None, text: str, symbols: Symbols, in_a_block: bool) -> Level:
+    """The level that has these threads: one that the name says, else the first; of one block, any others are all its threads."""
+    known = (*(one for one in symbols.values() if isinstance(one, Level)), *LEVELS)
+    fitting = [one for one in known if (one == Block if threads is None else _same(one, threads))]
+    named = [one for one in known if one.label == name and (one in fitting or (one == Block and threads is not None))]
+    if not named and name and not name.isdecimal():
+        raise LayoutError(f"{text.strip()!r} is no level", legal=[level_text(one) for one in known])
+    if not (named or fitting) and not in_a_block:
+        raise LayoutError(f"no level has the units of {text.strip()!r}", legal=[level_text(one) for one in known])
+    return (named or fitting or [Block])[0]
+
+
+def _same(level: Level, threads: Shapes) -> bool:
+    """Whether shapes arrange the threads of one unit of a level."""
+    return level.layout is not None and _set(threads) == _set((level.layout,))
+
+
+def _leaves(shapes: Shapes) -> list[tuple[int, int]]:
+    return [leaf for shape in shapes for leaf in shape.modes if leaf[0] > 1]
+
+
+def _set(shapes: Shapes) -> list[tuple[int, int]]:
+    """The numbers that shapes have, as leaves of ascending strides, those that continue each other joined."""
+    found: list[tuple[int, int]] = []
+    for stride, size in sorted((stride, size) for size, stride in _leaves(shapes)):
+        if found and found[-1][0] * found[-1][1] == stride:
+            size, stride = found[-1][0] * size, found.pop()[1]
+        found.append((size, stride))
+    return found
+
+
+def _size(shapes: Shapes) -> int:
+    total = 1
+    for shape in shapes:
+        total *= shape.size()
+    return total
+
+
+# ------------------------------------------------------------------------------------------------------ in a decomposition tree
+
+
+def execution_of(node: Node, whole: Whole, threads: int | None) -> Execution:
+    """How the tiles below a spec are dealt: blocks by those of its result in blocks, threads by those in threads.
+
+    They are arranged by the result's dimensions where each tile's place is a digit of the unit's number; else in a row, and as the
+    level says where it has threads of its own. `threads` counts those of a block.
+    """
+    blocks = None
+    if node.spec.level == Kernel and whole.grid is not None and (grid := constant(whole.grid)) is not None:
+        blocks = (_arranged(node, lambda level: level == Block, BLOCK, grid, whole),)
+    if node.spec.level not in (Kernel, Block) or threads is None:
+        return Execution(blocks)
+    return Execution(blocks, (_arranged(_first(node, Block), lambda level: level.parent == Block, THREAD, threads, whole),))
+
+
+def _first(node: Node, level: Level) -> Node:
+    """The first node below, and it itself, that is of a level; it itself where none is."""
+    return next((one for one in node.nodes() if one.spec.level == level), node)
+
+
+def _arranged(node: Node, dealt: Callable[[Level], bool], unit: Expr, count: int, whole: Whole) -> Layout:
+    """So many units by the digits of the result's dimensions that are dealt to them."""
+    row = Layout((count,), (1,))
+    below = next((one for one in node.nodes() if dealt(one.spec.level) and one.spec.kind == node.spec.kind), None)
+    if below is None or below.spec.level.threads not in (None, 1) or not node.spec.outputs:
+        return row
+    name = node.spec.outputs[0]
+    before, after = (one.spec.operands[name].numerals for one in (node, below))
+    if name not in below.spec.operands or len(before) != len(after):
+        return row
+    dealt_here = [now.fixed[len(then.fixed) :] for then, now in zip(before, after, strict=True)]
+    dims = [[_digit(one.index, unit, count, whole) for one in fixed] for fixed in dealt_here]
+    if any(one is None for dim in dims for one in dim):
+        return row
+    found = [sorted(one for one in dim if one is not None) for dim in dims]
+    shape = tuple(_tree([size for _, size in dim] or [1]) for dim in found)
+    stride = tuple(_tree([step for step, _ in dim] or [0]) for dim in found)
+    arranged = Layout(shape, stride)
+    return arranged if arranged.is_bijective() and arranged.size() == count else row
+
+
+def _tree(leaves: list[int]) -> Any:
+    return leaves[0] if len(leaves) == 1 else tuple(leaves)
+
+
+def _digit(index: Expr, unit: Expr, count: int, whole: Whole) -> tuple[int, int] | None:
+    """The (stride, size) of the digit of a unit's number that an index is; None where it is none."""
+    while not index.variables().isdisjoint(whole.definitions):
+        index = index.substitute({var: whole.definitions[var] for var in index.variables() & set(whole.definitions)})
+    names = {var.name for var in index.variables()}
+    if names - {unit.name} or count > 1 << 16:  # type: ignore[attr-defined]
+        return None
+    values = [int(index.evaluate(dict.fromkeys(names, number))) for number in range(count)]
+    if values[0]:
+        return None
+    stride, size = next((number for number, value in enumerate(values) if value), count), max(values) + 1
+    return (stride, size) if values == [number // stride % size for number in range(count)] else None

@@ -1,0 +1,184 @@
+"""Storage by strides, each under the name of its dimension; and strides of arrays: which a kernel reads, and which it chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from fireiron.errors import ArgumentError
+from fireiron.values.expr import SYMBOL_MAX, Expr, Var, constant
+from fireiron.values.layout import Layout
+from fireiron.values.tensor import MatrixLayout, Storage
+
+
+@attrs.frozen(repr=False)
+class AnyStride:
+    """A stride that is an argument of the kernel, read off the array that is passed; `ANY(8)` is a multiple of 8 elements.
+
+    It is below 2**31 elements; 0 (a broadcast array) is legal for inputs.
+    """
+
+    multiple_of: int = 1
+
+    def __call__(self, multiple_of: int) -> AnyStride:
+        """The same, known to be a multiple of so many elements: without that, no vector along another dimension is aligned."""
+        if isinstance(multiple_of, bool) or not isinstance(multiple_of, int) or not 1 <= multiple_of <= SYMBOL_MAX:
+            raise ArgumentError("ANY: multiples of what", got=multiple_of, legal=f"1 ... {SYMBOL_MAX}")
+        return AnyStride(multiple_of)
+
+    def named(self, operand: str, dim: str) -> Var:
+        """The kernel's parameter."""
+        return Var(f"stride_{operand}_{dim}", 0, SYMBOL_MAX, self.multiple_of, True)
+
+    def __repr__(self) -> str:
+        return "ANY" if self.multiple_of == 1 else f"ANY({self.multiple_of})"
+
+    __str__ = __repr__
+
+
+ANY = AnyStride()
+
+USUAL_ALIGNMENT: Final = 16
+"""Bytes of whose multiples one is the address of an array, unless a spec says otherwise: that of the widest load."""
+
+MOST_ALIGNED: Final = 256
+"""What allocations of CUDA are multiples of (CUDA C++ Programming Guide, "Device Memory Accesses")."""
+
+
+@attrs.frozen(init=False, repr=False)
+class Strides:
+    """Storage by the distance, in elements, between neighbours along each dimension: `Strides(m=ANY, k=1)`.
+
+    A stride is an integer, an expression of symbols, or `ANY`. 0 says that an input has one element all along a dimension.
+
+    >>> from fireiron import *
+    >>> spec = Move(64, 32, src=Strides(m=ANY, n=1), dst=Strides(m=1, n=64))(GL, GL)(Kernel)
+    >>> print(spec.operands["src"].tensor.storage().layout)
+    (64,32):(stride_src_m,1)
+
+    Legal when each dimension of the operand has one, and none may be negative; of an output also when no element has the place of another.
+    """
+
+    by_dim: tuple[tuple[str, int | Expr | AnyStride], ...]
+    align: int = USUAL_ALIGNMENT
+
+    def __init__(self, **by_dim: int | Expr | AnyStride) -> None:
+        self.__attrs_init__(tuple((dim, _checked(dim, stride)) for dim, stride in by_dim.items()))
+
+    def aligned(self, bytes: int) -> Strides:
+        """The same, of an array that begins at a multiple of so many bytes, 16 unless said: of less, where a slice begins anywhere.
+
+        Each launch checks it; loads and stores are no wider.
+        """
+        if not _is_alignment(bytes):
+            raise ArgumentError(f"{self}.aligned(...): bytes", got=bytes, legal=f"a power of two up to {MOST_ALIGNED}")
+        made = Strides(**dict(self.by_dim))
+        object.__setattr__(made, "align", bytes)
+        return made
+
+    def layout(self, operand: str, dims: Sequence[str], sizes: Sequence[Expr]) -> Layout:
+        """The layout of an operand with these dimensions; an `ArgumentError` where others are named."""
+        named = dict(self.by_dim)
+        if set(named) != set(dims):
+            wanted = ", ".join(f"{dim}=..." for dim in dims)
+            raise ArgumentError(f"{operand}={self}: its dimensions are {', '.join(dims)}", legal=f"Strides({wanted})")
+        steps = [named[dim].named(operand, dim) if isinstance(named[dim], AnyStride) else named[dim] for dim in dims]  # type: ignore[union-attr]
+        return Layout(tuple(sizes), tuple(steps))  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        more = "" if self.align == USUAL_ALIGNMENT else f".aligned({self.align})"
+        return f"Strides({', '.join(f'{dim}={stride!r}' for dim, stride in self.by_dim)}){more}"
+
+    __str__ = __repr__
+
+
+def _is_alignment(value: object) -> bool:
+    return type(value) is int and 1 <= value <= MOST_ALIGNED and value & (value - 1) == 0
+
+
+def _checked(dim: str, stride: object) -> int | Expr | AnyStride:
+    if isinstance(stride, AnyStride):
+        return stride
+    number = constant(stride) if isinstance(stride, Expr) else stride
+    if number is None:
+        assert isinstance(stride, Expr)
+        if stride.low < 0 or not all(var.parameter for var in stride.variables()):
+            raise ArgumentError(f"Strides({dim}={stride}): may be negative, or is made of no symbols", legal='sym("ld"), ANY')
+        return stride
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ArgumentError(f"Strides({dim}=...): a stride is an integer, a symbol or ANY", got=stride, legal='1, sym("ld"), ANY')
+    if number < 0:
+        hint = "a kernel begins at the first element: pass a copy, or the array turned round"
+        raise ArgumentError(f"Strides({dim}={number}): negative", legal="0, 1, 2, ...", hint=hint)
+    return number
+
+
+StorageOrder = MatrixLayout | Strides | Layout
+"""How an operand may be said to be stored."""
+
+
+def strides_of(operand: str, dims: Sequence[str], layout: object) -> Strides | None:
+    """What gives an operand a layout; None where a dimension has several strides, or the operand is a part of fewer dimensions."""
+    if not isinstance(layout, Layout) or not isinstance(layout.stride, tuple) or any(len(mode.leaves) != 1 for mode in layout):
+        return None
+    if len(dims) != len(layout):
+        return None
+    named: dict[str, int | Expr | AnyStride] = {}
+    for dim, (_, stride) in zip(dims, layout.leaves, strict=True):
+        asked = AnyStride(stride.multiple_of) if isinstance(stride, Var) else None
+        named[dim] = asked if asked is not None and asked.named(operand, dim) == stride else stride
+    return Strides(**named)
+
+
+def strides_repr(operand: str, dims: Sequence[str], layout: Layout, align: int) -> str | None:
+    """`Strides(...)` where it gives an operand this layout; None where it cannot."""
+    found = strides_of(operand, dims, layout) if _is_alignment(align) else None
+    return None if found is None else repr(found.aligned(align))
+
+
+# ---------------------------------------------------------------------------------------------- strides of arrays
+
+
+def strides_told(storage: Storage, shape: Sequence[int], strides: Sequence[int]) -> Iterator[tuple[str, int, int]]:
+    """What an array tells of strides that are symbols: name, value and dimension. Along one element a stride says nothing."""
+    for dim, (step, size, stride) in enumerate(zip(storage.steps, shape, strides, strict=False)):  # other ranks are refused elsewhere
+        if isinstance(step, Var) and size != 1:
+            yield step.name, stride, dim
+
+
+def strides_chosen(storage: Storage, shape: Sequence[int], known: Mapping[str, int]) -> dict[str, int]:
+    """Values for the strides that nobody tells: without gaps, the last dimension first, behind those that are known."""
+    found: dict[str, int] = {}
+    pairs = [(step, size) for step, size in zip(storage.steps, shape, strict=True) if step is not None]
+    told = [(step, size) for step, size in pairs if all(var.name in known for var in step.variables())]
+    reach = max([1, *(int(step.evaluate(known)) * size for step, size in told)])
+    for step, size in reversed(pairs):
+        if isinstance(step, Var) and step.name not in known and step.name not in found:
+            least = max(reach, step.low)
+            found[step.name] = -(-least // step.multiple_of) * step.multiple_of
+            reach = found[step.name] * size
+    return found
+
+
+def lie_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether each element has a place of its own: from the smallest stride on, each leads beyond all that lies within the ones before.
+
+    Arrays whose dimensions interleave, such as 2 x 3 with strides 3 and 2, count as overlapping.
+    """
+    reach = 0
+    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size > 1):
+        if stride <= reach:
+            return False
+        reach += stride * (size - 1)
+    return True
+
+
+def surely_overlaps(storage: Storage, shape: Sequence[Expr]) -> bool:
+    """Whether elements share a place whatever the sizes and strides of run time are."""
+    pairs = [(constant(size), None if step is None else constant(step)) for size, step in zip(shape, storage.steps, strict=True)]
+    known = [(size, step) for size, step in pairs if size is not None and step is not None]
+    if any(step == 0 and size != 1 for size, step in pairs):
+        return True
+    return None not in storage.steps and not lie_apart(*zip(*known, strict=True)) if known else False

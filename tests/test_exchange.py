@@ -1,0 +1,527 @@
+"""Work across the threads of a block: reductions over registers, by shuffles and through shared memory. NumPy is the reference."""
+
+import random
+
+import attrs
+import numpy as np
+import pytest
+from printed_text import COMPILER, HostProgram, Printed
+
+from fireiron import *
+from fireiron.check import check
+from fireiron.errors import SimulationError
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.inspect.explain import explain
+from fireiron.inspect.show import show
+from fireiron.ir import Barrier, Exec, Hole, execs, rewritten
+from fireiron.language.store import dumps, loads
+from fireiron.language.substrategy import temporary
+from fireiron.language.tree import Child
+from fireiron.sim import simulate
+from fireiron.values.expr import as_expr
+
+
+def whole_numbers(shape, dtype=float32, seed=3):
+    """Small integers, whose sums are exact in any order."""
+    return np.random.default_rng(seed).integers(-9, 10, shape).astype(dtype.to_numpy())
+
+
+def shape_of(view):
+    return [int(str(size)) for size in view.shape]
+
+
+def errors(kernel):
+    return [one for one in check(kernel) if one.severity == "error"]
+
+
+def agree(strategies, folder, sizes=None):
+    """Each strategy computes what NumPy does: checked, simulated, and printed, compiled and executed on the CPU."""
+    programs = [strategy.program("sm_80") for strategy in strategies]
+    cases = []
+    for program in programs:
+        spec = program.spec
+        given = {
+            name: whole_numbers(
+                [(sizes or {}).get(str(size)) or int(str(size)) for size in spec.operands[name].shape], spec.operands[name].dtype
+            )
+            for name in spec.inputs
+        }
+        assert not errors(program.ir)
+        expected = spec.reference(*given.values())
+        np.testing.assert_array_equal(simulate(program.ir, given).outputs[spec.outputs[0]], expected)
+        cases.append((given, expected))
+    if COMPILER is not None:
+        host = HostProgram(map(Printed.of, programs), folder)
+        for number, (given, expected) in enumerate(cases):
+            (made,) = host.run(number, given).values()
+            np.testing.assert_array_equal(made, expected)
+    return programs
+
+
+def used(program):
+    return {statement.instruction.name for statement, _ in execs(program.ir.body)}
+
+
+def masks(program):
+    return [statement.spec.mask for statement, _ in execs(program.ir.body) if statement.spec.title == "Shfl"]
+
+
+def barriers(program):
+    found = []
+    rewritten(program.ir.body, lambda one: found.append(one) or (one,) if isinstance(one, Barrier) else (one,))
+    return len(found)
+
+
+# ---------------------------------------------------------------------------------------------- reductions
+
+BY_WARP = Reduction.tile(4).to(Block).tile(1).to(Warp).load(Move.src, RF, Move.tile(1, 4).to(Lane).done()).done()
+BY_BLOCK = Reduction.tile(2).to(Block).load(Move.src, RF, Move.tile(1, 256).to(Warp).tile(1, 4).to(Lane).done()).done()
+SEVERAL = Reduction.tile(8).to(Block).tile(4).to(Warp).load(Move.src, RF, Move.tile(1, 16).to(Lane).tile(1, 4).done()).done()
+
+
+@pytest.mark.parametrize("by", ["sum", "max", "min"])
+def test_rows(by, tmp_path):
+    """A row for each warp, several warps for two rows, several rows for a warp: rows lie across lanes, and the user writes no shuffle."""
+    strategies = []
+    for dtype in (float32, float16, bfloat16, float64, int32, int8):
+        options = {"by": by, "dtype": dtype, "src": RowMajor}
+        strategies.append(BY_WARP(Reduction(30, 128, **options)(GL, GL)(Kernel)))
+        strategies.append(BY_BLOCK(Reduction(11, 512, **options)(GL, GL)(Kernel)))
+        strategies.append(SEVERAL(Reduction(20, 128, **options)(GL, GL)(Kernel)))
+    for strategy in strategies:
+        assert loads(dumps(strategy)) == strategy and eval(repr(strategy)) == strategy
+    programs = agree(strategies, tmp_path)
+    assert [masks(one) for one in programs] == [[16, 8, 4, 2, 1], [16, 8, 4, 2, 1], [4, 2, 1]] * 6
+    assert [barriers(one) for one in programs] == [0, 1, 0] * 6
+
+
+def test_the_text_of_a_row_sum():
+    text = BY_WARP(Reduction(64, 128, src=RowMajor)(GL, GL)(Kernel)).program("sm_80").cuda
+    assert "sum_rf[0] = src_rf[0] + src_rf[1] + src_rf[2] + src_rf[3];" in text
+    assert "sum_other[0] = __shfl_xor_sync(0xffffffff, sum_rf[0], 16);\n  sum_rf[0] = sum_rf[0] + sum_other[0];" in text
+    assert "if (lane < 1)\n    dst[block * 4 + warp] = sum_rf[0];" in text
+    text = BY_BLOCK(Reduction(64, 512, by="max", src=RowMajor)(GL, GL)(Kernel)).program("sm_80").cuda
+    assert "max_rf[0] = fmaxf(max_rf[0], max_other[0]);" in text and "__syncthreads();  // max_sh complete" in text
+
+
+def divisors(size):
+    return [one for one in range(1, size + 1) if size % one == 0]
+
+
+class Dealing:
+    """A drawn dealing of a tile's dimensions to warps, lanes and turns, in any order."""
+
+    def __init__(self, seed, shape):
+        self.random = random.Random(seed)
+        self.sizes = list(shape)
+        self.chain = Move
+        self.in_turn()
+        if self.random.random() < 0.6:
+            self.deal(Warp, self.random.choice((2, 3, 4)))
+            self.in_turn()
+            self.deal(self.random.choice((Lane, Thread)), 32)
+        else:
+            self.deal(Thread, self.random.choice((32, 64, 96, 128)))
+
+    def in_turn(self):
+        if self.random.random() < 0.4:
+            self.sizes = [self.random.choice([one for one in divisors(size) if size // one <= 4]) for size in self.sizes]
+            self.chain = self.chain.tile(*self.sizes)
+
+    def deal(self, level, units):
+        """Tiles for most of the units: which dimensions they lie along is drawn digit by digit."""
+        left = units
+        for dim in self.random.sample(range(len(self.sizes)), len(self.sizes)):
+            factor = self.random.choice([one for one in divisors(self.sizes[dim]) if one <= left][-2:])
+            self.sizes[dim] //= factor
+            left //= factor
+        order = self.random.sample(range(len(self.sizes)), len(self.sizes))
+        self.chain = self.chain.tile(*self.sizes).to(level).layout(tuple(order))
+
+    def done(self):
+        return self.chain.tile(*[1] * len(self.sizes)).done()
+
+
+def drawn(seed):
+    """A reduction along drawn dimensions of a tile that is dealt anyhow."""
+    choose = random.Random(seed).choice
+    shape = choose(((16, 48), (8, 64), (32, 32), (4, 128), (64, 6), (8, 4, 12), (2, 16, 8), (6, 4, 16)))
+    kept = sorted(random.Random(seed + 1).sample(range(len(shape)), choose(range(1, len(shape)))))
+    axes = tuple(axis for axis in range(len(shape)) if axis not in kept)
+    whole = [size * choose((1, 2)) + choose((0, 3)) if axis in kept else size for axis, size in enumerate(shape)]
+    options = {"by": choose(("sum", "max", "min")), "dtype": choose((float32, float16, int32)), "src": choose((RowMajor, ColMajor))}
+    spec = Reduction(*whole, axes=axes, **options)(GL, GL)(Kernel)
+    load = Dealing(seed, shape).done()
+    return Reduction.tile(*(shape[axis] for axis in kept)).to(Block).load(Move.src, RF, load).done()(spec)
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 10))
+def test_drawn_dealings(seed, tmp_path):
+    """Whichever dimensions go to warps, lanes and turns: by shuffles, through shared memory, or both."""
+    agree([drawn(one) for one in range(seed, seed + 10)], tmp_path)
+
+
+def test_drawn_dealings_take_all_ways():
+    ways = {(bool(masks(program)), bool(barriers(program))) for program in (drawn(one).program("sm_80") for one in range(40))}
+    assert ways == {(False, False), (False, True), (True, False), (True, True)}
+
+
+def test_only_the_digits_of_the_reduced_dimension_are_shuffled():
+    """They stand anywhere in the lane's number."""
+    spec = Reduction(64, 16, src=RowMajor)(GL, GL)(Kernel)
+    for order, found in ((RowMajor, [2, 1]), (ColMajor, [16, 8])):
+        load = Move.tile(2, 4).to(Lane).layout(order).tile(1, 4).done()
+        assert masks(Reduction.tile(16).to(Block).tile(16).to(Warp).load(Move.src, RF, load).done()(spec).program("sm_80")) == found
+
+
+def test_rows_of_symbolic_sizes():
+    """Rows and their length are known when the kernel is launched: a loop over the parts of a row, the last of which is filled up."""
+    strategy = Reduction.tile(4).to(Block).tile(1).to(Warp).split(128).load(Move.src, RF, Move.tile(1, 4).to(Lane).tile(1, 1).done()).done()
+    program = strategy(Reduction(sym("M"), sym("N"), src=RowMajor)(GL, GL)(Kernel)).program("sm_80")
+    assert not errors(program.ir) and masks(program) == [16, 8, 4, 2, 1]
+    for shape in ((30, 100), (1, 1), (9, 300)):
+        array = whole_numbers(shape)
+        np.testing.assert_array_equal(
+            simulate(program.ir, {"src": array}, symbols={"M": shape[0], "N": shape[1]}).outputs["dst"], array.sum(axis=1)
+        )
+
+
+def test_lanes_in_another_order_meet_in_shared_memory(tmp_path):
+    """A permutation of the lanes: no digits of the lane's number tell who has which terms."""
+    strategies = []
+    for permutation in (lambda uid: uid ^ 3, lambda uid: (uid + 5) % 32):
+        load = Move.tile(1, 4).to(Lane).swizzle(permutation).tile(1, 4).done()
+        chain = Reduction.tile(4).to(Block).tile(1).to(Warp).load(Move.src, RF, load).done()
+        strategies.append(chain(Reduction(16, 128, src=RowMajor)(GL, GL)(Kernel)))
+    assert [(masks(program), barriers(program)) for program in agree(strategies, tmp_path)] == [([], 1)] * 2
+
+
+def test_terms_that_other_warps_hold_are_refused():
+    """A row is held by two warps, and reduced at the level of one."""
+    chain = Reduction.tile(2).to(Block).load(Move.src, RF, Move.tile(1, 64).to(Warp).tile(1, 2).to(Lane).tile(1, 1).done()).tile(1).to(Warp)
+    with pytest.raises(MatchError, match="its threads do not hold all of src_rf that it reduces") as caught:
+        _ = chain.done()(Reduction(8, 128)(GL, GL)(Kernel)).program("sm_80").ir
+    assert "wants one whose threads hold all of the 1x128 elements, got Warp" in str(caught.value)
+
+
+def test_parts_of_split_k_meet_across_lanes():
+    """The sum of split_k's parts is a reduction like any other: its parts may lie across lanes."""
+    combine = Reduction.load(Move.src, RF, Move.tile(8, 1, 2).to(Thread).layout((2, 1, 0)).tile(1, 1, 1).done()).done()
+    chain = MatMul.tile(16, 16).to(Block).split_k(8, Warp, 4, combine).tile(4, 2).to(Lane).epilog(RF).split(1)
+    chain = chain.load(A, RF, Move.tile(1, 1).done()).load(B, RF, Move.tile(1, 1).done()).tile(1, 1).done()
+    spec = MatMul(32, 16, 64)(GL, GL, GL)(Kernel)
+    program = chain(spec).program("sm_80")
+    left, right = whole_numbers((32, 64)), whole_numbers((64, 16), seed=4)
+    assert not errors(program.ir) and masks(program) == [2, 1]
+    np.testing.assert_array_equal(simulate(program.ir, {"A": left, "B": right}).outputs["C"], left @ right)
+
+
+# ---------------------------------------------------------------------------------------------- exchange
+
+BY_ROWS = Move.tile(1, 4).to(Thread).tile(1, 4).done()
+BY_COLUMNS = Move.tile(4, 1).to(Thread).layout(ColMajor).tile(4, 1).done()
+TURNED = Move(64, 96, src=RowMajor, dst=ColMajor)(GL, GL)(Kernel)
+
+
+def test_a_copy_between_two_dealings(tmp_path):
+    """Loaded by rows, stored by columns: both by vectors, with one barrier between; in a block, and in each warp its own."""
+    block = Move.tile(32, 32).to(Block)
+    by_block = block.load(Move.src, RF, BY_ROWS).load(Move.src, RF).tile(4, 1).to(Thread).layout(ColMajor).tile(4, 1).done()
+    lanes = Move.tile(1, 4).to(Lane).tile(1, 4).done()
+    by_warp = block.tile(16, 8).to(Warp).load(Move.src, RF, lanes).load(Move.src, RF).tile(4, 1).to(Lane).layout(ColMajor).tile(4, 1).done()
+    alone = block.load(Move.src, RF, BY_ROWS).load(Move.src, RF, Move.done()).then(BY_COLUMNS)
+    first, second, third = agree([chain(TURNED) for chain in (by_block, by_warp, alone)], tmp_path)
+    assert [barriers(one) for one in (first, second, third)] == [1, 1, 1]
+    assert "__syncthreads();  // src_rf2_sh complete" in first.cuda and "__syncwarp();" in second.cuda
+    assert first.cuda.count("float4*>(src_rf)") == 2 and first.ir.buffer("src_rf2_sh").bytes == 32 * 32 * 4
+    assert second.ir.buffer("src_rf2_sh").bytes == 32 * 32 * 4, "each of the eight warps has its own part"
+
+
+def test_the_same_dealing_is_no_exchange():
+    chain = Move.tile(32, 32).to(Block).load(Move.src, RF, BY_ROWS).load(Move.src, RF).tile(1, 4).to(Thread).tile(1, 4).done()
+    assert barriers(chain(TURNED).program("sm_80")) == 0
+
+
+def test_operands_that_are_dealt_otherwise_meet(tmp_path):
+    """The first operand says which thread does what; the other comes to it."""
+    spec = BinaryPointwise("-", 64, 96, lhs=RowMajor)(GL, GL, GL)(Kernel)
+    chain = BinaryPointwise.tile(32, 32).to(Block).load("lhs", RF, BY_ROWS).load("rhs", RF, BY_COLUMNS).done()
+    (program,) = agree([chain(spec)], tmp_path)
+    assert barriers(program) == 1 and program.ir.buffer("rhs_sh").bytes == 32 * 32 * 4
+    assert loads(dumps(chain)) == chain
+
+
+def test_a_store_dealt_otherwise_than_the_product(tmp_path):
+    """An accumulator in the registers of a product, stored by other threads: the store loads it anew."""
+    store = Move.load(Move.src, RF).tile(4, 1).to(Thread).layout(ColMajor).tile(4, 1).done()
+    one = Move.tile(1, 1).done()
+    chain = MatMul.tile(32, 32).to(Block).epilog(RF, None, store).split(8).load(A, SH).load(B, SH)
+    chain = chain.tile(2, 2).to(Thread).split(1).load(A, RF, one).load(B, RF, one).tile(1, 1).done()
+    agree([chain(MatMul(64, 60, 20)(GL, GL, GL)(Kernel))], tmp_path)
+
+
+def two_dealings(seed):
+    """A sum whose operands are dealt in two drawn ways."""
+    choose = random.Random(seed).choice
+    shape = choose(((16, 48), (32, 32), (8, 12), (8, 4, 12), (2, 16, 8)))
+    whole = [size * choose((1, 2)) + choose((0, 3)) for size in shape]
+    options = {name: choose((RowMajor, ColMajor)) for name in ("lhs", "rhs", "dst")}
+    spec = BinaryPointwise("+", *whole, dtype=choose((float32, float16, int32)), **options)(GL, GL, GL)(Kernel)
+    chain = BinaryPointwise.tile(*shape).to(Block).load("lhs", RF, Dealing(seed, shape).done())
+    return chain.load("rhs", RF, Dealing(seed + 1000, shape).done()).done()(spec)
+
+
+@pytest.mark.parametrize("seed", range(0, 40, 10))
+def test_drawn_dealings_meet(seed, tmp_path):
+    programs = agree([two_dealings(one) for one in range(seed, seed + 10)], tmp_path)
+    assert any(barriers(program) for program in programs)
+
+
+def test_explain_names_the_exchange():
+    strategy = Move.tile(32, 32).to(Block).load(Move.src, RF, BY_ROWS).load(Move.src, RF).then(BY_COLUMNS)(TURNED)
+    places = [(leaf.place, str(leaf.spec)) for leaf in explain(strategy, "sm_80").leaves]
+    assert ("done() given", "Move(32,32)(RF,SH)(Block)") in places and ("done() taken", "Move(32,32)(SH,RF)(Block)") in places
+    assert "src_rf to the threads that want it, through src_rf2_sh" in strategy.program("sm_80").cuda
+
+
+# ---------------------------------------------------------------------------------------------- transposed copies
+
+
+@pytest.mark.parametrize("dtype", [float32, float16, int8], ids=str)
+def test_transposed(dtype, tmp_path):
+    """By single elements, through shared memory with vectors on both sides, through registers; the last tiles overhang."""
+    cases = []
+    for src, dst, shape in ((RowMajor, RowMajor, (96, 64)), (RowMajor, ColMajor, (70, 101)), (ColMajor, ColMajor, (33, 32))):
+        spec = Move(*shape, signature="mn->nm", dtype=dtype, src=src, dst=dst)(GL, GL)(Kernel)
+        array = whole_numbers(shape[::-1], dtype)
+        np.testing.assert_array_equal(spec.reference(array), array.T)
+        block = Move.tile(32, 32).to(Block)
+        for chain in (
+            block.tile(1, 1).to(Thread).done(),
+            block.tile(4, 1).to(Thread).tile(4, 1).done(),
+            block.coalesced(4).done(),
+            block.load(Move.src, SH, Move.coalesced(4).done()).pad(1).coalesced(4).done(),
+            block.load(Move.src, RF, Move.tile(2, 4).to(Thread).tile(1, 4).done()).done(),
+        ):
+            assert loads(dumps(chain(spec))) == chain(spec) and eval(repr(spec)) == spec
+            cases.append(chain(spec))
+    agree(cases, tmp_path)
+
+
+def test_rows_that_become_columns_are_a_plain_copy():
+    """Where both sides have the same neighbours in storage, vectors are legal on both."""
+    spec = Move(128, 64, signature="mn->nm", src=RowMajor, dst=ColMajor)(GL, GL)(Kernel)
+    for chain in (Move.tile(32, 32).to(Block).tile(4, 1).to(Thread).tile(4, 1).done(), Move.tile(32, 32).to(Block).coalesced(4).done()):
+        assert chain(spec).program("sm_80").cuda.count("float4*>(&") == 2
+
+
+def test_transposed_of_three_dimensions(tmp_path):
+    spec = Move(6, 5, 8, signature="mnp->pnm", src=RowMajor)(GL, GL)(Kernel)
+    array = whole_numbers((8, 5, 6))
+    np.testing.assert_array_equal(spec.reference(array), array.transpose(2, 1, 0))
+    agree(
+        [Move.tile(2, 5, 4).to(Block).tile(1, 1, 1).to(Thread).done()(spec), Move.tile(6, 5, 8).to(Block).coalesced(2).done()(spec)],
+        tmp_path,
+    )
+
+
+@pytest.mark.parametrize("seed", range(0, 20, 10))
+def test_drawn_dealings_are_transposed(seed, tmp_path):
+    """The store follows what the load holds, whichever way it was dealt."""
+    strategies = []
+    for number in range(seed, seed + 10):
+        choose = random.Random(number).choice
+        shape = choose(((16, 48), (32, 32), (8, 12), (64, 6)))
+        spec = Move(shape[1] + 3, shape[0] * 2, signature="mn->nm", src=choose((RowMajor, ColMajor)))(GL, GL)(Kernel)
+        chain = Move.tile(*shape[::-1]).to(Block).load(Move.src, RF, Dealing(number, shape).done())
+        strategies.append(chain.done()(spec))
+    agree(strategies, tmp_path)
+
+
+def test_matrices_of_eight_are_not_transposed_by_a_plain_ldmatrix():
+    """Instructions that copy matrices as they are do not perform a copy that turns them."""
+    spec = Move(16, 16, signature="mn->nm", dtype=float16, src=RowMajor)(SH, RF)(Warp)
+    performing = [one.name for one in INSTRUCTIONS if one.may_perform(spec) and not one.mismatches(spec, ARCHITECTURES[-1])]
+    assert performing == [] and spec.moves and not spec.copies
+
+
+# ---------------------------------------------------------------------------------------------- tiles in turns
+
+
+def in_turns(seed):
+    """A tile of which the units take more than one part each, the last turn not all of them: along the slowest of its dimensions."""
+    choose = random.Random(seed).choice
+    rows, long, width = choose((1, 2, 4, 8)), choose((20, 36, 40, 100, 160)), choose((1, 2, 4))
+    level = choose((Lane, Thread))
+    unit = Move.tile(1, width).to(level).layout(ColMajor).tile(1, 1).done()
+    flipped = Move.tile(width, 1).to(level).layout(RowMajor).tile(1, 1).done()
+    return ((rows, long), unit) if choose((0, 1)) else ((long, rows), flipped)
+
+
+def several_times(seed):
+    """A copy, a transposed one, a reduction along either dimension, of a tile whose parts go in turns to the lanes of a warp."""
+    choose = random.Random(seed + 7).choice
+    shape, load = in_turns(seed)
+    whole = [size + choose((0, 3)) for size in shape]
+    axis = choose((0, 1))
+    order = {"src": choose((RowMajor, ColMajor))}
+    whole[axis] = shape[axis]
+    specs = (
+        (Move(*whole, **order), shape),
+        (Move(*whole[::-1], signature="mn->nm", **order), shape[::-1]),
+        (Reduction(*whole, axes=axis, by=choose(("sum", "max", "min")), **order), (shape[1 - axis],)),
+    )
+    for made, tile in specs:
+        block = made(GL, GL)(Kernel).tile(*tile).to(Block)
+        yield block.tile(*tile).to(Warp).load(Move.src, RF, load).done()
+
+
+@pytest.mark.parametrize("seed", range(0, 24, 8))
+def test_what_is_dealt_in_turns_is_held(seed, tmp_path):
+    """Where what a thread has in each turn lies a step further on; in the last turn not all of them have something."""
+    programs = agree([strategy for number in range(seed, seed + 8) for strategy in several_times(number)], tmp_path)
+    assert any("src_rf_" in program.cuda and " < " in program.cuda for program in programs)
+
+
+def test_a_row_that_32_lanes_do_not_divide():
+    program = BY_WARP(Reduction(30, 160, src=RowMajor)(GL, GL)(Kernel)).program("sm_80")
+    assert "if (src_rf_p * 32 + lane < 40)" in program.cuda and "if (p * 128 + lane * 4 < 160)" in program.cuda
+    assert program.ir.buffer("src_rf").bytes == 8 * 4, "two turns of four elements"
+
+
+def test_turns_that_mix_two_dimensions_are_refused():
+    """3 columns of tiles for 32 lanes: which row is a lane's changes from turn to turn."""
+    load = Move.tile(1, 8).to(Lane).tile(1, 1).done()
+    chain = Move.tile(16, 24).to(Block).tile(16, 24).to(Warp).load(Move.src, RF, load).done()
+    with pytest.raises(DecompositionError, match="src_rf cannot be divided over registers: its tiles are dealt in turns"):
+        _ = chain(Move(64, 48)(GL, GL)(Kernel)).program("sm_80").ir
+
+
+# ---------------------------------------------------------------------------------------------- results that stay in registers
+
+SOFTMAX = Kind("Softmax", "y[m,n] = exp(x[m,n])").starter
+"""Its formula has no place for the sum inside: the decomposition says it."""
+
+
+@attrs.frozen
+class Softmax(Decomposition):
+    """Rows to powers that add up to 1; what is known of a row lies in a memory that the step allocates."""
+
+    verb = "softmax"
+    memory: Memory = RF
+
+    def expand(self, spec, context):
+        draft = context.draft()
+        x, y = spec.operands["x"], spec.operands["y"]
+        power, of_power = temporary(spec, draft, "power", x.shape, float32, RF)
+        top, of_top = temporary(spec, draft, "top", x.shape[:1], float32, self.memory)
+        total, of_total = temporary(spec, draft, "total", x.shape[:1], float32, self.memory)
+        steps = {
+            "most": Reduction.on(spec.level, x, top, by="max"),
+            "power": Pointwise.on(spec.level, x, top, power, formula="y[m,n] = exp(x[m,n] - t[m])"),
+            "all": Reduction.on(spec.level, power, total),
+            "rest": Pointwise.on(spec.level, power, total, y, formula="y[m,n] = x[m,n] / t[m]"),
+        }
+        children = (of_power, of_top, of_total, *(Child(f"{name}_step", one, (Done(),)) for name, one in steps.items()))
+        return draft.expansion(children, tuple(Hole(child.name) for child in children))
+
+
+def softmax(array):
+    power = np.exp(array - array.max(axis=1, keepdims=True))
+    return power / power.sum(axis=1, keepdims=True)
+
+
+DEALT = {
+    "a row for a warp": (4, Warp, Move.tile(1, 4).to(Lane).tile(1, 4).done()),
+    "rows of several warps": (2, Block, Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()),
+    "several rows for a warp": (8, Warp, Move.tile(2, 8).to(Lane).tile(1, 4).done()),
+}
+
+
+@pytest.mark.parametrize("memory", [RF, SH], ids=str)
+@pytest.mark.parametrize("name", DEALT)
+def test_results_are_replicas_for_those_that_read_them(name, memory, tmp_path):
+    """All lanes of a row have its maximum and its sum: what reads them goes on in the registers of each, without another exchange."""
+    rows, level, load = DEALT[name]
+    chain = SOFTMAX.tile(rows, 128).to(Block)
+    chain = chain if level == Block else chain.tile(rows // 4 if rows > 4 else 1, 128).to(level)
+    spec = SOFTMAX(30, 128, x=RowMajor, y=RowMajor)(GL, GL)(Kernel)
+    program = chain.load("x", RF, load).then(Softmax(memory))(spec).program("sm_80")
+    assert not errors(program.ir)
+    assert len(masks(program)) == 2 * {"several rows for a warp": 4}.get(name, 5)
+    assert bool(barriers(program)) == (memory == SH or level == Block)
+    array = whole_numbers((30, 128)) / 4
+    np.testing.assert_allclose(simulate(program.ir, {"x": array}).outputs["y"], softmax(array), rtol=1e-5)
+    if COMPILER is not None:
+        (made,) = HostProgram([Printed.of(program)], tmp_path).run(0, {"x": array}).values()
+        np.testing.assert_allclose(made, softmax(array), rtol=1e-5)
+
+
+def test_what_a_step_allocates_is_counted():
+    """An `Allocate` in the tree needs no instruction, has no statement, and its bytes are those of the kernel."""
+    chain = SOFTMAX.tile(4, 128).to(Block).load("x", RF, Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()).then(Softmax(SH))
+    program = chain(SOFTMAX(32, 128)(GL, GL)(Kernel)).program("sm_80")
+    made = [node for node in program.tree.nodes() if node.spec.title == "Allocate"]
+    assert {"Allocate(4)(SH)(Block)", "Allocate(4,128)(RF)(Block)"} <= {str(node.spec) for node in made}
+    assert all(node.complete and not node.program and not node.children for node in made)
+    sizes = {buffer.name: buffer.bytes for buffer in program.ir.buffers if buffer.memory == SH}
+    assert sizes["top"] == sizes["total"] == 4 * 4 and program.ir.shared_bytes >= sum(sizes.values())
+    assert {buffer.name: buffer.bytes for buffer in program.ir.buffers}["power"] == 4 * 128 * 4 // program.ir.threads
+    assert "Allocate" not in str(explain(program.strategy, "sm_80").leaves) and "needs no instruction" in "".join(map(str, show(program)))
+
+
+def test_the_texts_are_taken():
+    """By NVRTC, where it is installed."""
+    for number in range(4) if toolchains() else ():
+        for strategy in (drawn(number), two_dealings(number), *several_times(number)):
+            compile_cuda(strategy.program("sm_80").cuda, "sm_90")
+
+
+# ---------------------------------------------------------------------------------------------- planted faults
+
+
+def result(kernel, array):
+    return simulate(kernel, {"src": array}).outputs["dst"]
+
+
+EXCHANGED = (
+    Move.tile(32, 32).to(Block).load(Move.src, RF, BY_ROWS).load(Move.src, RF).tile(4, 1).to(Thread).layout(ColMajor).tile(4, 1).done()
+)
+FAULTY = {"sum_sh": BY_BLOCK(Reduction(8, 512, src=RowMajor)(GL, GL)(Kernel)), "src_rf2_sh": EXCHANGED(TURNED)}
+
+
+@pytest.mark.parametrize("buffer", FAULTY)
+def test_a_missing_barrier_is_found(buffer):
+    """By the static check, and by the simulator."""
+    program = FAULTY[buffer].program("sm_80")
+    kernel = program.ir
+    without = attrs.evolve(kernel, body=rewritten(kernel.body, lambda one: () if isinstance(one, Barrier) else (one,)))
+    assert not errors(kernel) and any(one.kind == "race" for one in errors(without))
+    with pytest.raises(SimulationError, match=buffer):
+        simulate(without, {"src": whole_numbers(shape_of(program.spec.src))})
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_wrong_mask_is_found(number):
+    """A lane that joins what it has joined before: the result differs."""
+    kernel = BY_WARP(Reduction(8, 128, src=RowMajor)(GL, GL)(Kernel)).program("sm_80").ir
+    array = whole_numbers((8, 128))
+    shuffles = [one for one, _ in execs(kernel.body) if one.spec.title == "Shfl"]
+    wrong = shuffles[(number + 1) % 5].spec
+
+    def planted(one):
+        return (attrs.evolve(one, spec=wrong),) if one is shuffles[number] else (one,)
+
+    np.testing.assert_array_equal(result(kernel, array), array.sum(axis=1))
+    assert (result(attrs.evolve(kernel, body=rewritten(kernel.body, planted)), array) != array.sum(axis=1)).any()
+
+
+def test_results_that_all_lanes_write_are_found():
+    """Without the condition that the first lane stores, 32 of them do."""
+    kernel = BY_WARP(Reduction(8, 128, src=RowMajor)(GL, GL)(Kernel)).program("sm_80").ir
+
+    def planted(one):
+        return (attrs.evolve(one, active=as_expr(1)),) if isinstance(one, Exec) and one.accesses[-1].buffer == "dst" else (one,)
+
+    without = attrs.evolve(kernel, body=rewritten(kernel.body, planted))
+    assert any(one.kind == "race" for one in errors(without))
