@@ -186,7 +186,7 @@ class Launcher:
             LaunchError: the arguments do not fit the kernel's parameters.
         """
         cupy = require_cupy()
-        slots = [np.void(scalars[position]) if position in scalars else np.uintp(0) for position in range(pointers)]
+        slots: list[Any] = [np.void(scalars[position]) if position in scalars else np.uintp(0) for position in range(pointers)]
         slots += map(np.int32, values)
         self._values(slots if parameters is None else [slots[one] if isinstance(one, int) else np.void(MAP_BYTES) for one in parameters])
         shape = (*_whole(_extent("grid", grid)), *_whole(_extent("block", block)))

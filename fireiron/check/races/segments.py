@@ -116,11 +116,13 @@ class Segments:
                 key = (id(touch.footprint.space), touch.kind, touch.under_way, touch.by_engine, touch.completion, _turn_of(touch))
                 alike.setdefault(key, []).append(touch)
         found = []
-        for (_, kind, *how, _), same in alike.items():
+        for same in alike.values():
+            first, kind = same[0], same[0].kind
             area = self._area(same, kind == Kind.WRITE)
             if area is None:
                 return None
-            found.append(Segment(_one_step(same), area, kind, *how, same[0].turn, sum(one.bytes for one in same if one.turn)))
+            size = sum(one.bytes for one in same if one.turn)
+            found.append(Segment(_one_step(same), area, kind, first.under_way, first.by_engine, first.completion, first.turn, size))
         return found
 
     def _area(self, touches: Sequence[Touch], once: bool) -> Area | None:
