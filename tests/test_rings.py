@@ -109,7 +109,7 @@ def drawn(seed):
     stages = chance.randint(1, 4)
     options = {
         "producer": chance.choice((32, 128)),
-        "chunk": 32 if wn % 64 else chance.choice((64, 32)),
+        "chunk": 32 if wn % 64 else 64 if wm < 64 else chance.choice((64, 32)),
         "in_flight": chance.choice((None, *range(min(stages, 3)))),
         "bands": chance.choice((0, 2)),
         "blocks": chance.choice((0, 0, 2, 3)),

@@ -50,6 +50,16 @@ _WARPGROUP_BARRIER = Function(
 """PTX ISA 9.7.13.1. The number is no constant, so that all 16 barriers of the block are taken: nothing else here uses one."""
 
 
+def _numbered_barriers(groups: int) -> Function:
+    """The same with numbers that are constants, for a block with roles, which have barriers of their own.
+
+    ptxas counts a number in a register as all 16 barriers, and no other block fits beside.
+    """
+    lines = [f'if (warpgroup == {number}) asm volatile("bar.sync {number + 1}, 128;" ::: "memory");' for number in range(groups)]
+    body = ("const unsigned warpgroup = threadIdx.x / 128;", *(f"{'else ' if number else ''}{line}" for number, line in enumerate(lines)))
+    return Function("warpgroup_sync", (), body, "the 128 threads of a warpgroup wait for each other, at a named barrier of their own")
+
+
 def _role_barrier(threads: int) -> Function:
     text = f'asm volatile("bar.sync 15, {threads};" ::: "memory");'
     return Function("consumers_sync", (), (text,), "the threads of a role wait for each other, at a named barrier of their own")
@@ -167,7 +177,9 @@ class Statements:
         if scope == WARP_SCOPE:
             return "__syncwarp();"
         if scope == WARPGROUP_SCOPE:
-            return f"{self.printer.function(_WARPGROUP_BARRIER)}();"
+            roles = any(isinstance(one, Roles) for one in self.kernel.body)
+            function = _numbered_barriers(-(-self.kernel.workers // 128)) if roles else _WARPGROUP_BARRIER
+            return f"{self.printer.function(function)}();"
         if scope.threads == self.kernel.workers:
             return f"{self.printer.function(_role_barrier(scope.threads))}();"
         raise VerificationError(f"the printer has no text for a barrier of a {scope}")

@@ -82,11 +82,13 @@ class Done(Decomposition):
     def _by_all_threads(self, spec: Spec, context: Context, draft: Draft) -> Expansion:
         """A copy that no instruction does as a whole, in pieces of 16 bytes by all threads, with the reason."""
         steps = (Coalesced(max(16 // spec.src.dtype.bytes, 1), origin=self.origin), self)
-        engine = next((one for one in context.instructions if one.by_engine and one.may_perform(spec)), None)
+        candidates = (*context.instructions, *context.left_out)
+        engine = next((one for one in candidates if one.by_engine and one.may_perform(spec)), None)
         notes: tuple[Stmt, ...] = ()
         if engine is not None:
             why = "; ".join(f"{one.field} {one.wanted}, got {one.got}" for one in engine.fits(spec, context))
-            notes = (Comment(f"by all threads: {engine.name} wants {why}"),)
+            text = f"{engine.name} wants {why}" if why else f"{engine.name} does not take all loads of the ring"
+            notes = (Comment(f"by all threads: {text}"),)
         return draft.expansion((Child("dealt", spec, steps),), (*notes, Hole("dealt")))
 
     def _across_threads(self, following: Following, context: Context) -> Expansion | None:

@@ -91,6 +91,10 @@ class Split(Decomposition):
             raise DecompositionError(
                 "specialize: the split has no pipeline, whose stages a producer would fill", hint=".pipeline(4).specialize()"
             )
+        if plan.in_flight is not None and not plan.producers:
+            raise DecompositionError(
+                f"in_flight({plan.in_flight}): no ring, whose turns could be in flight", hint=f".specialize().in_flight({plan.in_flight})"
+            )
         if plan.in_flight is not None and not plan.stages > plan.in_flight:
             raise DecompositionError(
                 f"in_flight({plan.in_flight}): a turn in flight keeps its stage",

@@ -326,7 +326,12 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         unit = _permuted_grid(plan.permutation, unit, grid, draft)
     take = _take_bands if plan.bands else _take_block_digits
     program: tuple[Stmt, ...] = (Hole("body"),)
-    if plan.persistent and part is None and plan.permutation is None and (number is None or number > plan.persistent):
+    if plan.persistent and (part is not None or plan.permutation is not None):
+        other = "split_k(.., Block)" if part is not None else "swizzle"
+        raise DecompositionError(
+            f"persistent({plan.persistent}): {other} says which block does what", hint=f"persistent, or {other}; bands"
+        )
+    if plan.persistent and (number is None or number > plan.persistent):
         names = _Inside(draft)
         tile, turn = _taken_in_turns(blocks, plan.persistent, draft)
         unit = _without_outer(tile.var, grid, names, outer) if outer else tile.var

@@ -406,7 +406,8 @@ class Context:
     `thread` are the variables of the block's and the thread's number; `prefix` starts the names of variables; `active` is
     the condition under which a thread takes part. `held` says who holds what of tensors in registers, by tensor name, as far
     as it is decided; with `decides`, nobody else will say it, and who touches a tensor that is not there may decide by itself.
-    `whole` is what the steps before have made for the whole kernel, `behind` the steps that follow in the chain.
+    `whole` is what the steps before have made for the whole kernel, `behind` the steps that follow in the chain; `left_out`
+    are instructions that could take a part of what a producer loads, and not all of it.
     """
 
     architecture: Architecture
@@ -422,6 +423,7 @@ class Context:
     decides: bool = False
     whole: Whole = attrs.field(factory=Whole)
     behind: tuple[Decomposition, ...] = ()
+    left_out: tuple[Executable, ...] = ()
 
     def draft(self) -> Draft:
         """The context, to make names in: for one expansion."""

@@ -95,7 +95,9 @@ def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Archit
     if _is_mixed(node):
         # A producer fills a ring alone: where an engine does not take one of its loads, threads do all of them.
         others = tuple(one for one in instructions if not one.fills_rings)
-        context = _context(spec, architecture, others, workers)
+        context = attrs.evolve(
+            _context(spec, architecture, others, workers), left_out=tuple(one for one in instructions if one.fills_rings)
+        )
         node, whole = grow(spec, steps, context)
     return Grown(node, workers, attrs.evolve(context, whole=whole))
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import DecompositionError, call_site
+from fireiron.errors import DecompositionError
 from fireiron.language.tree import Refinement
 from fireiron.language.tunable import chosen, integral
 
@@ -34,7 +34,7 @@ class Specialize(Refinement):
     def plan(self, plan: Any) -> Any:
         threads = chosen(self.threads, "specialize", 32, 128)
         if threads not in PRODUCERS:
-            raise DecompositionError("specialize: the producer is a warp or a warpgroup", got=threads, legal=PRODUCERS, at=call_site())
+            raise DecompositionError("specialize: the producer is a warp or a warpgroup", got=threads, legal=PRODUCERS)
         return attrs.evolve(plan, producers=threads)
 
     def __str__(self) -> str:

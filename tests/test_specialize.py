@@ -1,0 +1,309 @@
+"""`specialize`: the programs of producer and consumers, from real programs and from hand-made ones, and the text of roles and barriers."""
+
+import re
+
+import attrs
+import pytest
+from handmade import access, execution, kernel_of, local
+from ringed import TARGET, all_of_kind, by_warps, errors, halves, inputs_of, is_load, is_product, outcome, product, roles_of, with_changed
+
+from fireiron import *
+from fireiron import ir
+from fireiron.lower.pipeline import pipeline
+from fireiron.lower.specialize import specialize
+from fireiron.values.expr import ZERO, Var, as_expr, constant
+
+HALVES = halves(128, 64, 320)
+
+
+def stages_of(strategy, spec=HALVES):
+    """The kernel behind each pass."""
+    return strategy(spec).program(TARGET).stages
+
+
+def shape_of(body):
+    """Statements in short: `for[acquire full, ...]`."""
+    return [_short(one) for one in body if not isinstance(one, (ir.Comment, ir.Let))]
+
+
+def _short(one):
+    if isinstance(one, ir.For):
+        return f"for[{', '.join(shape_of(one.body))}]"
+    if isinstance(one, (ir.Acquire, ir.Release)):
+        return f"{type(one).__name__.lower()} {one.side.value}"
+    if isinstance(one, ir.Exec):
+        return "load" if is_load(one) else "product" if is_product(one) else "other"
+    return type(one).__name__.lower()
+
+
+# ---------------------------------------------------------------------------------------------- the pass before: a loop becomes a ring
+
+
+def test_a_ring_is_one_loop_without_anything_ahead():
+    """Loads and uses stay in their turn; buffers have a copy for each stage, and each access that of its turn."""
+    before, after = (stages_of(product(stages=3))[name] for name in ("walk", "pipeline"))
+    (ring,) = after.rings
+    assert before.rings == () and (ring.stages, ring.buffers) == (3, ("a_sh", "b_sh"))
+    assert {after.buffer(name).tensor.copies for name in ring.buffers} == {3}
+    (loop,) = [one for one in after.body if isinstance(one, ir.For) and one.producers]
+    assert shape_of(loop.body)[:2] == ["load", "load"] and (loop.period, loop.producers, loop.stages) == (3, 32, 0)
+    for one, _ in ir.execs(loop.body):
+        for part in one.accesses:
+            if part.buffer in ring.buffers:
+                assert [part.copy.evaluate({"k": turn}) for turn in range(5)] == [0, 1, 2, 0, 1]
+    assert all((one.ring, one.turn) == (ring.name, loop.var) for one in all_of_kind(after, ir.Exec) if one.completion is ir.Completion.RING)
+
+
+def test_turns_are_numbered_through_all_loops_around():
+    """A ring goes on where the next tile begins: 2 tiles of 3 turns are the turns 0 to 5."""
+    kernel = product(blocks=2)(halves(512, 64, 192)).program(TARGET).ir
+    (acquire,) = [one for one in all_of_kind(kernel, ir.Acquire) if one.side is ir.Side.FULL]
+    assert [acquire.number.evaluate({"turn": turn, "k": k}) for turn in range(2) for k in range(3)] == list(range(6))
+
+
+# ---------------------------------------------------------------------------------------------- producer and consumers
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_a_turn_is_released_when_its_products_are_done(late):
+    kernel = stages_of(product(stages=3, in_flight=late))["specialize"]
+    consumers, producer = roles_of(kernel)
+    assert shape_of(producer.body) == ["for[acquire empty, release full, load, load]"]
+    (loop,) = [one for one in consumers.body if isinstance(one, ir.For) and any(isinstance(s, ir.Acquire) for s in one.body)]
+    *_, wait, release = loop.body
+    assert isinstance(loop.body[0], ir.Acquire) and (wait.groups, wait.completion) == (late, ir.Completion.PRODUCT)
+    assert release.number == loop.var - late
+    behind = consumers.body[consumers.body.index(loop) + 1 :]
+    assert [type(one) for one in behind[: late + 1]] == ([ir.Wait] + [ir.Release] * late if late else [type(behind[0])])
+    last = [one for one in behind if isinstance(one, ir.Release)]
+    assert [constant(one.number) for one in last] == [5 - one for one in range(late, 0, -1)]
+    # Before turn `late` there is nothing to release.
+    speaks = [[release.active.evaluate({"thread": thread, "k": turn}) for turn in range(4)] for thread in (0, 1, 32, 255)]
+    assert speaks == [[turn >= late for turn in range(4)], [False] * 4, [turn >= late for turn in range(4)], [False] * 4]
+
+
+@pytest.mark.parametrize(("warpgroups", "late"), [(1, 1), (2, 0)])
+def test_one_warpgroup_keeps_a_turn_in_flight(warpgroups, late):
+    """Of several each fills the gaps of the others."""
+    kernel = stages_of(product((64 * warpgroups, 64, 64), (64, 64), 3))["specialize"]
+    assert next(one.groups for one in all_of_kind(kernel, ir.Wait) if one.completion is ir.Completion.PRODUCT) == late
+
+
+def test_ordinary_readers_say_so_warp_by_warp():
+    consumers, _ = roles_of(stages_of(by_warps(), halves(128, 64, 320, c_dtype=float32))["specialize"])
+    (loop,) = [one for one in consumers.body if isinstance(one, ir.For) and any(isinstance(s, ir.Acquire) for s in one.body)]
+    assert [type(one) for one in loop.body[-2:]] == [ir.Barrier, ir.Release]
+    assert loop.body[-2] == ir.Barrier(ir.WARP_SCOPE, "all lanes have read a_sh, b_sh")
+
+
+def test_rings_count_bytes_and_warps():
+    for strategy, size, warps in ((product(), (128 + 64) * 64 * 2, 8), (product((64, 128, 128), (64, 128), 2), (64 + 128) * 128 * 2, 4)):
+        (ring,) = stages_of(strategy)["specialize"].rings
+        assert (ring.bytes, ring.consumers) == (size, warps)
+
+
+def test_all_else_stays_with_the_consumers():
+    """The producer has its loads, the loops and the names around them, and nothing else."""
+    kernel = stages_of(product(blocks=2, bands=2), halves(512, 64, 192))["specialize"]
+    consumers, producer = roles_of(kernel)
+    assert all(is_load(one) for one, _ in ir.execs(producer.body)) and not any(is_load(one) for one, _ in ir.execs(consumers.body))
+    assert shape_of(producer.body) == ["for[for[acquire empty, release full, load, load]]"]
+    lets = [[one.var.name for one in ir.statements(role.body) if isinstance(one, ir.Let)] for role in (consumers, producer)]
+    assert set(lets[1]) <= set(lets[0]) and "tile" in lets[1]
+
+
+# ---------------------------------------------------------------------------------------------- hand-made
+
+
+def handmade(**fields):
+    """A loop of five turns, in which a tile is loaded by an engine, and copied to the output by a warp."""
+    spec = Move(16, 40, dtype=float16, src=RowMajor, dst=RowMajor)(GL, GL)
+    k = Var("k", 0, 4)
+    outer = kernel_of(spec, (), local("tile", (16, 8), SH, float16), target="sm_90a")
+    into = execution(
+        TMA_LOAD, spec(Kernel), access("src", (0, k * 8), (16, 8)), access("tile", (0, 0), (16, 8), write=True),
+        completion=ir.Completion.RING,
+    )  # fmt: skip
+    out = execution(TMA_LOAD, spec(Kernel), access("tile", (0, 0), (16, 8)), access("dst", (0, k * 8), (16, 8), write=True))
+    loop = ir.For(k, as_expr(5), (ir.Comment("a load"), into, out), stages=2, producers=32, **fields)
+    return attrs.evolve(outer, body=(ir.Comment("first"), loop, ir.Comment("last")))
+
+
+def test_a_loop_made_by_hand():
+    kernel = specialize(pipeline(handmade()))
+    consumers, producer = roles_of(kernel)
+    (ring,) = kernel.rings
+    assert ring == ir.Ring("k_ring", 2, ("tile",), bytes=16 * 8 * 2, consumers=1)
+    assert (consumers.first, consumers.threads, producer.first, producer.threads, producer.elected) == (0, 32, 32, 32, True)
+    assert (kernel.workers, kernel.threads) == (32, 64)
+    assert shape_of(producer.body) == ["for[acquire empty, release full, load]"]
+    assert shape_of(consumers.body) == ["for[acquire full, other, barrier, release empty]"]
+    assert ir.Comment("a load") not in all_of_kind(attrs.evolve(kernel, body=consumers.body), ir.Comment), "it goes with its load"
+    assert {ir.Comment("first"), ir.Comment("last")} <= set(consumers.body)
+    assert all(one.producers == 0 for one in all_of_kind(kernel, ir.For))
+
+
+def test_without_a_ring_nothing_changes():
+    plain = attrs.evolve(handmade(), body=())
+    assert specialize(plain) is plain and pipeline(plain) is plain
+
+
+def test_a_load_without_a_ring_is_refused():
+    kernel = handmade()
+    lonely = with_changed(kernel, lambda one: isinstance(one, ir.For), 0, lambda one: one.body[1:2])
+    lonely = attrs.evolve(
+        lonely, body=tuple(attrs.evolve(one, **_at_first(one)) if isinstance(one, ir.Exec) else one for one in lonely.body)
+    )
+    with pytest.raises(DecompositionError) as caught:
+        specialize(lonely)
+    assert str(caught.value).startswith("TMA_LOAD loads by a producer, and none is asked for")
+    assert ".split(64).pipeline(4).specialize(), or .coalesced(8) in the load for copies by all threads" in str(caught.value)
+
+
+def _at_first(statement):
+    return {"accesses": tuple(one.substitute({Var("k", 0, 4): ZERO}) for one in statement.accesses)}
+
+
+# ---------------------------------------------------------------------------------------------- registers
+
+
+@pytest.mark.parametrize(
+    ("tiles", "warpgroup", "producer", "kept", "given"),
+    [
+        ((128, 64, 64), (64, 64), 128, 40, 232),
+        ((64, 64, 64), (64, 64), 128, 40, 248),
+        ((256, 128, 64), (64, 128), 128, 40, 104),
+        ((128, 64, 64), (64, 64), 32, 0, 0),
+    ],
+)
+def test_registers_go_from_the_producer_to_the_consumers(tiles, warpgroup, producer, kept, given):
+    """By a warpgroup alone (PTX ISA, setmaxnreg), in multiples of 8, from 24 to 256, and no more than there are."""
+    program = product(tiles, warpgroup, 2, producer=producer)(halves(256, 128, 192)).program(TARGET)
+    consumers, giver = roles_of(program.ir)
+    assert (giver.registers, consumers.registers) == (kept, given)
+    assert consumers.threads * given + giver.threads * kept <= 65536
+    found = re.findall(r"setmaxnreg\.(\w+)\.sync\.aligned\.u32 (\d+);", program.cuda)
+    assert sorted(found) == ([("dec", str(kept)), ("inc", str(given))] if kept else [])
+
+
+# ---------------------------------------------------------------------------------------------- refusals
+
+CHAIN = MatMul.tile(128, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64)
+WHOLE, WIDE = Move.done(), Move.coalesced(8).done()
+
+
+def finished(chain, a=WHOLE, b=WHOLE):
+    return chain.load(A, SH, a).load(B, SH, b).tile(64, 64).to(Warpgroup).done()
+
+
+REFUSED = {
+    "no pipeline": (finished(CHAIN.specialize()), "specialize: the split has no pipeline, whose stages a producer would fill"),
+    "half a warpgroup": (
+        finished(CHAIN.pipeline(2).specialize(64)),
+        r"the producer is a warp or a warpgroup\n  got +64\n(.*\n)  legal +32 128",
+    ),
+    "no producer": (finished(CHAIN.pipeline(2)), "TMA_LOAD loads by a producer, and none is asked for"),
+    "no loop at all": (finished(CHAIN, Move.done(TMA_LOAD)), "TMA_LOAD loads by a producer, and none is asked for"),
+    "mixed by hand": (
+        finished(CHAIN.pipeline(2).specialize(), Move.done(TMA_LOAD), WIDE),
+        r"a producer's loads are done by TMA, and Move does Move\(1,8\)\(GL,SH\)\(Thread\)",
+    ),
+    "too many in flight": (finished(CHAIN.pipeline(2).specialize().in_flight(2)), r"in_flight\(2\): a turn in flight keeps its stage"),
+    "in flight without a ring": (finished(CHAIN.pipeline(2).in_flight(1), WIDE, WIDE), r"in_flight\(1\): no ring, whose turns could be"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name):
+    strategy, text = REFUSED[name]
+    with pytest.raises(DecompositionError) as caught:
+        _ = strategy(HALVES).program(TARGET).ir
+    assert re.search(text, str(caught.value)), caught.value
+    assert "test_specialize.py" in str(caught.value), "the line of the strategy"
+
+
+def test_loads_by_all_threads_have_no_producer():
+    """`specialize` says who loads where an engine does; where none is asked to, it is a pipeline as ever."""
+    program = finished(CHAIN.pipeline(2).specialize(), WIDE, WIDE)(HALVES).program(TARGET)
+    other = finished(CHAIN.pipeline(2), WIDE, WIDE)(HALVES).program(TARGET)
+    assert program.ir.body == other.ir.body and program.ir.rings == ()
+
+
+# ---------------------------------------------------------------------------------------------- text
+
+TEXT = product(stages=3, producer=32)(HALVES).program(TARGET).cuda
+
+
+def body_of(text):
+    return text[text.index('extern "C"') :]
+
+
+def test_text_of_the_barriers():
+    body = body_of(TEXT)
+    assert re.search(r"const unsigned k_ring_full = shared_address\(.*\);  // 3 barriers: a_sh, b_sh are full", body)
+    assert "const unsigned k_ring_empty = k_ring_full + 24;" in body
+    assert "mbarrier_init(k_ring_full + stage * 8, 1);" in body and "mbarrier_init(k_ring_empty + stage * 8, 8);" in body
+    assert body.index("mbarrier_init_fence();") < body.index("__syncthreads();") < body.index("if (warp_of_block < 8)")
+    assert f"mbarrier_expect(k_ring_full + k_stage3 * 8, {(128 + 64) * 64 * 2});" in re.sub(r"k_stage\d*", "k_stage3", body)
+
+
+def test_each_wait_names_the_parity_of_its_round():
+    """Turn n is round n / 3 of its stage: full phases of that parity, empty ones of the one before."""
+    waits = re.findall(r"mbarrier_wait\((k_ring_\w+) \+ \w+ \* 8, (.*)\);", body_of(TEXT))
+    assert [name for name, _ in waits] == ["k_ring_full", "k_ring_empty"]
+    for (_, parity), shift in zip(waits, (0, 1), strict=True):
+        for turn in range(5):
+            assert eval(parity.replace("/", "//"), {"k": turn}) % 2 == (turn // 3 + shift) % 2
+
+
+@pytest.mark.parametrize("strategy", [product(), product(producer=128), product((64, 64, 64), (64, 64), 3, blocks=2)], ids=str)
+def test_named_barriers_are_constants(strategy):
+    """A number in a register takes all 16 barriers of a block, those of the other role too: here each barrier has its own number."""
+    text = strategy(HALVES).program(TARGET).cuda
+    assert text.count("__syncthreads();") == 1, "before the roles part"
+    for line in re.findall(r"bar\.sync[^;]*;[^;]*;", text):
+        assert re.match(r"bar\.sync \d+, \d+;", line), line
+
+
+def test_one_thread_produces():
+    text = body_of(TEXT)
+    assert re.search(r"// producer\n +else if \(threadIdx\.x == 256\) \{", text), text[-900:]
+    assert "__launch_bounds__(288)" in text
+    wide = body_of(product(producer=128)(HALVES).program(TARGET).cuda)
+    assert re.search(r"else \{\n +give_registers_to_40\(\);\n +if \(threadIdx\.x == 256\) \{", wide), wide[-900:]
+
+
+def test_the_producer_is_not_among_those_who_share_work():
+    """Tiles are dealt to the consumers alone."""
+    kernel = product()(HALVES).program(TARGET).ir
+    assert (kernel.workers, kernel.threads, kernel.thread.high) == (256, 288, 255)
+
+
+# ---------------------------------------------------------------------------------------------- roles are checked
+
+
+def test_a_barrier_of_the_block_inside_a_role_is_refused():
+    kernel = product()(HALVES).program(TARGET).ir
+    with pytest.raises(VerificationError, match="a barrier of the block in role consumers, which the others never reach"):
+        ir.verify(with_changed(kernel, lambda one: isinstance(one, ir.Barrier), 0, lambda one: (attrs.evolve(one, scope=ir.BLOCK_SCOPE),)))
+
+
+def test_roles_are_all_threads():
+    kernel = product()(HALVES).program(TARGET).ir
+    consumers, producer = roles_of(kernel)
+    for roles, text in (
+        ((consumers,), "the roles are 256 threads, the block has 288"),
+        ((consumers, attrs.evolve(producer, first=300)), "role producer begins at thread 300, the one before ends at 256"),
+    ):
+        with pytest.raises(VerificationError, match=text):
+            ir.verify(attrs.evolve(kernel, body=(*kernel.body[:-1], ir.Roles(roles))))
+    with pytest.raises(VerificationError, match="unknown ring nobodys"):
+        ir.verify(with_changed(kernel, lambda one: isinstance(one, ir.Acquire), 0, lambda one: (attrs.evolve(one, ring="nobodys"),)))
+
+
+def test_all_turns_in_flight():
+    """As many as there are stages, less one; the producer waits for the oldest."""
+    kernel = product(stages=4, in_flight=3)(HALVES).program(TARGET).ir
+    assert errors(kernel) == []
+    arrays, expected = inputs_of(HALVES)
+    assert [outcome(kernel, arrays, expected, order) for order in (None, 1, 2)] == ["right"] * 3
