@@ -106,7 +106,7 @@ def drawn(seed):
     wm, wn = chance.choice(((64, 64), (64, 128), (64, 32), (128, 64), (64, 96), (16, 64)))
     beside = chance.choice(((1, 1), (2, 1), (1, 2)))
     tiles = (wm * beside[0], wn * beside[1], bk)
-    stages = chance.randint(1, 4)
+    stages = chance.randint(1, min(4, 196608 // ((tiles[0] + tiles[1]) * bk * 2)))
     options = {
         "producer": chance.choice((32, 128)),
         "chunk": 32 if wn % 64 else 64 if wm < 64 else chance.choice((64, 32)),

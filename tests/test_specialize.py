@@ -89,6 +89,12 @@ def test_one_warpgroup_keeps_a_turn_in_flight(warpgroups, late):
     assert next(one.groups for one in all_of_kind(kernel, ir.Wait) if one.completion is ir.Completion.PRODUCT) == late
 
 
+def test_a_ring_of_one_stage_keeps_nothing_in_flight():
+    """Its only stage has to be empty before the next turn is loaded."""
+    kernel = product((64, 64, 64), (64, 64), 1)(halves(64, 64, 320)).program(TARGET).ir
+    assert [one.groups for one in all_of_kind(kernel, ir.Wait) if one.completion is ir.Completion.PRODUCT] == [0]
+
+
 def test_ordinary_readers_say_so_warp_by_warp():
     consumers, _ = roles_of(stages_of(by_warps(), halves(128, 64, 320, c_dtype=float32))["specialize"])
     (loop,) = [one for one in consumers.body if isinstance(one, ir.For) and any(isinstance(s, ir.Acquire) for s in one.body)]

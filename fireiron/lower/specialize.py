@@ -153,7 +153,9 @@ class _Consumers:
         uses = self.list(loop.body)
         ring, turn = load.ring, load.turn
         by_engine = any(one.completion is Completion.PRODUCT for one, _ in execs(uses))
-        late = (self.in_flight if loop.in_flight is None else loop.in_flight) if by_engine else 0
+        # A turn in flight keeps its stage: of one stage there is none to go on with.
+        late = min(self.in_flight, self.rings[ring].stages - 1) if loop.in_flight is None else loop.in_flight
+        late = late if by_engine else 0
         names = ", ".join(self.rings[ring].buffers)
         done: Stmt = Barrier(WARP_SCOPE, f"all lanes have read {names}")
         if by_engine:
