@@ -33,7 +33,7 @@ from fireiron.lower.wait import wait
 from fireiron.lower.walk import RESERVED, Grown, grow_tree, prune, walk
 from fireiron.spec import Spec
 from fireiron.values.expr import constant, is_cuda_name
-from fireiron.values.machine import DEFAULT_ARCHITECTURE, Architecture, as_architecture
+from fireiron.values.machine import Architecture, as_architecture
 
 if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
@@ -77,7 +77,7 @@ class Program:
         strategy: Strategy, architecture: Any = None, instructions: tuple[Executable, ...] = INSTRUCTIONS, name: str | None = None
     ) -> Program:
         """The program of a bound strategy; tunables without a value take the first legal combination."""
-        target = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
+        target = as_architecture(strategy.target if architecture is None else architecture)
         assert strategy.spec is not None
         if name is not None and not (is_cuda_name(name) and name not in RESERVED | {"main"} and not name.startswith("__")):
             raise ArgumentError(

@@ -28,7 +28,7 @@ def strategy_options() -> argparse.ArgumentParser:
         common.add_argument(
             f"-{dim}", type=size, metavar="SIZE", help='an integer, or a size known at run time: "M", or "M:8" for multiples of 8'
         )
-    common.add_argument("--arch", help="the target, such as sm_80 (sm_90 if none is named)")
+    common.add_argument("--arch", help="the target, such as sm_80 (sm_90 if none is named; sm_90a for strategies of warpgroups)")
     common.add_argument("--set", action="append", default=[], type=assignment, metavar="bm=64", help="the value of a tunable (repeatable)")
     common.add_argument("--dtype", help="the element type of A and B, such as float16")
     common.add_argument("--layouts", type=layouts, metavar="NT", help="storage of A, B and optionally C: N column-major, T row-major")

@@ -33,7 +33,7 @@ def draw(
 
     Args: `what` is `"tree"` (decompositions), `"tiles"` (who has which element), `"lanes"` (lane maps of instructions), `"banks"` (of
         shared memory), `"timeline"` (of a pipeline), several of them, or `"all"`; `to` a file (`.svg`, `.png`, `.html`) or a folder
-        to write; `sizes` values for run-time sizes; `architecture` the target of a strategy (sm_90 if none is named).
+        to write; `sizes` values for run-time sizes; `architecture` the target of a strategy (its own if none is named).
     Returns: a picture for one name, a gallery for several; both show themselves in notebooks.
     Raises: an `ArgumentError` for an unknown name; an `IncompleteError` for all but the tree where the strategy has open leaves.
 

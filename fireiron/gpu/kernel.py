@@ -33,7 +33,7 @@ from fireiron.gpu.launch import Launcher
 from fireiron.gpu.prepared import Calls, PreparedLaunch, calls_of, refuse_reading
 from fireiron.ir import Kernel
 from fireiron.spec import sizes_of
-from fireiron.values.machine import ARCHITECTURES, DEFAULT_ARCHITECTURE
+from fireiron.values.machine import ARCHITECTURES
 from fireiron.values.scalars import value_of
 
 __all__ = [
@@ -298,8 +298,8 @@ class _Asm(dict[str, Any]):
         return self[key]
 
 
-def architecture_here() -> str:
-    """What to compile for if nobody says: the best target of the current GPU; where there is none, `"sm_90"`.
+def architecture_here() -> str | None:
+    """The best target of the current GPU, which is meant if nobody says another; None where there is no GPU.
 
     Raises:
         LaunchError: the GPU is of a generation that this package does not know.
@@ -307,7 +307,7 @@ def architecture_here() -> str:
     from fireiron.gpu import launch
 
     device = launch.visible_arch()
-    return DEFAULT_ARCHITECTURE if device is None else target_for(device)
+    return None if device is None else target_for(device)
 
 
 def target_for(device: str) -> str:

@@ -209,7 +209,7 @@ def _probe(number: int, done: Done | None) -> Steps:
 def _grown(strategy: Strategy, architecture: Any) -> tuple[Program, Grown]:
     """The first combination of tunables for which the tree grows."""
     first: FireironError | None = None
-    target = as_architecture("sm_90" if architecture is None else architecture)
+    target = as_architecture(strategy.target if architecture is None else architecture)
     for values in strategy.assignments():
         bound = strategy.with_(**values) if values else strategy
         assert bound.spec is not None

@@ -27,7 +27,7 @@ from fireiron.errors import ArgumentError, DecompositionError, FireironError, ca
 from fireiron.found import FoundRefinements
 from fireiron.language.substrategy import require_steps
 from fireiron.language.tree import Decomposition, Refinement
-from fireiron.language.tunable import Derived, Tunable, count, resolve, tunables_in
+from fireiron.language.tunable import Derived, Tunable, count, has_part, resolve, tunables_in
 from fireiron.refine.align import Align
 from fireiron.refine.bands import Bands
 from fireiron.refine.converted import Converted
@@ -52,7 +52,7 @@ from fireiron.spec import AnySpec, AnyStarter, Spec, Starter
 from fireiron.specs.verbs import Verbs, fitting
 from fireiron.values.expr import Expr, Var, as_expr
 from fireiron.values.layout import Layout, Swizzle
-from fireiron.values.machine import Level, as_integer
+from fireiron.values.machine import DEFAULT_ARCHITECTURE, WARPGROUP_ARCHITECTURE, Level, Warpgroup, as_integer
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
 
 if TYPE_CHECKING:
@@ -129,8 +129,15 @@ class Strategy(Verbs, FoundRefinements):
         """Each step of the main chain with the spec after it; `tile` and `to` apart, as in the paper's listings."""
         return self.program().trace()
 
+    @property
+    def target(self) -> str:
+        """What it is made for if nobody says: `"sm_90a"` where work is for a Warpgroup, whose instructions are found there alone; else
+        `"sm_90"`, whose code newer GPUs run too."""
+        parts = (self.steps, *(one.steps for one in self.others))
+        return WARPGROUP_ARCHITECTURE if any(has_part(Warpgroup, steps) for steps in parts) else DEFAULT_ARCHITECTURE
+
     def program(self, architecture: Any = None, **options: Any) -> Program:
-        """The decomposition tree on a target, from which everything else is made; legal when bound."""
+        """The decomposition tree on a target (None: `target`), from which everything else is made; legal when bound."""
         from fireiron.compiler import Program
 
         if self.spec is None:
@@ -140,14 +147,14 @@ class Strategy(Verbs, FoundRefinements):
         return Program.of(self, architecture, **options)
 
     def cuda(self, architecture: Any = None) -> str:
-        """CUDA C++ for a target (`"sm_90"` if none is named); legal when bound and complete."""
+        """CUDA C++ for a target (`self.target` if none is named); legal when bound and complete."""
         return self.program(architecture).cuda
 
     def compile(self, architecture: Any = None, options: tuple[str, ...] = ()) -> Any:
         """A callable kernel: NumPy arrays run in the simulator, arrays on a GPU on the GPU.
 
         Without an architecture it is made for the current GPU (`"sm_90a"` for an H100 or H200: code for it alone has all of its
-        instructions), and where there is none for `"sm_90"`, as `cuda()` does. `options` are further options of NVRTC:
+        instructions), and where there is none for `target`, as `cuda()` does. `options` are further options of NVRTC:
         `("--use_fast_math",)`, `("--generate-line-info",)`; the simulator knows nothing of them.
 
         All that can be wrong with the kernel is said here, not at the first call: it is lowered, checked and printed, and compiled

@@ -237,6 +237,17 @@ def tunables_in(value: Any) -> dict[str, Tunable]:
     return found
 
 
+def has_part(part: Any, value: Any) -> bool:
+    """Whether a value stands somewhere in steps, those of their substrategies included."""
+    if value is part:
+        return True
+    if isinstance(value, tuple):
+        return any(has_part(part, one) for one in value)
+    if attrs.has(type(value)) and not hasattr(value, "low"):
+        return any(has_part(part, getattr(value, field.name)) for field in attrs.fields(type(value)) if field.init)
+    return False
+
+
 def _collect(value: Any, found: dict[str, Tunable]) -> None:
     if isinstance(value, Tunable):
         if found.setdefault(value.name, value) != value:

@@ -26,7 +26,7 @@ from fireiron.tune.record import Record
 from fireiron.tune.result import Result, Tuning, ranked
 from fireiron.tune.search import MOST_EXHAUSTIVE, MOST_STALE, SEARCHES, TRIALS, Optimiser, Prune, draws, in_order
 from fireiron.tune.task import Surveyed, Task, make_task, packed
-from fireiron.values.machine import DEFAULT_ARCHITECTURE, as_architecture, as_integer
+from fireiron.values.machine import as_integer
 
 REPORT_SECONDS: Final = 0.1
 """The least time between two reports of progress, but at both ends of a phase: a report counts all results."""
@@ -93,8 +93,7 @@ def checked_measure(measure: Any) -> Measure:
 
 def task_of(strategy: Any, spec: Any, arch: Any, *, fixed: Any, sizes: Any, name: str, instructions: Any) -> Task:
     """The task of the arguments of `tune`."""
-    target = as_architecture(arch or DEFAULT_ARCHITECTURE).name
-    return make_task(strategy, spec, target, fixed=fixed or {}, sizes=sizes or {}, name=name, instructions=instructions)
+    return make_task(strategy, spec, arch, fixed=fixed or {}, sizes=sizes or {}, name=name, instructions=instructions)
 
 
 def tuning(task: Task, options: Options, measure: Measure, place: Place) -> Tuning:

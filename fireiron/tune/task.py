@@ -23,7 +23,7 @@ from fireiron.executable import INSTRUCTIONS
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Executable
 from fireiron.tune.record import describe, strategy_hash
-from fireiron.values.machine import as_integer
+from fireiron.values.machine import as_architecture, as_integer
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
@@ -105,7 +105,7 @@ def _unrecorded_spec(spec: Spec) -> dict[str, str]:
 
 
 def make_task(
-    strategy: Any, spec: Any, architecture: str, *, fixed: Mapping[str, int], sizes: Mapping[str, int], name: str, instructions: Any = None
+    strategy: Any, spec: Any, architecture: Any, *, fixed: Mapping[str, int], sizes: Mapping[str, int], name: str, instructions: Any = None
 ) -> Task:
     """The task of the arguments of `tune`; an `ArgumentError` for those that do not fit the strategy."""
     if not isinstance(strategy, Strategy):
@@ -119,7 +119,8 @@ def make_task(
             raise ArgumentError(f"{tunable}={value}: the strategy has no such tunable", legal=known or "none")
         if value not in known[tunable].values:
             raise ArgumentError(f"{tunable}={value}: not among its values", legal=known[tunable].values)
-    return Task(bound, architecture, dict(fixed), _run_time_sizes(bound, sizes), name, _other(instructions))
+    target = as_architecture(bound.target if architecture is None else architecture).name
+    return Task(bound, target, dict(fixed), _run_time_sizes(bound, sizes), name, _other(instructions))
 
 
 def _other(instructions: Any) -> tuple[Executable, ...] | None:

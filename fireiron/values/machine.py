@@ -357,6 +357,10 @@ ARCHITECTURES: tuple[Architecture, ...] = (
 )
 
 DEFAULT_ARCHITECTURE = "sm_90"
+"""What code is made for if nobody says."""
+
+WARPGROUP_ARCHITECTURE = "sm_90a"
+"""The target whose warpgroups have instructions."""
 
 
 def as_architecture(value: object) -> Architecture:
