@@ -467,9 +467,11 @@ def of_operands():
     names = ("A", "B", "C", "D", "a", "src", "dst", "AB", "self", "tile", "__class__")
     for name, memory in itertools.product(names, (GL, SH, RF)):
         if name in "AB" and len(name) == 1 and memory != GL:
+            # From registers to registers other threads may hold the elements afterwards, but not of a single thread.
+            few = block.tile(4, 4).to(Thread) if memory == RF else block
             yield (
                 f"load {name} to {memory} twice",
-                lambda name=name, memory=memory: block.split(8).load(name, memory).load(name, memory)(mm).result,
+                lambda name=name, memory=memory, few=few: few.split(8).load(name, memory).load(name, memory)(mm).result,
             )
             yield f"load {name} at the kernel", lambda name=name, memory=memory: MatMul.load(name, memory)(mm).result
         else:

@@ -17,6 +17,7 @@ from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Index
 from fireiron.values.document import Assignment, Call
 from fireiron.values.machine import GL, RF, SH, Architecture, Warp, bfloat16, float16, float32, float64, int32
+from fireiron.values.units import same_threads
 
 TYPES = (float32, float64, int32, float16, bfloat16)
 """Element types of which `__shfl_sync` and its like have a form."""
@@ -54,7 +55,7 @@ class Shuffle(Executable):
         return f"{self.kind}(32,v)(RF,RF)(Warp), each lane from the one {MODES[self.mode][2]}"
 
     def may_perform(self, spec: Spec) -> bool:
-        return spec.level == Warp and self._source(spec) is not None
+        return same_threads(spec.level, Warp) and self._source(spec) is not None
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         source = self._source(spec)
