@@ -17,6 +17,7 @@
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __constant__ const
+#define __grid_constant__
 
 // Static arrays of a block lie in one section, so that they can be poisoned before a block begins; `extern __shared__` comes as
 // `extern __dynamic_shared__` and means the array that the launch has sized.
@@ -219,6 +220,7 @@ void ldmatrix(bool transposed, Operands d, Operand address, int line = __builtin
 void stmatrix(bool transposed, Operand address, Operands values, int line = __builtin_LINE());
 void movmatrix(Operand d, Operand a, int line = __builtin_LINE());
 void shfl_bfly(Operand d, Operand a, int mask, int line);
+void shfl_idx(Operand d, Operand a, int lane, int line);
 void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operand source_size);
 void bar_sync(Operand number, Operand count, int line = __builtin_LINE());
 void cp_async_commit_group();
@@ -236,7 +238,27 @@ void wgmma_fence(int line = __builtin_LINE());
 void wgmma_commit_group(int line = __builtin_LINE());
 void wgmma_wait_group(Operand pending, int line = __builtin_LINE());
 
+void mbarrier_init(Operand barrier, Operand arrivals, int line = __builtin_LINE());
+void mbarrier_init_fence();
+void mbarrier_arrive(Operand barrier, int line = __builtin_LINE());
+void mbarrier_arrive_expect_tx(Operand barrier, Operand bytes, int line = __builtin_LINE());
+void mbarrier_wait_parity(Operand barrier, Operand parity, int line = __builtin_LINE());
+void tma_load(Operand target, Operand map, Operand x, Operand y, Operand barrier, int line = __builtin_LINE());
+void tma_store(Operand map, Operand x, Operand y, Operand source, int line = __builtin_LINE());
+void tma_commit_group();
+void tma_wait_group_read(Operand pending);
+void setmaxnreg(Operand count, int line = __builtin_LINE());
+
 }  // namespace ptx
+
+// The value of one lane.
+template <class Value>
+Value __shfl_sync(unsigned members, Value value, int lane, int line = __builtin_LINE())
+{
+  Value received = value;
+  ptx::shfl_idx(ptx::out(received), ptx::in(value), members == 0xffffffff ? lane : -1, line);
+  return received;
+}
 
 // A value of the lane whose number differs in the bits of a mask.
 template <class Value>
