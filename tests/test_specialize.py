@@ -275,7 +275,7 @@ def test_named_barriers_are_constants(strategy):
 @pytest.mark.parametrize("blocks", [0, 2])
 def test_stages_have_names(late, blocks):
     """Of this turn and of those before, counted through the tiles that a block takes."""
-    text = product((64, 64, 64), (64, 64), 3, blocks=blocks, in_flight=late)(halves(256, 64, 192)).program(TARGET).cuda
+    text = product((64, 64, 64), (64, 64), 3, blocks=blocks, in_flight=late)(halves(256, 64, 320)).program(TARGET).cuda
     declared = re.findall(r"const int (\w*stage[^=]*) =", text)
     assert declared and all(one.isidentifier() for one in declared), declared
 
