@@ -221,6 +221,10 @@ MUTANTS = [
         ("registers that there are", "launched = min(REGISTERS //", "launched = max(REGISTERS //"),
         ("registers of a warp", "if producers < GROUP_THREADS or workers % GROUP_THREADS:", "if workers % GROUP_THREADS:"),
         ("who is the producer", "elected=True", "elected=False"),
+    ),
+    *mutants(
+        "lower/specialize.py",
+        "test_statements",
         ("unknown statements", "elif not isinstance(statement, FOR_CONSUMERS):", "elif False:"),
     ),
     *mutants(

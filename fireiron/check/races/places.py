@@ -53,8 +53,8 @@ def crew_of(scene: Scene, use: Use) -> Crew:
     warps = threads // WARP
     if use.statement.ring:
         producer = np.array([scene.kernel.workers])
-        number = -(-scene.kernel.workers // WARP)
-        return Crew(np.zeros(1, dtype=np.int64), np.array([number]), producer, producer, np.array([number]))
+        warp = np.array([-(-scene.kernel.workers // WARP)])
+        return Crew(np.zeros(1, dtype=np.int64), warp, producer, producer, warp)
     if use.access.spread:
         return _spread_crew(threads, max(use.statement.spec.level.threads or WARP, WARP))
     if not use.statement.collective:

@@ -116,11 +116,14 @@ class Segments:
                 key = (id(touch.footprint.space), touch.kind, touch.under_way, touch.by_engine, touch.completion, _turn_of(touch))
                 alike.setdefault(key, []).append(touch)
         found = []
-        for (_, kind, *how, _), same in alike.items():
-            area = self._area(same, kind == Kind.WRITE)
+        for same in alike.values():
+            first = same[0]
+            area = self._area(same, first.kind == Kind.WRITE)
             if area is None:
                 return None
-            found.append(Segment(_one_step(same), area, kind, *how, same[0].turn, sum(one.bytes for one in same if one.turn)))
+            size = sum(one.bytes for one in same if one.turn)
+            how = first.kind, first.under_way, first.by_engine, first.completion, first.turn
+            found.append(Segment(_one_step(same), area, *how, size))
         return found
 
     def _area(self, touches: Sequence[Touch], once: bool) -> Area | None:
