@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from fireiron.cuda import dynamic_shared_bytes
-from fireiron.values.expr import compiled
+from fireiron.ir import TensorMap
+from fireiron.values.expr import Var, compiled
 from fireiron.values.tensor import MatrixLayout
 
 COMPILER = next(filter(None, map(shutil.which, ("g++", "clang++"))), None)
@@ -58,6 +59,8 @@ class Asm:
         self.ptx = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', template)).replace("\\n", " ").replace("\\t", " ").strip().rstrip(";").strip()
         if guarded := re.fullmatch(r"\{ \.reg \.pred (\w+); setp\.ne\.b32 \1, (%\d+), 0; (.*); \}", self.ptx):
             self.ptx = re.sub(rf"\b{guarded[1]}\b", guarded[2], guarded[3])
+        if waits := re.fullmatch(r"\{ *\.reg \.pred (\w+); *(\w+): *(\S+) \1, (.*); *@!\1 bra \2; *\}", self.ptx):
+            self.ptx = f"{waits[3]} {waits[4]}"
         self.mnemonic, _, rest = self.ptx.partition(" ")
         self.operands = _parted(rest, ",")
         self.registers = [expression for section in sections[:2] for part in _parted(section, ",") for expression in _expressions(part)]
@@ -118,7 +121,25 @@ def _wgmma(asm, n, k, d, a, b):
     return f"ptx::wgmma({form}, {asm.out(out)}, {', '.join(map(asm.value, (left, right, adds)))})"
 
 
+def _all(function):
+    """A call with all registers and numbers of an instruction's operands, one after the other."""
+    return lambda asm: f"ptx::{function}({', '.join(map(asm.value, re.findall(r'%?[0-9]+', ' '.join(asm.operands))))})"
+
+
+TENSOR = r"cp\.async\.bulk\.tensor\.2d"
+
 EMULATED = {
+    r"mbarrier\.init\.shared::cta\.b64": _all("mbarrier_init"),
+    r"fence\.mbarrier_init\.release\.cluster": _all("mbarrier_init_fence"),
+    r"mbarrier\.arrive\.shared::cta\.b64": _all("mbarrier_arrive"),
+    r"mbarrier\.arrive\.expect_tx\.shared::cta\.b64": _all("mbarrier_arrive_expect_tx"),
+    r"mbarrier\.try_wait\.parity\.shared::cta\.b64": _all("mbarrier_wait_parity"),
+    rf"{TENSOR}\.shared::cluster\.global\.tile\.mbarrier::complete_tx::bytes": _all("tma_load"),
+    rf"{TENSOR}\.global\.shared::cta\.tile\.bulk_group": _all("tma_store"),
+    r"cp\.async\.bulk\.commit_group": _all("tma_commit_group"),
+    r"cp\.async\.bulk\.wait_group\.read": _all("tma_wait_group_read"),
+    r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32": _all("setmaxnreg"),
+    r"prefetch\.tensormap": lambda asm: "static_cast<void>(0)",
     r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.(\w+)\.(\w+)\.(\w+)": _wgmma,
     r"wgmma\.fence\.sync\.aligned": lambda asm: "ptx::wgmma_fence()",
     r"wgmma\.commit_group\.sync\.aligned": lambda asm: "ptx::wgmma_commit_group()",
@@ -252,7 +273,12 @@ class HostProgram:
             one, file = placed[name], self.folder / f"{name}.bin"
             one.filled(arrays.get(name)).tofile(file)
             job.append(f"array {file} {one.bytes} {one.buffer.tensor.align}")
-        job += [f"int {values[symbol.name]}" for symbol in kernel.symbols]
+        numbers = {name: number for number, name in enumerate(placed)}
+        for one in kernel.parameters:
+            if isinstance(one, TensorMap):
+                job.append(f"map {numbers[one.buffer]} {placed[one.buffer].map_words(one)}")
+            else:
+                job.append(f"int {values[one.name]}" if isinstance(one, Var) else f"pointer {numbers[one.name]}")
         done = subprocess.run([self.binary], input="\n".join(job), capture_output=True, text=True, env={**os.environ, **OPTIONS})
         if done.returncode:
             raise Refused(self._report(number, done.stderr) or f"it ended with {done.returncode}")
@@ -305,6 +331,13 @@ class Placed:
     def bytes(self):
         """Up to the end of the last element, and no further."""
         return self.elements * np.dtype(self.dtype).itemsize
+
+    def map_words(self, tensor_map):
+        """What a tensor map says of it, but for the address: element, sizes, stride, box, span."""
+        item, (first, second) = np.dtype(self.dtype).itemsize, tensor_map.order
+        step = int(self.places.take(1, second).flat[0] - self.places.flat[0]) if self.shape[second] > 1 else self.shape[first]
+        assert self.shape[first] == 1 or self.places.take(1, first).flat[0] - self.places.flat[0] == 1, "neighbours come first"
+        return " ".join(map(str, (item, self.shape[first], self.shape[second], step * item, *tensor_map.box, tensor_map.span)))
 
     def filled(self, given):
         """The bytes before the launch: poison, but for what is given."""

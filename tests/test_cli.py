@@ -564,3 +564,16 @@ def test_run_of_kernels_that_add_to_their_output(tmp_path, capsys, blocks, spec,
     path.write_text(f"from fireiron import *\n\nstrategy = {chain}{last}\n\n\ndef spec():\n    return {spec}\n")
     assert main(["run", str(path), "--simulate", *blocks]) == 0
     assert "PASS" in capsys.readouterr().out
+
+
+def test_commands_on_blocks_that_stay(tmp_path, capsys):
+    """A persistent kernel with a producer: every command says something of it, and a sample of its blocks has all their tiles compared."""
+    sizes = ["-M", 1536, "-N", 1536, "-K", 64, "--arch", "sm_90a", "--set", "bm=64"]
+    for command in ("show", "explain", "check", "emit", "cost"):
+        assert main([command, "hopper", *map(str, sizes)]) == 0, command
+    assert main(["draw", "hopper", *map(str, sizes), "-o", str(tmp_path)]) == 0
+    assert "132 blocks" in (tmp_path / "tiles.svg").read_text()
+    capsys.readouterr()
+    assert main(["run", "hopper", *map(str, sizes), "--simulate", "--blocks", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "PASS" in text and "2 of 132 are simulated and compared" in text

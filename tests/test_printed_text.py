@@ -25,7 +25,10 @@ from instructions import (
 )
 from printed_text import COMPILER, HostProgram, Printed, Refused, emulated, for_the_host
 from problems import NAMES, integers, library
+from ringed import by_warps, halves
+from ringed import product as ring_product
 from test_random import problem, program_to_paste
+from test_rings import drawn as drawn_ring
 
 from fireiron import *
 
@@ -170,6 +173,41 @@ def test_forms_of_wgmma(tmp_path):
         assert agrees(host, number, program.spec, sizes), program.strategy
 
 
+# ---------------------------------------------------------------------------------------------- producers and consumers
+
+RINGS = {
+    "warps consume": (by_warps(tma=True), halves(128, 64, 192, c_dtype=float32), None),
+    "persistent, a turn in flight": (ring_product((64, 64, 64), (64, 64), 3, blocks=2, bands=2), halves(200, 72, 168), None),
+    "a warpgroup produces": (ring_product(producer=128), halves(136, 64, 128), None),
+    "swapped, TT": (ring_product((16, 64, 64), (16, 64), 2), halves(32, 128, 192, orders="TT"), None),
+    "steps of 128, narrow stores": (ring_product((64, 128, 128), (64, 64), 2, chunk=32), halves(64, 128, 256, orders="TN"), None),
+    "sizes at run time": (
+        ring_product((64, 64, 64), (64, 64), 3, blocks=3, bands=2, in_flight=2),
+        halves(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
+        (131, 72, 200),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_rings(name, tmp_path):
+    """Barriers with their phases, loads that land in any order, stores that read until they are waited for."""
+    strategy, spec, given = RINGS[name]
+    sizes = given or tuple(int(str(size)) for size in spec.sizes)
+    symbols = dict(zip("MNK", given)) if given else None
+    host = HostProgram([Printed.of(strategy(spec).program("sm_90a"))], tmp_path)
+    assert all(agrees(host, 0, spec, sizes, symbols, seed) for seed in range(3 * SCALE))
+
+
+def test_drawn_rings(tmp_path):
+    seeds = range(SEED, SEED + 4 * SCALE)
+    for start in range(0, len(seeds), 8):
+        drawn = [(seed, *drawn_ring(seed)) for seed in seeds[start : start + 8]]
+        host = HostProgram([Printed.of(strategy(spec).program("sm_90a")) for _, strategy, spec in drawn], tmp_path)
+        for number, (seed, strategy, spec) in enumerate(drawn):
+            assert agrees(host, number, spec, tuple(int(str(size)) for size in spec.sizes), seed=seed), (seed, strategy, spec)
+
+
 # ---------------------------------------------------------------------------------------------- regressions
 
 
@@ -286,6 +324,38 @@ def test_faults_in_products_of_warpgroups_are_found(name, tmp_path):
     printed = Printed.of(product_of_warpgroups(WGMMA[0], (64, 128), 64, 1, 128, (RowMajor, RowMajor), sizes).program("sm_90a"))
     found = outcomes(printed.changed(pattern, replacement, 0), sizes, tmp_path, 2)
     assert all(re.search(expected, one) for one in found), found
+
+
+RING_FAULTS = {
+    "the wait for full stages": (r"mbarrier_wait\(k_ring_full[^;]*;", "", "wrong|more than"),
+    "the wait for empty stages": (r"mbarrier_wait\(k_ring_empty[^;]*;", "", "wrong|more than|deadlock"),
+    "its parity": (r"(mbarrier_wait\(k_ring_empty [^,]*, )", r"\g<1>1 ^ ", "deadlock"),
+    "a parity of more than a bit": (r"(mbarrier_wait\(k_ring_full [^,]*, )", r"\g<1>2 + ", "parity [23]"),
+    "the bytes of a stage": (r"(mbarrier_expect\([^,]*, )\d+", r"\g<1>64", "deadlock"),
+    "who empties a stage": (
+        r"if \(thread % 32 == 0[^)]*\)\s+mbarrier_arrive",
+        "if (thread % 32 <= 1) mbarrier_arrive",
+        "more than|wrong|deadlock",
+    ),
+    "nobody does": (r"mbarrier_arrive\(k_ring_empty[^;]*;", ";", "deadlock"),
+    "barriers that are not there yet": (r"mbarrier_init_fence\(\);", "", "was not fenced after mbarrier.init"),
+    "the coordinates of a box": (r"&A_map,\s+k \* 64", "&A_map, k * 32", "wrong"),
+    "columns and rows": (r"&B_map,\s+([^;]*?),\s+k \* 64,", r"&B_map, k * 64, \1,", "wrong"),
+    "the wait for stores": (r"tma_store_wait<0>\(\);", "", "ends while stores read its shared memory"),
+    "the group of a store": (r"tma_store_commit\(\);", "", "ends while stores read its shared memory"),
+}
+"""Faults in the text of a kernel with a producer."""
+
+
+@pytest.mark.parametrize("name", RING_FAULTS)
+def test_faults_in_rings_are_found(name, tmp_path):
+    pattern, replacement, expected = RING_FAULTS[name]
+    spec = halves(64, 128, 448)
+    body = Printed.of(ring_product((64, 64, 64), (64, 64), 2, in_flight=0)(spec).program("sm_90a"))
+    found = outcomes(body.changed(pattern, replacement, 0), (64, 128, 448), tmp_path, 4)
+    # Loads that land early hide that nobody waits for them.
+    required = any if name == "the wait for full stages" else all
+    assert required(re.search(expected, one) for one in found), found
 
 
 def test_a_missing_wait_for_products_is_found(tmp_path):

@@ -189,6 +189,16 @@ def kernel_with_faults():
     return kernel, *inputs_of(kernel.spec)
 
 
+def is_turn(loop):
+    """Whether a loop is over the turns of a ring."""
+    return any(isinstance(one, ir.Acquire) for one in loop.body)
+
+
+def shorter(loop):
+    """The loop without its last turn."""
+    return (attrs.evolve(loop, extent=loop.extent - 1),)
+
+
 FULL, EMPTY = ({"side": side} for side in (ir.Side.FULL, ir.Side.EMPTY))
 
 SAID = {
@@ -229,6 +239,10 @@ SAID = {
         r"deadlock: the producer waits for turn 2 of k_ring to be empty \(a_sh, b_sh; 0 phases over, 8 of 8 arrivals and 0 bytes missing\); "
         r"(warp \d|the group of threads 0 to 255) waits for turn 2 of k_ring to be full",
     ),
+    "a turn that nobody wants": (
+        lambda kernel: with_changed(kernel, lambda one: isinstance(one, ir.For) and is_turn(one), 0, shorter),
+        r"k_ring: turn 4 is filled, and nobody waits for it",
+    ),
     "a store at the end": (
         lambda kernel: with_changed(kernel, of_kind(ir.Wait, completion=ir.Completion.BULK), 0, weaker),
         r"a store by TMA reads shared memory beyond the end of the kernel",
@@ -255,6 +269,7 @@ CHECKED = {
     "bytes that never come": r"k_ring: agent \d waits for ever for turn 0 to be full",
     "half a phase": r"k_ring: the empty barrier of stage \d is left in the middle of a phase|a_sh.*\bno barrier orders them",
     "nobody releases": r"k_ring: agent 8 waits for ever for turn 2 to be empty",
+    "a turn that nobody wants": r"k_ring: turn 4 is filled, and nobody waits for it",
     "a store at the end": r"store_c_sh: TMA_STORE .* reads it beyond the end of the kernel: nobody waits for its group",
 }
 

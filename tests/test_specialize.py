@@ -271,6 +271,15 @@ def test_named_barriers_are_constants(strategy):
         assert re.match(r"bar\.sync \d+, \d+;", line), line
 
 
+@pytest.mark.parametrize("late", [0, 1, 2])
+@pytest.mark.parametrize("blocks", [0, 2])
+def test_stages_have_names(late, blocks):
+    """Of this turn and of those before, counted through the tiles that a block takes."""
+    text = product((64, 64, 64), (64, 64), 3, blocks=blocks, in_flight=late)(halves(256, 64, 320)).program(TARGET).cuda
+    declared = re.findall(r"const int (\w*stage[^=]*) =", text)
+    assert declared and all(one.isidentifier() for one in declared), declared
+
+
 def test_one_thread_produces():
     text = body_of(TEXT)
     assert re.search(r"// producer\n +else if \(threadIdx\.x == 256\) \{", text), text[-900:]

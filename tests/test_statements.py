@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from instructions import product_of_warpgroups
 from problems import integers
+from ringed import halves
+from ringed import product as ring_product
 from test_pipeline import HALVES, ampere, fma
 
 from fireiron import *
@@ -35,9 +37,17 @@ class Wrapped(ir.Stmt):
 
 
 def wrapped(kernel):
-    """The kernel with each loop at the top wrapped."""
-    body = tuple(Wrapped((one,)) if isinstance(one, ir.For) else one for one in kernel.body)
-    assert any(isinstance(one, Wrapped) for one in body)
+    """The kernel with each loop at the top, or at the top of a role, wrapped."""
+
+    def wrap(body):
+        for one in body:
+            if isinstance(one, ir.Roles):
+                yield one.rebuilt(tuple(tuple(wrap(child)) for child in one.children))
+            else:
+                yield Wrapped((one,)) if isinstance(one, ir.For) else one
+
+    body = tuple(wrap(kernel.body))
+    assert any(isinstance(one, Wrapped) for one in ir.statements(body))
     return attrs.evolve(kernel, body=body)
 
 
@@ -58,8 +68,9 @@ PROBLEMS = {
     "threads": lambda: fma(3)(MatMul(64, 64, 40)(GL, GL, GL)(Kernel)),
     "tensor cores": lambda: ampere()(MatMul(64, 64, 128, **HALVES)(GL, GL, GL)(Kernel)),
     "warpgroups": lambda: product_of_warpgroups(WGMMA[0], (64, 64), 32, 2, sizes=(64, 64, 96)),
+    "roles": lambda: ring_product((64, 64, 64), (64, 64), 2, blocks=2)(halves(256, 64, 192)),
 }
-PROGRAMS = {name: make().program("sm_90a" if name == "warpgroups" else "sm_80") for name, make in PROBLEMS.items()}
+PROGRAMS = {name: make().program("sm_90a" if name in ("warpgroups", "roles") else "sm_80") for name, make in PROBLEMS.items()}
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -79,7 +90,7 @@ def test_a_pass_handles_or_refuses_what_it_does_not_know(problem, name):
 
 def program_of(kernel):
     """A program whose final kernel is another than its own."""
-    known = PROGRAMS["warpgroups" if kernel.architecture.name == "sm_90a" else "threads"]
+    known = PROGRAMS["roles" if kernel.rings else "warpgroups" if kernel.architecture.name == "sm_90a" else "threads"]
     program = Program(known.strategy, known.spec, known.architecture, known.instructions, known.name)
     program.__dict__.update(ir=kernel, lowered=kernel, stages=dict.fromkeys(known.stages, kernel))
     return program
@@ -114,7 +125,7 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("problem", ["threads", "warpgroups"])
+@pytest.mark.parametrize("problem", ["threads", "warpgroups", "roles"])
 @pytest.mark.parametrize("name", READERS)
 def test_a_reader_handles_or_refuses_what_it_does_not_know(name, problem):
     """What it says of the kernel is what it says without the wrapping; or the statement is named."""
@@ -125,6 +136,16 @@ def test_a_reader_handles_or_refuses_what_it_does_not_know(name, problem):
         assert "Wrapped" in str(error)
         return
     assert found == read(kernel) and name != "verify"
+
+
+def test_statements_of_rings_are_all_read():
+    """A persistent kernel with a producer has every statement that there is but holes; every reader takes them, and so does a picture."""
+    kernel = PROGRAMS["roles"].lowered
+    kinds = {type(one) for one in ir.statements(kernel.body)}
+    assert kinds >= {ir.Roles, ir.Acquire, ir.Release, ir.Fence, ir.Commit, ir.Wait, ir.Barrier, ir.For, ir.Let, ir.Exec, ir.Comment}
+    assert {one.completion for one, _ in ir.execs(kernel.body)} >= {ir.Completion.RING, ir.Completion.PRODUCT, ir.Completion.BULK}
+    for read in READERS.values():
+        assert read(kernel) is not None or read is ir.verify
 
 
 def test_statements_of_products_are_all_read():

@@ -293,8 +293,9 @@ def _order(program: Program, symbols: Mapping[str, int], total: int) -> list[int
     tiles = _block_tiles(program)
     if tiles is not None:
         tile = max(tiles.values(), key=len)
+        first = {**symbols, **_turns(program, symbols, 0)[0]}
         starts = [
-            numpy.broadcast_to(start, (total,)) for start in _evaluated(program, symbols, numpy.arange(total), [dim.base for dim in tile])
+            numpy.broadcast_to(start, (total,)) for start in _evaluated(program, first, numpy.arange(total), [dim.base for dim in tile])
         ]
         for keys in (starts, [-start for start in starts], [starts[0], -starts[-1]], [-starts[0], starts[-1]]):
             blocks[int(numpy.lexsort(keys)[0])] = None
@@ -315,7 +316,7 @@ def _evaluated(program: Program, symbols: Mapping[str, int], block: Any, values:
     """Expressions of the block's number, with the names that the tree gave to parts of it."""
     context = program.grown.context
     environment: dict[str, Any] = {**symbols, context.block.name: block}
-    for var, value in context.whole.definitions.items():
+    for var, value in program.grown.names.items():
         if all(one.name in environment for one in value.variables()):
             environment[var.name] = value.evaluate(environment)
     return [value.evaluate(environment) for value in values]
@@ -327,21 +328,35 @@ def _compared_blocks(
     """The first wrong element among those that the blocks are responsible for."""
     tiles, first = _block_tiles(program), _first_value(program.spec, symbols)
     assert tiles is not None
-    for block in blocks:
+    for block, turn in [(one, turn) for one in blocks for turn in _turns(program, symbols, one)]:
         for output, tile in tiles.items():
-            places = _places(program, symbols, block, tile, got[output].shape)
+            places = _places(program, symbols, block, tile, got[output].shape, turn)
             wrong = _wrong_part(program.spec, output, places, got[output], arrays, first)
             if wrong is not None:
                 return {**wrong, "block": block, "message": f"block {block}: {wrong['message']}"}
     return None
 
 
-def _places(program: Program, symbols: Mapping[str, int], block: int, tile: Sequence[Any], shape: Sequence[int]) -> list[Any]:
-    """The coordinates of a block's tile that lie inside the output, by dimension."""
+def _turns(program: Program, symbols: Mapping[str, int], block: int) -> list[Mapping[str, int]]:
+    """The turns in which a block takes its tiles, as values of the loop's variable; one without a variable where it has one tile."""
+    from fireiron.check.persistence import persistence
+
+    found = persistence(program.lowered)
+    if not found:
+        return [{}]
+    loop = found[0].loop
+    (count,) = _evaluated(program, symbols, block, [loop.extent])
+    return [{loop.var.name: turn} for turn in range(int(count))]
+
+
+def _places(
+    program: Program, symbols: Mapping[str, int], block: int, tile: Sequence[Any], shape: Sequence[int], turn: Mapping[str, int]
+) -> list[Any]:
+    """The coordinates of a block's tile, in one of its turns, that lie inside the output, by dimension."""
     import numpy
 
     places = []
-    for dim, start, extent in zip(tile, _evaluated(program, symbols, block, [dim.base for dim in tile]), shape, strict=True):
+    for dim, start, extent in zip(tile, _evaluated(program, {**symbols, **turn}, block, [dim.base for dim in tile]), shape, strict=True):
         steps = numpy.zeros(1, dtype=numpy.int64)
         for mode in dim.modes:
             size, stride = int(mode.size.evaluate(symbols)), int(mode.stride.evaluate(symbols))

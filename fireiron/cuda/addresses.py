@@ -261,8 +261,8 @@ class Addresses:
 
     def _stage(self, value: Mod, turns: Turns) -> Var:
         if value not in turns.named:
-            ahead = value.left - turns.var
-            label = f"{turns.var.name}_stage" if ahead == ZERO or isinstance(ahead, Var) else f"{turns.var.name}_stage_{ahead}"
+            ahead = constant(value.left - turns.var) or 0
+            label = f"{turns.var.name}_stage_{ahead}" if ahead > 0 else f"{turns.var.name}_stage"
             turns.named[value] = Var(self.names.fresh(label), value.low, value.high)
         return turns.named[value]
 

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from fireiron.check.persistence import Persistence
 from fireiron.check.scene import Frame, Scene, Use
 from fireiron.ir import Buffer, Kernel
 from fireiron.values.expr import Expr, compiled, conjuncts
@@ -172,7 +173,8 @@ def standing_still(scene: Scene, use: Use, buffer: Buffer) -> frozenset[str]:
 class Blocks:
     """Which blocks work on which part of a tensor: the matrix cut at `rows` and `columns` wherever the owner changes.
 
-    `first` is the least block of each part (-1: none of those looked at), `count` how many there are.
+    `first` is the least block of each part (-1: none of those looked at), `count` how many there are. They have `tiles` in all: one each,
+    but for blocks that stay.
     """
 
     rows: Array
@@ -181,6 +183,7 @@ class Blocks:
     count: Array
     looked_at: int
     grid: int
+    tiles: int
 
 
 MOST_BLOCKS = 4096
@@ -188,10 +191,14 @@ MOST_PARTS = 160
 """Parts of a dimension that are told apart; what lies behind them is left out."""
 
 
-def blocks_of(view: View, lets: Mapping[str, Expr], grid: int, sizes: Mapping[str, int]) -> Blocks:
-    """The blocks of a view at the level of blocks, of two dimensions (a vector is one row)."""
-    looked_at = min(grid, MOST_BLOCKS)
-    frame = Frame(lets, [("block", np.arange(looked_at))], sizes)
+def blocks_of(view: View, lets: Mapping[str, Expr], grid: int, sizes: Mapping[str, int], turns: Persistence | None = None) -> Blocks:
+    """The blocks of a view at the level of blocks, of two dimensions (a vector is one row); of those that stay, all their tiles."""
+    tiles = grid if turns is None else _number(Frame(lets, (), sizes), turns.tiles)
+    looked_at = min(tiles, MOST_BLOCKS)
+    owner = np.arange(looked_at) % grid
+    frame = Frame(lets, [("block", owner)], sizes)
+    if turns is not None:
+        frame[turns.loop.var.name] = np.arange(looked_at) // grid
     runs: list[tuple[Array, list[tuple[int, int]]]] = []
     extents: list[int] = []
     for position, dim in enumerate(view.dims):
@@ -213,12 +220,12 @@ def blocks_of(view: View, lets: Mapping[str, Expr], grid: int, sizes: Mapping[st
         edges.append(np.array(sorted(marks)[: MOST_PARTS + 1]))
     first = np.full((len(edges[0]) - 1, len(edges[1]) - 1), -1, dtype=np.int64)
     count = np.zeros(first.shape, dtype=np.int64)
-    for block in range(looked_at - 1, -1, -1):
-        rows, columns = (_covered(edge, int(base[block]), parts) for edge, (base, parts) in zip(edges, runs, strict=True))
+    for number in range(looked_at - 1, -1, -1):
+        rows, columns = (_covered(edge, int(base[number]), parts) for edge, (base, parts) in zip(edges, runs, strict=True))
         index = np.ix_(rows, columns)
-        first[index] = block
+        first[index] = owner[number]
         count[index] += 1
-    return Blocks(edges[0], edges[1], first, count, looked_at, grid)
+    return Blocks(edges[0], edges[1], first, count, looked_at, grid, tiles)
 
 
 def _number(frame: Frame, value: Expr) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import attrs
 import numpy as np
 
+from fireiron.check.persistence import persistence
 from fireiron.check.scene import Scene, Use
 from fireiron.compiler import Program
 from fireiron.draw import colours
@@ -46,7 +47,8 @@ def tiles(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
     page = Page()
     page.text(16, 28, f"Who has what: {program.spec}", 15, bold=True)
     y = page.paragraph(16, 48, _explanation(values, program))
-    lets = {var.name: value for var, value in program.grown.whole.definitions.items()}
+    lets = {var.name: value for var, value in program.grown.names.items()}
+    turns = next(iter(persistence(kernel)), None)
     view_of = _block_views(program.tree)
     grid = _grid(kernel.grid, values)
     for operand, chain in operands(program.tree).items():
@@ -58,7 +60,7 @@ def tiles(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
         y = page.bar(y, _headline(chain, scene), WIDTH - 32)
         bottom = y
         if operand in view_of:
-            blocks = blocks_of(view_of[operand], lets, grid, values)
+            blocks = blocks_of(view_of[operand], lets, grid, values, turns)
             first = next((found for place, found in rows if place.buffer.parameter), None)
             bottom = max(bottom, _matrix_panel(page, y, operand, blocks, _first_step(scene, operand, fixed, first)))
         for place, found in rows:
@@ -225,8 +227,8 @@ def _matrix_panel(page: Page, y: float, operand: str, blocks: Blocks, step: tupl
     _axis(page, x, y + 32, room, (0, height), (0, width))
     below = y + 32 + room[1] + 24
     notes = ["black frame: what block 0 touches first"] if step is not None else []
-    if blocks.looked_at < blocks.grid:
-        notes.append(f"only the first {blocks.looked_at} blocks are drawn")
+    if blocks.looked_at < blocks.tiles:
+        notes.append(f"only the first {blocks.looked_at} {'blocks' if blocks.tiles == blocks.grid else 'tiles'} are drawn")
     for note in notes:
         page.text(x - 30, below, note, 9, colour=PALE)
         below += 12

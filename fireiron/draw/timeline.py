@@ -13,7 +13,7 @@ from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
 from fireiron.draw.shapes import PALE, Page, Picture, Rect
 from fireiron.ir import Completion, For, Wait, statements
-from fireiron.values.expr import ZERO, compiled, conjuncts, constant
+from fireiron.values.expr import ZERO, conjuncts, constant
 
 WIDTH: Final = 900
 _FILLED: Final = "#f7c873"
@@ -108,7 +108,7 @@ def timeline(program: Program, sizes: Mapping[str, int] | None = None) -> Pictur
         page.text(16, 52, "No shared buffer of this kernel has several copies that iterations use in turn.", 11)
         return page.picture("timeline", title, WIDTH, 72)
     values = sample_sizes(program.lowered, sizes or {})
-    extent = int(np.max(compiled(loop.extent)(values)))
+    extent = int(np.max(Frame(Scene(program.lowered).lets, (), {**values, "block": 0}).value(loop.extent)))
     steps = max(min(extent, 8), 1)
     found = slots(program, loop, steps, values)
     waits = [one.groups for one in statements(loop.body) if isinstance(one, Wait) and one.completion is Completion.GROUP]

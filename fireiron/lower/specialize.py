@@ -18,6 +18,7 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Comment,
+    Commit,
     Completion,
     Exec,
     For,
@@ -29,9 +30,11 @@ from fireiron.ir import (
     Roles,
     Side,
     Stmt,
+    SyncPoint,
     Wait,
     execs,
     statements,
+    unknown,
 )
 from fireiron.values.expr import Expr, all_of, as_expr, equal, less
 from fireiron.values.machine import Warp
@@ -41,6 +44,9 @@ WARP_THREADS, GROUP_THREADS = 32, 128
 
 KEPT = 40
 """Registers that a thread of a producing warpgroup keeps: 24 are the least, with which some producers spill."""
+
+FOR_CONSUMERS = (Exec, Comment, SyncPoint, Commit)
+"""Statements of which a producer has none, but for its loads."""
 
 REGISTERS = 65536
 """Registers of a block at most."""
@@ -112,6 +118,8 @@ def _produced(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
                 kept.append(attrs.evolve(statement, body=(*_announced(statement, inner), *inner), producers=0))
         elif isinstance(statement, Let):
             kept.append(statement)
+        elif not isinstance(statement, FOR_CONSUMERS):
+            raise unknown(statement, "specialize")
     return tuple(kept)
 
 
@@ -144,8 +152,10 @@ class _Consumers:
                 kept += self._turns(statement)
             elif isinstance(statement, For):
                 kept.append(statement.rebuilt((self.list(statement.body),)))
-            else:
+            elif isinstance(statement, (Let, *FOR_CONSUMERS)):
                 kept.append(statement)
+            else:
+                raise unknown(statement, "specialize")
         return tuple(kept)
 
     def _turns(self, loop: For) -> tuple[Stmt, ...]:

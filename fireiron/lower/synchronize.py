@@ -85,8 +85,7 @@ def synchronize(kernel: Kernel) -> Kernel:
 
 def scopes_of(kernel: Kernel) -> tuple[Scope, ...]:
     """The scopes of barriers that a block has, narrow ones first. A warpgroup of its own is worth a named barrier beside others only."""
-    # The threads that are launched, not those to which tiles are dealt: a named barrier counts who arrives at it, and all do. The two
-    # numbers are one as long as every statement is one of all threads, which the verifier holds.
+    # The threads to which tiles are dealt: a named barrier counts who arrives at it, and those of a producer wait at a ring's alone.
     groups = kernel.workers % 128 == 0 and kernel.workers > 128
     roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
     widest = BLOCK_SCOPE if roles is None else Scope(roles.roles[0].name, kernel.workers)

@@ -63,6 +63,12 @@ class Grown:
         return self.context.whole
 
     @property
+    def names(self) -> dict[Var, Expr]:
+        """All named values: those of the whole kernel, and those inside loops over a block's tiles."""
+        inside = (one for node in self.node.nodes() for one in statements(node.program) if isinstance(one, Let))
+        return {**self.whole.definitions, **{one.var: one.value for one in inside}}
+
+    @property
     def grid(self) -> Expr:
         """The number of blocks; 1 where no step deals tiles to them."""
         return ONE if self.whole.grid is None else self.whole.grid

@@ -69,6 +69,8 @@ class Rings:
             for stage in range(ring.stages)
         }
         self.loads: list[Load] = []
+        self.filled: dict[tuple[str, int], None] = {}
+        self.awaited: set[tuple[str, int]] = set()
 
     def passes(self, statement: Acquire, env: Mapping[str, Any], group: Group, where: str) -> bool:
         """Whether a group may go on behind a wait; then it holds the turn."""
@@ -86,6 +88,8 @@ class Rings:
                 hint="no group may run a whole round ahead of another",
             )
         group.held.add((ring.name, turn, statement.side))
+        if statement.side is Side.FULL:
+            self.awaited.add((ring.name, turn))
         return True
 
     def turn(self, statement: Acquire | Release, env: Mapping[str, Any]) -> int:
@@ -148,6 +152,7 @@ class Rings:
     def depart(self, load: Load) -> None:
         """A load begins."""
         self.loads.append(load)
+        self.filled[load.ring, load.turn] = None
 
     def arrive(self, number: int) -> None:
         """One of the loads on their way is there."""
@@ -171,12 +176,13 @@ class Rings:
         return f"turn {turn} of {ring.name} to be {statement.side.value} ({', '.join(ring.buffers)}; {phases.over} phases over, {lacks})"
 
     def require_settled(self) -> None:
-        """At the end nothing is on its way, and no phase is half over."""
-        if self.loads:
-            raise SimulationError(f"{self.loads[0].ring}: a load of turn {self.loads[0].turn} is under way at the end of the kernel")
+        """At the end no phase is half over, and each load was waited for: else it may arrive when the block is gone."""
         for (name, side, stage), phases in self.phases.items():
             if phases.left != phases.arrivals or phases.bytes:
                 raise SimulationError(
                     f"{name}: the {side.value} barrier of stage {stage} is left in the middle of a phase: "
                     f"{phases.left} of {phases.arrivals} arrivals and {phases.bytes} bytes missing"
                 )
+        for name, turn in self.filled:
+            if (name, turn) not in self.awaited:
+                raise SimulationError(f"{name}: turn {turn} is filled, and nobody waits for it")

@@ -59,6 +59,14 @@ struct Copy {
 
 struct Product;
 
+// A box of a matrix by TMA, from global to shared memory or back.
+struct Box {
+  const uint64_t* map;
+  int x, y;
+  uint64_t shared, barrier;
+  int line;
+};
+
 struct Thread {
   int number;
   bool ended;
@@ -71,6 +79,8 @@ struct Thread {
   bool fenced;         // its registers, for products of its warpgroup
   std::vector<std::shared_ptr<Product>> products;
   std::deque<std::vector<std::shared_ptr<Product>>> product_groups;
+  std::vector<Box> stores;
+  std::deque<std::vector<Box>> store_groups;
 
   char* stack;
   ucontext_t start;
@@ -88,6 +98,9 @@ std::vector<Thread> threads;
 std::vector<Group> warps, warpgroups;
 Group block;
 std::map<int, Group> named;  // barriers by number, each with the threads that have come
+std::vector<Box> loads;      // under way
+void land_some_load();
+void forget_barriers();
 Thread* current;
 size_t frame_bytes;  // of a stack, that the kernel takes at most and that are poisoned
 size_t stack_bytes;
@@ -236,6 +249,8 @@ void require_all_ended()
            thread.line);
     else if (!thread.products.empty() || !thread.product_groups.empty())
       fail("thread %d of block %u ends while products are under way", thread.number, blockIdx.x);
+    else if (!thread.stores.empty() || !thread.store_groups.empty())
+      fail("thread %d of block %u ends while stores read its shared memory", thread.number, blockIdx.x);
 }
 
 // Fresh memory is no number in any float type, and large in 32-bit integers: 0x7ff9 repeated.
@@ -256,6 +271,8 @@ void begin(Thread& thread)
   thread.fenced = false;
   thread.products.clear();
   thread.product_groups.clear();
+  thread.stores.clear();
+  thread.store_groups.clear();
   getcontext(&thread.start);
   thread.start.uc_stack.ss_sp = thread.stack + page;
   thread.start.uc_stack.ss_size = stack_bytes;
@@ -272,8 +289,18 @@ void run_block(unsigned number, size_t shared_bytes)
   poison(smem + most_shared, __stop_shared_memory - smem - most_shared);
   for (Thread& thread : threads)
     begin(thread);
-  while (Thread* thread = next())
-    run(*thread);
+  forget_barriers();
+  const int patience = below(2) ? 8 : 4096;  // loads land early, or hardly before all wait for them
+  for (;;) {
+    if (!loads.empty() && below(patience) == 0)
+      land_some_load();
+    if (Thread* thread = next())
+      run(*thread);
+    else if (loads.empty())
+      break;
+    else
+      land_some_load();
+  }
   require_all_ended();
 }
 
@@ -889,6 +916,195 @@ void wgmma_wait_group(Operand pending, int line)
 
 }  // namespace ptx
 
+// ---------------------------------------------------------------------------------------------- barriers in memory, and TMA
+
+namespace {
+
+// PTX ISA, "mbarrier": a phase is over when all arrivals and all announced bytes are there. Whoever waits names the parity of a phase,
+// and passes if that of the current one is the other.
+struct PhasedBarrier {
+  uint64_t arrivals, left;
+  int64_t bytes = 0;
+  unsigned phase = 0;
+  bool visible = false;  // to the asynchronous proxy
+  std::vector<Thread*> waiting;
+};
+
+std::map<uint64_t, PhasedBarrier> barriers;  // by address
+
+PhasedBarrier& barrier_at(uint64_t address, const char* what, int line)
+{
+  const auto found = barriers.find(address);
+  if (found == barriers.end())
+    fail("%s in line %d: no barrier at %llu", what, line, static_cast<unsigned long long>(address));
+  return found->second;
+}
+
+void settle(PhasedBarrier& barrier)
+{
+  if (barrier.left || barrier.bytes)
+    return;
+  barrier.left = barrier.arrivals;
+  ++barrier.phase;
+  for (Thread* thread : barrier.waiting) {
+    thread->stop = Stop::none;
+    warp_of(*thread).ready.push_back(thread);
+  }
+  barrier.waiting.clear();
+}
+
+void arrive(PhasedBarrier& barrier, int line)
+{
+  if (barrier.left == 0)
+    fail("mbarrier.arrive in line %d: more than %llu arrivals in a phase", line, static_cast<unsigned long long>(barrier.arrivals));
+  --barrier.left;
+  settle(barrier);
+}
+
+// What the launch says of a matrix: where it is, its elements' bytes, sizes along both dimensions, that of neighbours first, the bytes
+// from row to row, the box, and the span of the swizzle.
+struct Matrix {
+  char* start;
+  uint64_t element, length, rows, stride, box_length, box_rows, span;
+};
+
+Matrix matrix_of(const Box& box)
+{
+  const uint64_t* const words = box.map;
+  return {reinterpret_cast<char*>(words[0]), words[1], words[2], words[3], words[4], words[5], words[6], words[7]};
+}
+
+// CUDA C++ Programming Guide, "Swizzle modes": rows of 32, 64 or 128 bytes, of which address bits 4 to 6 are XORed with bits 7 to 9, as
+// far as the row is long. A box's rows follow each other without gaps.
+template <class Move>
+void each_element(const Box& box, const char* what, Move move)
+{
+  const Matrix matrix = matrix_of(box);
+  const uint64_t row_bytes = matrix.box_length * matrix.element;
+  require(what, box.line, shared(box.shared), row_bytes * matrix.box_rows, 128);
+  if (matrix.span > 16 && row_bytes > matrix.span)
+    fail("%s in line %d: a box of %llu bytes, wider than its swizzle", what, box.line, static_cast<unsigned long long>(row_bytes));
+  for (uint64_t row = 0; row < matrix.box_rows; ++row)
+    for (uint64_t column = 0; column < matrix.box_length; ++column) {
+      uint64_t address = box.shared + row * row_bytes + column * matrix.element;
+      address ^= (address >> 7 & (matrix.span / 16 - 1)) << 4;
+      const int64_t x = box.x + static_cast<int64_t>(column), y = box.y + static_cast<int64_t>(row);
+      const bool inside = x >= 0 && y >= 0 && x < static_cast<int64_t>(matrix.length) && y < static_cast<int64_t>(matrix.rows);
+      move(static_cast<char*>(shared(address)), inside ? matrix.start + y * matrix.stride + x * matrix.element : nullptr, matrix.element);
+    }
+}
+
+void land_some_load()
+{
+  std::swap(loads[below(static_cast<int>(loads.size()))], loads.back());
+  const Box box = loads.back();
+  loads.pop_back();
+  uint64_t bytes = 0;
+  each_element(box, "TMA load", [&](char* inside, const char* outside, uint64_t size) {
+    if (outside)
+      std::memcpy(inside, outside, size);
+    else
+      std::memset(inside, 0, size);
+    bytes += size;
+  });
+  PhasedBarrier& barrier = barrier_at(box.barrier, "TMA load", box.line);
+  barrier.bytes -= static_cast<int64_t>(bytes);
+  settle(barrier);
+}
+
+void land_store(const Box& box)
+{
+  each_element(box, "TMA store", [](const char* inside, char* outside, uint64_t size) {
+    if (outside)
+      std::memcpy(outside, inside, size);
+  });
+}
+
+void forget_barriers() { barriers.clear(); }
+
+}  // namespace
+
+namespace ptx {
+
+void mbarrier_init(Operand barrier, Operand arrivals, int line)
+{
+  require("mbarrier.init", line, shared(barrier.bits), 8, 8);
+  if (arrivals.bits == 0 || barriers.count(barrier.bits))
+    fail("mbarrier.init in line %d: a barrier twice, or without arrivals", line);
+  barriers[barrier.bits] = {arrivals.bits, arrivals.bits};
+}
+
+void mbarrier_init_fence()
+{
+  for (auto& one : barriers)
+    one.second.visible = true;
+}
+
+void mbarrier_arrive(Operand barrier, int line) { arrive(barrier_at(barrier.bits, "mbarrier.arrive", line), line); }
+
+void mbarrier_arrive_expect_tx(Operand barrier, Operand bytes, int line)
+{
+  PhasedBarrier& found = barrier_at(barrier.bits, "mbarrier.arrive.expect_tx", line);
+  found.bytes += static_cast<int64_t>(bytes.bits);
+  arrive(found, line);
+}
+
+void mbarrier_wait_parity(Operand barrier, Operand parity, int line)
+{
+  if (parity.bits > 1)
+    fail("mbarrier.try_wait.parity in line %d: parity %llu", line, static_cast<unsigned long long>(parity.bits));
+  PhasedBarrier& found = barrier_at(barrier.bits, "mbarrier.try_wait.parity", line);
+  if ((found.phase & 1) != parity.bits)
+    return;
+  current->stop = Stop::instruction;
+  current->what = "mbarrier.try_wait";
+  current->line = line;
+  found.waiting.push_back(current);
+  leave(*current);
+}
+
+// Loads land at some time, in any order; until then nobody may rely on what is there.
+void tma_load(Operand target, Operand map, Operand x, Operand y, Operand barrier, int line)
+{
+  if (!barrier_at(barrier.bits, "TMA load", line).visible)
+    fail("TMA load in line %d: its barrier was not fenced after mbarrier.init", line);
+  const auto at = [](Operand one) { return static_cast<int>(static_cast<uint32_t>(one.bits)); };
+  loads.push_back({reinterpret_cast<const uint64_t*>(map.bits), at(x), at(y), target.bits, barrier.bits, line});
+}
+
+// A store reads shared memory at some time until its group is waited for: mostly then, sometimes at once.
+void tma_store(Operand map, Operand x, Operand y, Operand source, int line)
+{
+  const auto at = [](Operand one) { return static_cast<int>(static_cast<uint32_t>(one.bits)); };
+  const Box box = {reinterpret_cast<const uint64_t*>(map.bits), at(x), at(y), source.bits, 0, line};
+  if (below(4) == 0)
+    land_store(box);
+  current->stores.push_back(box);
+}
+
+void tma_commit_group()
+{
+  current->store_groups.push_back(std::move(current->stores));
+  current->stores.clear();
+}
+
+void tma_wait_group_read(Operand pending)
+{
+  for (; current->store_groups.size() > pending.bits; current->store_groups.pop_front())
+    for (const Box& box : current->store_groups.front())
+      land_store(box);
+}
+
+void setmaxnreg(Operand count, int line)
+{
+  if (count.bits % 8 || count.bits < 24 || count.bits > 256)
+    fail("setmaxnreg in line %d: %llu registers", line, static_cast<unsigned long long>(count.bits));
+  Group& unit = warpgroups[current->number / threads_of_warpgroup];
+  together_in<threads_of_warpgroup>(unit, "warpgroup", "setmaxnreg", line, 0, [](const int* const*) {});
+}
+
+}  // namespace ptx
+
 // ---------------------------------------------------------------------------------------------- warp matrix functions
 
 namespace nvcuda::wmma {
@@ -1014,13 +1230,18 @@ Array array(const std::string& file, size_t bytes, size_t aligned)
 }
 
 // Reads from its input: `kernel number`, `grid blocks`, `threads count`, `shared bytes` of dynamic shared memory, `frame bytes` of
-// a thread, `seed number`, and in the order of the parameters `array file bytes alignment` or `int number`.
+// a thread, `seed number`; `array file bytes alignment`; and in the order of the parameters `pointer array`, `int number` or `map array`
+// with seven numbers, which are those of a `Matrix`.
 int launch()
 {
   std::map<std::string, size_t> numbers;
   std::deque<Array> arrays;
   std::deque<int> integers;
   std::deque<uint64_t> bits;
+  struct alignas(64) Map {
+    uint64_t words[16];
+  };
+  std::deque<Map> maps;
   std::vector<void*> arguments;
   for (std::string word; std::cin >> word;) {
     if (word == "array") {
@@ -1028,7 +1249,17 @@ int launch()
       size_t bytes = 0, aligned = 0;
       std::cin >> file >> bytes >> aligned;
       arrays.push_back(array(file, bytes, aligned));
-      arguments.push_back(&arrays.back().start);
+    } else if (word == "pointer") {
+      size_t position = 0;
+      std::cin >> position;
+      arguments.push_back(&arrays.at(position).start);
+    } else if (word == "map") {
+      size_t position = 0;
+      std::cin >> position;
+      maps.push_back({{reinterpret_cast<uint64_t>(arrays.at(position).start)}});
+      for (int number = 1; number < 8; ++number)
+        std::cin >> maps.back().words[number];
+      arguments.push_back(&maps.back());
     } else if (word == "int") {
       integers.push_back(0);
       std::cin >> integers.back();

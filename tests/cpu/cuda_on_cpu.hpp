@@ -17,6 +17,7 @@
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __constant__ const
+#define __grid_constant__
 
 // Static arrays of a block lie in one section, so that they can be poisoned before a block begins; `extern __shared__` comes as
 // `extern __dynamic_shared__` and means the array that the launch has sized.
@@ -236,6 +237,17 @@ void wgmma(const Warpgroup& form, Operands d, Operand a, Operand b, Operand adds
 void wgmma_fence(int line = __builtin_LINE());
 void wgmma_commit_group(int line = __builtin_LINE());
 void wgmma_wait_group(Operand pending, int line = __builtin_LINE());
+
+void mbarrier_init(Operand barrier, Operand arrivals, int line = __builtin_LINE());
+void mbarrier_init_fence();
+void mbarrier_arrive(Operand barrier, int line = __builtin_LINE());
+void mbarrier_arrive_expect_tx(Operand barrier, Operand bytes, int line = __builtin_LINE());
+void mbarrier_wait_parity(Operand barrier, Operand parity, int line = __builtin_LINE());
+void tma_load(Operand target, Operand map, Operand x, Operand y, Operand barrier, int line = __builtin_LINE());
+void tma_store(Operand map, Operand x, Operand y, Operand source, int line = __builtin_LINE());
+void tma_commit_group();
+void tma_wait_group_read(Operand pending);
+void setmaxnreg(Operand count, int line = __builtin_LINE());
 
 }  // namespace ptx
 

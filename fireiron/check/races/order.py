@@ -147,6 +147,10 @@ class Order:
                 )
             elif event is not None and not self.broken:
                 raise VerificationError(f"warp {agent.number} waits for ever at {event}")
+        for name, side, arrives in {key: None for agent in self.agents for key in agent.turns if key[1] is Side.FULL and not key[2]}:
+            filled, awaited = (max(agent.turns.get((name, side, waits), 0) for agent in self.agents) for waits in (arrives, True))
+            if awaited < filled:
+                self.broken.setdefault(f"{name}: turn {awaited} is filled, and nobody waits for it")
         for (name, side, stage), phases in self.phases.items():
             if phases.left != phases.arrivals or phases.bytes:
                 self.broken.setdefault(f"{name}: the {side.value} barrier of stage {stage} is left in the middle of a phase")

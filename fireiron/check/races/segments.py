@@ -117,12 +117,13 @@ class Segments:
                 alike.setdefault(key, []).append(touch)
         found = []
         for same in alike.values():
-            first, kind = same[0], same[0].kind
-            area = self._area(same, kind == Kind.WRITE)
+            first = same[0]
+            area = self._area(same, first.kind == Kind.WRITE)
             if area is None:
                 return None
             size = sum(one.bytes for one in same if one.turn)
-            found.append(Segment(_one_step(same), area, kind, first.under_way, first.by_engine, first.completion, first.turn, size))
+            how = first.kind, first.under_way, first.by_engine, first.completion, first.turn
+            found.append(Segment(_one_step(same), area, *how, size))
         return found
 
     def _area(self, touches: Sequence[Touch], once: bool) -> Area | None:
