@@ -40,12 +40,14 @@ Lengths = Mapping[Expr, int]
 class Course:
     """How a loop in order runs: after `period` iterations addresses repeat, or move by equal steps (`moves`), or neither
     (`period` None); `kept` equal iterations decide about any number of them; `varies` if anything depends on the iteration.
+    `addresses` is the period without the turns of rings, which loops inside may count too.
     """
 
     period: int | None
     moves: bool
     kept: int
     varies: bool
+    addresses: int = 1
 
 
 class Loops:
@@ -101,6 +103,7 @@ class Loops:
             moves = moves or reach is not None
             groups = max(groups, reach or 0)
             period = math.lcm(period, repeats or 1) if period is not None and (repeats or reach) is not None else None
+        addresses = period or 1
         for one in statements(loop.body):
             if isinstance(one, (Acquire, Release)):  # a barrier in memory tells of rounds by their parity alone
                 rounds = 2 * self.scene.kernel.ring(one.ring).stages
@@ -108,7 +111,7 @@ class Loops:
                 period = math.lcm(period or 1, rounds // math.gcd(rounds, step or 1))
         kept = (period or 1) + max(period or 1, groups) + 2
         varies = bool(moving) or any(True for _ in self._conditions(loop))
-        return Course(period, moves, kept, varies)
+        return Course(period, moves, kept, varies, addresses)
 
     def _period(self, uses: Sequence[Use], var: Var) -> int | None:
         """After how many iterations all addresses repeat, if they do soon."""
@@ -178,7 +181,11 @@ class Loops:
             period = course.period or 1
             return {one if one <= course.kept + period else course.kept + (one - course.kept) % period for one in known}
         counts = (course.varies and not course.moves) or any(isinstance(one, (Commit, Wait)) for one in statements(loop.body))
-        wanted = range(course.kept + (course.period or 1)) if counts else (0, course.kept)
+        wanted: Iterable[int] = range(course.kept + (course.period or 1)) if counts else (0, course.kept)
+        if counts and any(isinstance(one, For) and constant(self.scene.opened(one.extent)) is None for one in statements(loop.body)):
+            # A run of fewer rounds begins like one of more, and ends as one of a few does: at which turn of a ring, the lengths of
+            # the loops inside say, and all of those are followed.
+            wanted = (*range(course.addresses + 2), course.kept)
         return {min(max(one, low), high) for one in wanted if one >= low or one == course.kept}
 
     def _of_blocks(self, extent: Expr) -> set[int] | None:
