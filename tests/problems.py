@@ -13,6 +13,11 @@ NAMES = sorted(module.name for module in pkgutil.iter_modules(strategies.__path_
 """The library strategies."""
 
 
+def target_of(name, other=None):
+    """The target that a library strategy needs, or another."""
+    return {"hopper": "sm_90a"}.get(name, other)
+
+
 def library(name):
     """A module of the strategy library."""
     return importlib.import_module(f"fireiron.strategies.{name}")

@@ -11,7 +11,7 @@ import pytest
 from counted import python_calls
 from guards import with_conditions
 from handmade import THREAD, execution, kernel_of, local
-from problems import NAMES, library
+from problems import NAMES, library, target_of
 
 from fireiron import *
 from fireiron import ir
@@ -109,7 +109,7 @@ def test_library_is_clean(name):
     module = library(name)
     for sizes in (module.SIZES, *SIZES):
         try:
-            kernel = module.strategy(module.spec(*sizes)).program().lowered
+            kernel = module.strategy(module.spec(*sizes)).program(target_of(name)).lowered
         except DecompositionError:
             continue
         assert safety(kernel) == (), (name, sizes)

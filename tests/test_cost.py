@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 import pytest
 from counted import python_calls
-from problems import NAMES, library
+from problems import NAMES, library, target_of
 
 from fireiron import *
 from fireiron import cli
@@ -493,7 +493,7 @@ def test_sums_that_wait_for_each_other_take_their_latency():
 def test_expected_barriers_are_as_good_as_inferred_ones(name):
     """Kernels are compared before they are synchronised: by a time within a tenth of the one with the barriers that they get."""
     module = library(name)
-    program = module.strategy(module.spec(*module.SIZES)).program("sm_90")
+    program = module.strategy(module.spec(*module.SIZES)).program(target_of(name, "sm_90"))
     assert predict(with_expected_barriers(program.sequential)).us == pytest.approx(predict(program).us, rel=0.1)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from counted import python_calls
 from handmade import THREAD, access, execution, kernel_of, local
-from problems import NAMES, library
+from problems import NAMES, library, target_of
 
 from fireiron import *
 from fireiron import ir
@@ -29,7 +29,7 @@ def printed(name):
     module = library(name)
     for sizes, target in ((module.SIZES, "sm_80"), ((37, 45, 53), "sm_90"), (SYMBOLIC, "sm_80"), ((1000, 500, 300), "sm_70")):
         try:
-            yield module.strategy(module.spec(*sizes)).program(target).cuda
+            yield module.strategy(module.spec(*sizes)).program(target_of(name, target)).cuda
         except FireironError:
             continue  # a target without the instructions, or an array too large for a thread
 

@@ -11,6 +11,7 @@ import attrs
 import generator
 import numpy as np
 import pytest
+from problems import target_of
 
 from fireiron import *
 from fireiron.check.banks import check_banks
@@ -31,7 +32,7 @@ SMALL = {"M": 256, "N": 256, "K": 64}
 
 @functools.cache
 def program_of(name, **sizes):
-    return library.bind(library.find(name), sizes).program()
+    return library.bind(library.find(name), sizes).program(target_of(name))
 
 
 def parsed(text):

@@ -191,7 +191,7 @@ def test_residual_specs_evaluate(name):
     """Every spec, step and refinement in the tree of a bound strategy, the copies of loads and epilogs too."""
     module = library(name)
     for spec in (module.spec(256, 192, 16), module.spec(M, N, 16)):
-        for node in module.strategy(spec).program("sm_90").tree.nodes():
+        for node in module.strategy(spec).program(problems.target_of(name, "sm_90")).tree.nodes():
             evaluates(node.spec)
             if node.step is not None:
                 evaluates(node.step)
@@ -798,11 +798,11 @@ _PRINT = """
 import sys
 sys.path[:0] = [{tests!r}, {root!r}]
 from generator import draw
-from problems import NAMES, library
+from problems import NAMES, library, target_of
 for name in NAMES:
     module = library(name)
     bound = module.strategy(module.spec(256, 192, 16))
-    print(repr(bound), hash(repr(bound)) is None, bound.cuda())
+    print(repr(bound), hash(repr(bound)) is None, bound.program(target_of(name)).cuda)
 for seed in range(6):
     drawn, refused = draw(seed)
     print(drawn.strategy, refused, drawn.program.cuda)

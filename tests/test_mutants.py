@@ -225,7 +225,7 @@ MUTANTS = [
     *mutants(
         "lower/specialize.py",
         "test_statements",
-        ("unknown statements", "elif not isinstance(statement, FOR_CONSUMERS):", "elif False:"),
+        ("unknown statements", "elif isinstance(statement, (Let, *FOR_CONSUMERS)):", "elif True:"),
     ),
     *mutants(
         "lower/pipeline.py",

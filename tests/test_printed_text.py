@@ -24,7 +24,7 @@ from instructions import (
     through_choices,
 )
 from printed_text import COMPILER, HostProgram, Printed, Refused, emulated, for_the_host
-from problems import NAMES, integers, library
+from problems import NAMES, integers, library, target_of
 from ringed import by_warps, halves
 from ringed import product as ring_product
 from test_random import problem, program_to_paste
@@ -62,6 +62,7 @@ def test_library(name, tmp_path):
     """Every shipped strategy on two targets, at sizes that are no multiples of its tiles, known and not known to the compiler."""
     module = library(name)
     old, new = TARGETS.get(name, ("sm_75", "sm_80"))
+    old, new = (target_of(name, one) for one in (old, new))
     jobs = [(module.spec(*sizes), sizes, {}, target) for sizes, target in zip(RAGGED, (old, new))]
     if name != "listing_1":  # its buffers in shared memory are as large as K
         spec = module.spec(sym("M"), sym("N"), sym("K"))

@@ -404,7 +404,7 @@ def placed(program):
     scene = Scene(program)
     places = Places(scene, local_coordinates(scene))
     loops = Loops(scene, places, scene.uses)
-    Tracer(scene, places, loops).trace({})
+    Tracer(scene, places, loops).traces({})
     for space in places.spaces.values():
         space.settle()
     return list(places.spaces.values())

@@ -218,6 +218,10 @@ SAID = {
         lambda kernel: with_changed(kernel, is_product, 0, stage_moved(0, 2)),
         r"a_sh: stage 1 is read by a group that does not hold it, full\b.*WGMMA",
     ),
+    "read, held empty": (
+        lambda kernel: with_changed(kernel, of_kind(ir.Acquire, **FULL), 0, lambda one: (attrs.evolve(one, side=ir.Side.EMPTY),)),
+        r"a_sh: stage 0 is read by a group that does not hold it, full",
+    ),
     "written, not held": (
         lambda kernel: with_changed(kernel, is_load, 0, stage_moved(1, 2)),
         r"a_sh: stage 1 is written by a group that does not hold it, empty\b.*TMA_LOAD",

@@ -200,6 +200,8 @@ class Addresses:
         if owner is None or (owner is self.turns[-1] and isinstance(base, Var)):
             return number
         value = base % rounds
+        if constant(value) is not None:  # whole rounds, of which nothing depends on the loops around
+            return value + rest
         if value not in owner.named:
             owner.named[value] = Var(self.names.fresh(f"{owner.var.name}_first"), 0, rounds - 1)
         return owner.named[value] + rest

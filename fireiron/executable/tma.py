@@ -245,7 +245,9 @@ LOAD = Function(
     "tma_load",
     ("unsigned target", "const TensorMap* map", "int x", "int y", "unsigned barrier"),
     (
-        'asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"',
+        "asm volatile(",
+        '    "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "',
+        '    "[%0], [%1, {%2, %3}], [%4];"',
         '    :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(barrier) : "memory");',
     ),
     "a box of a matrix to shared memory by TMA: its bytes are counted by a barrier",

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from fireiron.ir.statement import Exec, Side
 
 
+COLUMNS = 120
+"""Of a line of text, if its parts allow."""
+
+
 @attrs.frozen
 class Function:
     """A small `__device__` function in front of the kernel: `note` is the comment above it, `body` its lines."""
@@ -36,8 +40,9 @@ class Function:
         """Its lines, under a name that nothing else in the kernel has."""
         note = (f"// {self.note}",) if self.note else ()
         template = (f"template <{self.template}>",) if self.template else ()
-        head = f"__device__ __forceinline__ {self.result} {name}({', '.join(self.parameters)})"
-        return (*note, *template, head, "{", *(f"  {line}" for line in self.body), "}")
+        start, parameters = f"__device__ __forceinline__ {self.result} {name}(", f"{', '.join(self.parameters)})"
+        head = (start + parameters,) if len(start + parameters) <= COLUMNS else (start, f"    {parameters}")
+        return (*note, *template, *head, "{", *(f"  {line}" for line in self.body), "}")
 
 
 @attrs.frozen

@@ -118,8 +118,6 @@ def _produced(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
                 kept.append(attrs.evolve(statement, body=(*_announced(statement, inner), *inner), producers=0))
         elif isinstance(statement, Let):
             kept.append(statement)
-        elif not isinstance(statement, FOR_CONSUMERS):
-            raise unknown(statement, "specialize")
     return tuple(kept)
 
 
