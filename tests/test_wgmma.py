@@ -1,6 +1,7 @@
 """wgmma: lane maps and descriptors against the PTX ISA's text, storages, kernels against NumPy, refusals, planted faults."""
 
 import itertools
+import os
 import random
 import re
 
@@ -13,6 +14,8 @@ from problems import called, integers, simulated
 from fireiron import *
 from fireiron import ARCHITECTURES, ir
 from fireiron.check import safety
+from fireiron.cost.gpus import GPUS
+from fireiron.cost.work import Work
 from fireiron.executable.wgmma import MODES, accumulator_map, operand_map
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir.chunks import SPANS, Chunks, chunk_layout, chunks_of, swizzle_of, widest_span
@@ -362,7 +365,7 @@ def test_shapes():
     """n from 8 to 256 by 8; of bytes, by 16 from 32 on (PTX ISA, wgmma.mma_async, "Shape")."""
     for form in WGMMA:
         taken = []
-        for n in range(1, 300):
+        for n in (*range(1, 20), *range(20, 300, 4)):
             spec = warpgroup_spec(*((64, n) if not form.swapped else (n, 64)), form.depth, form.factors, form.result)
             taken += [n] * (form.mismatches(spec, SM_90A) == ())
         by = 16 if form.factors[0] == int8 else 8
@@ -412,11 +415,11 @@ def test_all_types(form, orders):
 
 @pytest.mark.parametrize("columns", range(8, 257, 8))
 def test_all_widths(columns):
-    """Each n of halves, straight and, for every other, swapped."""
+    """Each n of halves, straight and, for every fourth, swapped."""
     orders = list(ORDERS.values())[columns // 8 % 4]
-    require_right(product_of_warpgroups(F16, (64, columns), 32, 1, columns, orders, sizes=(64, columns, 64)), orders=(None,))
-    if columns % 16 == 0:
-        require_right(product_of_warpgroups(SWAPPED, (columns, 64), 32, 1, columns, orders, sizes=(columns, 64, 64)), orders=(None,))
+    require_right(product_of_warpgroups(F16, (64, columns), 16, 1, columns, orders, sizes=(64, columns, 32)), orders=(None,))
+    if columns % 32 == 0:
+        require_right(product_of_warpgroups(SWAPPED, (columns, 64), 16, 1, columns, orders, sizes=(columns, 64, 32)), orders=(None,))
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
@@ -476,6 +479,36 @@ def test_half_accumulators_round_once_a_product():
     assert ".m64n32k16.f16.f16.f16" in program.cuda
 
 
+# ---------------------------------------------------------------------------------------------- drawn strategies
+
+SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))
+
+
+def drawn(seed):
+    """A strategy with wgmma, and the sizes of its problem: whatever the instruction allows."""
+    pick = random.Random(seed).choice
+    form = pick(WGMMA)
+    wide = pick([8, 16, 24, 32, 64, 96] if form.factors[0] != int8 else [8, 24, 32, 64, 96])
+    rows, columns = pick([(1, 1), (2, 1), (1, 2)])
+    part = (wide, 64) if form.swapped else (64, wide)
+    tiles = (part[0] * rows, part[1] * columns)
+    chunk = form.depth * pick([1, 2, 4])
+    sizes = tuple(pick([1, tile - 3, tile, tile + 5, 2 * tile]) for tile in tiles)
+    sizes = (*sizes, pick([1, chunk - 1, chunk, 2 * chunk + 3, 4 * chunk]))
+    if pick([True, False]):
+        sizes = tuple(-(-size // 16) * 16 for size in sizes)
+    stages, orders = pick([1, 2, 3, 4]), (pick((RowMajor, ColMajor)), pick((RowMajor, ColMajor)))
+    return product_of_warpgroups(form, tiles, chunk, stages, wide, orders, sizes)
+
+
+@pytest.mark.parametrize("seed", range(12 * SCALE))
+def test_drawn_strategies_are_right_and_give_no_alarm(seed):
+    """Equal to NumPy in step and in random order; no finding; descriptors name what the storage says."""
+    kernel = require_right(drawn(seed), orders=(None, seed)).ir
+    if seed % 4 == 0:
+        assert require_descriptors(kernel)
+
+
 # ---------------------------------------------------------------------------------------------- texts
 
 
@@ -493,6 +526,15 @@ def test_opcodes(form):
     assert eval(repr(form), {"Wgmma": Wgmma, **{str(one): one for one in names}}) == form
 
 
+@in_orders
+def test_bits_of_orders(orders):
+    """1 for a factor that is not stored along k: that with 64 rows first, which is B where they are swapped (PTX ISA, "imm-trans-a")."""
+    across = [int(orders[0] == ColMajor), int(orders[1] == RowMajor)]
+    for form, bits in ((F16, across), (SWAPPED, across[::-1])):
+        text = product_of_warpgroups(form, (64, 64), 64, 1, 64, orders).program("sm_90a").cuda
+        assert f", adds, 1, 1, {bits[0]}, {bits[1]}; }}" in text
+
+
 @needs_nvrtc
 @in_orders
 @pytest.mark.parametrize("stages", [1, 4])
@@ -503,6 +545,22 @@ def test_compiles_without_serialisation(orders, stages):
     assert "wgmma" not in compiled.log and "serializ" not in compiled.log
     (resources,) = compiled.resources.values()
     assert resources.spill_stores == resources.spill_loads == 0
+
+
+def test_cost_is_work_of_the_tensor_cores():
+    """One instruction a warp and product, at the speed of wgmma; the factors' bytes pass by in shared memory, and no lane asks for them."""
+    program = product_of_warpgroups(F16, (64, 128), 64, 1, 128, sizes=(64, 128, 128)).program("sm_90a")
+    work = Work(program.ir)
+    (statement,) = products_of(program.ir)
+    amounts = work.operation(statement).amounts
+    flops = 2 * 64 * 128 * 16
+    assert (amounts.mma, amounts.instructions, amounts.memory) == (4, 4, 0)
+    assert amounts.tensor == {"float16 by wgmma": flops} and amounts.shared == (64 + 128) * 16 * 2 / 128
+    assert work.amounts.tensor == {"float16 by wgmma": flops * 8}
+    hopper = next(one for one in GPUS if one.name == "H200 SXM")
+    assert hopper.tensor_rate("float16 by wgmma") == 4096 > hopper.tensor_rate("float16")
+    ampere = next(one for one in GPUS if one.name == "A100 SXM")
+    assert ampere.tensor_rate("float16 by wgmma") == ampere.tensor_rate("float16")
 
 
 # ---------------------------------------------------------------------------------------------- planted faults
