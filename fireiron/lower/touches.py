@@ -181,9 +181,9 @@ class Touches:
         return f"{buffer.name}[{', '.join(map(str, reversed(coordinates)))}]"
 
     def actors(self, touch: Touch) -> Array:
-        """The threads that stand for all: of what a group performs together its first, who means the same operands."""
+        """The threads that stand for all: of what a whole group performs together its first, who means the same operands."""
         threads = np.arange(self.kernel.workers)
-        if not touch.statement.collective:
+        if not touch.statement.collective or constant(touch.statement.active) is None:
             return threads
         level = touch.statement.spec.level
         first = threads == 0 if level.threads is None else compiled(index_in(level, self.kernel.thread))({"thread": threads}) == 0
