@@ -10,6 +10,9 @@
       tile(wm,bn).to(Warpgroup)        MatMul(64,256,64)(SH,SH,RF)(Warpgroup)
       done()                           WGMMA
 
+`wm` below 64, or of 96, is the transposed form, which has the 64 rows of the instruction along N: for few rows, and for small
+matrices. As many blocks as there are tiles (`blocks`) is a block for each tile.
+
 Barriers, phases, fences, waits and descriptors are inferred. One strategy for all storage orders and sizes: where TMA does not take an
 array, whose rows would have to be multiples of 16 bytes, all threads copy.
 """
@@ -18,18 +21,19 @@ from fireiron import *
 
 SIZES = (4096, 4096, 4096)
 
-bm = Tunable("bm", 128, 64, 192, 256)
-bn = Tunable("bn", 256, 64, 128, 192, 96, 160, 224)
+bm = Tunable("bm", 128, 64, 192, 256, 96, 32, 16)
+bn = Tunable("bn", 256, 64, 128, 192, 96, 160, 224, 32, 16)
 bk = Tunable("bk", 64, 128)
-wm = Tunable("wm", 64, 128)
-wn = Tunable("wn", 256, 64, 128, 192, 96, 160, 224)
-chunk = Tunable("chunk", 64, 32)
-stages = Tunable("stages", 4, 3, 5, 6, 8)
+wm = Tunable("wm", 64, 128, 96, 32, 16)
+wn = Tunable("wn", 256, 64, 128, 192, 96, 160, 224, 32, 16)
+rows = Tunable("rows", 64, 32, 16)
+chunk = Tunable("chunk", 64, 32, 16)
+stages = Tunable("stages", 4, 2, 3, 5, 6, 7, 8, 16)
 bands = Tunable("bands", 8, 1, 2, 4, 16)
-blocks = Tunable("blocks", 132, 264)
+blocks = Tunable("blocks", 132, 264, 65536)
 producer = Tunable("producer", 32, 128)
 
-store = Move.tile(wm, wn).to(Warpgroup).tile(64, chunk).unroll().load(SRC, SH, Move.done()).converted().done()
+store = Move.tile(wm, wn).to(Warpgroup).tile(rows, chunk).unroll().load(SRC, SH, Move.done()).converted().done()
 
 strategy = (
     MatMul.tile(bm, bn)

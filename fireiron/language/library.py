@@ -28,8 +28,20 @@ from fireiron.spec import Spec
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
-from fireiron.values.expr import constant
-from fireiron.values.machine import DEFAULT_ARCHITECTURE, GL, MATRIX_ONLY, Kernel, as_architecture, bfloat16, float16, float32
+from fireiron.values.expr import ZERO, as_expr, constant
+from fireiron.values.machine import (
+    DEFAULT_ARCHITECTURE,
+    GL,
+    MATRIX_ONLY,
+    WARPGROUP_ARCHITECTURE,
+    Architecture,
+    Kernel,
+    as_architecture,
+    bfloat16,
+    float16,
+    float32,
+)
+from fireiron.values.tensor import View
 
 LIBRARY: Final = "fireiron.strategies"
 """The package of the strategy library."""
@@ -113,12 +125,49 @@ def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[s
     """
     if not spec.multiplies:
         return ()
-    capability = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture).capability
+    target = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
     orders = [view.order for view in spec.operands.values() if view.order is not None]
     gemm = f"gemm_{''.join('t' if order == 'row' else 'n' for order in orders[:2])}"
     small_tiles: Mapping[str, int] = {"bm": 64, "bn": 64} if _blocks(spec, 128, 128) < FEW_BLOCKS else {}
     found: list[tuple[str, Mapping[str, int]]] = [(gemm, small_tiles)] if len(orders) == 3 else []
-    return (*_on_tensor_cores(spec, capability), *found, ("naive", {}))
+    return (*_by_warpgroups(spec, target), *_on_tensor_cores(spec, target.capability), *found, ("naive", {}))
+
+
+HOPPER_TILES: Final = (
+    (1.0, {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 64, "stages": 4}),
+    (1.0, {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 64, "stages": 3}),
+    (0.85, {"bm": 192, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 5}),
+    (0.8, {"bm": 96, "bn": 128, "bk": 64, "wm": 96, "wn": 64, "rows": 32, "chunk": 64, "stages": 7}),
+    (0.7, {"bm": 64, "bn": 128, "bk": 64, "wm": 64, "wn": 64, "rows": 64, "chunk": 64, "stages": 8}),
+    (0.62, {"bm": 64, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 8}),
+    (0.4, {"bm": 32, "bn": 64, "bk": 128, "wm": 32, "wn": 64, "rows": 32, "chunk": 64, "stages": 4}),
+    (0.3, {"bm": 16, "bn": 64, "bk": 64, "wm": 16, "wn": 64, "rows": 16, "chunk": 64, "stages": 16}),
+)
+"""Tiles for an H200 and the part of its peak that one reaches on every multiprocessor, as seen on the H200 on 2026-11-22."""
+
+HOPPER_BLOCKS: Final = 132
+"""Multiprocessors of an H100 or H200."""
+
+
+def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping[str, int]], ...]:
+    """Hopper's tensor cores, where TMA takes A and B: the tile whose waves of blocks take least time."""
+    if target.name != WARPGROUP_ARCHITECTURE or spec.A.dtype not in (float16, bfloat16):
+        return ()
+    if not all(_by_sixteen_bytes(view) for view in (spec.A, spec.B)):
+        return ()
+
+    def waves(tile: tuple[float, Mapping[str, int]]) -> float:
+        efficiency, values = tile
+        return -(-_blocks(spec, values["bm"], values["bn"]) // HOPPER_BLOCKS) * values["bm"] * values["bn"] / efficiency
+
+    static = all(constant(size) is not None for size in spec.C.shape)
+    return (("hopper", min(HOPPER_TILES, key=waves)[1] | {"bands": 4} if static else {}),)
+
+
+def _by_sixteen_bytes(view: View) -> bool:
+    """Whether the rows of a matrix, or its columns where these are contiguous, are so many bytes."""
+    contiguous = view.shape[1 if view.order == "row" else 0]
+    return view.order is not None and as_expr(contiguous) % (16 // view.dtype.bytes) == ZERO
 
 
 def _on_tensor_cores(spec: Spec, capability: int) -> tuple[tuple[str, Mapping[str, int]], ...]:

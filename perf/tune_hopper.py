@@ -1,0 +1,196 @@
+"""The strategy hopper beside cuBLAS, and its best values as records.
+
+    python perf/tune_hopper.py FOLDER [--rounds 7] [--seconds 420] [--only 4096x4096x4096]
+
+Products of halves stored by rows, and of a B stored by columns (NT), with the candidates below for each shape and the tile that the library
+takes by itself. Each candidate is verified against float64 first; all are measured beside cuBLAS (through PyTorch) in one run: bursts, buffers
+rotated through L2. Writes `hopper.json` (all times), `hopper.txt` (the table) and `records.jsonl` into the folder. Whatever is left when the
+seconds are over is left out, and said.
+"""
+
+import argparse
+import concurrent.futures
+import datetime
+import json
+import math
+import os
+import time
+from pathlib import Path
+
+from tabulate import tabulate
+
+from fireiron import ColMajor, RowMajor
+from fireiron._version import VERSION
+from fireiron.errors import FireironError
+from fireiron.language.library import defaults
+from fireiron.strategies import hopper
+from fireiron.tune.record import Record, describe, strategy_hash
+from fireiron.tune.records import Records
+
+ALL = {name: tunable.values[0] for name, tunable in hopper.strategy.tunables().items()}
+
+
+def values(bm, bn, wm, wn, stages, **others):
+    """All tunables; those not named have their first values, and the chunks of C follow the tile."""
+    rows = 64 if wm % 64 == 0 else 32 if wm % 32 == 0 else 16
+    chunk = 64 if wn % 64 == 0 else 32 if wn % 32 == 0 else 16
+    return {**ALL, "bm": bm, "bn": bn, "wm": wm, "wn": wn, "stages": stages, "rows": rows, "chunk": chunk, **others}
+
+
+def wide(**others):
+    return values(128, 256, 64, 256, 4, **others)
+
+
+def square(**others):
+    return values(192, 192, 64, 192, 3, **others)
+
+
+ALONE = {"blocks": 65536}
+"""A block for each tile."""
+
+CANDIDATES = {
+    (128, 128, 128): [values(64, 16, 64, 16, 4, bk=128, bands=4), values(16, 64, 16, 64, 4, bk=128, bands=4)],
+    (256, 256, 256): [values(64, 16, 64, 16, 4, bk=128, bands=4), values(16, 64, 16, 64, 4, bk=128, bands=4)],
+    (512, 512, 512): [values(64, 32, 64, 32, 4, bk=128, bands=4), values(32, 64, 32, 64, 4, bk=128, bands=4)],
+    (768, 768, 768): [values(64, 96, 64, 96, 8, bands=4, **ALONE), values(96, 64, 96, 64, 8, bands=4, **ALONE)],
+    (1024, 1024, 1024): [values(64, 128, 64, 64, 8, bands=2, **ALONE), values(128, 64, 64, 64, 8, bands=2, **ALONE)],
+    (1536, 1536, 1536): [values(192, 96, 64, 96, 5, bands=1, **ALONE), values(96, 192, 96, 64, 5, bands=2, **ALONE)],
+    (1536, 1024, 2048): [values(96, 128, 96, 64, 7, bands=4, **ALONE), values(128, 96, 64, 96, 7, bands=4, **ALONE)],
+    (2048, 2048, 2048): [wide(bands=4, **ALONE), values(256, 128, 128, 128, 4, bands=2, **ALONE)],
+    (3072, 3072, 3072): [square(bands=4), square(bands=8)],
+    (4096, 4096, 4096): [wide(bands=4), wide(bands=2)],
+    (5376, 5376, 2048): [square(bands=4), square(bands=2)],
+    (6144, 6144, 6144): [square(bands=8), values(256, 192, 128, 192, 3, producer=128)],
+    (8192, 8192, 8192): [wide(), wide(bands=16)],
+    (4096, 4096, 16384): [wide(), wide(bands=4), wide(bands=16)],
+    (16, 4096, 4096): [values(16, 64, 16, 64, 16), values(16, 64, 16, 64, 8, bk=128)],
+    (8192, 28672, 4096): [wide(), wide(bands=16)],
+}
+"""For each shape the values that were among the best in earlier sweeps; the shapes are those that the results pages compare."""
+
+
+def spec_of(shape, order):
+    return hopper.spec(*shape, B=RowMajor if order == "NN" else ColMajor)
+
+
+def candidates_of(shape, order):
+    """The candidates by name, the library's own tile first."""
+    name, own = defaults(spec_of(shape, order), "sm_90a")[0]
+    listed = {"default": {**ALL, **own}} if name == "hopper" else {}
+    for one in CANDIDATES[shape]:
+        if one not in listed.values():
+            listed[f"{one['bm']}x{one['bn']}x{one['bk']}, {one['stages']} stages, bands of {one['bands']}"] = one
+    return listed
+
+
+def compiled(task):
+    """Compile in a process of its own, for the cache; nothing comes back."""
+    shape, order, chosen = task
+    try:
+        hopper.strategy.with_(**chosen)(spec_of(shape, order)).compile("sm_90a")
+    except FireironError as error:
+        return f"{shape} {order} {chosen}: {error}"
+    return None
+
+
+def measured(shape, order, rounds):
+    """Times of all candidates and of cuBLAS; what is wrong or refused is left out, and said."""
+    from fireiron.measure.data import Data
+    from fireiron.measure.timing import cublas, measure
+
+    spec = spec_of(shape, order)
+    data = Data.of(spec)
+    calls, kernels, errors = {"cuBLAS": data.calls(cublas)}, {}, {}
+    for name, chosen in candidates_of(shape, order).items():
+        try:
+            kernel = hopper.strategy.with_(**chosen)(spec).compile("sm_90a")
+            launches = data.calls(kernel)
+            data.reset()
+            errors[name] = data.verify(launches[0])
+        except FireironError as error:
+            print(f"left out: {shape} {order} {name}: {error}", flush=True)
+            continue
+        calls[name], kernels[name] = launches, kernel
+    times = measure(calls, rounds=rounds)
+    return spec, times, kernels, errors
+
+
+def record_of(spec, chosen, timing, kernel, error, library_us, where, count):
+    resources = kernel.resources
+    sizes = [int(str(size)) for size in spec.sizes]
+    return Record(
+        strategy="hopper", strategy_hash=strategy_hash(hopper.strategy), values=chosen, spec=describe(spec), architecture="sm_90a",
+        gpu=where["gpu"], us=timing.us, quartiles=timing.quartiles, tflops=2.0 * math.prod(sizes) / timing.us / 1e6, regime=timing.regime,
+        l2=timing.l2, error=error, registers=resources.registers, shared_bytes=resources.shared_bytes, spills=resources.spill_stores,
+        library_us=library_us, toolchain=where["toolchain"], driver=where["driver"], clocks=timing.clocks, fireiron=VERSION,
+        date=datetime.date.today().isoformat(), source=f"{count} candidates of perf/tune_hopper.py",
+    )  # fmt: skip
+
+
+def row_of(shape, order, times):
+    """A line of the table: the default's and the best's ratio to cuBLAS."""
+    library, ours = times["cuBLAS"], {name: one for name, one in times.items() if name != "cuBLAS"}
+    best = min(ours, key=lambda name: ours[name].us)
+    own = library.us / ours["default"].us if "default" in ours else None
+    flops = 2.0 * math.prod(shape) / 1e6
+    return [
+        "x".join(map(str, shape)), order, library.us, flops / library.us, ours[best].us, flops / ours[best].us, library.us / ours[best].us, own, best
+    ]  # fmt: skip
+
+
+HEADS = ("M x N x K", "B", "cuBLAS us", "TFLOP/s", "hopper us", "TFLOP/s", "ratio", "ratio of the default", "values")
+
+
+def geometric_mean(ratios):
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=420)
+    parser.add_argument("--only", help="one shape, as 4096x4096x4096")
+    options = parser.parse_args()
+    start = time.monotonic()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    problems = [(shape, order) for shape in CANDIDATES for order in ("NN", "NT") if options.only in (None, "x".join(map(str, shape)))]
+    tasks = [(*problem, chosen) for problem in problems for chosen in candidates_of(*problem).values()]
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as crew:
+        for complaint in crew.map(compiled, tasks):
+            if complaint:
+                print(complaint, flush=True)
+    print(f"{len(tasks)} kernels compiled in {time.monotonic() - start:.0f} s", flush=True)
+    import torch  # cuBLAS is called through it
+
+    from fireiron.gpu import launch, toolchain
+    from fireiron.measure.timing import environment
+
+    torch.zeros(1, device="cuda")
+    chain = toolchain.compilation("", "sm_90a", newest=launch.driver_version()).chain
+    where = environment() | {"toolchain": str(chain)}
+    rows, kept = [], []
+    for number, (shape, order) in enumerate(problems):
+        if time.monotonic() - start > options.seconds:
+            print(f"the time is over: {len(problems) - number} of {len(problems)} problems are left out", flush=True)
+            break
+        spec, times, kernels, errors = measured(shape, order, options.rounds)
+        rows.append(row_of(shape, order, times))
+        print(tabulate([rows[-1]], floatfmt=".3f", tablefmt="plain"), flush=True)
+        best = rows[-1][-1]
+        chosen = candidates_of(shape, order)[best]
+        kept.append({"shape": shape, "order": order, "times": {name: [one.us, *one.quartiles] for name, one in times.items()}})
+        record = record_of(spec, chosen, times[best], kernels[best], errors[best] or 0.0, times["cuBLAS"].us, where, len(kernels))
+        Records.append_to(options.folder / "records.jsonl", record)
+    means = [f"{order}: geometric mean {geometric_mean([row[6] for row in rows if row[1] == order]):.3f}, of the library's own tiles "
+             f"{geometric_mean([row[7] for row in rows if row[1] == order and row[7]]):.3f}" for order in dict.fromkeys(row[1] for row in rows)]  # fmt: skip
+    text = "\n".join([tabulate(rows, HEADS, floatfmt=".3f"), "", *means, ""])
+    print(text)
+    (options.folder / "hopper.txt").write_text(text)
+    (options.folder / "hopper.json").write_text(
+        json.dumps({"environment": where, "rounds": options.rounds, "measured": kept}, indent=1) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

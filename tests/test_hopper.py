@@ -1,0 +1,89 @@
+"""The library's strategy for Hopper, in the simulator: its tiles, storage orders and element types, at awkward sizes (oracle: NumPy)."""
+
+import itertools
+
+import pytest
+from hopper_cases import ORDERS, SIZES, TILES, halves
+from ringed import errors, inputs_of, outcome
+
+from fireiron import *
+from fireiron.language.library import HOPPER_BLOCKS, HOPPER_TILES, defaults
+from fireiron.strategies import hopper
+
+M, N, K = (sym(name, multiple_of=8) for name in "MNK")
+SMALL = {"bm": 64, "bn": 64, "wm": 64, "wn": 64, "stages": 2}
+
+
+def require_right(strategy, spec, sizes=None, seed=1):
+    program = strategy(spec).program()
+    assert program.architecture.name == "sm_90a" and errors(program.ir) == []
+    arrays, expected = inputs_of(spec, sizes)
+    assert outcome(program.ir, arrays, expected, seed, sizes) == "right", spec
+    return program
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_tiles(tile):
+    """Every tile that the library takes by itself, at a size that it does not divide."""
+    bm, bn, bk = (dict(tile)[name] for name in ("bm", "bn", "bk"))
+    require_right(hopper.strategy.with_(**dict(tile)), halves(bm + 8, bn + 24, 2 * bk + 8))
+
+
+@pytest.mark.parametrize("orders", ORDERS)
+def test_storage_orders(orders):
+    program = require_right(hopper.strategy.with_(**SMALL), halves(72, 136, 72, orders=orders))
+    assert program.cuda.count("tma_load(") > 2
+
+
+@pytest.mark.parametrize("kind", [float16, bfloat16], ids=str)
+@pytest.mark.parametrize("result", [float16, bfloat16, float32], ids=str)
+def test_types(kind, result):
+    require_right(hopper.strategy.with_(**SMALL), halves(72, 64, 40, dtype=kind, c_dtype=result))
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "x".join(map(str, sizes)))
+def test_any_size(sizes):
+    """Where TMA takes none or only some of the arrays, all threads copy: the same strategy."""
+    require_right(hopper.strategy.with_(**SMALL), halves(*sizes))
+
+
+def test_sizes_known_at_run_time():
+    """One kernel for all of them."""
+    program = require_right(hopper.strategy.with_(**SMALL, blocks=132), halves(M, N, K), {"M": 72, "N": 136, "K": 200})
+    assert "tma_load(" in program.cuda and "tma_store(" in program.cuda
+
+
+# ---------------------------------------------------------------------------------------------- what the library takes by itself
+
+
+def chosen(spec, target="sm_90a"):
+    return defaults(spec, target)[0]
+
+
+def test_the_default_tile_follows_the_waves_of_blocks():
+    def tile(*sizes):
+        name, values = chosen(halves(*sizes))
+        assert name == "hopper"
+        return values["bm"], values["bn"]
+
+    assert {size: tile(size, size, size) for size in (256, 512, 768, 1024, 1536, 2048, 4096, 5376)} == {
+        256: (16, 64), 512: (32, 64), 768: (64, 96), 1024: (64, 128), 1536: (192, 96), 2048: (128, 256), 4096: (128, 256), 5376: (192, 192)
+    }  # fmt: skip
+    assert tile(16, 4096, 4096) == (16, 64)
+    for _, values in HOPPER_TILES:
+        assert values["bm"] * values["bn"] <= 192 * 192 and HOPPER_BLOCKS == 132
+
+
+def test_where_another_strategy_is_the_default():
+    """Older targets, other types, and rows of which TMA takes none."""
+    assert chosen(halves(4096, 4096, 4096), "sm_90")[0] == "hmma_ampere"
+    assert chosen(halves(4096, 4097, 4096))[0] == "hmma_ampere"
+    assert chosen(MatMul(1024, 1024, 1024)(GL, GL, GL)(Kernel))[0] == "gemm_nn"
+    assert chosen(halves(M, N, K)) == ("hopper", {})
+
+
+@pytest.mark.parametrize(("size", "layouts"), list(itertools.product((8, 40, 1024), ({}, {"B": ColMajor}, {"A": ColMajor, "C": ColMajor}))))
+def test_defaults_are_legal(size, layouts):
+    spec = MatMul(size, size, size, **{"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **layouts})
+    name, values = chosen(spec(GL, GL, GL)(Kernel))
+    assert hopper.strategy.with_(**values)(spec(GL, GL, GL)(Kernel)).program("sm_90a").ir.rings and name == "hopper"

@@ -1,0 +1,70 @@
+"""On an H100 or H200: the strategy hopper, bit-equal to NumPy on integer data, on poisoned output (oracle O11)."""
+
+import numpy as np
+import pytest
+from hopper_cases import ORDERS, SIZES, TILES, halves
+from test_gpu import check
+
+from fireiron import *
+from fireiron.gpu import launch
+from fireiron.strategies import hopper
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(launch.visible_arch() != "sm_90", reason="needs a GPU of compute capability 9.0"),
+    pytest.mark.skipif(not launch.gpu_available(), reason="needs CuPy (pip install fireiron[cuda13])"),
+]
+
+M, N, K = (sym(name, multiple_of=8) for name in "MNK")
+
+
+@pytest.mark.parametrize(
+    "sizes", [(8, 8, 8), (136, 264, 72), (1000, 504, 304), (2048, 1536, 1024)], ids=lambda sizes: "x".join(map(str, sizes))
+)
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_tiles(tile, sizes):
+    check(hopper.strategy.with_(**dict(tile)), halves(*sizes))
+
+
+@pytest.mark.parametrize("tile", [TILES[0], TILES[4], TILES[6]], ids=str)
+@pytest.mark.parametrize("orders", ORDERS)
+def test_storage_orders(orders, tile):
+    check(hopper.strategy.with_(**dict(tile)), halves(520, 392, 328, orders=orders))
+
+
+@pytest.mark.parametrize("result", [float16, bfloat16, float32], ids=str)
+@pytest.mark.parametrize("kind", [float16, bfloat16], ids=str)
+def test_types(kind, result):
+    if bfloat16 in (kind, result):
+        pytest.importorskip("ml_dtypes")
+    check(hopper.strategy, halves(520, 264, 136, dtype=kind, c_dtype=result))
+
+
+@pytest.mark.parametrize("sizes", [*SIZES, (4095, 257, 99), (513, 1000, 1001)], ids=lambda sizes: "x".join(map(str, sizes)))
+def test_any_size(sizes):
+    check(hopper.strategy, halves(*sizes))
+
+
+def test_sizes_known_at_run_time():
+    """More tiles than blocks, as many, and one."""
+    spec = halves(M, N, K)
+    for sizes in ((8, 8, 8), (128, 256, 64), (1000, 504, 304), (4096, 2048, 72), (24, 4096, 1024)):
+        check(hopper.strategy, spec, **dict(zip("MNK", sizes, strict=True)))
+
+
+@pytest.mark.parametrize("tile", [TILES[0], TILES[1], TILES[4], TILES[7]], ids=str)
+def test_every_run_gives_the_same_bits(tile):
+    """A race would show: sums of one element are taken in one order."""
+    import cupy
+
+    generator = np.random.default_rng(7)
+    a, b = (cupy.asarray(generator.standard_normal(shape).astype(np.float16)) for shape in ((3000, 1032), (1032, 2008)))
+    kernel = hopper.strategy.with_(**dict(tile))(halves(3000, 2008, 1032)).compile()
+    first, again = (cupy.full((3000, 2008), np.nan, np.float16) for _ in range(2))
+    kernel(a, b, out=first)
+    for _ in range(50):
+        again.fill(np.nan)
+        kernel(a, b, out=again)
+        cupy.testing.assert_array_equal(first, again)
+    expected = a.astype(np.float32) @ b.astype(np.float32)
+    assert float(cupy.abs(first.astype(np.float32) - expected).max()) < 0.25
