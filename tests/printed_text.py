@@ -266,19 +266,20 @@ class HostProgram:
         registers = sum(buffer.bytes for buffer in kernel.buffers if buffer.memory.private)
         job = [f"kernel {number} grid {compiled(kernel.grid)(values)} threads {kernel.threads}"]
         job += [f"shared {dynamic_shared_bytes(kernel)} frame {(FRAME + 3 * registers) // 4096 * 4096} seed {seed}"]
-        for name in [buffer.name for buffer in given]:
-            if name not in placed:
-                job.append(f"bits {int.from_bytes(arrays[name].tobytes(), 'little')}")
-                continue
-            one, file = placed[name], self.folder / f"{name}.bin"
+        for name, one in placed.items():
+            file = self.folder / f"{name}.bin"
             one.filled(arrays.get(name)).tofile(file)
             job.append(f"array {file} {one.bytes} {one.buffer.tensor.align}")
         numbers = {name: number for number, name in enumerate(placed)}
         for one in kernel.parameters:
             if isinstance(one, TensorMap):
                 job.append(f"map {numbers[one.buffer]} {placed[one.buffer].map_words(one)}")
+            elif isinstance(one, Var):
+                job.append(f"int {values[one.name]}")
+            elif one.name in numbers:
+                job.append(f"pointer {numbers[one.name]}")
             else:
-                job.append(f"int {values[one.name]}" if isinstance(one, Var) else f"pointer {numbers[one.name]}")
+                job.append(f"bits {int.from_bytes(arrays[one.name].tobytes(), 'little')}")
         done = subprocess.run([self.binary], input="\n".join(job), capture_output=True, text=True, env={**os.environ, **OPTIONS})
         if done.returncode:
             raise Refused(self._report(number, done.stderr) or f"it ended with {done.returncode}")

@@ -29,7 +29,7 @@ def run(strategy, spec, generator, **sizes):
         integers(tuple(sizes.get(str(size)) or int(str(size)) for size in spec.operands[name].shape), spec.operands[name].dtype, generator)
         for name in "AB"
     )
-    kernel = strategy(spec).compile(launch.device_arch())
+    kernel = strategy(spec).compile()
     arrays = [stored(array, spec.operands[name].tensor.layout, cupy) for name, array in (("A", a), ("B", b))]
     shape = (a.shape[0], b.shape[1])
     out = stored(np.full(shape, 77, spec.C.dtype.to_numpy()), spec.C.tensor.layout, cupy)
@@ -96,7 +96,7 @@ def test_leading_dimensions():
     generator = np.random.default_rng(3)
     a, b = integers((100, 40), float32, generator), integers((40, 60), float32, generator)
     out = stored(np.full((100, 60), 77, np.float32), ColMajor, cupy, ld=104)
-    kernel = module.strategy(spec).compile(launch.device_arch())
+    kernel = module.strategy(spec).compile()
     kernel(stored(a, ColMajor, cupy, ld=112), stored(b, ColMajor, cupy, ld=48), out=out, ldb=48)
     np.testing.assert_array_equal(cupy.asnumpy(out), a @ b)
     with pytest.raises(LaunchError, match="strides"):
@@ -110,7 +110,7 @@ def test_accumulate():
     a, b, c = integers((70, 30), float32, generator), integers((30, 50), float32, generator), integers((70, 50), float32, generator)
     spec = library("naive").spec(70, 50, 30, accumulate=True)
     out = stored(c, ColMajor, cupy)
-    library("naive").strategy(spec).compile(launch.device_arch())(stored(a, ColMajor, cupy), stored(b, ColMajor, cupy), out=out)
+    library("naive").strategy(spec).compile()(stored(a, ColMajor, cupy), stored(b, ColMajor, cupy), out=out)
     np.testing.assert_array_equal(cupy.asnumpy(out), a @ b + c)
 
 
@@ -122,7 +122,7 @@ def test_large_offsets_need_64_bits():
     spec = MatMul(rows, sym("N"), 1, dtype=int8, c_dtype=int32, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
     a = cupy.asarray(np.array([[1], [2], [3]], dtype=np.int8))
     b = cupy.ones((1, columns), dtype=cupy.int8)
-    kernel = module(spec).compile(launch.device_arch())
+    kernel = module(spec).compile()
     c = kernel(a, b)
     assert int(c[2].min()) == int(c[2].max()) == 3 and int(c[1, -1]) == 2
 
@@ -142,14 +142,14 @@ def test_random_strategies(chunk):
         out = device.pop("C", None)
         if out is None:
             out = stored(np.full(expected.shape, 77, expected.dtype), spec.C.tensor.layout, cupy, leading["C"])
-        drawn.strategy.compile(launch.device_arch())(device["A"], device["B"], out=out)
+        drawn.strategy.compile()(device["A"], device["B"], out=out)
         assert np.array_equal(cupy.asnumpy(out), expected), program_to_paste(drawn)
 
 
 def test_torch_arrays_and_streams():
     torch = pytest.importorskip("torch")
     module = library("gemm_nn")
-    kernel = module.strategy(module.spec(130, 70, 40, A=RowMajor, B=RowMajor, C=RowMajor)).compile(launch.device_arch())
+    kernel = module.strategy(module.spec(130, 70, 40, A=RowMajor, B=RowMajor, C=RowMajor)).compile()
     a, b = (torch.randint(-3, 4, shape, device="cuda").float() for shape in ((130, 40), (40, 70)))
     out = torch.full((130, 70), float("nan"), device="cuda")
     assert kernel(a, b, out=out) is out

@@ -51,7 +51,7 @@ def test_every_strategy(name):
     import cupy
 
     module = library(name)
-    kernel = module.strategy(module.spec(512, 512, 512)).compile(launch.device_arch())
+    kernel = module.strategy(module.spec(512, 512, 512)).compile()
     used = kernel.resources
     function = loaded(kernel.asm["cubin"], kernel.ir.name, used.dynamic_shared_bytes)
     driver = cupy.cuda.driver

@@ -8,6 +8,7 @@ import re
 import attrs
 import pytest
 from generator import Drawn
+from problems import target_of
 
 import fireiron
 from fireiron import *
@@ -114,7 +115,7 @@ def test_what_strides_do_not_say_stands_in_braces():
     same = [
         padded, attrs.evolve(padded, pad=0, layout=ColMajor(20)), attrs.evolve(padded, pad=0, layout=Layout((16, 8), (1, 20))),
         attrs.evolve(padded, align=128), attrs.evolve(padded, copies=4), attrs.evolve(padded, reuse=True),
-        attrs.evolve(padded, must_reuse=False), attrs.evolve(padded, owner="accumulates"),
+        attrs.evolve(padded, must_reuse=False), attrs.evolve(padded, owner="accumulates"), attrs.evolve(padded, pad=0, free=True),
     ]  # fmt: skip
     texts = [tensor_text(one) for one in same]
     assert texts[:3] == [
@@ -149,7 +150,7 @@ def check_round_trips(program):
 
 @pytest.mark.parametrize("name", library.names())
 def test_round_trips_in_the_library(name):
-    assert check_round_trips(library.bind(library.find(name)).program("sm_80")) > 5
+    assert check_round_trips(library.bind(library.find(name)).program(target_of(name, "sm_80"))) > 5
 
 
 @pytest.mark.parametrize("part", range(4))

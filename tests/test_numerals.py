@@ -8,6 +8,7 @@ import attrs
 import numpy as np
 import pytest
 from generator import Drawn
+from problems import target_of
 
 from fireiron import *
 from fireiron.errors import FireironError, StoreError
@@ -53,7 +54,7 @@ def faults(program):
 
 @pytest.mark.parametrize("name", library.names())
 def test_the_law_holds_in_the_library(name):
-    assert faults(library.bind(library.find(name)).program("sm_80")) == []
+    assert faults(library.bind(library.find(name)).program(target_of(name, "sm_80"))) == []
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -741,11 +741,8 @@ def test_arrays_of_any_strides_on_a_gpu(name, library):
 
 def _viewed(there, array):
     """The same view, of a copy of the same memory on the GPU."""
-    owner = array
-    while isinstance(owner.base, np.ndarray):
-        owner = owner.base
-    start = (array.ctypes.data - owner.ctypes.data) // 4
-    flat = there.asarray(owner.reshape(-1))
+    extent = 1 + sum((size - 1) * stride // 4 for size, stride in zip(array.shape, array.strides, strict=True))
+    flat = there.asarray(as_strided(array, (extent,), (4,)).copy())
     if hasattr(flat, "as_strided"):
-        return flat.cuda().as_strided(array.shape, [stride // 4 for stride in array.strides], start)
-    return there.lib.stride_tricks.as_strided(flat[start:], array.shape, array.strides)
+        return flat.cuda().as_strided(array.shape, [stride // 4 for stride in array.strides])
+    return there.lib.stride_tricks.as_strided(flat, array.shape, array.strides)

@@ -8,7 +8,7 @@ where these are compared: a kernel that deals the same tiles to a block each has
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import attrs
 
@@ -27,11 +27,11 @@ class Persistence:
 
 def persistence(kernel: Kernel) -> tuple[Persistence, ...]:
     """The loops over tiles, one in each role that has it."""
-    found = (_of(kernel, one, lets(kernel.body)) for one in statements(kernel.body) if isinstance(one, For))
+    found = (_of(kernel, one) for one in statements(kernel.body) if isinstance(one, For))
     return tuple(one for one in found if one is not None)
 
 
-def _of(kernel: Kernel, loop: For, names: Mapping[Var, Expr]) -> Persistence | None:
+def _of(kernel: Kernel, loop: For) -> Persistence | None:
     for one in loop.body:
         block = next((var for var in one.value.variables() if var.name == "block"), None) if isinstance(one, Let) else None
         if isinstance(one, Let) and block is not None and loop.var in one.value.variables():
@@ -39,7 +39,7 @@ def _of(kernel: Kernel, loop: For, names: Mapping[Var, Expr]) -> Persistence | N
             tiles = _tiles(loop.extent, block, blocks) if blocks > 0 else None
             if tiles is None or one.value != block + loop.var * blocks:
                 return None
-            tiles = tiles.substitute(names)
+            tiles = tiles.substitute(lets(kernel.body))
             return Persistence(loop, one, tiles) if kernel.grid == minimum(tiles, as_expr(blocks)) else None
     return None
 

@@ -239,8 +239,8 @@ def tunables_in(value: Any) -> dict[str, Tunable]:
 
 def has_part(part: Any, value: Any) -> bool:
     """Whether a value stands somewhere in steps, those of their substrategies included."""
-    if value is part:
-        return True
+    if isinstance(value, type(part)):
+        return value is part
     if isinstance(value, tuple):
         return any(has_part(part, one) for one in value)
     if attrs.has(type(value)) and not hasattr(value, "low"):

@@ -88,7 +88,8 @@ class Segments:
 
     def all_ordered(self, traces: Sequence[Traces]) -> bool:
         """Whether segments of all agents are ordered wherever they meet."""
-        joined = {id(trace): self._joined(trace) for agents in traces for trace in agents}
+        different = {id(trace): trace for agents in traces for trace in agents}
+        joined = {number: self._joined(trace) for number, trace in different.items()}
         if any(one is None for one in joined.values()):
             return False
         count = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -29,7 +29,9 @@ from fireiron.values.notation.words import SHORT, Symbols, dtype_text, expressio
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor
 
 _COUNTS: Final = ("pad", "align", "copies")
-_OPTIONS: Final = "pad=8 align=16 copies=4 reuse may_reuse owner=reads layout=row"
+_OPTIONS: Final = "pad=8 align=16 copies=4 reuse may_reuse free owner=reads layout=row"
+_FLAGS: Final[Mapping[str, Mapping[str, bool]]] = {"reuse": {"reuse": True}, "may_reuse": {"must_reuse": False}, "free": {"free": True}}
+"""What a word alone in braces says: `free` that whoever reads a buffer may still choose how it is stored."""
 
 
 def read_tensor(parts: Parts, options: str, symbols: Symbols) -> Tensor:
@@ -82,16 +84,14 @@ def _options(text: str, symbols: Symbols) -> tuple[dict[str, Any], MatrixLayout 
         name, _, value = (part.strip() for part in item.partition("="))
         if name in _COUNTS and value.isdecimal():
             found[name] = int(value)
-        elif item.strip() in ("reuse", "may_reuse"):
-            found |= {"reuse": True} if item.strip() == "reuse" else {"must_reuse": False}
+        elif item.strip() in _FLAGS:
+            found |= _FLAGS[item.strip()]
         elif name == "owner" and value.isidentifier():
             found["owner"] = value
         elif name == "layout":
             order = _read_order(value, symbols)
         else:
-            raise LayoutError(
-                f"what is {item.strip()!r} behind a tensor?", legal="pad=8 align=16 copies=4 reuse may_reuse owner=reads layout=row"
-            )
+            raise LayoutError(f"what is {item.strip()!r} behind a tensor?", legal=_OPTIONS)
     return found, order
 
 
@@ -109,7 +109,7 @@ def tensor_texts(tensor: Tensor) -> Iterator[str]:
     sizes, strides = f"[{listed(sizes_of(layout))}]", f":[{listed(strides_of(layout))}]"
     front, back = around(tensor)
     options = [f"{name}={getattr(tensor, name)}" for name in (*_COUNTS, "owner") if getattr(tensor, name) != _DEFAULTS[name]]
-    options += ["reuse"] * tensor.reuse + ["may_reuse"] * (not tensor.must_reuse)
+    options += [name for name, fields in _FLAGS.items() if all(getattr(tensor, field) == value for field, value in fields.items())]
     braces = f"{{{', '.join(options)}}}" if options else ""
     order = f"{{{', '.join([*options, f'layout={_order_text(tensor.layout)}'])}}}"
     for middle, end in (("", braces), (strides, braces), (strides, order)):
