@@ -308,3 +308,11 @@ def test_a_chunk_layout_by_hand():
     strategy = chain.load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
     program = require_right(strategy, halves(64, 64, 256))
     assert len([one for one in boxes_of(program.cuda, "tma_load") if "&A_map" in one]) == 2
+
+
+def test_arrays_at_odd_addresses_are_copied_by_threads():
+    """A tensor map takes addresses that are multiples of 16 bytes; an array that may begin elsewhere says so by its alignment."""
+    spec = halves(64, 64, 64)
+    loose = spec.with_operands(A=attrs.evolve(spec.A, tensor=attrs.evolve(spec.A.tensor, align=2)))
+    text = product((64, 64, 64), (64, 64), 2)(loose).program(TARGET).cuda
+    assert "tma_load(" not in text and "tma_store(" in text  # one loop waits for its copies in one way

@@ -98,6 +98,8 @@ def _array_mismatch(spec: Spec, name: str) -> tuple[Mismatch, ...]:
     along = _contiguous(view)
     if along is None:
         return (Mismatch(f"{name} layout", "neighbours along one dimension", str(view.tensor.layout)),)
+    if view.tensor.align % MULTIPLE:
+        return (Mismatch(f"{name} address", f"a multiple of {MULTIPLE} bytes", f"of {view.tensor.align}"),)
     other = steps[view.axis(1 - along)]
     if other is None or as_expr(other).factor * view.dtype.bytes % MULTIPLE:
         return (Mismatch(f"{name} strides", f"multiples of {MULTIPLE} bytes", f"{other} elements of {view.dtype.bytes} bytes"),)

@@ -165,9 +165,11 @@ def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping
 
 
 def _by_sixteen_bytes(view: View) -> bool:
-    """Whether the rows of a matrix, or its columns where these are contiguous, are so many bytes."""
-    contiguous = view.shape[1 if view.order == "row" else 0]
-    return view.order is not None and as_expr(contiguous) % (16 // view.dtype.bytes) == ZERO
+    """Whether a matrix begins at a multiple of so many bytes, and its rows do, or its columns where these are contiguous."""
+    steps = view.tensor.storage().steps
+    apart = steps[0 if view.order == "row" else 1]
+    aligned = view.tensor.align % 16 == 0 and view.order is not None and apart is not None
+    return aligned and as_expr(apart) % (16 // view.dtype.bytes) == ZERO
 
 
 def _on_tensor_cores(spec: Spec, capability: int) -> tuple[tuple[str, Mapping[str, int]], ...]:
