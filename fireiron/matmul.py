@@ -11,6 +11,7 @@ no record answers; the default for float32 on sm_90: gemm_tt bm=64 bn=64
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -25,6 +26,7 @@ from fireiron.values.machine import (
     DEFAULT_ARCHITECTURE,
     DTYPES,
     GL,
+    WARPGROUP_ARCHITECTURE,
     Architecture,
     DType,
     Kernel,
@@ -407,10 +409,15 @@ def _chosen(asked: _Asked) -> tuple[Choice, Problem]:
     if asked.pinned:
         return records.best(first.spec, architecture, neighbours=False, gpu=gpu, accept=first.served), first
     for one in problems:
-        near = records.find(one.spec, architecture, gpu=gpu, accept=one.served)
+        near = records.find(one.spec, architecture, gpu=gpu, accept=functools.partial(_answers_for, one))
         if near is not None:
             return near, one
     return _default(first.spec, architecture, first.served), first
+
+
+def _answers_for(problem: Problem, program: Program) -> bool:
+    """Whether a neighbour's values tell something of a problem: not where its program copies by threads what theirs copies by TMA."""
+    return problem.served(program) and (program.strategy.target != WARPGROUP_ARCHITECTURE or bool(program.ir.rings))
 
 
 def _default(spec: Spec, architecture: Architecture, served: Accept) -> Choice:

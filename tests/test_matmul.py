@@ -445,3 +445,12 @@ def test_records_of_this_gpu_come_first_for_the_transposed_product_too(gpu, tmp_
     (tmp_path / "records.jsonl").write_text(f"{here.line()}\n{elsewhere.line()}\n")
     a, b = pretended("torch", (32, 64), "float16"), pretended("torch", (64, 48), "float16")
     assert matmul.choice(a, b).record == here
+
+
+def test_records_of_hopper_answer_only_where_tma_takes_the_arrays(gpu, monkeypatch):
+    """A neighbour's values are for its copies by TMA; where threads copy in their place, other strategies are faster."""
+    monkeypatch.setenv("FIREIRON_RECORDS", str(library.library_folder() / "records" / "h200.jsonl"))
+    near = matmul.choice(pretended("cupy", (4096, 4096), "float16"), pretended("cupy", (4096, 4104), "float16"), c_dtype="float16")
+    assert near.record is not None and near.record.strategy == "hopper" and not near.exact
+    odd = matmul.choice(pretended("cupy", (4096, 4096), "float16"), pretended("cupy", (4096, 4097), "float16"), c_dtype="float16")
+    assert odd.strategy.target == "sm_90"

@@ -230,6 +230,8 @@ def test_a_called_function_does_not_overwrite_the_kernel_report() -> None:
     [
         ("nvrtc: warning : Architectures prior to '<compute/sm>_75' are deprecated and may be removed in a future release", None),
         ("ptxas info    : Used 4 registers, used 0 barriers", None),
+        ("ptxas info    : (C7519) warpgroup.arrive is injected in around line 9 by compiler to allow use of registers in GMMA", None),
+        ("ptxas info    : (C7514) Potential Performance Loss: wgmma.mma_async instructions are serialized", "warning"),
         ("ptxas info    : (C7508) setmaxnreg ignored; unable to determine register count at entry", "warning"),
         ("ptxas warning : Registers are spilled to local memory in function 'k', 8 bytes spill stores", "warning"),
         ("ptxas fatal   : Ptx assembly aborted due to errors", None),

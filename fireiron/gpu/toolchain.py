@@ -348,7 +348,7 @@ def compile_cuda(
         arch: `"sm_80"`, or `"sm_90a"` for the instructions of exactly one architecture.
         options: further NVRTC options; one that repeats a default replaces it, and `--ptxas-options=` adds to it.
         werror: refuse warnings too: the compiler's, ptxas', and ptxas' remarks C7xxx that wgmma or setmaxnreg is not
-            executed as it is written.
+            executed as it is written (C7519, one more fence, is none).
         fast_math: `--use_fast_math`.
         newest: no compiler newer than this (major, minor), say the driver's version.
 
@@ -503,7 +503,9 @@ class _Diagnostic:
 _FRONT_END = re.compile(r"(?P<file>\S+?)\((?P<line>\d+)\): (?:catastrophic )?(?P<kind>error|warning)\b")
 _PTXAS = re.compile(r"ptxas\b.*?\b(?P<kind>error|fatal|warning|info)\s*:\s*(?P<text>.*)")
 _PTX_LINE = re.compile(r"\bline (\d+)")
-_REMARK = re.compile(r"\(C7\d{3}\)")  # C75xx: wgmma serialised, a wait or an arrive injected, setmaxnreg ignored
+# C75xx: wgmma serialised, a wait injected, setmaxnreg ignored. Not C7519, an arrive injected: that is one more wgmma.fence, behind zeros of
+# accumulators that the compiler itself moved past ours.
+_REMARK = re.compile(r"\(C7(?!519)\d{3}\)")
 _IGNORED = re.compile(
     r"[Aa]rchitectures prior to .* are deprecated"  # CUDA 12.9 of everything below sm_75
     r"|Ptx assembly aborted due to errors"  # which stand above it
