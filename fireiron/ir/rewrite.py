@@ -5,9 +5,15 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from fireiron.ir.statement import Exec, For, Hole, Let, Stmt
 from fireiron.values.expr import Expr, Var
+
+T = TypeVar("T")
+
+MOST_REMEMBERED: Final = 256
+"""Answers that `by_identity` keeps."""
 
 
 def rewritten(body: Iterable[Stmt], rewrite: Callable[[Stmt], Sequence[Stmt]]) -> tuple[Stmt, ...]:
@@ -71,7 +77,23 @@ def variables(body: Iterable[Stmt]) -> set[Var]:
     return {var for statement in statements(body) for value in statement.expressions for var in value.variables()}
 
 
-@functools.lru_cache(maxsize=256)
+def by_identity(function: Callable[[Any], T]) -> Callable[[Any], T]:
+    """The function, which remembers its last answers for the very same object: to compare two equal programs would take longer."""
+    known: dict[int, tuple[Any, T]] = {}  # with the object, so that no other gets its number
+
+    @functools.wraps(function)
+    def answer(value: Any) -> T:
+        found = known.get(id(value))
+        if found is None:
+            if len(known) >= MOST_REMEMBERED:
+                known.clear()
+            found = known[id(value)] = (value, function(value))
+        return found[1]
+
+    return answer
+
+
+@by_identity
 def lets(body: tuple[Stmt, ...]) -> Mapping[Var, Expr]:
     """All names with their definitions, in program order."""
     return {statement.var: statement.value for statement in statements(body) if isinstance(statement, Let)}

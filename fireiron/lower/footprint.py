@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from fireiron.errors import ResourceError
 from fireiron.ir import Access, Exec, For, Kernel, execs, lets
+from fireiron.ir.rewrite import by_identity
 from fireiron.values.expr import Expr, Var, compiled, conjuncts, constant
 
 Array = Any
@@ -65,7 +65,7 @@ class Named:
     of_block: frozenset[str]
 
 
-@functools.lru_cache(maxsize=512)
+@by_identity
 def thread_values(kernel: Kernel) -> Named:
     """The values of all names of a kernel that can be known before a loop runs."""
     values: dict[str, Array] = {"thread": np.arange(kernel.workers), "block": np.zeros(1, dtype=np.int64)}
