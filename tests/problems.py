@@ -8,6 +8,7 @@ import numpy as np
 from fireiron import *
 from fireiron import strategies
 from fireiron.gpu.kernel import CompiledKernel
+from fireiron.values.machine import WARPGROUP_ARCHITECTURE
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(strategies.__path__) if not module.name.startswith("_"))
 """The library strategies."""
@@ -15,7 +16,8 @@ NAMES = sorted(module.name for module in pkgutil.iter_modules(strategies.__path_
 
 def target_of(name, other=None):
     """The target that a library strategy needs, or another."""
-    return {"hopper": "sm_90a"}.get(name, other)
+    own = library(name).strategy.target
+    return own if own == WARPGROUP_ARCHITECTURE else other
 
 
 def library(name):

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 from generator import draw as drawn_strategy
-from problems import NAMES, library
+from problems import NAMES, library, target_of
 
 from fireiron import *
 from fireiron.gpu.toolchain import compile_cuda, toolchains
@@ -28,7 +28,7 @@ def compiled(strategy, spec, target):
 
 
 @pytest.mark.parametrize(
-    ("name", "target"), [(name, target) for name in NAMES for target in TARGETS if target != "sm_90a" or name == "hopper"]
+    ("name", "target"), [(name, target) for name in NAMES for target in TARGETS if target != "sm_90a" or target_of(name)]
 )
 def test_strategies(name, target):
     if not served(target):
@@ -38,7 +38,7 @@ def test_strategies(name, target):
         if name == "listing_1" and isinstance(sizes[0], Var):
             continue
         spec = module.spec(*sizes)
-        if name == "hopper" and target != "sm_90a":
+        if target_of(name, target) != target:
             with pytest.raises(
                 (MatchError, DecompositionError), match=f"no instruction of {target} performs|no matrix instruction of sm_52"
             ):

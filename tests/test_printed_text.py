@@ -38,7 +38,7 @@ SEED = 20270108
 SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))
 RAGGED = ((130, 70, 33), (100, 50, 30))
 SYMBOLIC = ((131, 72, 19), (1, 3, 5))
-TARGETS = {"hmma_volta": ("sm_70", "sm_75"), "hmma_turing": ("sm_75", "sm_90"), "hopper": ("sm_90a", "sm_90a")}
+TARGETS = {"hmma_volta": ("sm_70", "sm_75"), "hmma_turing": ("sm_75", "sm_90")}
 
 
 def inputs(spec, sizes, generator):
