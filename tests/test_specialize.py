@@ -208,7 +208,6 @@ REFUSED = {
         finished(CHAIN.pipeline(2).specialize(64)),
         r"the producer is a warp or a warpgroup\n  got +64\n(.*\n)  legal +32 128",
     ),
-    "no producer": (finished(CHAIN.pipeline(2)), "TMA_LOAD loads by a producer, and none is asked for"),
     "no loop at all": (finished(CHAIN, Move.done(TMA_LOAD)), "TMA_LOAD loads by a producer, and none is asked for"),
     "mixed by hand": (
         finished(CHAIN.pipeline(2).specialize(), Move.done(TMA_LOAD), WIDE),
@@ -233,6 +232,16 @@ def test_loads_by_all_threads_have_no_producer():
     program = finished(CHAIN.pipeline(2).specialize(), WIDE, WIDE)(HALVES).program(TARGET)
     other = finished(CHAIN.pipeline(2), WIDE, WIDE)(HALVES).program(TARGET)
     assert program.ir.body == other.ir.body and program.ir.rings == ()
+
+
+@pytest.mark.parametrize("chain", [CHAIN, CHAIN.pipeline(2)], ids=["no pipeline", "no producer"])
+def test_without_a_producer_all_threads_load(chain):
+    """An engine fills rings; where there is none, `done` is a copy by threads, as it is wherever no instruction does it as a whole."""
+    kernel = finished(chain)(HALVES).program(TARGET).ir
+    assert kernel.body == finished(chain, WIDE, WIDE)(HALVES).program(TARGET).ir.body or not kernel.rings
+    notes = [one.text for one in statements(kernel.body) if isinstance(one, ir.Comment)]
+    assert notes.count("by all threads: TMA_LOAD does all loads of a producer, or none") == 2
+    check(finished(chain), (130, 70, 100))
 
 
 # ---------------------------------------------------------------------------------------------- text

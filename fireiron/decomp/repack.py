@@ -121,13 +121,9 @@ def _apart(view: View) -> Expr | None:
 
 def _in_rows(layout: MatrixLayout) -> tuple[Decomposition, ...]:
     """Neighbouring threads copy neighbours; each has its loads of several rows under way together."""
-    from fireiron.decomp.done import Done
-    from fireiron.decomp.tile import Tile
-    from fireiron.refine.to import To
-    from fireiron.refine.unroll import Unroll
-
-    block, thread = ((ROWS, RUN), (ROWS, 1)) if layout.order == "row" else ((RUN, ROWS), (1, ROWS))
-    return (Tile(block, refinements=(To(Block),)), Tile(thread, refinements=(To(Thread),)), Tile((1, 1), refinements=(Unroll(),)), Done())
+    if layout.order == "row":
+        return Move.tile(ROWS, RUN).to(Block).tile(ROWS, 1).to(Thread).tile(1, 1).unroll().done().steps
+    return Move.tile(RUN, ROWS).to(Block).tile(1, ROWS).to(Thread).tile(1, 1).unroll().done().steps
 
 
 EXAMPLES = (Repack("A"),)

@@ -86,8 +86,9 @@ def export(
 
     program = _program(kernel, arch)
     if program.launches:
+        reasons = "; ".join(one.reason for one in program.launches)
         raise ArgumentError(
-            f"export: {program.name} has copies in front ({'; '.join(one.reason for one in program.launches)}), for arrays of the launcher's",
+            f"export: {program.name} has copies in front ({reasons}), to arrays of the launcher's",
             hint="arrays whose rows are multiples of 16 bytes apart: A=RowMajor(ld=...); or the strategy without repack",
         )
     unit = Unit.of(program, program.name if name is None else name)

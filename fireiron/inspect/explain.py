@@ -14,10 +14,10 @@ from fireiron import ir
 from fireiron.compiler import Program
 from fireiron.decomp.done import Done, differences, nearest
 from fireiron.decomp.load import Load
+from fireiron.decomp.repack import Repack
 from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Tile
 from fireiron.errors import FireironError
-from fireiron.decomp.repack import Repack
 from fireiron.inspect.show import inner_chains, main_child, short
 from fireiron.ir import Hole
 from fireiron.language.strategy import Strategy

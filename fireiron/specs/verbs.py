@@ -53,7 +53,7 @@ def fitting(method: Callable[P, T]) -> Callable[P, T]:
 
 
 class Verbs(FoundSteps):
-    """The verbs `tile`, `split`, `split_k`, `repack`, `load`, `epilog`, `coalesced`, `mma_tile`, `done` and `then`, and those that are found."""
+    """The verbs `tile`, `split`, `split_k`, `repack`, `load`, `epilog`, `coalesced`, `mma_tile`, `done` and `then`, and those found."""
 
     __slots__ = ()
 
