@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fireiron.cuda.addresses import Names
-from fireiron.cuda.expressions import document, expression
+from fireiron.cuda.expressions import HILBERT, document, expression
 from fireiron.cuda.lines import WIDTH, comment, lines_of
 from fireiron.cuda.printer import BUILT_IN, KernelPrinter
 from fireiron.cuda.rings import TENSOR_MAP, declarations
@@ -16,7 +16,7 @@ from fireiron.ir import Buffer, Exec, For, Kernel, Let, TensorMap, execs, statem
 from fireiron.ir.opaque import at_tiles
 from fireiron.ir.text import Item, Noted
 from fireiron.values.document import Assignment
-from fireiron.values.expr import INT_MAX, Var, constant
+from fireiron.values.expr import INT_MAX, Expr, Hilbert, Var, constant
 from fireiron.values.machine import bfloat16, float16
 
 
@@ -27,6 +27,8 @@ def emit(kernel: Kernel) -> str:
     """
     kernel = straightened(at_tiles(kernel))
     printer = KernelPrinter(kernel, Names(_taken(kernel)))
+    if any(isinstance(one, Let) and _on_a_curve(one.value) for one in statements(kernel.body)):
+        printer.function(HILBERT)
     program = Statements(printer).program()
     rings = list(declarations(printer, bool(dynamic_shared_bytes(kernel))))
     body = lines_of([*_definitions(printer), *_buffers(kernel), *rings, *program], 1)
@@ -34,6 +36,11 @@ def emit(kernel: Kernel) -> str:
     maps = ("", *TENSOR_MAP) if kernel.maps else ()
     lines = [*_header(kernel), *_includes(kernel), *maps, *functions, "", *_signature(kernel), "{", *body, "}", ""]
     return "\n".join(lines)
+
+
+def _on_a_curve(value: Expr) -> bool:
+    """Whether a value needs the function of Hilbert's curve; only names have such values."""
+    return isinstance(value, Hilbert) or any(map(_on_a_curve, value.children))
 
 
 def _taken(kernel: Kernel) -> set[str]:
