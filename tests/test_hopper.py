@@ -48,6 +48,24 @@ def test_any_size(sizes):
     require_right(Strategy(strategy.steps[2:], start=strategy.start), halves(*sizes))
 
 
+ORDERS_OF_BLOCKS = {"column_bands(2)": {"bands": 2, "walk": 1}, "hilbert()": {"bands": 1, "walk": 2}}
+
+
+@pytest.mark.parametrize("order", ORDERS_OF_BLOCKS)
+def test_orders_of_blocks(order):
+    """With a block for each tile, and with blocks that stay, whose producer finds the tile by itself."""
+    strategy = hopper.strategy.with_(**SMALL, **ORDERS_OF_BLOCKS[order])
+    program = require_right(strategy.with_(blocks=65536), halves(200, 136, 72))
+    assert f".{order}" in program.cuda and program.cuda.count("= hilbert(") == (order == "hilbert()")
+    program = require_right(strategy.with_(blocks=132), halves(M, N, K), {"M": 200, "N": 136, "K": 72})
+    assert program.cuda.count("= hilbert(tile, ") == 2 * (order == "hilbert()")
+
+
+def test_bands_and_the_curve_are_two_orders():
+    with pytest.raises(DecompositionError, match="Hilbert's curve goes through the whole grid"):
+        _ = hopper.strategy.with_(**SMALL, bands=8, walk=2)(halves(64, 64, 64)).program().ir
+
+
 def test_sizes_known_at_run_time():
     """One kernel for all of them."""
     program = require_right(hopper.strategy.with_(**SMALL, blocks=132), halves(M, N, K), {"M": 72, "N": 136, "K": 200})
