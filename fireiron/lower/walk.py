@@ -166,6 +166,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         facts=(*_positive_sizes(spec), *_leading_dimensions(spec), *(fact for node in grown.node.nodes() for fact in node.facts)),
         unchecked=tuple(dict.fromkeys(whole.unchecked)),
         resident=whole.resident,
+        within=whole.within,
         zeroed=whole.zeroed,
         workers=grown.workers,
     )
