@@ -410,7 +410,8 @@ def _without_outer(unit: Expr, grid: Expr, draft: Draft | _Inside, outer: Sequen
         draft.define(var, mod(left, tiles))
         left = left // tiles
     draft.define(first[0], left)
-    return mod(unit, grid)
+    tile = mod(unit, grid)
+    return tile if constant(grid) is not None else draft.let("block_tile", tile)
 
 
 def _take_bands(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside, rows: int) -> dict[str, View]:

@@ -322,10 +322,11 @@ def _problem(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any])
         parameters = inspect.signature(problem).parameters
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     dims = [name for name, one in parameters.items() if one.kind in plain and one.default is one.empty]
-    unknown = [name for name in sizes if name not in dims]
+    more = [name for name, one in parameters.items() if one.kind in plain and name not in dims]
+    unknown = [name for name in sizes if name not in (*dims, *more)]
     if unknown:
         hint = None if dims else "its file says one spec; a function spec(M, N, K) there makes one of any size"
-        raise ArgumentError(f"{entry.name}: its problem has no size {', '.join(unknown)}", legal=dims or "none", hint=hint)
+        raise ArgumentError(f"{entry.name}: its problem has no size {', '.join(unknown)}", legal=[*dims, *more] or "none", hint=hint)
     if len(entry.sizes) < len(dims) and any(name not in sizes for name in dims):
         raise ArgumentError(f"{entry.name}: SIZES has {len(entry.sizes)} sizes, its problem has {', '.join(dims)}", hint="name all sizes")
     free = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
@@ -335,8 +336,9 @@ def _problem(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any])
             f"{entry.name}: its problem takes no {', '.join(refused)}", legal=[name for name in parameters if name not in dims]
         )
     arguments = [sizes[name] if name in sizes else entry.sizes[position] for position, name in enumerate(dims)]
+    given = {name: sizes[name] for name in more if name in sizes}
     with _users_code(entry.path, f"spec of {entry.name}"):
-        spec = problem(*arguments, **options)
+        spec = problem(*arguments, **given, **options)
     if not isinstance(spec, Spec):
         raise ArgumentError(f"{entry.name}: its spec function returns no spec", got=spec, legal="MatMul(M, N, K)(GL, GL, GL)(Kernel)")
     return spec
