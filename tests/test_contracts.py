@@ -534,7 +534,7 @@ ROOMS = (
     ("errors",),
     ("settings", "files"),
     ("values",),
-    ("spec", "specs"),
+    ("spec", "specs", "stacks"),
     ("ir",),
     ("language", "decomp", "refine", "executable"),
     ("lower", "cuda", "sim", "check"),

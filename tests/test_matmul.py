@@ -99,7 +99,7 @@ ones = np.ones((4, 4), "float32")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((np.ones((2, 2, 2), "float32"), ones), "a has 3 dimensions"),
+        ((np.ones((2, 2, 2, 2), "float32"), ones), "a has 4 dimensions"),
         ((ones, np.ones(4, "float32")), "b has 1 dimensions"),
         ((ones, np.ones((5, 4), "float32")), "a has 4 columns, b 5 rows"),
         ((ones, np.ones((4, 4), "float16")), "a has elements of float32, b of float16"),

@@ -11,6 +11,7 @@ import difflib
 import functools
 import importlib
 import inspect
+import math
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -28,13 +29,14 @@ from fireiron.spec import Spec
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
-from fireiron.values.expr import ZERO, as_expr, constant
+from fireiron.values.expr import ZERO, constant
 from fireiron.values.machine import (
     DEFAULT_ARCHITECTURE,
     GL,
     MATRIX_ONLY,
     WARPGROUP_ARCHITECTURE,
     Architecture,
+    Block,
     Kernel,
     as_architecture,
     bfloat16,
@@ -60,6 +62,11 @@ class Entry:
     sizes: tuple[Any, ...] = DEFAULT_SIZES
     doc: str = ""
     path: Path | None = None
+
+    @property
+    def batched(self) -> bool:
+        """Whether it is meant for stacks of matrices: its problem says of how many."""
+        return self.problem is not None and "batch" in inspect.signature(self.problem).parameters
 
 
 def names() -> tuple[str, ...]:
@@ -121,16 +128,36 @@ FEW_BLOCKS: Final = 64
 def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """The strategies to take for a spec where nothing is recorded, the best first: names with values of tunables.
 
-    They are chosen by element type, target and size, not by measuring; the last ones are legal for every size. For a MatMul only.
+    They are chosen by element type, target and size, not by measuring; the last ones are legal for every size. For a MatMul only, of
+    matrices or of stacks of them, along `b`; strategies for matrices are then to have a tile of one in front (`default_strategy`).
     """
-    if not spec.multiplies:
+    if not (spec.multiplies or of_stacks(spec)):
         return ()
     target = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
-    orders = [view.order for view in spec.operands.values() if view.order is not None]
+    orders = [order for name in spec.operands if (order := _matrix(spec, name).order) is not None]
     gemm = f"gemm_{''.join('t' if order == 'row' else 'n' for order in orders[:2])}"
     small_tiles: Mapping[str, int] = {"bm": 64, "bn": 64} if _blocks(spec, 128, 128) < FEW_BLOCKS else {}
     found: list[tuple[str, Mapping[str, int]]] = [(gemm, small_tiles)] if len(orders) == 3 else []
     return (*_by_warpgroups(spec, target), *_on_tensor_cores(spec, target.capability), *found, ("naive", {}))
+
+
+def default_strategy(name: str, values: Mapping[str, int], spec: Spec) -> Strategy:
+    """A default, with values of its tunables; one for matrices takes them one by one from a spec's stacks."""
+    entry = find(name)
+    strategy: Strategy = entry.strategy.with_(**values)
+    return MatMul.tile(b=1).to(Block).then(strategy) if of_stacks(spec) and not entry.batched else strategy
+
+
+def of_stacks(spec: Spec) -> bool:
+    """Whether a spec multiplies stacks of matrices, or a stack and a matrix, in the letters b, m, n and k."""
+    return spec.contracts and set(spec.dims) == {"b", "m", "n", "k"} and set(spec.uses["C"]) == {"b", "m", "n"}
+
+
+def _matrix(spec: Spec, name: str) -> View:
+    """An operand as a matrix; of a stack any of them, as all are stored alike."""
+    view = spec.operands[name]
+    axes = tuple(axis for axis, dim in enumerate(spec.uses[name]) if dim != "b")
+    return view if len(axes) == len(view.dims) else attrs.evolve(view, axes=axes)
 
 
 HOPPER_TILES: Final = (
@@ -153,7 +180,7 @@ def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping
     """Hopper's tensor cores, where TMA takes A and B: the tile whose waves of blocks take least time."""
     if target.name != WARPGROUP_ARCHITECTURE or spec.A.dtype not in (float16, bfloat16):
         return ()
-    if not all(_by_sixteen_bytes(view) for view in (spec.A, spec.B)):
+    if not all(_by_sixteen_bytes(_matrix(spec, name)) for name in "AB"):
         return ()
 
     def waves(tile: tuple[float, Mapping[str, int]]) -> float:
@@ -161,15 +188,17 @@ def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping
         return -(-_blocks(spec, values["bm"], values["bn"]) // HOPPER_BLOCKS) * values["bm"] * values["bn"] / efficiency
 
     static = all(constant(size) is not None for size in spec.C.shape)
-    return (("hopper", min(HOPPER_TILES, key=waves)[1] | {"bands": 4} if static else {}),)
+    name = "hopper_batched" if of_stacks(spec) else "hopper"
+    return ((name, min(HOPPER_TILES, key=waves)[1] | {"bands": 4} if static else {}),)
 
 
 def _by_sixteen_bytes(view: View) -> bool:
-    """Whether a matrix begins at a multiple of so many bytes, and its rows do, or its columns where these are contiguous."""
-    steps = view.tensor.storage().steps
-    apart = steps[0 if view.order == "row" else 1]
-    aligned = view.tensor.align % 16 == 0 and view.order is not None and apart is not None
-    return aligned and as_expr(apart) % (16 // view.dtype.bytes) == ZERO
+    """Whether a matrix begins at a multiple of so many bytes, and its rows do, or its columns where these are contiguous; so in a stack."""
+    if view.tensor.align % 16 or view.order is None:
+        return False
+    along = view.axis(1 if view.order == "row" else 0)
+    apart = [step for axis, step in enumerate(view.tensor.storage().steps) if axis != along]
+    return all(step is not None and step % (16 // view.dtype.bytes) == ZERO for step in apart)
 
 
 def _on_tensor_cores(spec: Spec, capability: int) -> tuple[tuple[str, Mapping[str, int]], ...]:
@@ -183,9 +212,10 @@ def _on_tensor_cores(spec: Spec, capability: int) -> tuple[tuple[str, Mapping[st
 
 
 def _blocks(spec: Spec, rows: int, columns: int) -> int:
-    """How many tiles a matrix C has; sizes known at run time count as large."""
-    M, N = (constant(size) for size in spec.C.shape)
-    return FEW_BLOCKS if M is None or N is None else -(-M // rows) * -(-N // columns)
+    """How many tiles C has, a matrix or a stack; sizes known at run time count as large."""
+    tile = {"m": rows, "n": columns}
+    sizes = [(constant(spec.size(dim)), tile.get(dim, 1)) for dim in spec.uses["C"]]
+    return FEW_BLOCKS if any(size is None for size, _ in sizes) else math.prod(-(-(size or 1) // step) for size, step in sizes)
 
 
 # ---------------------------------------------------------------------------------------------- files
