@@ -24,6 +24,7 @@ from fireiron.errors import ArgumentError, FireironError
 from fireiron.spec import Spec, default_result
 from fireiron.specs.matmul import MatMul
 from fireiron.stacks import MATRICES, Stacked, Way, seen, stack_of
+from fireiron.values.expr import constant
 from fireiron.values.machine import (
     DEFAULT_ARCHITECTURE,
     DTYPES,
@@ -37,7 +38,6 @@ from fireiron.values.machine import (
     float32,
     float64,
 )
-from fireiron.values.expr import constant
 from fireiron.values.strides import StorageOrder, Strides
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, View
 
@@ -69,6 +69,11 @@ class Operand:
     dtype: str
     align: int
     device: int | None
+
+    @property
+    def places(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Its shape and steps."""
+        return self.shape, self.steps
 
 
 @attrs.frozen
@@ -346,16 +351,13 @@ def _asked(a: Any, b: Any, out: Any, c_dtype: Any, arch: Any, pinned: bool | Non
     arrays = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
     given = {name: _operand(array, name) for name, array in arrays.items()}
     _check(given)
-    stacked = seen(*((one.shape, one.steps) for one in (given["a"], given["b"])), _shape_and_steps(given.get("out")))
+    out_places = given["out"].places if "out" in given else None
+    stacked = seen(given["a"].places, given["b"].places, out_places)
     given = {name: _seen(one, way) for (name, one), way in zip(given.items(), (stacked.a, stacked.b, stacked.c), strict=False)}
     problems = _problems(given, c_dtype, _have_views(arrays.values()), stacked)
     device = given["a"].device
     architecture = as_architecture(_device_architecture(device) if arch is None else arch)
     return _Asked(tuple(problems), tuple(problems[0].aligned.values()), architecture, is_pinned(pinned), device), stacked
-
-
-def _shape_and_steps(operand: Operand | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    return None if operand is None else (operand.shape, operand.steps)
 
 
 def _seen(operand: Operand, way: Way) -> Operand:

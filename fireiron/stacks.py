@@ -1,7 +1,7 @@
 """Stacks of matrices: how `fireiron.matmul` sees arrays of two and three dimensions, and what shape its result has.
 
-A stack may be a product of matrices all the same: where one of two stacks is a matrix, the rows of all matrices of the other are rows of one
-product, if they lie as those of one matrix do. And a stack of one matrix, or of one that is repeated, is that matrix.
+A stack times one matrix is a product of matrices all the same: the rows of all of its matrices are rows of one product, if they lie as
+those of one matrix do. And a stack of one matrix, or of one that is repeated, is that matrix.
 """
 
 from __future__ import annotations

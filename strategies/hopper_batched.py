@@ -6,8 +6,9 @@
         .bands(8).persistent()         blocks take the tiles of all matrices, one after the other
       ...                              as in hopper
 
-The loads of the next matrix are under way while a tile of this one is stored. TMA takes arrays of three dimensions as they lie: of any storage
-order, any distance between matrices that is a multiple of 16 bytes, and one matrix for the whole stack, `signature="bmk,kn->bmn"`.
+The loads of the next matrix are under way while a tile of this one is stored. TMA takes arrays of three dimensions as they lie: matrices
+of either storage order, any multiple of 16 bytes apart, and one matrix for the whole stack, `signature="bmk,kn->bmn"`. Of sizes known at
+run time say a bound, `sym("M", high=65536)`: addresses of a stack have to fit 64 bits.
 """
 
 from fireiron import *

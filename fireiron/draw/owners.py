@@ -192,7 +192,7 @@ MOST_PARTS = 160
 
 
 def blocks_of(view: View, lets: Mapping[str, Expr], grid: int, sizes: Mapping[str, int], turns: Persistence | None = None) -> Blocks:
-    """The blocks of a view at the level of blocks: a matrix, a vector as one row, or the first matrix of a stack, by its last two dimensions.
+    """The blocks of a view at the level of blocks: a matrix, a vector as one row, or the first matrix of a stack (its last dimensions).
 
     Of blocks that stay, all their tiles.
     """

@@ -59,9 +59,8 @@ class TmaLoad(Executable):
         found = list(level_mismatch(spec, Block))
         if not (spec.src.memory.of_grid and spec.dst.memory.of_block):
             found.append(Mismatch("memories", "GL -> SH", " -> ".join(map(str, spec.memories))))
-        if len(spec.dims) != 2 or len(spec.src.tensor.shape) not in RANKS:
-            found.append(Mismatch("shape", "two dimensions of an array of 2 to 5", "x".join(map(str, spec.sizes))))
-            return tuple(found)
+        if len(spec.dims) != 2:
+            return (*found, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
         found += type_mismatch(spec, "dst", (spec.src.dtype,))
         found += target_mismatch(architecture, self.capability)
         return (*found, *_array_mismatch(spec, "src"))
@@ -100,6 +99,8 @@ def _array_mismatch(spec: Spec, name: str) -> tuple[Mismatch, ...]:
     """Why an array is not one that a tensor map can tell of."""
     view = spec.operands[name]
     steps = view.tensor.storage().steps
+    if len(steps) not in RANKS:
+        return (Mismatch(f"{name} array", f"{RANKS[0]} to {RANKS[-1]} dimensions", f"{len(steps)}"),)
     along = _contiguous(view)
     if along is None:
         return (Mismatch(f"{name} layout", "neighbours along one dimension", str(view.tensor.layout)),)
@@ -157,8 +158,8 @@ class TmaStore(Executable):
         found = [] if spec.level in (Warpgroup, Warp) else [Mismatch("level", "Warpgroup or Warp", spec.level.name)]
         if not (spec.dst.memory.of_grid and spec.src.memory.of_block):
             found.append(Mismatch("memories", "SH -> GL", " -> ".join(map(str, spec.memories))))
-        if len(spec.dims) != 2 or len(spec.dst.tensor.shape) not in RANKS:
-            return (*found, Mismatch("shape", "two dimensions of an array of 2 to 5", "x".join(map(str, spec.sizes))))
+        if len(spec.dims) != 2:
+            return (*found, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
         found += type_mismatch(spec, "dst", (spec.src.dtype,))
         found += target_mismatch(architecture, self.capability)
         if spec.atomic:
