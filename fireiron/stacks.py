@@ -1,4 +1,4 @@
-"""Stacks of matrices: how `fireiron.matmul` sees arrays of two and three dimensions, and what shape its result has.
+"""Stacks of matrices: which specs multiply them, how `fireiron.matmul` sees arrays of two and three dimensions, and its result's shape.
 
 A stack times one matrix is a product of matrices all the same: the rows of all of its matrices are rows of one product, if they lie as
 those of one matrix do. And a stack of one matrix, or of one that is repeated, is that matrix.
@@ -7,11 +7,14 @@ those of one matrix do. And a stack of one matrix, or of one that is repeated, i
 from __future__ import annotations
 
 import enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from fireiron.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from fireiron.spec import Spec
 
 Shape = tuple[int, ...]
 """Sizes, or steps in elements, by dimension."""
@@ -73,6 +76,11 @@ MATRICES: Final = Stacked()
 """Two matrices."""
 
 
+def of_stacks(spec: Spec) -> bool:
+    """Whether a spec multiplies stacks of matrices, or a stack and a matrix, in the letters b, m, n and k."""
+    return spec.contracts and set(spec.dims) == {"b", "m", "n", "k"} and set(spec.uses["C"]) == {"b", "m", "n"}
+
+
 def stack_of(a: Shape, b: Shape) -> int:
     """How many matrices the product of two shapes has; 0 where it is a matrix.
 
@@ -115,4 +123,4 @@ def _folds(shape: Shape, steps: Shape) -> bool:
     return shape[1] == 1 or steps[0] == shape[1] * steps[1]
 
 
-__all__ = ["MATRICES", "Stacked", "Way", "seen", "stack_of"]
+__all__ = ["MATRICES", "Stacked", "Way", "of_stacks", "seen", "stack_of"]

@@ -16,7 +16,9 @@ from fireiron import ir
 from fireiron.check import safety
 from fireiron.gpu.maps import MapForm
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.language.library import defaults, of_stacks
+from fireiron.language.library import defaults
+from fireiron.measure.data import _products, tolerance_of
+from fireiron.stacks import of_stacks
 from fireiron.strategies import hmma_ampere, hopper, hopper_batched
 from fireiron.values.expr import as_expr, constant
 from fireiron.values.tensor import whole_view
@@ -289,3 +291,12 @@ def test_defaults():
     assert defaults(hopper_batched.spec(1024, 1020, 1024, 16), "sm_90a")[0][0] == "hmma_ampere"
     assert defaults(halves(A=Strides(b=72 * 72 + 4, m=72, k=1)), "sm_90a")[0][0] == "small"
     assert defaults(MatMul(2, 8, 8, 8, signature="xyz,xzw->xyw")(GL, GL, GL)(Kernel)) == (), "other letters"
+
+
+@pytest.mark.parametrize("signature", LETTERS)
+def test_references_of_measurements(signature):
+    """In float64, matrix by matrix."""
+    spec = halves(signature, m=5, n=6, k=7)
+    arrays, expected = inputs_of(spec)
+    np.testing.assert_array_equal(_products(np, spec, arrays["A"], arrays["B"]), expected)
+    assert tolerance_of(spec) == tolerance_of(hopper.spec(5, 6, 7)) > 0

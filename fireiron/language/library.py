@@ -29,6 +29,7 @@ from fireiron.spec import Spec
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
+from fireiron.stacks import of_stacks
 from fireiron.values.expr import ZERO, constant
 from fireiron.values.machine import (
     DEFAULT_ARCHITECTURE,
@@ -146,11 +147,6 @@ def default_strategy(name: str, values: Mapping[str, int], spec: Spec) -> Strate
     entry = find(name)
     strategy: Strategy = entry.strategy.with_(**values)
     return MatMul.tile(b=1).to(Block).then(strategy) if of_stacks(spec) and not entry.batched else strategy
-
-
-def of_stacks(spec: Spec) -> bool:
-    """Whether a spec multiplies stacks of matrices, or a stack and a matrix, in the letters b, m, n and k."""
-    return spec.contracts and set(spec.dims) == {"b", "m", "n", "k"} and set(spec.uses["C"]) == {"b", "m", "n"}
 
 
 def _matrix(spec: Spec, name: str) -> View:
