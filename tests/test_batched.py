@@ -300,3 +300,12 @@ def test_references_of_measurements(signature):
     arrays, expected = inputs_of(spec)
     np.testing.assert_array_equal(_products(np, spec, arrays["A"], arrays["B"]), expected)
     assert tolerance_of(spec) == tolerance_of(hopper.spec(5, 6, 7)) > 0
+
+
+def test_exported(tmp_path):
+    """The launcher encodes maps of three dimensions, and says which distances between matrices they have."""
+    spec = hopper_batched.spec(256, 512, 128, 5, A=Strides(b=sym("apart", multiple_of=8), m=128, k=1))
+    export(hopper_batched.strategy(spec), tmp_path, "gemm", arch="sm_90a", cubin=False)
+    text = "".join(path.read_text() for path in sorted(tmp_path.iterdir()))
+    assert "{128, 256, 5}" in text and "{64, 128, 1}" in text and "TENSOR_MAP_DATA_TYPE_FLOAT16, 3, " in text
+    assert re.search(r"\{256, \(cuuint64_t\)\(.*apart", text)

@@ -163,6 +163,14 @@ def test_diff(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
     ]
 
 
+def test_a_stack_of_matrices(fireiron) -> None:  # type: ignore[no-untyped-def]
+    """How many matrices is a size of strategies for stacks alone."""
+    status, out, err = fireiron("emit", "hopper_batched", *SMALL, "--batch", "3")
+    assert (status, err) == (0, "") and "// MatMul(3,128,128,16)" in out and "tma_load_3d(" in out
+    status, _, err = fireiron("emit", "hopper", *SMALL, "--batch", "3")
+    assert status == 2 and "has no size batch" in err
+
+
 def test_list(fireiron) -> None:  # type: ignore[no-untyped-def]
     status, out, err = fireiron("list")
     assert (status, err) == (0, "")

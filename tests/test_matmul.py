@@ -552,3 +552,34 @@ def test_records_of_hopper_answer_only_where_tma_takes_the_arrays(gpu, monkeypat
     assert near.record is not None and near.record.strategy == "hopper" and not near.exact
     odd = matmul.choice(pretended("cupy", (4096, 4096), "float16"), pretended("cupy", (4096, 4097), "float16"), c_dtype="float16")
     assert odd.strategy.target == "sm_90"
+
+
+@pytest.mark.parametrize("kind", ["cupy", "torch"])
+def test_stacks_of_other_libraries(gpu, monkeypatch, kind):
+    """The arrays go to the kernel as they are; folded where their rows lie as those of one matrix, and the result back into a stack."""
+    from fireiron.gpu.kernel import CompiledKernel
+
+    calls = []
+
+    class Result:
+        shape = (96, 48)
+
+        def reshape(self, *shape):
+            return "a stack", shape
+
+    monkeypatch.setattr(
+        CompiledKernel, "__call__", lambda self, *arrays, **named: calls.append((self.program.spec, arrays, named)) or Result()
+    )
+    stacked = pretended(kind, (3, 32, 64), "float16", strides=(2048, 64, 1))
+    other = pretended(kind, (3, 64, 48), "float16", address=0x8000, strides=(3072, 48, 1))
+    matrix = pretended(kind, (64, 48), "float16", address=0x8000)
+    assert isinstance(matmul(stacked, other), Result)
+    spec, arrays, named = calls.pop()
+    assert spec.signature == "bmk,bkn->bmn" and arrays == (stacked, other) and named == {"out": None, "stream": None}
+    assert "hopper_batched" in matmul.choice(stacked, other).why
+    type(stacked).reshape = lambda self, *shape: ("folded", shape)
+    assert matmul(stacked, matrix, stream=5) == ("a stack", (3, -1, 48))
+    spec, arrays, named = calls.pop()
+    assert str(spec) == "MatMul(96,48,64)(GL,GL,GL)(Kernel)" and arrays == (("folded", (-1, 64)), matrix) and named["stream"] == 5
+    kernel = matmul.kernel(pretended(kind, (96, 64), "float16"), matrix)
+    assert kernel is matmul.kernel(stacked, matrix), "the same problem"
