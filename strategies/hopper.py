@@ -38,10 +38,8 @@ producer = Tunable("producer", 32, 128)
 
 store = Move.tile(wm, wn).to(Warpgroup).tile(rows, chunk).unroll().load(SRC, SH, Move.done()).converted().done()
 
-strategy = (
-    MatMul.repack(A)
-    .repack(B)
-    .tile(bm, bn)
+product = (
+    MatMul.tile(bm, bn)
     .to(Block)
     .bands(bands, walk)
     .persistent(blocks)
@@ -55,6 +53,8 @@ strategy = (
     .to(Warpgroup)
     .done()
 )
+
+strategy = MatMul.repack(A).repack(B).then(product)
 
 
 def spec(M, N, K, **options):

@@ -126,7 +126,19 @@ def _all(function):
     return lambda asm: f"ptx::{function}({', '.join(map(asm.value, re.findall(r'%?[0-9]+', ' '.join(asm.operands))))})"
 
 
-TENSOR = r"cp\.async\.bulk\.tensor\.2d"
+def _tma(function, box):
+    """A copy of a box, which stands as operand number `box`: a map and a list of coordinates."""
+
+    def call(asm, rank):
+        tensor_map, *at = re.findall(r"%[0-9]+", asm.operands[box])
+        assert len(at) == int(rank), "a coordinate for each dimension"
+        place = f"{asm.value(tensor_map)}, {{{', '.join(map(asm.value, at))}}}"
+        return f"ptx::{function}({', '.join(place if number == box else asm.value(one) for number, one in enumerate(asm.operands))})"
+
+    return call
+
+
+TENSOR = r"cp\.async\.bulk\.tensor\.([1-5])d"
 
 EMULATED = {
     r"mbarrier\.init\.shared::cta\.b64": _all("mbarrier_init"),
@@ -134,8 +146,8 @@ EMULATED = {
     r"mbarrier\.arrive\.shared::cta\.b64": _all("mbarrier_arrive"),
     r"mbarrier\.arrive\.expect_tx\.shared::cta\.b64": _all("mbarrier_arrive_expect_tx"),
     r"mbarrier\.try_wait\.parity\.shared::cta\.b64": _all("mbarrier_wait_parity"),
-    rf"{TENSOR}\.shared::cluster\.global\.tile\.mbarrier::complete_tx::bytes": _all("tma_load"),
-    rf"{TENSOR}\.global\.shared::cta\.tile\.bulk_group": _all("tma_store"),
+    rf"{TENSOR}\.shared::cluster\.global\.tile\.mbarrier::complete_tx::bytes": _tma("tma_load", 1),
+    rf"{TENSOR}\.global\.shared::cta\.tile\.bulk_group": _tma("tma_store", 0),
     r"cp\.async\.bulk\.commit_group": _all("tma_commit_group"),
     r"cp\.async\.bulk\.wait_group\.read": _all("tma_wait_group_read"),
     r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32": _all("setmaxnreg"),
@@ -334,11 +346,20 @@ class Placed:
         return self.elements * np.dtype(self.dtype).itemsize
 
     def map_words(self, tensor_map):
-        """What a tensor map says of it, but for the address: element, sizes, stride, box, span."""
-        item, (first, second) = np.dtype(self.dtype).itemsize, tensor_map.order
-        step = int(self.places.take(1, second).flat[0] - self.places.flat[0]) if self.shape[second] > 1 else self.shape[first]
-        assert self.shape[first] == 1 or self.places.take(1, first).flat[0] - self.places.flat[0] == 1, "neighbours come first"
-        return " ".join(map(str, (item, self.shape[first], self.shape[second], step * item, *tensor_map.box, tensor_map.span)))
+        """What a tensor map says of it, but for the address: element, rank and span in one word; sizes, strides and box."""
+        item, (first, *outer) = np.dtype(self.dtype).itemsize, tensor_map.order
+        assert self._step(first) in (None, 1), "neighbours come first"
+        # Along a dimension of one element nothing is ever a stride away.
+        strides = [self._step(dim) * item if self.shape[dim] > 1 else 16 for dim in outer]
+        assert all(stride % 16 == 0 for stride in strides), "strides that TMA takes"
+        sizes = [self.shape[dim] for dim in tensor_map.order]
+        parts = ((sizes, 5, 1), (strides, 4, 0), (tensor_map.box, 5, 1))
+        words = [item | len(sizes) << 8 | tensor_map.span << 16]
+        return " ".join(map(str, [*words, *(word for values, most, rest in parts for word in (*values, *[rest] * (most - len(values))))]))
+
+    def _step(self, dim):
+        """Elements from one to the next along a dimension; None where it has one."""
+        return int(self.places.take(1, dim).flat[0] - self.places.flat[0]) if self.shape[dim] > 1 else None
 
     def filled(self, given):
         """The bytes before the launch: poison, but for what is given."""

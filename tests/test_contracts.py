@@ -534,7 +534,7 @@ ROOMS = (
     ("errors",),
     ("settings", "files"),
     ("values",),
-    ("spec", "specs"),
+    ("spec", "specs", "stacks"),
     ("ir",),
     ("language", "decomp", "refine", "executable"),
     ("lower", "cuda", "sim", "check"),
@@ -746,7 +746,7 @@ AT_IMPORT = {
     "values.strides", "values.tensor", "values.units", "specs", "ir", "ir.access",
     "ir.holding", "ir.kernel", "ir.maps", "ir.rewrite", "ir.statement", "ir.verifier",
     "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.dividing", "language.methods", "language.numerals",
-    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "draw", "export", "matmul", "tune",
+    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "draw", "export", "matmul", "stacks", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""
 

@@ -20,6 +20,7 @@ from fireiron.cost.model import model
 from fireiron.cost.registers import occupancy_on
 from fireiron.cost.work import Work
 from fireiron.ir import Barrier, Comment, For, Let, statements
+from fireiron.values.expr import constant
 from fireiron.values.machine import ARCHITECTURES
 
 H200 = as_gpu("H200")
@@ -318,7 +319,7 @@ def test_every_strategy_on_every_architecture(name):
         found = predict(program)
         assert math.isfinite(found.us) and found.us >= CONSTANTS.launch_us
         assert found.bottleneck in found.parts and all(math.isfinite(value) for value in found.parts.values())
-        assert found.useful == 2 * math.prod(module.SIZES)
+        assert found.useful == 2 * math.prod(constant(size) for size in program.spec.sizes)
         assert found.flops >= found.useful
         assert str(found) and kernel.architecture == architecture
     assert served

@@ -7,6 +7,7 @@ a digit is wider than all that lies below it, equal coordinates mean equal digit
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -219,7 +220,8 @@ def _in_bands(scene: Scene, local: Local, offset: Sequence[Expr], write: Use) ->
 
     With `lines` x `columns` tiles in bands of `rows`, block `b` is number `q = b % (columns * rows)` of band
     `b // (columns * rows)`, whose height `h` is `rows`, or what is left; its tile is `(band * rows + q % h, q // h)`. For
-    all `b < lines * columns` that is inside, so that the limits of the expressions never hold, and gives `b` back.
+    all `b < lines * columns` that is inside, so that the limits of the expressions never hold, and gives `b` back. In a stack
+    of matrices that is so for the number within a matrix, `b % (lines * columns)`, and other coordinates say which matrix it is.
     """
     tiles = []
     for part, low, high, extent in zip(offset, local.low, local.high, scene.kernel.buffer(write.access.buffer).tensor.shape, strict=True):
@@ -228,12 +230,22 @@ def _in_bands(scene: Scene, local: Local, offset: Sequence[Expr], write: Use) ->
             return False
         tiles += [(atoms[0], floordiv(extent + (factor - 1), as_expr(factor))) for atoms, factor in terms]
     block = next((var for part in offset for var in part.variables() if var.name == "block"), None)
-    if len(tiles) != 2 or block is None or tiles[0][1] * tiles[1][1] != scene.kernel.grid:
+    if block is None or len(tiles) < 2 or math.prod((count for _, count in tiles), start=ONE) != scene.kernel.grid:
         return False
-    bands = {one.right for atom, _ in tiles for one in _nodes(atom) if isinstance(one, FloorDiv) and one.left == block}
+    return any(_bands_of(block, pair, [one for one in tiles if one not in pair]) for pair in itertools.combinations(tiles, 2))
+
+
+def _bands_of(block: Expr, pair: Sequence[tuple[Expr, Expr]], others: Sequence[tuple[Expr, Expr]]) -> bool:
+    """Whether blocks walk in bands over two dimensions' tiles, each with their count, for each tile of the other dimensions."""
+    count = pair[0][1] * pair[1][1]
+    if others:
+        if not _recovered(floordiv(block, count), frozenset(atom for atom, _ in others), 6):
+            return False
+        block = mod(block, count)
+    bands = {one.right for atom, _ in pair for one in _nodes(atom) if isinstance(one, FloorDiv) and one.left == block}
     factors = {abs(factor) for band in bands for _, factor in linear(band)[0]} | {constant(band) for band in bands}
-    heights = {rows for factor in factors for _, columns in tiles for rows in (factor, (factor or 0) // (constant(columns) or 1)) if rows}
-    orders = ((tiles[0], tiles[1]), (tiles[1], tiles[0]))
+    heights = {rows for factor in factors for _, columns in pair for rows in (factor, (factor or 0) // (constant(columns) or 1)) if rows}
+    orders = ((pair[0], pair[1]), (pair[1], pair[0]))
     for (line, lines), (column, columns) in orders:
         place = hilbert(block, lines, columns)
         if (line, column) in _limited(floordiv(place, columns), mod(place, columns), lines, columns):

@@ -70,7 +70,7 @@ def one_tile_each(kernel: Kernel) -> Kernel:
         one = found.get(id(statement))
         if one is None:
             return (statement,)
-        block = Var("block", 0, (constant(tiles) or 1) - 1)
+        block = Var("block", 0, one.tile.var.high if constant(tiles) is None else (constant(tiles) or 1) - 1)
         body = tuple(Let(part.var, block) if part is one.tile else part for part in one.loop.body)
         return substituted(body, {one.loop.var: as_expr(0)})
 

@@ -416,7 +416,8 @@ def _without_outer(unit: Expr, grid: Expr, draft: Draft | _Inside, outer: Sequen
         draft.define(var, mod(left, tiles))
         left = left // tiles
     draft.define(first[0], left)
-    return mod(unit, grid)
+    tile = mod(unit, grid)
+    return tile if constant(grid) is not None else draft.let("block_tile", tile)
 
 
 Take: TypeAlias = "Callable[[Spec, dict[str, View], list[Step], Expr, Draft | _Inside], dict[str, View]]"

@@ -17,7 +17,7 @@ import attrs
 from fireiron.executable.by_lanes import level_mismatch, listed, memory_mismatch, statements_by_lanes, type_mismatch, with_registers
 from fireiron.executable.mma import wrapped
 from fireiron.ir import Commit, Completion, Exec, Fence, Stmt, Wait, edited
-from fireiron.ir.chunks import PIECE, SPANS, Chunks, chunk_layout, chunks_of, swizzle_of, widest_span
+from fireiron.ir.chunks import PIECE, SPANS, Chunks, chunk_storage, chunks_of, widest_span
 from fireiron.ir.lanes import LaneMap, Part
 from fireiron.ir.text import Function, Item, Noted, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch
@@ -163,18 +163,17 @@ class Wgmma(Executable):
         """The best storage of a free factor: along its source's neighbours where the instruction can read that, else along k."""
         view = spec.operands[name]
         along_k, element = _along_k(spec, name), view.dtype.bytes
-        layout = view.tensor.layout
-        fastest = along_k if not isinstance(layout, MatrixLayout) else (1 if layout.order == "row" else 0)
+        order = view.order if isinstance(view.tensor.layout, MatrixLayout) else None
+        fastest = along_k if order is None else (1 if order == "row" else 0)
         along = fastest if element == 2 else along_k
-        whole = [constant(size) or 0 for size in view.tensor.shape]
+        whole = [constant(view.extent(dim)) or 0 for dim in (0, 1)]
         tile = [constant(size) or 0 for size in view.shape]
         span = widest_span(math.gcd(whole[along], whole[along] if along == along_k else tile[along]), element)
         if span is None or (span == PIECE and along != along_k):
             along, span = along_k, widest_span(whole[along_k], element)
         if span is None:
             return None
-        layout = chunk_layout(whole, along, span, element)
-        return Storage(layout, math.prod(whole), swizzle_of(span, element))
+        return chunk_storage(view, along, span)
 
     # ------------------------------------------------------------------------------------------ text
 
