@@ -155,6 +155,7 @@ from fireiron.refine.storage_layout import StorageLayout as StorageLayout
 from fireiron.refine.swizzle import SwizzleStorage as SwizzleStorage
 from fireiron.refine.sync import Sync as Sync
 from fireiron.refine.to import To as To
+from fireiron.refine.turns import Turns as Turns
 from fireiron.refine.unchecked import Unchecked as Unchecked
 from fireiron.refine.unroll import Unroll as Unroll
 from fireiron.spec import AnySpec as AnySpec
