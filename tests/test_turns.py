@@ -225,6 +225,16 @@ def test_faults_of_the_order_are_found_by_both(fault, problem):
     assert {outcome(faulty, arrays, expected, order) for order in range(4)} != {"right"}, "the simulator misses it"
 
 
+def test_other_speeds_are_found_without_running_them():
+    """In the run that the check makes, the group that does not wait happens to be late enough."""
+    kernel = in_turns()(halves(512, 64, 192)).program(TARGET).ir
+    said = errors(FAULTS["no wait of the first group"](kernel))
+    assert any(
+        re.search(r"k_ring: the wait for turn \d+ to be full may pass by parity alone: of 2 phases before it the agent knows 1", one)
+        for one in said
+    )
+
+
 def test_faults_of_the_ring_are_found_by_both():
     """Those of any ring: everything that orders who fills it and who uses it, and the order of groups."""
     strategy, sizes = KERNELS["a warpgroup each"]
