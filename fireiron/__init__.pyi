@@ -10,6 +10,7 @@ from fireiron.decomp.done import Done as Done
 from fireiron.decomp.epilog import Epilog as Epilog
 from fireiron.decomp.load import Load as Load
 from fireiron.decomp.mma_tile import MmaTile as MmaTile
+from fireiron.decomp.repack import Repack as Repack
 from fireiron.decomp.split import Split as Split
 from fireiron.decomp.split_k import SplitK as SplitK
 from fireiron.decomp.tile import Strided as Strided
@@ -158,6 +159,7 @@ from fireiron.refine.to import To as To
 from fireiron.refine.turns import Turns as Turns
 from fireiron.refine.unchecked import Unchecked as Unchecked
 from fireiron.refine.unroll import Unroll as Unroll
+from fireiron.refine.within import Within as Within
 from fireiron.spec import AnySpec as AnySpec
 from fireiron.spec import Kind as Kind
 from fireiron.spec import Parameter as Parameter

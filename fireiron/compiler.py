@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import re
 import time
@@ -14,10 +15,11 @@ import attrs
 
 from fireiron import cuda as printer
 from fireiron.check import safety
+from fireiron.decomp.repack import Repack
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, SynchronizationError
 from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import Kernel, verify
-from fireiron.language.tree import Executable, Node
+from fireiron.language.tree import Decomposition, Executable, Node
 from fireiron.lower.allocate import allocate
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.distribute import distribute
@@ -56,9 +58,24 @@ PASSES: Passes = (*SEQUENTIAL, ("synchronize", synchronize), ("wait", wait), ("f
 """The passes after the walk, in order; each maps IR to IR and can be printed (see docs/pipeline.md)."""
 
 
+@attrs.frozen(eq=False)
+class Launch:
+    """A launch in front of the strategy's own: `program` copies the operand `name` to a new array, as `reason` says."""
+
+    name: str
+    program: Program = attrs.field(repr=False)
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.program.name}: {self.program.spec}, since {self.reason}"
+
+
 @attrs.frozen(eq=False, slots=False)
 class Program:
     """A bound strategy on a target.
+
+    `launches` are copies in front, which `repack` asked for; tree, kernel IR and all that is made of it are those of the launch behind
+    them, for operands that lie in the new arrays.
 
     `chosen` are the values its tunables took, `seconds` the wall time of each stage that has been made: `"tunables"` (the search
     for legal values), `"tree"`, `"walk"`, each pass, `"verify"`, `"check"` and `"print"`.
@@ -104,10 +121,39 @@ class Program:
         self.seconds[stage] = time.perf_counter() - start
 
     @functools.cached_property
+    def _parted(self) -> tuple[tuple[Launch, ...], Spec, tuple[Decomposition, ...]]:
+        """The launches in front; the spec and the steps of the one behind them."""
+        spec, found, steps = self.spec, [], self.strategy.steps
+        front = list(itertools.takewhile(lambda step: isinstance(step, Repack), steps))
+        for step in front:
+            assert isinstance(step, Repack)
+            reason = step.reason(spec)
+            if reason is not None:
+                found.append(Launch(step.operand, self._of_copy(step, spec), reason))
+                spec = step.behind(spec)
+        return tuple(found), spec, steps[len(front) :]
+
+    def _of_copy(self, step: Repack, spec: Spec) -> Program:
+        copy = step.copy(spec)
+        strategy = attrs.evolve(self.strategy, steps=step.steps(spec), spec=copy, start=copy.starter, others=(), refused=())
+        return Program(strategy, copy, self.architecture, self.instructions, f"{self.name}_repack_{step.operand.lower()}")
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The copies in front, in order; none for most strategies."""
+        return self._parted[0]
+
+    @property
+    def inner(self) -> Spec:
+        """The spec of the launch behind the copies: the spec itself where there are none."""
+        return self._parted[1]
+
+    @functools.cached_property
     def grown(self) -> Grown:
         """The decomposition tree with the threads of a block and the grid."""
         with self.timed("tree"):
-            return grow_tree(self.spec, self.strategy.steps, self.architecture, self.instructions)
+            _, spec, steps = self._parted
+            return grow_tree(spec, steps, self.architecture, self.instructions)
 
     @property
     def tree(self) -> Node:
@@ -124,7 +170,7 @@ class Program:
         """The kernel IR after the walk and after each pass before synchronisation, by name."""
         grown = self.grown
         with self.timed("walk"):
-            kernel = attrs.evolve(walk(grown, self.spec, self.name), title=tuple(self.title()))
+            kernel = attrs.evolve(walk(grown, self.inner, self.name), title=tuple(self.title()))
             require_small(kernel)
         return self._passed({"walk": kernel}, SEQUENTIAL)
 
@@ -170,11 +216,16 @@ class Program:
         return kernel
 
     @functools.cached_property
-    def cuda(self) -> str:
-        """CUDA C++."""
+    def text(self) -> str:
+        """CUDA C++ of the kernel behind the copies: a whole unit."""
         kernel = self.ir
         with self.timed("print"):
             return printer.emit(kernel)
+
+    @property
+    def cuda(self) -> str:
+        """CUDA C++: one unit with the kernels of all launches, in their order."""
+        return self.text if not self.launches else printer.emit(*(one.program.ir for one in self.launches), self.ir)
 
     def title(self) -> list[str]:
         """The strategy, a step a line, for the header of the printed kernel."""
@@ -205,6 +256,9 @@ def _shared_bytes(spec: Spec) -> int:
 
 MOST_IN_ORDER = 16
 """So many combinations of tunables are tried before it is asked whether the others can be given up."""
+
+MOST_PASSED = 128
+"""So many are passed in order where some nearby are legal; then one of these is taken."""
 
 MOST_TRIED = 96
 """So many more are lowered to find that out; those whose buffers cannot fit are known from the tree, and do not count."""
@@ -248,8 +302,8 @@ class _Search:
         self.failures[key] = kind, amount
         self.said.setdefault(kind, text)
 
-    def hopeless(self) -> bool:
-        """Whether no combination near one that fails otherwise, or fits better, is legal.
+    def near(self) -> Program | None:
+        """The program of a legal combination near one that fails otherwise, or fits better; None where there is none.
 
         From the first one, then from one that fails in each new way, and from the one that is nearest to fitting, one tunable after
         the other takes all its values.
@@ -262,14 +316,15 @@ class _Search:
             values = waiting.pop(next(iter(waiting)))
             for name, value in [(name, value) for name, tunable in known.items() for value in tunable.values]:
                 other = {**values, name: value}
-                if self.program(other) is not None:
-                    return False
+                program = self.program(other)
+                if program is not None:
+                    return program
                 kind, amount = self.failures[tuple(other.values())]
                 if kind not in least or amount < least[kind]:
                     least[kind], waiting[kind] = amount, other
                 if self.lowered >= most:
-                    return True
-        return True
+                    return None
+        return None
 
     def _failure(self, values: Mapping[str, int]) -> FireironError:
         """Why values are not legal, as lowering says it."""
@@ -296,12 +351,17 @@ class _Search:
 
 
 def _first_legal(strategy: Strategy, target: Architecture, instructions: tuple[Executable, ...], label: str) -> Program:
-    """The program with the first legal combination of the tunables' values."""
+    """The program with the first legal combination of the tunables' values, or with one nearby where the first is far from the start."""
     search = _Search(strategy, target, instructions, label)
+    near: Program | None = None
     for number, values in enumerate(strategy.assignments()):
-        if number == MOST_IN_ORDER and search.hopeless():
+        if number == MOST_IN_ORDER:
+            near = search.near()
+        if number >= (MOST_IN_ORDER if near is None else MOST_PASSED):
             break
         program = search.program(values)
         if program is not None:
             return program
+    if near is not None:
+        return near
     raise search.refusal() from None
