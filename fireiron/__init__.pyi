@@ -156,6 +156,7 @@ from fireiron.refine.storage_layout import StorageLayout as StorageLayout
 from fireiron.refine.swizzle import SwizzleStorage as SwizzleStorage
 from fireiron.refine.sync import Sync as Sync
 from fireiron.refine.to import To as To
+from fireiron.refine.turns import Turns as Turns
 from fireiron.refine.unchecked import Unchecked as Unchecked
 from fireiron.refine.unroll import Unroll as Unroll
 from fireiron.refine.within import Within as Within

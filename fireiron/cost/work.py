@@ -87,7 +87,7 @@ class Work:
     def extent(self, loop: For) -> int:
         """Iterations of a loop."""
         number = constant(loop.extent)
-        return int(self.scene.frame([], self.fixed).value(loop.extent)) if number is None else number
+        return len(loop.values(int(self.scene.frame([], self.fixed).value(loop.extent)) if number is None else number))
 
     def operation(self, statement: Exec) -> Operation:
         """What a statement amounts to."""

@@ -68,6 +68,12 @@ class TilePlan:
     resident: int = 0
     within: int = 0
     persistent: int = 0
+    turns: int = 1
+
+    @property
+    def about_blocks(self) -> bool:
+        """Whether something is said that only tiles dealt to Block can have."""
+        return bool(self.bands or self.resident or self.within or self.persistent or self.turns > 1)
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -139,7 +145,7 @@ class Tile(Decomposition):
         plan = self.planned(TilePlan())
         views, digits = divide(spec, self.extents(spec), self.label())
         if plan.level is None:
-            if plan.permutation is not None or plan.bands or plan.resident or plan.within or plan.persistent or plan.order != RowMajor:
+            if plan.permutation is not None or plan.about_blocks or plan.order != RowMajor:
                 raise DecompositionError("layout, swizzle and bands say how tiles are dealt to units", hint="add .to(level), or drop them")
             return _looped(spec, views, digits, plan, context.draft())
         check_below(plan.level, spec.level, spec, context.origin)
@@ -206,9 +212,9 @@ def _deal(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _De
     """How many tiles there are, and who takes them; both must be known now, because the rest is decided by them."""
     level = plan.level
     assert level is not None
-    if plan.bands or plan.resident or plan.within or plan.persistent:
+    if plan.about_blocks:
         raise DecompositionError(
-            f"bands, resident, within and persistent are about blocks, these tiles go to {level}", legal="tile(...).to(Block)"
+            f"bands, resident, within, persistent and turns are about blocks, these tiles go to {level}", legal="tile(...).to(Block)"
         )
     total = product(order)
     if total is None:
@@ -336,12 +342,16 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         raise DecompositionError(
             f"persistent({plan.persistent}): {other} says which block does what", hint=f"persistent, or {other}; bands"
         )
+    if plan.turns > 1 and not plan.persistent:
+        raise DecompositionError(
+            f"turns({plan.turns}): a block has one tile, and nothing to take in turns", hint=f"persistent().turns({plan.turns})"
+        )
     if plan.persistent and (number is None or number > plan.persistent):
         names = _Inside(draft)
         tile, turn = _taken_in_turns(blocks, plan.persistent, draft)
         unit = _without_outer(tile.var, grid, names, outer) if outer else tile.var
         views = take(spec, views, order, unit, names)
-        program = (attrs.evolve(turn, body=(tile, *names.lets, Hole("body"))),)
+        program = (attrs.evolve(turn, body=(tile, *names.lets, Hole("body")), groups=plan.turns),)
         blocks = minimum(blocks, as_expr(plan.persistent))
     else:
         unit = _without_outer(unit, grid, draft, outer) if outer and plan.persistent else unit
@@ -395,7 +405,7 @@ def _deals_to_blocks(step: Decomposition) -> bool:
 
 def _left_to_the_next(spec: Spec, views: dict[str, View], order: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
     """Tiles for blocks of which a step behind deals tiles to them too: which one is a block's, that step says, as it knows the grid."""
-    if plan.permutation is not None or plan.bands or plan.resident or plan.within or plan.persistent:
+    if plan.permutation is not None or plan.about_blocks:
         raise DecompositionError(
             "swizzle, bands, resident, within and persistent are about all blocks, and more tiles are dealt to Block behind these",
             hint="them on the last tile(...).to(Block)",

@@ -98,7 +98,7 @@ def touched(scene: Scene, use: Use, fixed: Mapping[str, int]) -> tuple[tuple[Arr
             continue
         extent = int(np.max(compiled(loop.extent)(Frame(scene.lets, (), still))))
         partial = partial or extent > room
-        axes.append((name, np.arange(min(extent, room))))
+        axes.append((name, np.array(loop.values(min(extent, room)), dtype=np.int64)))
         room = max(room // max(extent, 1), 1)
     frame = scene.frame([("thread", threads), *axes], still)
     places = [np.asarray(one) for one in scene.coordinates(frame, access)]

@@ -145,7 +145,8 @@ class For(Stmt):
     loop inside. Behind it, `period` is the number of
     iterations after which the addresses of shared buffers that depend on `var` repeat (0: they are all different).
     With `producers` the stages are a ring, filled by so many threads of their own, and `in_flight` groups of products run on while the next
-    turn begins (None: as many as is best).
+    turn begins (None: as many as is best). With `groups` above 1 its iterations are taken in turns by so many groups of consumers.
+    A loop of one such group runs over `first`, `first + step` and so on, below the extent.
     """
 
     var: Var
@@ -158,6 +159,13 @@ class For(Stmt):
     period: int = 0
     producers: int = 0
     in_flight: int | None = None
+    groups: int = 1
+    first: int = 0
+    step: int = 1
+
+    def values(self, count: int) -> range:
+        """The values of the variable, where the extent is `count`."""
+        return range(self.first, count, self.step)
 
     @property
     def children(self) -> tuple[tuple[Stmt, ...], ...]:
@@ -376,6 +384,9 @@ class Ring:
 
     Each stage has two barriers in memory (mbarrier, PTX ISA 9.7.13.15): *full* counts the `bytes` of a stage, *empty* one arrival
     of each of the `consumers`, which are warps. They lie at `offset`, first those of full stages.
+
+    A ring without buffers is an order of as many groups as it has stages, and has no barriers of full ones: at tile `t` a group acquires
+    the turn `t + stages - 1` empty, and then says that turn `t` is, for which the group of the next tile waits.
     """
 
     name: str
@@ -388,7 +399,7 @@ class Ring:
     @property
     def barrier_bytes(self) -> int:
         """Bytes of its barriers."""
-        return 2 * self.stages * 8
+        return (2 if self.buffers else 1) * self.stages * 8
 
 
 class Side(enum.Enum):

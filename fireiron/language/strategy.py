@@ -47,6 +47,7 @@ from fireiron.refine.storage_layout import StorageLayout
 from fireiron.refine.swizzle import SwizzleStorage
 from fireiron.refine.sync import Sync
 from fireiron.refine.to import To
+from fireiron.refine.turns import Turns
 from fireiron.refine.unchecked import Unchecked
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import AnySpec, AnyStarter, Spec, Starter
@@ -394,6 +395,16 @@ class TileStrategy(Strategy):
         """
         count(blocks, "persistent")
         return self.refine(Persistent(blocks))
+
+    @fitting
+    def turns(self, groups: int | Any) -> Self:
+        """Let `groups` groups of consumers take the tiles of a persistent block in turns: one multiplies while another stores.
+
+        Args: groups, 1 or 2, or a tunable. Legal with `persistent`, around a split with `specialize`
+        whose tile is dealt to whole warpgroups.
+        rewrite: consumers: for turn: S(turn) --> consumers g: for turn = g, g + groups ...: wait for turn - 1; products; pass on; store
+        """
+        return self.refine(Turns(count(groups, "turns")))
 
     @fitting
     def resident(self, blocks: int | Any) -> Self:

@@ -88,7 +88,7 @@ def scopes_of(kernel: Kernel) -> tuple[Scope, ...]:
     # The threads to which tiles are dealt: a named barrier counts who arrives at it, and those of a producer wait at a ring's alone.
     groups = kernel.workers % 128 == 0 and kernel.workers > 128
     roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
-    widest = BLOCK_SCOPE if roles is None else Scope(roles.roles[0].name, kernel.workers)
+    widest = BLOCK_SCOPE if roles is None else Scope(roles.roles[0].name, roles.roles[0].threads)
     return (
         WARP_SCOPE,
         *((WARPGROUP_SCOPE,) if groups or (widest.threads or 0) == 128 else ()),
@@ -185,7 +185,7 @@ class _Solver:
         inner, summary = self.solve(loop.body, (*loops, loop), loop.extent.high > 1)
         if loop.period:
             summary = _at_the_ends(summary, loop)
-        runs = loop.extent.low >= 1
+        runs = loop.extent.low > loop.first
         return attrs.evolve(loop, body=inner), summary if runs else attrs.evolve(summary, barrier=0)
 
     def _everywhere(self, touches: tuple[Touch, ...]) -> Summary:

@@ -318,14 +318,19 @@ def _all_counts(kernel: Kernel) -> Iterator[Mapping[Expr, int]]:
 
 def _steady(loop: For) -> int:
     """Iterations after which a loop goes on as it did in the period before."""
-    return 2 * (loop.period or 1) + 2
+    return 2 * _period(loop) + 2
+
+
+def _period(loop: For) -> int:
+    """Iterations after which the addresses repeat, and the same group has its turn."""
+    return math.lcm(loop.period or 1, loop.step)
 
 
 def _followed_values(loop: For, counts: Mapping[Expr, int]) -> list[int]:
     """The first iterations, and, at the same place in the period, the last."""
-    count, period, length = counts.get(loop.extent, constant(loop.extent)), loop.period or 1, _steady(loop)
+    count, period, length = counts.get(loop.extent, constant(loop.extent)), _period(loop), _steady(loop)
     assert count is not None
     if count <= length + 2 * period:
-        return list(range(count))
+        return list(loop.values(count))
     skipped = (count - length - period) // period * period
-    return [*range(length), *range(length + skipped, count)]
+    return [one for one in (*range(length), *range(length + skipped, count)) if one % loop.step == loop.first]

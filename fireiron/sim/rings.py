@@ -104,15 +104,17 @@ class Rings:
         arriving = int(active.sum())
         if not arriving:
             return
-        held = Side.EMPTY if statement.side is Side.FULL else Side.FULL
-        if (ring.name, turn, held) not in group.held:
+        held = Side.EMPTY if statement.side is Side.FULL or not ring.buffers else Side.FULL
+        # Of an order, which is never full, a group says at its turn what the next one waits for, as many turns later as it has stages.
+        own = turn if ring.buffers else turn + ring.stages - 1
+        if (ring.name, own, held) not in group.held:
             raise SimulationError(f"{ring.name}: turn {turn} is released by a group that does not hold it", within=where)
         phases = self.phases[ring.name, statement.side, turn % ring.stages]
         if statement.side is Side.FULL:
             phases.bytes += ring.bytes
         else:
             self._require_read(ring, turn, group, where)
-            group.held.discard((ring.name, turn, held))
+            group.held.discard((ring.name, own, held))
         for _ in range(arriving):
             phases.arrive()
 
@@ -173,7 +175,8 @@ class Rings:
         ring, turn = self.rings[statement.ring], self.turn(statement, env)
         phases = self.phases[ring.name, statement.side, turn % ring.stages]
         lacks = f"{phases.left} of {phases.arrivals} arrivals and {phases.bytes} bytes missing"
-        return f"turn {turn} of {ring.name} to be {statement.side.value} ({', '.join(ring.buffers)}; {phases.over} phases over, {lacks})"
+        names = f"{', '.join(ring.buffers)}; " if ring.buffers else ""
+        return f"turn {turn} of {ring.name} to be {statement.side.value} ({names}{phases.over} phases over, {lacks})"
 
     def require_settled(self) -> None:
         """At the end no phase is half over, and each load was waited for: else it may arrive when the block is gone."""
