@@ -285,7 +285,7 @@ MUTANTS = [
         "test_products",
         ("names in a batch", "(run and isinstance(statement, Let))", "False"),
         ("loops of products", "return bool(inner) and all(", "return bool(inner) and not all("),
-        ("the commit of a batch", "[Fence(Reach.REGISTERS), *run, Commit(PRODUCT)]", "[Fence(Reach.REGISTERS), *run]"),
+        ("the commit of a batch", "first_writes=True)), *run, Commit(PRODUCT)]", "first_writes=True)), *run]"),
         ("what others touch", "others = self._registers(one for one, _ in inside if one.completion is not PRODUCT)", "others = frozenset()"),
         ("loops that add up", "and flying & others <= used):", "and False):"),
         ("one wait for all", "result.insert(_in_front_of_notes(result), wait)\n                flying = frozenset()\n", "result.insert(_in_front_of_notes(result), wait)\n"),

@@ -18,6 +18,7 @@ from fireiron.ir import (
     BLOCK_SCOPE,
     Acquire,
     Barrier,
+    Chain,
     Comment,
     Commit,
     Completion,
@@ -109,7 +110,7 @@ class Clock:
                     self.now += self.latencies.barrier if statement.scope == BLOCK_SCOPE else 1.0
                 case Roles():
                     self.walk(statement.roles[0].body)
-                case Let() | Comment() | Fence() | Acquire() | Release():
+                case Let() | Comment() | Fence() | Acquire() | Release() | Chain():
                     pass
                 case _:
                     raise unknown(statement, "the cost model")

@@ -25,6 +25,7 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Buffer,
+    Chain,
     Comment,
     Commit,
     Completion,
@@ -115,7 +116,7 @@ class Work:
                 case Roles():
                     for child in statement.children:
                         total = total + self._sum(child, loops)
-                case Let() | Comment() | Commit() | Wait() | Fence() | Acquire() | Release():
+                case Let() | Comment() | Commit() | Wait() | Fence() | Acquire() | Release() | Chain():
                     pass
                 case _:
                     raise unknown(statement, "the cost model")
@@ -301,7 +302,7 @@ def _phases(kernel: Kernel) -> Iterator[Phase]:
     parts: list[tuple[str, list[Stmt]]] = []
     place, fresh, stored = "before", True, False
     for statement in kernel.body:
-        if isinstance(statement, (Let, Comment)):
+        if isinstance(statement, (Let, Comment, Chain)):
             continue
         loop = isinstance(statement, For) and not statement.unroll
         if isinstance(statement, For) and loop:

@@ -54,6 +54,10 @@ class Strided:
         return f"Strided({', '.join(map(repr, self.dims))})"
 
 
+CHAINING = 90
+"""The compute capability from which a kernel may begin while the one before it ends."""
+
+
 @attrs.frozen
 class TilePlan:
     """How tiles are carried out: dealt to units of `level` in an order, permuted, or visited in loops."""
@@ -65,6 +69,12 @@ class TilePlan:
     bands: int = 0
     resident: int = 0
     persistent: int = 0
+    chained: bool = False
+
+    @property
+    def for_blocks(self) -> bool:
+        """Whether it says anything that is about all blocks."""
+        return bool(self.bands or self.resident or self.persistent or self.chained)
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -136,10 +146,17 @@ class Tile(Decomposition):
         plan = self.planned(TilePlan())
         views, digits = divide(spec, self.extents(spec), self.label())
         if plan.level is None:
-            if plan.permutation is not None or plan.bands or plan.resident or plan.persistent or plan.order != RowMajor:
+            if plan.permutation is not None or plan.for_blocks or plan.order != RowMajor:
                 raise DecompositionError("layout, swizzle and bands say how tiles are dealt to units", hint="add .to(level), or drop them")
             return _looped(spec, views, digits, plan, context.draft())
         check_below(plan.level, spec.level, spec, context.origin)
+        if plan.chained and context.architecture.capability < CHAINING:
+            raise DecompositionError(
+                f"chained: {context.architecture.name} launches no kernel before the one in front of it is over",
+                got=context.architecture.name,
+                legal="sm_90 or newer",
+                hint="leave chained() out",
+            )
         return _dealt(spec, views, digits, plan, context.draft())
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
@@ -203,8 +220,10 @@ def _deal(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _De
     """How many tiles there are, and who takes them; both must be known now, because the rest is decided by them."""
     level = plan.level
     assert level is not None
-    if plan.bands or plan.resident or plan.persistent:
-        raise DecompositionError(f"bands, resident and persistent are about blocks, these tiles go to {level}", legal="tile(...).to(Block)")
+    if plan.for_blocks:
+        raise DecompositionError(
+            f"bands, resident, persistent and chained are about blocks, these tiles go to {level}", legal="tile(...).to(Block)"
+        )
     total = product(order)
     if total is None:
         raise DecompositionError(
@@ -347,6 +366,7 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         facts=tuple(fact for fact in facts if fact[1] != TRUE),
         grid=blocks,
         resident=plan.resident,
+        chained=plan.chained,
     )
 
 
@@ -389,9 +409,9 @@ def _deals_to_blocks(step: Decomposition) -> bool:
 
 def _left_to_the_next(spec: Spec, views: dict[str, View], order: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
     """Tiles for blocks of which a step behind deals tiles to them too: which one is a block's, that step says, as it knows the grid."""
-    if plan.permutation is not None or plan.bands or plan.resident or plan.persistent:
+    if plan.permutation is not None or plan.for_blocks:
         raise DecompositionError(
-            "swizzle, bands, resident and persistent are about all blocks, and more tiles are dealt to Block behind these",
+            "swizzle, bands, resident, persistent and chained are about all blocks, and more tiles are dealt to Block behind these",
             hint="them on the last tile(...).to(Block)",
         )
     outer = []

@@ -16,6 +16,7 @@ from fireiron.ir import (
     WARP_SCOPE,
     Acquire,
     Barrier,
+    Chain,
     Commit,
     Completion,
     Dependence,
@@ -23,6 +24,7 @@ from fireiron.ir import (
     Fence,
     For,
     Kernel,
+    Link,
     Reach,
     Release,
     Ring,
@@ -36,13 +38,18 @@ from fireiron.ir import (
 )
 from fireiron.values.expr import conjuncts
 
-Synchronising: TypeAlias = "Acquire | Barrier | Commit | Fence | Release | Wait"
+Synchronising: TypeAlias = "Acquire | Barrier | Chain | Commit | Fence | Release | Wait"
 
-KINDS: Final = (Acquire, Barrier, Commit, Fence, Release, Wait)
+KINDS: Final = (Acquire, Barrier, Chain, Commit, Fence, Release, Wait)
 """The statements that order others."""
 
 _UNDER_WAY: Final = {Completion.GROUP: "copies", Completion.PRODUCT: "products", Completion.BULK: "stores"}
 _INSTRUCTIONS: Final = {Completion.GROUP: "cp.async", Completion.PRODUCT: "wgmma", Completion.BULK: "TMA"}
+
+_WHY_CHAINED: Final = {
+    Link.LAUNCH: "the next kernel may begin: it waits too, and gets the room that blocks of this one leave",
+    Link.WAIT: "what the kernel before wrote is there, and what it reads may be overwritten: in front of all that touches global memory",
+}
 
 
 @attrs.frozen
@@ -129,12 +136,14 @@ class Account:
 def synchronization(kernel: Kernel) -> Account:
     """The account of a final kernel. Raises: nothing for a kernel that the verifier accepts."""
     roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
+    common = tuple(_Reader(kernel, None).points(kernel.body, ()))
+    everyone = ("", f"threads 0 to {kernel.threads - 1}")
     if roles is None:
-        who = f"threads 0 to {kernel.threads - 1}"
-        return Account((("", who),), (), tuple(_Reader(kernel, None).points(kernel.body, ())))
-    points = [point for role in roles.roles for point in _Reader(kernel, role).points(role.body, ())]
+        return Account((everyone,), (), common)
+    points = (point for role in roles.roles for point in _Reader(kernel, role).points(role.body, ()))
     rings = tuple(_ring(kernel, ring, roles) for ring in kernel.rings)
-    return Account(tuple((role.name, _threads(role)) for role in roles.roles), rings, tuple(points))
+    named = tuple((role.name, _threads(role)) for role in roles.roles)
+    return Account((everyone, *named) if common else named, rings, (*common, *points))
 
 
 def _threads(role: Role) -> str:
@@ -234,6 +243,8 @@ class _Reader:
                 return Point(name, loops, "fence proxy", "each thread", _grouped(one.orders), why)
             case Commit():
                 return Point(name, loops, f"commit {_UNDER_WAY[one.completion]}", self._unit(one.completion), (), self._why_commit(one))
+            case Chain(link=link):
+                return Point(name, loops, f"chain {link.value}", "each thread", (), _WHY_CHAINED[link])
             case Acquire() | Release():
                 return self._turn(one, name, loops)
 

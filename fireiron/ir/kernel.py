@@ -28,7 +28,7 @@ class Kernel:
     parameters first; `symbols` are the run-time sizes, parameters too. `body` is the program. `facts` are conditions on sizes
     that the launcher checks. `unchecked` are the reasons by which a user took a check upon himself. `title` and `notes` go into
     the header of the printed kernel. `zeroed` names the outputs that blocks add to: whoever launches sets them to zero before.
-    `rings` are the buffers that producers fill for consumers.
+    `rings` are the buffers that producers fill for consumers. What is `chained` is launched while the kernel before it ends.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Kernel:
     zeroed: tuple[str, ...] = ()
     ineffective: tuple[SyncPoint, ...] = ()
     rings: tuple[Ring, ...] = attrs.field(default=(), kw_only=True)
+    chained: bool = attrs.field(default=False, kw_only=True)
     workers: int = attrs.field(default=attrs.Factory(lambda kernel: kernel.threads, takes_self=True), kw_only=True)
 
     @property

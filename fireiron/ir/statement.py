@@ -399,6 +399,22 @@ class Fence(Stmt):
     orders: tuple[Dependence, ...] = _orders()
 
 
+class Link(enum.Enum):
+    """What a kernel says to its neighbours in a stream, launched as their dependent (PTX ISA, "griddepcontrol"): LAUNCH: the next one may
+    begin; WAIT: go on when the one before is over, and all that it wrote is there.
+    """
+
+    LAUNCH = "launch"
+    WAIT = "wait"
+
+
+@attrs.frozen
+class Chain(Stmt):
+    """A link of a chain of kernels; nothing where the kernel is launched as any other."""
+
+    link: Link
+
+
 @attrs.frozen
 class Ring:
     """Buffers in shared memory in `stages` copies, which a producer fills and consumers empty, one after the other, round and round.

@@ -108,8 +108,9 @@ class Expansion:
     values; `lets` its named values; `grid` the number of blocks, where it deals tiles to them; `part` the number of a
     block's part of k, for the step behind that knows the grid; `outer` the numbers of a block's tiles, with how many there are, where a
     step behind deals more of them; `zeroed` the operands that are zero before the launch;
-    `resident` the blocks that a multiprocessor shall hold; `unchecked` why races are reported as warnings. A leaf `waits` if who
-    performs it depends on who holds its registers, and nobody said so yet. `settled` are the storages of buffers that were free.
+    `resident` the blocks that a multiprocessor shall hold; `chained` whether they begin while the kernel before ends; `unchecked` why
+    races are reported as warnings. A leaf `waits` if who performs it depends on who holds its registers, and nobody said so yet.
+    `settled` are the storages of buffers that were free.
     """
 
     children: tuple[Child, ...]
@@ -122,6 +123,7 @@ class Expansion:
     outer: tuple[tuple[Var, Expr], ...] = attrs.field(default=(), kw_only=True)
     zeroed: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     resident: int = attrs.field(default=0, kw_only=True)
+    chained: bool = attrs.field(default=False, kw_only=True)
     unchecked: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     waits: bool = attrs.field(default=False, kw_only=True)
     settled: tuple[tuple[str, Storage], ...] = attrs.field(default=(), kw_only=True)
@@ -130,7 +132,17 @@ class Expansion:
     def tells(self) -> bool:
         """Whether it adds anything to the whole kernel."""
         return any(
-            (self.names, self.lets, self.grid is not None, self.part is not None, self.zeroed, self.resident, self.unchecked, self.settled)
+            (
+                self.names,
+                self.lets,
+                self.grid is not None,
+                self.part is not None,
+                self.zeroed,
+                self.resident,
+                self.chained,
+                self.unchecked,
+                self.settled,
+            )
         )
 
     def child(self, name: str) -> Child:
@@ -156,6 +168,7 @@ class Expansion:
             outer=(*self.outer, *inner.outer),
             zeroed=(*self.zeroed, *inner.zeroed),
             resident=inner.resident or self.resident,
+            chained=inner.chained or self.chained,
             unchecked=(*self.unchecked, *inner.unchecked),
             settled=(*self.settled, *inner.settled),
         )
@@ -368,6 +381,7 @@ class Whole:
     resident: int = 0
     unchecked: tuple[str, ...] = ()
     settled: Mapping[str, Storage] = attrs.field(factory=dict)
+    chained: bool = False
 
     def after(self, expansion: Expansion) -> Whole:
         """The same behind one more step; itself where that step says nothing."""
@@ -383,6 +397,7 @@ class Whole:
             expansion.resident or self.resident,
             (*self.unchecked, *expansion.unchecked),
             {**self.settled, **dict(expansion.settled)} if expansion.settled else self.settled,
+            expansion.chained or self.chained,
         )
 
     @property
