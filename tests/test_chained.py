@@ -21,6 +21,7 @@ from fireiron.gpu import launch
 from fireiron.gpu.toolchain import compile_cuda
 from fireiron.inspect.synchronization import synchronization
 from fireiron.ir import Chain, Link, verify
+from fireiron.language.store import dumps, loads
 
 WAIT, LAUNCH = Chain(Link.WAIT), Chain(Link.LAUNCH)
 
@@ -219,6 +220,7 @@ def test_notation():
     assert str(Chained()) == "chained()" and repr(Chained()) == "Chained()"
     assert eval(repr(threads)) == threads
     assert ".chained()" in program_of("threads").cuda
+    assert loads(dumps(ring)) == ring
 
 
 def test_it_is_explained():

@@ -141,6 +141,8 @@ class Launcher:
     def __call__(self, grid: int | tuple[int, ...], block: int | tuple[int, ...], args: Sequence[object], stream: object = None) -> None:
         """Launch the kernel; returns before it has run. The caller keeps the arrays alive and checks shapes and devices.
 
+        A chained kernel is launched as any other here, behind the end of the one before.
+
         Args:
             grid: blocks, as `x` or `(x, y, z)`.
             block: threads a block, likewise.
