@@ -14,6 +14,8 @@ from problems import NAMES, library, target_of
 
 from fireiron import *
 from fireiron import cli, ir
+from fireiron.check import Scene
+from fireiron.check.resources import check_resources, report
 from fireiron.cost import CONSTANTS, predict
 from fireiron.cost.expected import with_expected_barriers
 from fireiron.cost.gpus import GPUS, Gpu, as_gpu, of_architecture
@@ -515,6 +517,8 @@ def test_a_ring_with_more_stages_waits_less():
 def test_registers_that_roles_exchange_do_not_spill():
     wide = hopper_kernel(6144, 6144, 6144, bm=256, bn=192, wm=128, wn=192, stages=3, producer=128)
     assert predict(wide, "H200").registers.spilled == 0
+    assert "spill" not in report(wide) and "of 232" in report(wide)
+    assert all(one.severity == "note" for one in check_resources(Scene(wide)))
 
 
 def test_ranks_of_the_committed_measurements():
