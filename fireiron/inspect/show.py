@@ -109,7 +109,7 @@ class Figures:
 
     `buffers` are `(name, memory, element type, bytes, note)` (bytes a thread for registers; the note has the storage order), `registers`
     the 32-bit registers that arrays take in each thread, `barriers` the `(scope, where)` of each barrier in the program, `shared` bytes a
-    block, `refused` why the strategies before an `otherwise` are not legal here.
+    block, `refused` why the strategies before an `otherwise` are not legal here, `launches` the copies in front.
     """
 
     threads: int
@@ -126,6 +126,7 @@ class Figures:
     unchecked: tuple[str, ...] = ()
     micro_kernels: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    launches: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -158,6 +159,7 @@ def figures(program: Program) -> Figures:
         kernel.unchecked,
         micro_kernels(kernel),
         program.strategy.refused,
+        tuple(map(str, program.launches)),
     )
 
 
@@ -201,6 +203,7 @@ def report(figures: Figures) -> list[tuple[str, str]]:
     lines += [("requires", text) for text in figures.facts]
     lines += [("unchecked", reason) for reason in figures.unchecked]
     lines += [("refused first", reason) for reason in figures.refused]
+    lines += [("launched first", launch) for launch in figures.launches]
     return lines
 
 
@@ -218,6 +221,8 @@ def show(program: Program, glyphs: tuple[str, ...] = UNICODE) -> Iterator[str]:
     """The text of `fireiron show`, a part at a time, so that the tree is there when a later stage fails."""
     from tabulate import tabulate
 
+    for launch in program.launches:
+        yield tree(launch.program.tree, glyphs) + "\n"
     yield tree(program.tree, glyphs)
     open_leaves = program.tree.open_leaves()
     if open_leaves:
