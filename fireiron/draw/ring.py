@@ -16,7 +16,28 @@ from fireiron.check.scene import Frame, Scene
 from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
 from fireiron.draw.shapes import PALE, Page, Picture, Rect
-from fireiron.ir import Acquire, Exec, For, Kernel, Release, Ring, Role, Roles, Side, Stmt, execs, statements
+from fireiron.ir import (
+    Acquire,
+    Barrier,
+    Chain,
+    Comment,
+    Commit,
+    Exec,
+    Fence,
+    For,
+    Kernel,
+    Let,
+    Release,
+    Ring,
+    Role,
+    Roles,
+    Side,
+    Stmt,
+    Wait,
+    execs,
+    statements,
+    unknown,
+)
 from fireiron.values.expr import Expr
 
 WIDTH: Final = 900
@@ -104,6 +125,10 @@ class _Walk:
                 case For() | Exec() if self._writes(statement):
                     self.stores.append((self.now, self.now + STORE))
                     self.now += STORE
+                case For() | Exec() | Let() | Comment() | Acquire() | Release() | Barrier() | Commit() | Wait() | Fence() | Chain():
+                    pass
+                case _:
+                    raise unknown(statement, "the picture of a ring")
 
     def _loop(self, loop: For) -> None:
         extent = self._value(loop.extent)

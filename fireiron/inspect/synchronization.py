@@ -17,6 +17,7 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Chain,
+    Comment,
     Commit,
     Completion,
     Dependence,
@@ -24,6 +25,7 @@ from fireiron.ir import (
     Fence,
     For,
     Kernel,
+    Let,
     Link,
     Reach,
     Release,
@@ -35,6 +37,7 @@ from fireiron.ir import (
     Wait,
     execs,
     statements,
+    unknown,
 )
 from fireiron.values.expr import conjuncts
 
@@ -134,7 +137,7 @@ class Account:
 
 
 def synchronization(kernel: Kernel) -> Account:
-    """The account of a final kernel. Raises: nothing for a kernel that the verifier accepts."""
+    """The account of a final kernel; a `VerificationError` for a kind of statement that it has no rule for."""
     roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
     common = tuple(_Reader(kernel, None).points(kernel.body, ()))
     everyone = ("", f"threads 0 to {kernel.threads - 1}")
@@ -226,6 +229,8 @@ class _Reader:
                 self.open[statement.completion].append(statement)
             elif isinstance(statement, For):
                 yield from self.points(statement.body, (*loops, statement.var.name))
+            elif not isinstance(statement, (Let, Comment, Roles)):
+                raise unknown(statement, "the account of synchronisation")
 
     def _point(self, one: Synchronising, loops: tuple[str, ...]) -> Point:
         name = "" if self.role is None else self.role.name
