@@ -301,7 +301,7 @@ MUTANTS = [
         "test_products",
         ("names in a batch", "(run and isinstance(statement, Let))", "False"),
         ("loops of products", "return bool(inner) and all(", "return bool(inner) and not all("),
-        ("the commit of a batch", "[Fence(Reach.REGISTERS), *run, Commit(PRODUCT)]", "[Fence(Reach.REGISTERS), *run]"),
+        ("the commit of a batch", "first_writes=True)), *run, Commit(PRODUCT)]", "first_writes=True)), *run]"),
         ("what others touch", "others = self._registers(one for one, _ in inside if one.completion is not PRODUCT)", "others = frozenset()"),
         ("loops that add up", "and flying & others <= used):", "and False):"),
         ("one wait for all", "result.insert(_in_front_of_notes(result), wait)\n                flying = frozenset()\n", "result.insert(_in_front_of_notes(result), wait)\n"),
@@ -658,6 +658,40 @@ MUTANTS = [
         "refine/storage_layout.py",
         "test_graphene_kernels",
         ("the layout that was asked for", "return attrs.evolve(plan, layout=self.layout)", "return plan"),
+    ),
+    *mutants(
+        "lower/chain.py",
+        "test_chained",
+        ("where the wait of a chain stands", "return any(kernel.buffer(access.buffer).memory.of_grid for access in inside)", "return True"),
+        ("outputs that are zero before", "    if kernel.zeroed:", "    if False:"),
+    ),
+    *mutants(
+        "ir/verifier.py",
+        "test_chained",
+        ("what stands before the wait of a chain", "        if touched:", "        if False:"),
+        ("links in loops and roles", "    if links != inside or ", "    if "),
+    ),
+    *mutants(
+        "cuda/frame.py",
+        "test_chained",
+        ("inputs that are written while a kernel waits", '"* " if chained else', '"* " if False else'),
+    ),
+    *mutants(
+        "gpu/launch.py",
+        "test_chained",
+        ("the attribute of a chained launch", "_PROGRAMMATIC_SERIALIZATION = 6", "_PROGRAMMATIC_SERIALIZATION = 5"),
+        ("the stream of a chained launch", "        config.stream = stream\n", ""),
+    ),
+    *mutants(
+        "draw/ring.py",
+        "test_draw",
+        ("when a stage is free", "free = self.released[place - self.ring.stages] if", "free = 0 if"),
+    ),
+    *mutants(
+        "inspect/synchronization.py",
+        "test_explain_sync",
+        ("the phase that is waited for", "phase {(round_ + 1) % 2}", "phase {round_ % 2}"),
+        ("which ring's buffers", "if x.buffer == y.buffer and x.buffer in ring.buffers", "if x.buffer in ring.buffers"),
     ),
 ]  # fmt: skip
 

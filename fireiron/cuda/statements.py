@@ -17,6 +17,7 @@ from fireiron.ir import (
     WARPGROUP_SCOPE,
     Acquire,
     Barrier,
+    Chain,
     Comment,
     Commit,
     Completion,
@@ -26,6 +27,7 @@ from fireiron.ir import (
     Instruction,
     Kernel,
     Let,
+    Link,
     Reach,
     Release,
     Roles,
@@ -72,6 +74,21 @@ _PROXY_FENCE = Function(
     ('asm volatile("fence.proxy.async.shared::cta;" ::: "memory");',),
     "what this thread wrote to shared memory is there for the asynchronous proxy too",
 )
+
+_LINKS = {
+    Link.LAUNCH: Function(
+        "launch_next_kernel",
+        (),
+        ('asm volatile("griddepcontrol.launch_dependents;" ::: "memory");',),
+        "the kernel behind this one in its stream may begin; it waits before it touches memory",
+    ),
+    Link.WAIT: Function(
+        "wait_for_kernel_before",
+        (),
+        ('asm volatile("griddepcontrol.wait;" ::: "memory");',),
+        "until the kernel before this one in its stream is over, and all that it wrote is there",
+    ),
+}
 
 MOST_REGISTERS = 255
 """Registers of a thread; larger arrays live in local memory, where they have run-time indices."""
@@ -206,6 +223,8 @@ class Statements:
             case Fence(reason=reason):
                 call = f"{self.printer.function(_PROXY_FENCE)}();"
                 return [Noted(call, reason) if reason else call]
+            case Chain(link=link):
+                return [f"{self.printer.function(_LINKS[link])}();"]
             case Commit(completion=completion) | Wait(completion=completion):
                 return self._asynchronous(completion).completion_text(self.printer, statement)
             case For():

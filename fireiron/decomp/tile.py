@@ -55,6 +55,10 @@ class Strided:
         return f"Strided({', '.join(map(repr, self.dims))})"
 
 
+CHAINING = 90
+"""The compute capability from which a kernel may begin while the one before it ends."""
+
+
 @attrs.frozen
 class TilePlan:
     """How tiles are carried out: dealt to units of `level` in an order, permuted, or visited in loops."""
@@ -69,11 +73,12 @@ class TilePlan:
     within: int = 0
     persistent: int = 0
     turns: int = 1
+    chained: bool = False
 
     @property
     def about_blocks(self) -> bool:
         """Whether something is said that only tiles dealt to Block can have."""
-        return bool(self.bands or self.resident or self.within or self.persistent or self.turns > 1)
+        return bool(self.bands or self.resident or self.within or self.persistent or self.turns > 1 or self.chained)
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -149,6 +154,13 @@ class Tile(Decomposition):
                 raise DecompositionError("layout, swizzle and bands say how tiles are dealt to units", hint="add .to(level), or drop them")
             return _looped(spec, views, digits, plan, context.draft())
         check_below(plan.level, spec.level, spec, context.origin)
+        if plan.chained and context.architecture.capability < CHAINING:
+            raise DecompositionError(
+                f"chained: {context.architecture.name} launches no kernel before the one in front of it is over",
+                got=context.architecture.name,
+                legal="sm_90 or newer",
+                hint="leave chained() out",
+            )
         return _dealt(spec, views, digits, plan, context.draft())
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
@@ -214,7 +226,8 @@ def _deal(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _De
     assert level is not None
     if plan.about_blocks:
         raise DecompositionError(
-            f"bands, resident, within, persistent and turns are about blocks, these tiles go to {level}", legal="tile(...).to(Block)"
+            f"bands, resident, within, persistent, turns and chained are about blocks, these tiles go to {level}",
+            legal="tile(...).to(Block)",
         )
     total = product(order)
     if total is None:
@@ -363,6 +376,7 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         grid=blocks,
         resident=plan.resident,
         within=plan.within,
+        chained=plan.chained,
     )
 
 
@@ -407,7 +421,7 @@ def _left_to_the_next(spec: Spec, views: dict[str, View], order: list[Step], pla
     """Tiles for blocks of which a step behind deals tiles to them too: which one is a block's, that step says, as it knows the grid."""
     if plan.permutation is not None or plan.about_blocks:
         raise DecompositionError(
-            "swizzle, bands, resident, within and persistent are about all blocks, and more tiles are dealt to Block behind these",
+            "swizzle, bands, resident, within, persistent and chained are about all blocks, and more tiles are dealt to Block behind these",
             hint="them on the last tile(...).to(Block)",
         )
     outer = []

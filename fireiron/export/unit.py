@@ -156,6 +156,8 @@ class Unit:
         lines += [f"Requires: {text}{_condition(condition)}." for text, condition in self.facts]
         lines += [f"UNCHECKED, races are not excluded: {reason}" for reason in kernel.unchecked]
         lines.append(f"A launch has {_readable(kernel.grid)} blocks of {kernel.threads} threads.")
+        if kernel.chained:
+            lines.append("It may begin while the kernel before it in the stream ends, and waits for it before it touches memory.")
         tiles = [spec for _, spec in self.program.trace() if spec.level.name == "Block"]
         return [*lines, *(f"A block performs {_readable(spec)}." for spec in tiles[:1])]
 

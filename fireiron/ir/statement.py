@@ -313,6 +313,32 @@ class Exec(Stmt):
         return dict(zip(self.spec.operands, self.accesses, strict=True))
 
 
+@attrs.frozen(eq=False)
+class Dependence:
+    """Why something must be ordered: `behind` touches a buffer only when `before` is done with it, and one of the two writes there.
+
+    `writes` says which of them does. `carried` names the loop from one iteration of which to a later one they meet; empty where they meet
+    in program order. Without a statement `behind` it is the end of the block, whose memory is given back.
+    """
+
+    buffer: str
+    before: Exec
+    behind: Exec | None
+    writes: tuple[bool, bool]
+    carried: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What is ordered, such as "write -> read"."""
+        first, second = ("write" if one else "read" for one in self.writes)
+        return f"{first} -> {second if self.behind is not None else 'end'}"
+
+
+def _orders() -> Any:
+    """The dependences that a statement orders, as the pass that placed it knew them: for readers, and no part of what it is."""
+    return attrs.field(default=(), eq=False, repr=False, kw_only=True)
+
+
 @attrs.frozen
 class Scope:
     """Which threads of a block a barrier holds together: aligned groups of `threads` neighbours; None: the whole block.
@@ -341,6 +367,7 @@ class Barrier(Stmt):
 
     scope: Scope
     reason: str = ""
+    orders: tuple[Dependence, ...] = _orders()
 
 
 @attrs.frozen
@@ -357,6 +384,7 @@ class Wait(Stmt):
     groups: int
     reason: str = ""
     completion: Completion = Completion.GROUP
+    orders: tuple[Dependence, ...] = _orders()
 
 
 class Reach(enum.Enum):
@@ -376,6 +404,23 @@ class Fence(Stmt):
 
     reach: Reach
     reason: str = ""
+    orders: tuple[Dependence, ...] = _orders()
+
+
+class Link(enum.Enum):
+    """What a kernel says to its neighbours in a stream, launched as their dependent (PTX ISA, "griddepcontrol"): LAUNCH: the next one may
+    begin; WAIT: go on when the one before is over, and all that it wrote is there.
+    """
+
+    LAUNCH = "launch"
+    WAIT = "wait"
+
+
+@attrs.frozen
+class Chain(Stmt):
+    """A link of a chain of kernels; nothing where the kernel is launched as any other."""
+
+    link: Link
 
 
 @attrs.frozen

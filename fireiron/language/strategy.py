@@ -31,6 +31,7 @@ from fireiron.language.tree import Decomposition, Refinement
 from fireiron.language.tunable import Derived, Tunable, count, has_part, resolve, tunables_in
 from fireiron.refine.align import Align
 from fireiron.refine.bands import BY_COLUMNS, BY_CURVE, BY_ROWS, WALKS, Bands
+from fireiron.refine.chained import Chained
 from fireiron.refine.converted import Converted
 from fireiron.refine.in_flight import InFlight
 from fireiron.refine.layout import DealOrder
@@ -414,6 +415,15 @@ class TileStrategy(Strategy):
         rewrite: __launch_bounds__(threads) --> __launch_bounds__(threads, blocks)
         """
         return self.refine(Resident(count(blocks, "resident")))
+
+    @fitting
+    def chained(self) -> Self:
+        """Launch the kernel while the one before it in the stream still ends; it waits for that one before it touches global memory.
+
+        Legal on a tile that is dealt to Block, from sm_90 on, where no output has to be zero before.
+        rewrite: S --> let the next kernel begin; wait for the kernel before; S
+        """
+        return self.refine(Chained())
 
     @fitting
     def unchecked(self, reason: str) -> Self:

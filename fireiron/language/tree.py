@@ -108,9 +108,9 @@ class Expansion:
     values; `lets` its named values; `grid` the number of blocks, where it deals tiles to them; `part` the number of a
     block's part of k, for the step behind that knows the grid; `outer` the numbers of a block's tiles, with how many there are, where a
     step behind deals more of them; `zeroed` the operands that are zero before the launch;
-    `resident` the blocks that a multiprocessor shall hold; `within` the most bytes of shared memory;
-    `unchecked` why races are reported as warnings. A leaf `waits` if who
-    performs it depends on who holds its registers, and nobody said so yet. `settled` are the storages of buffers that were free.
+    `resident` the blocks that a multiprocessor shall hold; `within` the most bytes of shared memory; `chained` whether they begin while
+    the kernel before ends; `unchecked` why races are reported as warnings. A leaf `waits` if who performs it depends on who holds its
+    registers, and nobody said so yet. `settled` are the storages of buffers that were free.
     """
 
     children: tuple[Child, ...]
@@ -124,6 +124,7 @@ class Expansion:
     zeroed: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     resident: int = attrs.field(default=0, kw_only=True)
     within: int = attrs.field(default=0, kw_only=True)
+    chained: bool = attrs.field(default=False, kw_only=True)
     unchecked: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     waits: bool = attrs.field(default=False, kw_only=True)
     settled: tuple[tuple[str, Storage], ...] = attrs.field(default=(), kw_only=True)
@@ -131,7 +132,7 @@ class Expansion:
     @property
     def tells(self) -> bool:
         """Whether it adds anything to the whole kernel."""
-        said = (self.names, self.lets, self.zeroed, self.resident, self.within, self.unchecked, self.settled)
+        said = (self.names, self.lets, self.zeroed, self.resident, self.within, self.chained, self.unchecked, self.settled)
         return any((*said, self.grid is not None, self.part is not None))
 
     def child(self, name: str) -> Child:
@@ -158,6 +159,7 @@ class Expansion:
             zeroed=(*self.zeroed, *inner.zeroed),
             resident=inner.resident or self.resident,
             within=inner.within or self.within,
+            chained=inner.chained or self.chained,
             unchecked=(*self.unchecked, *inner.unchecked),
             settled=(*self.settled, *inner.settled),
         )
@@ -371,6 +373,7 @@ class Whole:
     within: int = 0
     unchecked: tuple[str, ...] = ()
     settled: Mapping[str, Storage] = attrs.field(factory=dict)
+    chained: bool = False
 
     def after(self, expansion: Expansion) -> Whole:
         """The same behind one more step; itself where that step says nothing."""
@@ -387,6 +390,7 @@ class Whole:
             expansion.within or self.within,
             (*self.unchecked, *expansion.unchecked),
             {**self.settled, **dict(expansion.settled)} if expansion.settled else self.settled,
+            expansion.chained or self.chained,
         )
 
     @property

@@ -20,6 +20,7 @@ from fireiron.ir import (
     Comment,
     Commit,
     Completion,
+    Dependence,
     Exec,
     For,
     Kernel,
@@ -248,12 +249,14 @@ class _Consumers:
         late = min(self.in_flight, self.rings[ring].stages - 1) if loop.in_flight is None else loop.in_flight
         late = late if by_engine else 0
         names = ", ".join(self.rings[ring].buffers)
-        done: Stmt = Barrier(WARP_SCOPE, f"all lanes have read {names}")
+        orders = _orders(loop, self.rings[ring], uses)
+        done: Stmt = Barrier(WARP_SCOPE, f"all lanes have read {names}", orders=orders)
         if by_engine:
             done = Wait(
                 late,
                 f"{names} of {('this turn', 'the turn before')[late] if late < 2 else f'{late} turns before'} have been read",
                 Completion.PRODUCT,
+                orders=orders,
             )
         began = less(as_expr(late - 1), loop.var)
         release = Release(ring, Side.EMPTY, turn - late, self.first if not late else all_of((self.first, began)))
@@ -265,4 +268,15 @@ class _Consumers:
             for step in reversed(range(late))
             for number in [turn.substitute({loop.var: loop.extent - 1 - step})]
         ]
-        return (inner, Wait(0, f"{names} of the last turn have been read", Completion.PRODUCT), *last)
+        return (inner, Wait(0, f"{names} of the last turn have been read", Completion.PRODUCT, orders=orders), *last)
+
+
+def _orders(loop: For, ring: Ring, uses: Iterable[Stmt]) -> tuple[Dependence, ...]:
+    """From each use of a stage to the load that fills it again."""
+    loads = {one.accesses[1].buffer: one for one, _ in execs(loop.body) if one.ring == ring.name}
+    return tuple(
+        Dependence(access.buffer, one, loads[access.buffer], (False, True), loop.var.name)
+        for one, _ in execs(uses)
+        for access in one.accesses
+        if access.buffer in loads
+    )

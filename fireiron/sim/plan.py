@@ -20,6 +20,7 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Buffer,
+    Chain,
     Comment,
     Commit,
     Completion,
@@ -271,7 +272,7 @@ class Plan:
                     nodes.append(RolesPlan([(role, self._list(role.body, scope)) for role in statement.roles]))
                 case Barrier() | Commit() | Wait() | Fence() | Acquire() | Release():
                     nodes.append(statement)
-                case Comment():
+                case Comment() | Chain():  # one kernel runs alone
                     pass
                 case _:
                     raise unknown(statement, "the simulator")

@@ -7,7 +7,8 @@ the phase which let it pass is the one that it meant.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -18,6 +19,16 @@ from fireiron.ir import Acquire, Completion, Release, Ring, Side
 from fireiron.sim.places import Group
 from fireiron.sim.plan import Operand, Plan, Site
 from fireiron.values.expr import compiled
+
+WARP = 32
+
+
+def warps(numbers: Iterable[int]) -> str:
+    """Warps by their numbers, for a message: `warp 3`, `warps 0 to 3, 6`."""
+    found = sorted(set(numbers))
+    runs = [[one for _, one in run] for _, run in itertools.groupby(enumerate(found), key=lambda pair: pair[1] - pair[0])]
+    spans = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return f"warp{'s' if len(found) > 1 else ''} {', '.join(spans)}"
 
 
 @attrs.define(eq=False)
@@ -71,6 +82,7 @@ class Rings:
         self.loads: list[Load] = []
         self.filled: dict[tuple[str, int], None] = {}
         self.awaited: set[tuple[str, int]] = set()
+        self.released: dict[tuple[str, Side, int], list[int]] = {}
 
     def passes(self, statement: Acquire, env: Mapping[str, Any], group: Group, where: str) -> bool:
         """Whether a group may go on behind a wait; then it holds the turn."""
@@ -110,6 +122,7 @@ class Rings:
         if (ring.name, own, held) not in group.held:
             raise SimulationError(f"{ring.name}: turn {turn} is released by a group that does not hold it", within=where)
         phases = self.phases[ring.name, statement.side, turn % ring.stages]
+        self.released.setdefault((ring.name, statement.side, turn), []).extend(int(one) // WARP for one in group.threads[active])
         if statement.side is Side.FULL:
             phases.bytes += ring.bytes
         else:
@@ -176,7 +189,26 @@ class Rings:
         phases = self.phases[ring.name, statement.side, turn % ring.stages]
         lacks = f"{phases.left} of {phases.arrivals} arrivals and {phases.bytes} bytes missing"
         names = f"{', '.join(ring.buffers)}; " if ring.buffers else ""
-        return f"turn {turn} of {ring.name} to be {statement.side.value} ({names}{phases.over} phases over, {lacks})"
+        what = f"turn {turn} of {ring.name} to be {statement.side.value} ({names}{phases.over} phases over, {lacks})"
+        return f"{what}: {self._arrived(ring, statement.side, turn)}"
+
+    def _arrived(self, ring: Ring, side: Side, turn: int) -> str:
+        """Who has done what a wait is for."""
+        if side is Side.FULL:
+            found = self.released.get((ring.name, side, turn), [])
+            return "the producer has announced it" if found else "the producer has not announced it"
+        before = turn - ring.stages
+        found = self.released.get((ring.name, side, before), [])
+        missing = sorted(set(range(ring.consumers)) - set(found))
+        if before < 0:
+            return "it is the first of its stage"
+        if not missing:
+            often = ", by some of them more than once" if len(found) > ring.consumers else ""
+            return f"turn {before} has been released by {warps(found)}{often}"
+        there = self.plan.kernel.workers // WARP
+        if missing[0] >= there:
+            return f"turn {before} has been released by {warps(found)}, and the ring counts {ring.consumers} consumers"
+        return f"turn {before} has not been released by {warps(missing)}"
 
     def require_settled(self) -> None:
         """At the end no phase is half over, and each load was waited for: else it may arrive when the block is gone."""

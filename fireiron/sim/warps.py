@@ -7,7 +7,7 @@ has ended, is a deadlock. A wait for a ring's stage is passed when its phase is 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from fireiron.errors import SimulationError
 from fireiron.ir import Acquire, Barrier, Completion
 from fireiron.sim.places import Group
 from fireiron.sim.plan import Array, Environment, RolesPlan
+from fireiron.sim.rings import warps
 from fireiron.sim.run import Event, Run
 
 WARP = 32
@@ -151,21 +152,30 @@ class Warps:
 
     def _refuse(self, waiting: dict[int, Event]) -> None:
         """Nobody goes on: who waits for what."""
-        first, (event, env) = next(iter(waiting.items()))
-        other = next((one for one in self._members(first, _together(event)) if one not in waiting or waiting[one][0] is not event), None)
-        text = f"deadlock: {self._name(first)} waits {self._named(event, env)}"
-        if other is not None and not isinstance(event, Acquire):
-            where = f"waits {self._named(*waiting[other])}" if other in waiting else "has ended"
-            text += f", {self._name(other)} {where}"
-        elif len(waiting) > 1:
-            text += "".join(f"; {self._name(one)} waits {self._named(*waiting[one])}" for one in list(waiting)[1:3])
-        raise SimulationError(text, within=self.run_.chunk.where(env), hint="every warp must reach the same barriers")
+        alike: dict[str, list[int]] = {}
+        for number, (event, env) in waiting.items():
+            alike.setdefault(self._named(event, env), []).append(number)
+        meeting = [(number, _together(event)) for number, (event, _) in waiting.items() if not isinstance(event, Acquire)]
+        ended = sorted({one for number, threads in meeting for one in self._members(number, threads)} - waiting.keys())
+        said = [f"{self._names(numbers)} {'wait' if self._several(numbers) else 'waits'} {what}" for what, numbers in alike.items()]
+        said += [f"{self._names(ended)} {'have' if self._several(ended) else 'has'} ended"] if ended else []
+        at_rings = any(isinstance(event, Acquire) for event, _ in waiting.values())
+        hint = "every warp must reach the same barriers"
+        if at_rings:
+            hint = "each turn of a ring is filled once, and released by all consumers"
+        _, env = next(iter(waiting.values()))
+        raise SimulationError(f"deadlock: {'; '.join(said)}", within=self.run_.chunk.where(env), hint=hint)
 
-    def _name(self, number: int) -> str:
-        threads = self.groups[number].threads
-        if threads.size == 1 and threads[0] >= self.run_.plan.kernel.workers:
-            return "the producer"
-        return f"warp {threads[0] // WARP}" if threads.size <= WARP else f"the group of threads {threads[0]} to {threads[-1]}"
+    def _several(self, numbers: Sequence[int]) -> bool:
+        return len(numbers) > 1 or self.groups[numbers[0]].threads.size > WARP
+
+    def _names(self, numbers: Sequence[int]) -> str:
+        """Groups of threads, for a message."""
+        workers = self.run_.plan.kernel.workers
+        groups = [self.groups[number].threads for number in numbers]
+        found = sorted({int(warp) for threads in groups if threads[0] < workers for warp in threads // WARP})
+        producer = ["the producer"] if any(threads[0] >= workers for threads in groups) else []
+        return " and ".join([*([warps(found)] if found else []), *producer])
 
     def _named(self, event: Any, env: Environment) -> str:
         if isinstance(event, Acquire):

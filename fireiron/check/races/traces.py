@@ -21,6 +21,7 @@ from fireiron.check.scene import Scene, Use
 from fireiron.ir import (
     Acquire,
     Barrier,
+    Chain,
     Comment,
     Commit,
     Completion,
@@ -308,5 +309,6 @@ _RULES: Mapping[type[Stmt], Callable[..., None]] = {
     Acquire: Tracer._turn,
     Release: Tracer._turn,
     Roles: Tracer._nothing,
+    Chain: Tracer._nothing,
 }
 """What a statement adds to a trace."""
