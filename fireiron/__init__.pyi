@@ -107,6 +107,11 @@ from fireiron.executable.shuffle import SHUFFLE as SHUFFLE
 from fireiron.executable.shuffle import Shuffle as Shuffle
 from fireiron.executable.stmatrix import STMATRIX as STMATRIX
 from fireiron.executable.stmatrix import StMatrix as StMatrix
+from fireiron.executable.stmatrix_warpgroup import STMATRIX_WARPGROUP as STMATRIX_WARPGROUP
+from fireiron.executable.stmatrix_warpgroup import STMATRIX_WARPGROUP_COL as STMATRIX_WARPGROUP_COL
+from fireiron.executable.stmatrix_warpgroup import STMATRIX_WARPGROUP_T as STMATRIX_WARPGROUP_T
+from fireiron.executable.stmatrix_warpgroup import STMATRIX_WARPGROUP_T_COL as STMATRIX_WARPGROUP_T_COL
+from fireiron.executable.stmatrix_warpgroup import StMatrixWarpgroup as StMatrixWarpgroup
 from fireiron.executable.terms import ThreadTerm as ThreadTerm
 from fireiron.executable.thread_move import ThreadInit as ThreadInit
 from fireiron.executable.thread_move import ThreadMove as ThreadMove

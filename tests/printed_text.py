@@ -153,6 +153,9 @@ EMULATED = {
     r"stmatrix\.sync\.aligned\.m8n8\.x[124](\.trans)?\.shared\.b16": lambda asm, trans: (
         f"ptx::stmatrix({'true' if trans else 'false'}, {asm.value(asm.operands[0])}, {asm.read(asm.operands[1])})"
     ),
+    r"cvt\.rn\.(f16|bf16)x2\.f32": lambda asm, kind: (
+        f"{asm.registers[0]} = ptx::pair<Type::{kind}>({asm.registers[2]}, {asm.registers[1]})"
+    ),
     r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16": lambda asm: (
         f"ptx::movmatrix({asm.out(asm.operands[0])[1:-1]}, {asm.value(asm.operands[1])})"
     ),

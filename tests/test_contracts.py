@@ -342,10 +342,24 @@ def copies_of_engines():
         yield Move.on(level, whole_view(attrs.evolve(inside, swizzle=None, free=True)), outside)
 
 
+def copies_of_warpgroups():
+    """Accumulators to shared memory, rounded."""
+    for sizes, dst in itertools.product(((64, 16), (16, 64)), (RowMajor, ColMajor)):
+        yield Move(*sizes, dst_dtype=float16, dst=dst)(RF, SH)(Warpgroup)
+
+
 @functools.cache
 def all_candidates():
     stated = (spec for module in extensions(executable) for spec in getattr(module, "EXAMPLES", ()))
-    return (*candidates(), *products_of_lanes(), *products_of_warpgroups(), *copies_of_lanes(), *copies_of_engines(), *stated)
+    return (
+        *candidates(),
+        *products_of_lanes(),
+        *products_of_warpgroups(),
+        *copies_of_lanes(),
+        *copies_of_engines(),
+        *copies_of_warpgroups(),
+        *stated,
+    )
 
 
 @functools.cache
@@ -394,6 +408,10 @@ def kernel_of_lanes(one):
         return next(through(*chain) for chain in through_choices() if one in chain)
     if isinstance(one, (TmaLoad, TmaStore)):
         return by_warps(tma=True)(halves(128, 128, 192, c_dtype=float32))
+    if isinstance(one, fireiron.StMatrixWarpgroup):
+        tile = {"bm": 16, "bn": 64, "chunk": 64} if one.swapped else {"bm": 64, "bn": 16, "chunk": 16}
+        small = importlib.import_module("fireiron.strategies.hopper_skinny").strategy.with_(**tile, rows=tile["bm"], stages=4)
+        return small(halves(64, 64, 256, C=RowMajor if one.along else ColMajor))
     if isinstance(one, fireiron.Shuffle):
         shuffle = getattr(fireiron, one.kind)
         return shuffle(4, 32, 2)(GL, GL)(Kernel).tile(32, 2).to(Block).tile(32, 2).to(Warp).load("src", RF).done()
@@ -490,7 +508,7 @@ class TestInstruction:
     @pytest.mark.skipif(not toolchain.toolchains(), reason="needs NVRTC (pip install fireiron[check])")
     def test_compiles(self, one):
         """NVRTC takes what it prints, warnings as errors."""
-        target = getattr(one, "only_on", "sm_90")
+        target = "sm_90a" if isinstance(one, fireiron.StMatrixWarpgroup) else getattr(one, "only_on", "sm_90")
         program = kernel_of(one, own_spec(one)).program(target)
         assert one in {statement.instruction for statement, _ in execs(program.ir.body)}
         text = program.cuda
@@ -578,6 +596,8 @@ SIBLINGS = {
     ("decomp.across", "executable.reduce"): "how many terms one statement adds up",
     ("decomp.mma_tile", "decomp.split"): "a verb that is a tile and a split of one instruction's sizes",
     ("executable.stmatrix", "executable.ldmatrix"): "the same matrices in the same registers, the other way",
+    ("executable.stmatrix_warpgroup", "executable.ldmatrix"): "the same question, whether lanes hold what they give",
+    ("executable.stmatrix_warpgroup", "executable.wgmma"): "accumulators as wgmma holds them are what it stores",
     ("executable.movmatrix", "executable.ldmatrix"): "the same matrices in the same registers",
     ("decomp.done", "decomp.coalesced"): "a copy that no instruction does as a whole is dealt to all threads",
     ("executable.shuffle", "executable.ldmatrix"): "the same question, whether lanes hold what they give",

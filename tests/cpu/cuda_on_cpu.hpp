@@ -209,6 +209,14 @@ Operand in(const Register& value)
 
 using Operands = std::initializer_list<Operand>;
 
+// Two numbers rounded to 16 bits in one register.
+template <Type type>
+unsigned pair(float low, float high)
+{
+  const SmallFloat<type, unsigned short> both[2] = {low, high};
+  return __builtin_bit_cast(unsigned, both);
+}
+
 struct Form {
   int m, n, k;
   bool a_by_rows, b_by_rows;
