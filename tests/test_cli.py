@@ -91,6 +91,8 @@ def test_show(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
         "split_k": 64,
         "split_k_blocks": 128,
         "hopper": 288,
+        "hopper_small": 160,
+        "hopper_skinny": 160,
     }.get(name, 256)
     assert f"threads a block  {threads}" in out
     assert "\x1b" not in out
@@ -157,7 +159,9 @@ def test_diff(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
     assert marks.isdisjoint("<>|~") == (name == "maxwell")
     status, out, _ = fireiron("diff", name, "maxwell", *SMALL, "--json")
     assert status == 0 and json.loads(out)["figures"]["blocks"] == [
-        {"wmma_simple": "4", "small": "16", "split_k": "64", "split_k_blocks": "64"}.get(name, "1"),
+        {"wmma_simple": "4", "small": "16", "split_k": "64", "split_k_blocks": "64", "hopper_small": "8", "hopper_skinny": "16"}.get(
+            name, "1"
+        ),
         "1",
     ]
 
