@@ -46,6 +46,11 @@ from fireiron.executable.hfma2 import HFMA2 as HFMA2
 from fireiron.executable.hfma2 import Hfma2 as Hfma2
 from fireiron.executable.ldmatrix import LDMATRIX as LDMATRIX
 from fireiron.executable.ldmatrix import LdMatrix as LdMatrix
+from fireiron.executable.ldmatrix_warpgroup import LDMATRIX_WARPGROUP as LDMATRIX_WARPGROUP
+from fireiron.executable.ldmatrix_warpgroup import LDMATRIX_WARPGROUP_COL as LDMATRIX_WARPGROUP_COL
+from fireiron.executable.ldmatrix_warpgroup import LDMATRIX_WARPGROUP_T as LDMATRIX_WARPGROUP_T
+from fireiron.executable.ldmatrix_warpgroup import LDMATRIX_WARPGROUP_T_COL as LDMATRIX_WARPGROUP_T_COL
+from fireiron.executable.ldmatrix_warpgroup import LdMatrixWarpgroup as LdMatrixWarpgroup
 from fireiron.executable.micro_kernel import MicroKernel as MicroKernel
 from fireiron.executable.mma import Mma as Mma
 from fireiron.executable.mma_f16 import HMMA_16816_F16 as HMMA_16816_F16

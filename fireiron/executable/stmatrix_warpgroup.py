@@ -7,7 +7,6 @@ product whose 64 rows are columns. Two neighbours in registers are rounded by on
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import attrs
@@ -16,31 +15,23 @@ from fireiron.executable.by_lanes import (
     level_mismatch,
     listed,
     memory_mismatch,
-    one_statement,
     registers,
     shape_mismatch,
     target_mismatch,
     type_mismatch,
     with_registers,
 )
-from fireiron.executable.follow import placed_threads, with_modes
+from fireiron.executable.by_warps import TOGETHER, addressed_by_warp, held_by_warp, rows_together, statements_by_warps, tile_of_warpgroup
 from fireiron.executable.ldmatrix import held_mismatch
 from fireiron.executable.wgmma import accumulator_map
-from fireiron.ir import Exec, Hole, Stmt, filled
-from fireiron.ir.holding import By, Digit
+from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
-from fireiron.language.dividing import divide, loop_over
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import called
-from fireiron.values.expr import Expr, constant
-from fireiron.values.machine import RF, SH, Architecture, DType, Warp, Warpgroup, bfloat16, float16, float32
+from fireiron.values.machine import RF, SH, Architecture, DType, Warpgroup, bfloat16, float16, float32
 from fireiron.values.tensor import Storage, View
-from fireiron.values.units import index_in
-
-TOGETHER = 8
-"""Elements of a row of a matrix, which one lane addresses: 16 bytes."""
 
 _PAIRS = {float16: "cvt.rn.f16x2.f32", bfloat16: "cvt.rn.bf16x2.f32"}
 
@@ -62,24 +53,13 @@ class StMatrixWarpgroup(Executable):
         """Whether the instruction is `.trans`."""
         return self.swapped == (self.along == 1)
 
-    @property
-    def rows(self) -> int:
-        """The dimension along which each warp has 16 of the 64 elements."""
-        return 1 if self.swapped else 0
-
-    @property
-    def tile(self) -> tuple[int, int]:
-        """What a warpgroup stores at once."""
-        return (16, 64) if self.swapped else (64, 16)
-
     def maps(self) -> dict[str, LaneMap]:
         """Which thread of the warpgroup holds which element in registers."""
         return {"src": accumulator_map(16, self.swapped)}
 
     def maps_of_warp(self) -> dict[str, LaneMap]:
         """The lane maps of a warp by operand: what a lane gives, and the eight elements of which it says the address."""
-        addressed = _addressed(self.transposes)
-        return {"src": _held(self.swapped), "dst": addressed if self.along == 1 else addressed.turned((1, 0))}
+        return {"src": held_by_warp(self.swapped), "dst": addressed_by_warp(self.swapped, self.along)}
 
     def performs(self) -> str:
         shape, order = "16*r,64*c" if self.swapped else "64*r,16*c", "row" if self.along else "column"
@@ -93,7 +73,7 @@ class StMatrixWarpgroup(Executable):
             return (Mismatch("spec", "Move of a matrix", spec.title),)
         found = (
             *level_mismatch(spec, Warpgroup),
-            *shape_mismatch(spec, dict(zip(spec.dims, self.tile, strict=True)), multiples=True),
+            *shape_mismatch(spec, dict(zip(spec.dims, tile_of_warpgroup(self.swapped), strict=True)), multiples=True),
             *type_mismatch(spec, "src", (float32,)),
             *type_mismatch(spec, "dst", (float16, bfloat16)),
             *memory_mismatch(spec, "src", (RF,)),
@@ -107,17 +87,7 @@ class StMatrixWarpgroup(Executable):
         return found or self._rows_mismatch(spec.dst, context.whole.settled.get(spec.dst.tensor.name, spec.dst.tensor.storage()))
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
-        views, digits = divide(spec, dict(zip(spec.dims, self.tile, strict=True)), self.name)
-        views, program, _ = loop_over(spec, views, digits, True, draft, (Hole("tile"),))
-        warp = index_in(Warpgroup, draft.thread) // 32
-        inner = one_statement(self, self._of_warp(spec.with_operands(**views), warp), draft, self.maps_of_warp(), vectors=(2, TOGETHER))
-        return filled(program, {"tile": (inner,)})
-
-    def _of_warp(self, spec: Spec, warp: Expr) -> Spec:
-        """The part of a tile that a warp of the warpgroup stores: each does so by itself."""
-        kept = [Digit(dim, 16, 1, By.VALUES) for dim in (0, 1)]
-        views = placed_threads(spec, with_modes(spec, kept), [Digit(self.rows, 4, 16, By.THREADS, warp)])
-        return spec.at_level(Warp, **views)
+        return statements_by_warps(self, spec, draft, self.swapped, self.maps_of_warp())
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         source = printer.registers(statement, 0)
@@ -146,35 +116,6 @@ class StMatrixWarpgroup(Executable):
             return ()
         wanted = f"{TOGETHER} {'columns' if self.along else 'rows'} side by side, at multiples of 16 bytes"
         return (Mismatch("dst storage", wanted, f"{storage.layout}{'' if storage.swizzle is None else f', {storage.swizzle}'}"),)
-
-
-def rows_together(view: View, storage: Storage, along: int) -> bool:
-    """Whether every eight neighbours of a view along a dimension lie side by side, and start at a multiple of 16 bytes."""
-    swizzle = storage.swizzle
-    if not storage.layout.static or (swizzle is not None and swizzle.bits and swizzle.base < 3):
-        return False
-    if any(len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1 for dim in view.dims) or view.dims[along].base.factor % TOGETHER:
-        return False
-    sizes = [constant(size) or 0 for size in view.tensor.shape]
-    line, other = ([storage.part(view.axis(dim), place) for place in range(sizes[view.axis(dim)])] for dim in (along, 1 - along))
-    starts = [*line[::TOGETHER], *other]
-    return all(start % TOGETHER == 0 for start in starts) and all(
-        place == line[number - number % TOGETHER] + number % TOGETHER for number, place in enumerate(line)
-    )
-
-
-@functools.cache
-def _held(swapped: bool) -> LaneMap:
-    """Lane of a warp and register to the accumulator: those of 16 x 16, in the order of the registers."""
-    m, n = (1, 0) if swapped else (0, 1)
-    return LaneMap.along((16, 16), ((4, n, 2), (8, m, 1)), ((2, n, 1), (2, m, 8), (2, n, 8)))
-
-
-@functools.cache
-def _addressed(transposes: bool) -> LaneMap:
-    """Lane of a warp to the row of eight elements that it addresses, where rows are stored."""
-    first, second = ((8, 0, 1), (2, 1, 8)) if transposes else ((8, 0, 1), (2, 0, 8))
-    return LaneMap.along((16, 16), (first, second, (2, 0 if transposes else 1, 8)), ((TOGETHER, 1, 1),))
 
 
 STMATRIX_WARPGROUP = StMatrixWarpgroup("STMATRIX_WARPGROUP")

@@ -145,7 +145,8 @@ def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping
     to compute with a copied element."""
     if target.name != WARPGROUP_ARCHITECTURE or spec.A.dtype not in (float16, bfloat16):
         return ()
-    if not all(_by_sixteen_bytes(view) for view in (spec.A, spec.B)) and not _worth_copies(spec):
+    by_tma = all(_by_sixteen_bytes(view) for view in (spec.A, spec.B))
+    if not by_tma and not _worth_copies(spec):
         return ()
 
     sizes = [constant(size) for size in spec.sizes]
@@ -156,7 +157,8 @@ def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping
         efficiency, values = choice[1]
         return -(-_blocks(spec, values["bm"], values["bn"]) // HOPPER_BLOCKS) * values["bm"] * values["bn"] / efficiency
 
-    choices = [(name, one) for name in BY_WARPGROUPS for one in _library_module(name).defaults(*sizes)]
+    names = BY_WARPGROUPS if by_tma else ("hopper",)  # the others copy no operand first
+    choices = [(name, one) for name in names for one in _library_module(name).defaults(*sizes)]
     name, (_, values) = min(choices, key=waves)
     return ((name, values),)
 
