@@ -18,6 +18,8 @@ SIZES = (1024, 1024, 1024)
 
 strategy = MatMul.tile(b=1).to(Block).then(hopper.product)
 
+defaults = hopper.defaults
+
 
 def spec(M, N, K, batch=16, **options):
     """`batch` products of row-major halves, float32 inside, unless said otherwise; A, B and C say how each matrix of a stack is stored."""

@@ -73,6 +73,10 @@ class Asm:
         """Registers that it reads."""
         return "{" + ", ".join(f"ptx::in({self.registers[number]})" for number in _list(operand)) + "}"
 
+    def later(self, operand):
+        """Registers that it reads when it is performed, not when it is issued."""
+        return "{" + ", ".join(f"ptx::later({self.registers[number]})" for number in _list(operand)) + "}"
+
     def value(self, operand):
         """A single value: a register, an address `[%4]`, or a number."""
         operand = operand.strip("[] ")
@@ -115,10 +119,12 @@ def _cp_async(asm, cache):
 
 def _wgmma(asm, n, k, d, a, b):
     out, left, right, adds, *rest = asm.operands
-    signs, across = rest[:2], ([*rest[2:], "0", "0"])[:2]
+    held = left.startswith("{")
+    signs, across = rest[:2], ([*(["0"] if held else []), *rest[2:], "0", "0"])[:2]
     assert all(one == "1" for one in signs), "factors are not negated"
     form = f"{{{n}, {k}, {across[0]}, {across[1]}, Type::{d}, Type::{a}, Type::{b}}}"
-    return f"ptx::wgmma({form}, {asm.out(out)}, {', '.join(map(asm.value, (left, right, adds)))})"
+    factor = asm.later(left) if held else asm.value(left)
+    return f"ptx::wgmma({form}, {asm.out(out)}, {factor}, {asm.value(right)}, {asm.value(adds)})"
 
 
 def _all(function):
@@ -166,6 +172,9 @@ EMULATED = {
     ),
     r"stmatrix\.sync\.aligned\.m8n8\.x[124](\.trans)?\.shared\.b16": lambda asm, trans: (
         f"ptx::stmatrix({'true' if trans else 'false'}, {asm.value(asm.operands[0])}, {asm.read(asm.operands[1])})"
+    ),
+    r"cvt\.rn\.(f16|bf16)x2\.f32": lambda asm, kind: (
+        f"{asm.registers[0]} = ptx::pair<Type::{kind}>({asm.registers[2]}, {asm.registers[1]})"
     ),
     r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16": lambda asm: (
         f"ptx::movmatrix({asm.out(asm.operands[0])[1:-1]}, {asm.value(asm.operands[1])})"

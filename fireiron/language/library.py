@@ -94,8 +94,7 @@ def find(argument: str) -> Entry:
         close = difflib.get_close_matches(place, known, 3, 0.5)
         hint = f"did you mean {' or '.join(close)}?" if close else "a name of the library (fireiron list), or path.py:name"
         raise ArgumentError(f"no strategy is called {place!r}", legal=known, hint=hint)
-    with _users_code(None, f"strategies/{place}.py"), _no_bytecode():
-        module = importlib.import_module(f"{LIBRARY}.{place}")
+    module = _library_module(place)
     return _entry(argument, module, name, Path(module.__file__ or place))
 
 
@@ -156,17 +155,9 @@ def _matrix(spec: Spec, name: str) -> View:
     return view if len(axes) == len(view.dims) else attrs.evolve(view, axes=axes)
 
 
-HOPPER_TILES: Final = (
-    (1.0, {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 64, "stages": 4}),
-    (1.0, {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 64, "stages": 3}),
-    (0.85, {"bm": 192, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 5}),
-    (0.8, {"bm": 96, "bn": 128, "bk": 64, "wm": 96, "wn": 64, "rows": 32, "chunk": 64, "stages": 7}),
-    (0.7, {"bm": 64, "bn": 128, "bk": 64, "wm": 64, "wn": 64, "rows": 64, "chunk": 64, "stages": 8}),
-    (0.62, {"bm": 64, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 8}),
-    (0.4, {"bm": 32, "bn": 64, "bk": 128, "wm": 32, "wn": 64, "rows": 32, "chunk": 64, "stages": 4}),
-    (0.3, {"bm": 16, "bn": 64, "bk": 64, "wm": 16, "wn": 64, "rows": 16, "chunk": 64, "stages": 16}),
-)
-"""Tiles for an H200 and the part of its peak that one reaches on every multiprocessor, as seen on the H200 on 2026-11-22."""
+BY_WARPGROUPS: Final = ("hopper", "hopper_small", "hopper_skinny")
+"""The strategies for Hopper's tensor cores. Each says by `defaults(M, N, K)` which values of its tunables suit a size: pairs of the part
+of a multiprocessor's peak that one reaches, and the values, of which `bm` and `bn` are the tile of a block."""
 
 HOPPER_BLOCKS: Final = 132
 """Multiprocessors of an H100 or H200."""
@@ -177,16 +168,22 @@ def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping
     to compute with a copied element."""
     if target.name != WARPGROUP_ARCHITECTURE or spec.A.dtype not in (float16, bfloat16):
         return ()
-    if not all(_by_sixteen_bytes(_matrix(spec, name)) for name in "AB") and not _worth_copies(spec):
+    by_tma = all(_by_sixteen_bytes(_matrix(spec, name)) for name in "AB")
+    if not by_tma and not _worth_copies(spec):
         return ()
 
-    def waves(tile: tuple[float, Mapping[str, int]]) -> float:
-        efficiency, values = tile
+    sizes = [constant(size) for size in spec.sizes]
+
+    def waves(choice: tuple[str, tuple[float, Mapping[str, int]]]) -> float:
+        efficiency, values = choice[1]
         return -(-_blocks(spec, values["bm"], values["bn"]) // HOPPER_BLOCKS) * values["bm"] * values["bn"] / efficiency
 
-    static = all(constant(size) is not None for size in spec.C.shape)
-    name = "hopper_batched" if of_stacks(spec) else "hopper"
-    return ((name, min(HOPPER_TILES, key=waves)[1] | {"bands": 4} if static else {}),)
+    names = ("hopper_batched",) if of_stacks(spec) else BY_WARPGROUPS if by_tma else ("hopper",)  # the others copy no operand first
+    if None in sizes:
+        return ((names[0], {}),)
+    choices = [(name, one) for name in names for one in _library_module(name).defaults(*sizes[-3:])]
+    name, (_, values) = min(choices, key=waves)
+    return ((name, values),)
 
 
 WORTH_A_COPY: Final = 64
@@ -225,6 +222,12 @@ def _blocks(spec: Spec, rows: int, columns: int) -> int:
 
 
 # ---------------------------------------------------------------------------------------------- files
+
+
+def _library_module(name: str) -> ModuleType:
+    """A module of the strategy library."""
+    with _users_code(None, f"strategies/{name}.py"), _no_bytecode():
+        return importlib.import_module(f"{LIBRARY}.{name}")
 
 
 def _parted(argument: str) -> tuple[str, str]:

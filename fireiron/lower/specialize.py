@@ -250,17 +250,15 @@ class _Consumers:
         late = late if by_engine else 0
         names = ", ".join(self.rings[ring].buffers)
         orders = _orders(loop, self.rings[ring], uses)
-        done: Stmt = Barrier(WARP_SCOPE, f"all lanes have read {names}", orders=orders)
+        done: list[Stmt] = []
         if by_engine:
-            done = Wait(
-                late,
-                f"{names} of {('this turn', 'the turn before')[late] if late < 2 else f'{late} turns before'} have been read",
-                Completion.PRODUCT,
-                orders=orders,
-            )
+            when = ("this turn", "the turn before")[late] if late < 2 else f"{late} turns before"
+            done.append(Wait(late, f"{names} of {when} have been read", Completion.PRODUCT, orders=orders))
+        if not by_engine or self._read_by_lanes(uses, ring):
+            done.append(Barrier(WARP_SCOPE, f"all lanes have read {names}", orders=orders))
         began = less(as_expr(late - 1), loop.var)
         release = Release(ring, Side.EMPTY, turn - late, self.first if not late else all_of((self.first, began)))
-        inner = attrs.evolve(loop, body=(Acquire(ring, Side.FULL, turn), *uses, done, release), producers=0)
+        inner = attrs.evolve(loop, body=(Acquire(ring, Side.FULL, turn), *uses, *done, release), producers=0)
         if not late:
             return (inner,)
         last = [
@@ -269,6 +267,12 @@ class _Consumers:
             for number in [turn.substitute({loop.var: loop.extent - 1 - step})]
         ]
         return (inner, Wait(0, f"{names} of the last turn have been read", Completion.PRODUCT, orders=orders), *last)
+
+    def _read_by_lanes(self, uses: Iterable[Stmt], ring: str) -> bool:
+        """Whether lanes read a stage by themselves: one of them speaks for its warp, so all of them must be done."""
+        buffers = set(self.rings[ring].buffers)
+        by_lanes = (one for one, _ in execs(tuple(uses)) if one.completion is not Completion.PRODUCT)
+        return any(access.buffer in buffers for one in by_lanes for access in one.accesses)
 
 
 def _orders(loop: For, ring: Ring, uses: Iterable[Stmt]) -> tuple[Dependence, ...]:

@@ -787,7 +787,7 @@ struct Product {
     unsigned bytes;
   };
   ptx::Warpgroup form;
-  std::vector<Registers> d;  // of each thread
+  std::vector<Registers> d, held;  // of each thread: D, and A where it is in registers
   uint64_t a, b;
   bool adds, done;
   int line;
@@ -819,6 +819,17 @@ void place_in_d(int thread, int i, int& row, int& column)
   column = i / 4 * 8 + thread % 4 * 2 + i % 2;
 }
 
+// "Register fragments", matrix A: element `i` of a thread, of which a register has `together`.
+double element_held(const Product& product, int row, int along)
+{
+  const int bits = format_of(product.form.a).bits, together = 32 / bits;
+  const int lane = row % 8 * 4 + along / together % 4, number_of = row % 16 / 8 + along / (4 * together) * 2;
+  const void* const place = product.held[row / 16 * lanes_of_warp + lane].places[number_of];
+  uint32_t word = 0;
+  std::memcpy(&word, place, sizeof word);
+  return number(word >> along % together * bits & (bits == 32 ? ~0u : (1u << bits) - 1), product.form.a);
+}
+
 void perform(Product& product)
 {
   if (product.done)
@@ -828,7 +839,7 @@ void perform(Product& product)
   std::vector<double> a(64 * form.k), b(form.k * form.n);
   for (int k = 0; k < form.k; ++k) {
     for (int m = 0; m < 64; ++m)
-      a[m * form.k + k] = form.a_across ? element_of(product.a, form.a, k, m, product.line) : element_of(product.a, form.a, m, k, product.line);
+      a[m * form.k + k] = !product.held.empty() ? element_held(product, m, k) : form.a_across ? element_of(product.a, form.a, k, m, product.line) : element_of(product.a, form.a, m, k, product.line);
     for (int n = 0; n < form.n; ++n)
       b[k * form.n + n] = form.b_across ? element_of(product.b, form.b, k, n, product.line) : element_of(product.b, form.b, n, k, product.line);
   }
@@ -859,16 +870,26 @@ namespace ptx {
 
 void wgmma(const Warpgroup& form, Operands d, Operand a, Operand b, Operand adds, int line)
 {
+  wgmma(form, d, a, {}, b, adds, line);
+}
+
+void wgmma(const Warpgroup& form, Operands d, Operands held, Operand b, Operand adds, int line)
+{
+  wgmma(form, d, {}, held, b, adds, line);
+}
+
+void wgmma(const Warpgroup& form, Operands d, Operand a, Operands held, Operand b, Operand adds, int line)
+{
   struct Given {
     const Warpgroup& form;
-    Operands d;
+    Operands d, held;
     uint64_t a, b, adds;
   };
   Group& unit = warpgroups[current->number / threads_of_warpgroup];
   if (!current->fenced)
     fail("wgmma in line %d: no wgmma.fence before the first", line);
-  together_in<threads_of_warpgroup>(unit, "warpgroup", "wgmma", line, Given{form, d, a.bits, b.bits, adds.bits}, [&](const Given* const* all) {
-    auto product = std::make_shared<Product>(Product{form, {}, all[0]->a, all[0]->b, all[0]->adds != 0, false, line});
+  together_in<threads_of_warpgroup>(unit, "warpgroup", "wgmma", line, Given{form, d, held, a.bits, b.bits, adds.bits}, [&](const Given* const* all) {
+    auto product = std::make_shared<Product>(Product{form, {}, {}, all[0]->a, all[0]->b, all[0]->adds != 0, false, line});
     for (int thread = 0; thread < threads_of_warpgroup; ++thread) {
       if (all[thread]->a != product->a || all[thread]->b != product->b || (all[thread]->adds != 0) != product->adds)
         fail("wgmma in line %d: threads %d and 0 of a warpgroup name different matrices", line, thread);
@@ -879,6 +900,13 @@ void wgmma(const Warpgroup& form, Operands d, Operand a, Operand b, Operand adds
       for (const Operand& one : all[thread]->d)
         registers.places.push_back(one.place);
       product->d.push_back(std::move(registers));
+      if (all[thread]->held.size()) {
+        if (all[thread]->held.size() != 4)
+          fail("wgmma in line %d: %zu registers for a factor", line, all[thread]->held.size());
+        product->held.push_back({{}, 4});
+        for (const Operand& one : all[thread]->held)
+          product->held.back().places.push_back(one.place);
+      }
       unit.members[thread]->products.push_back(product);
     }
     // Products of one accumulator happen in order, so one that happens at once takes all before it along.

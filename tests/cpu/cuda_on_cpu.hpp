@@ -207,7 +207,19 @@ Operand in(const Register& value)
   return operand;
 }
 
+// A register that is read later, where it is.
+template <class Register>
+Operand later(const Register& place) { return {const_cast<Register*>(&place), 0, sizeof(Register)}; }
+
 using Operands = std::initializer_list<Operand>;
+
+// Two numbers rounded to 16 bits in one register.
+template <Type type>
+unsigned pair(float low, float high)
+{
+  const SmallFloat<type, unsigned short> both[2] = {low, high};
+  return __builtin_bit_cast(unsigned, both);
+}
 
 struct Form {
   int m, n, k;
@@ -234,6 +246,8 @@ struct Warpgroup {
 };
 
 void wgmma(const Warpgroup& form, Operands d, Operand a, Operand b, Operand adds, int line = __builtin_LINE());
+void wgmma(const Warpgroup& form, Operands d, Operands held, Operand b, Operand adds, int line = __builtin_LINE());
+void wgmma(const Warpgroup& form, Operands d, Operand a, Operands held, Operand b, Operand adds, int line);
 void wgmma_fence(int line = __builtin_LINE());
 void wgmma_commit_group(int line = __builtin_LINE());
 void wgmma_wait_group(Operand pending, int line = __builtin_LINE());
