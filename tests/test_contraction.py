@@ -362,3 +362,29 @@ def test_parts_of_sums_of_other_ranks():
         block = MatMul.tile(*tiles).to(Block).split_k(2, Warp, 8).epilog(RF).split(k=8, **reduced)
         program = agrees(block.tile(*ones).to(Lane).split(k=1).done(), spec)
         assert "FFMA" in performing(program) and "p_sh" in program.cuda
+
+
+# ---------------------------------------------------------------------------------------------- what they mean
+
+
+MEANT = ("bmk,bkn->bmn", "bkm,nkb->nbm", "mk,bkn->bmn", "mkl,kln->mn", "mk,n->mn", "bik,bjk->ijb", "mkx,kn->mn", "mk,kny->mn")
+
+
+@pytest.mark.parametrize("dtype", [float16, int8, float64], ids=str)
+@pytest.mark.parametrize("signature", MEANT)
+def test_references(signature, dtype):
+    """Against einsum, whatever indices both factors have, one has alone, or the sum runs over."""
+    left, right, result = signature.replace("->", ",").split(",")
+    sizes = {"b": 3, "i": 4, "j": 5, "k": 6, "l": 2, "m": 4, "n": 7, "x": 3, "y": 2}
+    summed = [dim for dim in dict.fromkeys(left + right) if dim not in result]
+    spec = MatMul(*(sizes[dim] for dim in (*result, *summed)), signature=signature, dtype=dtype)(GL, GL, GL)(Kernel)
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-3, 4, [sizes[dim] for dim in dims]).astype(dtype.to_numpy()) for dims in (left, right))
+    np.testing.assert_array_equal(spec.reference(a, b), np.einsum(signature, a.astype(np.float64), b.astype(np.float64)))
+
+
+def test_a_reference_of_a_stack_takes_no_more_memory_than_its_arrays():
+    """All products at once would be 9 GB."""
+    spec = MatMul(8, 256, 256, 2048, signature="bmk,bkn->bmn", dtype=float16)(GL, GL, GL)(Kernel)
+    ones = np.ones((8, 256, 2048), np.float16), np.ones((8, 2048, 256), np.float16)
+    assert (spec.reference(*ones) == 2048).all()

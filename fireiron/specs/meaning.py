@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
@@ -68,9 +68,35 @@ def reference(formula: Formula, inputs: Mapping[str, Any], types: Mapping[str, D
         if formula.multiplies:
             left, right = taken.values()
             return convert(left @ right, result)
+        if formula.contracts and all(one.plain for one in formula.elements):
+            return convert(numpy.broadcast_to(_contracted(formula, [taken[one.tensor] for one in formula.elements]), shape), result)
         values = _evaluated(formula.value, _aligned(formula, taken))
         axes = tuple(range(len(shape), values.ndim))
         return convert(numpy.broadcast_to(_joining(formula.reduction).reduce(values, axis=axes), shape), result)
+
+
+def _contracted(formula: Formula, factors: Sequence[Any]) -> Any:
+    """A sum of products of two elements, as products of matrices in stacks: the factors of all sums at once would fill the memory."""
+    import numpy
+
+    target, uses = formula.target.dims, [one.dims for one in formula.elements]
+    for place, (dims, other) in enumerate(((uses[0], uses[1]), (uses[1], uses[0]))):
+        alone = tuple(axis for axis, dim in enumerate(dims) if dim in formula.over and dim not in other)
+        factors = [one.sum(axis=alone) if number == place else one for number, one in enumerate(factors)]
+        uses[place] = tuple(dim for dim in dims if dim not in formula.over or dim in other)
+    stack = [dim for dim in target if dim in uses[0] and dim in uses[1]]
+    own = [[dim for dim in target if dim in dims and dim not in stack] for dims in uses]
+    summed = [dim for dim in formula.over if dim in uses[0]]
+    orders = ([*stack, *own[0], *summed], [*stack, *summed, *own[1]])
+    sizes = {dim: size for dims, one in zip(uses, factors, strict=True) for dim, size in zip(dims, one.shape, strict=True)}
+    counts = [math.prod(sizes[dim] for dim in dims) for dims in (own[0], summed, own[1])]
+    left, right = (one.transpose([dims.index(dim) for dim in order]) for one, dims, order in zip(factors, uses, orders, strict=True))
+    stacked = tuple(sizes[dim] for dim in stack)
+    product = numpy.matmul(left.reshape(*stacked, *counts[:2]), right.reshape(*stacked, *counts[1:]))
+    made = [*stack, *own[0], *own[1]]
+    product = product.reshape([sizes[dim] for dim in made])
+    there = product.transpose([made.index(dim) for dim in target if dim in made])
+    return there[tuple(slice(None) if dim in made else None for dim in target)]
 
 
 # ---------------------------------------------------------------------------------------------- the elements of a statement
