@@ -25,7 +25,7 @@ SIZES = (4096, 4096, 4096)
 
 bm = Tunable("bm", 128, 64, 192, 256, 96, 32, 16)
 bn = Tunable("bn", 256, 64, 128, 192, 96, 160, 224, 32, 16)
-bk = Tunable("bk", 64, 128)
+bk = Tunable("bk", 64, 128, 32)
 wm = Tunable("wm", 64, 128, 96, 32, 16)
 wn = Tunable("wn", 256, 64, 128, 192, 96, 160, 224, 32, 16)
 rows = Tunable("rows", 64, 32, 16)
