@@ -20,6 +20,7 @@ from fireiron.ir import Kernel, verify
 from fireiron.language.tree import Executable, Node
 from fireiron.lower.allocate import allocate
 from fireiron.lower.asynchronous import asynchronous
+from fireiron.lower.cluster import cluster
 from fireiron.lower.distribute import distribute
 from fireiron.lower.fence import fence
 from fireiron.lower.footprint import require_small
@@ -52,7 +53,7 @@ SEQUENTIAL: Passes = (
 )
 """The passes that see a program without any synchronisation."""
 
-PASSES: Passes = (*SEQUENTIAL, ("synchronize", synchronize), ("wait", wait), ("fence", fence), ("guard", guard))
+PASSES: Passes = (*SEQUENTIAL, ("synchronize", synchronize), ("wait", wait), ("fence", fence), ("guard", guard), ("cluster", cluster))
 """The passes after the walk, in order; each maps IR to IR and can be printed (see docs/pipeline.md)."""
 
 

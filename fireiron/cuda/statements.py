@@ -9,7 +9,7 @@ import attrs
 from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.printer import KernelPrinter
-from fireiron.cuda.rings import acquired, branch, released
+from fireiron.cuda.rings import CLUSTER_SYNC, acquired, branch, released
 from fireiron.errors import VerificationError
 from fireiron.ir import (
     BLOCK_SCOPE,
@@ -17,6 +17,7 @@ from fireiron.ir import (
     WARPGROUP_SCOPE,
     Acquire,
     Barrier,
+    ClusterBarrier,
     Comment,
     Commit,
     Completion,
@@ -198,6 +199,9 @@ class Statements:
                 return released(self.printer, statement)
             case Barrier(scope=scope, reason=reason):
                 call = self._barrier(scope)
+                return [Noted(call, reason) if reason else call]
+            case ClusterBarrier(reason=reason):
+                call = f"{self.printer.function(CLUSTER_SYNC)}();"
                 return [Noted(call, reason) if reason else call]
             case Fence(reach=Reach.REGISTERS):
                 return self._asynchronous(Completion.PRODUCT).completion_text(self.printer, statement)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -10,6 +11,7 @@ import attrs
 
 from fireiron.errors import DecompositionError, ResourceError, call_site
 from fireiron.ir import Comment, For, Hole, Let, Stmt
+from fireiron.language.clusters import gathered, require_whole_clusters, rows_of_clusters
 from fireiron.language.dividing import Extent, Step, divide, loop_over, moved, product
 from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
@@ -65,6 +67,12 @@ class TilePlan:
     bands: int = 0
     resident: int = 0
     persistent: int = 0
+    cluster: tuple[int, ...] = ()
+
+    @property
+    def about_blocks(self) -> bool:
+        """Whether it says anything about blocks of a grid: in which order they take tiles, how many there are, who are neighbours."""
+        return bool(self.bands or self.resident or self.persistent or self.cluster)
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -136,7 +144,7 @@ class Tile(Decomposition):
         plan = self.planned(TilePlan())
         views, digits = divide(spec, self.extents(spec), self.label())
         if plan.level is None:
-            if plan.permutation is not None or plan.bands or plan.resident or plan.persistent or plan.order != RowMajor:
+            if plan.permutation is not None or plan.about_blocks or plan.order != RowMajor:
                 raise DecompositionError("layout, swizzle and bands say how tiles are dealt to units", hint="add .to(level), or drop them")
             return _looped(spec, views, digits, plan, context.draft())
         check_below(plan.level, spec.level, spec, context.origin)
@@ -203,8 +211,10 @@ def _deal(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _De
     """How many tiles there are, and who takes them; both must be known now, because the rest is decided by them."""
     level = plan.level
     assert level is not None
-    if plan.bands or plan.resident or plan.persistent:
-        raise DecompositionError(f"bands, resident and persistent are about blocks, these tiles go to {level}", legal="tile(...).to(Block)")
+    if plan.about_blocks:
+        raise DecompositionError(
+            f"bands, cluster, resident and persistent are about blocks, these tiles go to {level}", legal="tile(...).to(Block)"
+        )
     total = product(order)
     if total is None:
         raise DecompositionError(
@@ -304,10 +314,19 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         raise DecompositionError("tiles are dealt to Block twice", hint="one .to(Block) in a strategy")
     if any(_deals_to_blocks(step) for step in draft.behind):
         return _left_to_the_next(spec, views, order, plan, draft)
-    grid: Expr = as_expr(1)
+    part, outer = draft.whole.part, draft.whole.outer
+    cluster = None
+    if math.prod(plan.cluster) > 1:
+        if part is not None or outer or plan.permutation is not None:
+            other = "split_k(.., Block)" if part is not None else "swizzle" if plan.permutation is not None else "another tile(...).to(Block)"
+            raise DecompositionError(f"cluster: {other} says which block does what", hint=f"cluster, or {other}; bands")
+        found = gathered(spec, views, order, plan.cluster, plan.persistent, draft)
+        views, order, cluster = found.views, found.order, found.cluster
+        plan = attrs.evolve(plan, bands=rows_of_clusters(plan.bands, spec, order, plan.cluster))
+    each = 1 if cluster is None else cluster.blocks
+    grid: Expr = as_expr(each)
     for digit in order:
         grid = grid * digit.size
-    part, outer = draft.whole.part, draft.whole.outer
     blocks = grid if part is None else grid * (part.high + 1)
     for _, tiles in outer:
         blocks = blocks * tiles
@@ -332,21 +351,24 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
             f"persistent({plan.persistent}): {other} says which block does what", hint=f"persistent, or {other}; bands"
         )
     if plan.persistent and (number is None or number > plan.persistent):
+        if cluster is not None:
+            require_whole_clusters(plan.persistent, cluster)
         names = _Inside(draft)
         tile, turn = _taken_in_turns(blocks, plan.persistent, draft)
         unit = _without_outer(tile.var, grid, names, outer) if outer else tile.var
-        views = take(spec, views, order, unit, names, plan.bands)
+        views = take(spec, views, order, unit // each, names, plan.bands)
         program = (attrs.evolve(turn, body=(tile, *names.lets, Hole("body"))),)
         blocks = minimum(blocks, as_expr(plan.persistent))
     else:
         unit = _without_outer(unit, grid, draft, outer) if outer and plan.persistent else unit
-        views = take(spec, views, order, unit, draft, plan.bands)
+        views = take(spec, views, order, unit // each, draft, plan.bands)
     return draft.expansion(
         (Child("body", spec.at_level(Block, **views)),),
         program,
         facts=tuple(fact for fact in facts if fact[1] != TRUE),
         grid=blocks,
         resident=plan.resident,
+        cluster=cluster,
     )
 
 
@@ -389,9 +411,9 @@ def _deals_to_blocks(step: Decomposition) -> bool:
 
 def _left_to_the_next(spec: Spec, views: dict[str, View], order: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
     """Tiles for blocks of which a step behind deals tiles to them too: which one is a block's, that step says, as it knows the grid."""
-    if plan.permutation is not None or plan.bands or plan.resident or plan.persistent:
+    if plan.permutation is not None or plan.about_blocks:
         raise DecompositionError(
-            "swizzle, bands, resident and persistent are about all blocks, and more tiles are dealt to Block behind these",
+            "swizzle, bands, cluster, resident and persistent are about all blocks, and more tiles are dealt to Block behind these",
             hint="them on the last tile(...).to(Block)",
         )
     outer = []

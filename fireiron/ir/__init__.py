@@ -4,6 +4,7 @@ May import: values, specs. Readers (cuda, sim, check, cost) know the IR and noth
 """
 
 from fireiron.ir.access import Access, Buffer, Piece, scratch_access, whole_pieces
+from fireiron.ir.cluster import BlockCluster, Peers
 from fireiron.ir.kernel import Kernel, buffer_table
 from fireiron.ir.maps import TensorMap
 from fireiron.ir.rewrite import edited, execs, filled, lets, located, rewritten, statements, substituted, variables
@@ -13,6 +14,7 @@ from fireiron.ir.statement import (
     WARPGROUP_SCOPE,
     Acquire,
     Barrier,
+    ClusterBarrier,
     Comment,
     Commit,
     Completion,
@@ -43,7 +45,9 @@ __all__ = [
     "Access",
     "Acquire",
     "Barrier",
+    "BlockCluster",
     "Buffer",
+    "ClusterBarrier",
     "Comment",
     "Commit",
     "Completion",
@@ -54,6 +58,7 @@ __all__ = [
     "Instruction",
     "Kernel",
     "Let",
+    "Peers",
     "Piece",
     "Reach",
     "Release",

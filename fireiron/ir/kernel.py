@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import attrs
 
 from fireiron.ir.access import Buffer
+from fireiron.ir.cluster import BlockCluster
 from fireiron.ir.maps import TensorMap
 from fireiron.ir.rewrite import execs
 from fireiron.ir.statement import Ring, Stmt, SyncPoint
@@ -28,7 +29,7 @@ class Kernel:
     parameters first; `symbols` are the run-time sizes, parameters too. `body` is the program. `facts` are conditions on sizes
     that the launcher checks. `unchecked` are the reasons by which a user took a check upon himself. `title` and `notes` go into
     the header of the printed kernel. `zeroed` names the outputs that blocks add to: whoever launches sets them to zero before.
-    `rings` are the buffers that producers fill for consumers.
+    `rings` are the buffers that producers fill for consumers. With a `cluster`, whole clusters of neighbouring blocks are launched.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Kernel:
     zeroed: tuple[str, ...] = ()
     ineffective: tuple[SyncPoint, ...] = ()
     rings: tuple[Ring, ...] = attrs.field(default=(), kw_only=True)
+    cluster: BlockCluster | None = attrs.field(default=None, kw_only=True)
     workers: int = attrs.field(default=attrs.Factory(lambda kernel: kernel.threads, takes_self=True), kw_only=True)
 
     @property

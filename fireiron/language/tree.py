@@ -15,7 +15,24 @@ import attrs
 
 from fireiron.errors import DecompositionError, FireironError, IncompleteError, call_site, shown
 from fireiron.found import FoundRefinements, FoundSteps
-from fireiron.ir import Access, Buffer, Commit, Exec, Fence, For, Hole, Kernel, Let, Stmt, Wait, execs, filled, located, statements
+from fireiron.ir import (
+    Access,
+    BlockCluster,
+    Buffer,
+    Commit,
+    Exec,
+    Fence,
+    For,
+    Hole,
+    Kernel,
+    Let,
+    Stmt,
+    Wait,
+    execs,
+    filled,
+    located,
+    statements,
+)
 from fireiron.ir.holding import Holding, owns
 from fireiron.ir.text import Item, Printer
 from fireiron.language.numerals import require_numerals
@@ -108,8 +125,9 @@ class Expansion:
     values; `lets` its named values; `grid` the number of blocks, where it deals tiles to them; `part` the number of a
     block's part of k, for the step behind that knows the grid; `outer` the numbers of a block's tiles, with how many there are, where a
     step behind deals more of them; `zeroed` the operands that are zero before the launch;
-    `resident` the blocks that a multiprocessor shall hold; `unchecked` why races are reported as warnings. A leaf `waits` if who
-    performs it depends on who holds its registers, and nobody said so yet. `settled` are the storages of buffers that were free.
+    `resident` the blocks that a multiprocessor shall hold; `cluster` the blocks that are launched together; `unchecked` why races are
+    reported as warnings. A leaf `waits` if who performs it depends on who holds its registers, and nobody said so yet. `settled` are the
+    storages of buffers that were free.
     """
 
     children: tuple[Child, ...]
@@ -122,6 +140,7 @@ class Expansion:
     outer: tuple[tuple[Var, Expr], ...] = attrs.field(default=(), kw_only=True)
     zeroed: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     resident: int = attrs.field(default=0, kw_only=True)
+    cluster: BlockCluster | None = attrs.field(default=None, kw_only=True)
     unchecked: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     waits: bool = attrs.field(default=False, kw_only=True)
     settled: tuple[tuple[str, Storage], ...] = attrs.field(default=(), kw_only=True)
@@ -156,6 +175,7 @@ class Expansion:
             outer=(*self.outer, *inner.outer),
             zeroed=(*self.zeroed, *inner.zeroed),
             resident=inner.resident or self.resident,
+            cluster=inner.cluster or self.cluster,
             unchecked=(*self.unchecked, *inner.unchecked),
             settled=(*self.settled, *inner.settled),
         )
@@ -368,6 +388,7 @@ class Whole:
     resident: int = 0
     unchecked: tuple[str, ...] = ()
     settled: Mapping[str, Storage] = attrs.field(factory=dict)
+    cluster: BlockCluster | None = None
 
     def after(self, expansion: Expansion) -> Whole:
         """The same behind one more step; itself where that step says nothing."""
@@ -383,6 +404,7 @@ class Whole:
             expansion.resident or self.resident,
             (*self.unchecked, *expansion.unchecked),
             {**self.settled, **dict(expansion.settled)} if expansion.settled else self.settled,
+            expansion.cluster or self.cluster,
         )
 
     @property

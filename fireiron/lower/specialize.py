@@ -24,6 +24,7 @@ from fireiron.ir import (
     For,
     Kernel,
     Let,
+    Peers,
     Release,
     Ring,
     Role,
@@ -70,7 +71,7 @@ def specialize(kernel: Kernel) -> Kernel:
     names = tuple(one for one in kernel.body if isinstance(one, Let))
     program = tuple(one for one in kernel.body if not isinstance(one, Let))
     lane = index_in(Warp, kernel.thread)
-    consume = _Consumers({ring.name: ring for ring in rings}, _in_flight(kernel), equal(lane, 0))
+    consume = _Consumers({ring.name: ring for ring in rings}, _in_flight(kernel), equal(lane, 0), _fillers(kernel))
     kept, given = _registers(kernel.workers, producers)
     roles = Roles(
         (
@@ -84,8 +85,23 @@ def specialize(kernel: Kernel) -> Kernel:
 def _counted(kernel: Kernel, ring: Ring) -> Ring:
     """The ring with the bytes that fill a stage, and the warps that empty it."""
     loads = [one for one, _ in execs(kernel.body) if one.ring == ring.name]
-    size = sum(math.prod(one.accesses[1].shape) * kernel.buffer(one.accesses[1].buffer).dtype.bytes for one in loads)
-    return attrs.evolve(ring, bytes=size, consumers=-(-kernel.workers // WARP_THREADS))
+    size = sum(_brought(one) * kernel.buffer(one.accesses[1].buffer).dtype.bytes for one in loads)
+    blocks = len({rank for peers in _fillers(kernel).get(ring.name, ()) for rank in peers.ranks(0)}) or 1
+    return attrs.evolve(ring, bytes=size, consumers=-(-kernel.workers // WARP_THREADS) * blocks)
+
+
+def _brought(load: Exec) -> int:
+    """The elements that a block receives by a load: of those who share it, each brings as many."""
+    return math.prod(load.accesses[1].shape) * (1 if load.multicast is None else load.multicast.count)
+
+
+def _fillers(kernel: Kernel) -> dict[str, tuple[Peers, ...]]:
+    """For each ring whose stages blocks of a cluster fill for each other, who they are: whoever sends to a block receives from it, too."""
+    found: dict[str, dict[Peers, None]] = {}
+    for one, _ in execs(kernel.body):
+        if one.multicast is not None:
+            found.setdefault(one.ring, {})[one.multicast] = None
+    return {ring: tuple(peers) for ring, peers in found.items()}
 
 
 def _in_flight(kernel: Kernel) -> int:
@@ -133,11 +149,14 @@ def _announced(loop: For, inner: Sequence[Stmt]) -> tuple[Stmt, ...]:
 
 @attrs.frozen
 class _Consumers:
-    """Makes the program of the consumers; `first` is the condition of the lane that speaks for its warp."""
+    """Makes the program of the consumers; `first` is the condition of the lane that speaks for its warp, `fillers` are to whom, if not to
+    its own block alone.
+    """
 
     rings: dict[str, Ring]
     in_flight: int
     first: Expr
+    fillers: dict[str, tuple[Peers, ...]]
 
     def list(self, body: Iterable[Stmt]) -> tuple[Stmt, ...]:
         """A list without its loads, each turn acquired before it is used and released behind."""
@@ -173,12 +192,13 @@ class _Consumers:
                 Completion.PRODUCT,
             )
         began = less(as_expr(late - 1), loop.var)
-        release = Release(ring, Side.EMPTY, turn - late, self.first if not late else all_of((self.first, began)))
+        to = self.fillers.get(ring, ())
+        release = Release(ring, Side.EMPTY, turn - late, self.first if not late else all_of((self.first, began)), to)
         inner = attrs.evolve(loop, body=(Acquire(ring, Side.FULL, turn), *uses, done, release), producers=0)
         if not late:
             return (inner,)
         last = [
-            Release(ring, Side.EMPTY, number, all_of((self.first, less(as_expr(step), loop.extent))))
+            Release(ring, Side.EMPTY, number, all_of((self.first, less(as_expr(step), loop.extent))), to)
             for step in reversed(range(late))
             for number in [turn.substitute({loop.var: loop.extent - 1 - step})]
         ]

@@ -160,6 +160,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         unchecked=tuple(dict.fromkeys(whole.unchecked)),
         resident=whole.resident,
         zeroed=whole.zeroed,
+        cluster=whole.cluster,
         workers=grown.workers,
     )
     return verify(kernel)

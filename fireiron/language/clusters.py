@@ -1,0 +1,123 @@
+"""How tiles are dealt to the blocks of clusters: a cluster takes neighbouring tiles, and each of its blocks one of them.
+
+Tiles are dealt in clusters as they are to blocks otherwise: in rows, in bands, or in turns to clusters that stay. Where they are no multiple of
+a cluster's, the last clusters overhang, and the tiles of some of their blocks lie outside: those load zeros, and store nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import attrs
+
+from fireiron.errors import DecompositionError, ResourceError
+from fireiron.ir import BlockCluster
+from fireiron.language.dividing import Step, moved, product
+from fireiron.language.tree import Draft
+from fireiron.spec import Spec
+from fireiron.values.expr import Var, as_expr, mod
+from fireiron.values.machine import WARPGROUP_ARCHITECTURE
+from fireiron.values.tensor import Dim, View
+
+MULTIPROCESSORS = 132
+"""Those of an H100 or H200."""
+
+AT_ONCE = {1: 132, 2: 66, 4: 30, 8: 15, 16: 7}
+"""How many clusters of so many blocks run at once, if a multiprocessor holds one block: clusters do not cross the borders of its groups of
+multiprocessors, which are not all equal (measured on an H200, cuOccupancyMaxActiveClusters)."""
+
+MOST_BLOCKS = 32 * MULTIPROCESSORS
+"""More blocks than this never run at once: whoever asks for so many means a block for each tile."""
+
+
+@attrs.frozen
+class Gathered:
+    """Views at a block's tile in its cluster, the digits that number clusters, and the cluster."""
+
+    views: dict[str, View]
+    order: list[Step]
+    cluster: BlockCluster
+
+
+def gathered(
+    spec: Spec, views: dict[str, View], order: list[Step], sizes: tuple[int, ...], persistent: int, draft: Draft
+) -> Gathered:
+    """Digits of tiles as digits of clusters, each of so many tiles along the result's dimensions; at most so many blocks, if they stay."""
+    if draft.architecture.name != WARPGROUP_ARCHITECTURE:
+        raise DecompositionError(
+            f"cluster({', '.join(map(str, sizes))}): blocks share loads on {WARPGROUP_ARCHITECTURE} only", got=draft.architecture
+        )
+    dims = [digit.dim for digit in sorted(order, key=lambda digit: spec.dims.index(digit.dim))]
+    if len(dims) != len(set(dims)) or len(dims) != len(sizes):
+        raise DecompositionError(
+            f"cluster({', '.join(map(str, sizes))}): tiles are numbered by {', '.join(dims) or 'nothing'}",
+            within=spec,
+            legal="neighbours along two dimensions, tile(rows, columns)",
+        )
+    along = [(dim, size) for dim, size in zip(dims, sizes, strict=True) if size > 1]
+    digits = {one.dim: one for one in order}
+    shared = [_of_clusters(one, dict(along).get(one.dim, 1)) for one in order]
+    block = _block(shared, math.prod(sizes), persistent, draft)
+    places, before = [], 1
+    for dim, size in along:
+        place = draft.let(f"rank_{spec.labels[spec.dims.index(dim)]}", mod(block // before, as_expr(size)))
+        assert isinstance(place, Var), place
+        views = _overhanging(spec, views, digits[dim], size)
+        views = moved(views, spec, attrs.evolve(digits[dim], size=as_expr(size)), place, unit=True)
+        places.append(place)
+        before *= size
+    return Gathered(views, shared, BlockCluster(tuple(size for _, size in along), tuple(places)))
+
+
+def _block(order: Sequence[Step], each: int, persistent: int, draft: Draft) -> Var:
+    """The number of a block: of so many in each cluster, or at most so many that stay."""
+    clusters = product(list(order))
+    if clusters is None:
+        return draft.block
+    blocks = clusters * each
+    return Var(draft.block.name, 0, (min(blocks, persistent) if persistent else blocks) - 1)
+
+
+def _of_clusters(digit: Step, size: int) -> Step:
+    if size == 1:
+        return digit
+    strides = {name: stride * size for name, stride in digit.strides.items()}
+    return Step(digit.dim, (digit.size + (size - 1)) // size, strides)
+
+
+def _overhanging(spec: Spec, views: dict[str, View], digit: Step, size: int) -> dict[str, View]:
+    """The views with a bound along a dimension whose tiles clusters do not divide."""
+    if digit.size.factor % size == 0:
+        return views
+    result = {}
+    for name, view in views.items():
+        if digit.dim in spec.uses[name]:
+            position = spec.uses[name].index(digit.dim)
+            dim = view.dims[position]
+            bound = view.extent(position) if dim.bound is None else dim.bound
+            view = view.with_dims({position: Dim(dim.modes, bound, dim.fixed)})
+        result[name] = view
+    return result
+
+
+def require_whole_clusters(blocks: int, cluster: BlockCluster) -> None:
+    """Refuse a number of blocks that stay which is not one of whole clusters, or more of these than run at once."""
+    size = cluster.blocks
+    each = -(-blocks // MULTIPROCESSORS)
+    fitting = AT_ONCE.get(size, MULTIPROCESSORS // size) * size
+    most = fitting * each if blocks <= MOST_BLOCKS else blocks // size * size
+    if blocks % size or blocks > most:
+        reason = f"no multiple of {size}" if blocks % size else f"{blocks // size} clusters, of which {most // size} run at once"
+        raise ResourceError(
+            f"persistent({blocks}) in clusters of {size} blocks: {blocks} blocks are {reason}",
+            legal=sorted({max(min(blocks, most) // size, 1) * size, fitting, fitting * each}),
+            hint="a block that waits for its cluster to fit runs behind all others",
+        )
+
+
+def rows_of_clusters(bands: int, spec: Spec, order: Sequence[Step], sizes: tuple[int, ...]) -> int:
+    """Rows of clusters in a band of so many rows of tiles."""
+    lines = spec.dims.index(order[-1].dim)
+    along = sorted(spec.dims.index(one.dim) for one in order).index(lines)
+    return max(bands // sizes[along], 1) if bands else 0
