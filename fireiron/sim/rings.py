@@ -3,18 +3,21 @@
 A group of threads holds a turn between acquiring and releasing it, and may touch the stage of a turn that it holds, and no other. A
 phase is over when all have arrived and all announced bytes are there; whoever waits sees its parity alone, so it is checked that
 the phase which let it pass is the one that it meant.
+
+In a cluster a block's loads and arrivals come to the rings of others, too. They may only between two barriers of the cluster: behind the one
+that says that the others' barriers are made, in front of one behind which they end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Acquire, Completion, Release, Ring, Side
+from fireiron.ir import Acquire, Completion, Peers, Release, Ring, Side
 from fireiron.sim.places import Group
 from fireiron.sim.plan import Operand, Plan, Site
 from fireiron.values.expr import compiled
@@ -56,10 +59,16 @@ class Load:
 
 
 class Rings:
-    """All rings of the blocks of a chunk, which run alike."""
+    """All rings of the blocks of a chunk, which run alike; `cluster` are those of all blocks of a cluster, by rank.
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    `reached` is how many barriers of the cluster those had passed who came from other blocks, at most.
+    """
+
+    def __init__(self, plan: Plan, rank: int = 0) -> None:
+        self.plan, self.rank = plan, rank
+        self.cluster: Sequence[Rings] = (self,)
+        self.reached = -1
+        self.emptied: dict[tuple[str, int], int] = {}
         self.rings: Mapping[str, Ring] = {ring.name: ring for ring in plan.kernel.rings}
         self.of_buffer = {name: ring.name for ring in plan.kernel.rings for name in ring.buffers}
         self.phases = {
@@ -113,8 +122,48 @@ class Rings:
         else:
             self._require_read(ring, turn, group, where)
             group.held.discard((ring.name, turn, held))
-        for _ in range(arriving):
-            phases.arrive()
+            self.emptied[ring.name, turn] = self.emptied.get((ring.name, turn), 0) + arriving
+        for rings in self.reach(statement.to, env, group, f"{ring.name}: turn {turn} is released", where):
+            for _ in range(arriving):
+                rings.phases[ring.name, statement.side, turn % ring.stages].arrive()
+
+    def reach(self, to: Sequence[Peers], env: Mapping[str, Any], group: Group, what: str, where: str) -> list[Rings]:
+        """The rings of the blocks that a group reaches into, each once; its own where none are named."""
+        ranks = dict.fromkeys(rank for peers in to for rank in peers.ranks(int(np.asarray(compiled(peers.first)(env)).flat[0])))
+        found = []
+        for rank in ranks if to else (self.rank,):
+            if rank >= len(self.cluster):
+                raise SimulationError(f"{what} in block {rank} of a cluster of {len(self.cluster)}", within=where)
+            rings = self.cluster[rank]
+            if rings is not self:
+                if not group.meetings:
+                    raise SimulationError(
+                        f"{what} in block {rank} of the cluster, whose barriers may not be made yet",
+                        within=where,
+                        hint="a barrier of the cluster before",
+                    )
+                rings.reached = max(rings.reached, group.meetings)
+            found.append(rings)
+        return found
+
+    def require_empty(self, ring: str, turn: int, where: str) -> None:
+        """A load that comes from another block comes to a stage which all warps of this one have emptied."""
+        before = turn - self.rings[ring].stages
+        warps = -(-self.plan.kernel.workers // 32)
+        if before >= 0 and self.emptied.get((ring, before), 0) < warps:
+            raise SimulationError(
+                f"{ring}: turn {turn} is sent to block {self.rank} of the cluster, which has not emptied turn {before}",
+                within=where,
+                hint="its arrivals count as well",
+            )
+
+    def require_met(self, meetings: int) -> None:
+        """A block that has passed so many barriers of the cluster when it ends is reached by nobody any more."""
+        if self.reached >= meetings:
+            raise SimulationError(
+                f"block {self.rank} of the cluster ends, and others may still arrive at its barriers or send loads",
+                hint="a barrier of the cluster at the end",
+            )
 
     def _require_read(self, ring: Ring, turn: int, group: Group, where: str) -> None:
         flight = group.flights[Completion.PRODUCT]
