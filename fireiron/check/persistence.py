@@ -65,12 +65,12 @@ def one_tile_each(kernel: Kernel) -> Kernel:
     if not found:
         return kernel
     tiles = next(iter(found.values())).tiles
+    block = attrs.evolve(kernel, grid=tiles).block
 
     def flat(statement: Stmt) -> tuple[Stmt, ...]:
         one = found.get(id(statement))
         if one is None:
             return (statement,)
-        block = Var("block", 0, (constant(tiles) or 1) - 1)
         body = tuple(Let(part.var, block) if part is one.tile else part for part in one.loop.body)
         return substituted(body, {one.loop.var: as_expr(0)})
 

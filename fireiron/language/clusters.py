@@ -16,7 +16,7 @@ from fireiron.ir import BlockCluster
 from fireiron.language.dividing import Step, moved, product
 from fireiron.language.tree import Draft
 from fireiron.spec import Spec
-from fireiron.values.expr import Var, as_expr, mod
+from fireiron.values.expr import FloorDiv, Var, as_expr, mod
 from fireiron.values.machine import WARPGROUP_ARCHITECTURE
 from fireiron.values.tensor import Dim, View
 
@@ -48,15 +48,15 @@ def gathered(
         raise DecompositionError(
             f"cluster({', '.join(map(str, sizes))}): blocks share loads on {WARPGROUP_ARCHITECTURE} only", got=draft.architecture
         )
-    dims = [digit.dim for digit in sorted(order, key=lambda digit: spec.dims.index(digit.dim))]
-    if len(dims) != len(set(dims)) or len(dims) != len(sizes):
+    dims = spec.tile_dims[-2:]
+    if len(dims) < 2 or any(sum(digit.dim == dim for digit in order) > 1 for dim in dims):
         raise DecompositionError(
-            f"cluster({', '.join(map(str, sizes))}): tiles are numbered by {', '.join(dims) or 'nothing'}",
+            f"cluster({', '.join(map(str, sizes))}): tiles are numbered by {', '.join(digit.dim for digit in order) or 'nothing'}",
             within=spec,
             legal="neighbours along two dimensions, tile(rows, columns)",
         )
     along = [(dim, size) for dim, size in zip(dims, sizes, strict=True) if size > 1]
-    digits = {one.dim: one for one in order}
+    digits = {dim: next((one for one in order if one.dim == dim), None) or _only_tile(spec, views, dim) for dim in dims}
     shared = [_of_clusters(one, dict(along).get(one.dim, 1)) for one in order]
     block = _block(shared, math.prod(sizes), persistent, draft)
     places, before = [], 1
@@ -79,11 +79,20 @@ def _block(order: Sequence[Step], each: int, persistent: int, draft: Draft) -> V
     return Var(draft.block.name, 0, (min(blocks, persistent) if persistent else blocks) - 1)
 
 
+def _only_tile(spec: Spec, views: dict[str, View], dim: str) -> Step:
+    """The digit of a dimension that one tile covers: others of a cluster lie outside."""
+    strides = {name: view.dims[spec.uses[name].index(dim)].size for name, view in views.items() if dim in spec.uses[name]}
+    return Step(dim, as_expr(1), strides)
+
+
 def _of_clusters(digit: Step, size: int) -> Step:
     if size == 1:
         return digit
     strides = {name: stride * size for name, stride in digit.strides.items()}
-    return Step(digit.dim, (digit.size + (size - 1)) // size, strides)
+    whole = digit.size
+    if isinstance(whole, FloorDiv):  # tiles of so many elements: clusters of so many times as many
+        return Step(digit.dim, (whole.left + whole.right * (size - 1)) // (whole.right * size), strides)
+    return Step(digit.dim, (whole + (size - 1)) // size, strides)
 
 
 def _overhanging(spec: Spec, views: dict[str, View], digit: Step, size: int) -> dict[str, View]:
@@ -118,6 +127,5 @@ def require_whole_clusters(blocks: int, cluster: BlockCluster) -> None:
 
 def rows_of_clusters(bands: int, spec: Spec, order: Sequence[Step], sizes: tuple[int, ...]) -> int:
     """Rows of clusters in a band of so many rows of tiles."""
-    lines = spec.dims.index(order[-1].dim)
-    along = sorted(spec.dims.index(one.dim) for one in order).index(lines)
-    return max(bands // sizes[along], 1) if bands else 0
+    along = dict(zip(spec.tile_dims[-2:], sizes, strict=True))
+    return max(bands // along.get(order[-1].dim, 1), 1) if bands and order else bands
