@@ -1,7 +1,12 @@
 """Verbs of steps and refinements that are found in their folders. Written by `make names`."""
 
+import typing
+
+import fireiron.language.strategy
+
 class FoundSteps:
     __slots__ = ()
 
 class FoundRefinements:
     __slots__ = ()
+    def cluster(self, m: typing.Any, n: typing.Any = ...) -> fireiron.language.strategy.Strategy: ...

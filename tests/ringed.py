@@ -211,7 +211,10 @@ def cluster_faults(kernel):
                 to = (*one.to[:position], other, *one.to[position + 1 :])
                 ranks = [reached(kernel, part) for part in (one.to, to)]
                 if ranks[0] != ranks[1]:
-                    yield f"arrival {number}: {name}", with_changed(kernel, is_across, number, lambda one, to=to: (attrs.evolve(one, to=to),))
+                    yield (
+                        f"arrival {number}: {name}",
+                        with_changed(kernel, is_across, number, lambda one, to=to: (attrs.evolve(one, to=to),)),
+                    )
         alone = attrs.evolve(one, to=())
         yield f"arrival {number}: to its own block", with_changed(kernel, is_across, number, lambda _, alone=alone: (alone,))
     own = -(-kernel.workers // 32)

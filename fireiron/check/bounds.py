@@ -421,7 +421,9 @@ def _divides(first: Expr, bound: Expr, reach: Expr) -> bool:
 
 def _told(use: Use) -> tuple[Expr, ...]:
     """The bounds that a statement's text tests itself, and what it holds against them."""
-    bounded = () if use.pieces else [(base, bound) for base, bound in zip(use.access.base, use.access.bounds, strict=True) if bound is not None]
+    bounded = (
+        () if use.pieces else [(base, bound) for base, bound in zip(use.access.base, use.access.bounds, strict=True) if bound is not None]
+    )
     return tuple(value for pair in bounded for value in pair)
 
 

@@ -18,6 +18,7 @@ from fireiron.ir import (
     BLOCK_SCOPE,
     Acquire,
     Barrier,
+    ClusterBarrier,
     Comment,
     Commit,
     Completion,
@@ -107,6 +108,9 @@ class Clock:
                 case Barrier():
                     self._wait(self.stored, "copies")
                     self.now += self.latencies.barrier if statement.scope == BLOCK_SCOPE else 1.0
+                case ClusterBarrier():
+                    self._wait(self.stored, "copies")
+                    self.now += self.latencies.barrier
                 case Roles():
                     self.walk(statement.roles[0].body)
                 case Let() | Comment() | Fence() | Acquire() | Release():

@@ -25,6 +25,7 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Buffer,
+    ClusterBarrier,
     Comment,
     Commit,
     Completion,
@@ -112,6 +113,8 @@ class Work:
                 case Barrier(scope=scope):
                     times = self._times(loops)
                     total = total + Amounts(instructions=self.warps * times, barriers=times if scope == BLOCK_SCOPE else 0.0)
+                case ClusterBarrier():
+                    total = total + Amounts(instructions=2.0 * self.warps, barriers=1.0)
                 case Roles():
                     for child in statement.children:
                         total = total + self._sum(child, loops)
@@ -155,6 +158,8 @@ class Work:
         memory = Amounts()
         for position, access in placed:
             part = self.accesses.amounts(statement, position, loops, active, warps, units)
+            if statement.multicast is not None and access.write:  # as many parts arrive in a block as it sends
+                part = part.times(statement.multicast.count)
             memory = memory + part
             if access.write and self._reads_old(statement):
                 memory = memory + attrs.evolve(part, l2_read=part.l2_written, l2_written=0.0)

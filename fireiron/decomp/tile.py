@@ -318,7 +318,9 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
     cluster = None
     if math.prod(plan.cluster) > 1:
         if part is not None or outer or plan.permutation is not None:
-            other = "split_k(.., Block)" if part is not None else "swizzle" if plan.permutation is not None else "another tile(...).to(Block)"
+            other = (
+                "split_k(.., Block)" if part is not None else "swizzle" if plan.permutation is not None else "another tile(...).to(Block)"
+            )
             raise DecompositionError(f"cluster: {other} says which block does what", hint=f"cluster, or {other}; bands")
         found = gathered(spec, views, order, plan.cluster, plan.persistent, draft)
         views, order, cluster = found.views, found.order, found.cluster

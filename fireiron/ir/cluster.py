@@ -14,6 +14,21 @@ import attrs
 
 from fireiron.values.expr import Expr, Var, as_expr
 
+MULTIPROCESSORS = 132
+"""Those of an H100 or H200."""
+
+AT_ONCE = {1: 132, 2: 66, 4: 30, 8: 15, 16: 7}
+"""How many clusters of so many blocks run at once, if a multiprocessor holds one block: clusters do not cross the borders of its groups of
+multiprocessors, which are not all equal (measured on an H200, cuOccupancyMaxActiveClusters)."""
+
+PORTABLE = 8
+"""The most blocks of a cluster that every GPU with clusters runs; for more a launch has to ask (CUDA C++ Programming Guide)."""
+
+
+def at_once(blocks: int) -> int:
+    """How many blocks of clusters of so many run at once, if a multiprocessor holds one."""
+    return AT_ONCE.get(blocks, MULTIPROCESSORS // blocks) * blocks
+
 
 @attrs.frozen
 class BlockCluster:

@@ -440,8 +440,8 @@ class Acquire(Stmt):
 class Release(Stmt):
     """Say that the stage of turn `number` will be full when the ring's bytes are there (FULL), or is empty for this warp (EMPTY).
 
-    One thread of the unit says so, where `active` holds. In a cluster it says so to all blocks of `to`, each once: those whose loads come to
-    this stage. None: to its own block.
+    One thread of the unit says so, where `active` holds. In a cluster it says so to all blocks of `to`, each once: those whose loads come
+    to this stage. None: to its own block.
     """
 
     ring: str

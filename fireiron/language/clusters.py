@@ -1,7 +1,7 @@
 """How tiles are dealt to the blocks of clusters: a cluster takes neighbouring tiles, and each of its blocks one of them.
 
-Tiles are dealt in clusters as they are to blocks otherwise: in rows, in bands, or in turns to clusters that stay. Where they are no multiple of
-a cluster's, the last clusters overhang, and the tiles of some of their blocks lie outside: those load zeros, and store nothing.
+Tiles are dealt in clusters as they are to blocks otherwise: in rows, in bands, or in turns to clusters that stay. Where they are no multiple
+of a cluster's, the last clusters overhang, and the tiles of some of their blocks lie outside: those load zeros, and store nothing.
 """
 
 from __future__ import annotations
@@ -13,19 +13,13 @@ import attrs
 
 from fireiron.errors import DecompositionError, ResourceError
 from fireiron.ir import BlockCluster
+from fireiron.ir.cluster import MULTIPROCESSORS, at_once
 from fireiron.language.dividing import Step, moved, product
 from fireiron.language.tree import Draft
 from fireiron.spec import Spec
 from fireiron.values.expr import FloorDiv, Var, as_expr, mod
 from fireiron.values.machine import WARPGROUP_ARCHITECTURE
 from fireiron.values.tensor import Dim, View
-
-MULTIPROCESSORS = 132
-"""Those of an H100 or H200."""
-
-AT_ONCE = {1: 132, 2: 66, 4: 30, 8: 15, 16: 7}
-"""How many clusters of so many blocks run at once, if a multiprocessor holds one block: clusters do not cross the borders of its groups of
-multiprocessors, which are not all equal (measured on an H200, cuOccupancyMaxActiveClusters)."""
 
 MOST_BLOCKS = 32 * MULTIPROCESSORS
 """More blocks than this never run at once: whoever asks for so many means a block for each tile."""
@@ -40,9 +34,7 @@ class Gathered:
     cluster: BlockCluster
 
 
-def gathered(
-    spec: Spec, views: dict[str, View], order: list[Step], sizes: tuple[int, ...], persistent: int, draft: Draft
-) -> Gathered:
+def gathered(spec: Spec, views: dict[str, View], order: list[Step], sizes: tuple[int, ...], persistent: int, draft: Draft) -> Gathered:
     """Digits of tiles as digits of clusters, each of so many tiles along the result's dimensions; at most so many blocks, if they stay."""
     if draft.architecture.name != WARPGROUP_ARCHITECTURE:
         raise DecompositionError(
@@ -114,7 +106,7 @@ def require_whole_clusters(blocks: int, cluster: BlockCluster) -> None:
     """Refuse a number of blocks that stay which is not one of whole clusters, or more of these than run at once."""
     size = cluster.blocks
     each = -(-blocks // MULTIPROCESSORS)
-    fitting = AT_ONCE.get(size, MULTIPROCESSORS // size) * size
+    fitting = at_once(size)
     most = fitting * each if blocks <= MOST_BLOCKS else blocks // size * size
     if blocks % size or blocks > most:
         reason = f"no multiple of {size}" if blocks % size else f"{blocks // size} clusters, of which {most // size} run at once"

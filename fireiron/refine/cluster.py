@@ -20,12 +20,12 @@ def _blocks(value: Any) -> Any:
 
 @attrs.frozen
 class Cluster(Refinement):
-    """`m` x `n` neighbouring tiles go to the blocks of a cluster, which run at the same time and reach each other's shared memory.
+    """Neighbouring tiles, `m` x `n` of them, go to blocks that run at the same time and load for each other what they have in common.
 
-    What is loaded by TMA into a ring, and is the same for several blocks of a cluster, each of them loads a part of and sends to all (multicast).
-    Barriers and arrivals across blocks are inferred. Legal on a tile of two dimensions that is dealt to Block, for at most 16 blocks, on a target
-    with warpgroups' instructions, where loads are issued by a producer (`specialize`) and some of them is shared; tunables may stand for
-    the numbers. Where tiles are no multiple, clusters overhang: some blocks have a tile outside.
+    Of what TMA loads into a ring, and is the same for several blocks of a cluster, each of these loads a part and sends it to all
+    (multicast). Barriers and arrivals across blocks are inferred. Legal on a tile of two dimensions that is dealt to Block, for at most
+    16 blocks, on sm_90a, where a producer loads (`specialize`) and some load is shared; tunables may stand for the numbers. Where tiles are no multiple,
+    clusters overhang: some blocks have a tile outside.
     rewrite: block u: tile u --> blocks k * u ... k * u + k - 1: the k = m * n tiles of cluster u
     """
 
@@ -39,9 +39,6 @@ class Cluster(Refinement):
         if sizes[0] * sizes[1] > MOST:
             raise DecompositionError(f"cluster({self.m}, {self.n}): a cluster has at most {MOST} blocks", got=sizes[0] * sizes[1])
         return attrs.evolve(plan, cluster=sizes)
-
-    def __str__(self) -> str:
-        return f"cluster({self.m}, {self.n})"
 
 
 __all__ = ["Cluster"]

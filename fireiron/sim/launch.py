@@ -182,9 +182,7 @@ class _Launch:
         with np.errstate(all="ignore"):
             # Where all blocks touch shared memory alike, those of the first chunk stand for all.
             watch = self.shadow and (number == 0 or not self.plan.uniform)
-            runs = [
-                Run(self.plan, self.parameters, self.history, blocks[rank::each], watch, self.careful, rank) for rank in range(each)
-            ]
+            runs = [Run(self.plan, self.parameters, self.history, blocks[rank::each], watch, self.careful, rank) for rank in range(each)]
             if order is None and not self.plan.kernel.rings:
                 runs[0].in_step()
             else:

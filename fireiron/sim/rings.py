@@ -4,8 +4,8 @@ A group of threads holds a turn between acquiring and releasing it, and may touc
 phase is over when all have arrived and all announced bytes are there; whoever waits sees its parity alone, so it is checked that
 the phase which let it pass is the one that it meant.
 
-In a cluster a block's loads and arrivals come to the rings of others, too. They may only between two barriers of the cluster: behind the one
-that says that the others' barriers are made, in front of one behind which they end.
+In a cluster a block's loads and arrivals come to the rings of others, too. They may only between two barriers of the cluster: behind the
+one that says that the others' barriers are made, in front of one behind which they end.
 """
 
 from __future__ import annotations

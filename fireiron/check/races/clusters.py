@@ -91,7 +91,7 @@ def uneven(scene: Scene) -> Iterator[str]:
                 continue
             lengths = scene.frame([("block", np.arange(grid))]).full(loop.extent).reshape(-1, each)
             if (lengths != lengths[:, :1]).any():
-                yield f"the length {loop.extent} of loop {loop.var} differs between the blocks of a cluster, which wait for each other in it"
+                yield f"the length {loop.extent} of loop {loop.var} differs between blocks of a cluster, which wait for each other in it"
 
 
 def _step(loop: For, tile: Expr) -> int:
