@@ -187,6 +187,13 @@ RINGS = {
         halves(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
         (131, 72, 200),
     ),
+    "clusters of 2": (ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 1)), halves(200, 72, 200), None),
+    "clusters of 4 that stay": (
+        ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 2), blocks=4, bands=4, in_flight=1),
+        halves(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
+        (300, 72, 136),
+    ),
+    "clusters side by side": (ring_product((64, 128, 64), (64, 64), 2, cluster=(1, 2)), halves(64, 256, 128, orders="TT"), None),
 }
 
 

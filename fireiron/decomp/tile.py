@@ -397,7 +397,8 @@ class _Inside:
 
 def _taken_in_turns(tiles: Expr, blocks: int, draft: Draft) -> tuple[Let, For]:
     """The number of a block's tile in each of its turns, and the loop over them."""
-    block = draft.block if constant(tiles) is None else Var(draft.block.name, 0, blocks - 1)
+    launched = constant(minimum(tiles, as_expr(blocks)))
+    block = draft.block if launched is None else Var(draft.block.name, 0, launched - 1)
     tiles = draft.let("tiles", tiles, high=2**31 - 1)
     # The first blocks take one tile more than the others; a quotient of the difference would be one of a number that may be negative.
     turns = tiles // blocks + less(block, tiles % blocks)

@@ -1,7 +1,7 @@
 """How tiles are dealt to the blocks of clusters: a cluster takes neighbouring tiles, and each of its blocks one of them.
 
-Tiles are dealt in clusters as they are to blocks otherwise: in rows, in bands, or in turns to clusters that stay. Where they are no multiple
-of a cluster's, the last clusters overhang, and the tiles of some of their blocks lie outside: those load zeros, and store nothing.
+Tiles are dealt in clusters as they are to blocks otherwise: in rows, in bands, or in turns to clusters that stay. Where they are no
+multiple of a cluster's, the last clusters overhang, and the tiles of some of their blocks lie outside: those load zeros, and store nothing.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import attrs
 from fireiron.errors import DecompositionError, ResourceError
 from fireiron.ir import BlockCluster
 from fireiron.ir.cluster import MULTIPROCESSORS, at_once
-from fireiron.language.dividing import Step, moved, product
+from fireiron.language.dividing import Step, moved
 from fireiron.language.tree import Draft
 from fireiron.spec import Spec
-from fireiron.values.expr import FloorDiv, Var, as_expr, mod
+from fireiron.values.expr import FloorDiv, Var, as_expr, constant, minimum, mod
 from fireiron.values.machine import WARPGROUP_ARCHITECTURE
 from fireiron.values.tensor import Dim, View
 
@@ -64,11 +64,11 @@ def gathered(spec: Spec, views: dict[str, View], order: list[Step], sizes: tuple
 
 def _block(order: Sequence[Step], each: int, persistent: int, draft: Draft) -> Var:
     """The number of a block: of so many in each cluster, or at most so many that stay."""
-    clusters = product(list(order))
-    if clusters is None:
-        return draft.block
-    blocks = clusters * each
-    return Var(draft.block.name, 0, (min(blocks, persistent) if persistent else blocks) - 1)
+    blocks = as_expr(each)
+    for digit in order:
+        blocks = blocks * digit.size
+    number = constant(minimum(blocks, as_expr(persistent)) if persistent else blocks)
+    return draft.block if number is None else Var(draft.block.name, 0, number - 1)
 
 
 def _only_tile(spec: Spec, views: dict[str, View], dim: str) -> Step:

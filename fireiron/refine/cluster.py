@@ -24,8 +24,8 @@ class Cluster(Refinement):
 
     Of what TMA loads into a ring, and is the same for several blocks of a cluster, each of these loads a part and sends it to all
     (multicast). Barriers and arrivals across blocks are inferred. Legal on a tile of two dimensions that is dealt to Block, for at most
-    16 blocks, on sm_90a, where a producer loads (`specialize`) and some load is shared; tunables may stand for the numbers. Where tiles are no multiple,
-    clusters overhang: some blocks have a tile outside.
+    16 blocks, on sm_90a, where a producer loads (`specialize`) and some load is shared; tunables may stand for the numbers. Where
+    tiles are no multiple, clusters overhang: some blocks have a tile outside.
     rewrite: block u: tile u --> blocks k * u ... k * u + k - 1: the k = m * n tiles of cluster u
     """
 
