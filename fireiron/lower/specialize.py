@@ -46,6 +46,9 @@ WARP_THREADS, GROUP_THREADS = 32, 128
 KEPT = 40
 """Registers that a thread of a producing warpgroup keeps: 24 are the least, with which some producers spill."""
 
+KEPT_IN_CLUSTER = 56
+"""The same where it sends to other blocks: of those with 40 some spill; consumers of two warpgroups get as many as with 48."""
+
 FOR_CONSUMERS = (Exec, Comment, SyncPoint, Commit)
 """Statements of which a producer has none, but for its loads."""
 
@@ -72,7 +75,7 @@ def specialize(kernel: Kernel) -> Kernel:
     program = tuple(one for one in kernel.body if not isinstance(one, Let))
     lane = index_in(Warp, kernel.thread)
     consume = _Consumers({ring.name: ring for ring in rings}, _in_flight(kernel), equal(lane, 0), _fillers(kernel))
-    kept, given = _registers(kernel.workers, producers)
+    kept, given = _registers(kernel.workers, producers, KEPT if kernel.cluster is None else KEPT_IN_CLUSTER)
     roles = Roles(
         (
             Role("consumers", 0, kernel.workers, consume.list(program), registers=given),
@@ -109,14 +112,14 @@ def _in_flight(kernel: Kernel) -> int:
     return 1 if kernel.workers <= GROUP_THREADS else 0
 
 
-def _registers(workers: int, producers: int) -> tuple[int, int]:
+def _registers(workers: int, producers: int, kept: int) -> tuple[int, int]:
     """The registers that each thread of the producer keeps, and that each consumer gets; 0 where they stay as launched."""
     if producers < GROUP_THREADS or workers % GROUP_THREADS:
         return 0, 0
     groups = workers // GROUP_THREADS
     launched = min(REGISTERS // (workers + producers) // 8 * 8, 248)
-    given = (launched * (groups + 1) - KEPT) // groups // 8 * 8
-    return (KEPT, min(given, 248)) if given > launched else (0, 0)
+    given = (launched * (groups + 1) - kept) // groups // 8 * 8
+    return (kept, min(given, 248)) if given > launched else (0, 0)
 
 
 # ---------------------------------------------------------------------------------------------- producer
