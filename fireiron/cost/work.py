@@ -158,8 +158,8 @@ class Work:
         memory = Amounts()
         for position, access in placed:
             part = self.accesses.amounts(statement, position, loops, active, warps, units)
-            if statement.multicast is not None and access.write:  # as many parts arrive in a block as it sends
-                part = part.times(statement.multicast.count)
+            if statement.multicast is not None:  # a block asks L2 for its part alone, and receives those of all
+                part = attrs.evolve(part.times(statement.multicast.count), l2_read=part.l2_read)
             memory = memory + part
             if access.write and self._reads_old(statement):
                 memory = memory + attrs.evolve(part, l2_read=part.l2_written, l2_written=0.0)

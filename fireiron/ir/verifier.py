@@ -49,11 +49,11 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
 
 def _verify_cluster(kernel: Kernel) -> None:
     """Whole clusters are launched, and only blocks of a cluster reach into each other; all of their threads come to its barriers."""
-    cluster, grid = kernel.cluster, constant(kernel.grid)
+    cluster = kernel.cluster
     if cluster is not None and (len(cluster.sizes) != len(cluster.places) or min(cluster.sizes, default=0) < 2 or cluster.blocks > 16):
         raise VerificationError(f"a cluster of {cluster.sizes} blocks, placed by {cluster.places}")
-    if cluster is not None and grid is not None and grid % cluster.blocks:
-        raise VerificationError(f"{grid} blocks are no whole clusters of {cluster.blocks}")
+    if cluster is not None and kernel.grid.factor % cluster.blocks:
+        raise VerificationError(f"{kernel.grid} blocks are no whole clusters of {cluster.blocks}")
     for one in statements(kernel.body):
         if isinstance(one, ClusterBarrier) and (cluster is None or all(one is not other for other in kernel.body)):
             raise VerificationError("a barrier of a cluster stands where not all threads of its blocks come once")
