@@ -286,6 +286,24 @@ def test_blocks_of_a_cluster_run_the_same_turns():
     assert any("differs between blocks of a cluster" in one or "may differ" in one for one in errors(faulty)), errors(faulty)
 
 
+@pytest.mark.parametrize("options", [{}, {"blocks": 2}, {"blocks": 4}, {"bands": 2}], ids=str)
+@pytest.mark.parametrize("sizes", [(512, 128, 64), (M, N, K)], ids=["static", "symbolic"])
+def test_blocks_with_one_tile_are_found(sizes, options):
+    """Two blocks of a cluster that store to the same place are told from those that do not."""
+    kernel = kernel_of(sizes, cluster=(2, 1), **SMALL, **options)
+    place = kernel.cluster.places[0]
+    assert errors(kernel) == []
+    is_store = lambda one: isinstance(one, ir.Exec) and one.completion is ir.Completion.BULK  # noqa: E731
+
+    def at_the_first(one):
+        target = one.accesses[1]
+        base = tuple(value - place * 64 if place in value.variables() else value for value in target.base)
+        return (attrs.evolve(one, accesses=(one.accesses[0], attrs.evolve(target, base=base))),)
+
+    faulty = with_changed(kernel, is_store, 0, at_the_first)
+    assert any("both touch" in one or "undecided whether two blocks" in one for one in errors(faulty)), errors(faulty)
+
+
 # ---------------------------------------------------------------------------------------------- refusals
 
 

@@ -110,9 +110,10 @@ def require_whole_clusters(blocks: int, cluster: BlockCluster) -> None:
     most = fitting * each if blocks <= MOST_BLOCKS else blocks // size * size
     if blocks % size or blocks > most:
         reason = f"no multiple of {size}" if blocks % size else f"{blocks // size} clusters, of which {most // size} run at once"
+        legal = {max(min(blocks, most) // size, 1) * size, *((fitting, fitting * each) if blocks <= MOST_BLOCKS else ())}
         raise ResourceError(
             f"persistent({blocks}) in clusters of {size} blocks: {blocks} blocks are {reason}",
-            legal=sorted({max(min(blocks, most) // size, 1) * size, fitting, fitting * each}),
+            legal=sorted(legal),
             hint="a block that waits for its cluster to fit runs behind all others",
         )
 
