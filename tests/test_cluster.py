@@ -293,7 +293,7 @@ def test_blocks_with_one_tile_are_found(sizes, options):
     kernel = kernel_of(sizes, cluster=(2, 1), **SMALL, **options)
     place = kernel.cluster.places[0]
     assert errors(kernel) == []
-    is_store = lambda one: isinstance(one, ir.Exec) and one.completion is ir.Completion.BULK  # noqa: E731
+    is_store = lambda one: isinstance(one, ir.Exec) and one.completion is ir.Completion.BULK
 
     def at_the_first(one):
         target = one.accesses[1]
