@@ -10,6 +10,7 @@ from fireiron.decomp.done import Done as Done
 from fireiron.decomp.epilog import Epilog as Epilog
 from fireiron.decomp.load import Load as Load
 from fireiron.decomp.mma_tile import MmaTile as MmaTile
+from fireiron.decomp.repack import Repack as Repack
 from fireiron.decomp.split import Split as Split
 from fireiron.decomp.split_k import SplitK as SplitK
 from fireiron.decomp.tile import Strided as Strided

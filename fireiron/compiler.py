@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import re
 import time
@@ -14,10 +15,11 @@ import attrs
 
 from fireiron import cuda as printer
 from fireiron.check import safety
+from fireiron.decomp.repack import Repack
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, SynchronizationError
 from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import Kernel, verify
-from fireiron.language.tree import Executable, Node
+from fireiron.language.tree import Decomposition, Executable, Node
 from fireiron.lower.allocate import allocate
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.cluster import cluster
@@ -57,9 +59,24 @@ PASSES: Passes = (*SEQUENTIAL, ("synchronize", synchronize), ("wait", wait), ("f
 """The passes after the walk, in order; each maps IR to IR and can be printed (see docs/pipeline.md)."""
 
 
+@attrs.frozen(eq=False)
+class Launch:
+    """A launch in front of the strategy's own: `program` copies the operand `name` to a new array, as `reason` says."""
+
+    name: str
+    program: Program = attrs.field(repr=False)
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.program.name}: {self.program.spec}, since {self.reason}"
+
+
 @attrs.frozen(eq=False, slots=False)
 class Program:
     """A bound strategy on a target.
+
+    `launches` are copies in front, which `repack` asked for; tree, kernel IR and all that is made of it are those of the launch behind
+    them, for operands that lie in the new arrays.
 
     `chosen` are the values its tunables took, `seconds` the wall time of each stage that has been made: `"tunables"` (the search
     for legal values), `"tree"`, `"walk"`, each pass, `"verify"`, `"check"` and `"print"`.
@@ -105,10 +122,39 @@ class Program:
         self.seconds[stage] = time.perf_counter() - start
 
     @functools.cached_property
+    def _parted(self) -> tuple[tuple[Launch, ...], Spec, tuple[Decomposition, ...]]:
+        """The launches in front; the spec and the steps of the one behind them."""
+        spec, found, steps = self.spec, [], self.strategy.steps
+        front = list(itertools.takewhile(lambda step: isinstance(step, Repack), steps))
+        for step in front:
+            assert isinstance(step, Repack)
+            reason = step.reason(spec)
+            if reason is not None:
+                found.append(Launch(step.operand, self._of_copy(step, spec), reason))
+                spec = step.behind(spec)
+        return tuple(found), spec, steps[len(front) :]
+
+    def _of_copy(self, step: Repack, spec: Spec) -> Program:
+        copy = step.copy(spec)
+        strategy = attrs.evolve(self.strategy, steps=step.steps(spec), spec=copy, start=copy.starter, others=(), refused=())
+        return Program(strategy, copy, self.architecture, self.instructions, f"{self.name}_repack_{step.operand.lower()}")
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The copies in front, in order; none for most strategies."""
+        return self._parted[0]
+
+    @property
+    def inner(self) -> Spec:
+        """The spec of the launch behind the copies: the spec itself where there are none."""
+        return self._parted[1]
+
+    @functools.cached_property
     def grown(self) -> Grown:
         """The decomposition tree with the threads of a block and the grid."""
         with self.timed("tree"):
-            return grow_tree(self.spec, self.strategy.steps, self.architecture, self.instructions)
+            _, spec, steps = self._parted
+            return grow_tree(spec, steps, self.architecture, self.instructions)
 
     @property
     def tree(self) -> Node:
@@ -125,7 +171,7 @@ class Program:
         """The kernel IR after the walk and after each pass before synchronisation, by name."""
         grown = self.grown
         with self.timed("walk"):
-            kernel = attrs.evolve(walk(grown, self.spec, self.name), title=tuple(self.title()))
+            kernel = attrs.evolve(walk(grown, self.inner, self.name), title=tuple(self.title()))
             require_small(kernel)
         return self._passed({"walk": kernel}, SEQUENTIAL)
 
@@ -171,11 +217,16 @@ class Program:
         return kernel
 
     @functools.cached_property
-    def cuda(self) -> str:
-        """CUDA C++."""
+    def text(self) -> str:
+        """CUDA C++ of the kernel behind the copies: a whole unit."""
         kernel = self.ir
         with self.timed("print"):
             return printer.emit(kernel)
+
+    @property
+    def cuda(self) -> str:
+        """CUDA C++: one unit with the kernels of all launches, in their order."""
+        return self.text if not self.launches else printer.emit(*(one.program.ir for one in self.launches), self.ir)
 
     def title(self) -> list[str]:
         """The strategy, a step a line, for the header of the printed kernel."""

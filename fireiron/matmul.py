@@ -89,7 +89,9 @@ class Problem:
     def served(self, program: Program) -> bool:
         """Whether the arrays are aligned as a program needs them; a new result always is."""
         aligned = self.aligned
-        return all(aligned[buffer.name] >= buffer.tensor.align for buffer in program.sequential.buffers if buffer.parameter)
+        needed = {buffer.name: buffer.tensor.align for buffer in program.sequential.buffers if buffer.parameter}
+        needed |= {launch.name: launch.program.sequential.buffer("src").tensor.align for launch in program.launches}
+        return all(aligned[name] >= bytes for name, bytes in needed.items())
 
 
 @attrs.frozen

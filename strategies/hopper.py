@@ -1,6 +1,7 @@
 """Hopper: TMA, wgmma, a ring of stages, a producer, blocks that stay.
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
+      repack(A), repack(B)             copied in front, where rows are no multiples of 16 bytes: TMA takes no others
       tile(bm,bn).to(Block)            MatMul(128,256,K)(GL,GL,GL)(Block)
         .bands(8).persistent()         a block for each multiprocessor takes one tile after the other
       epilog(RF, float32, ...)         MatMul(128,256,K)(GL,GL,RF)(Block)       converted, through shared memory, stored by TMA
@@ -13,8 +14,8 @@
 `wm` below 64, or of 96, is the transposed form, which has the 64 rows of the instruction along N: for few rows, and for small
 matrices. As many blocks as there are tiles (`blocks`) is a block for each tile.
 
-Barriers, phases, fences, waits and descriptors are inferred. One strategy for all storage orders and sizes: where TMA does not take an
-array, whose rows would have to be multiples of 16 bytes, all threads copy.
+Barriers, phases, fences, waits and descriptors are inferred. One strategy for all storage orders and sizes: where TMA does not take C,
+whose rows would have to be multiples of 16 bytes, all threads copy.
 """
 
 from fireiron import *
@@ -36,7 +37,9 @@ producer = Tunable("producer", 32, 128)
 store = Move.tile(wm, wn).to(Warpgroup).tile(rows, chunk).unroll().load(SRC, SH, Move.done()).converted().done()
 
 strategy = (
-    MatMul.tile(bm, bn)
+    MatMul.repack(A)
+    .repack(B)
+    .tile(bm, bn)
     .to(Block)
     .bands(bands)
     .persistent(blocks)

@@ -208,7 +208,6 @@ REFUSED = {
         finished(CHAIN.pipeline(2).specialize(64)),
         r"the producer is a warp or a warpgroup\n  got +64\n(.*\n)  legal +32 128",
     ),
-    "no producer": (finished(CHAIN.pipeline(2)), "TMA_LOAD loads by a producer, and none is asked for"),
     "no loop at all": (finished(CHAIN, Move.done(TMA_LOAD)), "TMA_LOAD loads by a producer, and none is asked for"),
     "mixed by hand": (
         finished(CHAIN.pipeline(2).specialize(), Move.done(TMA_LOAD), WIDE),
@@ -233,6 +232,17 @@ def test_loads_by_all_threads_have_no_producer():
     program = finished(CHAIN.pipeline(2).specialize(), WIDE, WIDE)(HALVES).program(TARGET)
     other = finished(CHAIN.pipeline(2), WIDE, WIDE)(HALVES).program(TARGET)
     assert program.ir.body == other.ir.body and program.ir.rings == ()
+
+
+@pytest.mark.parametrize("chain", [CHAIN, CHAIN.pipeline(2)], ids=["no pipeline", "no producer"])
+def test_without_a_producer_all_threads_load(chain):
+    """An engine fills rings; where there is none, `done` is a copy by threads, as it is wherever no instruction does it as a whole."""
+    spec = halves(136, 72, 104)
+    kernel = finished(chain)(spec).program(TARGET).ir
+    notes = [one.text for one in all_of_kind(kernel, ir.Comment)]
+    assert kernel.rings == () and notes.count("by all threads: TMA_LOAD does all loads of a producer, or none") == 2
+    arrays, expected = inputs_of(spec)
+    assert errors(kernel) == [] and outcome(kernel, arrays, expected) == "right"
 
 
 # ---------------------------------------------------------------------------------------------- text

@@ -258,19 +258,19 @@ def test_maps_are_parameters_in_the_order_of_the_arrays():
         (
             (128, 64, 100),
             {},
-            ["src strides multiples of 16 bytes, got 100 elements of 2 bytes", "TMA_LOAD does not take all loads of the ring"],
+            ["src strides multiples of 16 bytes, got 100 elements of 2 bytes", "TMA_LOAD does all loads of a producer, or none"],
         ),
         (
             (136, 71, 40),
             {},
-            ["TMA_LOAD does not take all loads of the ring", "src strides multiples of 16 bytes, got 71", "dst strides multiples of"],
+            ["TMA_LOAD does all loads of a producer, or none", "src strides multiples of 16 bytes, got 71", "dst strides multiples of"],
         ),
         (
             (136, 71, 33),
             {},
             ["src strides multiples of 16 bytes, got 33", "src strides multiples of 16 bytes, got 71", "dst strides multiples of"],
         ),
-        ((128, 64, 128), {"A": RowMajor(ld=132)}, ["src strides multiples of 16 bytes, got 132", "TMA_LOAD does not take all loads"]),
+        ((128, 64, 128), {"A": RowMajor(ld=132)}, ["src strides multiples of 16 bytes, got 132", "TMA_LOAD does all loads"]),
     ],
     ids=["A", "B and C", "all", "a leading dimension"],
 )

@@ -44,7 +44,8 @@ def _checked(arguments: argparse.Namespace) -> tuple[Program | FireironError, li
         return program, [_finding(program)]
     require_complete(program.tree)
     try:
-        return program, list(ordered((*check(program.ir), *_of_texts(program), *ineffective(program))))
+        copies = [finding for one in program.launches for finding in check(one.program.ir)]
+        return program, list(ordered((*copies, *check(program.ir), *_of_texts(program), *ineffective(program))))
     except (SynchronizationError, ResourceError, DecompositionError) as error:
         return program, [_finding(error)]
 

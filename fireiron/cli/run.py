@@ -208,7 +208,8 @@ def _placed(cupy: Any, program: Program, symbols: Mapping[str, int], name: str, 
     """An array on the GPU with the strides that the kernel was made for."""
     from fireiron.gpu.arguments import buffer_shape, byte_strides, evaluated
 
-    buffer = program.ir.buffer(name)
+    copied = {launch.name: launch.program.ir.buffer("src") for launch in program.launches}
+    buffer = copied.get(name) or program.ir.buffer(name)
     if buffer.memory.by_value:
         return array
     flat = cupy.zeros(evaluated(buffer.elements, symbols), dtype=buffer.dtype.to_numpy())
@@ -238,6 +239,9 @@ def _simulated(
     total = int(program.ir.grid.evaluate(symbols))
     work = math.prod(int(size.evaluate(symbols)) for size in program.spec.sizes)
     try:
+        arrays, wrong = _behind_copies(program, symbols, arrays, say)
+        if wrong is not None:
+            return wrong
         if _block_tiles(program) is None or (wanted is None and work <= _MULTIPLY_ADDS):
             say("blocks", total)
             result = simulate(program.ir, _with_outputs(program, symbols, arrays), symbols)
@@ -247,6 +251,24 @@ def _simulated(
         return _sampled(program, symbols, arrays, chosen, wanted is not None, say)
     except SimulationError as error:
         return {"message": str(error), "error": type(error).__name__}
+
+
+def _behind_copies(
+    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], say: _Report
+) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+    """The arrays as the copies in front leave them, and the first wrong element of one of these."""
+    from fireiron.gpu.arguments import as_stored
+    from fireiron.sim import simulate
+
+    made = dict(arrays)
+    for launch in program.launches:
+        result = simulate(launch.program.ir, {"src": arrays[launch.name]}, symbols)
+        say("copied", f"{launch.name} in {result.seconds:.2f} s, since {launch.reason}")
+        wrong = _compared(result.outputs["dst"], arrays[launch.name])
+        if wrong is not None:
+            return made, {**wrong, "message": f"the copy of {launch.name}: {wrong['message']}"}
+        made[launch.name] = as_stored(program.ir.buffer(launch.name).tensor, result.outputs["dst"], symbols)
+    return made, None
 
 
 def _sampled(

@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
+
 from fireiron.cost.constants import CONSTANTS, Constants
 from fireiron.cost.gpus import Gpu, as_gpu, of_architecture
-from fireiron.cost.prediction import PhaseTime, Prediction
+from fireiron.cost.prediction import COPIES, PhaseTime, Prediction
 from fireiron.errors import ArgumentError
 from fireiron.ir import Kernel
 from fireiron.values.machine import as_architecture
@@ -25,7 +27,7 @@ from fireiron.values.machine import as_architecture
 def predict(
     program: Any, gpu: Gpu | str | None = None, sizes: Mapping[str, int] | None = None, *, constants: Constants = CONSTANTS
 ) -> Prediction:
-    """The predicted time of one launch, with its parts and the bottleneck.
+    """The predicted time of one launch, with its parts and the bottleneck; that of copies in front is a part of the whole.
 
     Args: `program`: a `Program`, a compiled kernel, a bound strategy, or a final kernel IR; it is lowered if it is not yet, and
         not checked for races (which takes longer than all of this). `gpu`: a `Gpu` or its name; the default one of the program's
@@ -37,21 +39,27 @@ def predict(
     from fireiron.cost.work import Work
 
     asked = None if gpu is None else as_gpu(gpu)
-    kernel = _kernel_of(program, None if asked is None else asked.architecture)
+    program = _program_of(program, None if asked is None else asked.architecture)
+    kernel = _kernel_of(program)
     chosen = of_architecture(kernel.architecture) if asked is None else asked
     able = as_architecture(chosen.architecture).capability
     if able < kernel.architecture.capability:
         raise ArgumentError(f"{chosen} does not run {kernel.architecture}", legal=f"{chosen.architecture} or older")
-    return model(Work(kernel, sizes), chosen, constants)
+    found = model(Work(kernel, sizes), chosen, constants)
+    copies = sum(predict(one.program, chosen, sizes, constants=constants).us for one in getattr(program, "launches", ()))
+    return attrs.evolve(found, us=found.us + copies, parts={**found.parts, COPIES: copies}) if copies else found
 
 
-def _kernel_of(program: Any, architecture: str | None) -> Kernel:
-    """The final IR of whatever has one; a strategy gets one for the architecture, the usual one if None."""
-    if isinstance(program, Kernel):
-        return program
+def _program_of(program: Any, architecture: str | None) -> Any:
+    """A kernel IR, or a program; that of a strategy is for the architecture, the usual one if None."""
     if hasattr(program, "assignments") and hasattr(program, "program"):
-        program = program.program(architecture)
-    found = getattr(getattr(program, "program", program), "lowered", None)
+        return program.program(architecture)
+    return getattr(program, "program", program)
+
+
+def _kernel_of(program: Any) -> Kernel:
+    """The final IR of a program."""
+    found = program if isinstance(program, Kernel) else getattr(program, "lowered", None)
     if not isinstance(found, Kernel):
         raise ArgumentError("a program, a compiled kernel, a bound strategy or a kernel IR is needed", got=type(program).__name__)
     return found

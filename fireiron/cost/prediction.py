@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 TAIL: Final = "tail (waves)"
 """The bottleneck that is no part of the GPU: multiprocessors without a block."""
 
+COPIES: Final = "copies in front"
+"""What `repack` asked for, where there is any: launches of their own."""
+
 HINTS: Final[Mapping[str, str]] = {
     "tensor cores": "at the limit of the matrix instruction: only fewer operations help",
     "FMA": "at the limit of multiply-adds: use tensor cores, or a narrower type",

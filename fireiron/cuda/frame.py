@@ -14,26 +14,39 @@ from fireiron.cuda.types import EIGHT_BITS
 from fireiron.errors import VerificationError
 from fireiron.ir import Buffer, Exec, For, Kernel, Let, TensorMap, execs, statements
 from fireiron.ir.opaque import at_tiles
-from fireiron.ir.text import Item, Noted
+from fireiron.ir.text import Function, Item, Noted
 from fireiron.values.document import Assignment
 from fireiron.values.expr import INT_MAX, Var, constant
 from fireiron.values.machine import bfloat16, float16
 
 
-def emit(kernel: Kernel) -> str:
-    """The CUDA C++ of a kernel: one `extern "C" __global__` function, with the headers and helper functions that it needs.
+def emit(*kernels: Kernel) -> str:
+    """The CUDA C++ of kernels as one unit: an `extern "C" __global__` function each, with the headers and helper functions that they need.
 
-    Legal for a final kernel: raises VerificationError where a statement has no pieces, or an expression does not fit 64 bits.
+    Legal for final kernels of different names: raises VerificationError where a statement has no pieces, or an expression does not fit
+    64 bits.
     """
-    kernel = straightened(at_tiles(kernel))
-    printer = KernelPrinter(kernel, Names(_taken(kernel)))
+    kernels = tuple(straightened(at_tiles(kernel)) for kernel in kernels)
+    printers = [KernelPrinter(kernel, Names(set().union(*map(_taken, kernels)))) for kernel in kernels]
+    functions: dict[Function, str] = {}
+    bodies = []
+    for printer in printers:
+        printer.functions = functions
+        bodies.append(_body(printer))
+    lines = list(_header(kernels[0])) if len(kernels) == 1 else [f"// {len(kernels)} launches, in the order of these kernels"]
+    lines += dict.fromkeys(line for kernel in kernels for line in _includes(kernel))
+    lines += ("", *TENSOR_MAP) if any(kernel.maps for kernel in kernels) else ()
+    lines += [line for function, name in functions.items() for line in ("", *function.text(name))]
+    for kernel, body in zip(kernels, bodies, strict=True):
+        lines += ["", *(_header(kernel) if len(kernels) > 1 else ()), *_signature(kernel), "{", *body, "}"]
+    return "\n".join([*lines, ""])
+
+
+def _body(printer: KernelPrinter) -> list[str]:
+    kernel = printer.kernel
     program = Statements(printer).program()
     rings = list(declarations(printer, bool(dynamic_shared_bytes(kernel))))
-    body = lines_of([*_definitions(printer), *_buffers(kernel), *rings, *program], 1)
-    functions = [line for function, name in printer.functions.items() for line in ("", *function.text(name))]
-    maps = ("", *TENSOR_MAP) if kernel.maps else ()
-    lines = [*_header(kernel), *_includes(kernel), *maps, *functions, "", *_signature(kernel), "{", *body, "}", ""]
-    return "\n".join(lines)
+    return list(lines_of([*_definitions(printer), *_buffers(kernel), *rings, *program], 1))
 
 
 def _taken(kernel: Kernel) -> set[str]:

@@ -87,7 +87,7 @@ class Done(Decomposition):
         notes: tuple[Stmt, ...] = ()
         if engine is not None:
             why = "; ".join(f"{one.field} {one.wanted}, got {one.got}" for one in engine.fits(spec, context))
-            text = f"{engine.name} wants {why}" if why else f"{engine.name} does not take all loads of the ring"
+            text = f"{engine.name} wants {why}" if why else f"{engine.name} does all loads of a producer, or none"
             notes = (Comment(f"by all threads: {text}"),)
         return draft.expansion((Child("dealt", spec, steps),), (*notes, Hole("dealt")))
 

@@ -12,7 +12,7 @@ import attrs
 from fireiron.check.resources import Measured, Occupancy, occupancy, report
 from fireiron.compiler import Program
 from fireiron.cuda import dynamic_shared_bytes
-from fireiron.errors import ArgumentError, LaunchError
+from fireiron.errors import ArgumentError, FireironError, LaunchError
 from fireiron.gpu import toolchain
 from fireiron.gpu.arguments import (
     check_apart,
@@ -30,7 +30,7 @@ from fireiron.gpu.arguments import (
 )
 from fireiron.gpu.arrays import library_of, refused
 from fireiron.gpu.launch import Launcher
-from fireiron.gpu.prepared import Calls, PreparedLaunch, calls_of, refuse_reading
+from fireiron.gpu.prepared import Calls, PreparedLaunch, PreparedLaunches, calls_of, refuse_reading
 from fireiron.ir import Kernel
 from fireiron.spec import sizes_of
 from fireiron.values.machine import ARCHITECTURES
@@ -39,6 +39,7 @@ from fireiron.values.scalars import value_of
 __all__ = [
     "CompiledKernel",
     "PreparedLaunch",
+    "PreparedLaunches",
     "architecture_here",
     "check_facts",
     "element_strides",
@@ -60,7 +61,8 @@ class CompiledKernel:
     `kernel(a, b)` returns the output, `kernel(a, b, out=c)` fills it; run-time sizes and strides are read from the
     arrays; sizes that no shape tells are keywords. Arrays have the logical shape (`M x K`, ...). Several outputs
     come as a tuple, in the order of the spec's `outputs`; `out` is a tuple of all or a mapping by name then. `options` are further
-    options of NVRTC.
+    options of NVRTC. Where `repack` asked for copies in front, each call launches them too, on the same stream, into new arrays; all that
+    is said of compiling, of resources and of machine code is said of the launch behind them.
     """
 
     program: Program
@@ -84,7 +86,7 @@ class CompiledKernel:
         """
         from fireiron.gpu import cache
 
-        text = self.program.cuda
+        text = self.program.text
         with self.program.timed("nvrtc"):
             return cache.compile_cached(text, self.program.architecture.name, options=self.options, newest=_newest())
 
@@ -102,6 +104,8 @@ class CompiledKernel:
         _ = self.program.cuda
         if self.compiler is not None:
             _ = self.compiled
+        for copy in self._copies.values():
+            copy.ready()
         return self
 
     @functools.cached_property
@@ -148,7 +152,7 @@ class CompiledKernel:
         missing = [var.name for var in sizes_of(self.program.spec) if var.name not in sizes]
         if missing:
             raise ArgumentError(f"the grid depends on {', '.join(missing)}", hint=f"kernel.grid({missing[0]}=..., ...)")
-        symbols = solve_symbols(self.program.spec, {}, sizes)
+        symbols = solve_symbols(self.program.inner, {}, sizes)
         check_facts(self.ir, symbols)
         return evaluated(self.ir.grid, symbols)
 
@@ -161,6 +165,8 @@ class CompiledKernel:
                 or another output: alike for NumPy's and those on a GPU.
             SimulationError: the simulator met a race, an access out of bounds or uninitialised data.
         """
+        if self._copies:
+            arrays = self._copied(arrays, stream)
         done = self._calls(arrays, out, stream, sizes)
         if done is not None:
             return done
@@ -173,7 +179,25 @@ class CompiledKernel:
         given |= {name: value_of(name, given[name], dtype) for name, dtype in self._calls.scalars.values()}
         return self._simulated(given, out, sizes)
 
-    def prepare(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> PreparedLaunch:
+    @functools.cached_property
+    def _copies(self) -> Mapping[int, CompiledKernel]:
+        """The kernels of the copies in front, by the place of the operand among the inputs."""
+        inputs = self.program.spec.inputs
+        return {inputs.index(one.name): CompiledKernel(one.program, self.options) for one in self.program.launches}
+
+    def _copied(self, arrays: tuple[Any, ...], stream: Any) -> tuple[Any, ...]:
+        """The arrays that the kernel behind the copies takes; arrays of another number are left to be refused."""
+        if len(arrays) != len(self.program.spec.inputs):
+            return arrays
+        return tuple(array if place not in self._copies else self._copy(place, array, stream) for place, array in enumerate(arrays))
+
+    def _copy(self, place: int, array: Any, stream: Any) -> Any:
+        try:
+            return self._copies[place](array, stream=stream)
+        except FireironError as error:
+            raise error.located(within=f"the copy of {self._calls.names[place]} in front") from None
+
+    def prepare(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> PreparedLaunch | PreparedLaunches:
         """All of a launch but the launch: checked, loaded, and with the least work left for each `prepared()`.
 
         Without `out` an output is allocated, once; `stream` is that of the allocation only.
@@ -187,7 +211,11 @@ class CompiledKernel:
         if len(arrays) != len(calls.inputs) or calls.read(given, calls.names[: len(given)]) is None:
             self._check_on_host(arrays, out, sizes)
             raise ArgumentError("a launch is prepared for arrays on a GPU", got="NumPy arrays", hint="call the kernel: it simulates")
-        return PreparedLaunch(calls, arrays, out, stream, sizes)
+        if not self._copies:
+            return PreparedLaunch(calls, arrays, out, stream, sizes)
+        copies = {place: PreparedLaunch(copy._calls, (arrays[place],), None, stream, {}) for place, copy in self._copies.items()}
+        inner = tuple(copies[place](stream=stream) if place in copies else array for place, array in enumerate(arrays))
+        return PreparedLaunches(copies, PreparedLaunch(calls, inner, out, stream, sizes))
 
     def _check_on_host(self, arrays: tuple[Any, ...], out: Any, sizes: Mapping[str, Any]) -> None:
         """Refuse what cannot be called with: all arrays must be NumPy's, since they are not all on a GPU."""
@@ -217,7 +245,7 @@ class CompiledKernel:
     def _simulated(self, given: dict[str, Any], out: Any, sizes: Mapping[str, int]) -> Any:
         from fireiron.sim import simulate
 
-        spec = self.program.spec
+        spec = self.program.inner
         outs = {} if out is None else dict(zip(spec.outputs, in_order(spec, out), strict=True))
         steps = steps_of({name: host_view(array) for name, array in (given | outs).items() if hasattr(array, "strides")})
         symbols = solve_symbols(spec, {name: array.shape for name, array in given.items()}, sizes, steps)
@@ -235,7 +263,7 @@ class CompiledKernel:
         """What is checked of arrays on a GPU, of NumPy's: a call that is simulated runs there too. `given` are inputs, then outputs."""
         import numpy
 
-        spec = self.program.spec
+        spec = self.program.inner
         named = {operand: name for operand, name in zip((*spec.inputs, *spec.outputs), self._calls.names, strict=True) if operand in given}
         for operand in spec.outputs:
             if operand in given and not given[operand].flags.writeable:

@@ -479,6 +479,44 @@ class PreparedLaunch:
         return f"<prepared launch of {self._calls._kernel.name} on GPU {self._plan.device}>"
 
 
+class PreparedLaunches:
+    """A kernel with copies in front, ready to run again and again, as a `PreparedLaunch` is: the new arrays are made once.
+
+    They are one set: two streams must not run it at the same time.
+    """
+
+    def __init__(self, copies: Mapping[int, PreparedLaunch], last: PreparedLaunch) -> None:
+        self._copies, self._last = copies, last
+        self._again = all(copy.out is not None for copy in copies.values())
+        self._held = last._arrays
+
+    @property
+    def out(self) -> Any:
+        """The output that `prepared()` fills."""
+        return self._last.out
+
+    def __call__(self, *arrays: Any, out: Any = None, stream: Any = None) -> Any:
+        """Run on the same arrays, or on others like them; the errors of a `PreparedLaunch`."""
+        if not arrays and self._again:
+            for copy in self._copies.values():
+                copy(stream=stream)
+            return self._last(out=out, stream=stream)
+        given = arrays or (None,) * len(self._held)
+        if len(given) != len(self._held):
+            raise ArgumentError(f"{len(arrays)} arrays given, the launch was prepared for {len(self._held)}")
+        return self._last(*(self._prepared(place, array, stream) for place, array in enumerate(given)), out=out, stream=stream)
+
+    def _prepared(self, place: int, array: Any, stream: Any) -> Any:
+        """What the kernel takes in place of an array, None for the one that it was prepared with."""
+        copy = self._copies.get(place)
+        if copy is None:
+            return self._held[place] if array is None else array
+        return copy(stream=stream) if array is None else copy(array, out=copy.out, stream=stream)
+
+    def __repr__(self) -> str:
+        return f"<prepared launches: {len(self._copies)} copies, {self._last!r}>"
+
+
 def _described(signature: Signature) -> str:
     library = signature[0]
     view = library.view(signature)

@@ -74,6 +74,7 @@ def _rows_of(found: Figures) -> dict[str, str]:
         "shared bytes, dynamic": str(found.dynamic_shared),
         "registers for arrays": str(found.registers),
     }
+    table |= {"launches in front": str(len(found.launches))} if found.launches else {}
     table |= {f"tunable {name}": str(value) for name, value in found.chosen}
     return table | {f"bytes of {name} in {memory}": size for name, memory, _, size, _ in found.buffers if memory != "GL"}
 
@@ -81,7 +82,7 @@ def _rows_of(found: Figures) -> dict[str, str]:
 def _findings(program: Program) -> dict[str, str]:
     from fireiron.check import check
 
-    found = check(program.ir)
+    found = [finding for kernel in (*(one.program.ir for one in program.launches), program.ir) for finding in check(kernel)]
     return {f"{severity}s": str(sum(one.severity == severity for one in found)) for severity in ("error", "warning", "note")}
 
 

@@ -14,6 +14,7 @@ from fireiron import ir
 from fireiron.compiler import Program
 from fireiron.decomp.done import Done, differences, nearest
 from fireiron.decomp.load import Load
+from fireiron.decomp.repack import Repack
 from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Tile
 from fireiron.errors import FireironError
@@ -223,7 +224,8 @@ def _grown(strategy: Strategy, architecture: Any) -> tuple[Program, Grown]:
 
 
 def _grow(program: Program, steps: Steps) -> Grown:
-    return grow_tree(program.spec, steps, program.architecture, program.instructions)
+    behind = tuple(itertools.dropwhile(lambda step: isinstance(step, Repack), steps))
+    return grow_tree(program.inner, behind, program.architecture, program.instructions)
 
 
 def holders(grown: Grown) -> Context:
@@ -444,6 +446,7 @@ def text(explanation: Explanation) -> str:
     values = "".join(f", {name}={value}" for name, value in program.chosen.items())
     head = f"{program.spec} on {program.architecture}{values}"
     head += "".join(f"\nrefused before it: {reason}" for reason in program.strategy.refused)
+    head += "".join(f"\nlaunched in front: {one}" for one in program.launches)
     parts = [head, *(_leaf_text(leaf) for leaf in explanation.leaves)]
     if explanation.refused is not None:
         parts.append(_refusal(explanation.leaves, explanation.refused))

@@ -109,8 +109,8 @@ class Figures:
 
     `buffers` are `(name, memory, element type, bytes, note)` (bytes a thread for registers; the note has the storage order), `registers`
     the 32-bit registers that arrays take in each thread, `barriers` the `(scope, where)` of each barrier in the program, `shared` bytes a
-    block, `refused` why the strategies before an `otherwise` are not legal here; `cluster` the blocks of a cluster, `shared_loads` the
-    buffers that several of them load in parts for each other, with how many.
+    block, `refused` why the strategies before an `otherwise` are not legal here, `launches` the copies in front; `cluster` the blocks of a
+    cluster, `shared_loads` the buffers that several of them load in parts for each other, with how many.
     """
 
     threads: int
@@ -127,6 +127,7 @@ class Figures:
     unchecked: tuple[str, ...] = ()
     micro_kernels: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    launches: tuple[str, ...] = ()
     cluster: int = 1
     shared_loads: tuple[tuple[str, int], ...] = ()
 
@@ -161,6 +162,7 @@ def figures(program: Program) -> Figures:
         kernel.unchecked,
         micro_kernels(kernel),
         program.strategy.refused,
+        tuple(map(str, program.launches)),
         1 if kernel.cluster is None else kernel.cluster.blocks,
         tuple((one.accesses[-1].buffer, one.multicast.count) for one, _ in execs(kernel.body) if one.multicast is not None),
     )
@@ -209,6 +211,7 @@ def report(figures: Figures) -> list[tuple[str, str]]:
     lines += [("requires", text) for text in figures.facts]
     lines += [("unchecked", reason) for reason in figures.unchecked]
     lines += [("refused first", reason) for reason in figures.refused]
+    lines += [("launched first", launch) for launch in figures.launches]
     return lines
 
 
@@ -230,6 +233,8 @@ def show(program: Program, glyphs: tuple[str, ...] = UNICODE) -> Iterator[str]:
     """The text of `fireiron show`, a part at a time, so that the tree is there when a later stage fails."""
     from tabulate import tabulate
 
+    for launch in program.launches:
+        yield tree(launch.program.tree, glyphs) + "\n"
     yield tree(program.tree, glyphs)
     open_leaves = program.tree.open_leaves()
     if open_leaves:

@@ -20,6 +20,7 @@ import attrs
 from fireiron.decomp.done import Done
 from fireiron.decomp.epilog import Epilog
 from fireiron.decomp.load import Load
+from fireiron.decomp.repack import Repack
 from fireiron.decomp.split import Split
 from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Tile
@@ -642,7 +643,7 @@ def _unrefined(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
     result = []
     for step in steps:
         step = step.unrefined((To,))
-        if isinstance(step, Load):
+        if isinstance(step, (Load, Repack)):
             step = attrs.evolve(step, move=_unrefined(step.move))
         elif isinstance(step, Epilog):
             step = attrs.evolve(step, init=_unrefined(step.init), store=_unrefined(step.store))

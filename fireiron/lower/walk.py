@@ -98,8 +98,8 @@ def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Archit
         )
     context = _context(spec, architecture, instructions, workers)
     node, whole = grow(spec, steps, context)
-    if _is_mixed(node):
-        # A producer fills a ring alone: where an engine does not take one of its loads, threads do all of them.
+    if _is_mixed(node) or _is_lonely(node):
+        # A producer fills a ring alone: where there is none, or an engine does not take one of its loads, threads do all of them.
         others = tuple(one for one in instructions if not one.fills_rings)
         context = attrs.evolve(
             _context(spec, architecture, others, workers), left_out=tuple(one for one in instructions if one.fills_rings)
@@ -116,6 +116,13 @@ def _is_mixed(node: Node) -> bool:
             if len(set(loads)) > 1:
                 return True
     return False
+
+
+def _is_lonely(node: Node, produced: bool = False) -> bool:
+    """Whether an engine does a load that was to fill a ring where no loop around it has a producer, and nobody asked for the engine."""
+    produced = produced or any(isinstance(one, For) and one.producers for one in node.program)
+    asked = getattr(node.step, "executable", None) is not None
+    return (_load(node) and not produced and not asked) or any(_is_lonely(child, produced) for _, child in node.children)
 
 
 def _load(node: Node) -> bool | None:

@@ -53,7 +53,7 @@ def fitting(method: Callable[P, T]) -> Callable[P, T]:
 
 
 class Verbs(FoundSteps):
-    """The verbs `tile`, `split`, `split_k`, `load`, `epilog`, `coalesced`, `mma_tile`, `done` and `then`, and those that are found."""
+    """The verbs `tile`, `split`, `split_k`, `repack`, `load`, `epilog`, `coalesced`, `mma_tile`, `done` and `then`, and those found."""
 
     __slots__ = ()
 
@@ -127,6 +127,25 @@ class Verbs(FoundSteps):
         from fireiron.language.strategy import SplitKStrategy, appended
 
         return appended(self, SplitK.of(parts, level, step, combine), SplitKStrategy)
+
+    @fitting
+    def repack(self, operand: object, move: Strategy | None = None) -> Strategy:
+        """Copy an input operand first, by a launch of its own, to an array whose rows are multiples of 16 bytes apart, if its own are not.
+
+        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours). The new array is stored in the same
+        order (row-major, if in none). It belongs to the launcher, which allocates it for the call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL; nothing happens where TMA takes the operand as it is.
+        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
+        >>> print(mm.program().launches[0].spec, mm.result.A.tensor.layout)
+        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=36)
+        """
+        from fireiron.decomp.repack import Repack
+        from fireiron.language.strategy import Strategy, appended
+
+        return appended(self, Repack.of(operand, move), Strategy)
 
     @fitting
     def load(self, operand: object, memory: Memory, move: Strategy | None = None) -> LoadStrategy:

@@ -219,7 +219,7 @@ def survey(task: Task, values: Mapping[str, int]) -> Surveyed:
         kernel = program.lowered
     except FireironError as error:
         return Surveyed(reason=why(error))
-    prediction = cost.predict(kernel, sizes=dict(task.sizes) or None)
+    prediction = cost.predict(program, sizes=dict(task.sizes) or None)
     return Surveyed(
         predicted_us=prediction.us,
         bottleneck=prediction.bottleneck,
@@ -258,12 +258,11 @@ def build(task: Task, values: Mapping[str, int], newest: tuple[int, int] | None,
     from fireiron.gpu import cache
 
     program = task.program(values)
-    text = program.cuda
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    digest = hashlib.sha256(program.cuda.encode()).hexdigest()[:16]
     kernel = program.ir
     if not compiles:
         return Built(text=digest, threads=kernel.threads, shared_bytes=kernel.shared_bytes)
-    compiled = cache.compile_cached(text, program.architecture.name, newest=newest)
+    compiled = cache.compile_cached(program.text, program.architecture.name, newest=newest)
     used = compiled.resources[kernel.name]
     return Built(
         text=digest,

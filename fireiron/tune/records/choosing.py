@@ -184,8 +184,8 @@ def _predicted(program: Program, gpu: str) -> float:
     from fireiron.cost import predict
     from fireiron.cost.expected import with_expected_barriers
 
-    kernel = with_expected_barriers(program.sequential)
+    kernels = [with_expected_barriers(one.sequential) for one in (*(launch.program for launch in program.launches), program)]
     try:
-        return predict(kernel, gpu).us
+        return sum(predict(kernel, gpu).us for kernel in kernels)
     except ArgumentError:  # a GPU without figures, or one that does not run this architecture
-        return predict(kernel).us
+        return sum(predict(kernel).us for kernel in kernels)

@@ -1,0 +1,111 @@
+"""On an H100 or H200: copies in front, by calls, prepared launches and graphs, for arrays of several libraries (oracle: NumPy)."""
+
+import numpy as np
+import pytest
+from hopper_cases import ORDERS, halves
+from test_gpu import check
+
+from fireiron import *
+from fireiron.gpu import launch
+from fireiron.strategies import hopper
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(launch.visible_arch() != "sm_90", reason="needs a GPU of compute capability 9.0"),
+    pytest.mark.skipif(not launch.gpu_available(), reason="needs CuPy (pip install fireiron[cuda13])"),
+]
+
+SIZES = (513, 1000, 1001)
+STRATEGY = hopper.strategy.with_(bm=64, bn=128, wm=64, wn=128, stages=3)
+
+
+def arrays(seed, sizes=SIZES):
+    import cupy
+
+    generator = np.random.default_rng(seed)
+    M, N, K = sizes
+    return [cupy.asarray(generator.integers(-2, 3, shape).astype(np.float16)) for shape in ((M, K), (K, N))]
+
+
+def product(a, b):
+    return (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)
+
+
+@pytest.mark.parametrize("orders", ORDERS)
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (65, 63, 33), (513, 1000, 1001), (1001, 513, 1000)], ids=str)
+def test_products(sizes, orders):
+    check(STRATEGY, halves(*sizes, orders=orders))
+
+
+def test_one_kernel_for_all_sizes():
+    spec = halves(*map(sym, "MNK"))
+    for sizes in ((1, 1, 1), (65, 63, 33), (513, 1000, 1001)):
+        check(STRATEGY, spec, **dict(zip("MNK", sizes, strict=True)))
+
+
+def test_prepared_launches_copy_again():
+    """They run on the same arrays, whatever these hold by then, and on others like them."""
+    import cupy
+
+    kernel = STRATEGY(halves(*SIZES)).compile()
+    (a, b), (c, d) = arrays(1), arrays(2)
+    prepared = kernel.prepare(a, b)
+    cupy.testing.assert_array_equal(prepared(), product(a, b))
+    cupy.testing.assert_array_equal(prepared(c, d), product(c, d))
+    a[...] = c
+    assert prepared() is prepared.out
+    cupy.testing.assert_array_equal(prepared.out, product(c, b))
+    out = cupy.full((SIZES[0], SIZES[1]), np.nan, np.float16)
+    assert prepared(c, d, out=out) is out
+    cupy.testing.assert_array_equal(out, product(c, d))
+    with pytest.raises(ArgumentError):
+        prepared(c)
+
+
+def test_graphs_hold_the_copies():
+    import cupy
+
+    kernel = STRATEGY(halves(*SIZES)).compile()
+    (a, b), (c, _) = arrays(1), arrays(2)
+    prepared = kernel.prepare(a, b)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture()
+        prepared()
+        graph = stream.end_capture()
+        a[...] = c
+        prepared.out.fill(0)
+        graph.launch(stream)
+        stream.synchronize()
+        cupy.testing.assert_array_equal(prepared.out, product(c, b))
+
+
+def test_streams_of_ones_own():
+    """Many calls in flight on two streams: the new arrays of one are not those of the other."""
+    import cupy
+
+    kernel = STRATEGY(halves(*SIZES)).compile()
+    problems = [arrays(seed) for seed in range(6)]
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    results = [kernel(a, b, stream=streams[number % 2]) for number, (a, b) in enumerate(problems)]
+    for stream in streams:
+        stream.synchronize()
+    for (a, b), result in zip(problems, results, strict=True):
+        cupy.testing.assert_array_equal(result, product(a, b))
+
+
+def test_torch():
+    torch = pytest.importorskip("torch")
+    kernel = STRATEGY(halves(*SIZES)).compile()
+    a, b = (torch.randint(-2, 3, shape, device="cuda").half() for shape in ((SIZES[0], SIZES[2]), (SIZES[2], SIZES[1])))
+    assert torch.equal(kernel(a, b), (a.float() @ b.float()).half())
+
+
+def test_matmul_of_slices():
+    """Odd rows, odd addresses, and strides of several elements."""
+    import cupy
+
+    import fireiron
+
+    a, b = arrays(5, (700, 900, 1100))
+    for left, right in ((a[:, 1:], b[1:]), (a[1:, :333], b[:333, 1:]), (a.T[:300].T, b[:300, ::1])):
+        cupy.testing.assert_array_equal(fireiron.matmul(left, right), product(left, right))
