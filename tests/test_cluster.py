@@ -360,8 +360,10 @@ def test_blocks_at_once():
 
 def clustered(m, n, **values):
     """The strategy of the library with one more word behind its tiles, as a user writes it."""
-    steps = hopper.strategy.steps
-    return attrs.evolve(hopper.strategy, steps=(steps[0].refined(Cluster(m, n)), *steps[1:])).with_(**values)
+    steps = list(hopper.strategy.steps)
+    dealt = next(number for number, step in enumerate(steps) if step.verb == "tile")
+    steps[dealt] = steps[dealt].refined(Cluster(m, n))
+    return attrs.evolve(hopper.strategy, steps=tuple(steps)).with_(**values)
 
 
 def test_the_library_strategy_takes_the_word():

@@ -86,8 +86,10 @@ CLUSTERS = {
 
 def clustered(cluster, values):
     """The strategy with its tiles in clusters."""
-    steps = hopper.strategy.steps
-    return attrs.evolve(hopper.strategy, steps=(steps[0].refined(Cluster(*cluster)), *steps[1:])).with_(**values)
+    steps = list(hopper.strategy.steps)
+    dealt = next(number for number, step in enumerate(steps) if step.verb == "tile")
+    steps[dealt] = steps[dealt].refined(Cluster(*cluster))
+    return attrs.evolve(hopper.strategy, steps=tuple(steps)).with_(**values)
 
 
 @pytest.mark.parametrize("sizes", [(8, 24, 200), (1000, 504, 304), (4096, 2048, 1024)], ids=lambda sizes: "x".join(map(str, sizes)))
