@@ -159,6 +159,7 @@ from fireiron.refine.sync import Sync as Sync
 from fireiron.refine.to import To as To
 from fireiron.refine.unchecked import Unchecked as Unchecked
 from fireiron.refine.unroll import Unroll as Unroll
+from fireiron.refine.within import Within as Within
 from fireiron.spec import AnySpec as AnySpec
 from fireiron.spec import Kind as Kind
 from fireiron.spec import Parameter as Parameter

@@ -258,6 +258,9 @@ def _shared_bytes(spec: Spec) -> int:
 MOST_IN_ORDER = 16
 """So many combinations of tunables are tried before it is asked whether the others can be given up."""
 
+MOST_PASSED = 128
+"""So many are passed in order where some nearby are legal; then one of these is taken."""
+
 MOST_TRIED = 96
 """So many more are lowered to find that out; those whose buffers cannot fit are known from the tree, and do not count."""
 
@@ -300,8 +303,8 @@ class _Search:
         self.failures[key] = kind, amount
         self.said.setdefault(kind, text)
 
-    def hopeless(self) -> bool:
-        """Whether no combination near one that fails otherwise, or fits better, is legal.
+    def near(self) -> Program | None:
+        """The program of a legal combination near one that fails otherwise, or fits better; None where there is none.
 
         From the first one, then from one that fails in each new way, and from the one that is nearest to fitting, one tunable after
         the other takes all its values.
@@ -314,14 +317,15 @@ class _Search:
             values = waiting.pop(next(iter(waiting)))
             for name, value in [(name, value) for name, tunable in known.items() for value in tunable.values]:
                 other = {**values, name: value}
-                if self.program(other) is not None:
-                    return False
+                program = self.program(other)
+                if program is not None:
+                    return program
                 kind, amount = self.failures[tuple(other.values())]
                 if kind not in least or amount < least[kind]:
                     least[kind], waiting[kind] = amount, other
                 if self.lowered >= most:
-                    return True
-        return True
+                    return None
+        return None
 
     def _failure(self, values: Mapping[str, int]) -> FireironError:
         """Why values are not legal, as lowering says it."""
@@ -348,12 +352,17 @@ class _Search:
 
 
 def _first_legal(strategy: Strategy, target: Architecture, instructions: tuple[Executable, ...], label: str) -> Program:
-    """The program with the first legal combination of the tunables' values."""
+    """The program with the first legal combination of the tunables' values, or with one nearby where the first is far from the start."""
     search = _Search(strategy, target, instructions, label)
+    near: Program | None = None
     for number, values in enumerate(strategy.assignments()):
-        if number == MOST_IN_ORDER and search.hopeless():
+        if number == MOST_IN_ORDER:
+            near = search.near()
+        if number >= (MOST_IN_ORDER if near is None else MOST_PASSED):
             break
         program = search.program(values)
         if program is not None:
             return program
+    if near is not None:
+        return near
     raise search.refusal() from None

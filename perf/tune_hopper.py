@@ -48,23 +48,41 @@ def square(**others):
 ALONE = {"blocks": 65536}
 """A block for each tile."""
 
+HILBERT = {"bands": 1, "walk": 2}
+"""Blocks walk along Hilbert's curve."""
+
+
+def columns(number):
+    """Blocks walk in bands of so many tile columns."""
+    return {"bands": number, "walk": 1}
+
+
 CANDIDATES = {
     (128, 128, 128): [values(64, 16, 64, 16, 4, bk=128, bands=4), values(16, 64, 16, 64, 4, bk=128, bands=4)],
     (256, 256, 256): [values(64, 16, 64, 16, 4, bk=128, bands=4), values(16, 64, 16, 64, 4, bk=128, bands=4)],
     (512, 512, 512): [values(64, 32, 64, 32, 4, bk=128, bands=4), values(32, 64, 32, 64, 4, bk=128, bands=4)],
     (768, 768, 768): [values(64, 96, 64, 96, 8, bands=4, **ALONE), values(96, 64, 96, 64, 8, bands=4, **ALONE)],
     (1024, 1024, 1024): [values(64, 128, 64, 64, 8, bands=2, **ALONE), values(128, 64, 64, 64, 8, bands=2, **ALONE)],
-    (1536, 1536, 1536): [values(192, 96, 64, 96, 5, bands=1, **ALONE), values(96, 192, 96, 64, 5, bands=2, **ALONE)],
-    (1536, 1024, 2048): [values(96, 128, 96, 64, 7, bands=4, **ALONE), values(128, 96, 64, 96, 7, bands=4, **ALONE)],
+    (1536, 1536, 1536): [
+        values(192, 96, 64, 96, 5, bands=1, **ALONE),
+        values(96, 192, 96, 64, 5, bands=2, **ALONE),
+        values(192, 96, 64, 96, 5, **columns(8), **ALONE),
+    ],
+    (1536, 1024, 2048): [
+        values(96, 128, 96, 64, 7, bands=4, **ALONE),
+        values(128, 96, 64, 96, 7, bands=4, **ALONE),
+        values(96, 128, 96, 64, 7, **columns(4), **ALONE),
+        values(128, 96, 64, 96, 7, **columns(4), **ALONE),
+    ],
     (2048, 2048, 2048): [wide(bands=4, **ALONE), values(256, 128, 128, 128, 4, bands=2, **ALONE)],
-    (3072, 3072, 3072): [square(bands=4), square(bands=8)],
+    (3072, 3072, 3072): [square(bands=4), square(bands=8), square(**HILBERT)],
     (4096, 4096, 4096): [wide(bands=4), wide(bands=2)],
-    (5376, 5376, 2048): [square(bands=4), square(bands=2)],
+    (5376, 5376, 2048): [square(bands=4), square(bands=2), square(**HILBERT)],
     (6144, 6144, 6144): [square(bands=8), values(256, 192, 128, 192, 3, producer=128)],
     (8192, 8192, 8192): [wide(), wide(bands=16)],
     (4096, 4096, 16384): [wide(), wide(bands=4), wide(bands=16)],
     (16, 4096, 4096): [values(16, 64, 16, 64, 16), values(16, 64, 16, 64, 8, bk=128)],
-    (8192, 28672, 4096): [wide(), wide(bands=16)],
+    (8192, 28672, 4096): [wide(), wide(bands=16), square(**HILBERT)],
 }
 """For each shape the values that were among the best in earlier sweeps; the shapes are those that the results pages compare."""
 
@@ -73,13 +91,18 @@ def spec_of(shape, order):
     return hopper.spec(*shape, B=RowMajor if order == "NN" else ColMajor)
 
 
+def walked(one):
+    """The order of a candidate's blocks in words."""
+    return "Hilbert" if one["walk"] == 2 else f"{'column ' * (one['walk'] == 1)}bands of {one['bands']}"
+
+
 def candidates_of(shape, order):
     """The candidates by name, the library's own tile first."""
     name, own = defaults(spec_of(shape, order), "sm_90a")[0]
     listed = {"default": {**ALL, **own}} if name == "hopper" else {}
     for one in CANDIDATES[shape]:
         if one not in listed.values():
-            listed[f"{one['bm']}x{one['bn']}x{one['bk']}, {one['stages']} stages, bands of {one['bands']}"] = one
+            listed[f"{one['bm']}x{one['bn']}x{one['bk']}, {one['stages']} stages, {walked(one)}"] = one
     return listed
 
 

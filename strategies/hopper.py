@@ -12,7 +12,8 @@
       done()                           WGMMA
 
 `wm` below 64, or of 96, is the transposed form, which has the 64 rows of the instruction along N: for few rows, and for small
-matrices. As many blocks as there are tiles (`blocks`) is a block for each tile.
+matrices. As many blocks as there are tiles (`blocks`) is a block for each tile. Blocks walk in bands of tile rows,
+of tile columns (`walk` 1) or, with `bands` 1, along Hilbert's curve (2).
 
 Barriers, phases, fences, waits and descriptors are inferred. One strategy for all storage orders and sizes: where TMA does not take C,
 whose rows would have to be multiples of 16 bytes, all threads copy.
@@ -31,6 +32,7 @@ rows = Tunable("rows", 64, 32, 16)
 chunk = Tunable("chunk", 64, 32, 16)
 stages = Tunable("stages", 4, 2, 3, 5, 6, 7, 8, 16)
 bands = Tunable("bands", 8, 1, 2, 4, 16)
+walk = Tunable("walk", 0, 1, 2)
 blocks = Tunable("blocks", 132, 264, 65536)
 producer = Tunable("producer", 32, 128)
 
@@ -41,7 +43,7 @@ strategy = (
     .repack(B)
     .tile(bm, bn)
     .to(Block)
-    .bands(bands)
+    .bands(bands, walk)
     .persistent(blocks)
     .epilog(RF, float32, Init.done(), store)
     .split(bk)

@@ -223,7 +223,8 @@ class Drawn:
 
     def refined_blocks(self, chain):
         if self.chance(0.15, "bands"):
-            chain = chain.bands(self.pick((1, 2, 3, 8)))
+            rows = self.pick((1, 2, 3, 8))
+            chain = self.pick((chain.bands(rows), chain.bands(rows), chain.column_bands(rows), chain.hilbert()))
         return chain.resident(self.pick((1, 2))) if self.chance(0.1, "resident") else chain
 
     def pipelined(self, chain):

@@ -38,7 +38,7 @@ def product(
         store = Move.tile(wm, wn).to(Warpgroup).tile(min(64, wm), min(chunk, wn)).unroll().load(SRC, SH, Move.done()).converted().done()
     chain = MatMul.tile(bm, bn).to(Block)
     chain = chain if cluster is None else chain.cluster(*cluster)
-    chain = chain.bands(bands) if bands else chain
+    chain = chain.bands(*(bands if isinstance(bands, tuple) else (bands,))) if bands else chain
     chain = chain.persistent(blocks) if blocks else chain
     chain = chain.epilog(RF, float32, Init.done(), store).split(bk).pipeline(stages).specialize(producer)
     chain = chain if in_flight is None else chain.in_flight(in_flight)

@@ -740,7 +740,7 @@ def test_nothing_imports_what_it_does_not_declare():
 
 AT_IMPORT = {
     "decomp", "refine", "executable", "_version", "errors", "folders", "found", "places", "spec", "values", "values.expr", "values.expr.arithmetic",
-    "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
+    "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.hilbert", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine",
     "values.strides", "values.tensor", "values.units", "specs", "ir", "ir.access",

@@ -151,6 +151,7 @@ def test_partial_tree_is_drawn():
 
 strided_blocks = MatMul.tile(Strided((8, 64), (16, 128))).to(Block).tile(2, 4).to(Thread).split(1).tile(1, 1).done()
 banded = MatMul.tile(32, 32).to(Block).bands(2).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+curved = MatMul.tile(32, 32).to(Block).hilbert().tile(4, 4).to(Thread).split(1).tile(1, 1).done()
 OWNED = {
     **{
         name: lambda name=name: program_of(name, **SMALL)
@@ -158,6 +159,7 @@ OWNED = {
     },
     "strided": lambda: strided_blocks(MatMul(128, 256, 8)(GL, GL, GL)(Kernel)).program(),
     "bands": lambda: banded(MatMul(192, 128, 8)(GL, GL, GL)(Kernel)).program(),
+    "hilbert": lambda: curved(MatMul(190, 100, 8)(GL, GL, GL)(Kernel)).program(),
     "overhang": lambda: banded(MatMul(100, 75, 5)(GL, GL, GL)(Kernel)).program(),
     "run time": lambda: banded(MatMul(sym("M"), sym("N"), 5)(GL, GL, GL)(Kernel)).program(),
 }

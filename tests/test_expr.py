@@ -51,6 +51,7 @@ from fireiron.values.expr import (
     conjuncts,
     constant,
     equal,
+    hilbert,
     less,
     minimum,
     possible_bits,
@@ -656,6 +657,37 @@ def test_exclusive_or_splits_end_and_are_exact(seed):
         if isinstance(node, BitXor):
             for one, other in ((node.left, node.right), (node.right, node.left)):
                 assert one % (possible_bits(other) & -possible_bits(other)) == ZERO, "no side has bits below all of the other's"
+
+
+@pytest.mark.parametrize("sides", [(4, 4), (8, 8), (3, 5), (1, 7), (20, 3), (13, 13), (5, 64)])
+def test_hilbert_is_a_permutation(sides):
+    lines, columns = sides
+    number = Var("number", 0, lines * columns - 1)
+    place = hilbert(number, lines, columns)
+    assert (place.low, place.high) == (0, lines * columns - 1) and constant(place // (lines * columns)) == 0
+    found = place.evaluate({"number": np.arange(lines * columns)})
+    assert sorted(found.tolist()) == list(range(lines * columns))
+    assert [constant(hilbert(one, lines, columns)) for one in range(lines * columns)] == found.tolist()
+    by_name = hilbert(number, M, K)
+    assert np.array_equal(by_name.evaluate({"number": np.arange(lines * columns), "M": lines, "K": columns}), found)
+    assert by_name.substitute({M: lines, K: columns}) == place
+    several = by_name.evaluate({"number": np.arange(4), "M": np.array([lines, 2, lines, 3]), "K": np.array([columns, 2, columns, 7])})
+    assert several.tolist() == [int(hilbert(one, *of).value) for one, of in enumerate([sides, (2, 2), sides, (3, 7)])]
+
+
+def test_hilbert_goes_from_neighbour_to_neighbour():
+    """In squares whose side is a power of two; and within each aligned square of 4 x 4, tiles are 16 numbers in a row."""
+    for side in (2, 4, 8, 32):
+        places = hilbert(Var("n", 0, side * side - 1), side, side).evaluate({"n": np.arange(side * side)})
+        assert np.all(np.abs(np.diff(places // side)) + np.abs(np.diff(places % side)) == 1)
+        squares = places // side // 4 * side + places % side // 4
+        assert side < 4 or np.all(squares.reshape(-1, 16) == squares[::16, None])
+
+
+def test_hilbert_is_text_and_back():
+    value = hilbert(x, M, 5) // 5 + 1
+    assert str(value) == "hilbert(x, M, 5) // 5 + 1" and eval(repr(value), vars(expr)) == value
+    assert hilbert(x, 1, 9) == hilbert(x, 9, 1) == x and value.variables() == {x, M}
 
 
 def test_leading_signs_and_precedence_are_printed():

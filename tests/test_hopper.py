@@ -43,8 +43,27 @@ def test_types(kind, result):
 
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "x".join(map(str, sizes)))
 def test_any_size(sizes):
-    """Where TMA takes none or only some of the arrays, all threads copy: the same strategy."""
-    require_right(hopper.strategy.with_(**SMALL), halves(*sizes))
+    """Where TMA takes none or only some of the arrays, all threads copy, if nobody did before (see test_repack.py)."""
+    strategy = hopper.strategy.with_(**SMALL)
+    require_right(Strategy(strategy.steps[2:], start=strategy.start), halves(*sizes))
+
+
+ORDERS_OF_BLOCKS = {"column_bands(2)": {"bands": 2, "walk": 1}, "hilbert()": {"bands": 1, "walk": 2}}
+
+
+@pytest.mark.parametrize("order", ORDERS_OF_BLOCKS)
+def test_orders_of_blocks(order):
+    """With a block for each tile, and with blocks that stay, whose producer finds the tile by itself."""
+    strategy = hopper.strategy.with_(**SMALL, **ORDERS_OF_BLOCKS[order])
+    program = require_right(strategy.with_(blocks=65536), halves(200, 136, 72))
+    assert f".{order}" in program.cuda and program.cuda.count("= hilbert(") == (order == "hilbert()")
+    program = require_right(strategy.with_(blocks=132), halves(M, N, K), {"M": 200, "N": 136, "K": 72})
+    assert program.cuda.count("= hilbert(tile, ") == 2 * (order == "hilbert()")
+
+
+def test_bands_and_the_curve_are_two_orders():
+    with pytest.raises(DecompositionError, match="Hilbert's curve goes through the whole grid"):
+        _ = hopper.strategy.with_(**SMALL, bands=8, walk=2)(halves(64, 64, 64)).program().ir
 
 
 def test_sizes_known_at_run_time():
@@ -75,9 +94,9 @@ def test_the_default_tile_follows_the_waves_of_blocks():
 
 
 def test_where_another_strategy_is_the_default():
-    """Older targets, other types, and rows of which TMA takes none."""
+    """Older targets, other types, and rows of which TMA takes none where a copy would not pay."""
     assert chosen(halves(4096, 4096, 4096), "sm_90")[0] == "hmma_ampere"
-    assert chosen(halves(4096, 4097, 4096))[0] == "hmma_ampere"
+    assert chosen(halves(16, 4097, 4096))[0] == "small" and chosen(halves(4096, 4097, 4096))[0] == "hopper"
     assert chosen(MatMul(1024, 1024, 1024)(GL, GL, GL)(Kernel))[0] == "gemm_nn"
     assert chosen(halves(M, N, K)) == ("hopper", {})
 

@@ -71,6 +71,23 @@ def test_every_run_gives_the_same_bits(tile):
     assert float(cupy.abs(first.astype(np.float32) - expected).max()) < 0.25
 
 
+@pytest.mark.parametrize("sizes", [(65536, 40000, 64), (65537, 40001, 66), (40001, 65544, 8), (64, 64, 1 << 26)], ids=str)
+def test_matrices_of_more_than_two_to_the_31_elements(sizes):
+    """The first and the last rows, and some between: all of C would take minutes in float64."""
+    import cupy
+
+    M, N, K = sizes
+    generator = cupy.random.default_rng(3)
+    a, b = (generator.integers(-1, 2, shape, dtype=np.int8).astype(np.float16) for shape in ((M, K), (K, N)))
+    a[:, 4096:], c = 0, cupy.full((M, N), np.nan, np.float16)  # sums stay exact
+    hopper.strategy(halves(*sizes)).compile()(a, b, out=c)
+    assert M * N > 1 << 31 or M * K > 1 << 31
+    for first in (0, M // 2, M - 7):
+        expected = a[first : first + 7, :4096].astype(np.float32) @ b[:4096].astype(np.float32)
+        cupy.testing.assert_array_equal(c[first : first + 7].astype(np.float32), expected)
+    assert not bool(cupy.isnan(c).any())
+
+
 # ---------------------------------------------------------------------------------------------- clusters
 
 CLUSTERS = {

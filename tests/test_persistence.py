@@ -16,7 +16,7 @@ BLOCKS = 3
 def plain(blocks=BLOCKS, bands=0):
     """Without a ring: every thread has elements of each tile."""
     chain = MatMul.tile(16, 16).to(Block)
-    chain = chain.bands(bands) if bands else chain
+    chain = chain.bands(*(bands if isinstance(bands, tuple) else (bands,))) if bands else chain
     return chain.persistent(blocks).split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
 
 
@@ -54,6 +54,12 @@ def test_each_tile_is_taken_once(tiles):
     assert taken == [list(range(block, tiles, BLOCKS)) for block in range(BLOCKS)]
 
 
+def test_a_last_band_of_few_rows():
+    """The tiles of the last turn are fewer than blocks: a band behind the last one, of no height, is never asked for."""
+    kernel = plain(132, 4)(singles(16 * 43 - 3, 16 * 43 - 5, 8)).program("sm_80").ir
+    assert errors(kernel) == [] and len(persistence(kernel)) > 0
+
+
 @pytest.mark.parametrize("tiles", range(1, 9))
 def test_tiles_known_at_run_time(tiles):
     kernel = plain()(singles(sym("M"), 16, 8)).program("sm_80").ir
@@ -61,7 +67,7 @@ def test_tiles_known_at_run_time(tiles):
     assert taken == [list(range(block, tiles, BLOCKS)) for block in range(min(BLOCKS, tiles))]
 
 
-@pytest.mark.parametrize("bands", [0, 2])
+@pytest.mark.parametrize("bands", [0, 2, (2, 1), (1, 2)])
 @pytest.mark.parametrize("sizes", [(48, 32, 16), (64, 48, 8), (70, 33, 19), (16, 16, 8)])
 def test_without_a_ring(sizes, bands):
     program = plain(bands=bands)(singles(*sizes)).program("sm_80")
@@ -77,9 +83,10 @@ def test_with_a_ring(sizes, blocks):
     require_right(product(stages=3, blocks=blocks, bands=2), halves(*sizes))
 
 
-def test_sizes_known_at_run_time_without_a_ring():
+@pytest.mark.parametrize("bands", [2, (2, 1), (1, 2)])
+def test_sizes_known_at_run_time_without_a_ring(bands):
     spec = singles(sym("M"), sym("N"), sym("K"))
-    program = plain(bands=2)(spec).program("sm_80")
+    program = plain(bands=bands)(spec).program("sm_80")
     assert errors(program.ir) == []
     for sizes in ((70, 33, 19), (1, 1, 1), (100, 16, 8)):
         values = dict(zip("MNK", sizes, strict=True))
@@ -183,7 +190,7 @@ def test_refusals():
     parts = MatMul.split_k(2, Block, 4).tile(16, 16).to(Block).persistent(2).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
     with pytest.raises(DecompositionError, match=r"persistent\(2\): split_k\(.., Block\) says which block does what"):
         _ = parts(singles(64, 16, 8)).program("sm_80").ir
-    with pytest.raises(DecompositionError, match="bands, cluster, resident and persistent are about blocks"):
+    with pytest.raises(DecompositionError, match="bands, cluster, resident, within and persistent are about blocks"):
         _ = MatMul.tile(16, 16).to(Block).tile(8, 8).to(Warp).persistent(2).done()(singles(64, 16, 8)).program("sm_80").ir
     with pytest.raises(DecompositionError, match="persistent: must be a positive integer"):
         MatMul.tile(16, 16).to(Block).persistent(0)

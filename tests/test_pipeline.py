@@ -15,7 +15,7 @@ from fireiron import ir
 from fireiron.check import Scene, check_banks, safety
 from fireiron.refine.swizzle import by_rows
 from fireiron.sim import simulate
-from fireiron.values.expr import constant
+from fireiron.values.expr import constant, hilbert
 
 HALVES = {"dtype": float16, "c_dtype": float16, "accumulator": float32, "A": RowMajor, "B": RowMajor, "C": RowMajor}
 
@@ -431,19 +431,111 @@ def tiles_of_blocks(kernel, symbols):
     return [np.broadcast_to(base.evaluate(values), (grid,)) // 16 for base in statement.accesses[-1].base]
 
 
+GRIDS = ((1, 1), (1, 7), (5, 1), (8, 3), (7, 5), (16, 16), (17, 2), (3, 20))
+"""Tiles along M and N: lines, columns, squares and others."""
+
+
+def ordered(order, *numbers):
+    """A product whose blocks walk in an order, by the name of its verb."""
+    chain = getattr(MatMul.tile(16, 16).to(Block), order)(*numbers)
+    return chain.tile(4, 4).to(Thread).tile(1, 1).split(1).done()
+
+
+def ordered_kernel(order, numbers, grid, symbolic=""):
+    """The kernel, and the values of its symbols, for a grid of tiles of which the last ones overhang."""
+    sizes = {"M": grid[0] * 16 - 3, "N": grid[1] * 16 - 5}
+    named = {name: sym(name) if name in symbolic else size for name, size in sizes.items()}
+    kernel = ordered(order, *numbers)(MatMul(named["M"], named["N"], 4)(GL, GL, GL)(Kernel)).program("sm_80").lowered
+    return kernel, {name: sizes[name] for name in symbolic}
+
+
+def places_of(kernel, symbols, grid):
+    """The tile of each block, as pairs; every tile of the grid is one block's."""
+    places = list(zip(*(one.tolist() for one in tiles_of_blocks(kernel, symbols)), strict=True))
+    assert sorted(places) == list(itertools.product(*map(range, grid)))
+    return places
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3, 8, 16])
 @pytest.mark.parametrize("symbolic", ["", "M", "N", "MN"])
-def test_bands_are_a_permutation(rows, symbolic):
-    chain = MatMul.tile(16, 16).to(Block).bands(rows).tile(4, 4).to(Thread).tile(1, 1).split(1).done()
-    for lines, columns in ((1, 1), (1, 7), (5, 1), (8, 3), (7, 5), (16, 16), (17, 2), (3, 20)):
-        sizes = {"M": lines * 16 - 3, "N": columns * 16 - 5}
-        named = {name: sym(name) if name in symbolic else size for name, size in sizes.items()}
-        kernel = chain(MatMul(named["M"], named["N"], 4)(GL, GL, GL)(Kernel)).program("sm_80").lowered
-        m, n = tiles_of_blocks(kernel, {name: sizes[name] for name in symbolic})
-        assert sorted(zip(m.tolist(), n.tolist(), strict=True)) == list(itertools.product(range(lines), range(columns)))
-        band = m[: min(rows, lines) * columns]
-        assert band.max() < rows, "the first band is left before the next begins"
+@pytest.mark.parametrize("order", ["bands", "column_bands"])
+def test_bands_are_a_permutation(order, rows, symbolic):
+    for grid in GRIDS:
+        kernel, symbols = ordered_kernel(order, (rows,), grid, symbolic)
+        places = places_of(kernel, symbols, grid)
+        along, across = (0, 1) if order == "bands" else (1, 0)
+        band = places[: min(rows, grid[along]) * grid[across]]
+        assert max(place[along] for place in band) < rows, "the first band is left before the next begins"
         assert safety(kernel) == ()
+
+
+@pytest.mark.parametrize("symbolic", ["", "M", "N", "MN"])
+def test_hilbert_is_a_permutation(symbolic):
+    for grid in GRIDS:
+        kernel, symbols = ordered_kernel("hilbert", (), grid, symbolic)
+        places = places_of(kernel, symbols, grid)
+        if grid == (16, 16):
+            steps = [abs(m - k) + abs(n - i) for (m, n), (k, i) in itertools.pairwise(places)]
+            assert set(steps) == {1}, "in a square of a power of two each tile is a neighbour of the one before it"
+        assert safety(kernel) == ()
+
+
+@pytest.mark.parametrize(("order", "numbers"), [("bands", (3,)), ("column_bands", (4,)), ("hilbert", ())])
+def test_orders_of_all_small_grids(order, numbers):
+    """One kernel for all sizes takes each tile of each grid once, and as one for that grid alone does."""
+    kernel, _ = ordered_kernel(order, numbers, (1, 1), "MN")
+    for grid in itertools.product(range(1, 21), repeat=2):
+        places_of(kernel, {"M": grid[0] * 16 - 3, "N": grid[1] * 16 - 5}, grid)
+    chance = random.Random(20270110)
+    for grid in [(chance.randint(1, 70), chance.randint(1, 70)) for _ in range(6)]:
+        own, _ = ordered_kernel(order, numbers, grid)
+        places = places_of(kernel, {"M": grid[0] * 16 - 3, "N": grid[1] * 16 - 5}, grid)
+        assert places == places_of(own, {}, grid) and safety(own) == ()
+
+
+@pytest.mark.parametrize(("walk", "order", "numbers"), [(0, "bands", (4,)), (1, "column_bands", (4,)), (2, "hilbert", ())])
+def test_a_tunable_chooses_the_order(walk, order, numbers):
+    rows, chosen = Tunable("rows", 1, 4), Tunable("walk", 0, 1, 2)
+    open_strategy = ordered("bands", rows, chosen)
+    assert str(ordered("bands", rows, chosen)) != str(ordered("bands", rows))
+    spec = MatMul(70, 40, 4)(GL, GL, GL)(Kernel)
+    text = open_strategy.with_(rows=4 if numbers else 1, walk=walk)(spec).cuda("sm_80")
+    assert text == ordered(order, *numbers)(spec).cuda("sm_80") and f".{order}({', '.join(map(str, numbers))})" in text
+
+
+def test_orders_that_are_refused():
+    spec = MatMul(64, 64, 4)(GL, GL, GL)(Kernel)
+    with pytest.raises(DecompositionError, match="Hilbert's curve goes through the whole grid"):
+        _ = ordered("bands", 8, 2)(spec).program().ir
+    for numbers in ((8, 3), (8, -1), (0,), (8, "columns")):
+        with pytest.raises(DecompositionError, match="bands"):
+            ordered("bands", *numbers)
+    with pytest.raises(DecompositionError, match="column_bands"):
+        ordered("column_bands", 0)
+    with pytest.raises(DecompositionError, match="are about blocks"):
+        _ = MatMul.tile(64, 64).to(Block).tile(16, 16).to(Warp).hilbert().tile(1, 1).done()(spec).program().ir
+
+
+CURVE_FAULTS = {
+    "sides exchanged": lambda place: hilbert(place.number, place.columns, place.lines),
+    "half of the tiles": lambda place: place // 2 * 2,
+    "another number": lambda place: hilbert(place.number // 2, place.lines, place.columns),
+    "a smaller grid": lambda place: hilbert(place.number, place.lines, place.columns - 1),
+}
+
+
+@pytest.mark.parametrize("sizes", [("M", "N"), (70, 40)], ids=str)
+@pytest.mark.parametrize("fault", CURVE_FAULTS)
+def test_another_curve_is_not_believed(fault, sizes):
+    """The proof that blocks on a curve meet nowhere is of this curve through this grid; for known sizes it is seen by the tiles, and
+    with sides exchanged they are still all different."""
+    M, N = (sym(size) if isinstance(size, str) else size for size in sizes)
+    kernel = ordered("hilbert")(MatMul(M, N, 4)(GL, GL, GL)(Kernel)).program("sm_80").lowered
+    (place,) = [one for one in kernel.body if isinstance(one, ir.Let) and one.var.name == "place"]
+    body = [ir.Let(one.var, CURVE_FAULTS[fault](one.value)) if one is place else one for one in kernel.body]
+    found = safety(with_body(kernel, body))
+    harmless = fault == "sides exchanged" and "M" not in sizes
+    assert {one.buffer for one in found if one.kind == "race"} == (set() if harmless else {"C"})
 
 
 def test_bands_of_wrong_height_are_not_believed():

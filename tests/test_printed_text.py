@@ -6,6 +6,7 @@ with `fireiron.executable`. Faults planted in the text show that it finds them. 
 
 import os
 import re
+import subprocess
 
 import numpy as np
 import pytest
@@ -31,6 +32,8 @@ from test_random import problem, program_to_paste
 from test_rings import drawn as drawn_ring
 
 from fireiron import *
+from fireiron.cuda.expressions import HILBERT
+from fireiron.values.expr.hilbert import place_on_curve
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 
@@ -179,6 +182,12 @@ def test_forms_of_wgmma(tmp_path):
 RINGS = {
     "warps consume": (by_warps(tma=True), halves(128, 64, 192, c_dtype=float32), None),
     "persistent, a turn in flight": (ring_product((64, 64, 64), (64, 64), 3, blocks=2, bands=2), halves(200, 72, 168), None),
+    "persistent, along a curve": (ring_product((64, 64, 64), (64, 64), 3, blocks=2, bands=(1, 2)), halves(200, 136, 72), None),
+    "along a curve, sizes at run time": (
+        ring_product((64, 64, 64), (64, 64), 2, blocks=2, bands=(1, 2)),
+        halves(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
+        (300, 136, 72),
+    ),
     "a warpgroup produces": (ring_product(producer=128), halves(136, 64, 128), None),
     "swapped, TT": (ring_product((16, 64, 64), (16, 64), 2), halves(32, 128, 192, orders="TT"), None),
     "steps of 128, narrow stores": (ring_product((64, 128, 128), (64, 64), 2, chunk=32), halves(64, 128, 256, orders="TN"), None),
@@ -232,6 +241,36 @@ def test_drawn_rings(tmp_path):
         host = HostProgram([Printed.of(strategy(spec).program("sm_90a")) for _, strategy, spec in drawn], tmp_path)
         for number, (seed, strategy, spec) in enumerate(drawn):
             assert agrees(host, number, spec, tuple(int(str(size)) for size in spec.sizes), seed=seed), (seed, strategy, spec)
+
+
+# ---------------------------------------------------------------------------------------------- orders of blocks
+
+GRIDS_TO = 24
+"""Sides of the grids on which the printed curve is compared."""
+
+ON_THE_HOST = """
+#include <algorithm>
+#include <cstdio>
+#define __device__
+#define __forceinline__ static
+using std::max, std::min;
+{function}
+int main() {{
+    for (int lines = 1; lines <= {most}; ++lines)
+        for (int columns = 1; columns <= {most}; ++columns)
+            for (int number = 0; number < lines * columns; ++number) printf("%d\\n", hilbert(number, lines, columns));
+    printf("%d\\n", hilbert(2147395599, 46340, 46340));
+}}
+"""
+
+
+def test_the_printed_curve_is_that_of_the_checks(tmp_path):
+    (tmp_path / "curve.cpp").write_text(ON_THE_HOST.format(function="\n".join(HILBERT.text("hilbert")), most=GRIDS_TO))
+    subprocess.run([COMPILER, "-std=c++17", "-O1", "-fsanitize=undefined", "-o", "curve", "curve.cpp"], cwd=tmp_path, check=True)
+    told = subprocess.run([tmp_path / "curve"], capture_output=True, text=True, check=True)
+    sides = range(1, GRIDS_TO + 1)
+    expected = [place for one in sides for other in sides for place in place_on_curve(np.arange(one * other), one, other).tolist()]
+    assert told.stderr == "" and [*map(int, told.stdout.split())] == [*expected, place_on_curve(2147395599, 46340, 46340)]
 
 
 # ---------------------------------------------------------------------------------------------- regressions

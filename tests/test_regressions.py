@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fireiron import *
+from fireiron import compiler
 from fireiron.check import safety
 from fireiron.executable.fma import Fma
 from fireiron.gpu.toolchain import compile_cuda, toolchains
@@ -434,3 +435,13 @@ def test_elements_that_are_never_inside():
     a, b = (np.asfortranarray(generator.integers(-4, 5, shape).astype("float32")) for shape in ((30, 11), (11, 3)))
     result = simulate(program.ir, {"A": a, "B": b}, {"M": 30, "K": 11}).outputs["C"]
     assert np.array_equal(result, a @ b)
+
+
+def test_a_legal_combination_far_from_the_first_is_found_soon(monkeypatch):
+    """All combinations with the first value of the slowest tunable are illegal, and there are 4096 of them."""
+    rows, depth, pad = Tunable("rows", 84, 64), Tunable("depth", *range(1, 65)), Tunable("pad", *range(64))
+    chain = MatMul.tile(rows, 64).to(Block).split(depth).load(A, SH).pad(pad).tile(32, 2).to(Thread).split(1).tile(1, 1).done()
+    tried, program = [], compiler._Search.program
+    monkeypatch.setattr(compiler._Search, "program", lambda search, values: tried.append(values) or program(search, values))
+    assert kernel(chain, 128, 64, 64).program().chosen == {"rows": 64, "depth": 1, "pad": 0}
+    assert len(tried) < 300

@@ -22,7 +22,7 @@ import numpy as np
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.known_bits import Bits, KnownBits, power_of_two
 from fireiron.check.scene import MANY, Frame, Scene, Use
-from fireiron.ir import Buffer, Exec, Kernel, Piece, statements
+from fireiron.ir import Acquire, Buffer, Exec, Kernel, Piece, Release, Roles, Stmt, statements
 from fireiron.ir.opaque import is_opaque, tile_origin
 from fireiron.values.expr import FALSE, ONE, TRUE, Expr, as_expr, constant, less
 from fireiron.values.layout import Digit, require_integer
@@ -83,16 +83,34 @@ class _Shared:
 def _lives(scene: Scene) -> dict[str, tuple[int, int]]:
     """The first and the last statement of the program's outermost list that touches a buffer.
 
-    What a loop touches is in use all through it.
+    What a loop touches is in use all through it. Of a program in roles it is the list of those who empty the rings: each turn that the
+    producer fills is waited for there.
     """
     lives: dict[str, tuple[int, int]] = {}
-    for place, outermost in enumerate(scene.kernel.body):
+    for place, outermost in enumerate(_outermost(scene.kernel.body)):
         for statement in statements((outermost,)):
-            if isinstance(statement, Exec):
-                names = [access.buffer for access in statement.accesses]
-                for name in names if statement.scratch is None else (*names, statement.scratch.name):
-                    lives[name] = (lives.get(name, (place, place))[0], place)
+            for name in _touched(scene.kernel, statement):
+                lives[name] = (lives.get(name, (place, place))[0], place)
     return lives
+
+
+def _outermost(body: Sequence[Stmt]) -> Iterator[Stmt]:
+    for statement in body:
+        if isinstance(statement, Roles):
+            consumers = [role for role in statement.roles if not role.elected]
+            yield from consumers[0].body if len(consumers) == 1 else (statement,)
+        else:
+            yield statement
+
+
+def _touched(kernel: Kernel, statement: Stmt) -> tuple[str, ...]:
+    """The buffers that a statement touches, or waits for."""
+    if isinstance(statement, (Acquire, Release)):
+        return kernel.ring(statement.ring).buffers
+    if not isinstance(statement, Exec):
+        return ()
+    names = tuple(access.buffer for access in statement.accesses)
+    return names if statement.scratch is None else (*names, statement.scratch.name)
 
 
 def _of_buffer(buffer: Buffer, what: str, **details: Any) -> Finding:

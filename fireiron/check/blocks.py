@@ -17,7 +17,7 @@ from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import one_tile_each, persistence
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, offsets_of, product, reach_of
 from fireiron.ir import Access
-from fireiron.values.expr import ONE, ZERO, Expr, FloorDiv, Mod, as_expr, constant, floordiv, minimum, mod, positive
+from fireiron.values.expr import ONE, ZERO, Expr, FloorDiv, Mod, as_expr, constant, floordiv, hilbert, minimum, mod, positive
 
 
 @attrs.frozen(eq=False)
@@ -219,7 +219,7 @@ def _told_apart(scene: Scene, dimensions: Sequence[_Digits] | None, offset: Sequ
 
 
 def _in_bands(scene: Scene, local: Local, offset: Sequence[Expr], write: Use) -> bool:
-    """Whether blocks walk down some tile rows, then one tile column on, and so on in each band of so many rows.
+    """Whether blocks walk along Hilbert's curve; or down some tile rows, then one tile column on, and so on in each band of so many rows.
 
     With `lines` x `columns` tiles in bands of `rows`, block `b` is number `q = b % (columns * rows)` of band
     `b // (columns * rows)`, whose height `h` is `rows`, or what is left; its tile is `(band * rows + q % h, q // h)`. For
@@ -252,7 +252,13 @@ def _in_bands(scene: Scene, local: Local, offset: Sequence[Expr], write: Use) ->
     factors = {abs(factor) for band in bands for _, factor in linear(band)[0]} | {constant(band) for band in bands}
     heights = {rows for factor in factors for _, columns in tiles for rows in (factor, (factor or 0) // (constant(columns) or 1)) if rows}
     orders = ((tiles[0], tiles[1]), (tiles[1], tiles[0]))
-    return any((line, column) in _walks(block, lines, columns, rows) for (line, lines), (column, columns) in orders for rows in heights)
+    for (line, lines), (column, columns) in orders:
+        place = hilbert(block, lines, columns)
+        if (line, column) in _limited(floordiv(place, columns), mod(place, columns), lines, columns):
+            return True
+        if any((line, column) in _walks(block, lines, columns, rows) for rows in heights):
+            return True
+    return False
 
 
 def _factor(term: tuple[Expr, int]) -> int:
@@ -262,12 +268,16 @@ def _factor(term: tuple[Expr, int]) -> int:
 def _walks(block: Expr, lines: Expr, columns: Expr, rows: int) -> tuple[tuple[Expr, Expr], ...]:
     """The tile of a block in bands, with and without limits that never hold."""
     band, inside = floordiv(block, columns * rows), mod(block, columns * rows)
-    found = []
+    found: list[tuple[Expr, Expr]] = []
     for height in (positive(minimum(as_expr(rows), lines - band * rows)), as_expr(rows)):
         line, column = band * rows + mod(inside, height), floordiv(inside, height)
-        found += [(line, column), (minimum(line, lines - 1), minimum(column, columns - 1))]
+        found += _limited(line, column, lines, columns)
     whole = mod(lines, as_expr(rows)) == ZERO
     return tuple(found) if whole else tuple(found[:2])
+
+
+def _limited(line: Expr, column: Expr, lines: Expr, columns: Expr) -> tuple[tuple[Expr, Expr], ...]:
+    return (line, column), (minimum(line, lines - 1), minimum(column, columns - 1))
 
 
 def _nodes(value: Expr) -> Iterable[Expr]:

@@ -10,9 +10,9 @@ from typing import Any
 import attrs
 import numpy as np
 
-from fireiron.errors import VerificationError
+from fireiron.errors import ArgumentError, VerificationError
 from fireiron.ir import Access, Exec, For, Kernel, Let, Piece, Stmt, execs, scratch_access, statements
-from fireiron.values.expr import Expr, Sum, Var, all_of, compiled, conjuncts, constant
+from fireiron.values.expr import Expr, Sum, Var, all_of, as_expr, compiled, conjuncts, constant, minimum
 
 Array = Any
 
@@ -110,7 +110,10 @@ class Scene:
             named = {var: self.lets[var.name] for var in expression.variables() if var.name in self.lets}
             if not named:
                 return expression
-            expression = expression.substitute(named)
+            try:
+                expression = expression.substitute(named)
+            except ArgumentError:  # a divisor that is positive only because a name is bounded more closely than its value
+                expression = expression.substitute({var: minimum(value, as_expr(var.high)) for var, value in named.items()})
 
     def guards(self, statement: Exec, known: frozenset[str]) -> tuple[list[Expr], list[Expr]]:
         """The conditions of a statement that depend on `known` names only, and the others."""

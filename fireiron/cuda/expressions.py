@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from fireiron.errors import VerificationError
+from fireiron.ir.text import Function
 from fireiron.values.document import Chain, Joined, Text
 from fireiron.values.expr import (
     INT_MAX,
@@ -19,6 +20,7 @@ from fireiron.values.expr import (
     Equal,
     Expr,
     FloorDiv,
+    Hilbert,
     Less,
     Min,
     Mod,
@@ -27,6 +29,43 @@ from fireiron.values.expr import (
     Var,
     bit_xor,
 )
+
+HILBERT = Function(
+    "hilbert",
+    ("int number", "int lines", "int columns"),
+    (
+        "int first = 0, second = 0, first_inside = lines, second_inside = columns, side = 1;",
+        "bool swapped = false, backward = false;",
+        "while (side < (max(lines, columns) + 1) / 2) side *= 2;",
+        "for (; side > 0; side /= 2) {",
+        "  int near = min(first_inside, side);",
+        "  int before = (backward ? first_inside - near : near) * second_inside;",
+        "  const bool half = number >= before;",
+        "  if (half) number -= before;",
+        "  bool far = half != backward;",
+        "  if (far) first += side;",
+        "  first_inside = far ? first_inside - near : near;",
+        "  near = min(second_inside, side);",
+        "  before = (far ? second_inside - near : near) * first_inside;",
+        "  const bool quarter = number >= before;",
+        "  if (quarter) number -= before;",
+        "  far = far != quarter;",
+        "  if (far) second += side;",
+        "  second_inside = far ? second_inside - near : near;",
+        "  if (half == quarter) {",
+        "    const int other = first, other_inside = first_inside;",
+        "    first = second, first_inside = second_inside;",
+        "    second = other, second_inside = other_inside;",
+        "    swapped = !swapped;",
+        "    backward = backward != half;",
+        "  }",
+        "}",
+        "return swapped ? second * columns + first : first * columns + second;",
+    ),
+    "the tile, counted row by row, that is number `number` on Hilbert's curve, which passes over what is outside the grid",
+    result="int",
+)
+"""The text of the node of this name; `fireiron.values.expr.hilbert` says what it computes."""
 
 
 class Binds(enum.IntEnum):
@@ -133,6 +172,8 @@ def _node(value: Expr) -> tuple[str, Binds]:
             # Both sides: CUDA has a `min` for two values of one type.
             cast = "(long long)" if is_wide(value) else ""
             return f"min({', '.join(f'{cast}({expression(side)})' if cast else expression(side) for side in (left, right))})", Binds.NAME
+        case Hilbert():
+            return f"{HILBERT.name}({', '.join(expression(one) for one in value.children)})", Binds.NAME
         case Less(left=Const() as left, right=right):
             return f"{operand(right, Binds.SUM)} > {operand(left, Binds.SUM)}", Binds.COMPARISON
         case Less(left=left, right=right):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fireiron.cuda.addresses import Names
-from fireiron.cuda.expressions import document, expression
+from fireiron.cuda.expressions import HILBERT, document, expression
 from fireiron.cuda.lines import WIDTH, comment, lines_of
 from fireiron.cuda.printer import BUILT_IN, KernelPrinter
 from fireiron.cuda.rings import TENSOR_MAP, declarations
@@ -16,7 +16,7 @@ from fireiron.ir import Buffer, Exec, For, Kernel, Let, TensorMap, execs, statem
 from fireiron.ir.opaque import at_tiles
 from fireiron.ir.text import Function, Item, Noted
 from fireiron.values.document import Assignment
-from fireiron.values.expr import INT_MAX, Var, constant
+from fireiron.values.expr import INT_MAX, Expr, Hilbert, Var, constant
 from fireiron.values.machine import bfloat16, float16
 
 
@@ -44,9 +44,16 @@ def emit(*kernels: Kernel) -> str:
 
 def _body(printer: KernelPrinter) -> list[str]:
     kernel = printer.kernel
+    if any(isinstance(one, Let) and _on_a_curve(one.value) for one in statements(kernel.body)):
+        printer.function(HILBERT)
     program = Statements(printer).program()
     rings = list(declarations(printer, bool(dynamic_shared_bytes(kernel))))
     return list(lines_of([*_definitions(printer), *_buffers(kernel), *rings, *program], 1))
+
+
+def _on_a_curve(value: Expr) -> bool:
+    """Whether a value needs the function of Hilbert's curve; only names have such values."""
+    return isinstance(value, Hilbert) or any(map(_on_a_curve, value.children))
 
 
 def _taken(kernel: Kernel) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
@@ -16,8 +16,9 @@ from fireiron.language.dividing import Extent, Step, divide, loop_over, moved, p
 from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
 from fireiron.language.tunable import by_dimension, checked_tile_size, chosen, chosen_tile_size, count, integral, tile_size
+from fireiron.refine.bands import BY_COLUMNS, BY_CURVE, BY_ROWS
 from fireiron.spec import Spec
-from fireiron.values.expr import FALSE, ONE, TRUE, Expr, Var, all_of, as_expr, constant, less, minimum, mod, positive
+from fireiron.values.expr import FALSE, ONE, TRUE, Expr, Var, all_of, as_expr, constant, hilbert, less, minimum, mod, positive
 from fireiron.values.machine import Block, Kernel, Level
 from fireiron.values.tensor import MatrixLayout, RowMajor, View
 from fireiron.values.units import check_below, threads_for, unit_in
@@ -65,14 +66,16 @@ class TilePlan:
     order: MatrixLayout | tuple[int, ...] = RowMajor
     permutation: Expr | None = None
     bands: int = 0
+    walk: int = BY_ROWS
     resident: int = 0
+    within: int = 0
     persistent: int = 0
     cluster: tuple[int, ...] = ()
 
     @property
     def about_blocks(self) -> bool:
         """Whether it says anything about blocks of a grid: in which order they take tiles, how many there are, who are neighbours."""
-        return bool(self.bands or self.resident or self.persistent or self.cluster)
+        return bool(self.bands or self.resident or self.within or self.persistent or self.cluster)
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -213,7 +216,7 @@ def _deal(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _De
     assert level is not None
     if plan.about_blocks:
         raise DecompositionError(
-            f"bands, cluster, resident and persistent are about blocks, these tiles go to {level}", legal="tile(...).to(Block)"
+            f"bands, cluster, resident, within and persistent are about blocks, these tiles go to {level}", legal="tile(...).to(Block)"
         )
     total = product(order)
     if total is None:
@@ -324,7 +327,8 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
             raise DecompositionError(f"cluster: {other} says which block does what", hint=f"cluster, or {other}; bands")
         found = gathered(spec, views, order, plan.cluster, plan.persistent, draft)
         views, order, cluster = found.views, found.order, found.cluster
-        plan = attrs.evolve(plan, bands=rows_of_clusters(plan.bands, spec, order, plan.cluster))
+        walked = order[::-1] if plan.walk == BY_COLUMNS else order
+        plan = attrs.evolve(plan, bands=rows_of_clusters(plan.bands, spec, walked, plan.cluster))
     each = 1 if cluster is None else cluster.blocks
     grid: Expr = as_expr(each)
     for digit in order:
@@ -345,7 +349,7 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
     facts: list[tuple[str, Expr]] = [("the grid has at most 2**31 - 1 blocks", fits)]
     if plan.permutation is not None:
         unit = _permuted_grid(plan.permutation, unit, grid, draft)
-    take = _take_bands if plan.bands else _take_block_digits
+    take = _taking(plan)
     program: tuple[Stmt, ...] = (Hole("body"),)
     if plan.persistent and (part is not None or plan.permutation is not None):
         other = "split_k(.., Block)" if part is not None else "swizzle"
@@ -358,18 +362,19 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         names = _Inside(draft)
         tile, turn = _taken_in_turns(blocks, plan.persistent, draft)
         unit = _without_outer(tile.var, grid, names, outer) if outer else tile.var
-        views = take(spec, views, order, unit // each, names, plan.bands)
+        views = take(spec, views, order, unit // each, names)
         program = (attrs.evolve(turn, body=(tile, *names.lets, Hole("body"))),)
         blocks = minimum(blocks, as_expr(plan.persistent))
     else:
         unit = _without_outer(unit, grid, draft, outer) if outer and plan.persistent else unit
-        views = take(spec, views, order, unit // each, draft, plan.bands)
+        views = take(spec, views, order, unit // each, draft)
     return draft.expansion(
         (Child("body", spec.at_level(Block, **views)),),
         program,
         facts=tuple(fact for fact in facts if fact[1] != TRUE),
         grid=blocks,
         resident=plan.resident,
+        within=plan.within,
         cluster=cluster,
     )
 
@@ -416,7 +421,7 @@ def _left_to_the_next(spec: Spec, views: dict[str, View], order: list[Step], pla
     """Tiles for blocks of which a step behind deals tiles to them too: which one is a block's, that step says, as it knows the grid."""
     if plan.permutation is not None or plan.about_blocks:
         raise DecompositionError(
-            "swizzle, bands, cluster, resident and persistent are about all blocks, and more tiles are dealt to Block behind these",
+            "swizzle, bands, cluster, resident, within and persistent are about all blocks, and more tiles are dealt to Block behind these",
             hint="them on the last tile(...).to(Block)",
         )
     outer = []
@@ -438,10 +443,32 @@ def _without_outer(unit: Expr, grid: Expr, draft: Draft | _Inside, outer: Sequen
     return mod(unit, grid)
 
 
+Take: TypeAlias = "Callable[[Spec, dict[str, View], list[Step], Expr, Draft | _Inside], dict[str, View]]"
+"""Views moved to the tile of a block's number."""
+
+
+def _taking(plan: TilePlan) -> Take:
+    """How the tile of a block's number is found: digit by digit, in bands, or on a curve; the last two on grids of two dimensions."""
+
+    def take(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside) -> dict[str, View]:
+        if not plan.bands or len(order) != 2:
+            return _take_block_digits(spec, views, order, unit, draft)
+        if plan.walk == BY_CURVE:
+            return _take_on_curve(spec, views, order, unit, draft)
+        return _take_bands(spec, views, order[::-1] if plan.walk == BY_COLUMNS else order, unit, draft, plan.bands)
+
+    return take
+
+
+def _take_on_curve(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside) -> dict[str, View]:
+    """The tile of a block that is number `unit` on Hilbert's curve through the grid."""
+    columns, lines = order[0].size, order[1].size
+    place = draft.let("place", hilbert(unit, lines, columns))
+    return _take_place(spec, views, order, place // columns, place % columns, draft)
+
+
 def _take_bands(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside, rows: int) -> dict[str, View]:
     """The tile of a block that walks down `rows` tile rows, then one column on; the last band may have fewer rows."""
-    if len(order) != 2:
-        return _take_block_digits(spec, views, order, unit, draft)
     columns, lines = order[0].size, order[1].size
     band, inside = unit // (columns * rows), unit % (columns * rows)
     number = constant(lines)
@@ -449,8 +476,13 @@ def _take_bands(spec: Spec, views: dict[str, View], order: list[Step], unit: Exp
     if number is None or number % rows:
         band = draft.let("band", band)
         height = positive(minimum(height, lines - band * rows))
-    line, column = band * rows + inside % height, inside // height
-    if number is None or constant(columns) is None:
+    return _take_place(spec, views, order, band * rows + inside % height, inside // height, draft)
+
+
+def _take_place(spec: Spec, views: dict[str, View], order: list[Step], line: Expr, column: Expr, draft: Draft | _Inside) -> dict[str, View]:
+    """Views moved to the tile in a line and a column of the grid; limits that never hold keep it inside at all sizes."""
+    columns, lines = order[0].size, order[1].size
+    if constant(lines) is None or constant(columns) is None:
         line, column = minimum(line, lines - 1), minimum(column, columns - 1)
     for digit, index in zip(order, (column, line), strict=True):
         label = spec.labels[spec.dims.index(digit.dim)]
@@ -458,9 +490,7 @@ def _take_bands(spec: Spec, views: dict[str, View], order: list[Step], unit: Exp
     return views
 
 
-def _take_block_digits(
-    spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside, _rows: int = 0
-) -> dict[str, View]:
+def _take_block_digits(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside) -> dict[str, View]:
     left = unit
     for position, digit in enumerate(order):
         index = left if position == len(order) - 1 else mod(left, digit.size)

@@ -154,6 +154,11 @@ class Buffer:
             raise VerificationError(f"{self.name} has {self.total} elements, a number known only at run time")
         return total * self.dtype.bytes
 
+    def shares(self, other: Buffer) -> bool:
+        """Whether both lie in shared memory, in part in the same bytes."""
+        both = self.memory.of_block and other.memory.of_block
+        return both and self.offset < other.offset + other.bytes and other.offset < self.offset + self.bytes
+
     def held(self, register: Expr) -> tuple[Expr, ...]:
         """The coordinates of a register of a distributed buffer, in the executing thread."""
         coordinates = []

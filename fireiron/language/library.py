@@ -150,10 +150,11 @@ HOPPER_BLOCKS: Final = 132
 
 
 def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping[str, int]], ...]:
-    """Hopper's tensor cores, where TMA takes A and B: the tile whose waves of blocks take least time."""
+    """Hopper's tensor cores: the tile whose waves of blocks take least time. Not where TMA takes A or B only as a copy, and there is little
+    to compute with a copied element."""
     if target.name != WARPGROUP_ARCHITECTURE or spec.A.dtype not in (float16, bfloat16):
         return ()
-    if not all(_by_sixteen_bytes(view) for view in (spec.A, spec.B)):
+    if not all(_by_sixteen_bytes(view) for view in (spec.A, spec.B)) and not _worth_copies(spec):
         return ()
 
     def waves(tile: tuple[float, Mapping[str, int]]) -> float:
@@ -162,6 +163,15 @@ def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping
 
     static = all(constant(size) is not None for size in spec.C.shape)
     return (("hopper", min(HOPPER_TILES, key=waves)[1] | {"bands": 4} if static else {}),)
+
+
+WORTH_A_COPY: Final = 64
+"""Rows and columns of C from which copies of A and B pay."""
+
+
+def _worth_copies(spec: Spec) -> bool:
+    """Whether each element of A and B has much to be multiplied with; sizes known at run time count as large."""
+    return all((constant(size) or WORTH_A_COPY) >= WORTH_A_COPY for size in spec.C.shape) and len(spec.C.shape) == 2
 
 
 def _by_sixteen_bytes(view: View) -> bool:

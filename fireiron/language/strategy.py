@@ -30,7 +30,7 @@ from fireiron.language.substrategy import require_steps
 from fireiron.language.tree import Decomposition, Refinement
 from fireiron.language.tunable import Derived, Tunable, count, has_part, resolve, tunables_in
 from fireiron.refine.align import Align
-from fireiron.refine.bands import Bands
+from fireiron.refine.bands import BY_COLUMNS, BY_CURVE, BY_ROWS, WALKS, Bands
 from fireiron.refine.converted import Converted
 from fireiron.refine.in_flight import InFlight
 from fireiron.refine.layout import DealOrder
@@ -356,13 +356,33 @@ class TileStrategy(Strategy):
         return self.refine(Permute(_permutation(permutation)))
 
     @fitting
-    def bands(self, rows: int | Any) -> Self:
+    def bands(self, rows: int | Any, walk: int | Any = BY_ROWS) -> Self:
         """Let blocks walk down `rows` tile rows before they go one tile column on: neighbours in time share the L2 cache.
 
-        Args: tile rows, or a tunable. Legal on a tile of two dimensions that is dealt to Block.
+        Args: tile rows, or a tunable; `walk` chooses among this order (0), `column_bands` (1) and `hilbert` (2, with 1 row), for a tunable.
+        Legal on a tile of two dimensions that is dealt to Block.
         rewrite: block u: tile (u // columns, u % columns) --> block u: tile (band * rows + u % rows, u // rows) in each band
         """
-        return self.refine(Bands(count(rows, "bands")))
+        return self.refine(Bands(count(rows, "bands"), count(walk, "bands: walk", 0, max(WALKS))))
+
+    @fitting
+    def column_bands(self, columns: int | Any) -> Self:
+        """Let blocks walk along `columns` tile columns before they go one tile row on: `bands` with rows and columns exchanged.
+
+        Args: tile columns, or a tunable. Legal on a tile of two dimensions that is dealt to Block.
+        rewrite: block u: tile (u // columns, u % columns) --> block u: tile (u // columns, band * columns + u % columns) in each band
+        """
+        return self.refine(Bands(count(columns, "column_bands"), BY_COLUMNS))
+
+    @fitting
+    def hilbert(self) -> Self:
+        """Let blocks follow Hilbert's curve through the grid of tiles: neighbours in time are neighbours on the grid, in both directions.
+
+        Legal on a tile of two dimensions that is dealt to Block, for any number of tiles; of a grid that is no square of a power of two
+        the curve passes over what lies outside.
+        rewrite: block u: tile (u // columns, u % columns) --> block u: tile (p // columns, p % columns), p = hilbert(u, rows, columns)
+        """
+        return self.refine(Bands(1, BY_CURVE))
 
     @fitting
     def persistent(self, blocks: int | Any = 132) -> Self:

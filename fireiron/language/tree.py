@@ -125,9 +125,9 @@ class Expansion:
     values; `lets` its named values; `grid` the number of blocks, where it deals tiles to them; `part` the number of a
     block's part of k, for the step behind that knows the grid; `outer` the numbers of a block's tiles, with how many there are, where a
     step behind deals more of them; `zeroed` the operands that are zero before the launch;
-    `resident` the blocks that a multiprocessor shall hold; `cluster` the blocks that are launched together; `unchecked` why races are
-    reported as warnings. A leaf `waits` if who performs it depends on who holds its registers, and nobody said so yet. `settled` are the
-    storages of buffers that were free.
+    `resident` the blocks that a multiprocessor shall hold; `within` the most bytes of shared memory; `cluster` the blocks that are launched
+    together; `unchecked` why races are reported as warnings. A leaf `waits` if who performs it depends on who holds its registers, and
+    nobody said so yet. `settled` are the storages of buffers that were free.
     """
 
     children: tuple[Child, ...]
@@ -141,6 +141,7 @@ class Expansion:
     zeroed: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     resident: int = attrs.field(default=0, kw_only=True)
     cluster: BlockCluster | None = attrs.field(default=None, kw_only=True)
+    within: int = attrs.field(default=0, kw_only=True)
     unchecked: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     waits: bool = attrs.field(default=False, kw_only=True)
     settled: tuple[tuple[str, Storage], ...] = attrs.field(default=(), kw_only=True)
@@ -148,9 +149,8 @@ class Expansion:
     @property
     def tells(self) -> bool:
         """Whether it adds anything to the whole kernel."""
-        return any(
-            (self.names, self.lets, self.grid is not None, self.part is not None, self.zeroed, self.resident, self.unchecked, self.settled)
-        )
+        said = (self.names, self.lets, self.zeroed, self.resident, self.within, self.unchecked, self.settled)
+        return any((*said, self.grid is not None, self.part is not None))
 
     def child(self, name: str) -> Child:
         """A child by name; a `DecompositionError` that lists them if there is none."""
@@ -176,6 +176,7 @@ class Expansion:
             zeroed=(*self.zeroed, *inner.zeroed),
             resident=inner.resident or self.resident,
             cluster=inner.cluster or self.cluster,
+            within=inner.within or self.within,
             unchecked=(*self.unchecked, *inner.unchecked),
             settled=(*self.settled, *inner.settled),
         )
@@ -386,6 +387,7 @@ class Whole:
     outer: tuple[tuple[Var, Expr], ...] = ()
     zeroed: tuple[str, ...] = ()
     resident: int = 0
+    within: int = 0
     unchecked: tuple[str, ...] = ()
     settled: Mapping[str, Storage] = attrs.field(factory=dict)
     cluster: BlockCluster | None = None
@@ -402,6 +404,7 @@ class Whole:
             (*self.outer, *expansion.outer),
             (*self.zeroed, *expansion.zeroed),
             expansion.resident or self.resident,
+            expansion.within or self.within,
             (*self.unchecked, *expansion.unchecked),
             {**self.settled, **dict(expansion.settled)} if expansion.settled else self.settled,
             expansion.cluster or self.cluster,

@@ -1,6 +1,16 @@
-"""`allocate`: shared buffers get their place. They share storage only where `reuse_buffer` asks."""
+"""`allocate`: shared buffers get their place. They share storage where `reuse_buffer` asks, or where `within` leaves no room otherwise.
+
+Within a bound, no two buffers share bytes at first (a complete graph of interferences). Pairs that are never in use together are let
+go, the fewest that make all fit. The barrier between the last uses of one buffer and the first write to the other is found by
+`synchronize`, which compares bytes.
+
+Source: Cypress (PLDI 2025), section 4.2.4.
+"""
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -16,9 +26,97 @@ BARRIER = 8
 def allocate(kernel: Kernel) -> Kernel:
     """The kernel with an offset for every shared buffer; refused where they do not fit the target."""
     kernel = _placed(_aligned(kernel))
-    if kernel.shared_bytes > kernel.architecture.shared_per_block:
+    bound = _bound(kernel)
+    if kernel.within and kernel.shared_bytes > bound:
+        kernel = _shared_within(kernel, bound) or kernel
+    if kernel.shared_bytes > bound:
         _refuse(kernel)
     return kernel
+
+
+def _bound(kernel: Kernel) -> int:
+    """The most bytes of shared memory."""
+    most = kernel.architecture.shared_per_block
+    return min(kernel.within, most) if kernel.within else most
+
+
+Pair = frozenset[str]
+"""The names of two buffers."""
+
+FEW = 5
+"""So many buffers are packed in every order."""
+
+MOST_CHOICES = 4096
+"""So many sets of pairs are tried; where there are more, pairs are let go one by one, the one first that saves most."""
+
+
+def _shared_within(kernel: Kernel, bound: int) -> Kernel | None:
+    """The kernel with buffers that share bytes, the fewest pairs of them that fit the bound; None where nothing fits."""
+    spans = live_spans(kernel)
+    buffers = [one for one in kernel.buffers if one.memory.of_block and one.name in spans]
+    apart = [
+        frozenset((one.name, other.name))
+        for one, other in itertools.combinations(buffers, 2)
+        if spans[one.name][1] < spans[other.name][0] or spans[other.name][1] < spans[one.name][0]
+    ]
+    for pairs in _choices(buffers, apart):
+        offsets = _packed(buffers, pairs)
+        found = _with_offsets(kernel, offsets, {max(pair, key=lambda name: spans[name]) for pair in pairs})
+        if found.shared_bytes <= bound:
+            return found
+    return None
+
+
+def _choices(buffers: Sequence[Buffer], apart: Sequence[Pair]) -> Iterator[frozenset[Pair]]:
+    """Sets of pairs that may share bytes, small ones first."""
+    if 1 << len(apart) <= MOST_CHOICES:
+        for count in range(1, len(apart) + 1):
+            yield from map(frozenset, itertools.combinations(apart, count))
+        return
+    chosen: frozenset[Pair] = frozenset()
+    for _ in apart:
+        rest = [pair for pair in apart if pair not in chosen]
+        best = min(rest, key=lambda pair: _top(buffers, _packed(buffers, chosen | {pair})))
+        chosen |= {best}
+        yield chosen
+
+
+def _packed(buffers: Sequence[Buffer], pairs: frozenset[Pair]) -> dict[str, int]:
+    """Where buffers begin, each at the lowest place that it shares with its partners alone; by the best order, of few buffers of all."""
+    few = len(buffers) <= FEW
+    orders: Iterable[Sequence[Buffer]] = itertools.permutations(buffers) if few else (buffers, sorted(buffers, key=lambda one: -one.bytes))
+    return min((_stacked(order, pairs) for order in orders), key=lambda offsets: _top(buffers, offsets))
+
+
+def _stacked(buffers: Sequence[Buffer], pairs: frozenset[Pair]) -> dict[str, int]:
+    offsets: dict[str, int] = {}
+    placed: list[Buffer] = []
+    for buffer in buffers:
+        alignment = max(16, buffer.tensor.align)
+        others = [(offsets[one.name], one.bytes) for one in placed if frozenset((one.name, buffer.name)) not in pairs]
+        places = sorted({0, *(_align(start + size, alignment) for start, size in others)})
+        offsets[buffer.name] = next(
+            place for place in places if all(place + buffer.bytes <= start or start + size <= place for start, size in others)
+        )
+        placed.append(buffer)
+    return offsets
+
+
+def _top(buffers: Sequence[Buffer], offsets: Mapping[str, int]) -> int:
+    return max(offsets[one.name] + one.bytes for one in buffers)
+
+
+def _with_offsets(kernel: Kernel, offsets: Mapping[str, int], later: Collection[str]) -> Kernel:
+    """The kernel with its buffers at these places; `later` ones reuse bytes of others."""
+    buffers = []
+    for buffer in kernel.buffers:
+        if buffer.name in offsets:
+            tensor = attrs.evolve(buffer.tensor, reuse=True) if buffer.name in later else buffer.tensor
+            buffer = attrs.evolve(buffer, offset=offsets[buffer.name], tensor=tensor)
+        buffers.append(buffer)
+    return _behind(
+        attrs.evolve(kernel, buffers=tuple(buffers)), max(offsets[one.name] + one.bytes for one in buffers if one.name in offsets)
+    )
 
 
 def _placed(kernel: Kernel) -> Kernel:
@@ -34,11 +132,16 @@ def _placed(kernel: Kernel) -> Kernel:
             placed.append(buffer)
             top = max(top, offset + buffer.bytes)
         result.append(buffer)
+    return _behind(attrs.evolve(kernel, buffers=tuple(result)), top)
+
+
+def _behind(kernel: Kernel, top: int) -> Kernel:
+    """The kernel with the barriers of its rings behind all buffers."""
     rings = []
     for ring in kernel.rings:
         rings.append(attrs.evolve(ring, offset=_align(top, BARRIER)))
         top = rings[-1].offset + ring.barrier_bytes
-    return attrs.evolve(kernel, buffers=tuple(result), rings=tuple(rings), shared_bytes=top)
+    return attrs.evolve(kernel, rings=tuple(rings), shared_bytes=top)
 
 
 def _aligned(kernel: Kernel) -> Kernel:
@@ -120,20 +223,25 @@ def _extend(spans: dict[str, tuple[int, int]], name: str, start: int, stop: int)
 
 def _refuse(kernel: Kernel) -> None:
     """The error of shared memory that overflows: what each buffer takes and who made it, and how many stages would fit."""
-    limit = kernel.architecture.shared_per_block
+    limit = _bound(kernel)
     stages, spans = pipelines(kernel), live_spans(kernel)
     rows = shared_usage((one for one in kernel.buffers if one.name in spans), stages)
     largest = max(rows, key=lambda row: row.amount)
     parts = ", ".join(f"{row.name} {row.amount}" for row in rows)
-    text = f"{kernel.shared_bytes} bytes of shared memory in a block, {kernel.architecture} has {limit}: {parts}"
+    who = f"within({kernel.within}) allows" if limit == kernel.within else f"{kernel.architecture} has"
+    text = f"{kernel.shared_bytes} bytes of shared memory in a block, {who} {limit}: {parts}"
     advice = [one for one in (_fewer(kernel, stage) for stage in stages) if one]
     raise ResourceError(
         "\n".join([text, *(f"  {line}" for line in usage_lines(rows, "bytes"))]),
         within=kernel.spec,
         legal=f"at most {limit} bytes",
         at=largest.origin,
-        hint=", or ".join([*advice, "smaller tiles, a smaller split, a 16-bit type, or reuse_buffer()"]),
+        hint=", or ".join([*advice, f"smaller tiles, a smaller split, a 16-bit type, or {_last_resort(kernel)}"]),
     )
+
+
+def _last_resort(kernel: Kernel) -> str:
+    return "a larger bound: these are in use together" if kernel.within else "reuse_buffer()"
 
 
 def _fewer(kernel: Kernel, stages: Stages) -> str:
@@ -141,7 +249,7 @@ def _fewer(kernel: Kernel, stages: Stages) -> str:
     each = f"each of the {stages.stages} stages of {', '.join(stages.buffers)} takes {stages.each} bytes"
     for number in range(stages.stages - 1, 0, -1):
         needed = _with_stages(kernel, stages, number).shared_bytes
-        if needed <= kernel.architecture.shared_per_block:
+        if needed <= _bound(kernel):
             return f"pipeline({number}), which takes {needed} ({each})"
     return ""
 

@@ -94,7 +94,7 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixe
     named = thread_values(kernel)
     values: dict[str, Array] = {**named.values, **fixed}
     used = [loop for loop in loops if loop.var in needed and loop.var.name not in fixed]
-    counts = {loop.var: _values(loop) for loop in used}
+    counts = _few(used, kernel.workers)
     static = [loop for loop in used if counts[loop.var] is not None]
     shape = (*(counts[loop.var] or 1 for loop in static), kernel.workers)
     require_few(math.prod(shape), static)
@@ -145,6 +145,15 @@ def _values(loop: For) -> int | None:
     if loop.period:
         return loop.period if count is None else min(count, loop.period)
     return loop.extent.high if count is None and loop.extent.high <= MOST_VALUES else count
+
+
+def _few(loops: Sequence[For], threads: int) -> dict[Var, int | None]:
+    """How many values each loop has; the longest of undecided extent have none where all together are too many."""
+    counts = {loop.var: _values(loop) for loop in loops}
+    undecided = sorted((loop.var for loop in loops if constant(loop.extent) is None and not loop.period), key=lambda var: counts[var] or 0)
+    while undecided and threads * math.prod(count or 1 for count in counts.values()) > MOST_POINTS:
+        counts[undecided.pop()] = None
+    return counts
 
 
 def _repeats(loop: For) -> bool:

@@ -75,13 +75,20 @@ class Footprint:
         return keys, np.minimum(self.low[here], other.low[there]), np.maximum(self.high[here], other.high[there])
 
 
+def _alone(kernel: Kernel) -> set[str]:
+    """The buffers of rings whose bytes no other buffer has in its turn."""
+    rings = {name for ring in kernel.rings for name in ring.buffers}
+    others = [one for one in kernel.buffers if one.memory.of_block and one.name not in rings]
+    return {name for name in rings if not any(kernel.buffer(name).shares(one) for one in others)}
+
+
 class Touches:
     """The accesses of a kernel to what its threads share."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         # Nobody waits for what is only read, nor for registers, which one thread has alone.
-        rings = {name for ring in kernel.rings for name in ring.buffers}  # their barriers are there already
+        rings = _alone(kernel)  # their barriers are there already
         self.watched = {one.name for one in kernel.buffers if one.memory.of_block or (one.memory.of_grid and one.written)} - rings
         self.granules = _granules(kernel)
         self._needed: dict[int, frozenset[Var]] = {}
@@ -111,8 +118,7 @@ class Touches:
         """Whether two accesses are to the same memory, as far as buffers tell."""
         if x.access.buffer == y.access.buffer:
             return True
-        a, b = self.kernel.buffer(x.access.buffer), self.kernel.buffer(y.access.buffer)
-        return a.memory.of_block and b.memory.of_block and a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
+        return self.kernel.buffer(x.access.buffer).shares(self.kernel.buffer(y.access.buffer))
 
     # ------------------------------------------------------------------------------------------ places
 

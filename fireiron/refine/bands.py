@@ -1,4 +1,4 @@
-"""The order of tiles on the grid that keeps neighbours in time near each other: `bands` on a tile dealt to Block."""
+"""Orders of tiles on the grid that keep neighbours in time near each other: `bands`, `column_bands`, `hilbert` on a tile dealt to Block."""
 
 from __future__ import annotations
 
@@ -6,30 +6,48 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.errors import DecompositionError
 from fireiron.language.tree import Refinement
 from fireiron.language.tunable import chosen, integral
+
+BY_ROWS, BY_COLUMNS, BY_CURVE = WALKS = (0, 1, 2)
+"""How blocks walk: in bands of tile rows, in bands of tile columns, along Hilbert's curve. Numbers, so that a tunable may choose."""
 
 
 def _rows(value: Any) -> Any:
     return integral(value, "bands")
 
 
+def _walk(value: Any) -> Any:
+    return integral(value, "bands: walk")
+
+
 @attrs.frozen
 class Bands(Refinement):
     """Blocks walk down `rows` tile rows before they go one tile column on, so that blocks that run together share the L2 cache.
 
-    Legal on a tile of two dimensions that is dealt to Block, for any number of tiles; a tunable may stand for the number.
+    With the `walk` BY_COLUMNS (1) they walk along as many tile columns before they go one tile row on. With BY_CURVE (2) they follow
+    Hilbert's curve through the whole grid, which has no bands: `rows` is 1.
+    Legal on a tile of two dimensions that is dealt to Block, for any number of tiles; tunables may stand for both numbers.
     rewrite: block u: tile (u // columns, u % columns) --> block u: tile (band * rows + u % rows, u // rows) in each band
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
     rows: Any = attrs.field(converter=_rows)
+    walk: Any = attrs.field(default=BY_ROWS, converter=_walk)
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, bands=chosen(self.rows, "bands"))
+        rows, walk = chosen(self.rows, "bands"), chosen(self.walk, "bands: walk", 0, max(WALKS))
+        if walk == BY_CURVE and rows != 1:
+            raise DecompositionError(
+                f"bands({rows}, {walk}): Hilbert's curve goes through the whole grid, in no bands", legal="bands(1, 2)", hint="hilbert()"
+            )
+        return attrs.evolve(plan, bands=rows, walk=walk)
 
     def __str__(self) -> str:
-        return f"bands({self.rows})"
+        if self.walk in (BY_ROWS, BY_COLUMNS):
+            return f"{'column_' * (self.walk == BY_COLUMNS)}bands({self.rows})"
+        return "hilbert()" if (self.rows, self.walk) == (1, BY_CURVE) else f"bands({self.rows}, {self.walk})"
 
 
 __all__ = ["Bands"]

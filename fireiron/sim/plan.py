@@ -93,7 +93,8 @@ class Operand:
         self.copy = compiled(access.copy)
         self.elements = plan.number(buffer.elements)
         self.total = plan.number(buffer.total)
-        self.watched = (buffer.memory.of_block and buffer.name not in plan.in_rings) or (buffer.memory.of_grid and buffer.written)
+        ringed = buffer.name in plan.in_rings and (write or buffer.name not in plan.reused)
+        self.watched = (buffer.memory.of_block and not ringed) or (buffer.memory.of_grid and buffer.written)
         self.depends = [scope.closure(dim, bound) for dim, bound in zip(access.base, bounds, strict=True)]
         everything = scope.closure(*access.expressions(), *conditions, *tested)
         loops = scope.loops
@@ -234,6 +235,9 @@ class Plan:
         widest = _group_sizes(kernel)[-1]
         self.pitch = -(-kernel.threads // widest) * widest
         self.in_rings = {name for ring in kernel.rings for name in ring.buffers}
+        # Turns order a ring's own accesses, but not those who read it with who writes to the same bytes afterwards.
+        others = [one for one in kernel.buffers if one.name not in self.in_rings]
+        self.reused = {name for name in self.in_rings if any(kernel.buffer(name).shares(one) for one in others)}
         self.block_loops = False
         self.largest = kernel.threads
         self.sites: list[Site] = []

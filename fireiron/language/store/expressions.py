@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from fireiron.errors import StoreError
 from fireiron.language.strategy import UID
-from fireiron.values.expr import Const, Expr, Var, all_of, any_of, as_expr, equal, minimum
+from fireiron.values.expr import Const, Expr, Var, all_of, any_of, as_expr, equal, hilbert, minimum
 
 
 def expression_text(value: Expr) -> int | str:
@@ -64,13 +64,17 @@ def _called(name: str, arguments: list[ast.expr]) -> Expr:
             return _built(argument)
         case "minimum", [left, right]:
             return minimum(_built(left), _built(right))
+        case "hilbert", [number, lines, columns]:
+            return hilbert(_built(number), _built(lines), _built(columns))
         case "equal", [left, right]:
             return equal(_built(left), _built(right))
         case "all_of", [ast.Tuple(elts=parts)]:
             return all_of([_built(part) for part in parts])
         case "any_of", [ast.Tuple(elts=parts)]:
             return any_of([_built(part) for part in parts])
-    raise StoreError(f"no function {name!r} of {len(arguments)} arguments in expressions", legal="Var Const minimum equal all_of any_of")
+    raise StoreError(
+        f"no function {name!r} of {len(arguments)} arguments in expressions", legal="Var Const minimum hilbert equal all_of any_of"
+    )
 
 
 def _variable(arguments: list[Any]) -> Var:

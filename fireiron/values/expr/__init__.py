@@ -15,6 +15,7 @@ from fireiron.values.expr.arithmetic import add, ceildiv, floordiv, mod, mul, su
 from fireiron.values.expr.bits import bit_and, bit_or, bit_xor
 from fireiron.values.expr.conditions import all_of, any_of, conjuncts, equal, less, minimum
 from fireiron.values.expr.evaluation import compiled, source
+from fireiron.values.expr.hilbert import Hilbert, hilbert
 from fireiron.values.expr.nodes import (
     FALSE,
     INT_MAX,
@@ -61,6 +62,7 @@ __all__ = [
     "Expr",
     "FALSE",
     "FloorDiv",
+    "Hilbert",
     "INT_MAX",
     "Less",
     "Min",
@@ -86,6 +88,7 @@ __all__ = [
     "constant",
     "equal",
     "floordiv",
+    "hilbert",
     "is_cuda_name",
     "less",
     "minimum",

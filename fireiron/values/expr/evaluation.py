@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fireiron.values.expr.hilbert import Hilbert, place_on_curve
 from fireiron.values.expr.nodes import All, AnyOf, BitAnd, BitOr, BitXor, Const, Equal, Expr, FloorDiv, Less, Min, Mod, Positive, Sum, Var
 
 
@@ -33,6 +34,8 @@ def source(value: Expr) -> str:
             return source(inner)
         case Min(left=left, right=right):
             return f"_min({source(left)},{source(right)})"
+        case Hilbert(number=number, lines=lines, columns=columns):
+            return f"_hilbert({source(number)},{source(lines)},{source(columns)})"
         case Less(left=left, right=right):
             return f"({source(left)}<{source(right)})"
         case Equal(left=left, right=right):
@@ -62,6 +65,6 @@ def _numeric_minimum(left: Any, right: Any) -> Any:
 def compiled(value: Expr) -> Callable[[Mapping[str, Any]], Any]:
     """A function from an environment (name to integer or array) to the value."""
     # The simulator and the checks evaluate one expression in thousands of environments: Python compiles its source once for all.
-    scope: dict[str, Any] = {"_min": _numeric_minimum}
+    scope: dict[str, Any] = {"_min": _numeric_minimum, "_hilbert": place_on_curve}
     exec(f"def f(e): return {source(value)}", scope)
     return scope["f"]  # type: ignore[no-any-return]

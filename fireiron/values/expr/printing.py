@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fireiron.values.expr.hilbert import Hilbert
 from fireiron.values.expr.nodes import All, AnyOf, BitAnd, BitOr, BitXor, Const, Equal, Expr, FloorDiv, Less, Min, Mod, Positive, Sum, Var
 
 
@@ -46,6 +47,8 @@ def _node_text(value: Expr, show: Callable[[Expr, int], str]) -> tuple[str, int]
             return f"{show(left, 1)} | {show(right, 2)}", 1
         case Min(left=left, right=right):
             return f"minimum({show(left, 0)}, {show(right, 0)})", 9
+        case Hilbert():
+            return f"hilbert({', '.join(show(one, 0) for one in value.children)})", 9
         case Less(left=left, right=right):
             return f"{show(left, 1)} < {show(right, 1)}", 0
         case Equal(left=left, right=right):

@@ -1,0 +1,101 @@
+"""Hilbert's curve over a grid of any two sizes, as an expression: a permutation of the numbers of its places.
+
+The curve runs through the square around the grid whose side is a power of two, and passes over what lies outside. It goes through a square
+quarter by quarter: near and far along one axis, and within each half along the other, there and back. In the first quarter and the last the
+axes change places, and in the last both are counted from the far end, so that each quarter begins beside the end of the one before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fireiron.values.expr.nodes import INT_MAX, ONE, Atoms, Expr, as_expr, constant, integer, node, range_fields, set_range
+
+
+@node
+class Hilbert(Expr):
+    """The place, counted row by row, that is number `number` on the curve through `lines` x `columns` places.
+
+    For numbers from 0 to `lines * columns - 1`, which are at most 2**31 - 1.
+    """
+
+    number: Expr
+    lines: Expr
+    columns: Expr
+    low: int = range_fields()
+    high: int = range_fields()
+    factor: int = range_fields()
+
+    def __attrs_post_init__(self) -> None:
+        set_range(self, 0, min(max(self.lines.high * self.columns.high - 1, 0), INT_MAX))
+
+    @property
+    def children(self) -> Atoms:
+        return (self.number, self.lines, self.columns)
+
+    def rebuilt(self, children: Atoms) -> Expr:
+        return hilbert(*children)
+
+
+def hilbert(number: Expr | int, lines: Expr | int, columns: Expr | int) -> Expr:
+    """The place, counted row by row, that Hilbert's curve through `lines` x `columns` places reaches as its number `number`.
+
+    Any two sizes are legal; in a grid of one line or one column it is the number itself.
+
+    >>> [hilbert(number, 2, 3).value for number in range(6)]
+    [0, 1, 4, 3, 5, 2]
+    """
+    number, lines, columns = as_expr(number), as_expr(lines), as_expr(columns)
+    if ONE in (lines, columns):
+        return number
+    at, height, width = constant(number), constant(lines), constant(columns)
+    if at is None or height is None or width is None:
+        return Hilbert(number, lines, columns)
+    return integer(place_on_curve(at, height, width))
+
+
+def place_on_curve(number: Any, lines: Any, columns: Any) -> Any:
+    """What `hilbert` means, for integers or NumPy arrays."""
+    if not (_plain(lines) and _plain(columns)):
+        import numpy  # takes longer to load than the language, which needs it only here
+
+        return numpy.vectorize(_place, otypes=[numpy.int64])(number, lines, columns)
+    return _place(number, int(lines), int(columns))
+
+
+def _plain(size: Any) -> bool:
+    return getattr(size, "ndim", 0) == 0
+
+
+def _place(number: Any, lines: int, columns: int) -> Any:
+    # `first` and `second` are the axes as the curve takes them; `inside` is what of the square at hand lies in the grid.
+    first, second, first_inside, second_inside = number * 0, number * 0, number * 0 + lines, number * 0 + columns
+    swapped = backward = number * 0
+    side = 1 << (max(lines, columns) - 1).bit_length() >> 1
+    while side:
+        near = _least(first_inside, side)
+        behind = _chosen(backward, first_inside - near, near) * second_inside
+        half = (number >= behind) * 1
+        number = number - half * behind
+        far = half ^ backward
+        first, first_inside = first + far * side, _chosen(far, first_inside - near, near)
+        near = _least(second_inside, side)
+        behind = _chosen(far, second_inside - near, near) * first_inside
+        quarter = (number >= behind) * 1
+        number = number - quarter * behind
+        far = far ^ quarter
+        second, second_inside = second + far * side, _chosen(far, second_inside - near, near)
+        turned = 1 - (half ^ quarter)
+        first, second = _chosen(turned, second, first), _chosen(turned, first, second)
+        first_inside, second_inside = _chosen(turned, second_inside, first_inside), _chosen(turned, first_inside, second_inside)
+        swapped, backward = swapped ^ turned, backward ^ (turned & half)
+        side >>= 1
+    return _chosen(swapped, second, first) * columns + _chosen(swapped, first, second)
+
+
+def _chosen(condition: Any, yes: Any, no: Any) -> Any:
+    return no + condition * (yes - no)
+
+
+def _least(value: Any, limit: int) -> Any:
+    return value - (value > limit) * (value - limit)
