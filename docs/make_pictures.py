@@ -9,6 +9,7 @@ from fireiron.language import library
 FOLDER = Path(__file__).parent / "pictures"
 PICTURES = {
     "hmma_ampere": (("tree", "tiles", "lanes", "banks", "timeline"), {"M": 512, "N": 512, "K": 512}),
+    "hopper": (("timeline",), {"M": 4096, "N": 4096, "K": 4096}),
     "maxwell": (("tree", "tiles", "banks"), {"M": 512, "N": 512, "K": 256}),
     "listing_2": (("tree", "tiles", "banks"), {"M": 512, "N": 512, "K": 256}),
 }

@@ -46,6 +46,11 @@ from fireiron.executable.hfma2 import HFMA2 as HFMA2
 from fireiron.executable.hfma2 import Hfma2 as Hfma2
 from fireiron.executable.ldmatrix import LDMATRIX as LDMATRIX
 from fireiron.executable.ldmatrix import LdMatrix as LdMatrix
+from fireiron.executable.ldmatrix_warpgroup import LDMATRIX_WARPGROUP as LDMATRIX_WARPGROUP
+from fireiron.executable.ldmatrix_warpgroup import LDMATRIX_WARPGROUP_COL as LDMATRIX_WARPGROUP_COL
+from fireiron.executable.ldmatrix_warpgroup import LDMATRIX_WARPGROUP_T as LDMATRIX_WARPGROUP_T
+from fireiron.executable.ldmatrix_warpgroup import LDMATRIX_WARPGROUP_T_COL as LDMATRIX_WARPGROUP_T_COL
+from fireiron.executable.ldmatrix_warpgroup import LdMatrixWarpgroup as LdMatrixWarpgroup
 from fireiron.executable.micro_kernel import MicroKernel as MicroKernel
 from fireiron.executable.mma import Mma as Mma
 from fireiron.executable.mma_f16 import HMMA_16816_F16 as HMMA_16816_F16
@@ -107,6 +112,11 @@ from fireiron.executable.shuffle import SHUFFLE as SHUFFLE
 from fireiron.executable.shuffle import Shuffle as Shuffle
 from fireiron.executable.stmatrix import STMATRIX as STMATRIX
 from fireiron.executable.stmatrix import StMatrix as StMatrix
+from fireiron.executable.stmatrix_warpgroup import STMATRIX_WARPGROUP as STMATRIX_WARPGROUP
+from fireiron.executable.stmatrix_warpgroup import STMATRIX_WARPGROUP_COL as STMATRIX_WARPGROUP_COL
+from fireiron.executable.stmatrix_warpgroup import STMATRIX_WARPGROUP_T as STMATRIX_WARPGROUP_T
+from fireiron.executable.stmatrix_warpgroup import STMATRIX_WARPGROUP_T_COL as STMATRIX_WARPGROUP_T_COL
+from fireiron.executable.stmatrix_warpgroup import StMatrixWarpgroup as StMatrixWarpgroup
 from fireiron.executable.terms import ThreadTerm as ThreadTerm
 from fireiron.executable.thread_move import ThreadInit as ThreadInit
 from fireiron.executable.thread_move import ThreadMove as ThreadMove
@@ -141,6 +151,7 @@ from fireiron.matmul import matmul as matmul
 from fireiron.measure.sweeps import sweep as sweep
 from fireiron.refine.align import Align as Align
 from fireiron.refine.bands import Bands as Bands
+from fireiron.refine.chained import Chained as Chained
 from fireiron.refine.cluster import Cluster as Cluster
 from fireiron.refine.converted import Converted as Converted
 from fireiron.refine.in_flight import InFlight as InFlight
@@ -157,6 +168,7 @@ from fireiron.refine.storage_layout import StorageLayout as StorageLayout
 from fireiron.refine.swizzle import SwizzleStorage as SwizzleStorage
 from fireiron.refine.sync import Sync as Sync
 from fireiron.refine.to import To as To
+from fireiron.refine.turns import Turns as Turns
 from fireiron.refine.unchecked import Unchecked as Unchecked
 from fireiron.refine.unroll import Unroll as Unroll
 from fireiron.refine.within import Within as Within

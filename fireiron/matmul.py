@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -22,6 +23,8 @@ import attrs
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.spec import Spec, default_result
 from fireiron.specs.matmul import MatMul
+from fireiron.stacks import MATRICES, Stacked, Way, seen, stack_of
+from fireiron.values.expr import constant
 from fireiron.values.machine import (
     DEFAULT_ARCHITECTURE,
     DTYPES,
@@ -35,6 +38,7 @@ from fireiron.values.machine import (
     float32,
     float64,
 )
+from fireiron.values.strides import StorageOrder, Strides
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, View
 
 if TYPE_CHECKING:
@@ -65,6 +69,11 @@ class Operand:
     dtype: str
     align: int
     device: int | None
+
+    @property
+    def places(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Its shape and steps."""
+        return self.shape, self.steps
 
 
 @attrs.frozen
@@ -122,6 +131,33 @@ class _Made:
         return self.problem.transposed
 
 
+@attrs.frozen
+class _Found:
+    """What answers a call: a kernel, and how it sees the arrays."""
+
+    made: _Made
+    stacked: Stacked
+
+    def __call__(self, a: Any, b: Any, out: Any, stream: Any) -> Any:
+        """The product."""
+        kernel = self.made.kernel
+        if self.stacked is not MATRICES:
+            return self._stack(a, b, out, stream)
+        if not self.made.transposed:
+            return kernel(a, b, out=out, stream=stream)
+        if out is None:
+            return kernel(b.T, a.T, stream=stream).T
+        kernel(b.T, a.T, out=out.T, stream=stream)
+        return out
+
+    def _stack(self, a: Any, b: Any, out: Any, stream: Any) -> Any:
+        """The product of arrays of which one is a stack."""
+        ways = self.stacked
+        inner = _Found(self.made, MATRICES)
+        result = inner(ways.a.of(a), ways.b.of(b), None if out is None else ways.c.of(out), stream)
+        return ways.given_back(result) if out is None else out
+
+
 class _MatMul:
     """`fireiron.matmul`: see `__call__`. Kernels are kept in memory, by the arrays' shapes, types, strides and alignment.
 
@@ -130,17 +166,18 @@ class _MatMul:
     """
 
     def __init__(self) -> None:
-        self._kernels: OrderedDict[Any, _Made] = OrderedDict()
+        self._kernels: OrderedDict[Any, _Found] = OrderedDict()
         self._problems: OrderedDict[_Asked, _Made] = OrderedDict()
         self._lock = threading.RLock()
 
     def __call__(
         self, a: Any, b: Any, out: Any = None, *, c_dtype: Any = None, arch: Any = None, stream: Any = None, pinned: bool | None = None
     ) -> Any:
-        """`a @ b` for two matrices of one element type: M x K and K x N give M x N.
+        """`a @ b` for two matrices of one element type, M x K and K x N, or for stacks of matrices, as NumPy multiplies them.
 
         CuPy, PyTorch and JAX arrays on a GPU run there, NumPy arrays in the simulator. Either storage order serves, with leading
-        dimensions, so slices do; odd sizes too. The first call for a shape chooses a strategy and compiles it.
+        dimensions, so slices do; odd sizes too. The first call for a shape chooses a strategy and compiles it. Matrices of a stack,
+        B x M x K and B x K x N, may lie any distance apart; where one operand is a matrix, or a stack of one, all are multiplied with it.
 
         Args:
             out: where to store the result, and how; by default a new array, row-major.
@@ -149,26 +186,23 @@ class _MatMul:
             stream: as for a compiled kernel.
             pinned: only a record of exactly this problem may answer; as `FIREIRON_PINNED` says if None.
 
-        Raises: ArgumentError for arrays that are no two matrices of one type that fit; StoreError where records are pinned and none
+        Raises: ArgumentError for arrays that are no matrices or stacks of one type that fit; StoreError where records are pinned and none
             answers.
         """
-        made = self._found(a, b, out, c_dtype, arch, pinned)
-        if not made.transposed:
-            return made.kernel(a, b, out=out, stream=stream)
-        if out is None:
-            return made.kernel(b.T, a.T, stream=stream).T
-        made.kernel(b.T, a.T, out=out.T, stream=stream)
-        return out
+        return self._found(a, b, out, c_dtype, arch, pinned)(a, b, out, stream)
 
     def choice(self, a: Any, b: Any, out: Any = None, *, c_dtype: Any = None, arch: Any = None, pinned: bool | None = None) -> Choice:
         """What `matmul` takes for these arrays: the record, if one answers, and why; nothing is launched."""
-        return self._found(a, b, out, c_dtype, arch, pinned).choice
+        return self._found(a, b, out, c_dtype, arch, pinned).made.choice
 
     def kernel(
         self, a: Any, b: Any, out: Any = None, *, c_dtype: Any = None, arch: Any = None, pinned: bool | None = None
     ) -> CompiledKernel:
-        """The kernel that `matmul` calls for these arrays; with `b.T` and `a.T` where the choice is for the transposed product."""
-        return self._found(a, b, out, c_dtype, arch, pinned).kernel
+        """The kernel that `matmul` calls for these arrays; with `b.T` and `a.T` where the choice is for the transposed product.
+
+        Of a stack and a matrix it may multiply the rows of all matrices, as one.
+        """
+        return self._found(a, b, out, c_dtype, arch, pinned).made.kernel
 
     def clear(self) -> None:
         """Forget all kernels, so that records and environment variables are read anew."""
@@ -176,7 +210,7 @@ class _MatMul:
             self._kernels.clear()
             self._problems.clear()
 
-    def _found(self, a: Any, b: Any, out: Any, c_dtype: Any, arch: Any, pinned: bool | None) -> _Made:
+    def _found(self, a: Any, b: Any, out: Any, c_dtype: Any, arch: Any, pinned: bool | None) -> _Found:
         key = (_key(a), _key(b), out if out is None else _key(out), c_dtype, arch, pinned)
         found = self._kernels.get(key)
         if found is not None:
@@ -184,9 +218,14 @@ class _MatMul:
                 self._kernels.move_to_end(key)
             return found
         with self._lock:
-            found = self._kernels.get(key) or self._of_problem(_asked(a, b, out, c_dtype, arch, pinned))
+            found = self._kernels.get(key) or self._chosen(a, b, out, c_dtype, arch, pinned)
             _keep(self._kernels, key, found)
         return found
+
+    def _chosen(self, a: Any, b: Any, out: Any, c_dtype: Any, arch: Any, pinned: bool | None) -> _Found:
+        """What answers a call that was not made before."""
+        asked, stacked = _asked(a, b, out, c_dtype, arch, pinned)
+        return _Found(self._of_problem(asked), stacked)
 
     def _of_problem(self, asked: _Asked) -> _Made:
         """The kernel of a problem: the one that it has already, else one that is chosen now."""
@@ -254,7 +293,7 @@ def _current_device() -> int:
 
 
 def _packed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (shape[1], 1) if len(shape) == 2 else ()
+    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def _steps(strides: tuple[int, ...], size: int, name: str) -> tuple[int, ...]:
@@ -283,10 +322,24 @@ def _layout(operand: Operand, name: str) -> MatrixLayout:
     )
 
 
+def _storage(operand: Operand, name: str, dims: str) -> StorageOrder:
+    """The storage of a matrix, or of a stack whose matrices are stored so, any distance apart; `dims` are its dimensions."""
+    if len(dims) == 2:
+        return _layout(operand, name)
+    (stack, rows, columns), (apart, *inside) = operand.shape, operand.steps
+    one = _layout(attrs.evolve(operand, shape=(rows, columns), steps=tuple(inside)), name)
+    leading = constant(one.leading) if one.leading is not None else columns if one.order == RowMajor.order else rows
+    assert leading is not None
+    if one.order == RowMajor.order and (stack == 1 or apart == rows * leading):
+        return one
+    steps = (leading, 1) if one.order == RowMajor.order else (1, leading)
+    return Strides(**dict(zip(dims, (apart, *steps), strict=True)))
+
+
 # ---------------------------------------------------------------------------------------------- from arrays to a kernel
 
 
-def _keep(kernels: OrderedDict[Any, _Made], key: Any, made: _Made) -> None:
+def _keep(kernels: OrderedDict[Any, Any], key: Any, made: Any) -> None:
     """Keep a kernel, and forget those that were not used for longest where there are too many."""
     kernels[key] = made
     kernels.move_to_end(key)
@@ -294,16 +347,24 @@ def _keep(kernels: OrderedDict[Any, _Made], key: Any, made: _Made) -> None:
         kernels.popitem(last=False)
 
 
-def _asked(a: Any, b: Any, out: Any, c_dtype: Any, arch: Any, pinned: bool | None) -> _Asked:
+def _asked(a: Any, b: Any, out: Any, c_dtype: Any, arch: Any, pinned: bool | None) -> tuple[_Asked, Stacked]:
     from fireiron.tune.records import is_pinned
 
     arrays = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
     given = {name: _operand(array, name) for name, array in arrays.items()}
     _check(given)
-    problems = _problems(given, c_dtype, _have_views(arrays.values()))
+    out_places = given["out"].places if "out" in given else None
+    stacked = seen(given["a"].places, given["b"].places, out_places)
+    given = {name: _seen(one, way) for (name, one), way in zip(given.items(), (stacked.a, stacked.b, stacked.c), strict=False)}
+    problems = _problems(given, c_dtype, _have_views(arrays.values()), stacked)
     device = given["a"].device
     architecture = as_architecture(_device_architecture(device) if arch is None else arch)
-    return _Asked(tuple(problems), tuple(problems[0].aligned.values()), architecture, is_pinned(pinned), device)
+    return _Asked(tuple(problems), tuple(problems[0].aligned.values()), architecture, is_pinned(pinned), device), stacked
+
+
+def _seen(operand: Operand, way: Way) -> Operand:
+    shape, steps = way.stepped(operand.shape, operand.steps)
+    return attrs.evolve(operand, shape=shape, steps=steps)
 
 
 def _made(asked: _Asked) -> _Made:
@@ -322,16 +383,16 @@ def _have_views(arrays: Iterable[Any]) -> bool:
     return kinds in ({"torch"}, {"cupy"})
 
 
-def _problems(given: Given, c_dtype: Any, views: bool) -> list[Problem]:
+def _problems(given: Given, c_dtype: Any, views: bool, stacked: Stacked) -> list[Problem]:
     """The product, and the transposed one C.T = B.T A.T, which reads and writes the same memory; the likelier first.
 
-    What computes float32 without tensor cores stores column-major, so a row-major result is better computed transposed.
+    What computes float32 without tensor cores stores column-major, so a row-major result is better computed transposed. Not so a stack.
     """
-    plain = Problem(_spec(given, c_dtype, RowMajor), False, dict(zip("ABC", given.values(), strict=False)))
-    if not views:
+    plain = Problem(_spec(given, c_dtype, RowMajor, stacked), False, dict(zip("ABC", given.values(), strict=False)))
+    if not views or stacked.signature:
         return [plain]
     swapped = {name: _turned(given[other]) for name, other in (("a", "b"), ("b", "a"), ("out", "out")) if other in given}
-    turned = Problem(_spec(swapped, c_dtype, ColMajor), True, dict(zip("ABC", swapped.values(), strict=False)))
+    turned = Problem(_spec(swapped, c_dtype, ColMajor, stacked), True, dict(zip("ABC", swapped.values(), strict=False)))
     on_plain_units = plain.spec.operands["A"].dtype in (float32, float64)
     by_rows = plain.result_order == RowMajor.order
     return [turned, plain] if on_plain_units and by_rows else [plain, turned]
@@ -343,31 +404,38 @@ def _turned(operand: Operand) -> Operand:
 
 def _check(given: Given) -> None:
     for name, operand in given.items():
-        if len(operand.shape) != 2:
-            raise ArgumentError(f"{name} has {len(operand.shape)} dimensions, matmul takes matrices", got=operand.shape, legal="2")
+        rank = len(operand.shape)
+        if rank not in (2, 3):
+            hint = f"{name}.reshape(-1, {operand.shape[-2]}, {operand.shape[-1]}), one stack of all matrices" if rank > 3 else None
+            asked = f"{name} has {rank} dimensions, matmul takes matrices and stacks of them"
+            raise ArgumentError(asked, got=operand.shape, legal="2 or 3", hint=hint)
         if 0 in operand.shape:
             raise ArgumentError(f"{name} is empty", got=operand.shape, legal="sizes of at least 1")
         if operand.dtype not in _TYPES:
             raise ArgumentError(f"{name}: no kernels for its element type", got=operand.dtype, legal=list(_TYPES))
     a, b, out = given["a"], given["b"], given.get("out")
-    if a.shape[1] != b.shape[0]:
-        raise ArgumentError(f"a has {a.shape[1]} columns, b {b.shape[0]} rows", got=(a.shape, b.shape), legal="M x K and K x N")
+    if a.shape[-1] != b.shape[-2]:
+        raise ArgumentError(f"a has {a.shape[-1]} columns, b {b.shape[-2]} rows", got=(a.shape, b.shape), legal="M x K and K x N")
     if a.dtype != b.dtype:
         raise ArgumentError(f"a has elements of {a.dtype}, b of {b.dtype}", hint="convert one of them")
-    if out is not None and out.shape != (a.shape[0], b.shape[1]):
-        raise ArgumentError(f"out has the shape {out.shape}, the result {(a.shape[0], b.shape[1])}")
+    stack = stack_of(a.shape, b.shape)
+    result = (*([stack] if stack else []), a.shape[-2], b.shape[-1])
+    if out is not None and out.shape != result:
+        raise ArgumentError(f"out has the shape {out.shape}, the result {result}")
     if len({operand.device for operand in given.values()}) > 1:
         places = {name: "host" if one.device is None else f"GPU {one.device}" for name, one in given.items()}
         raise ArgumentError("the arrays are in different places", got=places, hint="all on one GPU, or all NumPy for the simulator")
 
 
-def _spec(given: Given, c_dtype: Any, result_order: MatrixLayout) -> Spec:
+def _spec(given: Given, c_dtype: Any, result_order: MatrixLayout, stacked: Stacked) -> Spec:
     a, b, out = given["a"], given["b"], given.get("out")
     kind = _TYPES[a.dtype]
-    result = _result(kind, out, c_dtype)
-    layouts = {name: _layout(one, name) for name, one in given.items()}
+    dims = stacked.dims
+    sizes = {dim: size for one, names in zip((a, b), dims, strict=False) for dim, size in zip(names, one.shape, strict=True)}
+    layouts = {name: _storage(one, name, names) for (name, one), names in zip(given.items(), dims, strict=False)}
     orders: dict[str, Any] = {"A": layouts["a"], "B": layouts["b"], "C": layouts.get("out", result_order)}
-    spec: Spec = MatMul(a.shape[0], b.shape[1], a.shape[1], dtype=kind, c_dtype=result, **orders)(GL, GL, GL)(Kernel)
+    options = {"dtype": kind, "c_dtype": _result(kind, out, c_dtype), "signature": stacked.signature, **orders}
+    spec: Spec = MatMul(*(sizes[dim] for dim in (*dims[2], "k")), **options)(GL, GL, GL)(Kernel)
     loose = {name: min(one.align, ALIGNMENT) for name, one in zip("ABC", given.values(), strict=False) if one.align < ALIGNMENT}
     return spec.with_operands(**{name: _loosened(spec.operands[name], align) for name, align in loose.items()})
 
@@ -423,13 +491,13 @@ def _answers_for(problem: Problem, program: Program) -> bool:
 
 
 def _default(spec: Spec, architecture: Architecture, served: Accept) -> Choice:
-    from fireiron.language.library import defaults, find
+    from fireiron.language.library import default_strategy, defaults
     from fireiron.tune.records import Choice
 
     refusals = []
     for name, values in defaults(spec, architecture):
         try:
-            program = find(name).strategy.with_(**values)(spec).program(architecture)
+            program = default_strategy(name, values, spec)(spec).program(architecture)
             _ = program.ir
         except FireironError as error:
             refusals.append(f"{name}: {error.asked.splitlines()[0]}")

@@ -53,6 +53,16 @@ class FakeGpu:
         values = [ctypes.c_uint64.from_address(slot).value for slot in slots]
         self.done.append(("launch", self.current, (gx, gy, gz), (bx, by, bz), shared, stream, values))
 
+    def cuLaunchKernelEx(self, config, function, table, extra):
+        """A launch with attributes: `done` has them, as numbers and values, behind the launch itself."""
+        given = config._obj
+        if self.refuse:
+            return 1
+        found = [(given.attributes[place].id, given.attributes[place].value) for place in range(given.count)]
+        self._launch(function, *given.shape, given.shared, given.stream or 0, table, extra or 0)
+        self.done.append(("attributes", found))
+        return 0
+
     def _memset(self, address, value, count, stream):
         ctypes.memset(address, value, count)
         self.done.append(("memset", self.current, count, stream))

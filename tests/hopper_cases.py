@@ -1,10 +1,28 @@
 """Problems and tiles on which the strategy hopper is tested, in the simulator and on a GPU."""
 
 from fireiron import *
-from fireiron.language.library import HOPPER_TILES
+from fireiron.strategies import hopper, hopper_skinny, hopper_small
 
-TILES = tuple(tuple(values.items()) for _, values in HOPPER_TILES)
-"""Values of the tunables, as pairs."""
+
+def tiles(module, *sizes):
+    """What a strategy takes by itself, as pairs."""
+    return tuple(tuple(values.items()) for _, values in module.defaults(*sizes))
+
+
+NARROW = (
+    (("bm", 64), ("bn", 96), ("bk", 64), ("wm", 64), ("wn", 96), ("chunk", 32), ("stages", 8)),
+    (("bm", 32), ("bn", 64), ("bk", 128), ("wm", 32), ("wn", 64), ("rows", 32), ("stages", 4)),
+    (("bm", 16), ("bn", 64), ("bk", 64), ("wm", 16), ("wn", 64), ("rows", 16), ("stages", 16)),
+)
+"""Tiles of one warpgroup."""
+
+TILES = tiles(hopper, 4096, 4096, 4096) + NARROW
+"""Values of the tunables of `hopper`, as pairs."""
+
+SMALL_TILES = tiles(hopper_small, 512, 512, 512)
+SKINNY_TILES = tuple(
+    one for M, N in ((16, 4096), (32, 4096), (64, 4096), (4096, 16), (4096, 32), (4096, 64)) for one in tiles(hopper_skinny, M, N, 4096)
+)
 
 ORDERS = ("NNN", "NTN", "TNN", "TTN", "NNT", "TTT")
 """Storage of A, B and C: by rows (N) or by columns (T)."""

@@ -64,6 +64,8 @@ def product_of_warpgroups(one, tiles=(128, 64), chunk=64, stages=1, columns=None
     a, b = orders or (RowMajor, ColMajor)
     sizes = sizes or (2 * tiles[0], 2 * tiles[1], 3 * chunk)
     spec = MatMul(*sizes, dtype=one.factors, c_dtype=one.result, A=a, B=b, C=RowMajor, **options)(GL, GL, GL)(Kernel)
+    if one.held:
+        return chain.load(B if one.swapped else A, RF, Move.done()).split(one.depth).unroll().done(one)(spec)
     return chain.split(one.depth).unroll().done(one)(spec)
 
 

@@ -78,6 +78,10 @@ class Asm:
         """Registers that it reads."""
         return "{" + ", ".join(f"ptx::in({self.registers[number]})" for number in _list(operand)) + "}"
 
+    def later(self, operand):
+        """Registers that it reads when it is performed, not when it is issued."""
+        return "{" + ", ".join(f"ptx::later({self.registers[number]})" for number in _list(operand)) + "}"
+
     def value(self, operand):
         """A single value: a register, an address `[%4]`, or a number."""
         operand = operand.strip("[] ")
@@ -120,10 +124,12 @@ def _cp_async(asm, cache):
 
 def _wgmma(asm, n, k, d, a, b):
     out, left, right, adds, *rest = asm.operands
-    signs, across = rest[:2], ([*rest[2:], "0", "0"])[:2]
+    held = left.startswith("{")
+    signs, across = rest[:2], ([*(["0"] if held else []), *rest[2:], "0", "0"])[:2]
     assert all(one == "1" for one in signs), "factors are not negated"
     form = f"{{{n}, {k}, {across[0]}, {across[1]}, Type::{d}, Type::{a}, Type::{b}}}"
-    return f"ptx::wgmma({form}, {asm.out(out)}, {', '.join(map(asm.value, (left, right, adds)))})"
+    factor = asm.later(left) if held else asm.value(left)
+    return f"ptx::wgmma({form}, {asm.out(out)}, {factor}, {asm.value(right)}, {asm.value(adds)})"
 
 
 def _all(function):
@@ -131,7 +137,19 @@ def _all(function):
     return lambda asm: f"ptx::{function}({', '.join(map(asm.value, re.findall(r'%?[0-9]+', ' '.join(asm.operands))))})"
 
 
-TENSOR = r"cp\.async\.bulk\.tensor\.2d"
+def _tma(function, box):
+    """A copy of a box, which stands as operand number `box`: a map and a list of coordinates."""
+
+    def call(asm, rank):
+        tensor_map, *at = re.findall(r"%[0-9]+", asm.operands[box])
+        assert len(at) == int(rank), "a coordinate for each dimension"
+        place = f"{asm.value(tensor_map)}, {{{', '.join(map(asm.value, at))}}}"
+        return f"ptx::{function}({', '.join(place if number == box else asm.value(one) for number, one in enumerate(asm.operands))})"
+
+    return call
+
+
+TENSOR = r"cp\.async\.bulk\.tensor\.([1-5])d"
 
 EMULATED = {
     r"mbarrier\.init\.shared::cta\.b64": _all("mbarrier_init"),
@@ -142,12 +160,14 @@ EMULATED = {
     r"mapa\+mbarrier\.arrive\.shared::cluster\.b64": _all("mbarrier_arrive_at"),
     r"barrier\.cluster\.arrive\.release": lambda asm: "ptx::cluster_arrive()",
     r"barrier\.cluster\.wait\.acquire": lambda asm: "ptx::cluster_wait()",
-    rf"{TENSOR}\.shared::cluster\.global\.tile\.mbarrier::complete_tx::bytes": _all("tma_load"),
-    rf"{TENSOR}\.shared::cluster\.global\.tile\.mbarrier::complete_tx::bytes\.multicast::cluster": _all("tma_load_multicast"),
-    rf"{TENSOR}\.global\.shared::cta\.tile\.bulk_group": _all("tma_store"),
+    rf"{TENSOR}\.shared::cluster\.global\.tile\.mbarrier::complete_tx::bytes": _tma("tma_load", 1),
+    rf"{TENSOR}\.shared::cluster\.global\.tile\.mbarrier::complete_tx::bytes\.multicast::cluster": _tma("tma_load_multicast", 1),
+    rf"{TENSOR}\.global\.shared::cta\.tile\.bulk_group": _tma("tma_store", 0),
     r"cp\.async\.bulk\.commit_group": _all("tma_commit_group"),
     r"cp\.async\.bulk\.wait_group\.read": _all("tma_wait_group_read"),
     r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32": _all("setmaxnreg"),
+    # One kernel runs alone here: nobody is before it.
+    r"griddepcontrol\.(?:launch_dependents|wait)": lambda asm: "static_cast<void>(0)",
     r"prefetch\.tensormap": lambda asm: "static_cast<void>(0)",
     r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.(\w+)\.(\w+)\.(\w+)": _wgmma,
     r"wgmma\.fence\.sync\.aligned": lambda asm: "ptx::wgmma_fence()",
@@ -161,6 +181,9 @@ EMULATED = {
     ),
     r"stmatrix\.sync\.aligned\.m8n8\.x[124](\.trans)?\.shared\.b16": lambda asm, trans: (
         f"ptx::stmatrix({'true' if trans else 'false'}, {asm.value(asm.operands[0])}, {asm.read(asm.operands[1])})"
+    ),
+    r"cvt\.rn\.(f16|bf16)x2\.f32": lambda asm, kind: (
+        f"{asm.registers[0]} = ptx::pair<Type::{kind}>({asm.registers[2]}, {asm.registers[1]})"
     ),
     r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16": lambda asm: (
         f"ptx::movmatrix({asm.out(asm.operands[0])[1:-1]}, {asm.value(asm.operands[1])})"
@@ -344,11 +367,20 @@ class Placed:
         return self.elements * np.dtype(self.dtype).itemsize
 
     def map_words(self, tensor_map):
-        """What a tensor map says of it, but for the address: element, sizes, stride, box, span."""
-        item, (first, second) = np.dtype(self.dtype).itemsize, tensor_map.order
-        step = int(self.places.take(1, second).flat[0] - self.places.flat[0]) if self.shape[second] > 1 else self.shape[first]
-        assert self.shape[first] == 1 or self.places.take(1, first).flat[0] - self.places.flat[0] == 1, "neighbours come first"
-        return " ".join(map(str, (item, self.shape[first], self.shape[second], step * item, *tensor_map.box, tensor_map.span)))
+        """What a tensor map says of it, but for the address: element, rank and span in one word; sizes, strides and box."""
+        item, (first, *outer) = np.dtype(self.dtype).itemsize, tensor_map.order
+        assert self._step(first) in (None, 1), "neighbours come first"
+        # Along a dimension of one element nothing is ever a stride away.
+        strides = [self._step(dim) * item if self.shape[dim] > 1 else 16 for dim in outer]
+        assert all(stride % 16 == 0 for stride in strides), "strides that TMA takes"
+        sizes = [self.shape[dim] for dim in tensor_map.order]
+        parts = ((sizes, 5, 1), (strides, 4, 0), (tensor_map.box, 5, 1))
+        words = [item | len(sizes) << 8 | tensor_map.span << 16]
+        return " ".join(map(str, [*words, *(word for values, most, rest in parts for word in (*values, *[rest] * (most - len(values))))]))
+
+    def _step(self, dim):
+        """Elements from one to the next along a dimension; None where it has one."""
+        return int(self.places.take(1, dim).flat[0] - self.places.flat[0]) if self.shape[dim] > 1 else None
 
     def filled(self, given):
         """The bytes before the launch: poison, but for what is given."""

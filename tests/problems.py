@@ -1,6 +1,7 @@
 """Data and strategies that several tests share."""
 
 import importlib
+import inspect
 import pkgutil
 
 import numpy as np
@@ -8,7 +9,9 @@ import numpy as np
 from fireiron import *
 from fireiron import strategies
 from fireiron.gpu.kernel import CompiledKernel
+from fireiron.values.expr import constant
 from fireiron.values.machine import WARPGROUP_ARCHITECTURE
+from fireiron.values.tensor import MatrixLayout
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(strategies.__path__) if not module.name.startswith("_"))
 """The library strategies."""
@@ -30,15 +33,21 @@ def integers(shape, dtype, generator, low=-2, high=3):
     return generator.integers(low, high, shape).astype(dtype.to_numpy())
 
 
+def sizes_of_run_time(name, **multiples):
+    """M, N and K as symbols; bounded for a stack of matrices, whose addresses would not fit 64 bits otherwise."""
+    bound = {"high": 65536} if "batch" in inspect.signature(library(name).spec).parameters else {}
+    return tuple(sym(dim, multiple_of=multiples.get(dim, 1), **bound) for dim in "MNK")
+
+
 def stored(array, layout, xp=np, ld=None):
-    """The array in row- or column-major order on a device, with a leading dimension of `ld` elements if given."""
-    rows, columns = array.shape
-    if layout.order == "row":
-        whole = xp.empty((rows, ld or columns), dtype=array.dtype)
-        view = whole[:, :columns]
+    """The array on a device in row- or column-major order or in that of strides, with a leading dimension of `ld` elements if given."""
+    rank = array.ndim
+    if isinstance(layout, MatrixLayout):
+        order = layout.fastest_first(rank)[::-1]
     else:
-        whole = xp.empty((columns, ld or rows), dtype=array.dtype).T
-        view = whole[:rows, :]
+        order = sorted(range(rank), key=lambda dim: -constant(layout.stride[dim]))
+    *outer, inner = (array.shape[dim] for dim in order)
+    view = xp.empty((*outer, ld or inner), dtype=array.dtype)[..., :inner].transpose([order.index(dim) for dim in range(rank)])
     view[...] = xp.asarray(array)
     return view
 

@@ -28,6 +28,7 @@ def product(
     bands=0,
     blocks=0,
     tma=True,
+    turns=1,
     cluster=None,
 ):
     """A product by wgmma, fed by TMA through a ring; its result is stored by TMA too, or by all threads; in clusters if these are said."""
@@ -40,6 +41,7 @@ def product(
     chain = chain if cluster is None else chain.cluster(*cluster)
     chain = chain.bands(*(bands if isinstance(bands, tuple) else (bands,))) if bands else chain
     chain = chain.persistent(blocks) if blocks else chain
+    chain = chain.turns(turns) if turns > 1 else chain
     chain = chain.epilog(RF, float32, Init.done(), store).split(bk).pipeline(stages).specialize(producer)
     chain = chain if in_flight is None else chain.in_flight(in_flight)
     return chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(wm, wn).to(Warpgroup).done()
@@ -239,7 +241,7 @@ def is_across(statement):
 
 def ring_faults(kernel):
     """`(name, faulty kernel)`: everything that orders producer and consumers, left out, moved or weakened, and stages mixed up."""
-    (ring,) = kernel.rings
+    (ring,) = [one for one in kernel.rings if one.buffers]
     stages = ring.stages
     yield from cluster_faults(kernel)
     for kind, changes in (

@@ -91,6 +91,9 @@ def test_show(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
         "split_k": 64,
         "split_k_blocks": 128,
         "hopper": 288,
+        "hopper_batched": 288,
+        "hopper_small": 160,
+        "hopper_skinny": 160,
     }.get(name, 256)
     assert f"threads a block  {threads}" in out
     assert "\x1b" not in out
@@ -148,6 +151,12 @@ def test_explain(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
     assert status == 0 and all(leaf["match"] for leaf in json.loads(out)["leaves"])
 
 
+BLOCKS = {
+    "wmma_simple": "4", "small": "16", "split_k": "64", "split_k_blocks": "64", "hopper_batched": "16", "hopper_small": "8", "hopper_skinny": "16",
+}  # fmt: skip
+"""The blocks of strategies that have more than one at the sizes `SMALL`."""
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_diff(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
     status, out, err = fireiron("diff", name, "maxwell", *SMALL)
@@ -157,9 +166,17 @@ def test_diff(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
     assert marks.isdisjoint("<>|~") == (name == "maxwell")
     status, out, _ = fireiron("diff", name, "maxwell", *SMALL, "--json")
     assert status == 0 and json.loads(out)["figures"]["blocks"] == [
-        {"wmma_simple": "4", "small": "16", "split_k": "64", "split_k_blocks": "64"}.get(name, "1"),
+        BLOCKS.get(name, "1"),
         "1",
     ]
+
+
+def test_a_stack_of_matrices(fireiron) -> None:  # type: ignore[no-untyped-def]
+    """How many matrices is a size of strategies for stacks alone."""
+    status, out, err = fireiron("emit", "hopper_batched", *SMALL, "--batch", "3")
+    assert (status, err) == (0, "") and "// MatMul(3,128,128,16)" in out and "tma_load_3d(" in out
+    status, _, err = fireiron("emit", "hopper", *SMALL, "--batch", "3")
+    assert status == 2 and "has no size batch" in err
 
 
 def test_list(fireiron) -> None:  # type: ignore[no-untyped-def]

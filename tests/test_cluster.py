@@ -31,7 +31,7 @@ from fireiron.export import export
 from fireiron.inspect import show
 from fireiron.ir.cluster import at_once
 from fireiron.language.store import dumps, loads
-from fireiron.strategies import hopper
+from fireiron.strategies import hopper, hopper_batched
 
 np = pytest.importorskip("numpy")
 SEED = 20261122
@@ -133,6 +133,67 @@ def test_kernels_are_right(name):
     options, sizes = KERNELS[name]
     program = require_right(product(**options), halves(*sizes))
     assert "tma_load_multicast(" in program.cuda and "__cluster_dims__(" in program.cuda
+
+
+def stacked(**options):
+    """A product for each matrix of a stack: its blocks load from arrays of three dimensions."""
+    return MatMul.tile(b=1).to(Block).then(product(**{**SMALL, **options}))
+
+
+STACKS = {
+    "a tile each": ({"cluster": (2, 2)}, "bmk,bkn->bmn"),
+    "one matrix for all": ({"cluster": (2, 1)}, "bmk,kn->bmn"),
+    "bands": ({"cluster": (1, 2), "bands": 2}, "bmk,bkn->bmn"),
+    "they stay": ({"cluster": (2, 1), "blocks": 4, "bands": 2}, "bmk,bkn->bmn"),
+    "they stay, along a curve": ({"cluster": (2, 2), "blocks": 4, "bands": (1, 2)}, "bmk,kn->bmn"),
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_stacks_of_matrices(name):
+    """Clusters are of one matrix; ranks are digits below those of the stack."""
+    options, signature = STACKS[name]
+    program = require_right(stacked(**options), hopper_batched.spec(200, 136, 72, 3, signature=signature), orders=(1,))
+    ranks = {len(load.accesses[0].base) for load in loads_of(program.ir).values() if load.multicast is not None}
+    assert ranks and all(f"tma_load_multicast{'' if rank == 2 else '_3d'}(" in program.cuda for rank in ranks)
+
+
+@pytest.mark.parametrize("options", [{"cluster": (2, 2)}, {"cluster": (2, 1), "blocks": 4}, {"cluster": (2, 2), "bands": (1, 2)}], ids=str)
+def test_stacks_of_sizes_known_at_run_time(options):
+    sizes = (sym(name, multiple_of=8, high=65536) for name in "MNK")
+    spec = hopper_batched.spec(*sizes, sym("batch", high=64))
+    require_right(stacked(**{"bands": 2, **options}), spec, {"M": 200, "N": 136, "K": 72, "batch": 3}, orders=(1,))
+
+
+@pytest.mark.parametrize("run_time", [False, True])
+def test_stacks_whose_clusters_meet(run_time):
+    """Places of a cluster, or matrices, that are taken for others, so that two blocks store to one tile."""
+    sizes = (sym(name, multiple_of=8, high=65536) for name in "MNK") if run_time else (256, 256, 72)
+    spec = hopper_batched.spec(*sizes, sym("batch", high=64) if run_time else 3)
+    kernel = stacked(cluster=(2, 1), bands=2)(spec).program(TARGET).lowered
+    assert errors(kernel) == []
+    for name in ("rank_m", "block_b"):
+        is_let = lambda one, name=name: isinstance(one, ir.Let) and one.var.name == name
+        faulty = with_changed(kernel, is_let, 0, lambda one: (attrs.evolve(one, value=one.value - one.value),))
+        assert any("two blocks touch" in one or "blocks" in one for one in errors(faulty)), (name, errors(faulty))
+
+
+@pytest.mark.parametrize("options", [{}, {"blocks": 4, "bands": 2}], ids=str)
+def test_a_chained_cluster(options):
+    """Barriers of the cluster touch nothing that another kernel sees: the wait for the kernel before stands behind the first of them."""
+    strategy = product(cluster=(2, 1), **SMALL, **options).at(Tile).refine(Chained())
+    program = require_right(strategy, halves(256, 128, 136), orders=(1,))
+    kinds = [one for one in program.ir.body if isinstance(one, (ir.Chain, ir.ClusterBarrier, ir.Roles))]
+    assert [type(one) for one in kinds] == [ir.Chain, ir.ClusterBarrier, ir.Chain, ir.Roles, ir.ClusterBarrier]
+    assert [one.link for one in kinds if isinstance(one, ir.Chain)] == [ir.Link.LAUNCH, ir.Link.WAIT]
+    assert ir.verify(program.ir, final=True) is program.ir
+    body = program.cuda[program.cuda.index('extern "C"') :]
+    order = ("launch_next_kernel();", "mbarrier_init_fence();", "cluster_sync();", "wait_for_kernel_before();", "if (warp_of_block")
+    places = [body.index(one) for one in order]
+    assert places[1:] == sorted(places[1:]) and places[0] < places[3] and body.count("cluster_sync();") == 2
+    late = tuple(one for one in program.ir.body if one != ir.Chain(ir.Link.WAIT))
+    with pytest.raises(VerificationError, match="is touched before the kernel waits"):
+        ir.verify(attrs.evolve(program.ir, body=(*late, ir.Chain(ir.Link.WAIT))), final=True)
 
 
 @pytest.mark.parametrize("orders", ORDERS)
@@ -240,7 +301,7 @@ SAID = {
     ),
     "to itself alone": (
         lambda kernel: changed_load(kernel, multicast=None),
-        r"deadlock: .* of block \d of the cluster waits for turn 0 of k_ring to be full .* 4096 bytes missing",
+        r"deadlock: .* of block \d of the cluster wait for turn 0 of k_ring to be full .* 4096 bytes missing",
         r"k_ring: agent 0 of block 0 of the cluster waits for ever for turn 0 to be full",
     ),
     "beyond the cluster": (
@@ -321,7 +382,7 @@ def test_refusals():
     assert "sm_90a only" in refused(product(cluster=(2, 1)), spec, "sm_90")
     with pytest.raises(DecompositionError):
         product(cluster=("two", 1))
-    with pytest.raises(DecompositionError, match="bands, cluster, resident, within and persistent are about blocks"):
+    with pytest.raises(DecompositionError, match="bands, cluster, resident, within, persistent, turns and chained are about blocks"):
         chain = MatMul.tile(64, 64).to(Block).tile(32, 32).to(Warp).cluster(2, 1).done()
         _ = chain(spec).program(TARGET).ir
     with pytest.raises(DecompositionError, match=r"cluster: swizzle says which block does what"):
@@ -330,6 +391,8 @@ def test_refusals():
     with pytest.raises(DecompositionError, match=r"cluster: split_k\(.., Block\) says which block does what"):
         chain = MatMul.split_k(2, Block, 64).tile(64, 64).to(Block).cluster(2, 1).tile(8, 8).to(Thread).tile(1, 1).split(1).done()
         _ = chain(halves(1024, 1024, 128, c_dtype=float32)).program(TARGET).ir
+    with pytest.raises(DecompositionError, match=r"turns\(2\) in clusters: .* is not proved"):
+        _ = product(cluster=(2, 1), **SMALL, blocks=4, turns=2)(spec).program(TARGET).ir
 
 
 def test_a_cluster_that_shares_nothing_is_refused():

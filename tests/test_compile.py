@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 from generator import draw as drawn_strategy
-from problems import NAMES, library, target_of
+from problems import NAMES, library, sizes_of_run_time, target_of
 
 from fireiron import *
 from fireiron.gpu.toolchain import compile_cuda, toolchains
@@ -34,7 +34,7 @@ def test_strategies(name, target):
     if not served(target):
         pytest.skip(f"no installed NVRTC serves {target}")
     module = library(name)
-    for sizes in (module.SIZES, (1000, 500, 300), (sym("M", multiple_of=4), sym("N"), sym("K")), (sym("M"), sym("N"), sym("K"))):
+    for sizes in (module.SIZES, (1000, 500, 300), sizes_of_run_time(name, M=4), sizes_of_run_time(name)):
         if name == "listing_1" and isinstance(sizes[0], Var):
             continue
         spec = module.spec(*sizes)

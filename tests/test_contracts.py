@@ -308,12 +308,16 @@ def products_of_warpgroups():
     pairs = [(one, one) for one in kinds] + list(itertools.permutations(EIGHT_BITS))
     for sizes, pair, result in itertools.product(((64, 8), (8, 64)), pairs, (float32, float16, int32)):
         yield product_of_warpgroup(*sizes, kinds[pair[0]], pair, result)
+        yield product_of_warpgroup(*sizes, kinds[pair[0]], pair, result, held="A" if sizes[0] == 64 else "B")
 
 
-def product_of_warpgroup(m, n, k, pair, result, free=True):
-    """A product whose factors lie in shared memory, nobody said how if they are `free`."""
+def product_of_warpgroup(m, n, k, pair, result, free=True, held=""):
+    """A product whose factors lie in shared memory, nobody said how if they are `free`, or one of them in registers."""
     shapes = {"A": ((m, k), pair[0], RowMajor), "B": ((k, n), pair[1], ColMajor)}
-    factors = [Tensor(name, shape, dtype, SH, order, free=free) for name, (shape, dtype, order) in shapes.items()]
+    factors = [
+        Tensor(name, shape, dtype, RF if name == held else SH, order, free=free and name != held)
+        for name, (shape, dtype, order) in shapes.items()
+    ]
     return MatMul.on(Warpgroup, *map(whole_view, (*factors, Tensor("C", (m, n), result, RF, ColMajor))))
 
 
@@ -342,10 +346,25 @@ def copies_of_engines():
         yield Move.on(level, whole_view(attrs.evolve(inside, swizzle=None, free=True)), outside)
 
 
+def copies_of_warpgroups():
+    """Accumulators to shared memory, rounded; and factors from there to registers."""
+    for sizes, dst in itertools.product(((64, 16), (16, 64)), (RowMajor, ColMajor)):
+        yield Move(*sizes, dst_dtype=float16, dst=dst)(RF, SH)(Warpgroup)
+        yield Move(*sizes, dtype=float16, src=dst)(SH, RF)(Warpgroup)
+
+
 @functools.cache
 def all_candidates():
     stated = (spec for module in extensions(executable) for spec in getattr(module, "EXAMPLES", ()))
-    return (*candidates(), *products_of_lanes(), *products_of_warpgroups(), *copies_of_lanes(), *copies_of_engines(), *stated)
+    return (
+        *candidates(),
+        *products_of_lanes(),
+        *products_of_warpgroups(),
+        *copies_of_lanes(),
+        *copies_of_engines(),
+        *copies_of_warpgroups(),
+        *stated,
+    )
 
 
 @functools.cache
@@ -394,6 +413,15 @@ def kernel_of_lanes(one):
         return next(through(*chain) for chain in through_choices() if one in chain)
     if isinstance(one, (TmaLoad, TmaStore)):
         return by_warps(tma=True)(halves(128, 128, 192, c_dtype=float32))
+    if isinstance(one, fireiron.LdMatrixWarpgroup):
+        name = "WGMMA_F16_F32_SWAPPED_HELD" if one.swapped else "WGMMA_F16_F32_HELD"
+        product = next(form for form in fireiron.WGMMA if form.name == name)
+        order = RowMajor if one.along else ColMajor
+        return product_of_warpgroups(product, orders=(RowMajor, order) if one.swapped else (order, ColMajor))
+    if isinstance(one, fireiron.StMatrixWarpgroup):
+        tile = {"bm": 16, "bn": 64, "chunk": 64} if one.swapped else {"bm": 64, "bn": 16, "chunk": 16}
+        small = importlib.import_module("fireiron.strategies.hopper_skinny").strategy.with_(**tile, rows=tile["bm"], stages=4)
+        return small(halves(64, 64, 256, C=RowMajor if one.along else ColMajor))
     if isinstance(one, fireiron.Shuffle):
         shuffle = getattr(fireiron, one.kind)
         return shuffle(4, 32, 2)(GL, GL)(Kernel).tile(32, 2).to(Block).tile(32, 2).to(Warp).load("src", RF).done()
@@ -490,7 +518,7 @@ class TestInstruction:
     @pytest.mark.skipif(not toolchain.toolchains(), reason="needs NVRTC (pip install fireiron[check])")
     def test_compiles(self, one):
         """NVRTC takes what it prints, warnings as errors."""
-        target = getattr(one, "only_on", "sm_90")
+        target = "sm_90a" if isinstance(one, (fireiron.StMatrixWarpgroup, fireiron.LdMatrixWarpgroup)) else getattr(one, "only_on", "sm_90")
         program = kernel_of(one, own_spec(one)).program(target)
         assert one in {statement.instruction for statement, _ in execs(program.ir.body)}
         text = program.cuda
@@ -534,7 +562,7 @@ ROOMS = (
     ("errors",),
     ("settings", "files"),
     ("values",),
-    ("spec", "specs"),
+    ("spec", "specs", "stacks"),
     ("ir",),
     ("language", "decomp", "refine", "executable"),
     ("lower", "cuda", "sim", "check"),
@@ -578,6 +606,10 @@ SIBLINGS = {
     ("decomp.across", "executable.reduce"): "how many terms one statement adds up",
     ("decomp.mma_tile", "decomp.split"): "a verb that is a tile and a split of one instruction's sizes",
     ("executable.stmatrix", "executable.ldmatrix"): "the same matrices in the same registers, the other way",
+    ("executable.stmatrix_warpgroup", "executable.ldmatrix"): "the same question, whether lanes hold what they give",
+    ("executable.stmatrix_warpgroup", "executable.wgmma"): "accumulators as wgmma holds them are what it stores",
+    ("executable.ldmatrix_warpgroup", "executable.ldmatrix"): "the same question, whether lanes receive what is wanted",
+    ("executable.ldmatrix_warpgroup", "executable.wgmma"): "a factor as wgmma takes it from registers is what it loads",
     ("executable.movmatrix", "executable.ldmatrix"): "the same matrices in the same registers",
     ("decomp.done", "decomp.coalesced"): "a copy that no instruction does as a whole is dealt to all threads",
     ("executable.shuffle", "executable.ldmatrix"): "the same question, whether lanes hold what they give",
@@ -587,6 +619,7 @@ SIBLINGS = {
 SHARED = {
     "executable.pairs": "how packed pairs of 16-bit floats are read and written",
     "executable.by_lanes": "how an instruction of several lanes becomes a statement",
+    "executable.by_warps": "how the warps of a warpgroup move matrices between shared memory and fragments of wgmma",
     "executable.follow": "how threads follow what something else makes them hold",
     "decomp.across": "reductions across threads, whose parts are leaves again",
     "decomp.exchange": "an input that other threads hold, which `done` brings to those that want it",
@@ -747,7 +780,7 @@ AT_IMPORT = {
     "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.rewrite", "ir.statement", "ir.verifier",
     "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dividing", "language.methods",
     "language.numerals",
-    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "draw", "export", "matmul", "tune",
+    "language.plain", "language.strategy", "language.substrategy", "language.tree", "language.tunable", "draw", "export", "matmul", "stacks", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads beside the extensions: the language, and four that only say how they are called."""
 

@@ -1,5 +1,6 @@
 """The cost model: counts that can be made by hand, what must cost more, every strategy on every GPU, and the command."""
 
+import functools
 import importlib.util
 import json
 import math
@@ -12,7 +13,9 @@ from counted import python_calls
 from problems import NAMES, library, target_of
 
 from fireiron import *
-from fireiron import cli
+from fireiron import cli, ir
+from fireiron.check import Scene
+from fireiron.check.resources import check_resources, report
 from fireiron.cost import CONSTANTS, predict
 from fireiron.cost.expected import with_expected_barriers
 from fireiron.cost.gpus import GPUS, Gpu, as_gpu, of_architecture
@@ -20,6 +23,8 @@ from fireiron.cost.model import model
 from fireiron.cost.registers import occupancy_on
 from fireiron.cost.work import Work
 from fireiron.ir import Barrier, Comment, For, Let, statements
+from fireiron.strategies import hopper
+from fireiron.values.expr import constant
 from fireiron.values.machine import ARCHITECTURES
 
 H200 = as_gpu("H200")
@@ -318,7 +323,7 @@ def test_every_strategy_on_every_architecture(name):
         found = predict(program)
         assert math.isfinite(found.us) and found.us >= CONSTANTS.launch_us
         assert found.bottleneck in found.parts and all(math.isfinite(value) for value in found.parts.values())
-        assert found.useful == 2 * math.prod(module.SIZES)
+        assert found.useful == 2 * math.prod(constant(size) for size in program.spec.sizes)
         assert found.flops >= found.useful
         assert str(found) and kernel.architecture == architecture
     assert served
@@ -415,9 +420,9 @@ class TestCommand:
         assert "known only at run time" in capsys.readouterr().err
 
 
-def script():
-    path = Path(__file__).parents[1] / "perf" / "cost_model.py"
-    spec = importlib.util.spec_from_file_location("cost_model_script", path)
+def script(name="cost_model"):
+    path = Path(__file__).parents[1] / "perf" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"{name}_script", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -455,6 +460,79 @@ class TestScript:
         assert "held out" in capsys.readouterr().out
 
 
+# ---------------------------------------------------------------------------------------------- kernels with a ring
+
+
+@functools.cache
+def hopper_kernel(*sizes, **values):
+    return hopper.strategy.with_(**values)(hopper.spec(*sizes)).program("sm_90a").lowered
+
+
+def test_tma_moves_bytes_and_takes_no_issue_slots():
+    """Of a k step of 128 x 256 x 64: 48 KiB pass L2 and shared memory once, for two instructions of one thread."""
+    work = Work(hopper_kernel(4096, 4096, 4096))
+    loads = [work.operation(one).amounts for one, _ in ir.execs(work.kernel.body) if one.completion is ir.Completion.RING]
+    assert [(one.l2_read, one.shared, one.memory, one.instructions) for one in loads] == [(16384, 128, 1, 1), (32768, 256, 1, 1)]
+    (store,) = [work.operation(one).amounts for one, _ in ir.execs(work.kernel.body) if one.completion is ir.Completion.BULK]
+    assert (store.l2_written, store.shared, store.memory) == (2 * 64 * 64 * 2, 128, 1)
+    steps = 4 * 64
+    assert work.amounts.l2_read == steps * 48 * 1024 and work.amounts.l2_written == 4 * 128 * 256 * 2
+
+
+def test_products_of_warpgroups_count_for_tensor_cores():
+    work = Work(hopper_kernel(4096, 4096, 4096))
+    assert work.amounts.tensor == {"float16 by wgmma": 2 * 128 * 256 * 4096 * 4} and work.amounts.fma == {}
+    products = [work.operation(one).amounts for one, _ in ir.execs(work.kernel.body) if one.completion is ir.Completion.PRODUCT]
+    assert [one.shared for one in products] == [2 * (64 * 16 + 16 * 256) * 2 / 128]
+
+
+def test_phases_of_roles():
+    """Those of the consumers, repeated for each tile of a block that stays; the loads stand beside the turns that use them."""
+    for sizes in ((4096, 4096, 4096), (512, 512, 512)):
+        phases = Work(hopper_kernel(*sizes)).phases
+        assert [phase.name for phase in phases] == ["before", "loop over k", "store"]
+        assert [bool(phase.beside) for phase in phases] == [False, True, False]
+        assert [phase.stores for phase in phases] == [False, False, True]
+        assert {loop.var.name for phase in phases for loop in phase.loops} == ({"turn"} if sizes[0] == 4096 else set())
+    whole, parts = Work(hopper_kernel(4096, 4096, 4096)).amounts, Work(hopper_kernel(4096, 4096, 4096)).phases
+    assert whole.l2_read == parts[1].amounts.l2_read and whole.l2_written == parts[2].amounts.l2_written
+
+
+@pytest.mark.parametrize("size", [2048, 4096, 8192])
+def test_large_squares_are_limited_by_tensor_cores(size):
+    found = predict(hopper_kernel(size, size, size), "H200")
+    assert found.bottleneck == "tensor cores"
+    assert found.parts["tensor cores"] > 0.8 * found.us and found.parts["instruction issue"] < 0.1 * found.us
+    assert 600 < found.tflops < 800
+
+
+def test_small_and_skinny_products_are_not():
+    assert predict(hopper_kernel(256, 256, 256, bm=64, bn=16, wm=64, wn=16, chunk=16, bk=128), "H200").bottleneck == "latency of copies"
+    skinny = hopper_kernel(16, 4096, 4096, bm=16, bn=64, wm=16, wn=64, rows=16, chunk=64, stages=16)
+    assert predict(skinny, "H200").bottleneck == "DRAM"
+
+
+def test_a_ring_with_more_stages_waits_less():
+    times = [predict(hopper_kernel(512, 512, 4096, bm=64, bn=64, wn=64, stages=stages), "H200").us for stages in (2, 3, 4, 8)]
+    assert times == sorted(times, reverse=True) and times[0] > 1.2 * times[-1]
+
+
+def test_registers_that_roles_exchange_do_not_spill():
+    wide = hopper_kernel(6144, 6144, 6144, bm=256, bn=192, wm=128, wn=192, stages=3, producer=128)
+    assert predict(wide, "H200").registers.spilled == 0
+    assert "spill" not in report(wide) and "of 232" in report(wide)
+    assert all(one.severity == "note" for one in check_resources(Scene(wide)))
+
+
+def test_ranks_of_the_committed_measurements():
+    """The measured candidates of the strategy hopper: the number that docs/cost-model.md gives."""
+    rank = script("rank_cost")
+    found = rank.summary(rank.points(rank.COMMITTED, order="NN"))
+    assert found["points"] == 43
+    assert found["rank correlation, times"] > 0.99 and found["rank correlation, operations a second"] > 0.97
+    assert found["least"] > 0.8 and found["most"] < 1.2
+
+
 def test_constants_matter():
     """Each constant changes some prediction: none is dead."""
     works = [
@@ -468,6 +546,7 @@ def test_constants_matter():
     chain = MatMul.tile(16, 16).to(Block).epilog(RF, *one).split(64).load(A, SH, COPY).load(B, SH, COPY)
     works.append(Work(lowered(chain.tile(1, 1).to(Thread).split(1).unroll().done(), 16, 16, 512)))
     works.append(Work(copy(Move(8192, 8192)(GL, GL)(Kernel)).program("sm_90").lowered))
+    works.append(Work(hopper_kernel(512, 512, 512)))
     before = np.array([model(work, H200).us for work in works])
     for field in attrs.fields(type(CONSTANTS)):
         changed = attrs.evolve(CONSTANTS, **{field.name: getattr(CONSTANTS, field.name) * 40})

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import itertools
 import re
 import time
 import xml.etree.ElementTree as ElementTree
@@ -12,12 +13,13 @@ import generator
 import numpy as np
 import pytest
 from problems import target_of
+from ringed import by_warps, halves, product
 
 from fireiron import *
 from fireiron.check.banks import check_banks
 from fireiron.check.scene import Scene
 from fireiron.cli import main
-from fireiron.draw import KINDS, colours, lanes, owners, tiles, timeline
+from fireiron.draw import KINDS, colours, lanes, owners, ring, tiles, timeline
 from fireiron.draw import banks as banks_module
 from fireiron.draw.shapes import Cells, Picture, Rect, Text, merged, wrapped
 from fireiron.language import library
@@ -337,6 +339,55 @@ def test_timeline_reads_what_was_filled():
         assert used <= {(step, data) for step in range(-1, 8) for data in (step, step + 1)}
         assert all(slot.copy == slot.data % 4 for slot in found)
     assert timeline.pipeline_loop(program_of("listing_2")) is None
+
+
+RING_STRATEGIES = {
+    "in flight 0, staying": (product(stages=3, blocks=2), halves(512, 64, 320)),
+    "in flight 1, staying": (product((64, 64, 64), stages=3, blocks=2), halves(256, 64, 320)),
+    "in flight 2": (product(stages=4, in_flight=2), halves(128, 64, 640)),
+    "one stage": (product((64, 64, 64), stages=1), halves(64, 64, 320)),
+    "warps": (by_warps(), halves(128, 64, 320)),
+    "chained": (product(stages=2).at(Tile).refine(Chained()), halves(128, 64, 320)),
+    "sizes at run time": (product((64, 64, 64), blocks=3), halves(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8))),
+}
+
+
+@pytest.mark.parametrize("name", RING_STRATEGIES)
+def test_timeline_of_a_ring_keeps_its_protocol(name):
+    """Each stage is filled when it was given back, used when it is full, given back when it is used; consumers do one thing at a time."""
+    strategy, spec = RING_STRATEGIES[name]
+    program = strategy(spec).program("sm_90a")
+    found = ring.ring_timeline(program, owners.sample_sizes(program.lowered, {}))
+    stages = found.ring.stages
+    assert [turn.stage for turn in found.turns] == [place % stages for place in range(len(found.turns))]
+    for place, turn in enumerate(found.turns):
+        assert turn.full == turn.asked + ring.LOAD <= turn.began and turn.ended == turn.began + ring.USE
+        assert turn.released is None or turn.released >= turn.ended
+        if place >= stages:
+            assert turn.asked >= found.turns[place - stages].released
+    busy = sorted([(turn.began, turn.ended) for turn in found.turns] + list(found.stores))
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(busy))
+    assert bool(found.stores)
+    lanes = [one.text for one in draw(program, "timeline").shapes if isinstance(one, Text)]
+    assert "producer, 1 thread" in lanes and [text for text in lanes if text.startswith("stage ")] == [f"stage {n}" for n in range(stages)]
+    assert any(text.startswith("consumers, ") for text in lanes)
+
+
+def test_timeline_of_a_ring_that_goes_on():
+    """Two tiles of five turns: the next tile's first turns are asked for while this one is stored."""
+    strategy, spec = RING_STRATEGIES["in flight 1, staying"]
+    found = ring.ring_timeline(strategy(spec).program("sm_90a"), {})
+    assert [turn.number for turn in found.turns] == list(range(10)) and found.shortened == ()
+    (first, second) = found.stores
+    assert any(first[0] <= turn.asked < first[1] for turn in found.turns[5:])
+    assert [turn.released - turn.ended for turn in found.turns[:3]] == [1, 1, 2], "a turn later, when its products are waited for"
+    assert second[0] == found.turns[-1].ended
+
+
+def test_timeline_of_a_long_ring_is_shortened():
+    found = ring.ring_timeline(program_of("hopper", M=4096, N=4096, K=4096), {})
+    assert found.shortened == (("k", 8, 64),)
+    assert [turn.number for turn in found.turns] == [*range(8), *range(64, 72)]
 
 
 # ---------------------------------------------------------------------------------------------- files

@@ -3,12 +3,12 @@
 import itertools
 
 import pytest
-from hopper_cases import ORDERS, SIZES, TILES, halves
+from hopper_cases import ORDERS, SIZES, SKINNY_TILES, SMALL_TILES, TILES, halves
 from ringed import errors, inputs_of, outcome
 
 from fireiron import *
-from fireiron.language.library import HOPPER_BLOCKS, HOPPER_TILES, defaults
-from fireiron.strategies import hopper
+from fireiron.language.library import BY_WARPGROUPS, HOPPER_BLOCKS, defaults
+from fireiron.strategies import hopper, hopper_skinny, hopper_small
 
 M, N, K = (sym(name, multiple_of=8) for name in "MNK")
 SMALL = {"bm": 64, "bn": 64, "wm": 64, "wn": 64, "stages": 2}
@@ -27,6 +27,31 @@ def test_tiles(tile):
     """Every tile that the library takes by itself, at a size that it does not divide."""
     bm, bn, bk = (dict(tile)[name] for name in ("bm", "bn", "bk"))
     require_right(hopper.strategy.with_(**dict(tile)), halves(bm + 8, bn + 24, 2 * bk + 8))
+
+
+@pytest.mark.parametrize("in_flight", [0, 1])
+@pytest.mark.parametrize("tile", SMALL_TILES, ids=str)
+def test_small_tiles(tile, in_flight):
+    bm, bn, bk = (dict(tile)[name] for name in ("bm", "bn", "bk"))
+    require_right(hopper_small.strategy.with_(**dict(tile), in_flight=in_flight), halves(bm + 8, bn + 24, 2 * bk + 8))
+
+
+@pytest.mark.parametrize("orders", ["NNN", "NTN", "NNT"])
+@pytest.mark.parametrize("tile", [*SKINNY_TILES, (("bm", 8), ("rows", 8)), (("bm", 64), ("rows", 64), ("bn", 8), ("chunk", 8))], ids=str)
+def test_skinny_tiles(tile, orders):
+    """As many rows or columns as the tile has, and one less; a ring that goes round more than once."""
+    tile = {**dict(tile), "bk": 64, "stages": 4}
+    m, n = tile["bm"], tile.get("bn", 64)
+    sizes = (m - 1, n + 8, 328) if m < 64 and orders == "NNN" else (m, n, 328)
+    require_right(hopper_skinny.strategy.with_(**tile, in_flight=0 if orders == "NTN" else 1), halves(*sizes, orders=orders))
+
+
+@pytest.mark.parametrize("orders", ["NNN", "NTN"])
+@pytest.mark.parametrize("parts", [2, 8])
+def test_skinny_split_over_k(parts, orders):
+    """Several blocks to a tile, each with a ring over its chunks of k; fewer chunks than blocks too."""
+    strategy = hopper_skinny.split_k.with_(parts=parts, stages=2, bk=64)
+    require_right(strategy, halves(16, 72, 456, orders=orders, c_dtype=float32))
 
 
 @pytest.mark.parametrize("orders", ORDERS)
@@ -82,15 +107,39 @@ def chosen(spec, target="sm_90a"):
 def test_the_default_tile_follows_the_waves_of_blocks():
     def tile(*sizes):
         name, values = chosen(halves(*sizes))
-        assert name == "hopper"
-        return values["bm"], values["bn"]
+        return name, values["bm"], values["bn"]
 
     assert {size: tile(size, size, size) for size in (256, 512, 768, 1024, 1536, 2048, 4096, 5376)} == {
-        256: (16, 64), 512: (32, 64), 768: (64, 96), 1024: (64, 128), 1536: (192, 96), 2048: (128, 256), 4096: (128, 256), 5376: (192, 192)
-    }  # fmt: skip
-    assert tile(16, 4096, 4096) == (16, 64)
-    for _, values in HOPPER_TILES:
+        256: ("hopper_small", 16, 64),
+        512: ("hopper_small", 32, 64),
+        768: ("hopper_small", 64, 96),
+        1024: ("hopper", 64, 128),
+        1536: ("hopper", 192, 96),
+        2048: ("hopper", 128, 256),
+        4096: ("hopper", 128, 256),
+        5376: ("hopper", 192, 192),
+    }
+    for _, values in hopper.defaults(4096, 4096, 4096):
         assert values["bm"] * values["bn"] <= 192 * 192 and HOPPER_BLOCKS == 132
+
+
+def test_few_rows_or_columns_have_a_strategy_of_their_own():
+    """One tile holds all of them, so that the large matrix is read once."""
+    for M in (1, 4, 16, 17, 64):
+        few = 16 if M <= 16 else 32 if M <= 32 else 64
+        assert chosen(halves(M, 8192, 8192)) == ("hopper_skinny", hopper_skinny.defaults(M, 8192, 8192)[0][1])
+        assert chosen(halves(M, 8192, 8192))[1]["bm"] == few
+    name, values = chosen(halves(8192, 16, 8192, orders="TTN"))
+    assert (name, values["bm"], values["bn"]) == ("hopper_skinny", 64, 16)
+    assert chosen(halves(72, 8192, 8192))[0] != "hopper_skinny" and hopper_skinny.defaults(72, 8192, 8192) == ()
+
+
+@pytest.mark.parametrize("name", BY_WARPGROUPS)
+def test_values_that_a_strategy_states_are_its_own(name):
+    module = {"hopper": hopper, "hopper_small": hopper_small, "hopper_skinny": hopper_skinny}[name]
+    stated = [one for sizes in ((512, 512, 512), (16, 4096, 4096), (4096, 24, 64)) for one in module.defaults(*sizes)]
+    for efficiency, values in stated:
+        assert 0 < efficiency <= 1 and module.strategy.with_(**values)
 
 
 def test_where_another_strategy_is_the_default():
@@ -105,4 +154,5 @@ def test_where_another_strategy_is_the_default():
 def test_defaults_are_legal(size, layouts):
     spec = MatMul(size, size, size, **{"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **layouts})
     name, values = chosen(spec(GL, GL, GL)(Kernel))
-    assert hopper.strategy.with_(**values)(spec(GL, GL, GL)(Kernel)).program("sm_90a").ir.rings and name == "hopper"
+    strategy = {"hopper": hopper, "hopper_small": hopper_small, "hopper_skinny": hopper_skinny}[name].strategy
+    assert strategy.with_(**values)(spec(GL, GL, GL)(Kernel)).program("sm_90a").ir.rings

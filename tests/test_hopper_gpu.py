@@ -3,12 +3,12 @@
 import attrs
 import numpy as np
 import pytest
-from hopper_cases import ORDERS, SIZES, TILES, halves
+from hopper_cases import ORDERS, SIZES, SKINNY_TILES, SMALL_TILES, TILES, halves
 from test_gpu import check
 
 from fireiron import *
 from fireiron.gpu import launch
-from fireiron.strategies import hopper
+from fireiron.strategies import hopper, hopper_skinny, hopper_small
 
 pytestmark = [
     pytest.mark.gpu,
@@ -31,6 +31,27 @@ def test_tiles(tile, sizes):
 @pytest.mark.parametrize("orders", ORDERS)
 def test_storage_orders(orders, tile):
     check(hopper.strategy.with_(**dict(tile)), halves(520, 392, 328, orders=orders))
+
+
+@pytest.mark.parametrize("in_flight", [0, 1])
+@pytest.mark.parametrize("tile", SMALL_TILES, ids=str)
+def test_small(tile, in_flight):
+    for sizes in ((8, 8, 8), (256, 256, 256), (520, 392, 328)):
+        for orders in ("NNN", "NTN", "NNT"):
+            check(hopper_small.strategy.with_(**dict(tile), in_flight=in_flight), halves(*sizes, orders=orders))
+
+
+@pytest.mark.parametrize("in_flight", [0, 1])
+@pytest.mark.parametrize("tile", [*SKINNY_TILES, (("bm", 8), ("rows", 8), ("stages", 12))], ids=str)
+def test_skinny(tile, in_flight):
+    for sizes in ((1, 8, 8), (16, 4096, 4096), (64, 1032, 2056), (1032, 24, 520)):
+        for orders in ("NNN", "NTN", "NNT"):
+            check(hopper_skinny.strategy.with_(**dict(tile), in_flight=in_flight), halves(*sizes, orders=orders))
+
+
+@pytest.mark.parametrize("parts", [2, 8])
+def test_skinny_split_over_k(parts):
+    check(hopper_skinny.split_k.with_(parts=parts), halves(16, 520, 8200, c_dtype=float32))
 
 
 @pytest.mark.parametrize("result", [float16, bfloat16, float32], ids=str)

@@ -41,6 +41,23 @@ def array(shape, dtype, stored, seed=0):
     return made
 
 
+def stack(shape, dtype, stored, seed=0):
+    """Small integers, in a stack of matrices stored in a certain way; a matrix if the shape has two sizes."""
+    if len(shape) == 2:
+        return array(shape, dtype, stored if stored in STORED else "row", seed)
+    height, rows, columns = shape
+    made = {
+        "row": lambda: np.empty(shape, dtype),
+        "col": lambda: np.empty((height, columns, rows), dtype).swapaxes(1, 2),
+        "row slice": lambda: np.empty((height + 1, rows + 2, columns + 5), dtype)[1:, 1 : rows + 1, 3 : columns + 3],
+        "col slice": lambda: np.empty((height + 1, columns + 2, rows + 5), dtype)[1:, 1 : columns + 1, 3 : rows + 3].swapaxes(1, 2),
+        "interleaved": lambda: np.empty((rows, height, columns), dtype).swapaxes(0, 1),
+        "every second": lambda: np.empty((2 * height, rows, columns), dtype)[::2],
+    }[stored]()
+    made[...] = np.random.default_rng(seed).integers(-3, 4, shape).astype(dtype)
+    return made
+
+
 TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32")
 RESULTS = {"int8": "int32"}
 STORED = ("row", "col", "row slice", "col slice")
@@ -72,6 +89,81 @@ def test_storage(dtype, a, b, out):
     np.testing.assert_array_equal(got.astype("float64"), left.astype("float64") @ right.astype("float64"))
 
 
+STACKED = ("row", "col", "row slice", "col slice", "interleaved", "every second")
+SHAPES = [
+    ((3, 20, 24), (3, 24, 28)), ((3, 20, 24), (24, 28)), ((20, 24), (3, 24, 28)), ((1, 20, 24), (3, 24, 28)), ((3, 20, 24), (1, 24, 28)),
+    ((1, 20, 24), (1, 24, 28)), ((1, 20, 24), (24, 28)), ((3, 1, 24), (24, 28)), ((2, 5, 7), (2, 7, 9)), ((2, 1, 1), (2, 1, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
+def test_stacks(dtype, shapes):
+    """As NumPy multiplies them: a matrix, or a stack of one, goes with each matrix of the other."""
+    a, b = (stack(shape, dtype, "row", seed) for seed, shape in enumerate(shapes))
+    expected = a.astype("float64") @ b.astype("float64")
+    got = matmul(a, b)
+    assert got.dtype == RESULTS.get(dtype, dtype) and got.shape == expected.shape
+    np.testing.assert_array_equal(got.astype("float64"), expected)
+
+
+@pytest.mark.parametrize("out", [None, *STACKED])
+@pytest.mark.parametrize("stored", STACKED)
+@pytest.mark.parametrize(("dtype", "arch"), [("float16", "sm_90a"), ("float16", "sm_80"), ("float32", "sm_90")])
+def test_storage_of_stacks(dtype, arch, stored, out):
+    for left, right in (((3, 24, 16), (3, 16, 32)), ((3, 24, 16), (16, 32))):
+        a, b = stack(left, dtype, stored), stack(right, dtype, stored, 1)
+        target = None if out is None else stack((3, 24, 32), dtype, out, 2)
+        got = matmul(a, b, target, arch=arch)
+        assert target is None or got is target
+        np.testing.assert_array_equal(got.astype("float64"), a.astype("float64") @ b.astype("float64"))
+
+
+def test_one_matrix_for_all_without_a_copy():
+    """Repeated by strides of 0: it is read as one matrix; repeated on both sides, too."""
+    a, b = stack((3, 24, 16), "float16", "row"), array((16, 40), "float16", "row", 1)
+    repeated = np.broadcast_to(b, (3, 16, 40))
+    np.testing.assert_array_equal(matmul(a, repeated), a @ b)
+    np.testing.assert_array_equal(
+        matmul(np.broadcast_to(a[0], (3, 24, 16)), repeated, arch="sm_90a"), np.broadcast_to(a[0] @ b, (3, 24, 40))
+    )
+
+
+def test_how_stacks_are_multiplied():
+    """Rows of a stack as those of one matrix, where they lie so; else the tiles of all matrices."""
+
+    def spec(a, b, out=None):
+        return matmul.choice(a, b, out, arch="sm_90a").strategy.spec
+
+    a, b = stack((4, 64, 64), "float16", "row"), array((64, 64), "float16", "row")
+    assert str(spec(a, b)) == str(spec(a, np.broadcast_to(b, (4, 64, 64)))) == "MatMul(256,64,64)(GL,GL,GL)(Kernel)"
+    assert spec(stack((4, 64, 64), "float16", "interleaved"), b).signature == "bmk,kn->bmn"
+    assert spec(a, b, stack((4, 64, 64), "float16", "col")).signature == "bmk,kn->bmn", "the result's rows do not lie so"
+    assert spec(b, a).signature == "mk,bkn->bmn" and spec(a, a).signature == "bmk,bkn->bmn"
+    assert str(spec(a[:1], a[:1])) == "MatMul(64,64,64)(GL,GL,GL)(Kernel)"
+    wanted = MatMul(4, 64, 64, 64, signature="bmk,bkn->bmn", dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
+    assert spec(a, a) == wanted
+    turned = spec(a.swapaxes(1, 2), a)
+    assert str(turned.A.tensor.layout) == "(4,64,64):(4096,1,64)" and turned.B.tensor.layout == RowMajor
+
+
+def test_defaults_of_stacks():
+    def why(shape, arch, dtype="float16"):
+        array = big(shape, dtype, strides=tuple(np.cumprod([1, *shape[:0:-1]])[::-1] * np.dtype(dtype).itemsize))
+        return matmul.choice(array, array, arch=arch).why.split(": ")[1]
+
+    assert why((16, 1024, 1024), "sm_90a").startswith("hopper_batched bm=128 bn=256")
+    assert why((16, 1024, 1024), "sm_90") == "hmma_ampere" and why((16, 1024, 1024), "sm_75") == "hmma_turing"
+    assert why((16, 1024, 1024), "sm_90", "float32") == "gemm_tt" and why((2, 64, 64), "sm_80") == "small"
+    assert why((3, 127, 127), "sm_90a") == "small", "rows of which TMA takes none"
+
+
+def test_kernels_of_stacks_are_kept():
+    a, b = stack((2, 8, 8), "float32", "row"), array((8, 8), "float32", "row")
+    assert matmul.kernel(a, a) is matmul.kernel(a.copy(), a) and matmul.kernel(a, b) is matmul.kernel(a.reshape(16, 8), b)
+    assert matmul(a, b).shape == (2, 8, 8) and matmul(a.reshape(16, 8), b).shape == (16, 8)
+
+
 def test_operator_of_numpy_agrees():
     a, b = np.random.default_rng(1).standard_normal((2, 40, 40)).astype("float32")
     np.testing.assert_allclose(matmul(a, b), a @ b, rtol=1e-4, atol=1e-5)
@@ -99,7 +191,7 @@ ones = np.ones((4, 4), "float32")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((np.ones((2, 2, 2), "float32"), ones), "a has 3 dimensions"),
+        ((np.ones((2, 2, 2, 2), "float32"), ones), "a has 4 dimensions"),
         ((ones, np.ones(4, "float32")), "b has 1 dimensions"),
         ((ones, np.ones((5, 4), "float32")), "a has 4 columns, b 5 rows"),
         ((ones, np.ones((4, 4), "float16")), "a has elements of float32, b of float16"),
@@ -111,12 +203,18 @@ ones = np.ones((4, 4), "float32")
         ((ones[:, ::2], ones[:2]), "a is stored in neither order"),
         ((ones[::-1], ones), "a is stored in neither order"),
         ((np.lib.stride_tricks.sliding_window_view(np.ones(7, "float32"), 4), ones), "a is stored in neither order"),
+        ((np.ones((2, 3, 4, 4), "float32"), ones), r"a has 4 dimensions[^$]*a.reshape\(-1, 4, 4\)"),
+        ((np.ones((2, 4, 4), "float32"), np.ones((3, 4, 4), "float32")), "a is a stack of 2 matrices, b of 3"),
+        ((np.ones((2, 4, 5), "float32"), ones), "a has 5 columns, b 4 rows"),
+        ((np.ones((2, 4, 4), "float32"), ones, ones), r"out has the shape \(4, 4\), the result \(2, 4, 4\)"),
+        ((np.ones((2, 4, 4), "float32")[::-1], np.ones((2, 4, 4), "float32")), "negative"),
+        ((np.ones((2, 4, 8), "float32")[:, :, ::2], ones), "a is stored in neither order"),
         (([[1.0]], ones), "the array is no array on a GPU"),
         ((ones, None), "no array"),
         ((np.float32(3), ones), "a has 0 dimensions"),
         ((np.ones((4, 4), [("x", "f4"), ("y", "i1")])["x"], ones), "strides"),
     ],
-    ids=range(16),
+    ids=range(22),
 )
 def test_what_is_refused(arguments, message):
     with pytest.raises(ArgumentError, match=message):
@@ -454,3 +552,34 @@ def test_records_of_hopper_answer_only_where_tma_takes_the_arrays(gpu, monkeypat
     assert near.record is not None and near.record.strategy == "hopper" and not near.exact
     odd = matmul.choice(pretended("cupy", (4096, 4096), "float16"), pretended("cupy", (4096, 4097), "float16"), c_dtype="float16")
     assert odd.strategy.target == "sm_90"
+
+
+@pytest.mark.parametrize("kind", ["cupy", "torch"])
+def test_stacks_of_other_libraries(gpu, monkeypatch, kind):
+    """The arrays go to the kernel as they are; folded where their rows lie as those of one matrix, and the result back into a stack."""
+    from fireiron.gpu.kernel import CompiledKernel
+
+    calls = []
+
+    class Result:
+        shape = (96, 48)
+
+        def reshape(self, *shape):
+            return "a stack", shape
+
+    monkeypatch.setattr(
+        CompiledKernel, "__call__", lambda self, *arrays, **named: calls.append((self.program.spec, arrays, named)) or Result()
+    )
+    stacked = pretended(kind, (3, 32, 64), "float16", strides=(2048, 64, 1))
+    other = pretended(kind, (3, 64, 48), "float16", address=0x8000, strides=(3072, 48, 1))
+    matrix = pretended(kind, (64, 48), "float16", address=0x8000)
+    assert isinstance(matmul(stacked, other), Result)
+    spec, arrays, named = calls.pop()
+    assert spec.signature == "bmk,bkn->bmn" and arrays == (stacked, other) and named == {"out": None, "stream": None}
+    assert "hopper_batched" in matmul.choice(stacked, other).why
+    type(stacked).reshape = lambda self, *shape: ("folded", shape)
+    assert matmul(stacked, matrix, stream=5) == ("a stack", (3, -1, 48))
+    spec, arrays, named = calls.pop()
+    assert str(spec) == "MatMul(96,48,64)(GL,GL,GL)(Kernel)" and arrays == (("folded", (-1, 64)), matrix) and named["stream"] == 5
+    kernel = matmul.kernel(pretended(kind, (96, 64), "float16"), matrix)
+    assert kernel is matmul.kernel(stacked, matrix), "the same problem"

@@ -190,7 +190,7 @@ def test_refusals():
     parts = MatMul.split_k(2, Block, 4).tile(16, 16).to(Block).persistent(2).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
     with pytest.raises(DecompositionError, match=r"persistent\(2\): split_k\(.., Block\) says which block does what"):
         _ = parts(singles(64, 16, 8)).program("sm_80").ir
-    with pytest.raises(DecompositionError, match="bands, cluster, resident, within and persistent are about blocks"):
+    with pytest.raises(DecompositionError, match="bands, cluster, resident, within, persistent, turns and chained are about blocks"):
         _ = MatMul.tile(16, 16).to(Block).tile(8, 8).to(Warp).persistent(2).done()(singles(64, 16, 8)).program("sm_80").ir
     with pytest.raises(DecompositionError, match="persistent: must be a positive integer"):
         MatMul.tile(16, 16).to(Block).persistent(0)
@@ -201,3 +201,19 @@ def test_text():
     assert "for (int turn = 0; turn < (block < 1) + 2; ++turn) {\n    const int tile = turn * 3 + block;" in text
     assert "<<<3, 64>>>" in text
     assert "turn" not in plain()(singles(48, 16, 8)).program("sm_80").cuda, "as many blocks as tiles"
+
+
+def test_tiles_known_at_run_time_are_told_apart_as_any_number():
+    """The kernel with a tile for each block has as many blocks as there may be tiles: a name that all of them share is found."""
+    kernel = product((64, 64, 64), stages=2, blocks=BLOCKS)(halves(sym("M", high=65536), 128, 64)).program(TARGET).lowered
+    assert errors(kernel) == []
+    (tile,) = {one.tile.var for one in persistence(kernel)}
+    (block,) = {var for one in ir.lets(one_tile_each(kernel).body).items() for var in one[1].variables() if var.name == "block"}
+    assert block.high == tile.high > 2**8
+
+    def same(one):
+        return (attrs.evolve(one, value=as_expr(0)),) if isinstance(one, ir.Let) and one.var.name == "block_m" else (one,)
+
+    shared = attrs.evolve(kernel, body=ir.rewritten(kernel.body, same))
+    assert shared.body != kernel.body
+    assert errors(shared)

@@ -25,7 +25,7 @@ from instructions import (
     through_choices,
 )
 from printed_text import COMPILER, HostProgram, Printed, Refused, emulated, for_the_host
-from problems import NAMES, integers, library, target_of
+from problems import NAMES, integers, library, sizes_of_run_time, target_of
 from ringed import by_warps, halves
 from ringed import product as ring_product
 from test_random import problem, program_to_paste
@@ -33,6 +33,7 @@ from test_rings import drawn as drawn_ring
 
 from fireiron import *
 from fireiron.cuda.expressions import HILBERT
+from fireiron.values.expr import compiled
 from fireiron.values.expr.hilbert import place_on_curve
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
@@ -46,8 +47,9 @@ TARGETS = {"hmma_volta": ("sm_70", "sm_75"), "hmma_turing": ("sm_75", "sm_90")}
 
 def inputs(spec, sizes, generator):
     """Small integers for A and B."""
-    M, N, K = sizes
-    return {"A": integers((M, K), spec.A.dtype, generator), "B": integers((K, N), spec.B.dtype, generator)}
+    values = dict(zip("MNK", sizes))
+    shapes = {name: tuple(compiled(size)(values) for size in spec.operands[name].shape) for name in "AB"}
+    return {name: integers(shape, spec.operands[name].dtype, generator) for name, shape in shapes.items()}
 
 
 def agrees(host, number, spec, sizes, symbols=None, seed=0):
@@ -68,7 +70,7 @@ def test_library(name, tmp_path):
     old, new = (target_of(name, one) for one in (old, new))
     jobs = [(module.spec(*sizes), sizes, {}, target) for sizes, target in zip(RAGGED, (old, new))]
     if name != "listing_1":  # its buffers in shared memory are as large as K
-        spec = module.spec(sym("M"), sym("N"), sym("K"))
+        spec = module.spec(*sizes_of_run_time(name))
         jobs += [(spec, sizes, dict(zip("MNK", sizes)), new) for sizes in SYMBOLIC]
     host = HostProgram([Printed.of(module.strategy(spec).program(target)) for spec, _, _, target in jobs], tmp_path)
     for number, (spec, sizes, symbols, target) in enumerate(jobs):
@@ -202,6 +204,7 @@ RINGS = {
         halves(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
         (300, 72, 136),
     ),
+    "clusters, chained": (ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 1)).at(Tile).refine(Chained()), halves(256, 72, 200), None),
     "clusters side by side": (ring_product((64, 128, 64), (64, 64), 2, cluster=(1, 2)), halves(64, 256, 128, orders="TT"), None),
 }
 

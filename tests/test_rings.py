@@ -9,6 +9,7 @@ import pytest
 from ringed import (
     ORDERS,
     TARGET,
+    by_all_lanes,
     by_threads,
     by_warps,
     dropped,
@@ -31,6 +32,7 @@ from ringed import (
 
 from fireiron import *
 from fireiron import ir
+from fireiron.values.expr import Var, all_of, any_of, as_expr, less
 
 np = pytest.importorskip("numpy")
 SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))
@@ -199,6 +201,12 @@ def shorter(loop):
     return (attrs.evolve(loop, extent=loop.extent - 1),)
 
 
+def not_by_warp_3(release):
+    """The arrivals of all warps but one."""
+    thread = Var("thread", 0, 255)
+    return (attrs.evolve(release, active=all_of((release.active, any_of((less(thread, as_expr(96)), less(as_expr(127), thread)))))),)
+
+
 FULL, EMPTY = ({"side": side} for side in (ir.Side.FULL, ir.Side.EMPTY))
 
 SAID = {
@@ -232,7 +240,8 @@ SAID = {
     ),
     "bytes that never come": (
         lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, bytes=ring.bytes + 16)),
-        r"deadlock: .* waits for turn 0 of k_ring to be full \(a_sh, b_sh; 0 phases over, 0 of 1 arrivals and 16 bytes missing\)",
+        r"deadlock: warps 0 to 7 wait for turn 0 of k_ring to be full \(a_sh, b_sh; 0 phases over, 0 of 1 arrivals and 16 bytes missing\): "
+        r"the producer has announced it; the producer waits for turn 2 of k_ring to be empty .*: turn 0 has not been released by warps 0 to 7",
     ),
     "half a phase": (
         lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, consumers=ring.consumers - 1)),
@@ -240,8 +249,26 @@ SAID = {
     ),
     "nobody releases": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, dropped),
-        r"deadlock: the producer waits for turn 2 of k_ring to be empty \(a_sh, b_sh; 0 phases over, 8 of 8 arrivals and 0 bytes missing\); "
-        r"(warp \d|the group of threads 0 to 255) waits for turn 2 of k_ring to be full",
+        r"deadlock: the producer waits for turn 2 of k_ring to be empty \(a_sh, b_sh; 0 phases over, 8 of 8 arrivals and 0 bytes missing\): "
+        r"turn 0 has not been released by warps 0 to 7; warps 0 to 7 wait for turn 2 of k_ring to be full .*: the producer has not announced it"
+        r".*each turn of a ring is filled once",
+    ),
+    "nobody fills": (
+        lambda kernel: with_changed(kernel, of_kind(ir.Release, **FULL), 0, dropped),
+        r"deadlock: warps 0 to 7 wait for turn 0 of k_ring to be full .*-24576 bytes missing\): the producer has not announced it; "
+        r"the producer waits for turn 2",
+    ),
+    "one warp does not release": (
+        lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, not_by_warp_3),
+        r"deadlock: the producer waits for turn 2 of k_ring to be empty \(.*1 of 8 arrivals.*turn 0 has not been released by warp 3; ",
+    ),
+    "all lanes release": (
+        lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, by_all_lanes),
+        r"turn 0 has been released by warps 0 to 7, by some of them more than once",
+    ),
+    "a consumer too many": (
+        lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, consumers=ring.consumers + 1)),
+        r"deadlock: .*turn 0 has been released by warps 0 to 7, and the ring counts 9 consumers",
     ),
     "a turn that nobody wants": (
         lambda kernel: with_changed(kernel, lambda one: isinstance(one, ir.For) and is_turn(one), 0, shorter),

@@ -19,6 +19,8 @@ from fireiron.compiler import PASSES, Program
 from fireiron.cuda import emit
 from fireiron.draw import KINDS
 from fireiron.inspect import show
+from fireiron.inspect.synchronization import synchronization
+from fireiron.lower.chain import chain
 from fireiron.sim import simulate
 
 
@@ -123,6 +125,7 @@ READERS = {
     "sim": simulated,
     "cost": lambda kernel: predict(program_of(kernel)),
     "show": lambda kernel: show.figures(program_of(kernel)),
+    "sync": synchronization,
     "export": exported,
     **{f"draw {kind}": lambda kernel, kind=kind: draw(program_of(kernel), kind).svg for kind in KINDS},
 }
@@ -159,6 +162,15 @@ def test_statements_of_clusters_are_all_read():
     assert any(isinstance(one, ir.Release) and one.to for one in ir.statements(kernel.body))
     for read in READERS.values():
         assert read(kernel) is not None or read is ir.verify
+
+
+def test_links_of_a_chain_are_all_read():
+    """A chained kernel says and reads what it does otherwise, but for its text and its launch."""
+    kernel = chain(attrs.evolve(PROGRAMS["roles"].lowered, chained=True))
+    assert {one.link for one in ir.statements(kernel.body) if isinstance(one, ir.Chain)} == set(ir.Link)
+    for name, read in READERS.items():
+        same = read(kernel) == read(PROGRAMS["roles"].lowered)
+        assert same != (name in ("verify", "emit", "sync", "export")), name
 
 
 def test_statements_of_products_are_all_read():

@@ -7,6 +7,7 @@ a digit is wider than all that lies below it, equal coordinates mean equal digit
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -223,8 +224,9 @@ def _in_bands(scene: Scene, local: Local, offset: Sequence[Expr], write: Use) ->
 
     With `lines` x `columns` tiles in bands of `rows`, block `b` is number `q = b % (columns * rows)` of band
     `b // (columns * rows)`, whose height `h` is `rows`, or what is left; its tile is `(band * rows + q % h, q // h)`. For
-    all `b < lines * columns` that is inside, so that the limits of the expressions never hold, and gives `b` back. Clusters walk
-    so over as many tiles as they have, one to each of their blocks.
+    all `b < lines * columns` that is inside, so that the limits of the expressions never hold, and gives `b` back. In a stack
+    of matrices that is so for the number within a matrix, `b % (lines * columns)`, and other coordinates say which matrix it is.
+    Clusters walk so over as many tiles as they have, one to each of their blocks.
     """
     cluster = scene.kernel.cluster
     places = {} if cluster is None else {scene.opened(var): size for var, size in zip(cluster.places, cluster.sizes, strict=True)}
@@ -243,15 +245,30 @@ def _in_bands(scene: Scene, local: Local, offset: Sequence[Expr], write: Use) ->
         if len(terms) > 1 or any(factor < width for _, factor in terms):
             return False
         tiles += [(atom, floordiv(extent + (factor - 1), as_expr(factor))) for atom, factor in terms]
-    first = next((var for part in offset for var in scene.opened(part).variables() if var.name == "block"), None)
+    block = next((var for part in offset for var in scene.opened(part).variables() if var.name == "block"), None)
     each = 1 if cluster is None else cluster.blocks
-    if len(tiles) != 2 or first is None or told != set(places) or tiles[0][1] * tiles[1][1] * each != scene.kernel.grid:
+    if block is None or len(tiles) < 2 or told != set(places):
         return False
-    block = floordiv(first, as_expr(each))
-    bands = {one.right for atom, _ in tiles for one in _nodes(atom) if isinstance(one, FloorDiv) and one.left == block}
+    if math.prod((count for _, count in tiles), start=as_expr(each)) != scene.kernel.grid:
+        return False
+    return any(_bands_of(block, each, pair, [one for one in tiles if one not in pair]) for pair in itertools.combinations(tiles, 2))
+
+
+def _bands_of(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], others: Sequence[tuple[Expr, Expr]]) -> bool:
+    """Whether blocks walk in bands over two dimensions' tiles, each with their count, for each tile of the other dimensions.
+
+    So many for `each` step: the blocks of a cluster go together.
+    """
+    count = pair[0][1] * pair[1][1] * each
+    if others:
+        if not _recovered(floordiv(block, count), frozenset(atom for atom, _ in others), 6):
+            return False
+        block = mod(block, count)
+    block = floordiv(block, as_expr(each))
+    bands = {one.right for atom, _ in pair for one in _nodes(atom) if isinstance(one, FloorDiv) and one.left == block}
     factors = {abs(factor) for band in bands for _, factor in linear(band)[0]} | {constant(band) for band in bands}
-    heights = {rows for factor in factors for _, columns in tiles for rows in (factor, (factor or 0) // (constant(columns) or 1)) if rows}
-    orders = ((tiles[0], tiles[1]), (tiles[1], tiles[0]))
+    heights = {rows for factor in factors for _, columns in pair for rows in (factor, (factor or 0) // (constant(columns) or 1)) if rows}
+    orders = ((pair[0], pair[1]), (pair[1], pair[0]))
     for (line, lines), (column, columns) in orders:
         place = hilbert(block, lines, columns)
         if (line, column) in _limited(floordiv(place, columns), mod(place, columns), lines, columns):

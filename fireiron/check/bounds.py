@@ -38,8 +38,7 @@ class _Bounds:
         located_lets = ((one, outer) for one, outer in located(self.kernel.body) if isinstance(one, Let))
         self.around = {one.var.name: [loop for loop in outer if isinstance(loop, For)] for one, outer in located_lets}
         self.persistence = persistence(self.kernel)
-        # What counts from 0: blocks, and the tiles that those which stay take one after the other.
-        self.numbers = {"block": self.kernel.grid, **{one.tile.var.name: one.tiles for one in self.persistence}}
+        self.counts = {"block": self.kernel.grid, **{one.tile.var.name: one.tiles for one in self.persistence}}
         # A block's turns are no more than the tiles.
         self.turns = {one.loop.var.name for one in self.persistence if self._most(one.tiles) - 1 <= one.loop.var.high}
         self.loose = {name for name, let in self.named.items() if not self._keeps_range(let)}
@@ -116,23 +115,23 @@ class _Bounds:
         return found
 
     def _largest_digit(self, value: Expr) -> Expr | None:
-        """The largest value of a digit of a block's or a tile's number, over the sizes: what a range does not know."""
+        """The largest value of a digit of the number of the block, or of its tile, over the sizes: what a range does not know."""
         if isinstance(value, Mod):
             return value.right - 1
         if isinstance(value, Min):
             known = [side for side in (value.left, value.right) if side.variables() and self.scene.roots(side) <= self.scene.symbols]
             return known[0] if known else None
-        if isinstance(value, Var) and value.name in self.numbers:
-            return self.numbers[value.name] - 1
+        if isinstance(value, Var) and value.name in self.counts:
+            return self.counts[value.name] - 1
         if isinstance(value, FloorDiv):
             left: Expr = value.left
             divisor = value.right
             while isinstance(left, FloorDiv):
                 divisor = divisor * left.right
                 left = left.left
-            numbers = self.numbers.get(left.name) if isinstance(left, Var) else None
-            count = None if numbers is None else floordiv(numbers, divisor)
-            return count - 1 if count is not None and count * divisor == numbers else None
+            total = self.counts.get(left.name) if isinstance(left, Var) else None
+            count = ZERO if total is None else floordiv(total, divisor)
+            return count - 1 if total is not None and count * divisor == total else None
         return None
 
     # -------------------------------------------------------------------------------------- proofs
@@ -420,11 +419,9 @@ def _divides(first: Expr, bound: Expr, reach: Expr) -> bool:
 
 
 def _told(use: Use) -> tuple[Expr, ...]:
-    """The bounds that a statement's text tests itself, and what it holds against them."""
-    bounded = (
-        () if use.pieces else [(base, bound) for base, bound in zip(use.access.base, use.access.bounds, strict=True) if bound is not None]
-    )
-    return tuple(value for pair in bounded for value in pair)
+    """The bounds that a statement's text tests itself, and the coordinates that it compares with them."""
+    pairs = () if use.pieces else zip(use.access.base, use.access.bounds, strict=True)
+    return tuple(value for base, bound in pairs if bound is not None for value in (base, bound))
 
 
 def _where(point: Mapping[str, int]) -> str:

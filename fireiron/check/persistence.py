@@ -67,8 +67,9 @@ def one_tile_each(kernel: Kernel) -> Kernel:
     found = {id(one.loop): one for one in persistence(kernel)}
     if not found:
         return kernel
-    tiles = next(iter(found.values())).tiles
-    block = attrs.evolve(kernel, grid=tiles).block
+    first = next(iter(found.values()))
+    tiles, count = first.tiles, constant(first.tiles)
+    block = Var("block", 0, first.tile.var.high if count is None else (count or 1) - 1)
     number = Var("number of the tile", block.low, block.high)  # not to be taken for the number of a block that stays
 
     def flat(statement: Stmt) -> tuple[Stmt, ...]:

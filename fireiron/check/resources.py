@@ -8,7 +8,7 @@ import attrs
 
 from fireiron.check.finding import Finding
 from fireiron.check.scene import Scene
-from fireiron.ir import Kernel
+from fireiron.ir import Kernel, Roles
 from fireiron.ir.usage import Usage, pipelines, register_usage, shared_usage, usage_lines
 from fireiron.values.expr import constant
 from fireiron.values.machine import Architecture
@@ -33,6 +33,12 @@ def register_limit(kernel: Kernel) -> int:
     target = kernel.architecture
     warps = _rounded(_warps(kernel), _partitions(target)) * max(kernel.resident, 1)
     return min(target.registers_per_thread, target.registers_per_sm // (32 * warps) // 8 * 8)
+
+
+def array_limit(kernel: Kernel) -> int:
+    """The registers that a thread which holds the arrays may have: where roles exchange theirs, as many as its role gets."""
+    given = [role.registers for one in kernel.body if isinstance(one, Roles) for role in one.roles]
+    return max([register_limit(kernel), *given])
 
 
 @attrs.frozen
@@ -142,7 +148,7 @@ def _registers(kernel: Kernel) -> list[Finding]:
             text = f"{buffer.name} has {arrays[buffer.name]} elements in each thread: it lives in local memory, not in registers"
             details = {"elements": arrays[buffer.name], "limit": most}
             findings.append(Finding("resources", "warning", buffer.name, text, buffer.tensor.origin, details=details))
-    estimate, limit, rows = register_estimate(kernel), register_limit(kernel), register_usage(kernel)
+    estimate, limit, rows = register_estimate(kernel), array_limit(kernel), register_usage(kernel)
     numbers = {"registers": estimate, "limit": limit, "arrays": arrays, "by_buffer": {one.name: one.amount for one in rows}}
     text = f"about {estimate} registers a thread ({', '.join([*(f'{one.name} {one.amount}' for one in rows), f'the rest {OVERHEAD}'])})"
     if estimate > limit:
@@ -200,7 +206,8 @@ def _register_lines(kernel: Kernel, measured: Measured | None) -> list[str]:
     limit = register_limit(kernel)
     if measured is None:
         total = OVERHEAD + arrays
-        head = f"registers: about {total} a thread, of {limit}" + (f"; some {total - limit} will spill" if total > limit else "")
+        most = array_limit(kernel)
+        head = f"registers: about {total} a thread, of {most}" + (f"; some {total - most} will spill" if total > most else "")
         rest = Usage("the rest", OVERHEAD, "indices, pointers, counters: a rule of thumb", None)
     else:
         head = f"registers: {measured.registers} a thread, of {limit} (about {OVERHEAD + arrays} were expected)"

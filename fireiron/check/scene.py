@@ -129,12 +129,12 @@ class Scene:
 
     def loop_axes(self, loops: Sequence[For], needed: frozenset[str], limit: int = MANY) -> list[tuple[str, Array]] | None:
         """All values of the needed loops, or None where they are not known or too many."""
-        counts = {loop.var.name: constant(loop.extent) for loop in loops if loop.var.name in needed}
-        known = {name: count for name, count in counts.items() if count is not None}
+        around = [loop for loop in loops if loop.var.name in needed]
+        known = {loop.var.name: loop.values(count) for loop in around if (count := constant(loop.extent)) is not None}
         # Half of the values decide nothing: whoever asks then reasons by ranges.
-        if len(known) < len(counts) or math.prod(known.values()) > limit:
+        if len(known) < len(around) or math.prod(map(len, known.values())) > limit:
             return None
-        return [(name, np.arange(count)) for name, count in known.items()]
+        return [(name, np.arange(values.start, values.stop, values.step)) for name, values in known.items()]
 
     def inside(self, use: Use, frame: Frame, known: frozenset[str] | None = None) -> Array:
         """Which elements of an access are touched by those who perform its statement: the frame's shape, the elements along a last axis.

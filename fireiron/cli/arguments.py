@@ -28,6 +28,7 @@ def strategy_options() -> argparse.ArgumentParser:
         common.add_argument(
             f"-{dim}", type=size, metavar="SIZE", help='an integer, or a size known at run time: "M", or "M:8" for multiples of 8'
         )
+    common.add_argument("--batch", type=size, metavar="SIZE", help="the matrices of a stack, for strategies that take one")
     common.add_argument("--arch", help="the target, such as sm_80 (sm_90 if none is named; sm_90a for strategies of warpgroups)")
     common.add_argument("--set", action="append", default=[], type=assignment, metavar="bm=64", help="the value of a tunable (repeatable)")
     common.add_argument("--dtype", help="the element type of A and B, such as float16")
@@ -98,7 +99,7 @@ def strategy_of(arguments: argparse.Namespace, name: str | None = None, known_on
     if arguments.arch is not None:
         as_architecture(arguments.arch)
     entry = find(arguments.strategy if name is None else name)
-    sizes = {dim: getattr(arguments, dim) for dim in "MNK" if getattr(arguments, dim) is not None}
+    sizes = {dim: getattr(arguments, dim) for dim in (*"MNK", "batch") if getattr(arguments, dim) is not None}
     options: dict[str, Any] = {} if arguments.dtype is None else {"dtype": as_dtype(arguments.dtype)}
     for operand, letter in zip("ABC", arguments.layouts or "", strict=False):
         options[operand] = ColMajor if letter == "N" else RowMajor

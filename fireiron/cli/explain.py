@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import argparse
 
-from fireiron.cli.arguments import Add, add_strategy, strategy_of
+from fireiron.cli.arguments import Add, add_strategy, program_of, strategy_of
 from fireiron.cli.output import FAILED, print_json, working
 
 
 def register(add: Add) -> None:
     """Add the command."""
-    add_strategy(
-        add(
-            "explain",
-            run,
-            "why each leaf matched an instruction, or the steps that would close the gap; exit status 1 if no code can be made",
-        ),
-        json=True,
+    command = add(
+        "explain",
+        run,
+        "why each leaf matched an instruction, or the steps that would close the gap; exit status 1 if no code can be made",
     )
+    add_strategy(command, json=True)
+    command.add_argument("--sync", action="store_true", help="which dependence became which barrier, wait, fence, or turn of a ring")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from fireiron.inspect.explain import explain, text
+
+    if arguments.sync:
+        return _synchronization(arguments)
 
     with working(f"explaining {arguments.strategy}"):
         explanation = explain(strategy_of(arguments), arguments.arch)
@@ -33,3 +35,18 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(text(explanation))
     return 0 if explanation.refused is None else FAILED
+
+
+def _synchronization(arguments: argparse.Namespace) -> int:
+    from fireiron.inspect.synchronization import synchronization, text
+
+    with working(f"explaining {arguments.strategy}"):
+        program = program_of(arguments)
+        account = synchronization(program.ir)
+    if arguments.json:
+        head = {"spec": str(program.spec), "architecture": program.architecture.name, "chosen": dict(program.chosen)}
+        print_json(head | account.as_dict())
+    else:
+        values = "".join(f", {name}={value}" for name, value in program.chosen.items())
+        print(f"{program.spec} on {program.architecture}{values}\n\n{text(account)}")
+    return 0

@@ -61,6 +61,8 @@ class Accesses:
         access = statement.accesses[position]
         buffer = self.scene.kernel.buffer(access.buffer)
         elements = len(access.points) or math.prod(access.shape)
+        if statement.tensor_map is not None:
+            return _by_box(buffer, elements * units, access.write)
         if statement.collective:
             return _collective(buffer, elements * units, access.write)
         if statement.instruction.by_engine:
@@ -198,6 +200,15 @@ def _contiguous(buffer: Buffer) -> int:
 def _by_engine(buffer: Buffer, tile: View, units: float) -> Amounts:
     """A tile that an engine reads from shared memory: its bytes pass by, at full width, and no warp asks for them."""
     return Amounts(shared=math.prod(constant(size) or 1 for size in tile.shape) * buffer.dtype.bytes / LINE * units)
+
+
+def _by_box(buffer: Buffer, elements: float, write: bool) -> Amounts:
+    """A tile that TMA moves: its bytes pass L2 and shared memory, one thread asks for all of it, and L1 has none of it."""
+    size = elements * buffer.dtype.bytes
+    if buffer.memory.of_block:
+        return Amounts(shared=size / LINE)
+    read, written = (0.0, size) if write else (size, 0.0)
+    return Amounts(memory=1.0, sectors=size / SECTOR, l2_read=read, l2_written=written)
 
 
 def _collective(buffer: Buffer, elements: float, write: bool) -> Amounts:

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from fireiron.ir import Stmt
+from fireiron.ir import For, Stmt
 from fireiron.values.expr import Expr
 
 
@@ -105,9 +105,14 @@ class Operation:
 
 @attrs.frozen
 class Phase:
-    """A part of the program, and what it amounts to for one block; with `stores`, it writes the results and comes last."""
+    """A part of the program, and what it amounts to for one block; with `stores`, it writes the results and comes last.
+
+    It is repeated by the loops `loops` around; `beside` are the programs of other roles, which run at the same time.
+    """
 
     name: str
     body: tuple[Stmt, ...]
     stores: bool = False
     amounts: Amounts = Amounts()
+    loops: tuple[For, ...] = ()
+    beside: tuple[Stmt, ...] = ()

@@ -36,6 +36,8 @@ class Constants:
     """Order of the norm that combines the parts of a multiprocessor with one block: at infinity they would overlap perfectly."""
     growth: float = 0.15
     """How that order grows with the blocks on a multiprocessor, which fill each other's gaps (exponent)."""
+    ring_order: float = 8.0
+    """Both orders for a kernel with a ring: a producer, engines and consumers are busy at once, by themselves."""
     alone_order: float = 2.6
     """Order of the norm of the time of one warp alone and that of the multiprocessor."""
     read_share: float = 0.85

@@ -1,7 +1,7 @@
 """GPUs as data: what the cost model divides by, with the source of each number by name.
 
 Speeds are at the boost clock. `tensor` is what `mma.sync` reaches, in floating-point (integer) operations a clock and
-multiprocessor, by the type of A. From Volta to Ada that is the peak of the data sheet. On Hopper only `wgmma` reaches it.
+multiprocessor, by the type of A. From Volta to Ada that is the peak of the data sheet; on Hopper `wgmma` comes nearest to it.
 """
 
 from __future__ import annotations
@@ -83,12 +83,13 @@ def _tensor(half: int, *, bfloat16: bool = True, tf32: int = 0, int8: int = 0, f
     return {name: rate for name, rate in rates.items() if rate}
 
 
-_WGMMA = {of_warpgroups(name): rate for name, rate in _tensor(4096, tf32=2048, int8=8192, float8=8192).items()}
+_WGMMA = {of_warpgroups(name): rate for name, rate in _tensor(3000, tf32=1500, int8=6000, float8=6000).items()}
 
 _HOPPER_TENSOR = {**_tensor(2370, tf32=1185, int8=4740, float8=4740, float64=256), **_WGMMA}
-"""`mma.sync` of halves from registers alone: about 620 TFLOP/s on an H200 at 1980 MHz, 58 % of what `wgmma` may reach, in a trial of
-this project that was not kept (perf/results, tensor cores, README); other types are guessed in proportion. `wgmma` at the peak of the
-data sheet."""
+"""`mma.sync` of halves from registers alone: about 620 TFLOP/s on an H200 at 1980 MHz, 58 % of the data sheet's peak, in a trial of this
+project that was not kept (perf/results, tensor cores, README). `wgmma` of halves: 784 TFLOP/s, as much as the fastest products reach
+(perf/results/2026-11-22-h200-hopper); the 4096 operations of the data sheet are those of a clock that sinks under such a load. Other types
+are guessed in proportion."""
 
 GPUS: Final[tuple[Gpu, ...]] = (
     Gpu(

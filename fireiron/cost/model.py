@@ -18,7 +18,7 @@ import attrs
 
 from fireiron.check.coalescing import SECTOR
 from fireiron.cost.accesses import LINE, WARP
-from fireiron.cost.amounts import Amounts
+from fireiron.cost.amounts import Amounts, Phase
 from fireiron.cost.constants import CONSTANTS, Constants
 from fireiron.cost.gpus import Gpu
 from fireiron.cost.prediction import TAIL, PhaseTime, Prediction
@@ -131,16 +131,25 @@ class _Model:
         c = self.constants
         far = c.l2_latency + self.fresh * c.memory_latency * self.gpu.clock / 1000
         latencies = Latencies(far, c.shared_latency, c.mma_latency, c.fma_latency, c.barrier)
-        clock = Clock(self.work, latencies, Speeds(self.tensor, self.fma, c.beside))
+        clock = Clock(self.work, latencies, Speeds(self.tensor, self.fma, c.beside, L2_PORT))
+        once = [self._walked(clock, phase) for phase in self.work.phases]
+        turns = [math.prod(self.work.extent(loop) for loop in phase.loops) for phase in self.work.phases]
+        # A second tile finds its first stages full: each further one takes as long.
+        again = [self._walked(clock, phase) for phase in self.work.phases] if max(turns, default=1) > 1 else once
         found = []
-        for phase in self.work.phases:
-            start, waited = clock.now, clock.waited.get("copies", 0.0)
-            clock.walk(phase.body)
-            if phase is self.work.phases[-1]:
-                clock.now = max(clock.now, clock.stored)
-            taken, waiting = clock.now - start, clock.waited.get("copies", 0.0) - waited
-            found.append((taken, COPIES if waiting > NOTABLE * taken else RESULTS))
+        for (first, waited), (later, waiting), count in zip(once, again, turns, strict=True):
+            taken, stood = first + (count - 1) * later, waited + (count - 1) * waiting
+            found.append((taken, COPIES if stood > NOTABLE * taken else RESULTS))
         return found
+
+    def _walked(self, clock: Clock, phase: Phase) -> tuple[float, float]:
+        """Clocks of a phase, and those that it waited for copies."""
+        start, waited = clock.now, clock.waited.get("copies", 0.0)
+        clock.values.update({loop.var.name: 0 for loop in phase.loops})
+        clock.walk(phase.body)
+        if phase is self.work.phases[-1]:
+            clock.now = max(clock.now, clock.stored)
+        return clock.now - start, clock.waited.get("copies", 0.0) - waited
 
     # ------------------------------------------------------------------------------------------ many blocks
 
@@ -177,14 +186,14 @@ class _Model:
         """A wave of `running` blocks, `count` times; blocks of the `only` wave start together and stay so."""
         c = self.constants
         blocks = math.ceil(running / self.gpu.multiprocessors)
-        order = c.order * blocks**c.growth
+        order = (c.ring_order if self.work.kernel.rings else c.order) * blocks**c.growth
         phases = []
         for phase, (alone, name) in zip(self.work.phases, self.alone, strict=True):
             bounds = self._inside(phase.amounts, blocks)
             busy = _norm((max(bounds[ISSUE], bounds[FMA]), bounds[TENSOR], bounds[SHARED]), order)
             busy += phase.amounts.barriers * c.drain / blocks
             bounds = {name: alone, **bounds}
-            phases.append(_Phase(_norm((alone, busy), c.alone_order), bounds))
+            phases.append(_Phase(_norm((alone, busy), c.ring_order if self.work.kernel.rings else c.alone_order), bounds))
         outside = self._outside(self.work.amounts, running, blocks)
         overlapped = _norm((sum(one.clocks for one in phases), *outside.values()), order)
         apart = 0.0

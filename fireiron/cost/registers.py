@@ -6,8 +6,8 @@ from typing import Final
 
 import attrs
 
-from fireiron.check.resources import Occupancy, occupancy, register_limit
-from fireiron.ir import For, Kernel
+from fireiron.check.resources import Occupancy, array_limit, occupancy, register_limit
+from fireiron.ir import For, Kernel, Roles
 from fireiron.values.expr import constant
 from fireiron.values.machine import Architecture
 
@@ -31,12 +31,17 @@ class Registers:
 
 
 def register_prediction(kernel: Kernel) -> Registers:
-    """The estimate. A block always fits: the compiler gives its threads fewer registers, and the rest spills."""
+    """The estimate. A block always fits: the compiler gives its threads fewer registers, and the rest spills.
+
+    Where roles exchange registers, each thread is launched with as many, and arrays have those that their role gets.
+    """
     arrays = array_registers(kernel)
     most = max(register_limit(kernel), 2 * AT_LEAST)
-    looping = any(isinstance(one, For) and not one.unroll for one in kernel.body)
+    roles = [role for one in kernel.body if isinstance(one, Roles) for role in one.roles]
+    top = [*kernel.body, *(one for role in roles for one in role.body)]
+    looping = any(isinstance(one, For) and not one.unroll for one in top)
     wanted = arrays + (LOOPING if looping else UNROLLED)
-    return Registers(min(-(-wanted // 8) * 8, most), arrays, max(arrays + AT_LEAST - most, 0))
+    return Registers(min(-(-wanted // 8) * 8, most), arrays, max(arrays + AT_LEAST - max(array_limit(kernel), most), 0))
 
 
 def array_registers(kernel: Kernel) -> int:

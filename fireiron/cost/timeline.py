@@ -18,6 +18,7 @@ from fireiron.ir import (
     BLOCK_SCOPE,
     Acquire,
     Barrier,
+    Chain,
     ClusterBarrier,
     Comment,
     Commit,
@@ -28,6 +29,7 @@ from fireiron.ir import (
     Let,
     Release,
     Roles,
+    Side,
     Stmt,
     Wait,
     unknown,
@@ -56,12 +58,13 @@ class Latencies:
 class Speeds:
     """Clocks of a scheduler: for an operation of the tensor cores by type, for a multiply-add of a warp by type.
 
-    `beside` counts the instructions beside each load or store.
+    `beside` counts the instructions beside each load or store; `port` the bytes that come from L2 in a clock.
     """
 
     tensor: dict[str, float]
     fma: dict[str, float]
     beside: float
+    port: float = math.inf
 
 
 class Clock:
@@ -78,6 +81,8 @@ class Clock:
         self.groups: list[float] = []
         self.waited: dict[str, float] = {}
         self.values: dict[str, int] = {**work.fixed, "thread": 0}
+        self.acquired = dict.fromkeys((ring.name for ring in work.kernel.rings), 0)
+        self.released: dict[str, list[float]] = {ring.name: [] for ring in work.kernel.rings}
 
     def walk(self, body: tuple[Stmt, ...]) -> None:
         """Go through statements; a `VerificationError` where the cost model has no rule for one."""
@@ -113,10 +118,22 @@ class Clock:
                     self.now += self.latencies.barrier
                 case Roles():
                     self.walk(statement.roles[0].body)
-                case Let() | Comment() | Fence() | Acquire() | Release():
+                case Acquire(ring=ring, side=Side.FULL):
+                    self._turn(ring)
+                case Release(ring=ring, side=Side.EMPTY):
+                    self.released[ring].append(self.now)
+                case Let() | Comment() | Fence() | Acquire() | Release() | Chain():
                     pass
                 case _:
                     raise unknown(statement, "the cost model")
+
+    def _turn(self, name: str) -> None:
+        """The wait for a stage: the producer asks for it when the turn before has released it, or at the start."""
+        ring = self.work.kernel.ring(name)
+        number = self.acquired[name] - ring.stages
+        asked = self.released[name][number] if 0 <= number < len(self.released[name]) else 0.0
+        self._wait(asked + self.latencies.memory + ring.bytes / self.speeds.port, "copies")
+        self.acquired[name] += 1
 
     def _wait(self, until: float, why: str) -> None:
         if until > self.now:
@@ -148,6 +165,7 @@ class Clock:
         self.now += ahead
         self.stored += ahead
         self.groups = [one + ahead for one in self.groups]
+        self.released = {name: [one + ahead for one in times] for name, times in self.released.items()}
         self.ready = {key: one + ahead for key, one in self.ready.items()}
 
     def _active(self, statement: Exec, inner: tuple[For, ...]) -> int:

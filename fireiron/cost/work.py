@@ -25,6 +25,7 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Buffer,
+    Chain,
     ClusterBarrier,
     Comment,
     Commit,
@@ -39,6 +40,7 @@ from fireiron.ir import (
     Stmt,
     Wait,
     execs,
+    statements,
     unknown,
 )
 from fireiron.spec import Spec, with_strides
@@ -72,7 +74,9 @@ class Work:
         self.operations: dict[int, Operation] = {}
         self.traffic: list[Traffic] = []
         self.accesses = Accesses(self.scene, self.fixed, self.extent)
-        self.phases = tuple(attrs.evolve(phase, amounts=self._sum(phase.body, ())) for phase in _phases(kernel))
+        self.phases = tuple(
+            attrs.evolve(phase, amounts=self._sum(phase.body, phase.loops) + self._sum(phase.beside, ())) for phase in _phases(kernel)
+        )
 
     @functools.cached_property
     def amounts(self) -> Amounts:
@@ -88,7 +92,7 @@ class Work:
     def extent(self, loop: For) -> int:
         """Iterations of a loop."""
         number = constant(loop.extent)
-        return int(self.scene.frame([], self.fixed).value(loop.extent)) if number is None else number
+        return len(loop.values(int(self.scene.frame([], self.fixed).value(loop.extent)) if number is None else number))
 
     def operation(self, statement: Exec) -> Operation:
         """What a statement amounts to."""
@@ -118,7 +122,7 @@ class Work:
                 case Roles():
                     for child in statement.children:
                         total = total + self._sum(child, loops)
-                case Let() | Comment() | Commit() | Wait() | Fence() | Acquire() | Release():
+                case Let() | Comment() | Commit() | Wait() | Fence() | Acquire() | Release() | Chain():
                     pass
                 case _:
                     raise unknown(statement, "the cost model")
@@ -302,11 +306,32 @@ def checked_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def _phases(kernel: Kernel) -> Iterator[Phase]:
-    """Loops at the top that are not unrolled, what stands between them, and from where results are written."""
+    """The phases of the program; of roles those of the consumers, of which the turns of a ring have the producer beside them.
+
+    Blocks that stay repeat their phases for each tile.
+    """
+    roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
+    if roles is None:
+        yield from _parts(kernel, kernel.body)
+        return
+    body, beside = roles.roles[0].body, tuple(one for role in roles.roles[1:] for one in role.body)
+    staying = next((one for one in body if isinstance(one, For) and not _waits(one) and any(map(_waits, statements(one.body)))), None)
+    for phase in _parts(kernel, body if staying is None else staying.body):
+        with_loads = any(_waits(one) for one in phase.body)
+        yield attrs.evolve(phase, loops=() if staying is None else (staying,), beside=beside if with_loads else ())
+
+
+def _waits(statement: Stmt) -> bool:
+    """Whether a loop waits for the turns of a ring."""
+    return isinstance(statement, For) and any(isinstance(one, Acquire) for one in statement.body)
+
+
+def _parts(kernel: Kernel, body: Sequence[Stmt]) -> Iterator[Phase]:
+    """Loops of a list that are not unrolled, what stands between them, and from where results are written."""
     parts: list[tuple[str, list[Stmt]]] = []
     place, fresh, stored = "before", True, False
-    for statement in kernel.body:
-        if isinstance(statement, (Let, Comment)):
+    for statement in body:
+        if isinstance(statement, (Let, Comment, Chain)):
             continue
         loop = isinstance(statement, For) and not statement.unroll
         if isinstance(statement, For) and loop:

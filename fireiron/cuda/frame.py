@@ -85,7 +85,10 @@ def _header(kernel: Kernel) -> Iterable[str]:
     yield from comment(str(kernel.spec))
     for line in kernel.title:
         yield from comment(line, lead="//   ")
-    yield from comment(f"target {kernel.architecture}; launch <<<{_readable(kernel.grid)}, {kernel.threads}>>>, {_shared_text(kernel)}")
+    chained = ", chained to the kernel before" if kernel.chained else ""
+    yield from comment(
+        f"target {kernel.architecture}; launch <<<{_readable(kernel.grid)}, {kernel.threads}>>>, {_shared_text(kernel)}{chained}"
+    )
     if kernel.cluster is not None:
         yield from comment(f"clusters of {kernel.cluster.blocks} neighbouring blocks")
     for text, condition in kernel.facts:
@@ -126,7 +129,7 @@ def _includes(kernel: Kernel) -> Iterable[str]:
 
 
 def _signature(kernel: Kernel) -> Iterable[str]:
-    parameters = [_parameter(one) for one in kernel.parameters]
+    parameters = [_parameter(one, kernel.chained) for one in kernel.parameters]
     bounds = f"{kernel.threads}, {kernel.resident}" if kernel.resident else str(kernel.threads)
     cluster = "" if kernel.cluster is None else f" __cluster_dims__({kernel.cluster.blocks}, 1, 1)"
     yield f'extern "C" __global__ void{cluster} __launch_bounds__({bounds})'
@@ -138,12 +141,17 @@ def _signature(kernel: Kernel) -> Iterable[str]:
         yield from [f"    {parameter}," for parameter in parameters[:-1]] + [f"    {parameters[-1]})"]
 
 
-def _parameter(one: TensorMap | Buffer | Var) -> str:
+def _parameter(one: TensorMap | Buffer | Var, chained: bool) -> str:
+    """A parameter in C++.
+
+    What an input of a chained kernel points to is still written while the kernel waits: `__restrict__` would say that nobody writes it,
+    and the compiler might load it before the wait, or through the cache of constant data.
+    """
     if isinstance(one, TensorMap):
         return f"const __grid_constant__ TensorMap {one.name}"
     if isinstance(one, Var):
         return f"const int {one}"
-    pointer = " " if one.memory.by_value else "* __restrict__ "
+    pointer = " " if one.memory.by_value else "* " if chained else "* __restrict__ "
     return f"{'' if one.written else 'const '}{one.dtype.cuda}{pointer}{one.name}"
 
 

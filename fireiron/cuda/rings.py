@@ -128,10 +128,16 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
             start = f"smem + {ring.offset}"
         else:
             start = ring.name
-            yield f"__shared__ unsigned long long {ring.name}[{2 * ring.stages}];"
+            yield f"__shared__ unsigned long long {ring.name}[{ring.barrier_bytes // 8}];"
+        init = printer.function(INIT)
+        if not ring.buffers:
+            yield Noted(f"const unsigned {empty} = {address}({start});", f"{ring.stages} barriers: products of the tile before are done")
+            inits.append(
+                Braces(f"for (int stage = 0; stage < {ring.stages}; ++stage)", (f"{init}({empty} + stage * 8, {ring.consumers});",))
+            )
+            continue
         yield Noted(f"const unsigned {full} = {address}({start});", f"{ring.stages} barriers: {', '.join(ring.buffers)} are full")
         yield Noted(f"const unsigned {empty} = {full} + {ring.stages * 8};", "and empty again")
-        init = printer.function(INIT)
         lines = (f"{init}({full} + stage * 8, 1);", f"{init}({empty} + stage * 8, {ring.consumers});")
         inits.append(Braces(f"for (int stage = 0; stage < {ring.stages}; ++stage)", lines))
     maps = [f"{printer.function(PREFETCH)}(&{one.name});" for one in kernel.maps]
@@ -148,6 +154,8 @@ def acquired(printer: KernelPrinter, statement: Acquire) -> list[Item]:
     barrier = printer.barrier(ring.name, statement.side, statement.number)
     names = ", ".join(ring.buffers)
     note = f"{names} of this turn {'are full' if statement.side is Side.FULL else 'are empty'}"
+    if not ring.buffers:
+        note = "the products of the tile before are done"
     return [Noted(f"{printer.function(WAIT)}({barrier}, {printer.expression(parity)});", note)]
 
 

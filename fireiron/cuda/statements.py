@@ -17,6 +17,7 @@ from fireiron.ir import (
     WARPGROUP_SCOPE,
     Acquire,
     Barrier,
+    Chain,
     ClusterBarrier,
     Comment,
     Commit,
@@ -27,6 +28,7 @@ from fireiron.ir import (
     Instruction,
     Kernel,
     Let,
+    Link,
     Reach,
     Release,
     Roles,
@@ -40,7 +42,7 @@ from fireiron.ir import (
 )
 from fireiron.ir.text import Braces, Function, Item, Noted
 from fireiron.values.document import Assignment
-from fireiron.values.expr import INT_MAX, Const, Expr, conjuncts, constant
+from fireiron.values.expr import INT_MAX, Const, Expr, conjuncts, constant, equal
 
 _WARPGROUP_BARRIER = Function(
     "warpgroup_sync",
@@ -61,9 +63,10 @@ def _numbered_barriers(groups: int) -> Function:
     return Function("warpgroup_sync", (), body, "the 128 threads of a warpgroup wait for each other, at a named barrier of their own")
 
 
-def _role_barrier(threads: int) -> Function:
-    text = f'asm volatile("bar.sync 15, {threads};" ::: "memory");'
-    return Function("consumers_sync", (), (text,), "the threads of a role wait for each other, at a named barrier of their own")
+def _role_barrier(threads: int, groups: int) -> Function:
+    texts = [f'asm volatile("bar.sync {15 - group}, {threads};" ::: "memory");' for group in range(groups)]
+    lines = [f"if (threadIdx.x / {threads} == {group}) {text}" for group, text in enumerate(texts)] if groups > 1 else texts
+    return Function("consumers_sync", (), tuple(lines), "the threads of a role wait for each other, at a named barrier of their own")
 
 
 _PROXY_FENCE = Function(
@@ -73,6 +76,21 @@ _PROXY_FENCE = Function(
     "what this thread wrote to shared memory is there for the asynchronous proxy too",
 )
 
+_LINKS = {
+    Link.LAUNCH: Function(
+        "launch_next_kernel",
+        (),
+        ('asm volatile("griddepcontrol.launch_dependents;" ::: "memory");',),
+        "the kernel behind this one in its stream may begin; it waits before it touches memory",
+    ),
+    Link.WAIT: Function(
+        "wait_for_kernel_before",
+        (),
+        ('asm volatile("griddepcontrol.wait;" ::: "memory");',),
+        "until the kernel before this one in its stream is over, and all that it wrote is there",
+    ),
+}
+
 MOST_REGISTERS = 255
 """Registers of a thread; larger arrays live in local memory, where they have run-time indices."""
 
@@ -81,7 +99,7 @@ def straightened(kernel: Kernel) -> Kernel:
     """The kernel without loops of a single turn: their bodies stand for themselves."""
 
     def turned(statement: Stmt) -> tuple[Stmt, ...]:
-        if not isinstance(statement, For) or statement.extent != Const(1):
+        if not isinstance(statement, For) or statement.extent != Const(1) or statement.step > 1:
             return (statement,)
         body = substituted(statement.body, {statement.var: 0})
         # A name that is bound in the body keeps a scope of its own.
@@ -181,8 +199,9 @@ class Statements:
             roles = any(isinstance(one, Roles) for one in self.kernel.body)
             function = _numbered_barriers(-(-self.kernel.workers // 128)) if roles else _WARPGROUP_BARRIER
             return f"{self.printer.function(function)}();"
-        if scope.threads == self.kernel.workers:
-            return f"{self.printer.function(_role_barrier(scope.threads))}();"
+        consumers = next((one.roles[0].threads for one in self.kernel.body if isinstance(one, Roles)), None)
+        if consumers is not None and scope.threads == consumers:
+            return f"{self.printer.function(_role_barrier(consumers, self.kernel.workers // consumers))}();"
         raise VerificationError(f"the printer has no text for a barrier of a {scope}")
 
     def _statement(self, statement: Stmt) -> list[Item]:
@@ -208,6 +227,8 @@ class Statements:
             case Fence(reason=reason):
                 call = f"{self.printer.function(_PROXY_FENCE)}();"
                 return [Noted(call, reason) if reason else call]
+            case Chain(link=link):
+                return [f"{self.printer.function(_LINKS[link])}();"]
             case Commit(completion=completion) | Wait(completion=completion):
                 return self._asynchronous(completion).completion_text(self.printer, statement)
             case For():
@@ -224,7 +245,10 @@ class Statements:
         for number, role in enumerate(statement.roles):
             forget = self.printer.addresses.role()
             items.append(f"// {role.name}")
+            before = self.dropped
+            self.dropped = before | frozenset((equal(self.kernel.thread // role.threads, role.first // role.threads),))
             items.append(branch(self.kernel, role, number, self._program(role.body), self.printer))
+            self.dropped = before
             forget()
         return items
 
@@ -242,11 +266,12 @@ class Statements:
     def _loop(self, statement: For) -> list[Item]:
         unroll = statement.unroll or self._indexes_registers(statement)
         body = self._unrolled(statement) if unroll else self._running(statement)
-        if statement.extent == Const(1):
+        if statement.extent == Const(1) and statement.step == 1:
             return [Braces("", (f"const int {statement.var} = 0;", *body))]
         name, kind = statement.var.name, _integer(statement.extent.high)
         self.printer.addresses.used |= statement.extent.variables()
-        head = f"for ({kind} {name} = 0; {name} < {operand(statement.extent, Binds.SUM)}; ++{name})"
+        further = f"++{name}" if statement.step == 1 else f"{name} += {statement.step}"
+        head = f"for ({kind} {name} = {statement.first}; {name} < {operand(statement.extent, Binds.SUM)}; {further})"
         return [Braces(head, tuple(body), "#pragma unroll" if unroll else "")]
 
     def _unrolled(self, loop: For) -> list[Item]:

@@ -57,6 +57,10 @@ class Strided:
         return f"Strided({', '.join(map(repr, self.dims))})"
 
 
+CHAINING = 90
+"""The compute capability from which a kernel may begin while the one before it ends."""
+
+
 @attrs.frozen
 class TilePlan:
     """How tiles are carried out: dealt to units of `level` in an order, permuted, or visited in loops."""
@@ -70,12 +74,15 @@ class TilePlan:
     resident: int = 0
     within: int = 0
     persistent: int = 0
+    turns: int = 1
+    chained: bool = False
     cluster: tuple[int, ...] = ()
 
     @property
     def about_blocks(self) -> bool:
-        """Whether it says anything about blocks of a grid: in which order they take tiles, how many there are, who are neighbours."""
-        return bool(self.bands or self.resident or self.within or self.persistent or self.cluster)
+        """Whether something is said that only tiles dealt to Block can have."""
+        said = self.bands or self.cluster or self.resident or self.within or self.persistent
+        return bool(said or self.turns > 1 or self.chained)
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -151,6 +158,13 @@ class Tile(Decomposition):
                 raise DecompositionError("layout, swizzle and bands say how tiles are dealt to units", hint="add .to(level), or drop them")
             return _looped(spec, views, digits, plan, context.draft())
         check_below(plan.level, spec.level, spec, context.origin)
+        if plan.chained and context.architecture.capability < CHAINING:
+            raise DecompositionError(
+                f"chained: {context.architecture.name} launches no kernel before the one in front of it is over",
+                got=context.architecture.name,
+                legal="sm_90 or newer",
+                hint="leave chained() out",
+            )
         return _dealt(spec, views, digits, plan, context.draft())
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
@@ -216,7 +230,8 @@ def _deal(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _De
     assert level is not None
     if plan.about_blocks:
         raise DecompositionError(
-            f"bands, cluster, resident, within and persistent are about blocks, these tiles go to {level}", legal="tile(...).to(Block)"
+            f"bands, cluster, resident, within, persistent, turns and chained are about blocks, these tiles go to {level}",
+            legal="tile(...).to(Block)",
         )
     total = product(order)
     if total is None:
@@ -320,11 +335,15 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
     part, outer = draft.whole.part, draft.whole.outer
     cluster = None
     if math.prod(plan.cluster) > 1:
-        if part is not None or outer or plan.permutation is not None:
-            other = (
-                "split_k(.., Block)" if part is not None else "swizzle" if plan.permutation is not None else "another tile(...).to(Block)"
-            )
+        if part is not None or plan.permutation is not None:
+            other = "split_k(.., Block)" if part is not None else "swizzle"
             raise DecompositionError(f"cluster: {other} says which block does what", hint=f"cluster, or {other}; bands")
+        if plan.turns > 1:
+            raise DecompositionError(
+                f"turns({plan.turns}) in clusters: whether barriers of other blocks may be waited for by parity is not proved for groups "
+                "that take turns",
+                hint=f"cluster, or turns({plan.turns})",
+            )
         found = gathered(spec, views, order, plan.cluster, plan.persistent, draft)
         views, order, cluster = found.views, found.order, found.cluster
         walked = order[::-1] if plan.walk == BY_COLUMNS else order
@@ -356,6 +375,10 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         raise DecompositionError(
             f"persistent({plan.persistent}): {other} says which block does what", hint=f"persistent, or {other}; bands"
         )
+    if plan.turns > 1 and not plan.persistent:
+        raise DecompositionError(
+            f"turns({plan.turns}): a block has one tile, and nothing to take in turns", hint=f"persistent().turns({plan.turns})"
+        )
     if plan.persistent and (number is None or number > plan.persistent):
         if cluster is not None:
             require_whole_clusters(plan.persistent, cluster)
@@ -363,7 +386,7 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         tile, turn = _taken_in_turns(blocks, plan.persistent, draft)
         unit = _without_outer(tile.var, grid, names, outer) if outer else tile.var
         views = take(spec, views, order, unit // each, names)
-        program = (attrs.evolve(turn, body=(tile, *names.lets, Hole("body"))),)
+        program = (attrs.evolve(turn, body=(tile, *names.lets, Hole("body")), groups=plan.turns),)
         blocks = minimum(blocks, as_expr(plan.persistent))
     else:
         unit = _without_outer(unit, grid, draft, outer) if outer and plan.persistent else unit
@@ -376,6 +399,7 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         resident=plan.resident,
         within=plan.within,
         cluster=cluster,
+        chained=plan.chained,
     )
 
 
@@ -421,7 +445,8 @@ def _left_to_the_next(spec: Spec, views: dict[str, View], order: list[Step], pla
     """Tiles for blocks of which a step behind deals tiles to them too: which one is a block's, that step says, as it knows the grid."""
     if plan.permutation is not None or plan.about_blocks:
         raise DecompositionError(
-            "swizzle, bands, cluster, resident, within and persistent are about all blocks, and more tiles are dealt to Block behind these",
+            "swizzle, bands, cluster, resident, within, persistent and chained are about all blocks, "
+            "and more tiles are dealt to Block behind these",
             hint="them on the last tile(...).to(Block)",
         )
     outer = []
@@ -440,7 +465,8 @@ def _without_outer(unit: Expr, grid: Expr, draft: Draft | _Inside, outer: Sequen
         draft.define(var, mod(left, tiles))
         left = left // tiles
     draft.define(first[0], left)
-    return mod(unit, grid)
+    tile = mod(unit, grid)
+    return tile if constant(grid) is not None else draft.let("block_tile", tile)
 
 
 Take: TypeAlias = "Callable[[Spec, dict[str, View], list[Step], Expr, Draft | _Inside], dict[str, View]]"

@@ -98,7 +98,7 @@ def touched(scene: Scene, use: Use, fixed: Mapping[str, int]) -> tuple[tuple[Arr
             continue
         extent = int(np.max(compiled(loop.extent)(Frame(scene.lets, (), still))))
         partial = partial or extent > room
-        axes.append((name, np.arange(min(extent, room))))
+        axes.append((name, np.array(loop.values(min(extent, room)), dtype=np.int64)))
         room = max(room // max(extent, 1), 1)
     frame = scene.frame([("thread", threads), *axes], still)
     places = [np.asarray(one) for one in scene.coordinates(frame, access)]
@@ -116,8 +116,8 @@ def touched(scene: Scene, use: Use, fixed: Mapping[str, int]) -> tuple[tuple[Arr
 
 
 def _matrix(places: Sequence[Array]) -> tuple[Array, Array]:
-    """The first two coordinates; a vector is one row."""
-    return (places[0], places[1]) if len(places) > 1 else (np.zeros_like(places[0]), places[0])
+    """The last two coordinates; a vector is one row."""
+    return (places[-2], places[-1]) if len(places) > 1 else (np.zeros_like(places[0]), places[0])
 
 
 def _widened(owner: Array, rows: Array, columns: Array, group: int, threads: int) -> tuple[Array, Array, Array]:
@@ -192,7 +192,10 @@ MOST_PARTS = 160
 
 
 def blocks_of(view: View, lets: Mapping[str, Expr], grid: int, sizes: Mapping[str, int], turns: Persistence | None = None) -> Blocks:
-    """The blocks of a view at the level of blocks, of two dimensions (a vector is one row); of those that stay, all their tiles."""
+    """The blocks of a view at the level of blocks: a matrix, a vector as one row, or the first matrix of a stack (its last dimensions).
+
+    Of blocks that stay, all their tiles.
+    """
     tiles = grid if turns is None else _number(Frame(lets, (), sizes), turns.tiles)
     looked_at = min(tiles, MOST_BLOCKS)
     owner = np.arange(looked_at) % grid
@@ -212,6 +215,8 @@ def blocks_of(view: View, lets: Mapping[str, Expr], grid: int, sizes: Mapping[st
     if len(runs) == 1:
         runs.insert(0, (np.zeros(looked_at, dtype=np.int64), [(0, 1)]))
         extents.insert(0, 1)
+    here = np.all([base == 0 for base, _ in runs[:-2]], axis=0) if len(runs) > 2 else np.ones(looked_at, dtype=bool)
+    runs, extents = runs[-2:], extents[-2:]
     edges: list[Array] = []
     for (base, parts), end_of_all in zip(runs, extents, strict=True):
         marks = {0, end_of_all}
@@ -220,7 +225,7 @@ def blocks_of(view: View, lets: Mapping[str, Expr], grid: int, sizes: Mapping[st
         edges.append(np.array(sorted(marks)[: MOST_PARTS + 1]))
     first = np.full((len(edges[0]) - 1, len(edges[1]) - 1), -1, dtype=np.int64)
     count = np.zeros(first.shape, dtype=np.int64)
-    for number in range(looked_at - 1, -1, -1):
+    for number in np.flatnonzero(here)[::-1]:
         rows, columns = (_covered(edge, int(base[number]), parts) for edge, (base, parts) in zip(edges, runs, strict=True))
         index = np.ix_(rows, columns)
         first[index] = owner[number]

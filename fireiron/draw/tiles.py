@@ -75,6 +75,8 @@ def _explanation(values: Mapping[str, int], program: Program) -> str:
         "Left: the matrix, divided between blocks. Middle: what block 0 touches, by warp (32 threads). Right: the elements of warp 0, by "
         "lane. Numbers at the edges are rows and columns of the buffer. All of it is computed from the kernel's index expressions."
     )
+    if any(len(view.tensor.shape) > 2 for view in program.spec.views):
+        text += " Of a stack of matrices the first is drawn."
     if values:
         text += " Run-time sizes are drawn for " + ", ".join(f"{name} = {value}" for name, value in values.items()) + "."
     return text

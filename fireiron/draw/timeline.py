@@ -11,6 +11,7 @@ import numpy as np
 from fireiron.check.scene import Frame, Scene, Use
 from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
+from fireiron.draw.ring import picture_of_ring, roles_of
 from fireiron.draw.shapes import PALE, Page, Picture, Rect
 from fireiron.ir import Completion, For, Wait, statements
 from fireiron.values.expr import ZERO, conjuncts, constant
@@ -99,7 +100,9 @@ def _pace(scene: Scene, turning: Sequence[Use], buffer: str, loop: For, sizes: M
 
 
 def timeline(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
-    """The picture; a sentence where the kernel has no pipeline through shared memory."""
+    """The picture; lanes and stages where the kernel has a ring, a sentence where it has no pipeline through shared memory."""
+    if roles_of(program.lowered) is not None:
+        return picture_of_ring(program, sizes)
     page = Page()
     page.text(16, 28, f"Pipeline: {program.spec}", 15, bold=True)
     title = f"Pipeline: {program.spec}"

@@ -7,6 +7,7 @@ barrier of its ring counts the bytes.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import ClassVar
@@ -16,13 +17,13 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.executable.by_lanes import level_mismatch, target_mismatch, type_mismatch
 from fireiron.ir import BlockCluster, Commit, Completion, Exec, Fence, Peers, Side, Stmt, TensorMap, Wait
-from fireiron.ir.chunks import Chunks, chunk_layout, chunks_of, swizzle_of, widest_span
+from fireiron.ir.chunks import Chunks, chunk_storage, chunks_of, widest_span
 from fireiron.ir.text import Function, If, Item, Noted, Printer
 from fireiron.language.dividing import divide, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
 from fireiron.spec import Spec
 from fireiron.values.document import Text, called
-from fireiron.values.expr import Expr, Var, as_expr, constant, equal
+from fireiron.values.expr import ZERO, Expr, Var, as_expr, constant, equal
 from fireiron.values.machine import Architecture, Block, Warp, Warpgroup
 from fireiron.values.tensor import Storage, View
 from fireiron.values.units import index_in
@@ -32,6 +33,9 @@ MOST_ROWS = 256
 
 MULTIPLE = 16
 """Bytes of which an array's address and strides must be multiples."""
+
+RANKS = range(2, 6)
+"""Dimensions of an array. A tile has two of them; along the others, those of a stack of matrices, its boxes have one element."""
 
 
 @attrs.frozen
@@ -56,9 +60,8 @@ class TmaLoad(Executable):
         found = list(level_mismatch(spec, Block))
         if not (spec.src.memory.of_grid and spec.dst.memory.of_block):
             found.append(Mismatch("memories", "GL -> SH", " -> ".join(map(str, spec.memories))))
-        if len(spec.dims) != 2 or len(spec.src.tensor.shape) != 2:
-            found.append(Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
-            return tuple(found)
+        if len(spec.dims) != 2:
+            return (*found, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
         found += type_mismatch(spec, "dst", (spec.src.dtype,))
         found += target_mismatch(architecture, self.capability)
         return (*found, *_array_mismatch(spec, "src"))
@@ -83,9 +86,12 @@ class TmaLoad(Executable):
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         barrier = printer.barrier(statement.ring, Side.FULL, statement.turn)
-        function, mask = (LOAD, ()) if statement.multicast is None else (MULTICAST, (printer.blocks(statement.multicast),))
+        rank = len(statement.accesses[0].base)
+        peers = statement.multicast
+        function = printer.function(load_function(rank) if peers is None else multicast_function(rank))
+        mask = () if peers is None else (printer.blocks(peers),)
         return [
-            called(printer.function(function), box.address, f"&{box.map}", *map(printer.expression, box.coordinates), barrier, *mask)
+            called(function, box.address, f"&{box.map}", *map(printer.expression, box.coordinates), barrier, *mask)
             for box in _boxes(printer, statement, array=0)
         ]
 
@@ -133,14 +139,17 @@ def _array_mismatch(spec: Spec, name: str) -> tuple[Mismatch, ...]:
     """Why an array is not one that a tensor map can tell of."""
     view = spec.operands[name]
     steps = view.tensor.storage().steps
+    if len(steps) not in RANKS:
+        return (Mismatch(f"{name} array", f"{RANKS[0]} to {RANKS[-1]} dimensions", f"{len(steps)}"),)
     along = _contiguous(view)
     if along is None:
         return (Mismatch(f"{name} layout", "neighbours along one dimension", str(view.tensor.layout)),)
     if view.tensor.align % MULTIPLE:
         return (Mismatch(f"{name} address", f"a multiple of {MULTIPLE} bytes", f"of {view.tensor.align}"),)
-    other = steps[view.axis(1 - along)]
-    if other is None or as_expr(other).factor * view.dtype.bytes % MULTIPLE:
-        return (Mismatch(f"{name} strides", f"multiples of {MULTIPLE} bytes", f"{other} elements of {view.dtype.bytes} bytes"),)
+    for axis in _order(view, along)[1:]:
+        step = steps[axis]
+        if step is None or as_expr(step).factor * view.dtype.bytes % MULTIPLE or step == ZERO:
+            return (Mismatch(f"{name} strides", f"multiples of {MULTIPLE} bytes", f"{step} elements of {view.dtype.bytes} bytes"),)
     if any(len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1 for dim in view.dims):
         return (Mismatch(f"{name} tile", "neighbouring rows and columns", "a strided tile"),)
     return ()
@@ -151,6 +160,12 @@ def _contiguous(view: View) -> int | None:
     steps = view.tensor.storage().steps
     here = [steps[view.axis(dim)] for dim in (0, 1)]
     return next((dim for dim, step in enumerate(here) if step is not None and constant(step) == 1), None)
+
+
+def _order(view: View, along: int) -> tuple[int, ...]:
+    """The array's dimensions as a map has them: that of neighbours, the tile's other one, then those of which the tile has one element."""
+    tile = (view.axis(along), view.axis(1 - along))
+    return (*tile, *(axis for axis in reversed(range(len(view.numerals))) if axis not in tile))
 
 
 def _chunks(spec: Spec, context: Context) -> Chunks | str:
@@ -183,7 +198,7 @@ class TmaStore(Executable):
         found = [] if spec.level in (Warpgroup, Warp) else [Mismatch("level", "Warpgroup or Warp", spec.level.name)]
         if not (spec.dst.memory.of_grid and spec.src.memory.of_block):
             found.append(Mismatch("memories", "SH -> GL", " -> ".join(map(str, spec.memories))))
-        if len(spec.dims) != 2 or len(spec.dst.tensor.shape) != 2:
+        if len(spec.dims) != 2:
             return (*found, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
         found += type_mismatch(spec, "dst", (spec.src.dtype,))
         found += target_mismatch(architecture, self.capability)
@@ -208,17 +223,15 @@ class TmaStore(Executable):
         view = spec.src
         storage = view.tensor.storage()
         if view.tensor.free:
-            whole = [constant(size) or 0 for size in view.tensor.shape]
             tile = [constant(size) or 0 for size in view.shape]
-            span = widest_span(math.gcd(whole[along], tile[along]), view.dtype.bytes)
+            span = widest_span(math.gcd(constant(view.extent(along)) or 0, tile[along]), view.dtype.bytes)
             if span is None:
                 raise DecompositionError(
                     f"{self.name}: rows of {tile[along]} elements of {view.dtype} are no multiple of {MULTIPLE} bytes",
                     within=spec,
                     hint="another tile, or .coalesced(8) for a store by all threads",
                 )
-            layout = chunk_layout(whole, along, span, view.dtype.bytes)
-            storage = draft.settle(view.tensor, Storage(layout, math.prod(whole), swizzle_of(span, view.dtype.bytes)))
+            storage = draft.settle(view.tensor, chunk_storage(view, along, span))
         chunks = chunks_of(storage, view, view.dtype.bytes)
         assert isinstance(chunks, Chunks), chunks
         accesses = tuple(access_of(one, name in spec.outputs, draft.origin) for name, one in spec.operands.items())
@@ -229,8 +242,9 @@ class TmaStore(Executable):
         return (statement, Commit(Completion.BULK))
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        function = printer.function(store_function(len(statement.accesses[1].base)))
         stores = [
-            called(printer.function(STORE), f"&{box.map}", *(printer.expression(one) for one in box.coordinates), box.address)
+            called(function, f"&{box.map}", *(printer.expression(one) for one in box.coordinates), box.address)
             for box in _boxes(printer, statement, array=1)
         ]
         lane = index_in(statement.spec.level, printer.kernel.thread)
@@ -249,7 +263,7 @@ class Box:
     """One box of a tile: the map, where it lies in the array, that of neighbours first, and where in shared memory."""
 
     map: str
-    coordinates: tuple[Expr, Expr]
+    coordinates: tuple[Expr, ...]
     address: Text
 
 
@@ -266,56 +280,95 @@ def _boxes(printer: Printer, statement: Exec, array: int) -> list[Box]:
     for first in range(0, length, tensor_map.box[0]):
         for row in range(0, rows, tensor_map.box[1]):
             offset = {along: first, 1 - along: row}
-            x, y = (outside.base[far.axis(dim)] + offset[dim] for dim in (along, 1 - along))
+            there = {far.axis(dim): step for dim, step in offset.items()}
+            coordinates = tuple(outside.base[axis] + there.get(axis, 0) for axis in tensor_map.order)
             element = [0] * len(inside.base)
             for dim, step in offset.items():
                 element[near.axis(dim)] = step
-            found.append(Box(tensor_map.name, (x, y), printer.shared_address(inside, tuple(element))))
+            found.append(Box(tensor_map.name, coordinates, printer.shared_address(inside, tuple(element))))
     return found
 
 
 def _map_of(far: View, chunks: Chunks, near: View) -> TensorMap:
     """The map of an array, of which boxes go to chunks of shared memory, or come from there."""
     width, rows = chunks.span // near.dtype.bytes, constant(near.shape[1 - chunks.along]) or 0
-    order = (far.axis(chunks.along), far.axis(1 - chunks.along))
-    return TensorMap(f"{far.tensor.name}_map", far.tensor.name, order, (width, rows // -(-rows // MOST_ROWS)), chunks.span)
+    order = _order(far, chunks.along)
+    box = (width, rows // -(-rows // MOST_ROWS), *(1 for _ in order[2:]))
+    return TensorMap(f"{far.tensor.name}_map", far.tensor.name, order, box, chunks.span)
 
 
-LOAD = Function(
-    "tma_load",
-    ("unsigned target", "const TensorMap* map", "int x", "int y", "unsigned barrier"),
-    (
-        "asm volatile(",
-        '    "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "',
-        '    "[%0], [%1, {%2, %3}], [%4];"',
-        '    :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(barrier) : "memory");',
-    ),
-    "a box of a matrix to shared memory by TMA: its bytes are counted by a barrier",
-)
+@functools.cache
+def load_function(rank: int) -> Function:
+    """The load of a box of an array of so many dimensions."""
+    return Function(
+        f"tma_load{_suffix(rank)}",
+        ("unsigned target", "const TensorMap* map", *(f"int {name}" for name in _NAMES[:rank]), "unsigned barrier"),
+        (
+            "asm volatile(",
+            f'    "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "',
+            f'    "[%0], [%1, {{{_places(2, rank)}}}], [%{rank + 2}];"',
+            f'    :: "r"(target), "l"(map), {_operands(rank)}, "r"(barrier) : "memory");',
+        ),
+        f"a box of {_WHAT[rank > 2]} to shared memory by TMA: its bytes are counted by a barrier",
+    )
 
 
-MULTICAST = Function(
-    "tma_load_multicast",
-    ("unsigned target", "const TensorMap* map", "int x", "int y", "unsigned barrier", "unsigned short blocks"),
-    (
-        "asm volatile(",
-        '    "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "',
-        '    "[%0], [%1, {%2, %3}], [%4], %5;"',
-        '    :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(blocks) : "memory");',
-    ),
-    "a box of a matrix by TMA to the same place in several blocks of the cluster, a bit for each: a barrier of each counts its bytes",
-)
+@functools.cache
+def multicast_function(rank: int) -> Function:
+    """The load of a box of an array of so many dimensions to several blocks of the cluster."""
+    return Function(
+        f"tma_load_multicast{_suffix(rank)}",
+        (
+            "unsigned target",
+            "const TensorMap* map",
+            *(f"int {name}" for name in _NAMES[:rank]),
+            "unsigned barrier",
+            "unsigned short blocks",
+        ),
+        (
+            "asm volatile(",
+            f'    "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "',
+            f'    "[%0], [%1, {{{_places(2, rank)}}}], [%{rank + 2}], %{rank + 3};"',
+            f'    :: "r"(target), "l"(map), {_operands(rank)}, "r"(barrier), "h"(blocks) : "memory");',
+        ),
+        f"a box of {_WHAT[rank > 2]} by TMA to the same place in several blocks of the cluster, a bit for each: a barrier of each counts "
+        "its bytes",
+    )
 
 
-STORE = Function(
-    "tma_store",
-    ("const TensorMap* map", "int x", "int y", "unsigned source"),
-    (
-        'asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];"',
-        '    :: "l"(map), "r"(x), "r"(y), "r"(source) : "memory");',
-    ),
-    "a box of a matrix from shared memory by TMA, under way until it is waited for",
-)
+@functools.cache
+def store_function(rank: int) -> Function:
+    """The store of a box of an array of so many dimensions."""
+    instruction = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
+    return Function(
+        f"tma_store{_suffix(rank)}",
+        ("const TensorMap* map", *(f"int {name}" for name in _NAMES[:rank]), "unsigned source"),
+        (
+            f'asm volatile("{instruction} [%0, {{{_places(1, rank)}}}], [%{rank + 1}];"',
+            f'    :: "l"(map), {_operands(rank)}, "r"(source) : "memory");',
+        ),
+        f"a box of {_WHAT[rank > 2]} from shared memory by TMA, under way until it is waited for",
+    )
+
+
+_NAMES = "xyzuv"
+"""Coordinates of a box, that along neighbours first."""
+
+_WHAT = ("a matrix", "a matrix of a stack")
+
+
+def _suffix(rank: int) -> str:
+    return "" if rank == 2 else f"_{rank}d"
+
+
+def _places(first: int, rank: int) -> str:
+    return ", ".join(f"%{place}" for place in range(first, first + rank))
+
+
+def _operands(rank: int) -> str:
+    """The coordinates as operands of inline PTX."""
+    return ", ".join(f'"r"({name})' for name in _NAMES[:rank])
+
 
 COMMIT = Function(
     "tma_store_commit",

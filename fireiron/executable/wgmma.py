@@ -2,22 +2,31 @@
 
 PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". The accumulator of 64 x n lies in registers; the other two
 are told by descriptors, and lie in chunks (`fireiron.ir.chunks`). With `swapped` the spec's B is what PTX calls A: for tiles that are
-narrow along m.
+narrow along m. What PTX calls A may lie in registers instead, along k, as its figure for A says: loaded there, or computed.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from typing import ClassVar
 
 import attrs
 
-from fireiron.executable.by_lanes import level_mismatch, listed, memory_mismatch, statements_by_lanes, type_mismatch, with_registers
+from fireiron.executable.by_lanes import (
+    level_mismatch,
+    listed,
+    memory_mismatch,
+    registers,
+    statements_by_lanes,
+    type_mismatch,
+    with_registers,
+)
 from fireiron.executable.mma import wrapped
 from fireiron.ir import Commit, Completion, Exec, Fence, Stmt, Wait, edited
-from fireiron.ir.chunks import PIECE, SPANS, Chunks, chunk_layout, chunks_of, swizzle_of, widest_span
+from fireiron.ir.chunks import PIECE, SPANS, Chunks, chunk_storage, chunks_of, widest_span
 from fireiron.ir.lanes import LaneMap, Part
 from fireiron.ir.text import Function, Item, Noted, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch
@@ -29,6 +38,7 @@ from fireiron.values.machine import (
     SH,
     Architecture,
     DType,
+    Memory,
     Warpgroup,
     bfloat16,
     float8_e4m3,
@@ -44,6 +54,9 @@ from fireiron.values.tensor import MatrixLayout, Storage, View
 ROWS = 64
 """Rows of an accumulator."""
 
+HELD = 4
+"""Registers of 32 bits in which a thread holds its part of a factor."""
+
 MODES = {128: 1, 64: 2, 32: 3, 16: 0}
 """The code of a span's swizzle in a descriptor (PTX ISA, "Matrix Descriptor Format")."""
 
@@ -54,7 +67,10 @@ _ADDS: dict[Expr, str] = {TRUE: "true", FALSE: "false"}
 
 @attrs.frozen
 class Wgmma(Executable):
-    """`MatMul(64,n,k)(SH,SH,RF)(Warpgroup)`, 32 bytes along k; with `swapped`, `MatMul(n,64,k)`."""
+    """`MatMul(64,n,k)(SH,SH,RF)(Warpgroup)`, 32 bytes along k; with `swapped`, `MatMul(n,64,k)`.
+
+    With `held` the factor of 64 rows lies in registers: `MatMul(64,n,k)(RF,SH,RF)`, or with `swapped` `MatMul(n,64,k)(SH,RF,RF)`.
+    """
 
     by_engine: ClassVar[bool] = True
     only_on: ClassVar[str] = "sm_90a"
@@ -63,6 +79,7 @@ class Wgmma(Executable):
     factors: tuple[DType, DType] = (float16, float16)
     result: DType = float32
     swapped: bool = False
+    held: bool = False
 
     @property
     def depth(self) -> int:
@@ -79,10 +96,22 @@ class Wgmma(Executable):
         """The other factor."""
         return "A" if self.swapped else "B"
 
+    @property
+    def in_shared(self) -> tuple[str, ...]:
+        """The factors that it reads from shared memory."""
+        return (self.right,) if self.held else ("A", "B")
+
+    @property
+    def memories(self) -> dict[str, Memory]:
+        """Where each operand lies."""
+        return {name: SH if name in self.in_shared else RF for name in "ABC"}
+
     def performs(self) -> str:
         shape = f"n,{ROWS},{self.depth}" if self.swapped else f"{ROWS},n,{self.depth}"
         types = f"A and B {self.factors[0]}" if self.factors[0] == self.factors[1] else f"A {self.factors[0]}, B {self.factors[1]}"
-        return f"MatMul({shape})(SH,SH,RF)(Warpgroup), {types}, C {self.result}, n {self._widths()}, A and B in swizzled chunks"
+        memories = ",".join(memory.name for memory in self.memories.values())
+        chunks = f"{' and '.join(self.in_shared)} in swizzled chunks"
+        return f"MatMul({shape})({memories})(Warpgroup), {types}, C {self.result}, n {self._widths()}, {chunks}"
 
     def _widths(self) -> str:
         return "8 to 32 by 8, to 256 by 16" if self.factors[0] == int8 else "8 to 256 by 8"
@@ -98,10 +127,10 @@ class Wgmma(Executable):
             *self._shape_mismatch(spec),
             *(one for name, dtype in zip("AB", self.factors, strict=True) for one in type_mismatch(spec, name, (dtype,))),
             *type_mismatch(spec, "C", (self.result,)),
-            *(one for name, memory in (("A", SH), ("B", SH), ("C", RF)) for one in memory_mismatch(spec, name, (memory,))),
+            *(one for name, memory in self.memories.items() for one in memory_mismatch(spec, name, (memory,))),
             *(() if architecture.name == self.only_on else (Mismatch("target", self.only_on, architecture.name),)),
         )
-        return found or tuple(one for name in "AB" for one in self._storage_mismatch(spec, name))
+        return found or tuple(one for name in self.in_shared for one in self._storage_mismatch(spec, name))
 
     def _shape_mismatch(self, spec: Spec) -> tuple[Mismatch, ...]:
         m, n, k = (constant(spec.size(dim)) or 0 for dim in "mnk")
@@ -138,7 +167,9 @@ class Wgmma(Executable):
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         maps = {"C": accumulator_map(constant(spec.size("m" if self.swapped else "n")) or 0, self.swapped)}
-        for name in "AB":
+        if self.held:
+            maps[self.left] = held_map(self.factors["AB".index(self.left)].bytes, self.swapped)
+        for name in self.in_shared:
             view = spec.operands[name]
             along = self._settled(spec, name, draft).along
             tile = [constant(size) or 0 for size in view.shape]
@@ -146,8 +177,8 @@ class Wgmma(Executable):
             if name == self.left:
                 tile[1 - _along_k(spec, name)] = ROWS
             maps[name] = operand_map(tuple(tile), _along_k(spec, name), along, view.dtype.bytes)
-        pieces = tuple(PIECE // dtype.bytes for dtype in self.factors)
-        program = statements_by_lanes(self, spec, draft, maps, spread=("A", "B"), vectors=(*pieces, 1))
+        pieces = {name: (PIECE if name in self.in_shared else 4) // dtype.bytes for name, dtype in zip("AB", self.factors, strict=True)}
+        program = statements_by_lanes(self, spec, draft, maps, spread=self.in_shared, vectors=(pieces["A"], pieces["B"], 1))
         return edited(program, lambda statement: attrs.evolve(statement, completion=Completion.PRODUCT))
 
     def _settled(self, spec: Spec, name: str, draft: Draft) -> Chunks:
@@ -163,37 +194,40 @@ class Wgmma(Executable):
         """The best storage of a free factor: along its source's neighbours where the instruction can read that, else along k."""
         view = spec.operands[name]
         along_k, element = _along_k(spec, name), view.dtype.bytes
-        layout = view.tensor.layout
-        fastest = along_k if not isinstance(layout, MatrixLayout) else (1 if layout.order == "row" else 0)
+        order = view.order if isinstance(view.tensor.layout, MatrixLayout) else None
+        fastest = along_k if order is None else (1 if order == "row" else 0)
         along = fastest if element == 2 else along_k
-        whole = [constant(size) or 0 for size in view.tensor.shape]
+        whole = [constant(view.extent(dim)) or 0 for dim in (0, 1)]
         tile = [constant(size) or 0 for size in view.shape]
         span = widest_span(math.gcd(whole[along], whole[along] if along == along_k else tile[along]), element)
         if span is None or (span == PIECE and along != along_k):
             along, span = along_k, widest_span(whole[along_k], element)
         if span is None:
             return None
-        layout = chunk_layout(whole, along, span, element)
-        return Storage(layout, math.prod(whole), swizzle_of(span, element))
+        return chunk_storage(view, along, span)
 
     # ------------------------------------------------------------------------------------------ text
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         spec = statement.spec
         c = printer.registers(statement, 2)
-        chunks = {name: _chunks(printer, statement, name) for name in "AB"}
-        transposed = tuple(chunks[name].along != _along_k(spec, name) for name in (self.left, self.right))
+        chunks = {name: _chunks(printer, statement, name) for name in self.in_shared}
+        transposed = tuple(name in chunks and chunks[name].along != _along_k(spec, name) for name in (self.left, self.right))
         columns = constant(spec.size("m" if self.swapped else "n")) or 0
         adds = _ADDS.get(statement.accumulate) or printer.expression(statement.accumulate)
-        descriptors = (
-            Call(
-                f"{printer.function(DESCRIPTOR)}<{chunks[name].chunk_stride}, {chunks[name].group_stride}, {MODES[chunks[name].span]}>",
+        factors = {
+            name: Call(
+                f"{printer.function(DESCRIPTOR)}<{one.chunk_stride}, {one.group_stride}, {MODES[one.span]}>",
                 (printer.shared_address(statement.at_first_lane(name)),),
             )
-            for name in (self.left, self.right)
-        )
-        product = called(printer.function(self._function(columns, transposed)), c.place, *descriptors, adds)
-        return with_registers([product], c)
+            for name, one in chunks.items()
+        }
+        if not self.held:
+            places = (factors[self.left], factors[self.right])
+            return with_registers([called(printer.function(self._function(columns, transposed)), c.place, *places, adds)], c)
+        held = printer.registers(statement, "AB".index(self.left))
+        product = called(printer.function(self._function(columns, transposed)), c.place, held.place, factors[self.right], adds)
+        return with_registers([product], held, c)
 
     def completion_text(self, printer: Printer, statement: Commit | Wait | Fence) -> list[Item]:
         if isinstance(statement, Wait):
@@ -211,21 +245,29 @@ class Wgmma(Executable):
         letter = {float32: "f"}.get(kind, "r")
         words = "c" if kind in (float32, int32) else "words"
         places = ", ".join(f"%{number}" for number in range(count))
+        given = HELD if self.held else 1
+        factor = registers(count, HELD) if self.held else f"%{count}"
         scales = "" if left == int8 else ", 1, 1"
-        scales += f", {int(transposed[0])}, {int(transposed[1])}" if left.bytes == 2 else ""
+        across = transposed[1:] if self.held else transposed
+        scales += "".join(f", {int(one)}" for one in across) if left.bytes == 2 else ""
         body = (
             *(() if words == "c" else ("unsigned* const words = reinterpret_cast<unsigned*>(c);",)),
+            *(("const unsigned* const factor = static_cast<const unsigned*>(left);",) if self.held else ()),
             "asm volatile(",
-            f'    "{{ .reg .pred adds; setp.ne.b32 adds, %{count + 2}, 0; "',
+            f'    "{{ .reg .pred adds; setp.ne.b32 adds, %{count + given + 1}, 0; "',
             f'    "wgmma.mma_async.sync.aligned.{shape}.{types} "',
-            *(f'    "{line}"' for line in _filled(f"{{{places}}}, %{count}, %{count + 1}, adds{scales}; }}")),
+            *(f'    "{line}"' for line in _filled(f"{{{places}}}, {factor}, %{count + given}, adds{scales}; }}")),
             *wrapped(f"    : {listed('+' + letter, words, count)}"),
-            '    : "l"(left), "l"(right), "r"(static_cast<int>(adds)));',
+            f'    : {listed("r", "factor", HELD)}, "l"(right), "r"(static_cast<int>(adds)));'
+            if self.held
+            else '    : "l"(left), "l"(right), "r"(static_cast<int>(adds)));',
         )
-        parameters = (f"{kind.cuda}* c", "unsigned long long left", "unsigned long long right", "bool adds")
+        source = "const void* left" if self.held else "unsigned long long left"
+        parameters = (f"{kind.cuda}* c", source, "unsigned long long right", "bool adds")
         sizes = f"{ROWS}, {columns}, {self.depth}"
-        note = f"c (+)= left * right by a warpgroup: {sizes} elements along m, n, k; under way until it is waited for"
-        orders = f"{'col' if transposed[0] else 'row'}_{'row' if transposed[1] else 'col'}"
+        where = ", left in registers" if self.held else ""
+        note = f"c (+)= left * right by a warpgroup: {sizes} elements along m, n, k{where}; under way until it is waited for"
+        orders = f"{'held' if self.held else 'col' if transposed[0] else 'row'}_{'row' if transposed[1] else 'col'}"
         kinds = "_".join(dict.fromkeys(types.split(".")[1:]))
         return Function(f"wgmma_{shape}_{orders}_{_PTX[kind]}_{kinds}", parameters, body, note)
 
@@ -262,6 +304,15 @@ def accumulator_map(columns: int, swapped: bool) -> LaneMap:
     m, n = (1, 0) if swapped else (0, 1)
     tile = (columns, ROWS) if swapped else (ROWS, columns)
     return LaneMap.along(tile, ((4, n, 2), (8, m, 1), (4, m, 16)), ((2, n, 1), (2, m, 8), (columns // 8, n, 8)))
+
+
+@functools.cache
+def held_map(element: int, swapped: bool) -> LaneMap:
+    """Which thread of a warpgroup holds which element of 64 rows by 32 bytes (PTX ISA, "Register Fragments for wgmma", A)."""
+    m, k = (1, 0) if swapped else (0, 1)
+    together = 4 // element
+    tile = (8 * together, ROWS) if swapped else (ROWS, 8 * together)
+    return LaneMap.along(tile, ((4, k, together), (8, m, 1), (4, m, 16)), ((together, k, 1), (2, m, 8), (2, k, 4 * together)))
 
 
 @functools.lru_cache(maxsize=256)
@@ -325,11 +376,11 @@ def _family() -> tuple[Wgmma, ...]:
         ((int8, int8), int32),
     ]
     found = []
-    for swapped in (False, True):
+    for held, swapped in itertools.product((False, True), (False, True)):
         for (a, b), result in forms:
             kinds = _PTX[a] if a == b else f"{_PTX[a]}_{_PTX[b]}"
-            name = f"WGMMA_{kinds}_{_PTX.get(result, result.name)}{'_SWAPPED' if swapped else ''}".upper()
-            found.append(Wgmma(name, (a, b), result, swapped))
+            form = f"{'_SWAPPED' if swapped else ''}{'_HELD' if held else ''}"
+            found.append(Wgmma(f"WGMMA_{kinds}_{_PTX.get(result, result.name)}{form}".upper(), (a, b), result, swapped, held))
     return tuple(found)
 
 

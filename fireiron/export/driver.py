@@ -163,6 +163,7 @@ def _filled(unit: Unit, template: str) -> list[str]:
 
 def _launch(unit: Unit) -> list[str]:
     loaded, stream, status, arguments = (unit.local(one) for one in ("loaded", "stream", "status", "arguments"))
+    config, attribute = unit.local("config"), unit.local("attribute")
     lines = [
         f"CUresult {unit.name}_driver_launch(const {unit.name}_driver *{loaded},",
         f"    {unit.parameters(f'CUstream {stream}', pointer='CUdeviceptr ')})",
@@ -170,6 +171,7 @@ def _launch(unit: Unit) -> list[str]:
         *_room(unit),
         f"  void *{arguments}[] = {{{', '.join(f'&{one}' for one in unit.arguments)}}};",
         *([f"  CUresult {status};"] if unit.kernel.zeroed else []),
+        *([f"  CUlaunchConfig {config} = {{0}};", f"  CUlaunchAttribute {attribute};"] if unit.kernel.chained else []),
         f"  if ({unit.name}_driver_check({', '.join(unit.names)}) != NULL)",
         "    return CUDA_ERROR_INVALID_VALUE;",
         *(f"  {line}" for line in unit.encodings("cuTensorMapEncodeTiled", "CUDA_ERROR_INVALID_VALUE")),
@@ -178,11 +180,30 @@ def _launch(unit: Unit) -> list[str]:
         whole = f"cuMemsetD8Async({name}, 0, {width} * {rows}, {stream})"
         step = whole if width == pitch else f"cuMemsetD2D8Async({name}, {pitch}, 0, {width}, {rows}, {stream})"
         lines += [f"  {status} = {step};", f"  if ({status} != CUDA_SUCCESS)", f"    return {status};"]
+    if unit.kernel.chained:
+        return [*lines, *_chained(unit, loaded, stream, arguments), "}"]
     return [
         *lines,
         f"  return cuLaunchKernel({loaded}->kernel, (unsigned)({c_text(unit.kernel.grid)}), 1, 1, {unit.macro('THREADS')}, 1, 1,",
         f"                        {unit.dynamic}, {stream}, {arguments}, NULL);",
         "}",
+    ]
+
+
+def _chained(unit: Unit, loaded: str, stream: str, arguments: str) -> list[str]:
+    """The launch of a kernel that may begin while the one before it in the stream ends."""
+    config, attribute = unit.local("config"), unit.local("attribute")
+    return [
+        f"  {attribute}.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;",
+        f"  {attribute}.value.programmaticStreamSerializationAllowed = 1;",
+        f"  {config}.gridDimX = (unsigned)({c_text(unit.kernel.grid)});",
+        f"  {config}.gridDimY = {config}.gridDimZ = {config}.blockDimY = {config}.blockDimZ = 1;",
+        f"  {config}.blockDimX = {unit.macro('THREADS')};",
+        f"  {config}.sharedMemBytes = {unit.dynamic};",
+        f"  {config}.hStream = {stream};",
+        f"  {config}.attrs = &{attribute};",
+        f"  {config}.numAttrs = 1;",
+        f"  return cuLaunchKernelEx(&{config}, {loaded}->kernel, {arguments}, NULL);",
     ]
 
 

@@ -97,10 +97,36 @@ def _launch(unit: Unit) -> list[str]:
         *(f"  {line}" for line in (*_maps(unit), *_preparation(unit))),
         f"  const unsigned {blocks} = static_cast<unsigned>({c_text(unit.kernel.grid)});",
         f"  void *{arguments}[] = {{{', '.join(f'(void *)&{one}' for one in unit.arguments)}}};",
+        *(_chained(unit) if unit.kernel.chained else _plain(unit)),
+        "}",
+    ]
+
+
+def _plain(unit: Unit) -> list[str]:
+    """The launch itself."""
+    stream, arguments, blocks = (unit.local(one) for one in ("stream", "arguments", "blocks"))
+    return [
         "  return cudaLaunchKernel(",
         f"      reinterpret_cast<const void *>({unit.kernel.name}), dim3({blocks}), dim3({unit.macro('THREADS')}), {arguments},",
         f"      {unit.dynamic}, {stream});",
-        "}",
+    ]
+
+
+def _chained(unit: Unit) -> list[str]:
+    """The launch of a kernel that may begin while the one before it in the stream ends."""
+    stream, arguments, blocks, config, attribute = (unit.local(one) for one in ("stream", "arguments", "blocks", "config", "attribute"))
+    return [
+        f"  cudaLaunchAttribute {attribute};",
+        f"  {attribute}.id = cudaLaunchAttributeProgrammaticStreamSerialization;",
+        f"  {attribute}.val.programmaticStreamSerializationAllowed = 1;",
+        f"  cudaLaunchConfig_t {config} = {{}};",
+        f"  {config}.gridDim = dim3({blocks});",
+        f"  {config}.blockDim = dim3({unit.macro('THREADS')});",
+        f"  {config}.dynamicSmemBytes = {unit.dynamic};",
+        f"  {config}.stream = {stream};",
+        f"  {config}.attrs = &{attribute};",
+        f"  {config}.numAttrs = 1;",
+        f"  return cudaLaunchKernelExC(&{config}, reinterpret_cast<const void *>({unit.kernel.name}), {arguments});",
     ]
 
 

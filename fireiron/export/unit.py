@@ -164,6 +164,8 @@ class Unit:
         lines.append(f"A launch has {_readable(kernel.grid)} blocks of {kernel.threads} threads.")
         if kernel.cluster is not None:
             lines.append(f"They are clusters of {kernel.cluster.blocks}, which the kernel says itself.")
+        if kernel.chained:
+            lines.append("It may begin while the kernel before it in the stream ends, and waits for it before it touches memory.")
         tiles = [spec for _, spec in self.program.trace() if spec.level.name == "Block"]
         return [*lines, *(f"A block performs {_readable(spec)}." for spec in tiles[:1])]
 

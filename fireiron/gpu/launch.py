@@ -39,6 +39,7 @@ _DEFAULT_SHARED = 48 * 1024  # bytes a block may use without asking; CUDA C++ Pr
 _MAX_PARAMETERS = 32764  # bytes, hence an upper bound of their number too; CUDA C++ Programming Guide, kernel parameters
 _CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_PROGRAMMATIC_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _LEGACY = 1  # CU_STREAM_LEGACY, the same stream as 0
 _NOT_INTERLEAVED = 0  # CU_TENSOR_MAP_INTERLEAVE_NONE
 _PROMOTED_TO_128 = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B: of 256 bytes nothing is faster, and narrow matrices are slower
@@ -150,6 +151,8 @@ class Launcher:
     def __call__(self, grid: int | tuple[int, ...], block: int | tuple[int, ...], args: Sequence[object], stream: object = None) -> None:
         """Launch the kernel; returns before it has run. The caller keeps the arrays alive and checks shapes and devices.
 
+        A chained kernel is launched as any other here, behind the end of the one before.
+
         Args:
             grid: blocks, as `x` or `(x, y, z)`.
             block: threads a block, likewise.
@@ -179,6 +182,7 @@ class Launcher:
         fills: Fills = (),
         scalars: Mapping[int, int] = MappingProxyType({}),
         parameters: Sequence[Parameter] | None = None,
+        chained: bool = False,
     ) -> FixedLaunch:
         """A launch with all but addresses and stream decided.
 
@@ -191,9 +195,10 @@ class Launcher:
             fills: `(position among the addresses, fill)` of what is set to zero before.
             parameters: what the kernel takes, in order; by default all addresses, then all values.
             scalars: positions among the addresses where a number is passed, its bits in the place of an address, and its bytes.
+            chained: whether the kernel may begin while the one before it in the stream ends; it waits for that one by itself.
 
         Raises:
-            LaunchError: the arguments do not fit the kernel's parameters.
+            LaunchError: the arguments do not fit the kernel's parameters, or the driver knows no chained launches.
         """
         cupy = require_cupy()
         slots: list[Any] = [np.void(scalars[position]) if position in scalars else np.uintp(0) for position in range(pointers)]
@@ -201,7 +206,10 @@ class Launcher:
         self._values(slots if parameters is None else [slots[one] if isinstance(one, int) else np.void(MAP_BYTES) for one in parameters])
         shape = (*_whole(_extent("grid", grid)), *_whole(_extent("block", block)))
         given = cupy, self.name, self._function, device, shape, self.dynamic_shared, pointers, values, fills
-        return FixedLaunch(*given) if parameters is None else MappedLaunch(*given, parameters=parameters)
+        fixed = FixedLaunch(*given) if parameters is None else MappedLaunch(*given, parameters=parameters)
+        if chained:
+            fixed.launch_by(ChainedLaunch(self._function.ptr, shape, self.dynamic_shared))
+        return fixed
 
     def _values(self, args: Sequence[object]) -> tuple[object, ...]:
         sizes: Sequence[int | None] = (None,) * len(args) if self.parameters is None else self.parameters
@@ -266,12 +274,18 @@ class FixedLaunch:
         self.device = device
         self._name, self._shape, self._shared, self._fills = name, shape, dynamic_shared, fills
         self._function = function  # keeps the module loaded
-        self._launch = functools.partial(cupy.cuda.driver.launchKernel, function.ptr, *shape, dynamic_shared)
+        self._launch: Callable[[int, int, int], None] = functools.partial(
+            cupy.cuda.driver.launchKernel, function.ptr, *shape, dynamic_shared
+        )
         self._runtime, self._current = cupy.cuda.runtime, cupy.cuda.runtime.getDevice
         self._pointers, self._values = pointers, values
         self._pack = struct.Struct(f"={pointers}Q").pack_into
         self._idle: list[Frame] = []
         self._thread = threading.local()
+
+    def launch_by(self, launch: Callable[[int, int, int], None]) -> None:
+        """Launch by another function of the stream, the table of arguments, and 0."""
+        self._launch = launch
 
     def frame(self, addresses: Sequence[int]) -> Frame:
         """Memory with the arguments of one launch, for `fire`."""
@@ -337,6 +351,62 @@ class Frame:
         start = ctypes.addressof(self.slots)
         self._table = (ctypes.c_void_p * count)(*(start + 8 * position for position in range(count)))
         self.table = ctypes.addressof(self._table)
+
+
+# --- chained launches -------------------------------------------------------------------------------------------------
+
+
+class _Attribute(ctypes.Structure):
+    """`CUlaunchAttribute` with a value that is a number: 8 bytes in front of a union of 64."""
+
+    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
+
+
+class _Config(ctypes.Structure):
+    """`CUlaunchConfig`: blocks, threads of a block, bytes of dynamic shared memory, stream, attributes."""
+
+    _fields_ = (
+        ("shape", ctypes.c_uint * 6),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
+class ChainedLaunch:
+    """`cuLaunchKernelEx` of a kernel that may begin while the one before it in its stream ends (programmatic stream serialization).
+
+    Captured into a graph it becomes an edge of that kind. Threads may call at once: each has a configuration of its own.
+    """
+
+    def __init__(self, function: int, shape: Sequence[int], dynamic_shared: int) -> None:
+        self._function, self._shape, self._shared = function, tuple(shape), dynamic_shared
+        launch = getattr(_driver(), "cuLaunchKernelEx", None)
+        if launch is None:
+            hint = "install a driver of CUDA 11.8 or newer, or leave chained() out"
+            raise LaunchError("this driver knows no chained launches", hint=hint)
+        self._launch = launch
+        self._thread = threading.local()
+
+    def __call__(self, stream: int, table: int, extra: int) -> None:
+        """Launch. Raises: RuntimeError with the number of the driver's error."""
+        config = getattr(self._thread, "config", None)
+        if config is None:
+            attribute = _Attribute(_PROGRAMMATIC_SERIALIZATION, b"", 1)
+            config = self._thread.config = _Config((ctypes.c_uint * 6)(*self._shape), self._shared, None, ctypes.pointer(attribute), 1)
+        config.stream = stream
+        status = self._launch(ctypes.byref(config), self._function, table, extra)
+        if status:
+            raise RuntimeError(_error_text(status))
+
+
+def _error_text(status: int) -> str:
+    """The driver's name of an error."""
+    tell, name = getattr(_driver(), "cuGetErrorName", None), ctypes.c_char_p()
+    if tell is not None and not tell(status, ctypes.byref(name)) and name.value:
+        return f"{name.value.decode()} ({status})"
+    return f"CUDA error {status}"
 
 
 # --- tensor maps ------------------------------------------------------------------------------------------------------
@@ -600,8 +670,12 @@ def _driver() -> Any:
         library.cuDeviceGetAttribute.argtypes = (pointer, integer, integer)
         library.cuMemsetD2D8Async.argtypes = (address, size, ctypes.c_ubyte, size, size, pointer)
         library.cuThreadExchangeStreamCaptureMode.argtypes = (pointer,)
+        library.cuGetErrorName.argtypes = (integer, pointer)
     except (OSError, AttributeError):
         return None
+    launch = getattr(library, "cuLaunchKernelEx", None)  # from CUDA 11.8
+    if launch is not None:
+        launch.argtypes = (pointer,) * 4
     encode = getattr(library, "cuTensorMapEncodeTiled", None)  # from CUDA 12
     if encode is not None:
         code, arrays = ctypes.c_uint, (pointer,) * 4

@@ -344,7 +344,8 @@ class Calls:
         values = [symbols[var.name] for var in kernel.symbols]
         parameters = self._parameters(dict(zip(order, self.names, strict=True)), symbols)
         grid = evaluated(kernel.grid, symbols)
-        fixed = self.launcher(device).fixed(device, grid, kernel.threads, len(places), values, fills, scalars, parameters)
+        given = device, grid, kernel.threads, len(places), values, fills, scalars, parameters
+        fixed = self.launcher(device).fixed(*given, chained=kernel.chained)
         plan = _Plan if len(self.outputs) == 1 else _PlanOfSeveral
         return plan(self.names, buffers, views, [signature[0] for signature in signatures]).launches(fixed, places)
 

@@ -8,6 +8,7 @@ is, whoever made it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -70,6 +71,15 @@ def chunk_layout(shape: Sequence[int], along: int, span: int, element: int) -> L
     return Layout((modes[0].shape, modes[1].shape), (modes[0].stride, modes[1].stride))
 
 
+def chunk_storage(view: View, along: int, span: int) -> Storage:
+    """The storage in chunks of the whole matrix of a view, with neighbours along one of the view's dimensions.
+
+    Legal when: the tensor has two dimensions, of known sizes.
+    """
+    shape, element = [constant(size) or 0 for size in view.tensor.shape], view.dtype.bytes
+    return Storage(chunk_layout(shape, view.axis(along), span, element), math.prod(shape), swizzle_of(span, element))
+
+
 def chunks_of(storage: Storage, view: View, element: int) -> Chunks | str:
     """How the tile of a view lies in chunks of a storage, or why it does not. The view has two dimensions."""
     sizes = [constant(size) for size in view.shape]
@@ -89,7 +99,8 @@ def chunks_of(storage: Storage, view: View, element: int) -> Chunks | str:
     for dim, multiple in origin.items():
         if view.dims[dim].base.factor % multiple:
             return f"a tile that does not start at a multiple of {multiple}"
-    if not _in_phase(storage, view, {along: span // element, 1 - along: GROUP}, GROUP * span // element):
+    steps = {view.axis(along): span // element, view.axis(1 - along): GROUP}
+    if not _in_phase(storage, view, steps, GROUP * span // element):
         return f"groups that do not start at multiples of {GROUP * span} bytes, the period of their swizzle"
     return Chunks(along, span, group * element, chunk * element)
 

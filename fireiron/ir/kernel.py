@@ -30,7 +30,8 @@ class Kernel:
     that the launcher checks. `unchecked` are the reasons by which a user took a check upon himself. `title` and `notes` go into
     the header of the printed kernel. `zeroed` names the outputs that blocks add to: whoever launches sets them to zero before.
     `rings` are the buffers that producers fill for consumers. With a `cluster`, whole clusters of neighbouring blocks are launched.
-    `within` is the most bytes of shared memory that the user allows (0: those of the target).
+    `within` is the most bytes of shared memory that the user allows (0: those of the target). What is `chained` is launched while the
+    kernel before it ends.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Kernel:
     rings: tuple[Ring, ...] = attrs.field(default=(), kw_only=True)
     cluster: BlockCluster | None = attrs.field(default=None, kw_only=True)
     within: int = attrs.field(default=0, kw_only=True)
+    chained: bool = attrs.field(default=False, kw_only=True)
     workers: int = attrs.field(default=attrs.Factory(lambda kernel: kernel.threads, takes_self=True), kw_only=True)
 
     @property

@@ -146,7 +146,8 @@ class For(Stmt):
     loop inside. Behind it, `period` is the number of
     iterations after which the addresses of shared buffers that depend on `var` repeat (0: they are all different).
     With `producers` the stages are a ring, filled by so many threads of their own, and `in_flight` groups of products run on while the next
-    turn begins (None: as many as is best).
+    turn begins (None: as many as is best). With `groups` above 1 its iterations are taken in turns by so many groups of consumers.
+    A loop of one such group runs over `first`, `first + step` and so on, below the extent.
     """
 
     var: Var
@@ -159,6 +160,13 @@ class For(Stmt):
     period: int = 0
     producers: int = 0
     in_flight: int | None = None
+    groups: int = 1
+    first: int = 0
+    step: int = 1
+
+    def values(self, count: int) -> range:
+        """The values of the variable, where the extent is `count`."""
+        return range(self.first, count, self.step)
 
     @property
     def children(self) -> tuple[tuple[Stmt, ...], ...]:
@@ -311,6 +319,32 @@ class Exec(Stmt):
         return dict(zip(self.spec.operands, self.accesses, strict=True))
 
 
+@attrs.frozen(eq=False)
+class Dependence:
+    """Why something must be ordered: `behind` touches a buffer only when `before` is done with it, and one of the two writes there.
+
+    `writes` says which of them does. `carried` names the loop from one iteration of which to a later one they meet; empty where they meet
+    in program order. Without a statement `behind` it is the end of the block, whose memory is given back.
+    """
+
+    buffer: str
+    before: Exec
+    behind: Exec | None
+    writes: tuple[bool, bool]
+    carried: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What is ordered, such as "write -> read"."""
+        first, second = ("write" if one else "read" for one in self.writes)
+        return f"{first} -> {second if self.behind is not None else 'end'}"
+
+
+def _orders() -> Any:
+    """The dependences that a statement orders, as the pass that placed it knew them: for readers, and no part of what it is."""
+    return attrs.field(default=(), eq=False, repr=False, kw_only=True)
+
+
 @attrs.frozen
 class Scope:
     """Which threads of a block a barrier holds together: aligned groups of `threads` neighbours; None: the whole block.
@@ -339,6 +373,7 @@ class Barrier(Stmt):
 
     scope: Scope
     reason: str = ""
+    orders: tuple[Dependence, ...] = _orders()
 
 
 @attrs.frozen
@@ -365,6 +400,7 @@ class Wait(Stmt):
     groups: int
     reason: str = ""
     completion: Completion = Completion.GROUP
+    orders: tuple[Dependence, ...] = _orders()
 
 
 class Reach(enum.Enum):
@@ -384,6 +420,23 @@ class Fence(Stmt):
 
     reach: Reach
     reason: str = ""
+    orders: tuple[Dependence, ...] = _orders()
+
+
+class Link(enum.Enum):
+    """What a kernel says to its neighbours in a stream, launched as their dependent (PTX ISA, "griddepcontrol"): LAUNCH: the next one may
+    begin; WAIT: go on when the one before is over, and all that it wrote is there.
+    """
+
+    LAUNCH = "launch"
+    WAIT = "wait"
+
+
+@attrs.frozen
+class Chain(Stmt):
+    """A link of a chain of kernels; nothing where the kernel is launched as any other."""
+
+    link: Link
 
 
 @attrs.frozen
@@ -393,6 +446,9 @@ class Ring:
     Each stage has two barriers in memory (mbarrier, PTX ISA 9.7.13.15): *full* counts the `bytes` of a stage, *empty* one arrival
     of each of the `consumers`, which are warps, those of other blocks of the cluster included that this block's loads come to. They lie at
     `offset`, first those of full stages.
+
+    A ring without buffers is an order of as many groups as it has stages, and has no barriers of full ones: at tile `t` a group acquires
+    the turn `t + stages - 1` empty, and then says that turn `t` is, for which the group of the next tile waits.
     """
 
     name: str
@@ -405,7 +461,7 @@ class Ring:
     @property
     def barrier_bytes(self) -> int:
         """Bytes of its barriers."""
-        return 2 * self.stages * 8
+        return (2 if self.buffers else 1) * self.stages * 8
 
 
 class Side(enum.Enum):

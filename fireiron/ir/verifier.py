@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 from fireiron.errors import VerificationError
 from fireiron.ir.kernel import Kernel, buffer_table
-from fireiron.ir.rewrite import statements
+from fireiron.ir.rewrite import execs, statements
 from fireiron.ir.statement import (
     Acquire,
     Barrier,
+    Chain,
     ClusterBarrier,
     Comment,
     Commit,
@@ -18,6 +20,7 @@ from fireiron.ir.statement import (
     For,
     Hole,
     Let,
+    Link,
     Release,
     Roles,
     Stmt,
@@ -44,6 +47,8 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
     if len(set(names)) != len(names):
         raise VerificationError(f"buffers share a name: {names}")
     _verify_list(kernel, kernel.body, scope, frozenset({kernel.thread}), final)
+    if final:
+        _verify_chain(kernel)
     return kernel
 
 
@@ -67,6 +72,25 @@ def _first(statement: Stmt) -> tuple[Expr, ...]:
     if isinstance(statement, Exec):
         return () if statement.multicast is None else (statement.multicast.first,)
     return tuple(peers.first for peers in statement.to) if isinstance(statement, Release) else ()
+
+
+def _verify_chain(kernel: Kernel) -> None:
+    """A chained kernel waits for the one before, in all its threads, in front of whatever touches global memory; any other has no links."""
+    inside = [one.link for one in statements(kernel.body) if isinstance(one, Chain)]
+    if not kernel.chained:
+        if inside:
+            raise VerificationError("a kernel that is not chained waits for the one before it")
+        return
+    links = [one.link for one in kernel.body if isinstance(one, Chain)]
+    if links != inside or sorted(link.value for link in inside) != [link.value for link in (Link.LAUNCH, Link.WAIT)]:
+        raise VerificationError(
+            f"a chained kernel lets the next one begin, and waits for the one before, once each, in all threads: {len(links)} links stand "
+            f"there, {len(inside) - len(links)} in loops or roles"
+        )
+    for one in itertools.takewhile(lambda one: one != Chain(Link.WAIT), kernel.body):
+        touched = [access.buffer for part, _ in execs((one,)) for access in part.accesses if kernel.buffer(access.buffer).memory.of_grid]
+        if touched:
+            raise VerificationError(f"{touched[0]} is touched before the kernel waits for the one before it")
 
 
 def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var], divergent: frozenset[Var], final: bool) -> None:
@@ -107,7 +131,7 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
             case Wait(groups=groups) if groups < 0:
                 raise VerificationError(f"a wait for {groups} groups")
             # Listed, not left to the default: what nobody thought of is refused.
-            case Comment() | Hole() | SyncPoint() | Commit() | Wait() | Fence() | Barrier() | ClusterBarrier():
+            case Comment() | Hole() | SyncPoint() | Commit() | Wait() | Fence() | Barrier() | ClusterBarrier() | Chain():
                 pass
             case _:
                 raise unknown(statement, "the verifier")

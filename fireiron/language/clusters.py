@@ -63,8 +63,10 @@ def gathered(spec: Spec, views: dict[str, View], order: list[Step], sizes: tuple
 
 
 def _block(order: Sequence[Step], each: int, persistent: int, draft: Draft) -> Var:
-    """The number of a block: of so many in each cluster, or at most so many that stay."""
+    """The number of a block: of so many in each cluster, for each tile of the steps before, or at most so many that stay."""
     blocks = as_expr(each)
+    for _, tiles in draft.whole.outer:
+        blocks = blocks * tiles
     for digit in order:
         blocks = blocks * digit.size
     number = constant(minimum(blocks, as_expr(persistent)) if persistent else blocks)

@@ -11,6 +11,7 @@ import difflib
 import functools
 import importlib
 import inspect
+import math
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -28,13 +29,15 @@ from fireiron.spec import Spec
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
-from fireiron.values.expr import ZERO, as_expr, constant
+from fireiron.stacks import of_stacks
+from fireiron.values.expr import ZERO, constant
 from fireiron.values.machine import (
     DEFAULT_ARCHITECTURE,
     GL,
     MATRIX_ONLY,
     WARPGROUP_ARCHITECTURE,
     Architecture,
+    Block,
     Kernel,
     as_architecture,
     bfloat16,
@@ -61,6 +64,11 @@ class Entry:
     doc: str = ""
     path: Path | None = None
 
+    @property
+    def batched(self) -> bool:
+        """Whether it is meant for stacks of matrices: its problem says of how many."""
+        return self.problem is not None and "batch" in inspect.signature(self.problem).parameters
+
 
 def names() -> tuple[str, ...]:
     """The names of the strategy library; an `ArgumentError` if it is not installed."""
@@ -86,8 +94,7 @@ def find(argument: str) -> Entry:
         close = difflib.get_close_matches(place, known, 3, 0.5)
         hint = f"did you mean {' or '.join(close)}?" if close else "a name of the library (fireiron list), or path.py:name"
         raise ArgumentError(f"no strategy is called {place!r}", legal=known, hint=hint)
-    with _users_code(None, f"strategies/{place}.py"), _no_bytecode():
-        module = importlib.import_module(f"{LIBRARY}.{place}")
+    module = _library_module(place)
     return _entry(argument, module, name, Path(module.__file__ or place))
 
 
@@ -121,29 +128,36 @@ FEW_BLOCKS: Final = 64
 def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """The strategies to take for a spec where nothing is recorded, the best first: names with values of tunables.
 
-    They are chosen by element type, target and size, not by measuring; the last ones are legal for every size. For a MatMul only.
+    They are chosen by element type, target and size, not by measuring; the last ones are legal for every size. For a MatMul only, of
+    matrices or of stacks of them, along `b`; strategies for matrices are then to have a tile of one in front (`default_strategy`).
     """
-    if not spec.multiplies:
+    if not (spec.multiplies or of_stacks(spec)):
         return ()
     target = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
-    orders = [view.order for view in spec.operands.values() if view.order is not None]
+    orders = [order for name in spec.operands if (order := _matrix(spec, name).order) is not None]
     gemm = f"gemm_{''.join('t' if order == 'row' else 'n' for order in orders[:2])}"
     small_tiles: Mapping[str, int] = {"bm": 64, "bn": 64} if _blocks(spec, 128, 128) < FEW_BLOCKS else {}
     found: list[tuple[str, Mapping[str, int]]] = [(gemm, small_tiles)] if len(orders) == 3 else []
     return (*_by_warpgroups(spec, target), *_on_tensor_cores(spec, target.capability), *found, ("naive", {}))
 
 
-HOPPER_TILES: Final = (
-    (1.0, {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 64, "stages": 4}),
-    (1.0, {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 64, "stages": 3}),
-    (0.85, {"bm": 192, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 5}),
-    (0.8, {"bm": 96, "bn": 128, "bk": 64, "wm": 96, "wn": 64, "rows": 32, "chunk": 64, "stages": 7}),
-    (0.7, {"bm": 64, "bn": 128, "bk": 64, "wm": 64, "wn": 64, "rows": 64, "chunk": 64, "stages": 8}),
-    (0.62, {"bm": 64, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 8}),
-    (0.4, {"bm": 32, "bn": 64, "bk": 128, "wm": 32, "wn": 64, "rows": 32, "chunk": 64, "stages": 4}),
-    (0.3, {"bm": 16, "bn": 64, "bk": 64, "wm": 16, "wn": 64, "rows": 16, "chunk": 64, "stages": 16}),
-)
-"""Tiles for an H200 and the part of its peak that one reaches on every multiprocessor, as seen on the H200 on 2026-11-22."""
+def default_strategy(name: str, values: Mapping[str, int], spec: Spec) -> Strategy:
+    """A default, with values of its tunables; one for matrices takes them one by one from a spec's stacks."""
+    entry = find(name)
+    strategy: Strategy = entry.strategy.with_(**values)
+    return MatMul.tile(b=1).to(Block).then(strategy) if of_stacks(spec) and not entry.batched else strategy
+
+
+def _matrix(spec: Spec, name: str) -> View:
+    """An operand as a matrix; of a stack any of them, as all are stored alike."""
+    view = spec.operands[name]
+    axes = tuple(axis for axis, dim in enumerate(spec.uses[name]) if dim != "b")
+    return view if len(axes) == len(view.dims) else attrs.evolve(view, axes=axes)
+
+
+BY_WARPGROUPS: Final = ("hopper", "hopper_small", "hopper_skinny")
+"""The strategies for Hopper's tensor cores. Each says by `defaults(M, N, K)` which values of its tunables suit a size: pairs of the part
+of a multiprocessor's peak that one reaches, and the values, of which `bm` and `bn` are the tile of a block."""
 
 HOPPER_BLOCKS: Final = 132
 """Multiprocessors of an H100 or H200."""
@@ -154,15 +168,22 @@ def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping
     to compute with a copied element."""
     if target.name != WARPGROUP_ARCHITECTURE or spec.A.dtype not in (float16, bfloat16):
         return ()
-    if not all(_by_sixteen_bytes(view) for view in (spec.A, spec.B)) and not _worth_copies(spec):
+    by_tma = all(_by_sixteen_bytes(_matrix(spec, name)) for name in "AB")
+    if not by_tma and not _worth_copies(spec):
         return ()
 
-    def waves(tile: tuple[float, Mapping[str, int]]) -> float:
-        efficiency, values = tile
+    sizes = [constant(size) for size in spec.sizes]
+
+    def waves(choice: tuple[str, tuple[float, Mapping[str, int]]]) -> float:
+        efficiency, values = choice[1]
         return -(-_blocks(spec, values["bm"], values["bn"]) // HOPPER_BLOCKS) * values["bm"] * values["bn"] / efficiency
 
-    static = all(constant(size) is not None for size in spec.C.shape)
-    return (("hopper", min(HOPPER_TILES, key=waves)[1] | {"bands": 4} if static else {}),)
+    names = ("hopper_batched",) if of_stacks(spec) else BY_WARPGROUPS if by_tma else ("hopper",)  # the others copy no operand first
+    if None in sizes:
+        return ((names[0], {}),)
+    choices = [(name, one) for name in names for one in _library_module(name).defaults(*sizes[-3:])]
+    name, (_, values) = min(choices, key=waves)
+    return ((name, values),)
 
 
 WORTH_A_COPY: Final = 64
@@ -175,11 +196,12 @@ def _worth_copies(spec: Spec) -> bool:
 
 
 def _by_sixteen_bytes(view: View) -> bool:
-    """Whether a matrix begins at a multiple of so many bytes, and its rows do, or its columns where these are contiguous."""
-    steps = view.tensor.storage().steps
-    apart = steps[0 if view.order == "row" else 1]
-    aligned = view.tensor.align % 16 == 0 and view.order is not None and apart is not None
-    return aligned and as_expr(apart) % (16 // view.dtype.bytes) == ZERO
+    """Whether a matrix begins at a multiple of so many bytes, and its rows do, or its columns where these are contiguous; so in a stack."""
+    if view.tensor.align % 16 or view.order is None:
+        return False
+    along = view.axis(1 if view.order == "row" else 0)
+    apart = [step for axis, step in enumerate(view.tensor.storage().steps) if axis != along]
+    return all(step is not None and step % (16 // view.dtype.bytes) == ZERO for step in apart)
 
 
 def _on_tensor_cores(spec: Spec, capability: int) -> tuple[tuple[str, Mapping[str, int]], ...]:
@@ -193,12 +215,19 @@ def _on_tensor_cores(spec: Spec, capability: int) -> tuple[tuple[str, Mapping[st
 
 
 def _blocks(spec: Spec, rows: int, columns: int) -> int:
-    """How many tiles a matrix C has; sizes known at run time count as large."""
-    M, N = (constant(size) for size in spec.C.shape)
-    return FEW_BLOCKS if M is None or N is None else -(-M // rows) * -(-N // columns)
+    """How many tiles C has, a matrix or a stack; sizes known at run time count as large."""
+    tile = {"m": rows, "n": columns}
+    sizes = [(constant(spec.size(dim)), tile.get(dim, 1)) for dim in spec.uses["C"]]
+    return FEW_BLOCKS if any(size is None for size, _ in sizes) else math.prod(-(-(size or 1) // step) for size, step in sizes)
 
 
 # ---------------------------------------------------------------------------------------------- files
+
+
+def _library_module(name: str) -> ModuleType:
+    """A module of the strategy library."""
+    with _users_code(None, f"strategies/{name}.py"), _no_bytecode():
+        return importlib.import_module(f"{LIBRARY}.{name}")
 
 
 def _parted(argument: str) -> tuple[str, str]:
@@ -332,10 +361,11 @@ def _problem(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any])
         parameters = inspect.signature(problem).parameters
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     dims = [name for name, one in parameters.items() if one.kind in plain and one.default is one.empty]
-    unknown = [name for name in sizes if name not in dims]
+    more = [name for name, one in parameters.items() if one.kind in plain and name not in dims]
+    unknown = [name for name in sizes if name not in (*dims, *more)]
     if unknown:
         hint = None if dims else "its file says one spec; a function spec(M, N, K) there makes one of any size"
-        raise ArgumentError(f"{entry.name}: its problem has no size {', '.join(unknown)}", legal=dims or "none", hint=hint)
+        raise ArgumentError(f"{entry.name}: its problem has no size {', '.join(unknown)}", legal=[*dims, *more] or "none", hint=hint)
     if len(entry.sizes) < len(dims) and any(name not in sizes for name in dims):
         raise ArgumentError(f"{entry.name}: SIZES has {len(entry.sizes)} sizes, its problem has {', '.join(dims)}", hint="name all sizes")
     free = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
@@ -345,8 +375,9 @@ def _problem(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any])
             f"{entry.name}: its problem takes no {', '.join(refused)}", legal=[name for name in parameters if name not in dims]
         )
     arguments = [sizes[name] if name in sizes else entry.sizes[position] for position, name in enumerate(dims)]
+    given = {name: sizes[name] for name in more if name in sizes}
     with _users_code(entry.path, f"spec of {entry.name}"):
-        spec = problem(*arguments, **options)
+        spec = problem(*arguments, **given, **options)
     if not isinstance(spec, Spec):
         raise ArgumentError(f"{entry.name}: its spec function returns no spec", got=spec, legal="MatMul(M, N, K)(GL, GL, GL)(Kernel)")
     return spec

@@ -31,6 +31,7 @@ from fireiron.language.tree import Decomposition, Refinement
 from fireiron.language.tunable import Derived, Tunable, count, has_part, resolve, tunables_in
 from fireiron.refine.align import Align
 from fireiron.refine.bands import BY_COLUMNS, BY_CURVE, BY_ROWS, WALKS, Bands
+from fireiron.refine.chained import Chained
 from fireiron.refine.converted import Converted
 from fireiron.refine.in_flight import InFlight
 from fireiron.refine.layout import DealOrder
@@ -47,6 +48,7 @@ from fireiron.refine.storage_layout import StorageLayout
 from fireiron.refine.swizzle import SwizzleStorage
 from fireiron.refine.sync import Sync
 from fireiron.refine.to import To
+from fireiron.refine.turns import Turns
 from fireiron.refine.unchecked import Unchecked
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import AnySpec, AnyStarter, Spec, Starter
@@ -396,6 +398,16 @@ class TileStrategy(Strategy):
         return self.refine(Persistent(blocks))
 
     @fitting
+    def turns(self, groups: int | Any) -> Self:
+        """Let `groups` groups of consumers take the tiles of a persistent block in turns: one multiplies while another stores.
+
+        Args: groups, 1 or 2, or a tunable. Legal with `persistent`, around a split with `specialize`
+        whose tile is dealt to whole warpgroups.
+        rewrite: consumers: for turn: S(turn) --> consumers g: for turn = g, g + groups ...: wait for turn - 1; products; pass on; store
+        """
+        return self.refine(Turns(count(groups, "turns")))
+
+    @fitting
     def resident(self, blocks: int | Any) -> Self:
         """Keep to registers that let a multiprocessor hold so many blocks at once.
 
@@ -403,6 +415,15 @@ class TileStrategy(Strategy):
         rewrite: __launch_bounds__(threads) --> __launch_bounds__(threads, blocks)
         """
         return self.refine(Resident(count(blocks, "resident")))
+
+    @fitting
+    def chained(self) -> Self:
+        """Launch the kernel while the one before it in the stream still ends; it waits for that one before it touches global memory.
+
+        Legal on a tile that is dealt to Block, from sm_90 on, where no output has to be zero before.
+        rewrite: S --> let the next kernel begin; wait for the kernel before; S
+        """
+        return self.refine(Chained())
 
     @fitting
     def unchecked(self, reason: str) -> Self:

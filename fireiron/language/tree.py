@@ -126,8 +126,8 @@ class Expansion:
     block's part of k, for the step behind that knows the grid; `outer` the numbers of a block's tiles, with how many there are, where a
     step behind deals more of them; `zeroed` the operands that are zero before the launch;
     `resident` the blocks that a multiprocessor shall hold; `within` the most bytes of shared memory; `cluster` the blocks that are launched
-    together; `unchecked` why races are reported as warnings. A leaf `waits` if who performs it depends on who holds its registers, and
-    nobody said so yet. `settled` are the storages of buffers that were free.
+    together; `chained` whether they begin while the kernel before ends; `unchecked` why races are reported as warnings. A leaf `waits` if
+    who performs it depends on who holds its registers, and nobody said so yet. `settled` are the storages of buffers that were free.
     """
 
     children: tuple[Child, ...]
@@ -142,6 +142,7 @@ class Expansion:
     resident: int = attrs.field(default=0, kw_only=True)
     cluster: BlockCluster | None = attrs.field(default=None, kw_only=True)
     within: int = attrs.field(default=0, kw_only=True)
+    chained: bool = attrs.field(default=False, kw_only=True)
     unchecked: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     waits: bool = attrs.field(default=False, kw_only=True)
     settled: tuple[tuple[str, Storage], ...] = attrs.field(default=(), kw_only=True)
@@ -149,7 +150,7 @@ class Expansion:
     @property
     def tells(self) -> bool:
         """Whether it adds anything to the whole kernel."""
-        said = (self.names, self.lets, self.zeroed, self.resident, self.within, self.unchecked, self.settled)
+        said = (self.names, self.lets, self.zeroed, self.resident, self.within, self.chained, self.unchecked, self.settled)
         return any((*said, self.grid is not None, self.part is not None))
 
     def child(self, name: str) -> Child:
@@ -177,6 +178,7 @@ class Expansion:
             resident=inner.resident or self.resident,
             cluster=inner.cluster or self.cluster,
             within=inner.within or self.within,
+            chained=inner.chained or self.chained,
             unchecked=(*self.unchecked, *inner.unchecked),
             settled=(*self.settled, *inner.settled),
         )
@@ -391,6 +393,7 @@ class Whole:
     unchecked: tuple[str, ...] = ()
     settled: Mapping[str, Storage] = attrs.field(factory=dict)
     cluster: BlockCluster | None = None
+    chained: bool = False
 
     def after(self, expansion: Expansion) -> Whole:
         """The same behind one more step; itself where that step says nothing."""
@@ -408,6 +411,7 @@ class Whole:
             (*self.unchecked, *expansion.unchecked),
             {**self.settled, **dict(expansion.settled)} if expansion.settled else self.settled,
             expansion.cluster or self.cluster,
+            expansion.chained or self.chained,
         )
 
     @property

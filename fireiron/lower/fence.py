@@ -7,6 +7,9 @@ that what an iteration leaves behind meets the barriers of the next.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeAlias
+
 import attrs
 
 from fireiron.ir import (
@@ -15,6 +18,7 @@ from fireiron.ir import (
     Comment,
     Commit,
     Completion,
+    Dependence,
     Exec,
     Fence,
     For,
@@ -30,10 +34,18 @@ from fireiron.ir import (
     unknown,
 )
 
+Writers: TypeAlias = "dict[str, dict[int, Exec]]"
+"""The statements that wrote to a buffer, by the buffer's name."""
+
+
+def _joined(some: Writers, others: Writers) -> Writers:
+    return {name: {**some.get(name, {}), **others.get(name, {})} for name in (*some, *others)}
+
 
 def fence(kernel: Kernel) -> Kernel:
     """The kernel with the fences that its engines need."""
-    read = {access.buffer for statement, _ in execs(kernel.body) if statement.instruction.by_engine for access in statement.accesses}
+    engines = [statement for statement, _ in execs(kernel.body) if statement.instruction.by_engine]
+    read = {access.buffer for statement in engines for access in statement.accesses}
     read = {name for name in read if kernel.buffer(name).memory.of_block}
     if not read:
         return kernel
@@ -42,9 +54,21 @@ def fence(kernel: Kernel) -> Kernel:
 
     def fenced(statement: Stmt) -> tuple[Stmt, ...]:
         names = places.barriers.get(id(statement))  # by identity: equal barriers stand at several places
-        return (statement,) if names is None else (Fence(Reach.PROXY, f"{', '.join(names)} for the asynchronous proxy"), statement)
+        if names is None:
+            return (statement,)
+        return (Fence(Reach.PROXY, f"{', '.join(names)} for the asynchronous proxy", orders=_orders(names, engines)), statement)
 
     return attrs.evolve(kernel, body=rewritten(kernel.body, fenced))
+
+
+def _orders(written: Writers, engines: Iterable[Exec]) -> tuple[Dependence, ...]:
+    """From each that wrote to each engine that touches what it wrote."""
+    return tuple(
+        Dependence(access.buffer, writer, engine, (True, access.write))
+        for engine in engines
+        for access in engine.accesses
+        for writer in written.get(access.buffer, {}).values()
+    )
 
 
 class _Places:
@@ -52,9 +76,9 @@ class _Places:
 
     def __init__(self, read: frozenset[str]) -> None:
         self.read = read
-        self.barriers: dict[int, dict[str, None]] = {}
-        self.written: dict[str, None] = {}
-        self.under_way: dict[str, None] = {}
+        self.barriers: dict[int, Writers] = {}
+        self.written: Writers = {}
+        self.under_way: Writers = {}
 
     def follow(self, body: tuple[Stmt, ...]) -> None:
         """Follow a list, from what was written, or is under way, since the last fence."""
@@ -63,10 +87,10 @@ class _Places:
                 case Exec():
                     self._exec(statement)
                 case Wait():
-                    self.written |= self.under_way if statement.completion is Completion.GROUP else {}
+                    self.written = _joined(self.written, self.under_way if statement.completion is Completion.GROUP else {})
                 case Barrier():
                     if self.written:
-                        self.barriers.setdefault(id(statement), {}).update(self.written)
+                        self.barriers[id(statement)] = _joined(self.barriers.get(id(statement), {}), self.written)
                     self.written = {}
                 case For():
                     self.follow(statement.body)
@@ -82,8 +106,8 @@ class _Places:
 
     def _exec(self, statement: Exec) -> None:
         if not statement.instruction.by_engine:
-            names = {one.buffer: None for one in statement.accesses if one.write and one.buffer in self.read}
+            names = {one.buffer: {id(statement): statement} for one in statement.accesses if one.write and one.buffer in self.read}
             if statement.asynchronous:
-                self.under_way |= names
+                self.under_way = _joined(self.under_way, names)
             else:
-                self.written |= names
+                self.written = _joined(self.written, names)

@@ -82,9 +82,30 @@ class _Pipeline:
         if not isinstance(statement, For):
             return statement.rebuilt(tuple(self.body(child) for child in statement.children))
         self.around.append(statement)
+        rings = len(self.rings)
         found = statement.rebuilt((self.body(statement.body),))
         self.around.pop()
-        return found
+        if statement.groups == 1:
+            return found
+        return self._in_turns(found, self.rings[rings:])
+
+    def _in_turns(self, loop: For, rings: Sequence[Ring]) -> For:
+        """A loop whose iterations groups take in turns: what they share has copies, and a ring orders them. Without a ring, one group."""
+        if not rings:
+            return attrs.evolve(loop, groups=1)
+        filled = {name for ring in rings for name in ring.buffers}
+        names = {name for name in _written_inside(loop) if self.memories[name].of_block} - filled
+        for name in names:
+            self.stages[name] = self.stages.get(name, 1) * loop.groups
+        stage = mod(loop.var, as_expr(loop.groups))
+
+        def edit(statement: Exec) -> Exec:
+            return attrs.evolve(
+                statement, accesses=tuple(_at_stage(one, loop.groups, stage) if one.buffer in names else one for one in statement.accesses)
+            )
+
+        self.rings.append(Ring(self._fresh(f"{loop.var.name}_order"), loop.groups, ()))
+        return attrs.evolve(loop, body=tuple(edited(loop.body, edit)))
 
     # ------------------------------------------------------------------------------------------ rings
 
@@ -391,6 +412,10 @@ def _at_stage(access: Access, stages: int, stage: Expr) -> Access:
 
 def _written(item: Stmt) -> set[str]:
     return {access.buffer for one, _ in execs((item,)) for access in one.accesses if access.write}
+
+
+def _written_inside(loop: For) -> set[str]:
+    return set().union(*(_written(one) for one in loop.body))
 
 
 def _read(item: Stmt) -> set[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from fireiron.ir import Comment, Commit, Completion, Exec, Fence, For, Kernel, Let, Reach, Roles, Stmt, Wait, execs
+from fireiron.ir import Comment, Commit, Completion, Dependence, Exec, Fence, For, Kernel, Let, Reach, Roles, Stmt, Wait, execs
 
 PRODUCT = Completion.PRODUCT
 
@@ -20,25 +20,27 @@ def products(kernel: Kernel) -> Kernel:
     """The kernel with fences, commits, and waits for registers, around the products of its warpgroups."""
     if not any(statement.completion is PRODUCT for statement, _ in execs(kernel.body)):
         return kernel
-    body, _ = _Settled(kernel).run(_batched(kernel.body), frozenset())
+    settled = _Settled(kernel)
+    body, _ = settled.run(_batched(kernel.body, settled.others), frozenset())
     return attrs.evolve(kernel, body=body)
 
 
 # ---------------------------------------------------------------------------------------------- batches
 
 
-def _batched(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
-    """A list with each run of products between a fence and a commit."""
+def _batched(body: Iterable[Stmt], others: Sequence[Exec]) -> tuple[Stmt, ...]:
+    """A list with each run of products between a fence and a commit; `others` touch the same registers."""
     result: list[Stmt] = []
     run: list[Stmt] = []
     for statement in body:
         if _is_product(statement) or (run and isinstance(statement, Let)):
             run.append(statement)
             continue
-        result += _batch(run)
+        result += _batch(run, others)
         run = []
-        result.append(statement.rebuilt(tuple(_batched(child) for child in statement.children)) if statement.children else statement)
-    return (*result, *_batch(run))
+        inner = tuple(_batched(child, others) for child in statement.children)
+        result.append(statement.rebuilt(inner) if inner else statement)
+    return (*result, *_batch(run, others))
 
 
 def _is_product(statement: Stmt) -> bool:
@@ -49,8 +51,24 @@ def _is_product(statement: Stmt) -> bool:
     return bool(inner) and all(_is_product(one) for one in inner)
 
 
-def _batch(run: Sequence[Stmt]) -> list[Stmt]:
-    return [Fence(Reach.REGISTERS), *run, Commit(PRODUCT)] if run else []
+def _batch(run: Sequence[Stmt], others: Sequence[Exec]) -> list[Stmt]:
+    if not run:
+        return []
+    products = [one for one, _ in execs(run)]
+    return [Fence(Reach.REGISTERS, orders=_met(others, products, first_writes=True)), *run, Commit(PRODUCT)]
+
+
+def _met(before: Iterable[Exec], behind: Sequence[Exec], first_writes: bool) -> tuple[Dependence, ...]:
+    """The dependences between statements by a buffer that some of the first write, or that both touch."""
+    return tuple(
+        Dependence(x.buffer, one, other, (x.write, y.write))
+        for one in before
+        for x in one.accesses
+        if x.write or not first_writes
+        for other in behind
+        for y in other.accesses
+        if x.buffer == y.buffer and (x.write or y.write)
+    )
 
 
 # ---------------------------------------------------------------------------------------------- waits for registers
@@ -61,6 +79,9 @@ class _Settled:
 
     def __init__(self, kernel: Kernel) -> None:
         self.private = {buffer.name for buffer in kernel.buffers if buffer.memory.private}
+        inside = [one for one, _ in execs(kernel.body)]
+        self.products = [one for one in inside if one.completion is PRODUCT]
+        self.others = [one for one in inside if one.completion is not PRODUCT and self._registers([one])]
 
     def run(self, body: Sequence[Stmt], flying: frozenset[str]) -> tuple[tuple[Stmt, ...], frozenset[str]]:
         """A list with its waits, and the registers that are under way behind it, if those of `flying` were in front."""
@@ -71,7 +92,10 @@ class _Settled:
             used = self._registers(one for one, _ in inside if one.completion is PRODUCT)
             if flying & others and not (isinstance(statement, For) and flying & others <= used):
                 names = ", ".join(sorted(flying & others))
-                wait = Wait(0, f"{names} {'is' if len(flying & others) == 1 else 'are'} there", PRODUCT)
+                reason = f"{names} {'is' if len(flying & others) == 1 else 'are'} there"
+                later = [one for one, _ in inside if one.completion is not PRODUCT]
+                orders = tuple(one for one in _met(self.products, later, first_writes=False) if one.buffer in flying)
+                wait = Wait(0, reason, PRODUCT, orders=orders)
                 result.insert(_in_front_of_notes(result), wait)
                 flying = frozenset()
             if isinstance(statement, Roles):

@@ -20,6 +20,7 @@ from fireiron.ir import (
     Comment,
     Commit,
     Completion,
+    Dependence,
     Exec,
     For,
     Kernel,
@@ -34,10 +35,12 @@ from fireiron.ir import (
     SyncPoint,
     Wait,
     execs,
+    rewritten,
     statements,
     unknown,
 )
-from fireiron.values.expr import Expr, all_of, as_expr, equal, less
+from fireiron.lower.walk import taken_names
+from fireiron.values.expr import Expr, Var, all_of, as_expr, equal, less, mod, replaced
 from fireiron.values.machine import Warp
 from fireiron.values.units import index_in
 
@@ -54,6 +57,9 @@ FOR_CONSUMERS = (Exec, Comment, SyncPoint, Commit)
 
 REGISTERS = 65536
 """Registers of a block at most."""
+
+MOST_THREADS = 1024
+"""Threads of a block at most."""
 
 
 def specialize(kernel: Kernel) -> Kernel:
@@ -75,7 +81,10 @@ def specialize(kernel: Kernel) -> Kernel:
     program = tuple(one for one in kernel.body if not isinstance(one, Let))
     lane = index_in(Warp, kernel.thread)
     consume = _Consumers({ring.name: ring for ring in rings}, _in_flight(kernel), equal(lane, 0), _fillers(kernel))
-    kept, given = _registers(kernel.workers, producers, KEPT if kernel.cluster is None else KEPT_IN_CLUSTER)
+    kept = KEPT if kernel.cluster is None else KEPT_IN_CLUSTER
+    if any(not ring.buffers for ring in rings):
+        return _in_turns(attrs.evolve(kernel, rings=rings), program, names, consume, producers, kept)
+    kept, given = _registers(kernel.workers, producers, kept)
     roles = Roles(
         (
             Role("consumers", 0, kernel.workers, consume.list(program), registers=given),
@@ -83,6 +92,70 @@ def specialize(kernel: Kernel) -> Kernel:
         )
     )
     return attrs.evolve(kernel, body=(*names, roles), rings=rings, threads=kernel.workers + producers)
+
+
+def _in_turns(kernel: Kernel, program: Sequence[Stmt], names: Sequence[Let], consume: _Consumers, producers: int, kept: int) -> Kernel:
+    """The kernel whose iterations of a loop several groups of consumers take in turns, each a role of its own.
+
+    What was said of a thread is said of its number in its group, and each statement is that of the threads of one group.
+    """
+    (groups, turn), *_ = ((one.groups, one.var) for one in statements(kernel.body) if isinstance(one, For) and one.groups > 1)
+    each, workers = kernel.workers, kernel.workers * groups
+    _check_groups(kernel, groups, producers)
+    whole = attrs.evolve(kernel, workers=workers, threads=workers + producers)
+    number = Let(Var(_fresh(kernel, "group_thread"), 0, each - 1), mod(whole.thread, as_expr(each)))
+    own = {kernel.thread: number.var}
+    kept, given = _registers(workers, producers, kept)
+    in_rings = {name for ring in kernel.rings for name in ring.buffers}
+
+    def role(group: int) -> Role:
+        def edit(statement: Stmt) -> tuple[Stmt, ...]:
+            statement = statement.substitute(own)
+            if isinstance(statement, For) and statement.groups > 1:
+                return (attrs.evolve(statement, groups=1, first=group, step=groups),)
+            if isinstance(statement, Exec):
+                mine = equal(whole.thread // each, group)
+                accesses = tuple(
+                    one if one.buffer in in_rings else attrs.evolve(one, copy=replaced(one.copy, {turn % groups: as_expr(group)}))
+                    for one in statement.accesses
+                )
+                lane = statement.lane.substitute(own)
+                return (attrs.evolve(statement, accesses=accesses, active=all_of((mine, statement.active)), lane=lane),)
+            return (statement,)
+
+        return Role(f"consumers, group {group}", group * each, each, rewritten(consume.list(program), edit), registers=given)
+
+    producer = Role("producer", workers, producers, rewritten(_produced(program), _by_one_group), elected=True, registers=kept)
+    roles = Roles((*(role(group) for group in range(groups)), producer))
+    return attrs.evolve(whole, body=(number, *(one.substitute(own) for one in names), roles))
+
+
+def _by_one_group(statement: Stmt) -> tuple[Stmt, ...]:
+    return (attrs.evolve(statement, groups=1),) if isinstance(statement, For) else (statement,)
+
+
+def _check_groups(kernel: Kernel, groups: int, producers: int) -> None:
+    loops = [one for one in statements(kernel.body) if isinstance(one, For) and one.producers]
+    if kernel.workers % GROUP_THREADS:
+        raise DecompositionError(
+            f"turns({groups}): the tile is dealt to {kernel.workers} threads, and a group of consumers is whole warpgroups",
+            legal="a multiple of 128 threads",
+        )
+    if len(loops) > 1:
+        raise DecompositionError(f"turns({groups}): {len(loops)} splits with producers in one tile", legal="one", at=loops[1].origin)
+    if kernel.workers * groups + producers > MOST_THREADS:
+        raise DecompositionError(
+            f"turns({groups}): {groups} groups of {kernel.workers} threads and {producers} of the producer",
+            legal=f"at most {MOST_THREADS} threads in all",
+        )
+
+
+def _fresh(kernel: Kernel, wanted: str) -> str:
+    taken, name, number = taken_names(kernel), wanted, 1
+    while name in taken:
+        number += 1
+        name = f"{wanted}{number}"
+    return name
 
 
 def _counted(kernel: Kernel, ring: Ring) -> Ring:
@@ -160,6 +233,7 @@ class _Consumers:
     in_flight: int
     first: Expr
     fillers: dict[str, tuple[Peers, ...]]
+    tile: Var | None = None
 
     def list(self, body: Iterable[Stmt]) -> tuple[Stmt, ...]:
         """A list without its loads, each turn acquired before it is used and released behind."""
@@ -169,14 +243,25 @@ class _Consumers:
                 while kept and isinstance(kept[-1], Comment):  # it is about the load
                     kept.pop()
             elif isinstance(statement, For) and statement.producers:
-                kept += self._turns(statement)
+                kept += self._ordered(self._turns(statement))
             elif isinstance(statement, For):
-                kept.append(statement.rebuilt((self.list(statement.body),)))
+                inside = attrs.evolve(self, tile=statement.var) if statement.groups > 1 else self
+                kept.append(statement.rebuilt((inside.list(statement.body),)))
             elif isinstance(statement, (Let, *FOR_CONSUMERS)):
                 kept.append(statement)
             else:
                 raise unknown(statement, "specialize")
         return tuple(kept)
+
+    def _ordered(self, turns: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """The loop over a ring's turns, in the order of tiles where groups take these in turns: one behind the other's last products."""
+        order = next((ring for ring in self.rings.values() if not ring.buffers), None)
+        if order is None or self.tile is None:
+            return turns
+        loop, *behind = turns
+        release = Release(order.name, Side.EMPTY, self.tile, self.first)
+        # A barrier for each group, at which none but that group waits: the turn that it waits for is given on one tile before.
+        return (Acquire(order.name, Side.EMPTY, self.tile + (order.stages - 1)), loop, release, *behind)
 
     def _turns(self, loop: For) -> tuple[Stmt, ...]:
         load = next(one for one, _ in execs(loop.body) if one.ring)
@@ -187,17 +272,17 @@ class _Consumers:
         late = min(self.in_flight, self.rings[ring].stages - 1) if loop.in_flight is None else loop.in_flight
         late = late if by_engine else 0
         names = ", ".join(self.rings[ring].buffers)
-        done: Stmt = Barrier(WARP_SCOPE, f"all lanes have read {names}")
+        orders = _orders(loop, self.rings[ring], uses)
+        done: list[Stmt] = []
         if by_engine:
-            done = Wait(
-                late,
-                f"{names} of {('this turn', 'the turn before')[late] if late < 2 else f'{late} turns before'} have been read",
-                Completion.PRODUCT,
-            )
+            when = ("this turn", "the turn before")[late] if late < 2 else f"{late} turns before"
+            done.append(Wait(late, f"{names} of {when} have been read", Completion.PRODUCT, orders=orders))
+        if not by_engine or self._read_by_lanes(uses, ring):
+            done.append(Barrier(WARP_SCOPE, f"all lanes have read {names}", orders=orders))
         began = less(as_expr(late - 1), loop.var)
         to = self.fillers.get(ring, ())
         release = Release(ring, Side.EMPTY, turn - late, self.first if not late else all_of((self.first, began)), to)
-        inner = attrs.evolve(loop, body=(Acquire(ring, Side.FULL, turn), *uses, done, release), producers=0)
+        inner = attrs.evolve(loop, body=(Acquire(ring, Side.FULL, turn), *uses, *done, release), producers=0)
         if not late:
             return (inner,)
         last = [
@@ -205,4 +290,21 @@ class _Consumers:
             for step in reversed(range(late))
             for number in [turn.substitute({loop.var: loop.extent - 1 - step})]
         ]
-        return (inner, Wait(0, f"{names} of the last turn have been read", Completion.PRODUCT), *last)
+        return (inner, Wait(0, f"{names} of the last turn have been read", Completion.PRODUCT, orders=orders), *last)
+
+    def _read_by_lanes(self, uses: Iterable[Stmt], ring: str) -> bool:
+        """Whether lanes read a stage by themselves: one of them speaks for its warp, so all of them must be done."""
+        buffers = set(self.rings[ring].buffers)
+        by_lanes = (one for one, _ in execs(tuple(uses)) if one.completion is not Completion.PRODUCT)
+        return any(access.buffer in buffers for one in by_lanes for access in one.accesses)
+
+
+def _orders(loop: For, ring: Ring, uses: Iterable[Stmt]) -> tuple[Dependence, ...]:
+    """From each use of a stage to the load that fills it again."""
+    loads = {one.accesses[1].buffer: one for one, _ in execs(loop.body) if one.ring == ring.name}
+    return tuple(
+        Dependence(access.buffer, one, loads[access.buffer], (False, True), loop.var.name)
+        for one, _ in execs(uses)
+        for access in one.accesses
+        if access.buffer in loads
+    )

@@ -25,6 +25,7 @@ from fireiron.ir import (
     Comment,
     Commit,
     Completion,
+    Dependence,
     Exec,
     Fence,
     For,
@@ -68,6 +69,13 @@ class Hazard:
     before: Touch
     behind: Touch
     first: int
+    carried: str = ""
+
+    @property
+    def dependence(self) -> Dependence:
+        """What is ordered, for readers."""
+        x, y = self.before, self.behind
+        return Dependence(x.access.buffer, x.statement, y.statement, (x.access.write, y.access.write), self.carried)
 
     @property
     def is_reuse(self) -> bool:
@@ -88,7 +96,7 @@ def scopes_of(kernel: Kernel) -> tuple[Scope, ...]:
     # The threads to which tiles are dealt: a named barrier counts who arrives at it, and those of a producer wait at a ring's alone.
     groups = kernel.workers % 128 == 0 and kernel.workers > 128
     roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
-    widest = BLOCK_SCOPE if roles is None else Scope(roles.roles[0].name, kernel.workers)
+    widest = BLOCK_SCOPE if roles is None else Scope(roles.roles[0].name, roles.roles[0].threads)
     return (
         WARP_SCOPE,
         *((WARPGROUP_SCOPE,) if groups or (widest.threads or 0) == 128 else ()),
@@ -140,7 +148,7 @@ class _Solver:
         hazards = [self._behind_commit(one, found.commits) for one in self._hazards(found, loops, carried)]
         barriers = self._placed(hazards, found)
         self._note_wishes(hazards, found, barriers)
-        return self._merged(found, barriers, _reasons(hazards, barriers, found.positions))
+        return self._merged(found, barriers, _credited(hazards, barriers, found.positions))
 
     def _list(self, body: Sequence[Stmt], loops: tuple[For, ...]) -> _List:
         found = _List()
@@ -185,7 +193,7 @@ class _Solver:
         inner, summary = self.solve(loop.body, (*loops, loop), loop.extent.high > 1)
         if loop.period:
             summary = _at_the_ends(summary, loop)
-        runs = loop.extent.low >= 1
+        runs = loop.extent.low > loop.first
         return attrs.evolve(loop, body=inner), summary if runs else attrs.evolve(summary, barrier=0)
 
     def _everywhere(self, touches: tuple[Touch, ...]) -> Summary:
@@ -196,12 +204,13 @@ class _Solver:
         """Of how many scopes a barrier is one."""
         return sum(one <= scope for one in self.scopes)
 
-    def _merged(self, found: _List, barriers: Mapping[int, int], reasons: Mapping[int, str]) -> tuple[tuple[Stmt, ...], Summary]:
+    def _merged(self, found: _List, barriers: Mapping[int, int], met: Mapping[int, Sequence[Hazard]]) -> tuple[tuple[Stmt, ...], Summary]:
         merged: list[Stmt] = []
         parts: list[Summary] = []
         for position in range(found.positions):
             if position in barriers:
-                merged.append(Barrier(self.scopes[barriers[position]], reasons[position]))
+                orders = _different(hazard.dependence for hazard in met[position])
+                merged.append(Barrier(self.scopes[barriers[position]], _reason(met[position]), orders=orders))
                 parts.append(attrs.evolve(self._everywhere(()), barrier=barriers[position] + 1))
             if position < len(found.items):
                 merged += found.items[position]
@@ -245,6 +254,7 @@ class _Solver:
         passed = max((summaries[k].barrier for k in middle), default=0)
         before, behind = summaries[i], summaries[j]
         anywhere = max(one.barrier for one in summaries)
+        name = "" if carried is None else carried.var.name
         # Hazards of the scopes below are met by what surely runs between.
         for scope in range(passed, len(self.scopes)):
             for x, y in itertools.product(before.last[scope], behind.first[scope]):
@@ -252,10 +262,10 @@ class _Solver:
                     continue
                 later = carried is not None and carried.period and not self._meets_next(x, y, outer, carried)
                 if not later:
-                    yield Hazard(positions, scope, x, y, i)
+                    yield Hazard(positions, scope, x, y, i, name)
                 # Iterations apart, so that all of the body lies between: a barrier inside any item meets it too.
                 elif scope >= anywhere:
-                    yield Hazard(frozenset(range(len(summaries) + 1)), scope, x, y, i)
+                    yield Hazard(frozenset(range(len(summaries) + 1)), scope, x, y, i, name)
 
     def _may_conflict(self, x: Touch, y: Touch) -> bool:
         return (x.access.write or y.access.write) and not (x.atomic and y.atomic) and self.touches.may_overlap(x, y)
@@ -423,15 +433,20 @@ def _at(touch: Touch, var: Var, value: int) -> Touch:
     return attrs.evolve(touch, statement=statement, access=touch.access.substitute({var: value}))
 
 
-def _reasons(hazards: Sequence[Hazard], barriers: Mapping[int, int], positions: int) -> dict[int, str]:
-    """What each barrier orders, for the reader of the code: each hazard is credited to the first barrier behind it."""
+def _credited(hazards: Sequence[Hazard], barriers: Mapping[int, int], positions: int) -> dict[int, list[Hazard]]:
+    """What each barrier orders: each hazard is credited to the first barrier behind it."""
     credited: dict[int, list[Hazard]] = {position: [] for position in barriers}
     for hazard in hazards:
         meeting = [position for position, scope in barriers.items() if scope >= hazard.scope and position in hazard.positions]
         if meeting:
             # Counted round the end, so that the way back of a loop is told of the barrier that comes first on it.
             credited[min(meeting, key=lambda position: (position - hazard.first - 1) % positions)].append(hazard)
-    return {position: _reason(met) for position, met in credited.items()}
+    return credited
+
+
+def _different(found: Iterable[Dependence]) -> tuple[Dependence, ...]:
+    """Each dependence once: statements meet by several of their accesses, and in several scopes."""
+    return tuple({(one.buffer, id(one.before), id(one.behind), one.writes, one.carried): one for one in found}.values())
 
 
 def _reason(met: Sequence[Hazard]) -> str:

@@ -189,11 +189,19 @@ class Touches:
     def actors(self, touch: Touch) -> Array:
         """The threads that stand for all: of what a whole group performs together its first, who means the same operands."""
         threads = np.arange(self.kernel.workers)
-        if not touch.statement.collective or constant(touch.statement.active) is None:
+        if not touch.statement.collective:
             return threads
-        level = touch.statement.spec.level
+        level, active = touch.statement.spec.level, touch.statement.active
         first = threads == 0 if level.threads is None else compiled(index_in(level, self.kernel.thread))({"thread": threads}) == 0
-        return np.flatnonzero(first)
+        whole = constant(active) is not None or self._of_whole_units(active, first)
+        return np.flatnonzero(first) if whole else threads
+
+    def _of_whole_units(self, active: Expr, first: Array) -> bool:
+        """Whether a condition is of the thread alone and holds for all threads of a unit, or for none; units begin at the `first` ones."""
+        if active.variables() != {self.kernel.thread}:
+            return False
+        holds = np.asarray(compiled(active)({"thread": np.arange(first.size)}))
+        return bool((holds == holds[np.maximum.accumulate(np.where(first, np.arange(first.size), 0))]).all())
 
     # ------------------------------------------------------------------------------------------ tables
 

@@ -25,6 +25,7 @@ from fireiron.ir import (
     Comment,
     Commit,
     Completion,
+    Dependence,
     Exec,
     Fence,
     For,
@@ -60,7 +61,10 @@ def wait(kernel: Kernel) -> Kernel:
 
     def waited(statement: Stmt) -> tuple[Stmt, ...]:
         asked = replay.asked.get(id(statement), {})  # by identity: equal barriers at two places wait for different copies
-        return (*(one.wait(completion) for completion, one in sorted(asked.items(), key=_first_copies)), statement)
+        if not asked:
+            return (statement,)
+        assert isinstance(statement, Barrier)
+        return (*(one.wait(completion, statement) for completion, one in sorted(asked.items(), key=_first_copies)), statement)
 
     return attrs.evolve(kernel, body=_ended(rewritten(kernel.body, waited)))
 
@@ -69,8 +73,11 @@ def _ended(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """A program at whose end no store is under way any more: until then it reads the block's memory."""
     if body and isinstance(body[-1], Roles):
         return (*body[:-1], body[-1].rebuilt(tuple(_ended(child) for child in body[-1].children)))
-    stores = any(statement.completion is Completion.BULK for statement, _ in execs(body))
-    return (*body, Wait(0, "all stores have read what they store", Completion.BULK)) if stores else body
+    stores = [statement for statement, _ in execs(body) if statement.completion is Completion.BULK]
+    if not stores:
+        return body
+    read = tuple(Dependence(one.accesses[0].buffer, one, None, (False, False)) for one in stores)
+    return (*body, Wait(0, "all stores have read what they store", Completion.BULK, orders=read))
 
 
 def _first_copies(asked: tuple[Completion, object]) -> int:
@@ -81,13 +88,18 @@ def _first_copies(asked: tuple[Completion, object]) -> int:
 class _Group:
     """Copies, or products, that are waited for together: the buffers that they write or read, and all places of them."""
 
-    buffers: dict[str, None] = attrs.field(factory=dict)
+    parts: list[tuple[Touch, Places]] = attrs.field(factory=list)
     places: Places = 0
 
-    def add(self, buffer: str, places: Places) -> None:
+    def add(self, touch: Touch, places: Places) -> None:
         """A further copy, or factor of a product."""
-        self.buffers[buffer] = None
+        self.parts.append((touch, places))
         self.places |= places
+
+    @property
+    def buffers(self) -> dict[str, None]:
+        """The names of the buffers."""
+        return {touch.access.buffer: None for touch, _ in self.parts}
 
 
 @attrs.define(eq=False)
@@ -113,11 +125,28 @@ class _Asked:
 
     groups: int
     buffers: dict[str, None] = attrs.field(factory=dict)
+    orders: dict[tuple[int, int], Dependence] = attrs.field(factory=dict)
 
-    def wait(self, completion: Completion) -> Wait:
+    def note(self, group: _Group, touch: Touch, places: Places) -> None:
+        """What of a group a touch meets, for readers."""
+        for part, filled in group.parts:
+            met = (id(part), id(touch))
+            if met not in self.orders and filled & places:
+                writes = (part.access.write, touch.access.write)
+                self.orders[met] = Dependence(part.access.buffer, part.statement, touch.statement, writes)
+
+    def wait(self, completion: Completion, barrier: Barrier) -> Wait:
+        """The wait in front of a barrier; of what the barrier orders it is for all that is under way."""
         names = list(self.buffers)
         state = {Completion.GROUP: "arrived", Completion.BULK: "been stored"}.get(completion, "been read")
-        return Wait(self.groups, f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {state}", completion)
+        orders = tuple(one for one in barrier.orders if _lasts(one, completion))
+        reason = f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {state}"
+        return Wait(self.groups, reason, completion, orders=orders or tuple(self.orders.values()))
+
+
+def _lasts(one: Dependence, completion: Completion) -> bool:
+    """Whether the first of two statements is done at a wait of that kind only."""
+    return one.before.completion is completion and one.writes[0] == (completion is Completion.GROUP)
 
 
 @attrs.frozen(eq=False)
@@ -191,7 +220,7 @@ class _Replay:
             places = self._touched(touch, fixed)
             self._meet(touch, places)
             if touch.lasts:
-                self.queues[statement.completion].open.add(touch.access.buffer, places)
+                self.queues[statement.completion].open.add(touch, places)
 
     def _meet(self, touch: Touch, places: Places) -> None:
         """The newest group whose places the touch meets, and that is not known to be complete, is asked for; of each kind."""
@@ -202,10 +231,10 @@ class _Replay:
             # Newest first: groups complete in order, and the wait for one is a wait for all before it.
             for number in range(len(queue.groups) - 1, queue.complete - 1, -1):
                 if queue.groups[number].places & places:
-                    self._ask(completion, number, touch)
+                    self._ask(completion, number, touch, places)
                     break
 
-    def _ask(self, completion: Completion, number: int, touch: Touch) -> None:
+    def _ask(self, completion: Completion, number: int, touch: Touch, places: Places) -> None:
         """Group `number` must be complete at the last barrier behind its commit, of those of the widest scope.
 
         Only that one surely orders the touch: a barrier of a narrower scope leaves out what other threads copied.
@@ -229,6 +258,9 @@ class _Replay:
             asked.groups = min(asked.groups, groups)
             for group in queue.groups[queue.complete : number + 1]:
                 asked.buffers |= group.buffers
+        for barrier, *_ in behind[-1:]:
+            if completion in self.asked.get(id(barrier), {}):
+                self.asked[id(barrier)][completion].note(queue.groups[number], touch, places)
         # Behind a narrower barrier only its own threads know; others that touch the data must ask for themselves.
         if widest.threads is None or widest.threads >= self.kernel.workers:
             queue.complete = number + 1
@@ -318,14 +350,19 @@ def _all_counts(kernel: Kernel) -> Iterator[Mapping[Expr, int]]:
 
 def _steady(loop: For) -> int:
     """Iterations after which a loop goes on as it did in the period before."""
-    return 2 * (loop.period or 1) + 2
+    return 2 * _period(loop) + 2
+
+
+def _period(loop: For) -> int:
+    """Iterations after which the addresses repeat, and the same group has its turn."""
+    return math.lcm(loop.period or 1, loop.step)
 
 
 def _followed_values(loop: For, counts: Mapping[Expr, int]) -> list[int]:
     """The first iterations, and, at the same place in the period, the last."""
-    count, period, length = counts.get(loop.extent, constant(loop.extent)), loop.period or 1, _steady(loop)
+    count, period, length = counts.get(loop.extent, constant(loop.extent)), _period(loop), _steady(loop)
     assert count is not None
     if count <= length + 2 * period:
-        return list(range(count))
+        return list(loop.values(count))
     skipped = (count - length - period) // period * period
-    return [*range(length), *range(length + skipped, count)]
+    return [one for one in (*range(length), *range(length + skipped, count)) if one % loop.step == loop.first]

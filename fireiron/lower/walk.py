@@ -169,6 +169,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         within=whole.within,
         zeroed=whole.zeroed,
         cluster=whole.cluster,
+        chained=whole.chained,
         workers=grown.workers,
     )
     return verify(kernel)

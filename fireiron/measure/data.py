@@ -1,15 +1,16 @@
 """Data for a spec on the GPU, and whether a kernel computes with them what the spec says.
 
 Inputs are standard normal (small integers for integer types): zeros hide what is never written and draw less power. The
-outputs are poisoned before each check. The reference is computed once, in float64 on the GPU where it is a matrix product, in
-NumPy by the spec's own `reference` otherwise: an array, or a tuple or a mapping by name where the spec has several outputs.
+outputs are poisoned before each check. The reference is computed once, in float64 on the GPU where it is a product of matrices or of
+stacks, in NumPy by the spec's own `reference` otherwise: an array, or a tuple or a mapping by name where the spec has several outputs.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -20,6 +21,7 @@ from fireiron.gpu.arguments import as_stored, evaluated, in_order, reads_output,
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir import execs
 from fireiron.spec import Spec, sizes_of
+from fireiron.stacks import of_stacks
 from fireiron.values.machine import DType, float32, tf32
 from fireiron.values.tensor import View
 
@@ -138,6 +140,8 @@ class Data:
         arrays = [self.sets[0][name] for name in self.inputs]
         if self.spec.multiplies:
             found = {self.output: _product(cupy, self.spec, *arrays)}
+        elif of_stacks(self.spec):
+            found = {self.output: _products(cupy, self.spec, *arrays)}
         else:
             found = {name: cupy.asarray(_wide(one)) for name, one in referred(self.spec, *map(cupy.asnumpy, arrays)).items()}
         for name, right in found.items():
@@ -331,6 +335,20 @@ def _product(cupy: Any, spec: Spec, left: Any, right: Any) -> Any:
     if spec.C.dtype.kind == "int":
         return result.astype(cupy.int64).astype(spec.C.dtype.to_numpy()).astype(cupy.int64)
     return result
+
+
+def _products(cupy: Any, spec: Spec, left: Any, right: Any) -> Any:
+    """The products of all matrices of stacks, in the order of C's dimensions."""
+    lefts, rights = _matrices(left, spec.uses["A"], "mk"), _matrices(right, spec.uses["B"], "kn")
+    sizes = {dim: size for name, one in (("A", left), ("B", right)) for dim, size in zip(spec.uses[name], one.shape, strict=True)}
+    made = [_product(cupy, spec, next(lefts), next(rights)) for _ in range(sizes["b"])]
+    return cupy.stack(made).transpose(["bmn".index(dim) for dim in spec.uses["C"]])
+
+
+def _matrices(array: Any, dims: Sequence[str], order: str) -> Iterator[Any]:
+    """The matrices of a stack, or one for all, with their dimensions in an order."""
+    axes = [dims.index(dim) for dim in order]
+    return iter(array.transpose(dims.index("b"), *axes)) if "b" in dims else itertools.repeat(array.transpose(axes))
 
 
 def _multiplied(cupy: Any, values: Any, view: View) -> Any:

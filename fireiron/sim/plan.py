@@ -20,6 +20,7 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Buffer,
+    Chain,
     ClusterBarrier,
     Comment,
     Commit,
@@ -177,6 +178,8 @@ class Loop:
     name: str
     extent: Value
     body: list[Any]
+    first: int = 0
+    step: int = 1
 
 
 @attrs.define(eq=False)
@@ -272,7 +275,7 @@ class Plan:
                     nodes.append(RolesPlan([(role, self._list(role.body, scope)) for role in statement.roles]))
                 case Barrier() | ClusterBarrier() | Commit() | Wait() | Fence() | Acquire() | Release():
                     nodes.append(statement)
-                case Comment():
+                case Comment() | Chain():  # one kernel runs alone
                     pass
                 case _:
                     raise unknown(statement, "the simulator")
@@ -285,7 +288,7 @@ class Plan:
     def _for(self, loop: For, scope: _Scope) -> Any:
         self.block_loops |= "block" in scope.closure(loop.extent)
         plain_scope = scope.inside(loop.var.name)
-        nest = _perfect_nest(loop)
+        nest = _perfect_nest(loop) if loop.step == 1 else None
         plain = self._list(loop.body, plain_scope)
         if nest is not None:
             loops, lets, statement = nest
@@ -298,7 +301,7 @@ class Plan:
                 site = self._site(statement, vector, lets, _with_lets(inner, lets))
                 names = [(one.var.name, compiled(one.extent)) for one in outer]
                 return Nest(names, site, [Loop(loop.var.name, compiled(loop.extent), plain)])
-        return Loop(loop.var.name, compiled(loop.extent), plain)
+        return Loop(loop.var.name, compiled(loop.extent), plain, loop.first, loop.step)
 
     def _vector_loops(self, loops: list[For], lets: list[Let], statement: Exec, scope: _Scope) -> list[For]:
         """The loops on which all that is written depends; none where the statement may read what another turn writes."""
@@ -368,7 +371,7 @@ def _perfect_nest(loop: For) -> tuple[list[For], list[Let], Exec] | None:
             return None
         if isinstance(rest[0], Exec):
             return loops, lets, rest[0]
-        if not isinstance(rest[0], For):
+        if not isinstance(rest[0], For) or rest[0].step > 1:
             return None
         loops.append(rest[0])
         body = rest[0].body

@@ -10,7 +10,8 @@ one that says that the others' barriers are made, in front of one behind which t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -21,6 +22,16 @@ from fireiron.ir import Acquire, Completion, Peers, Release, Ring, Side
 from fireiron.sim.places import Group
 from fireiron.sim.plan import Operand, Plan, Site
 from fireiron.values.expr import compiled
+
+WARP = 32
+
+
+def warps(numbers: Iterable[int]) -> str:
+    """Warps by their numbers, for a message: `warp 3`, `warps 0 to 3, 6`."""
+    found = sorted(set(numbers))
+    runs = [[one for _, one in run] for _, run in itertools.groupby(enumerate(found), key=lambda pair: pair[1] - pair[0])]
+    spans = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return f"warp{'s' if len(found) > 1 else ''} {', '.join(spans)}"
 
 
 @attrs.define(eq=False)
@@ -80,6 +91,7 @@ class Rings:
         self.loads: list[Load] = []
         self.filled: dict[tuple[str, int], None] = {}
         self.awaited: set[tuple[str, int]] = set()
+        self.released: dict[tuple[str, Side, int], list[tuple[int, int]]] = {}  # by the ranks of blocks, and their warps
 
     def passes(self, statement: Acquire, env: Mapping[str, Any], group: Group, where: str) -> bool:
         """Whether a group may go on behind a wait; then it holds the turn."""
@@ -113,17 +125,20 @@ class Rings:
         arriving = int(active.sum())
         if not arriving:
             return
-        held = Side.EMPTY if statement.side is Side.FULL else Side.FULL
-        if (ring.name, turn, held) not in group.held:
+        held = Side.EMPTY if statement.side is Side.FULL or not ring.buffers else Side.FULL
+        # Of an order, which is never full, a group says at its turn what the next one waits for, as many turns later as it has stages.
+        own = turn if ring.buffers else turn + ring.stages - 1
+        if (ring.name, own, held) not in group.held:
             raise SimulationError(f"{ring.name}: turn {turn} is released by a group that does not hold it", within=where)
-        phases = self.phases[ring.name, statement.side, turn % ring.stages]
+        who = [(self.rank, int(one) // WARP) for one in group.threads[active]]
         if statement.side is Side.FULL:
-            phases.bytes += ring.bytes
+            self.phases[ring.name, statement.side, turn % ring.stages].bytes += ring.bytes
         else:
             self._require_read(ring, turn, group, where)
-            group.held.discard((ring.name, turn, held))
+            group.held.discard((ring.name, own, held))
             self.emptied[ring.name, turn] = self.emptied.get((ring.name, turn), 0) + arriving
         for rings in self.reach(statement.to, env, group, f"{ring.name}: turn {turn} is released", where):
+            rings.released.setdefault((ring.name, statement.side, turn), []).extend(who)
             for _ in range(arriving):
                 rings.phases[ring.name, statement.side, turn % ring.stages].arrive()
 
@@ -222,7 +237,32 @@ class Rings:
         ring, turn = self.rings[statement.ring], self.turn(statement, env)
         phases = self.phases[ring.name, statement.side, turn % ring.stages]
         lacks = f"{phases.left} of {phases.arrivals} arrivals and {phases.bytes} bytes missing"
-        return f"turn {turn} of {ring.name} to be {statement.side.value} ({', '.join(ring.buffers)}; {phases.over} phases over, {lacks})"
+        names = f"{', '.join(ring.buffers)}; " if ring.buffers else ""
+        what = f"turn {turn} of {ring.name} to be {statement.side.value} ({names}{phases.over} phases over, {lacks})"
+        return f"{what}: {self._arrived(ring, statement.side, turn)}"
+
+    def _arrived(self, ring: Ring, side: Side, turn: int) -> str:
+        """Who has done what a wait is for."""
+        if side is Side.FULL:
+            found = self.released.get((ring.name, side, turn), [])
+            return "the producer has announced it" if found else "the producer has not announced it"
+        before = turn - ring.stages
+        found = self.released.get((ring.name, side, before), [])
+        if before < 0:
+            return "it is the first of its stage"
+        if len(self.cluster) > 1:
+            ranks = sorted({rank for rank, _ in found})
+            names = [f"{warps(warp for one, warp in found if one == rank)} of block {rank} of the cluster" for rank in ranks]
+            return f"turn {before} has been released by {' and '.join(names) or 'nobody'}, and the ring counts {ring.consumers} consumers"
+        own = [warp for _, warp in found]
+        missing = sorted(set(range(ring.consumers)) - set(own))
+        if not missing:
+            often = ", by some of them more than once" if len(found) > ring.consumers else ""
+            return f"turn {before} has been released by {warps(own)}{often}"
+        there = self.plan.kernel.workers // WARP
+        if missing[0] >= there:
+            return f"turn {before} has been released by {warps(own)}, and the ring counts {ring.consumers} consumers"
+        return f"turn {before} has not been released by {warps(missing)}"
 
     def require_settled(self) -> None:
         """At the end no phase is half over, and each load was waited for: else it may arrive when the block is gone."""

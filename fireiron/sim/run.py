@@ -100,7 +100,7 @@ class Run:
                 if not self._nest(node, env, group):
                     yield from self.body(node.plain, env, group)
             elif isinstance(node, Loop):
-                for value in range(self._extent(node, env)):
+                for value in range(node.first, self._extent(node, env), node.step):
                     env[node.name] = value
                     yield from self.body(node.body, env, group)
                 env.pop(node.name, None)

@@ -16,7 +16,7 @@ from fireiron.errors import SimulationError
 from fireiron.ir import BLOCK_SCOPE, Acquire, Barrier, ClusterBarrier, Completion
 from fireiron.sim.places import Group
 from fireiron.sim.plan import Array, Environment, RolesPlan
-from fireiron.sim.rings import Rings
+from fireiron.sim.rings import Rings, warps
 from fireiron.sim.run import Event, Run
 
 WARP = 32
@@ -184,22 +184,38 @@ class Warps:
 
     def _refuse(self, waiting: dict[int, Event]) -> None:
         """Nobody goes on: who waits for what."""
-        first, (event, env) = next(iter(waiting.items()))
-        other = next((one for one in self._members(first, event) if one not in waiting or waiting[one][0] is not event), None)
-        text = f"deadlock: {self._name(first)} waits {self._named(first, event, env)}"
-        if other is not None and not isinstance(event, Acquire):
-            where = f"waits {self._named(other, *waiting[other])}" if other in waiting else "has ended"
-            text += f", {self._name(other)} {where}"
-        elif len(waiting) > 1:
-            text += "".join(f"; {self._name(one)} waits {self._named(one, *waiting[one])}" for one in list(waiting)[1:3])
-        raise SimulationError(text, within=self.owners[first].chunk.where(env), hint="every warp must reach the same barriers")
+        alike: dict[str, list[int]] = {}
+        for number, (event, env) in waiting.items():
+            alike.setdefault(self._named(number, event, env), []).append(number)
+        meeting = [(number, event) for number, (event, _) in waiting.items() if not isinstance(event, Acquire)]
+        ended = sorted({one for number, event in meeting for one in self._members(number, event)} - waiting.keys())
+        said = [f"{self._names(numbers)} {'wait' if self._several(numbers) else 'waits'} {what}" for what, numbers in alike.items()]
+        said += [f"{self._names(ended)} {'have' if self._several(ended) else 'has'} ended"] if ended else []
+        at_rings = any(isinstance(event, Acquire) for event, _ in waiting.values())
+        hint = "every warp must reach the same barriers"
+        if at_rings:
+            hint = "each turn of a ring is filled once, and released by all consumers"
+        first, (_, env) = next(iter(waiting.items()))
+        raise SimulationError(f"deadlock: {'; '.join(said)}", within=self.owners[first].chunk.where(env), hint=hint)
 
-    def _name(self, number: int) -> str:
-        threads, run = self.groups[number].threads, self.owners[number]
-        of = f" of block {run.rings.rank} of the cluster" if len(self.runs) > 1 else ""
-        if threads.size == 1 and threads[0] >= run.plan.kernel.workers:
-            return f"the producer{of}"
-        return (f"warp {threads[0] // WARP}" if threads.size <= WARP else f"the group of threads {threads[0]} to {threads[-1]}") + of
+    def _several(self, numbers: Sequence[int]) -> bool:
+        return len(numbers) > 1 or self.groups[numbers[0]].threads.size > WARP
+
+    def _names(self, numbers: Sequence[int]) -> str:
+        """Groups of threads, for a message."""
+        found = []
+        for run in self.runs:
+            own = [one for one in numbers if self.owners[one] is run]
+            of = f" of block {run.rings.rank} of the cluster" if len(self.runs) > 1 else ""
+            found += [f"{self._names_in_block(own)}{of}"] if own else []
+        return " and ".join(found)
+
+    def _names_in_block(self, numbers: Sequence[int]) -> str:
+        workers = self.runs[0].plan.kernel.workers
+        groups = [self.groups[number].threads for number in numbers]
+        found = sorted({int(warp) for threads in groups if threads[0] < workers for warp in threads // WARP})
+        producer = ["the producer"] if any(threads[0] >= workers for threads in groups) else []
+        return " and ".join([*([warps(found)] if found else []), *producer])
 
     def _named(self, number: int, event: Any, env: Environment) -> str:
         if isinstance(event, Acquire):

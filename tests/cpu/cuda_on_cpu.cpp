@@ -59,10 +59,10 @@ struct Copy {
 
 struct Product;
 
-// A box of a matrix by TMA, from global to shared memory or back.
+// A box of an array by TMA, from global to shared memory or back; where it is, a coordinate for each dimension.
 struct Box {
   const uint64_t* map;
-  int x, y;
+  std::vector<int> at;
   uint64_t shared, barrier;
   int line;
   size_t rank = 0;  // of the block in its cluster whose shared memory it is
@@ -857,7 +857,7 @@ struct Product {
     unsigned bytes;
   };
   ptx::Warpgroup form;
-  std::vector<Registers> d;  // of each thread
+  std::vector<Registers> d, held;  // of each thread: D, and A where it is in registers
   uint64_t a, b;
   bool adds, done;
   int line;
@@ -889,6 +889,17 @@ void place_in_d(int thread, int i, int& row, int& column)
   column = i / 4 * 8 + thread % 4 * 2 + i % 2;
 }
 
+// "Register fragments", matrix A: element `i` of a thread, of which a register has `together`.
+double element_held(const Product& product, int row, int along)
+{
+  const int bits = format_of(product.form.a).bits, together = 32 / bits;
+  const int lane = row % 8 * 4 + along / together % 4, number_of = row % 16 / 8 + along / (4 * together) * 2;
+  const void* const place = product.held[row / 16 * lanes_of_warp + lane].places[number_of];
+  uint32_t word = 0;
+  std::memcpy(&word, place, sizeof word);
+  return number(word >> along % together * bits & (bits == 32 ? ~0u : (1u << bits) - 1), product.form.a);
+}
+
 void perform(Product& product)
 {
   if (product.done)
@@ -898,7 +909,7 @@ void perform(Product& product)
   std::vector<double> a(64 * form.k), b(form.k * form.n);
   for (int k = 0; k < form.k; ++k) {
     for (int m = 0; m < 64; ++m)
-      a[m * form.k + k] = form.a_across ? element_of(product.a, form.a, k, m, product.line) : element_of(product.a, form.a, m, k, product.line);
+      a[m * form.k + k] = !product.held.empty() ? element_held(product, m, k) : form.a_across ? element_of(product.a, form.a, k, m, product.line) : element_of(product.a, form.a, m, k, product.line);
     for (int n = 0; n < form.n; ++n)
       b[k * form.n + n] = form.b_across ? element_of(product.b, form.b, k, n, product.line) : element_of(product.b, form.b, n, k, product.line);
   }
@@ -929,16 +940,26 @@ namespace ptx {
 
 void wgmma(const Warpgroup& form, Operands d, Operand a, Operand b, Operand adds, int line)
 {
+  wgmma(form, d, a, {}, b, adds, line);
+}
+
+void wgmma(const Warpgroup& form, Operands d, Operands held, Operand b, Operand adds, int line)
+{
+  wgmma(form, d, {}, held, b, adds, line);
+}
+
+void wgmma(const Warpgroup& form, Operands d, Operand a, Operands held, Operand b, Operand adds, int line)
+{
   struct Given {
     const Warpgroup& form;
-    Operands d;
+    Operands d, held;
     uint64_t a, b, adds;
   };
   Group& unit = warpgroups[current->number / threads_of_warpgroup];
   if (!current->fenced)
     fail("wgmma in line %d: no wgmma.fence before the first", line);
-  together_in<threads_of_warpgroup>(unit, "warpgroup", "wgmma", line, Given{form, d, a.bits, b.bits, adds.bits}, [&](const Given* const* all) {
-    auto product = std::make_shared<Product>(Product{form, {}, all[0]->a, all[0]->b, all[0]->adds != 0, false, line});
+  together_in<threads_of_warpgroup>(unit, "warpgroup", "wgmma", line, Given{form, d, held, a.bits, b.bits, adds.bits}, [&](const Given* const* all) {
+    auto product = std::make_shared<Product>(Product{form, {}, {}, all[0]->a, all[0]->b, all[0]->adds != 0, false, line});
     for (int thread = 0; thread < threads_of_warpgroup; ++thread) {
       if (all[thread]->a != product->a || all[thread]->b != product->b || (all[thread]->adds != 0) != product->adds)
         fail("wgmma in line %d: threads %d and 0 of a warpgroup name different matrices", line, thread);
@@ -949,6 +970,13 @@ void wgmma(const Warpgroup& form, Operands d, Operand a, Operand b, Operand adds
       for (const Operand& one : all[thread]->d)
         registers.places.push_back(one.place);
       product->d.push_back(std::move(registers));
+      if (all[thread]->held.size()) {
+        if (all[thread]->held.size() != 4)
+          fail("wgmma in line %d: %zu registers for a factor", line, all[thread]->held.size());
+        product->held.push_back({{}, 4});
+        for (const Operand& one : all[thread]->held)
+          product->held.back().places.push_back(one.place);
+      }
       unit.members[thread]->products.push_back(product);
     }
     // Products of one accumulator happen in order, so one that happens at once takes all before it along.
@@ -1042,17 +1070,18 @@ void arrive(PhasedBarrier& barrier, int line)
   settle(barrier);
 }
 
-// What the launch says of a matrix: where it is, its elements' bytes, sizes along both dimensions, that of neighbours first, the bytes
-// from row to row, the box, and the span of the swizzle.
-struct Matrix {
+// What the launch says of an array: where it is, its elements' bytes, how many dimensions it has, the span of the swizzle; of each
+// dimension, that of neighbours first, the size, the bytes from one to the next, and the size of the box.
+struct Mapped {
   char* start;
-  uint64_t element, length, rows, stride, box_length, box_rows, span;
+  uint64_t element, rank, span;
+  const uint64_t *sizes, *strides, *box;
 };
 
-Matrix matrix_of(const Box& box)
+Mapped mapped(const Box& box)
 {
   const uint64_t* const words = box.map;
-  return {reinterpret_cast<char*>(words[0]), words[1], words[2], words[3], words[4], words[5], words[6], words[7]};
+  return {reinterpret_cast<char*>(words[0]), words[1] & 255, words[1] >> 8 & 255, words[1] >> 16, words + 2, words + 7, words + 11};
 }
 
 // CUDA C++ Programming Guide, "Swizzle modes": rows of 32, 64 or 128 bytes, of which address bits 4 to 6 are XORed with bits 7 to 9, as
@@ -1060,19 +1089,29 @@ Matrix matrix_of(const Box& box)
 template <class Move>
 void each_element(const Box& box, const char* what, Move move)
 {
-  const Matrix matrix = matrix_of(box);
-  const uint64_t row_bytes = matrix.box_length * matrix.element;
-  require(what, box.line, shared(box.shared), row_bytes * matrix.box_rows, 128);
-  if (matrix.span > 16 && row_bytes > matrix.span)
+  const Mapped array = mapped(box);
+  const uint64_t row_bytes = array.box[0] * array.element;
+  uint64_t elements = 1;
+  for (uint64_t dim = 0; dim < array.rank; ++dim)
+    elements *= array.box[dim];
+  if (box.at.size() != array.rank)
+    fail("%s in line %d: %llu coordinates", what, box.line, static_cast<unsigned long long>(box.at.size()));
+  require(what, box.line, shared(box.shared), elements * array.element, 128);
+  if (array.span > 16 && row_bytes > array.span)
     fail("%s in line %d: a box of %llu bytes, wider than its swizzle", what, box.line, static_cast<unsigned long long>(row_bytes));
-  for (uint64_t row = 0; row < matrix.box_rows; ++row)
-    for (uint64_t column = 0; column < matrix.box_length; ++column) {
-      uint64_t address = box.shared + row * row_bytes + column * matrix.element;
-      address ^= (address >> 7 & (matrix.span / 16 - 1)) << 4;
-      const int64_t x = box.x + static_cast<int64_t>(column), y = box.y + static_cast<int64_t>(row);
-      const bool inside = x >= 0 && y >= 0 && x < static_cast<int64_t>(matrix.length) && y < static_cast<int64_t>(matrix.rows);
-      move(static_cast<char*>(shared(address)), inside ? matrix.start + y * matrix.stride + x * matrix.element : nullptr, matrix.element);
+  for (uint64_t number = 0; number < elements; ++number) {
+    uint64_t address = box.shared + number * array.element, left = number;
+    address ^= (address >> 7 & (array.span / 16 - 1)) << 4;
+    char* outside = array.start;
+    bool inside = true;
+    for (uint64_t dim = 0; dim < array.rank; ++dim) {
+      const int64_t place = box.at[dim] + static_cast<int64_t>(left % array.box[dim]);
+      inside = inside && place >= 0 && place < static_cast<int64_t>(array.sizes[dim]);
+      outside += inside ? place * (dim ? array.strides[dim - 1] : array.element) : 0;
+      left /= array.box[dim];
     }
+    move(static_cast<char*>(shared(address)), inside ? outside : nullptr, array.element);
+  }
 }
 
 void land_some_load()
@@ -1100,6 +1139,14 @@ void land_store(const Box& box)
     if (outside)
       std::memcpy(outside, inside, size);
   });
+}
+
+std::vector<int> coordinates(std::initializer_list<ptx::Operand> at)
+{
+  std::vector<int> found;
+  for (const ptx::Operand& one : at)
+    found.push_back(static_cast<int>(static_cast<uint32_t>(one.bits)));
+  return found;
 }
 
 void forget_barriers() { barriers.clear(); }
@@ -1191,28 +1238,26 @@ void mbarrier_wait_parity(Operand barrier, Operand parity, int line)
 }
 
 // Loads land at some time, in any order, in each block at its own; until then nobody may rely on what is there.
-void tma_load_multicast(Operand target, Operand map, Operand x, Operand y, Operand barrier, Operand blocks, int line)
+void tma_load_multicast(Operand target, Operand map, std::initializer_list<Operand> at, Operand barrier, Operand blocks, int line)
 {
   if (!barrier_at(barrier.bits, "TMA load", line).visible)
     fail("TMA load in line %d: its barrier was not fenced after mbarrier.init", line);
   if (blocks.bits == 0 || blocks.bits >> cluster.size())
     fail("TMA load in line %d: to blocks %llx of a cluster of %zu", line, static_cast<unsigned long long>(blocks.bits), cluster.size());
-  const auto at = [](Operand one) { return static_cast<int>(static_cast<uint32_t>(one.bits)); };
   for (size_t rank = 0; rank < cluster.size(); ++rank)
     if (blocks.bits >> rank & 1)
-      loads.push_back({reinterpret_cast<const uint64_t*>(map.bits), at(x), at(y), target.bits, barrier.bits, line, rank});
+      loads.push_back({reinterpret_cast<const uint64_t*>(map.bits), coordinates(at), target.bits, barrier.bits, line, rank});
 }
 
-void tma_load(Operand target, Operand map, Operand x, Operand y, Operand barrier, int line)
+void tma_load(Operand target, Operand map, std::initializer_list<Operand> at, Operand barrier, int line)
 {
-  tma_load_multicast(target, map, x, y, barrier, in(1u << at_work), line);
+  tma_load_multicast(target, map, at, barrier, in(1u << at_work), line);
 }
 
 // A store reads shared memory at some time until its group is waited for: mostly then, sometimes at once.
-void tma_store(Operand map, Operand x, Operand y, Operand source, int line)
+void tma_store(Operand map, std::initializer_list<Operand> at, Operand source, int line)
 {
-  const auto at = [](Operand one) { return static_cast<int>(static_cast<uint32_t>(one.bits)); };
-  const Box box = {reinterpret_cast<const uint64_t*>(map.bits), at(x), at(y), source.bits, 0, line};
+  const Box box = {reinterpret_cast<const uint64_t*>(map.bits), coordinates(at), source.bits, 0, line};
   if (below(4) == 0)
     land_store(box);
   current->stores.push_back(box);
@@ -1393,7 +1438,7 @@ int launch()
       size_t position = 0;
       std::cin >> position;
       maps.push_back({{reinterpret_cast<uint64_t>(arrays.at(position).start)}});
-      for (int number = 1; number < 8; ++number)
+      for (int number = 1; number < 16; ++number)
         std::cin >> maps.back().words[number];
       arguments.push_back(&maps.back());
     } else if (word == "int") {

@@ -210,7 +210,19 @@ Operand in(const Register& value)
   return operand;
 }
 
+// A register that is read later, where it is.
+template <class Register>
+Operand later(const Register& place) { return {const_cast<Register*>(&place), 0, sizeof(Register)}; }
+
 using Operands = std::initializer_list<Operand>;
+
+// Two numbers rounded to 16 bits in one register.
+template <Type type>
+unsigned pair(float low, float high)
+{
+  const SmallFloat<type, unsigned short> both[2] = {low, high};
+  return __builtin_bit_cast(unsigned, both);
+}
 
 struct Form {
   int m, n, k;
@@ -237,6 +249,8 @@ struct Warpgroup {
 };
 
 void wgmma(const Warpgroup& form, Operands d, Operand a, Operand b, Operand adds, int line = __builtin_LINE());
+void wgmma(const Warpgroup& form, Operands d, Operands held, Operand b, Operand adds, int line = __builtin_LINE());
+void wgmma(const Warpgroup& form, Operands d, Operand a, Operands held, Operand b, Operand adds, int line);
 void wgmma_fence(int line = __builtin_LINE());
 void wgmma_commit_group(int line = __builtin_LINE());
 void wgmma_wait_group(Operand pending, int line = __builtin_LINE());
@@ -249,10 +263,10 @@ void cluster_arrive(int line = __builtin_LINE());
 void cluster_wait(int line = __builtin_LINE());
 void mbarrier_arrive_expect_tx(Operand barrier, Operand bytes, int line = __builtin_LINE());
 void mbarrier_wait_parity(Operand barrier, Operand parity, int line = __builtin_LINE());
-void tma_load(Operand target, Operand map, Operand x, Operand y, Operand barrier, int line = __builtin_LINE());
+void tma_load(Operand target, Operand map, std::initializer_list<Operand> at, Operand barrier, int line = __builtin_LINE());
 void tma_load_multicast(
-    Operand target, Operand map, Operand x, Operand y, Operand barrier, Operand blocks, int line = __builtin_LINE());
-void tma_store(Operand map, Operand x, Operand y, Operand source, int line = __builtin_LINE());
+    Operand target, Operand map, std::initializer_list<Operand> at, Operand barrier, Operand blocks, int line = __builtin_LINE());
+void tma_store(Operand map, std::initializer_list<Operand> at, Operand source, int line = __builtin_LINE());
 void tma_commit_group();
 void tma_wait_group_read(Operand pending);
 void setmaxnreg(Operand count, int line = __builtin_LINE());

@@ -61,7 +61,8 @@ class Loops:
         self.all = {id(one): (one, *outer) for one, outer in around if isinstance(one, For)}
         self.inside = {id(one): [use for use in uses if any(loop is one for loop in use.loops)] for one, *_ in self.all.values()}
         self.ordered = {id(one) for one, *_ in self.all.values() if self._is_ordered(one)}
-        self.course = functools.lru_cache(maxsize=None)(self._course)
+        self.in_turns = any(one.step > 1 for one, *_ in self.all.values())
+        self.course = functools.lru_cache(maxsize=None)(self._common_course)
 
     def in_order(self, loops: Iterable[For]) -> frozenset[str]:
         """The names of those loops that are followed one iteration after the other."""
@@ -91,6 +92,18 @@ class Loops:
         return math.prod(counts) * self.scene.kernel.workers * len(use.access.elements())
 
     # -------------------------------------------------------------------------------------- how a loop runs
+
+    def _common_course(self, loop: For) -> Course:
+        """The course of a loop; where roles take iterations in turns, one for all roles that have the loop."""
+        if not self.in_turns:
+            return self._course(loop)
+        alike = [one for one, *_ in self.all.values() if (one.var, one.extent) == (loop.var, loop.extent)]
+        courses = [self._course(one) for one in alike]
+        steps = [one.step for one in alike]
+        period = None if any(one.period is None for one in courses) else math.lcm(*steps, *(one.period or 1 for one in courses))
+        kept = (period or 1) + max(period or 1, *(one.kept - (one.period or 1) - 2 for one in courses)) + 2
+        addresses = math.lcm(*steps, *(one.addresses for one in courses))
+        return Course(period, any(one.moves for one in courses), kept, any(one.varies for one in courses), addresses)
 
     def _course(self, loop: For) -> Course:
         moving = [use for use in self.inside[id(loop)] if loop.var.name in self.scene.needs(self.places.parts(use.access))]
@@ -204,7 +217,11 @@ class Loops:
     # -------------------------------------------------------------------------------------- the iterations to follow
 
     def iterations(self, loop: For, fixed: Mapping[str, int], lengths: Lengths) -> Sequence[int]:
-        """The values of a loop in order, in its course, that decide about all of them."""
+        """The values of a loop in order, in its course, that decide about all of them; of one that takes turns with others, its own."""
+        found = self._iterations(loop, fixed, lengths)
+        return found if loop.step == 1 else [one for one in found if one % loop.step == loop.first]
+
+    def _iterations(self, loop: For, fixed: Mapping[str, int], lengths: Lengths) -> Sequence[int]:
         extent = self.scene.opened(loop.extent)
         if extent in lengths:
             return range(lengths[extent])
@@ -214,7 +231,9 @@ class Loops:
         if count <= course.kept + (course.period or 1):
             return range(count)
         if course.period is not None:
-            found = _shortened(self._changes(loop, fixed, count), count, course)
+            changes = self._changes(loop, fixed, count)
+            # Roles name the last turn of a loop, which some follow and others count to.
+            found = _shortened(np.union1d(changes, [count - 1]) if self.in_turns else changes, count, course)
             if len(found) <= MOST_ITERATIONS:
                 return found
         if count > MOST_ITERATIONS:

@@ -38,7 +38,8 @@ class Agent:
     """A warp on its way through its trace: number `warp` of the block of a `rank`, behind so many `meetings` of its cluster.
 
     `issued` are its operations under way that no commit has put into a group yet, `groups` the groups not waited for, oldest first; copies
-    and products apart. `turns` counts the turns of rings that it waited for, and arrived at.
+    and products apart. `turns` counts the turns of rings that it waited for, and arrived at. Where groups take turns, `over` are the
+    phases of each barrier that it knows to be over.
     `wrote` are its own operations in ordinary memory accesses, `fenced` those of all agents that engines which it sets to work may rely on.
     """
 
@@ -53,6 +54,7 @@ class Agent:
     issued: dict[Completion, int] = attrs.field(factory=lambda: dict.fromkeys(Completion, 0))
     groups: dict[Completion, list[int]] = attrs.field(factory=lambda: {one: [] for one in Completion})
     turns: dict[Any, int] = attrs.field(factory=dict)
+    over: dict[Any, int] = attrs.field(factory=dict)
     wrote: int = 0
     fenced: int = 0
 
@@ -61,7 +63,7 @@ class Agent:
 class Phases:
     """A barrier of a ring's stage: what its phase still lacks, what those know who arrived, and how many phases are over.
 
-    `known` is what whoever waited for the last phase may rely on.
+    `known` is what whoever waited for the last phase may rely on. `coming_over` and `known_over` are the same of phases that are over.
     """
 
     arrivals: int
@@ -70,11 +72,14 @@ class Phases:
     over: int = 0
     coming: int = 0
     known: int = 0
+    coming_over: dict[Any, int] = attrs.field(factory=dict)
+    known_over: dict[Any, int] = attrs.field(factory=dict)
 
-    def arrive(self, known: int) -> None:
+    def arrive(self, known: int, over: Mapping[Any, int]) -> None:
         """An arrival of an agent that knows so much."""
         self.left -= 1
         self.coming |= known
+        _learn(self.coming_over, over)
         self._settle()
 
     def bring(self, operation: int, size: int) -> None:
@@ -89,6 +94,7 @@ class Phases:
             self.over += 1
             self.known |= self.coming
             self.coming = 0
+            _learn(self.known_over, self.coming_over)
 
 
 @attrs.frozen(eq=False)
@@ -130,6 +136,7 @@ class Order:
         self.found = found
         self.broken = broken
         self.phases: dict[tuple[int, str, Side, int], Phases] = {}
+        self.numbers = _numbered(traces)
         self.touched: list[list[int]] = []
         self.kinds: set[Kind] = set()
         self.latest: dict[tuple[int, int], int] = {}
@@ -150,13 +157,14 @@ class Order:
             moving = False
             for agent in self.agents:
                 moving = self._advance(agent) or moving
-        for agent in self.agents:
-            event = agent.trace[agent.position] if agent.position < len(agent.trace) else None
+        waiting = [(agent, agent.trace[agent.position]) for agent in self.agents if agent.position < len(agent.trace)]
+        for agent, event in waiting:
             if isinstance(event, Turn):
                 self.broken.setdefault(
                     f"{event.ring.name}: {self._named(agent)} waits for ever for turn {event.number} to be {event.side.value}"
                 )
-            elif event is not None and not self.broken:
+        for agent, event in waiting:
+            if not self.broken:
                 raise VerificationError(f"warp {agent.number} waits for ever at {event}")
         for name, side, arrives in {key: None for agent in self.agents for key in agent.turns if key[1] is Side.FULL and not key[2]}:
             filled, awaited = (max(agent.turns.get((name, side, waits), 0) for agent in self.agents) for waits in (arrives, True))
@@ -206,11 +214,12 @@ class Order:
         An arrival brings what the lane knows that arrives.
         """
         phases = self._phases_of(event, agent.rank)
-        number = agent.turns.get((event.ring.name, event.side, event.arrivals is None), 0)
+        count = agent.turns.get((event.ring.name, event.side, event.arrivals is None), 0)
+        number = self.numbers[event.ring.name][event.number] if self.numbers else count
         wanted = event.number // event.ring.stages + (event.side is Side.FULL)
         if event.arrivals is None and (phases.over - wanted) % 2:
             return False
-        agent.turns[event.ring.name, event.side, event.arrivals is None] = number + 1
+        agent.turns[event.ring.name, event.side, event.arrivals is None] = max(count, number + 1)
         meant = number // event.ring.stages + (event.side is Side.FULL)
         verb = "the wait for" if event.arrivals is None else "the arrival at"
         what = f"{event.ring.name}: {verb} turn {event.number} to be {event.side.value}"
@@ -218,6 +227,8 @@ class Order:
             self.broken.setdefault(f"{what} is at stage {event.stage}, and it is the agent's turn {number}")
         elif event.arrivals is None and phases.over != meant:
             self.broken.setdefault(f"{what} passes by parity alone: {phases.over} phases are over, not {meant}")
+        if self.numbers:
+            self._know(agent, event, phases, meant, what)
         if event.arrivals is None:
             agent.own |= phases.known
             agent.seen |= phases.known
@@ -227,8 +238,26 @@ class Order:
         for rank in event.ranks or (agent.rank,):
             for _ in range(event.arrivals[agent.warp] if agent.warp < len(event.arrivals) else 0):
                 if self._reaches(agent, rank, what):
-                    self._phases_of(event, rank).arrive(agent.seen)
+                    self._phases_of(event, rank).arrive(agent.seen, agent.over)
         return True
+
+    def _know(self, agent: Agent, event: Turn, phases: Phases, meant: int, what: str) -> None:
+        """Where groups take turns, an agent has not been at each phase itself, and others may be behind in another run than this one.
+
+        So it must know of the phase before the one that it waits for that it is over, and so of that before the one that it arrives at.
+        Blocks that take turns are in no cluster: an agent comes to barriers of its own block alone.
+        """
+        barrier = event.ring.name, event.side, event.stage
+        known = agent.over.get(barrier, 0)
+        if event.arrivals is None:
+            if known < meant - 1:
+                self.broken.setdefault(
+                    f"{what} may pass by parity alone: of {meant - 1} phases before it the agent knows {known} to be over"
+                )
+            _learn(agent.over, phases.known_over)
+            agent.over[barrier] = max(known, meant)
+        elif event.side is Side.EMPTY and known < meant:
+            self.broken.setdefault(f"{what} may count to an earlier phase: of {meant} before it the agent knows {known} to be over")
 
     def _phases_of(self, event: Turn, rank: int) -> Phases:
         arrivals = 1 if event.side is Side.FULL else event.ring.consumers
@@ -293,12 +322,15 @@ class Order:
 
     def _join(self, members: Sequence[Agent]) -> None:
         known = fenced = 0
+        over: dict[Any, int] = {}
         for one in members:
             known |= one.own
             fenced |= one.fenced
+            _learn(over, one.over)
         for one in members:
             one.own = one.seen = known
             one.fenced = fenced
+            _learn(one.over, over)
         everything = (1 << len(self.operations)) - 1
         if len(members) == len(self.agents) and known == everything and not self.written & ~fenced:
             self._forget()
@@ -404,6 +436,35 @@ class Order:
         {Touch: _touch, Barrier: _barrier, ClusterBarrier: _meeting, Commit: _commit, Wait: _wait, Fence: _fence, Turn: _turn}
     )
     """What an event does to its agent; false where the agent must wait."""
+
+
+def _learn(known: dict[Any, int], more: Mapping[Any, int]) -> None:
+    """Counts of phases that are over, each the larger of two."""
+    for barrier, count in more.items():
+        known[barrier] = max(known.get(barrier, 0), count)
+
+
+def _numbered(traces: Sequence[Sequence[Any]]) -> Mapping[str, Mapping[int, int]]:
+    """The turns of each ring that are followed, counted from 0, where groups of agents take them in turns; else each agent counts its own.
+
+    Of long loops some iterations are left out, so the numbers have gaps. The turns are those that a producer fills, and those of an
+    order that are given on; others are as far from the nearest of these as their numbers are.
+    """
+    turns = [event for trace in {id(one): one for one in traces}.values() for event in trace if isinstance(event, Turn)]
+    if all(event.ring.buffers for event in turns):
+        return {}
+    filled: dict[str, set[int]] = {}
+    for event in turns:
+        if event.arrivals is not None and (event.side is Side.FULL or not event.ring.buffers):
+            filled.setdefault(event.ring.name, set()).add(event.number)
+    found: dict[str, dict[int, int]] = {event.ring.name: {} for event in turns}
+    for event in turns:
+        numbers = found[event.ring.name]
+        if event.number not in numbers:
+            known = sorted(filled.get(event.ring.name, {event.number}))
+            position = min(range(len(known)), key=lambda one: abs(known[one] - event.number))
+            numbers[event.number] = position + event.number - known[position]
+    return found
 
 
 def mark(one: Touch, other: Touch) -> Any:

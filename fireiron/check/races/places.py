@@ -316,6 +316,12 @@ class Places:
             self.spaces[name] = Space(not name)
         return self.spaces[name]
 
+    def local_bytes(self, buffer: Buffer) -> int:
+        """At least the bytes that the local coordinates of an array in global memory span, in whole grains."""
+        local = self.local[buffer.name]
+        sizes = [(high - low) // _GRAINS[0] + 2 for low, high in zip(local.low, local.high, strict=True)]
+        return math.prod(size * _GRAINS[0] for size in sizes) * buffer.dtype.bytes
+
     def crew(self, use: Use) -> Crew:
         """Who acts, the same object for the same kind of access."""
         kind = (

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
+from fireiron.check.persistence import persistence
 from fireiron.check.races.clusters import blocks_of
 from fireiron.check.races.loops import Lengths, Loops, decided
 from fireiron.check.races.places import WARP, Footprint, Pattern, Places, Space, Test, at, element_tests, stages
@@ -22,6 +23,7 @@ from fireiron.check.scene import Scene, Use
 from fireiron.ir import (
     Acquire,
     Barrier,
+    Chain,
     ClusterBarrier,
     Comment,
     Commit,
@@ -172,6 +174,7 @@ class Tracer:
         for statement in statements(scene.kernel.body):
             if type(statement) not in _RULES:
                 raise unknown(statement, "the race check")
+        self.in_turns = {id(one.loop) for one in persistence(scene.kernel) if one.loop.step > 1}
         self.sites: dict[tuple[int, ...], list[Site]] = {}
         for use in loops.uses:
             sites = self.sites.setdefault(_key(use.statement, use.loops), [])
@@ -290,6 +293,10 @@ class Tracer:
         needed = tuple(sorted(self.scene.needs((*parts, *guards, *(one for one, _ in tests))) & ordered))
         # Stages differ by a shift alone: one pattern serves all iterations of a ring.
         stride = buffer.elements.high * buffer.dtype.bytes if buffer.memory.of_block else 0
+        taken = next((loop for loop in use.loops if id(loop) in self.in_turns), None)
+        if taken is not None and use.access.buffer in self.places.local:
+            # Other turns are other tiles: that those of a block and of others are apart is found between blocks.
+            stage, stride = taken.var, self.places.local_bytes(buffer)
         return Site(
             use,
             self.places.space(use.access.buffer),
@@ -333,5 +340,6 @@ _RULES: Mapping[type[Stmt], Callable[..., None]] = {
     Acquire: Tracer._turn,
     Release: Tracer._turn,
     Roles: Tracer._nothing,
+    Chain: Tracer._nothing,
 }
 """What a statement adds to a trace."""

@@ -1,0 +1,78 @@
+"""What ldmatrix and stmatrix of a warpgroup share: each of its four warps moves 16 x 16 elements, of a tile of 64 x 16 or 16 x 64.
+
+Lanes hold them as wgmma's fragments of 16 bits lie (PTX ISA, "Register Fragments for wgmma"), and address rows of eight elements. `swapped`
+says that the 64 rows of the fragment are columns of the tile, `along` in which dimension shared memory is contiguous.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from fireiron.executable.by_lanes import one_statement
+from fireiron.executable.follow import placed_threads, with_modes
+from fireiron.ir import Hole, Stmt, filled
+from fireiron.ir.holding import By, Digit
+from fireiron.ir.lanes import LaneMap
+from fireiron.language.dividing import divide, loop_over
+from fireiron.language.tree import Draft, Executable
+from fireiron.spec import Spec
+from fireiron.values.expr import Expr, constant
+from fireiron.values.machine import Warp, Warpgroup
+from fireiron.values.tensor import Storage, View
+from fireiron.values.units import index_in
+
+TOGETHER = 8
+"""Elements of a row of a matrix, which one lane addresses: 16 bytes."""
+
+
+def tile_of_warpgroup(swapped: bool) -> tuple[int, int]:
+    """What a warpgroup moves at once."""
+    return (16, 64) if swapped else (64, 16)
+
+
+def statements_by_warps(executable: Executable, spec: Spec, draft: Draft, swapped: bool, maps: dict[str, LaneMap]) -> tuple[Stmt, ...]:
+    """A spec as loops over tiles of a warpgroup, of which each warp moves its part by itself; `maps` are those of a warp."""
+    views, digits = divide(spec, dict(zip(spec.dims, tile_of_warpgroup(swapped), strict=True)), executable.name)
+    views, program, _ = loop_over(spec, views, digits, True, draft, (Hole("tile"),))
+    warp = index_in(Warpgroup, draft.thread) // 32
+    part = _of_warp(spec.with_operands(**views), 1 if swapped else 0, warp)
+    vectors = tuple(TOGETHER if view.memory.of_block else 2 for view in part.operands.values())
+    return filled(program, {"tile": (one_statement(executable, part, draft, maps, vectors=vectors),)})
+
+
+def _of_warp(spec: Spec, dim: int, warp: Expr) -> Spec:
+    """The part of a tile that a warp of the warpgroup moves: 16 of the 64 elements along a dimension."""
+    kept = [Digit(one, 16, 1, By.VALUES) for one in (0, 1)]
+    views = placed_threads(spec, with_modes(spec, kept), [Digit(dim, 4, 16, By.THREADS, warp)])
+    return spec.at_level(Warp, **views)
+
+
+@functools.cache
+def held_by_warp(swapped: bool) -> LaneMap:
+    """Lane of a warp and register to the element of 16 x 16, in the order of the registers."""
+    m, n = (1, 0) if swapped else (0, 1)
+    return LaneMap.along((16, 16), ((4, n, 2), (8, m, 1)), ((2, n, 1), (2, m, 8), (2, n, 8)))
+
+
+@functools.cache
+def addressed_by_warp(swapped: bool, along: int) -> LaneMap:
+    """Lane of a warp to the row of eight elements that it addresses."""
+    if along == 0:
+        return addressed_by_warp(not swapped, 1).turned((1, 0))
+    second, third = ((2, 1, 8), (2, 0, 8)) if swapped else ((2, 0, 8), (2, 1, 8))
+    return LaneMap.along((16, 16), ((8, 0, 1), second, third), ((TOGETHER, 1, 1),))
+
+
+def rows_together(view: View, storage: Storage, along: int) -> bool:
+    """Whether every eight neighbours of a view along a dimension lie side by side, and start at a multiple of 16 bytes."""
+    swizzle = storage.swizzle
+    if not storage.layout.static or (swizzle is not None and swizzle.bits and swizzle.base < 3):
+        return False
+    if any(len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1 for dim in view.dims) or view.dims[along].base.factor % TOGETHER:
+        return False
+    sizes = [constant(size) or 0 for size in view.tensor.shape]
+    line, other = ([storage.part(view.axis(dim), place) for place in range(sizes[view.axis(dim)])] for dim in (along, 1 - along))
+    starts = [*line[::TOGETHER], *other]
+    return all(start % TOGETHER == 0 for start in starts) and all(
+        place == line[number - number % TOGETHER] + number % TOGETHER for number, place in enumerate(line)
+    )

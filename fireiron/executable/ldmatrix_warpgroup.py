@@ -1,0 +1,140 @@
+"""ldmatrix by the four warps of a warpgroup: a factor of wgmma of 16-bit elements, from shared memory to registers (Hopper).
+
+PTX ISA, "Warp-level matrix load instruction: ldmatrix". Each warp loads four 8x8 matrices of a tile of 64 x 16, of which it holds 16 rows
+as wgmma takes a factor from registers (PTX ISA, "Register Fragments for wgmma", A). A free buffer becomes swizzled chunks, along its
+source's neighbours: those that TMA writes, and eight rows of which are read without a bank conflict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import attrs
+
+from fireiron.executable.by_lanes import (
+    level_mismatch,
+    listed,
+    memory_mismatch,
+    registers,
+    shape_mismatch,
+    target_mismatch,
+    type_mismatch,
+    with_registers,
+)
+from fireiron.executable.by_warps import TOGETHER, addressed_by_warp, held_by_warp, rows_together, statements_by_warps, tile_of_warpgroup
+from fireiron.executable.ldmatrix import held_mismatch
+from fireiron.executable.wgmma import held_map
+from fireiron.ir import Exec, Stmt
+from fireiron.ir.chunks import chunk_layout, swizzle_of, widest_span
+from fireiron.ir.lanes import LaneMap
+from fireiron.ir.text import Function, Item, Printer
+from fireiron.language.tree import Context, Draft, Executable, Mismatch
+from fireiron.spec import Spec
+from fireiron.values.document import called
+from fireiron.values.expr import constant
+from fireiron.values.machine import RF, SH, Architecture, Warpgroup, bfloat16, float16
+from fireiron.values.tensor import MatrixLayout, Storage, View
+
+
+@attrs.frozen
+class LdMatrixWarpgroup(Executable):
+    """`Move(64*r, 16*c)(SH -> RF)(Warpgroup)`, 16-bit elements; with `swapped`, `Move(16*r, 64*c)`.
+
+    `along` is the dimension in which shared memory is contiguous; where that is not k, the instruction transposes.
+    """
+
+    swapped: bool = False
+    along: int = 1
+    capability: int = 90
+
+    @property
+    def transposes(self) -> bool:
+        """Whether the instruction is `.trans`."""
+        return self.swapped == (self.along == 1)
+
+    def maps(self) -> dict[str, LaneMap]:
+        """Which thread of the warpgroup holds which element in registers."""
+        return {"dst": held_map(2, self.swapped)}
+
+    def maps_of_warp(self) -> dict[str, LaneMap]:
+        """The lane maps of a warp by operand: the eight elements of which a lane says the address, and what it receives."""
+        return {"src": addressed_by_warp(self.swapped, self.along), "dst": held_by_warp(self.swapped)}
+
+    def performs(self) -> str:
+        shape, order = "16*r,64*c" if self.swapped else "64*r,16*c", "row" if self.along else "column"
+        return f"Move({shape})(SH,RF)(Warpgroup), 16-bit, held as wgmma takes a factor, {order}s side by side in SH"
+
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.copies and spec.level == Warpgroup and spec.dst.memory.private and spec.src.memory.shared_by == "block"
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        if not spec.copies or len(spec.dims) != 2:
+            return (Mismatch("spec", "Move of a matrix", spec.title),)
+        found = (
+            *level_mismatch(spec, Warpgroup),
+            *shape_mismatch(spec, dict(zip(spec.dims, tile_of_warpgroup(self.swapped), strict=True)), multiples=True),
+            *type_mismatch(spec, "src", (float16, bfloat16)),
+            *type_mismatch(spec, "dst", (spec.src.dtype,)),
+            *memory_mismatch(spec, "src", (SH,)),
+            *memory_mismatch(spec, "dst", (RF,)),
+            *target_mismatch(architecture, self.capability),
+        )
+        return found or self._rows_mismatch(spec.src, _wanted(spec.src) if spec.src.tensor.free else spec.src.tensor.storage())
+
+    def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
+        found = self.mismatches(spec, context.architecture) or held_mismatch(self.maps()["dst"], spec, "dst", context)
+        settled = None if found else context.whole.settled.get(spec.src.tensor.name)
+        return found if settled is None else self._rows_mismatch(spec.src, settled)
+
+    def _rows_mismatch(self, view: View, storage: Storage) -> tuple[Mismatch, ...]:
+        """Why rows of eight neighbours do not lie side by side, at multiples of 16 bytes."""
+        if rows_together(view, storage, self.along):
+            return ()
+        wanted = f"{TOGETHER} {'columns' if self.along else 'rows'} side by side, at multiples of 16 bytes"
+        return (Mismatch("src storage", wanted, f"{storage.layout}{'' if storage.swizzle is None else f', {storage.swizzle}'}"),)
+
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        tensor = spec.src.tensor
+        if tensor.free and tensor.name not in draft.whole.settled:
+            draft.settle(tensor, _wanted(spec.src))
+        return statements_by_warps(self, spec, draft, self.swapped, self.maps_of_warp())
+
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        target = printer.registers(statement, 1)
+        load = printer.function(self._function())
+        return with_registers([called(load, target.place, printer.shared_address(statement.accesses[0]))], target)
+
+    def _function(self) -> Function:
+        """The load as a function of where this thread keeps its registers, and of the address that it gives."""
+        trans = ".trans" if self.transposes else ""
+        body = (
+            "unsigned* const words = static_cast<unsigned*>(target);",
+            f'asm volatile("ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {registers(0, 4)}, [%4];"',
+            f"    : {listed('=r', 'words', 4)}",
+            '    : "r"(source) : "memory");',
+        )
+        note = f"each warp's part of a factor of wgmma from shared memory to registers{', transposed' if trans else ''}"
+        return Function(f"ldmatrix_factor{'_trans' if trans else ''}", ("void* target", "unsigned source"), body, note)
+
+
+def _wanted(view: View) -> Storage:
+    """The storage of a free buffer: swizzled chunks along its source's neighbours."""
+    layout = view.tensor.layout
+    along = 0 if isinstance(layout, MatrixLayout) and layout.order == "col" else 1
+    shape = [constant(size) or 0 for size in view.tensor.shape]
+    element = view.dtype.bytes
+    span = widest_span(shape[along], element)
+    if span is None:
+        return view.tensor.storage()
+    return Storage(chunk_layout(shape, along, span, element), math.prod(shape), swizzle_of(span, element))
+
+
+LDMATRIX_WARPGROUP = LdMatrixWarpgroup("LDMATRIX_WARPGROUP")
+LDMATRIX_WARPGROUP_COL = LdMatrixWarpgroup("LDMATRIX_WARPGROUP_COL", along=0)
+LDMATRIX_WARPGROUP_T = LdMatrixWarpgroup("LDMATRIX_WARPGROUP_T", swapped=True)
+LDMATRIX_WARPGROUP_T_COL = LdMatrixWarpgroup("LDMATRIX_WARPGROUP_T_COL", swapped=True, along=0)
+
+INSTRUCTIONS = (LDMATRIX_WARPGROUP, LDMATRIX_WARPGROUP_COL, LDMATRIX_WARPGROUP_T, LDMATRIX_WARPGROUP_T_COL)
+
+__all__ = ["LDMATRIX_WARPGROUP", "LDMATRIX_WARPGROUP_COL", "LDMATRIX_WARPGROUP_T", "LDMATRIX_WARPGROUP_T_COL", "LdMatrixWarpgroup"]

@@ -1,0 +1,128 @@
+"""stmatrix by the four warps of a warpgroup: accumulators of wgmma, rounded to 16 bits in pairs, to shared memory (Hopper).
+
+PTX ISA, "Warp-level matrix store instruction: stmatrix". Each warp stores four 8x8 matrices of a tile of 64 x 16, of which it holds 16 rows
+as wgmma's accumulators lie (PTX ISA, "Register Fragments for wgmma", D); with `.trans` a tile of 16 x 64, of accumulators of a
+product whose 64 rows are columns. Two neighbours in registers are rounded by one instruction, which makes the register that is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from fireiron.executable.by_lanes import (
+    level_mismatch,
+    listed,
+    memory_mismatch,
+    registers,
+    shape_mismatch,
+    target_mismatch,
+    type_mismatch,
+    with_registers,
+)
+from fireiron.executable.by_warps import TOGETHER, addressed_by_warp, held_by_warp, rows_together, statements_by_warps, tile_of_warpgroup
+from fireiron.executable.ldmatrix import held_mismatch
+from fireiron.executable.wgmma import accumulator_map
+from fireiron.ir import Exec, Stmt
+from fireiron.ir.lanes import LaneMap
+from fireiron.ir.text import Function, Item, Printer
+from fireiron.language.tree import Context, Draft, Executable, Mismatch
+from fireiron.spec import Spec
+from fireiron.values.document import called
+from fireiron.values.machine import RF, SH, Architecture, DType, Warpgroup, bfloat16, float16, float32
+from fireiron.values.tensor import Storage, View
+
+_PAIRS = {float16: "cvt.rn.f16x2.f32", bfloat16: "cvt.rn.bf16x2.f32"}
+
+
+@attrs.frozen
+class StMatrixWarpgroup(Executable):
+    """`Move(64*r, 16*c)(RF -> SH)(Warpgroup)`, float32 to 16 bits; with `swapped`, `Move(16*r, 64*c)`.
+
+    `along` is the dimension in which shared memory is contiguous; where that is not the one along which a thread holds two neighbours,
+    the instruction transposes.
+    """
+
+    swapped: bool = False
+    along: int = 1
+    capability: int = 90
+
+    @property
+    def transposes(self) -> bool:
+        """Whether the instruction is `.trans`."""
+        return self.swapped == (self.along == 1)
+
+    def maps(self) -> dict[str, LaneMap]:
+        """Which thread of the warpgroup holds which element in registers."""
+        return {"src": accumulator_map(16, self.swapped)}
+
+    def maps_of_warp(self) -> dict[str, LaneMap]:
+        """The lane maps of a warp by operand: what a lane gives, and the eight elements of which it says the address."""
+        return {"src": held_by_warp(self.swapped), "dst": addressed_by_warp(self.swapped, self.along)}
+
+    def performs(self) -> str:
+        shape, order = "16*r,64*c" if self.swapped else "64*r,16*c", "row" if self.along else "column"
+        return f"Move({shape})(RF,SH)(Warpgroup), float32 held as wgmma holds accumulators, to 16 bits, {order}s side by side in SH"
+
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.copies and spec.level == Warpgroup and spec.src.memory.private and spec.dst.memory.shared_by == "block"
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        if not spec.copies or len(spec.dims) != 2:
+            return (Mismatch("spec", "Move of a matrix", spec.title),)
+        found = (
+            *level_mismatch(spec, Warpgroup),
+            *shape_mismatch(spec, dict(zip(spec.dims, tile_of_warpgroup(self.swapped), strict=True)), multiples=True),
+            *type_mismatch(spec, "src", (float32,)),
+            *type_mismatch(spec, "dst", (float16, bfloat16)),
+            *memory_mismatch(spec, "src", (RF,)),
+            *memory_mismatch(spec, "dst", (SH,)),
+            *target_mismatch(architecture, self.capability),
+        )
+        return found or (() if spec.dst.tensor.free else self._rows_mismatch(spec.dst, spec.dst.tensor.storage()))
+
+    def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
+        found = self.mismatches(spec, context.architecture) or held_mismatch(self.maps()["src"], spec, "src", context)
+        return found or self._rows_mismatch(spec.dst, context.whole.settled.get(spec.dst.tensor.name, spec.dst.tensor.storage()))
+
+    def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
+        return statements_by_warps(self, spec, draft, self.swapped, self.maps_of_warp())
+
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        source = printer.registers(statement, 0)
+        store = printer.function(self._function(statement.spec.dst.dtype))
+        return with_registers([called(store, printer.shared_address(statement.accesses[1]), source.place)], source)
+
+    def _function(self, dtype: DType) -> Function:
+        """The store as a function of the address that this thread gives, and of where its accumulators are kept."""
+        trans = ".trans" if self.transposes else ""
+        name = "half" if dtype == float16 else "bf16"
+        body = (
+            "unsigned words[4];",
+            "#pragma unroll",
+            "for (int pair = 0; pair < 4; ++pair)",
+            f'  asm("{_PAIRS[dtype]} %0, %1, %2;" : "=r"(words[pair]) : "f"(source[2 * pair + 1]), "f"(source[2 * pair]));',
+            f'asm volatile("stmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 [%0], {registers(1, 4)};"',
+            f'    :: "r"(target), {listed("r", "words", 4)} : "memory");',
+        )
+        note = f"eight accumulators of each thread, rounded, to shared memory{', transposed' if trans else ''}"
+        suffix = "_trans" if trans else ""
+        return Function(f"stmatrix_x4{suffix}_{name}", ("unsigned target", "const float* source"), body, note)
+
+    def _rows_mismatch(self, view: View, storage: Storage) -> tuple[Mismatch, ...]:
+        """Why rows of eight neighbours do not lie side by side, at multiples of 16 bytes."""
+        if rows_together(view, storage, self.along):
+            return ()
+        wanted = f"{TOGETHER} {'columns' if self.along else 'rows'} side by side, at multiples of 16 bytes"
+        return (Mismatch("dst storage", wanted, f"{storage.layout}{'' if storage.swizzle is None else f', {storage.swizzle}'}"),)
+
+
+STMATRIX_WARPGROUP = StMatrixWarpgroup("STMATRIX_WARPGROUP")
+STMATRIX_WARPGROUP_COL = StMatrixWarpgroup("STMATRIX_WARPGROUP_COL", along=0)
+STMATRIX_WARPGROUP_T = StMatrixWarpgroup("STMATRIX_WARPGROUP_T", swapped=True)
+STMATRIX_WARPGROUP_T_COL = StMatrixWarpgroup("STMATRIX_WARPGROUP_T_COL", swapped=True, along=0)
+
+INSTRUCTIONS = (STMATRIX_WARPGROUP, STMATRIX_WARPGROUP_COL, STMATRIX_WARPGROUP_T, STMATRIX_WARPGROUP_T_COL)
+
+__all__ = ["STMATRIX_WARPGROUP", "STMATRIX_WARPGROUP_COL", "STMATRIX_WARPGROUP_T", "STMATRIX_WARPGROUP_T_COL", "StMatrixWarpgroup"]

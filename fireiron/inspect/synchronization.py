@@ -1,0 +1,461 @@
+"""Which dependence became which barrier, wait, fence, and turn of a ring: an account of a final kernel, from its IR.
+
+The passes leave in each statement that they place what it orders (`ir.Dependence`); what a ring's barriers order follows from who fills and
+who uses its buffers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from fireiron.ir import (
+    WARP_SCOPE,
+    Acquire,
+    Barrier,
+    Chain,
+    ClusterBarrier,
+    Comment,
+    Commit,
+    Completion,
+    Dependence,
+    Exec,
+    Fence,
+    For,
+    Kernel,
+    Let,
+    Link,
+    Peers,
+    Reach,
+    Release,
+    Ring,
+    Role,
+    Roles,
+    Side,
+    Stmt,
+    Wait,
+    execs,
+    statements,
+    unknown,
+)
+from fireiron.values.expr import conjuncts
+
+Synchronising: TypeAlias = "Acquire | Barrier | Chain | ClusterBarrier | Commit | Fence | Release | Wait"
+
+KINDS: Final = (Acquire, Barrier, Chain, ClusterBarrier, Commit, Fence, Release, Wait)
+"""The statements that order others."""
+
+_UNDER_WAY: Final = {Completion.GROUP: "copies", Completion.PRODUCT: "products", Completion.BULK: "stores"}
+_INSTRUCTIONS: Final = {Completion.GROUP: "cp.async", Completion.PRODUCT: "wgmma", Completion.BULK: "TMA"}
+
+_WHY_CHAINED: Final = {
+    Link.LAUNCH: "the next kernel may begin: it waits too, and gets the room that blocks of this one leave",
+    Link.WAIT: "what the kernel before wrote is there, and what it reads may be overwritten: in front of all that touches global memory",
+}
+
+_WHY_ORDERED: Final = "a group issues the products of a tile when the one before has issued those of its own: they run one behind the other"
+
+
+@attrs.frozen
+class Ordered:
+    """Dependences of one kind between statements of two instructions: `before` and `behind` are their names, each with its lines."""
+
+    kind: str
+    buffers: tuple[str, ...]
+    before: str
+    before_at: tuple[str, ...]
+    behind: str
+    behind_at: tuple[str, ...]
+    carried: str
+
+    def text(self, file: str) -> str:
+        """In a line; places in `file` by their line alone."""
+        left, right = _placed(self.before, self.before_at, file), _placed(self.behind, self.behind_at, file)
+        later = f", a later {self.carried}" if self.carried else ""
+        return f"{self.kind:<14}  {', '.join(self.buffers)}: {left} -> {right}{later}"
+
+
+@attrs.frozen
+class Point:
+    """A statement that orders others.
+
+    `role` performs it (empty where threads have no roles), in the loops `loops`, outermost first; `kind` is its name, `scope` the threads
+    that wait or arrive together, `orders` what it orders, and `why` the reason that it is of this kind.
+    """
+
+    role: str
+    loops: tuple[str, ...]
+    kind: str
+    scope: str
+    orders: tuple[Ordered, ...]
+    why: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return attrs.asdict(self)
+
+
+@attrs.frozen
+class RingAccount:
+    """A ring: buffers with `stages` stages of `bytes` bytes.
+
+    `fillers` and `users` are the instructions that fill and use them, with their lines; so many `arrivals` end a phase of an empty barrier,
+    one ends that of a full one; `in_flight` groups of products still read when the next turn begins, and `why` says why so many. In a
+    cluster `shared` are the loads that a block does for several: the buffer, how many blocks do a part of it each, and their ranks. Without
+    buffers it is an order, in which so many groups as it has stages take turns.
+    """
+
+    name: str
+    buffers: tuple[str, ...]
+    stages: int
+    bytes: int
+    filled_by: str
+    emptied_by: str
+    arrivals: int
+    fillers: tuple[tuple[str, tuple[str, ...]], ...]
+    users: tuple[tuple[str, tuple[str, ...]], ...]
+    in_flight: int
+    why: str
+    shared: tuple[tuple[str, int, str], ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return attrs.asdict(self)
+
+
+@attrs.frozen
+class Account:
+    """The synchronisation of a kernel: its rings, its roles as `(name, threads)`, and all statements that order others, as they stand."""
+
+    roles: tuple[tuple[str, str], ...]
+    rings: tuple[RingAccount, ...]
+    points: tuple[Point, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "roles": [{"role": name, "threads": threads} for name, threads in self.roles],
+            "rings": [ring.as_dict() for ring in self.rings],
+            "points": [point.as_dict() for point in self.points],
+        }
+
+
+def synchronization(kernel: Kernel) -> Account:
+    """The account of a final kernel; a `VerificationError` for a kind of statement that it has no rule for."""
+    roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
+    common = tuple(_Reader(kernel, None).points(kernel.body, ()))
+    everyone = ("", f"threads 0 to {kernel.threads - 1}")
+    if roles is None:
+        return Account((everyone,), (), common)
+    points = (point for role in roles.roles for point in _Reader(kernel, role).points(role.body, ()))
+    rings = tuple(_ring(kernel, ring, roles) for ring in kernel.rings)
+    named = tuple((role.name, _threads(role)) for role in roles.roles)
+    return Account((everyone, *named) if common else named, rings, (*common, *points))
+
+
+def _threads(role: Role) -> str:
+    registers = f", {role.registers} registers each" if role.registers else ""
+    if role.elected:
+        return f"one of threads {role.first} to {role.first + role.threads - 1}{registers}"
+    return f"threads {role.first} to {role.first + role.threads - 1}{registers}"
+
+
+# ---------------------------------------------------------------------------------------------- rings
+
+
+def _ring(kernel: Kernel, ring: Ring, roles: Roles) -> RingAccount:
+    if not ring.buffers:
+        groups = " and ".join(role.name for role in roles.roles if any(_is_of(one, ring) for one in statements(role.body)))
+        return RingAccount(ring.name, (), ring.stages, 0, "", groups, ring.consumers, (), (), 0, _WHY_ORDERED)
+    producer = next(role for role in roles.roles if any(one.ring == ring.name for one, _ in execs(role.body)))
+    consumers = [role for role in roles.roles if role is not producer]
+    in_flight, why = _in_flight(ring, consumers[0])
+    return RingAccount(
+        ring.name,
+        ring.buffers,
+        ring.stages,
+        ring.bytes,
+        producer.name,
+        " and ".join(role.name for role in consumers),
+        ring.consumers,
+        _listed(_fillers(kernel, ring)),
+        _listed(_users(kernel, ring)),
+        in_flight,
+        why,
+        _shared(kernel, ring),
+    )
+
+
+def _is_of(statement: Stmt, ring: Ring) -> bool:
+    return isinstance(statement, (Acquire, Release)) and statement.ring == ring.name
+
+
+def _fillers(kernel: Kernel, ring: Ring) -> list[Exec]:
+    return [one for one, _ in execs(kernel.body) if one.ring == ring.name]
+
+
+def _shared(kernel: Kernel, ring: Ring) -> tuple[tuple[str, int, str], ...]:
+    """The loads of a ring that come to several blocks of the cluster."""
+    loads = ((one.accesses[1].buffer, one.multicast) for one in _fillers(kernel, ring))
+    return tuple((buffer, peers.count, str(peers)) for buffer, peers in loads if peers is not None)
+
+
+def _users(kernel: Kernel, ring: Ring) -> list[Exec]:
+    inside = [one for one, _ in execs(kernel.body) if one.ring != ring.name]
+    return [one for one in inside if any(access.buffer in ring.buffers for access in one.accesses)]
+
+
+def _in_flight(ring: Ring, consumers: Role) -> tuple[int, str]:
+    """How many groups of products run on when a stage is given back, and why."""
+    loop = _turns(consumers.body, ring)
+    waits = [one for one in loop.body if isinstance(one, Wait) and one.completion is Completion.PRODUCT]
+    groups = consumers.threads // 128
+    if not waits:
+        return 0, "nothing reads a stage when the statement that uses it is over"
+    depth = waits[-1].groups
+    if loop.in_flight is not None:
+        return depth, f"asked for by in_flight({loop.in_flight})"
+    if depth:
+        return depth, "one warpgroup: its next products are issued while these run, and the stage is given back a turn later"
+    if ring.stages == 1 and groups <= 1:
+        return depth, "of one stage there is none to go on with"
+    return depth, f"{groups} warpgroups: while one waits for its products, those of the others run"
+
+
+def _turns(body: Sequence[Stmt], ring: Ring) -> For:
+    """The loop whose iterations are turns of a ring."""
+    inside = (one for one in statements(body) if isinstance(one, For))
+    return next(one for one in inside if any(isinstance(part, Acquire) and part.ring == ring.name for part in one.body))
+
+
+# ---------------------------------------------------------------------------------------------- statements
+
+
+class _Reader:
+    """Reads the program of a role, or of all threads."""
+
+    def __init__(self, kernel: Kernel, role: Role | None) -> None:
+        self.kernel, self.role = kernel, role
+        self.open: dict[Completion, list[Exec]] = {kind: [] for kind in Completion}
+
+    def points(self, body: Iterable[Stmt], loops: tuple[str, ...]) -> Iterator[Point]:
+        """The statements of a list that order others."""
+        for statement in body:
+            if isinstance(statement, KINDS):
+                yield self._point(statement, loops)
+            elif isinstance(statement, Exec):
+                self.open[statement.completion].append(statement)
+            elif isinstance(statement, For):
+                yield from self.points(statement.body, (*loops, statement.var.name))
+            elif not isinstance(statement, (Let, Comment, Roles)):
+                raise unknown(statement, "the account of synchronisation")
+
+    def _point(self, one: Synchronising, loops: tuple[str, ...]) -> Point:
+        name = "" if self.role is None else self.role.name
+        match one:
+            case Barrier():
+                return Point(name, loops, f"barrier {one.scope}", _of_barrier(one), _grouped(one.orders), self._why_barrier(one))
+            case Wait():
+                kind = f"wait {_UNDER_WAY[one.completion]} {one.groups}"
+                return Point(name, loops, kind, self._unit(one.completion), _grouped(one.orders), _why_wait(one))
+            case Fence(reach=Reach.REGISTERS):
+                why = "wgmma takes registers as they were at this fence: without it what threads did to them may come later"
+                return Point(name, loops, "fence registers", "each warpgroup", _grouped(one.orders), why)
+            case Fence():
+                why = "written by ordinary stores, read by an engine: the writer orders the two proxies in front of the barrier"
+                return Point(name, loops, "fence proxy", "each thread", _grouped(one.orders), why)
+            case Commit():
+                return Point(name, loops, f"commit {_UNDER_WAY[one.completion]}", self._unit(one.completion), (), self._why_commit(one))
+            case ClusterBarrier():
+                return Point(name, loops, "barrier cluster", "all threads of the cluster's blocks", (), one.reason)
+            case Chain(link=link):
+                return Point(name, loops, f"chain {link.value}", "each thread", (), _WHY_CHAINED[link])
+            case Acquire() | Release():
+                return self._turn(one, name, loops)
+
+    def _unit(self, completion: Completion) -> str:
+        """Who waits for what is under way: whoever issued it."""
+        return "each warpgroup" if completion is Completion.PRODUCT else "each thread" if completion is Completion.GROUP else "the issuer"
+
+    def _why_barrier(self, barrier: Barrier) -> str:
+        if not barrier.orders:
+            return barrier.reason
+        what = barrier.reason
+        if barrier.scope == WARP_SCOPE:
+            return f"{what}; whoever meets is of one warp"
+        if barrier.scope.threads is None:
+            return f"{what}; threads of several warps meet"
+        if self.role is not None and barrier.scope.threads == self.role.threads and barrier.scope.name == self.role.name:
+            return f"{what}; threads of several warps meet, and of the other roles none"
+        return f"{what}; whoever meets is of one {barrier.scope}, so the others of the block go on"
+
+    def _why_commit(self, commit: Commit) -> str:
+        issued = self.open[commit.completion]
+        self.open[commit.completion] = []
+        buffer = 0 if commit.completion is Completion.BULK else -1
+        what = _joined((one.accesses[buffer].buffer for one in issued), (one.instruction.name for one in issued))
+        if not issued:
+            return f"an empty group, so that groups are counted as turns are; {_INSTRUCTIONS[commit.completion]} completes by groups"
+        return f"{what} become a group; {_INSTRUCTIONS[commit.completion]} is waited for by groups"
+
+    def _turn(self, one: Acquire | Release, role: str, loops: tuple[str, ...]) -> Point:
+        ring = self.kernel.ring(one.ring)
+        full = one.side is Side.FULL
+        fillers, users = _fillers(self.kernel, ring), _users(self.kernel, ring)
+        orders: list[Dependence] = []
+        if ring.buffers:
+            orders = _met(fillers, users, ring, "") if full else _met(users, fillers, ring, _turns(self.kernel.body, ring).var.name)
+        if isinstance(one, Acquire):
+            why = _why_acquire(one, ring)
+            scope = "one thread" if self.role is not None and self.role.elected else "each thread"
+        else:
+            why = _why_release(one, ring, len(conjuncts(one.active)))
+            scope = "one thread" if full else "one lane a warp"
+        verb = "acquire" if isinstance(one, Acquire) else "release"
+        return Point(role, loops, f"{verb} {one.side.value} {ring.name}", scope, _grouped(orders), why)
+
+
+def _of_barrier(barrier: Barrier) -> str:
+    return f"{barrier.scope.threads} threads" if barrier.scope.threads else "all threads of the block"
+
+
+def _why_wait(wait: Wait) -> str:
+    still = {0: "none is left", 1: "the last one may be left"}.get(wait.groups, f"the last {wait.groups} may be left")
+    return f"{wait.reason}; {_INSTRUCTIONS[wait.completion]} goes on by itself until its group is waited for: {still}"
+
+
+def _why_acquire(acquire: Acquire, ring: Ring) -> str:
+    stage, round_ = acquire.number % ring.stages, acquire.number // ring.stages
+    if acquire.side is Side.FULL:
+        return f"mbarrier of stage {stage}, phase {round_ % 2}: over when TMA has brought its {ring.bytes} bytes, which are seen then"
+    first = "the first turn passes" if ring.stages == 1 else f"the first {ring.stages} turns pass"
+    return f"mbarrier of stage {stage}, phase {(round_ + 1) % 2}: over with {_arrivals(ring)} for the turn {ring.stages} before; {first}"
+
+
+def _why_release(release: Release, ring: Ring, conditions: int) -> str:
+    stage = release.number % ring.stages
+    if release.side is Side.FULL:
+        return f"the one arrival at the mbarrier of stage {stage}, which announces {ring.bytes} bytes: TMA counts them, no thread does"
+    late = "; a turn whose products are done by now" if conditions > 1 else ""
+    there = f" in each of the blocks {_ranks(release.to)}, which send to this one" if release.to else ""
+    return f"one of {_arrivals(ring)} at the mbarrier of stage {stage}{there}{late}"
+
+
+def _ranks(several: Iterable[Peers]) -> str:
+    """Blocks of a cluster, by their ranks."""
+    return " and ".join(map(str, several))
+
+
+def _arrivals(ring: Ring) -> str:
+    return f"{ring.consumers} arrival{'s' if ring.consumers > 1 else ''}"
+
+
+# ---------------------------------------------------------------------------------------------- dependences
+
+
+def _met(before: Sequence[Exec], behind: Sequence[Exec], ring: Ring, carried: str) -> list[Dependence]:
+    """Fillers and users of a ring's buffers, by the buffer in which they meet."""
+    return [
+        Dependence(x.buffer, one, other, (x.write, y.write), carried)
+        for one, other in itertools.product(before, behind)
+        for x, y in itertools.product(one.accesses, other.accesses)
+        if x.buffer == y.buffer and x.buffer in ring.buffers
+    ]
+
+
+def _grouped(found: Iterable[Dependence]) -> tuple[Ordered, ...]:
+    """Dependences in groups: of one kind, between two instructions."""
+    groups: dict[tuple[str, str, str, str], list[Dependence]] = {}
+    for one in found:
+        behind = "the end of the block" if one.behind is None else one.behind.instruction.name
+        groups.setdefault((one.kind, one.before.instruction.name, behind, one.carried), []).append(one)
+    return tuple(
+        Ordered(
+            kind,
+            tuple(dict.fromkeys(one.buffer for one in group)),
+            before,
+            _lines(one.before for one in group),
+            behind,
+            _lines(one.behind for one in group),
+            carried,
+        )
+        for (kind, before, behind, carried), group in groups.items()
+    )
+
+
+def _lines(found: Iterable[Exec | None]) -> tuple[str, ...]:
+    """Where statements come from."""
+    return tuple(sorted({one.origin for one in found if one is not None and one.origin}, key=_by_line))
+
+
+def _by_line(origin: str) -> tuple[str, int]:
+    file, _, line = origin.rpartition(":")
+    return (file, int(line)) if line.isdigit() else (origin, 0)
+
+
+def _listed(found: Sequence[Exec]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    names = dict.fromkeys(one.instruction.name for one in found)
+    return tuple((name, _lines(one for one in found if one.instruction.name == name)) for name in names)
+
+
+def _joined(buffers: Iterable[str], names: Iterable[str]) -> str:
+    return f"{', '.join(dict.fromkeys(names))} of {', '.join(dict.fromkeys(buffers))}"
+
+
+# ---------------------------------------------------------------------------------------------- text
+
+
+def text(account: Account) -> str:
+    """The account for a reader: rings first, then each role's statements under the loops that they stand in."""
+    file = _file(account)
+    parts = [f"lines are those of {file}"] if file else []
+    parts += [_ring_text(ring, file) for ring in account.rings]
+    for name, threads in account.roles:
+        points = [point for point in account.points if point.role == name]
+        parts.append("\n".join([f"{name or 'all threads'}: {threads}", *(_points(points, file) or ["  nothing is synchronised"])]))
+    return "\n\n".join(parts)
+
+
+def _file(account: Account) -> str:
+    """The file that most places are in."""
+    places = [place for point in account.points for one in point.orders for place in (*one.before_at, *one.behind_at)]
+    files = [place.rpartition(":")[0] for place in places]
+    return max(dict.fromkeys(files), key=files.count, default="")
+
+
+def _placed(name: str, places: Sequence[str], file: str) -> str:
+    """A name with its lines, such as `TMA_LOAD :47 :48`."""
+    return " ".join([name, *(place.removeprefix(file) if file else place for place in places)])
+
+
+def _ring_text(ring: RingAccount, file: str) -> str:
+    if not ring.buffers:
+        head = f"order {ring.name}: {ring.stages} groups of consumers take tiles in turns"
+        given = f"by {ring.emptied_by}: {ring.arrivals} arrivals, one a warp, end a phase of its barriers"
+        return f"{head}\n  given on   {given}\n  why        {ring.why}"
+    fillers = ", ".join(_placed(name, places, file) for name, places in ring.fillers)
+    users = ", ".join(_placed(name, places, file) for name, places in ring.users)
+    rows = (
+        ("filled", f"by {ring.filled_by}: {fillers}; 1 arrival and {ring.bytes} bytes end a phase of its full barriers"),
+        ("emptied", f"by {ring.emptied_by}: {users}; {ring.arrivals} arrivals, one a warp, end a phase of its empty barriers"),
+        *(("shared", f"{name}: each of {count} blocks loads a part, and sends it to blocks {ranks}") for name, count, ranks in ring.shared),
+        ("in flight", f"{ring.in_flight}; {ring.why}"),
+    )
+    head = f"ring {ring.name}: {', '.join(ring.buffers)}; {ring.stages} stages of {ring.bytes} bytes"
+    return "\n".join([head, *(f"  {name:<9}  {value}" for name, value in rows)])
+
+
+def _points(points: Sequence[Point], file: str) -> list[str]:
+    width = max((len(point.kind) for point in points), default=0) + 2
+    lines: list[str] = []
+    for loops, several in itertools.groupby(points, key=lambda point: point.loops):
+        lines.append(f"  in loop {', '.join(loops)}" if loops else "  once")
+        for point, same in itertools.groupby(several):
+            count = len(list(same))
+            first, *rest = [*(one.text(file) for one in point.orders), f"{point.why} ({point.scope})"]
+            lines.append(f"    {point.kind:<{width}}{first}" + (f", {count} times" if count > 1 else ""))
+            lines += [f"    {'':<{width}}{line}" for line in rest]
+    return lines

@@ -1,0 +1,41 @@
+"""Two groups of consumers that have every other tile of a block: `turns` on a persistent tile."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.language.tree import Refinement
+from fireiron.language.tunable import chosen, integral
+
+MOST = 2
+"""The most groups: who waits for the tile before sees the parity of one barrier's phase, and so tells no more of them apart."""
+
+
+def _groups(value: Any) -> Any:
+    return integral(value, "turns")
+
+
+@attrs.frozen
+class Turns(Refinement):
+    """The tiles of a persistent block are taken in turns by `groups` groups of consumers, each as many threads as the tile is dealt to.
+
+    One group computes its products while another stores its tile; products of a tile begin when those of the tile before are done. Shared
+    memory that only consumers use has a copy for each group.
+    Legal with `persistent`, around a split with `specialize` whose tile is dealt to whole warpgroups; where a block has no further tile, or
+    TMA takes none of the loads, there is one group. A tunable may stand for the number; 1 is as without.
+    rewrite: consumers: for turn: S(turn) --> consumers g: for turn = g, g + groups ...: wait for turn - 1; products; pass on; store
+    """
+
+    applies_to: ClassVar[tuple[str, ...]] = ("tile",)
+    groups: Any = attrs.field(converter=_groups)
+
+    def plan(self, plan: Any) -> Any:
+        return attrs.evolve(plan, turns=chosen(self.groups, "turns", 1, MOST))
+
+    def __str__(self) -> str:
+        return f"turns({self.groups})"
+
+
+__all__ = ["Turns"]

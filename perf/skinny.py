@@ -1,0 +1,116 @@
+"""Products of few rows beside cuBLAS, and beside a kernel that does nothing but read the same bytes.
+
+    python perf/skinny.py FOLDER [--rounds 9]
+
+Halves, NN and NT: 16x4096x4096, and 1, 4, 16 and 64 rows by 8192x8192. Contenders in one run, in turn: `fireiron.matmul`, the library's own
+tile (`hopper_skinny`), `torch.matmul`, and the reader, which no product that has to bring B from memory can beat. Each result is verified
+against float64 first. Writes `skinny.json` and `skinny.txt` into the folder.
+"""
+
+import argparse
+import functools
+import importlib
+import json
+from pathlib import Path
+
+from tabulate import tabulate
+
+import fireiron
+from fireiron import ColMajor, RowMajor
+from fireiron.language.library import defaults
+from fireiron.strategies import hopper_skinny
+
+SHAPES = ((16, 4096, 4096), (1, 8192, 8192), (4, 8192, 8192), (16, 8192, 8192), (64, 8192, 8192))
+
+READER = r"""
+extern "C" __global__ void __launch_bounds__(512)
+read_all(const uint4* __restrict__ data, long long count, unsigned* __restrict__ sink)
+{
+  unsigned seen = 0;
+  const long long step = (long long)gridDim.x * 512;
+  for (long long first = blockIdx.x * 512ll + threadIdx.x; first < count; first += 4 * step) {
+    uint4 piece[4] = {};
+#pragma unroll
+    for (int turn = 0; turn < 4; ++turn)
+      if (first + turn * step < count) piece[turn] = __ldcs(&data[first + turn * step]);
+#pragma unroll
+    for (int turn = 0; turn < 4; ++turn) seen |= piece[turn].x ^ piece[turn].y ^ piece[turn].z ^ piece[turn].w;
+  }
+  if (seen == 0x12345678u) *sink = seen;
+}
+"""
+"""All bytes of B, 64 of them under way in each thread; what is read is used, and never written."""
+
+
+def reader(arrays):
+    """A launch that reads B of one set."""
+    import cupy
+
+    kernel, sink = cupy.RawKernel(READER, "read_all"), cupy.zeros(1, dtype=cupy.uint32)
+    blocks = 4 * cupy.cuda.Device().attributes["MultiProcessorCount"]
+    return functools.partial(kernel, (blocks,), (512,), (arrays["B"], arrays["B"].nbytes // 16, sink))
+
+
+def multiplied(arrays):
+    """`fireiron.matmul` on one set."""
+    return functools.partial(fireiron.matmul, arrays["A"], arrays["B"], out=arrays["C"])
+
+
+def library_kernel(spec):
+    """The library's own choice for a spec, without records."""
+    name, values = defaults(spec, "sm_90a")[0]
+    return importlib.import_module(f"fireiron.strategies.{name}").strategy.with_(**values)(spec).compile("sm_90a")
+
+
+def measured(shape, order, rounds):
+    """The times of all contenders by name."""
+    from fireiron.measure.data import Data
+    from fireiron.measure.timing import cublas, measure
+
+    spec = hopper_skinny.spec(*shape, B=RowMajor if order == "NN" else ColMajor)
+    data = Data.of(spec)
+    calls = {"matmul": data.calls(multiplied), "own tile": data.calls(library_kernel(spec))}
+    for launches in calls.values():
+        data.reset()
+        data.verify(launches[0])
+    return measure({**calls, "torch.matmul": data.calls(cublas), "reader": data.calls(reader)}, rounds=rounds)
+
+
+def row_of(shape, order, times):
+    """A line of the table."""
+    us = {name: one.us for name, one in times.items()}
+    ratios = (us["torch.matmul"] / us["matmul"], us["torch.matmul"] / us["own tile"], us["reader"] / min(us["matmul"], us["own tile"]))
+    return ["x".join(map(str, shape)), order, us["matmul"], us["own tile"], us["torch.matmul"], us["reader"], *ratios]
+
+
+HEADS = ("M x N x K", "B", "matmul us", "own tile us", "torch us", "reader us", "torch/matmul", "torch/own tile", "reader/best of ours")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    import torch  # cuBLAS is called through it
+
+    from fireiron.measure.timing import environment
+
+    torch.zeros(1, device="cuda")
+    rows, kept = [], []
+    for shape in SHAPES:
+        for order in ("NN", "NT"):
+            times = measured(shape, order, options.rounds)
+            rows.append(row_of(shape, order, times))
+            kept.append({"shape": shape, "order": order, "times": {name: [one.us, *one.quartiles] for name, one in times.items()}})
+            print(tabulate([rows[-1]], floatfmt=".3f", tablefmt="plain"), flush=True)
+    text = tabulate(rows, HEADS, floatfmt=".3f") + "\n"
+    print(text)
+    (options.folder / "skinny.txt").write_text(text)
+    (options.folder / "skinny.json").write_text(
+        json.dumps({"environment": environment(), "rounds": options.rounds, "measured": kept}, indent=1) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

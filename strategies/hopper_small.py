@@ -1,0 +1,65 @@
+"""Hopper, small matrices: small tiles, a block for each, one warpgroup, and a ring that holds much of k.
+
+    MatMul(M,N,K)(GL,GL,GL)(Kernel)
+      tile(bm,bn).to(Block)            MatMul(64,32,K)(GL,GL,GL)(Block)         as many blocks as fill the machine
+        .bands(bands)                  neighbours share rows and columns in the L2 cache
+      epilog(RF, float32, ...)         MatMul(64,32,K)(GL,GL,RF)(Block)         converted, through shared memory, stored by TMA
+      split(bk).pipeline(stages)       MatMul(64,32,128)(GL,GL,RF)(Block)       a ring; most of a block's loads are under way at once
+        .specialize()                  filled by a warp of its own
+        .in_flight(in_flight)          one warpgroup has products of the next turn under way while it waits for this one's
+      load(A, SH), load(B, SH)         MatMul(64,32,128)(SH,SH,RF)(Block)       TMA
+      tile(wm,wn).to(Warpgroup)        MatMul(64,32,128)(SH,SH,RF)(Warpgroup)
+      done()                           WGMMA
+
+Up to about 768 x 768 x 768 a kernel takes a few microseconds: the first load, the last store and the waves of blocks decide, not the tensor
+cores. So tiles are of one warpgroup, 64 x 16, 64 x 32 or 64 x 96, and steps of k long. A tile of 16, 32 or 96 rows by 64 columns is the
+transposed form, which has the 64 rows of the instruction along N.
+"""
+
+from fireiron import *
+
+SIZES = (512, 512, 512)
+
+bm = Tunable("bm", 64, 16, 32, 96)
+bn = Tunable("bn", 32, 16, 64, 96)
+bk = Tunable("bk", 128, 64, 256)
+wm = Tunable("wm", 64, 16, 32, 96)
+wn = Tunable("wn", 32, 16, 64, 96)
+rows = Tunable("rows", 64, 32, 16)
+chunk = Tunable("chunk", 32, 64, 16)
+stages = Tunable("stages", 4, 1, 2, 3, 6, 8, 10)
+bands = Tunable("bands", 4, 1, 2, 8)
+in_flight = Tunable("in_flight", 1, 0)
+
+store = Move.tile(wm, wn).to(Warpgroup).tile(rows, chunk).unroll().load(SRC, SH, Move.done()).converted().done()
+
+strategy = (
+    MatMul.tile(bm, bn)
+    .to(Block)
+    .bands(bands)
+    .epilog(RF, float32, Init.done(), store)
+    .split(bk)
+    .pipeline(stages)
+    .specialize()
+    .in_flight(in_flight)
+    .load(A, SH, Move.done())
+    .load(B, SH, Move.done())
+    .tile(wm, wn)
+    .to(Warpgroup)
+    .done()
+)
+
+
+def spec(M, N, K, **options):
+    """Row-major halves, float32 inside, unless said otherwise."""
+    options = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
+    return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)
+
+
+def defaults(M, N, K):
+    """Tiles of one warpgroup, with the part of its peak that a multiprocessor reaches by them, as seen on an H200 on 2026-11-22."""
+    return (
+        (0.62, {"bm": 64, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 10}),
+        (0.4, {"bm": 32, "bn": 64, "bk": 128, "wm": 32, "wn": 64, "rows": 32, "chunk": 64, "stages": 4}),
+        (0.3, {"bm": 16, "bn": 64, "bk": 128, "wm": 16, "wn": 64, "rows": 16, "chunk": 64, "stages": 4}),
+    )

@@ -1,0 +1,228 @@
+"""`explain --sync`: what each barrier, wait, fence and turn of a ring orders, exactly for a ring, and for every kernel of the library."""
+
+import functools
+import importlib
+import json
+import pkgutil
+import re
+
+import attrs
+import pytest
+from ringed import TARGET, by_threads, by_warps, halves, product
+
+from fireiron import *
+from fireiron import ir, strategies
+from fireiron.cli import main
+from fireiron.inspect.synchronization import KINDS, synchronization, text
+
+LIBRARY = sorted(one.name for one in pkgutil.iter_modules(strategies.__path__) if not one.name.startswith("_"))
+TARGETS = ("sm_80", "sm_90a")
+
+
+@functools.cache
+def library_kernel(name, target):
+    """The final kernel of a strategy of the library; None where the target cannot run it."""
+    module = importlib.import_module(f"fireiron.strategies.{name}")
+    try:
+        return module.strategy(module.spec(*module.SIZES)).program(target).lowered
+    except MatchError:
+        return None
+
+
+def account_of(strategy, spec=None):
+    return synchronization(strategy(halves(512, 64, 192) if spec is None else spec).program(TARGET).ir)
+
+
+# ---------------------------------------------------------------------------------------------- a ring, exactly
+
+RING = """\
+ring k_ring: a_sh, b_sh; 2 stages of 16384 bytes
+  filled     by producer: TMA_LOAD; 1 arrival and 16384 bytes end a phase of its full barriers
+  emptied    by consumers: WGMMA_F16_F32; 4 arrivals, one a warp, end a phase of its empty barriers
+  in flight  1; one warpgroup: its next products are issued while these run, and the stage is given back a turn later
+
+consumers: threads 0 to 127
+  in loop turn, k
+    acquire full k_ring   write -> read   a_sh, b_sh: TMA_LOAD -> WGMMA_F16_F32
+                          mbarrier of stage (turn * 3 + k) % 2, phase (turn * 3 + k) // 2 % 2: over when TMA has brought its 16384 bytes, \
+which are seen then (each thread)
+    fence registers       write -> write  c_rf: Init -> WGMMA_F16_F32
+                          wgmma takes registers as they were at this fence: without it what threads did to them may come later \
+(each warpgroup)
+    commit products       WGMMA_F16_F32 of c_rf become a group; wgmma is waited for by groups (each warpgroup)
+    wait products 1       read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
+                          a_sh, b_sh of the turn before have been read; wgmma goes on by itself until its group is waited for: \
+the last one may be left (each warpgroup)
+    release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
+                          one of 4 arrivals at the mbarrier of stage (turn * 3 + k + 1) % 2; a turn whose products are done by now \
+(one lane a warp)
+  in loop turn
+    wait products 0       read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
+                          a_sh, b_sh of the last turn have been read; wgmma goes on by itself until its group is waited for: none is left \
+(each warpgroup)
+    release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
+                          one of 4 arrivals at the mbarrier of stage turn * 3 % 2 (one lane a warp)
+    fence proxy           write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE
+                          written by ordinary stores, read by an engine: the writer orders the two proxies in front of the barrier (each thread)
+    barrier warpgroup     write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE
+                          write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE, a later turn
+                          store_c_sh complete; whoever meets is of one warpgroup, so the others of the block go on (128 threads)
+    commit stores         TMA_STORE of store_c_sh become a group; TMA is waited for by groups (the issuer)
+    wait stores 0         read -> write   store_c_sh: TMA_STORE -> STMATRIX_WARPGROUP, a later turn
+                          store_c_sh has been stored; TMA goes on by itself until its group is waited for: none is left (the issuer)
+    barrier warpgroup     read -> write   store_c_sh: TMA_STORE -> STMATRIX_WARPGROUP, a later turn
+                          store_c_sh free again; whoever meets is of one warpgroup, so the others of the block go on (128 threads)
+  once
+    wait stores 0         read -> end     store_c_sh: TMA_STORE -> the end of the block
+                          all stores have read what they store; TMA goes on by itself until its group is waited for: none is left (the issuer)
+
+producer: one of threads 128 to 159
+  in loop turn, k
+    acquire empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
+                          mbarrier of stage (turn * 3 + k) % 2, phase ((turn * 3 + k) // 2 + 1) % 2: over with 4 arrivals for the turn 2 \
+before; the first 2 turns pass (one thread)
+    release full k_ring   write -> read   a_sh, b_sh: TMA_LOAD -> WGMMA_F16_F32
+                          the one arrival at the mbarrier of stage (turn * 3 + k) % 2, which announces 16384 bytes: TMA counts them, \
+no thread does (one thread)"""
+
+
+def test_a_ring_is_told_in_full():
+    said = text(account_of(product((64, 64, 64), blocks=2)))
+    head, _, rest = said.partition("\n\n")
+    assert re.fullmatch(r"lines are those of .*ringed\.py", head)
+    assert re.sub(r" :\d+", "", rest) == RING
+
+
+def test_statements_are_told_with_their_lines():
+    (ring,) = account_of(product((64, 64, 64))).rings
+    ((name, places),) = ring.fillers
+    assert name == "TMA_LOAD" and all(re.fullmatch(r".*ringed\.py:\d+", place) for place in places) and places
+
+
+@pytest.mark.parametrize(
+    ("strategy", "depth", "why"),
+    [
+        (product(), 0, "2 warpgroups: while one waits for its products, those of the others run"),
+        (product(stages=3, in_flight=2), 2, "asked for by in_flight(2)"),
+        (product((64, 64, 64), stages=1), 0, "of one stage there is none to go on with"),
+        (by_threads(), 0, "nothing reads a stage when the statement that uses it is over"),
+    ],
+)
+def test_why_so_many_groups_are_in_flight(strategy, depth, why):
+    (ring,) = account_of(strategy, halves(128, 64, 320)).rings
+    assert (ring.in_flight, ring.why) == (depth, why)
+
+
+def test_clusters():
+    """Barriers of the cluster, loads for several blocks, and arrivals in them."""
+    account = account_of(product((64, 64, 64), cluster=(2, 1)), halves(256, 128, 192))
+    assert [(one.role, one.kind) for one in account.points[:2]] == [("", "barrier cluster")] * 2
+    assert "barriers of all blocks of the cluster are made" in account.points[0].why and "no block ends" in account.points[1].why
+    assert account.rings[0].shared == (("b_sh", 2, "0 + {0, 1}"),) and account.rings[0].arrivals == 8
+    releases = [one for one in account.points if one.kind == "release empty k_ring"]
+    assert releases and all("in each of the blocks 0 + {0, 1}, which send to this one" in one.why for one in releases)
+    said = text(account)
+    assert "shared     b_sh: each of 2 blocks loads a part, and sends it to blocks 0 + {0, 1}" in said
+    both = account_of(product((64, 64, 64), cluster=(2, 2)), halves(256, 128, 192))
+    assert [one[:2] for one in both.rings[0].shared] == [("a_sh", 2), ("b_sh", 2)]
+    assert account_of(product((64, 64, 64))).rings[0].shared == ()
+    assert json.loads(json.dumps(account.as_dict()))["rings"][0]["shared"] == [["b_sh", 2, "0 + {0, 1}"]]
+
+
+def test_groups_that_take_turns():
+    account = account_of(product((64, 64, 64), stages=3, blocks=2, turns=2))
+    ring, order = account.rings
+    assert ring.emptied_by == order.emptied_by == "consumers, group 0 and consumers, group 1"
+    assert order.buffers == () and order.arrivals == 4
+    kinds = {(one.role, one.kind) for one in account.points}
+    for group in (0, 1):
+        assert {(f"consumers, group {group}", f"{verb} empty {order.name}") for verb in ("acquire", "release")} <= kinds
+    assert f"order {order.name}: 2 groups of consumers take tiles in turns" in text(account)
+
+
+def test_a_ring_that_warps_empty():
+    """Ordinary reads of a stage: a barrier of each warp in front of its arrival, and no fence of registers."""
+    account = account_of(by_warps(), halves(128, 64, 320))
+    kinds = [point.kind for point in account.points if point.role == "consumers" and point.loops]
+    assert kinds == ["acquire full k_ring", "barrier warp", "release empty k_ring"]
+    (barrier,) = [point for point in account.points if point.kind == "barrier warp"]
+    assert [(one.kind, one.buffers, one.behind, one.carried) for one in barrier.orders] == [
+        ("read -> write", ("a_sh",), "TMA_LOAD", "k"),
+        ("read -> write", ("b_sh",), "TMA_LOAD", "k"),
+    ]
+    assert "whoever meets is of one warp" in barrier.why
+
+
+def test_the_passes_leave_what_is_needed_and_equality_does_not_see_it():
+    kernel = product((64, 64, 64), blocks=2)(halves(512, 64, 192)).program(TARGET).ir
+    (fence,) = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.reach is ir.Reach.PROXY]
+    assert fence.orders and fence == attrs.evolve(fence, orders=()) and "orders" not in repr(fence)
+
+
+# ---------------------------------------------------------------------------------------------- copies and barriers
+
+
+def test_one_barrier_in_a_pipeline_orders_both_ways():
+    account = synchronization(library_kernel("hmma_ampere", "sm_80"))
+    assert account.rings == () and [name for name, _ in account.roles] == [""]
+    (barrier,) = [point for point in account.points if point.kind == "barrier block" and point.loops == ("k",)]
+    assert {(one.kind, one.buffers, one.before, one.behind, one.carried) for one in barrier.orders} == {
+        ("write -> write", ("b_sh", "a_sh"), "CP_ASYNC_16", "CP_ASYNC_16", "k"),
+        ("read -> write", ("b_sh",), "LDMATRIX_16x16_ROW_T", "CP_ASYNC_16", "k"),
+        ("read -> write", ("a_sh",), "LDMATRIX_16x16_ROW", "CP_ASYNC_16", "k"),
+        ("write -> read", ("b_sh",), "CP_ASYNC_16", "LDMATRIX_16x16_ROW_T", "k"),
+        ("write -> read", ("a_sh",), "CP_ASYNC_16", "LDMATRIX_16x16_ROW", "k"),
+    }
+    (wait,) = [point for point in account.points if point.kind == "wait copies 2" and point.loops == ("k",)]
+    assert set(wait.orders) == {one for one in barrier.orders if one.kind.startswith("write")}
+    assert "the last 2 may be left" in wait.why
+
+
+def test_a_barrier_that_was_asked_for_says_so():
+    strategy = MatMul.tile(32, 32).to(Block).split(32).sync().tile(4, 4).to(Thread).tile(1, 1).split(1).done()
+    (barrier,) = synchronization(strategy(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program("sm_80").ir).points
+    assert (barrier.kind, barrier.orders, barrier.why) == ("barrier block", (), "asked for by sync")
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+@pytest.mark.parametrize("target", TARGETS)
+def test_nothing_is_left_out_in_the_library(name, target):
+    """Each statement that orders others is there, in the order of the program, with a reason, and with what it orders."""
+    kernel = library_kernel(name, target)
+    if kernel is None:
+        pytest.skip(f"{name} does not run on {target}")
+    account = synchronization(kernel)
+    written = [one for one in ir.statements(kernel.body) if isinstance(one, KINDS)]
+    assert [point.kind.split()[0] for point in account.points] == [type(one).__name__.lower() for one in written]
+    for point, one in zip(account.points, written, strict=True):
+        assert point.why.strip() and point.scope and "  " not in point.why
+        assert bool(point.orders) != isinstance(one, ir.Commit), (name, point)
+        if isinstance(one, (ir.Barrier, ir.Wait)):
+            assert one.reason and one.reason in point.why
+            named = {buffer for order in point.orders for buffer in order.buffers}
+            assert all(buffer in named for buffer in re.findall(r"\b\w+_sh\b", one.reason)), (name, point)
+    said = text(account)
+    assert all(point.kind in said and point.why in said for point in account.points)
+    assert all(ring.name in said for ring in kernel.rings)
+
+
+def test_what_has_nothing_to_order_says_so():
+    assert text(synchronization(library_kernel("naive", "sm_80"))).endswith("\n  nothing is synchronised")
+
+
+# ---------------------------------------------------------------------------------------------- the command
+
+
+def test_the_command(capsys):
+    assert main(["explain", "hopper", "--sync"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("MatMul(4096,4096,4096)(GL,GL,GL)(Kernel) on sm_90a, bands=8")
+    assert "ring k_ring: a_sh, b_sh; 4 stages of 49152 bytes" in out and max(map(len, out.splitlines())) < 180
+    assert main(["explain", "hopper", "--sync", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"spec", "architecture", "chosen", "roles", "rings", "points"} == found.keys()
+    (ring,) = found["rings"]
+    assert (ring["stages"], ring["bytes"], ring["arrivals"], ring["in_flight"]) == (4, 49152, 8, 0)
+    (first, *_) = found["points"]
+    assert (first["role"], first["loops"], first["kind"]) == ("consumers", ["turn", "k"], "acquire full k_ring")
+    assert first["orders"][0]["buffers"] == ["a_sh", "b_sh"]

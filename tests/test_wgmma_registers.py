@@ -1,0 +1,152 @@
+"""wgmma with a factor in registers: where it lies there, how it comes there, and when it may be overwritten."""
+
+import numpy as np
+import pytest
+from instructions import product_of_warpgroups
+from printed_text import HostProgram, Printed
+from ringed import all_of_kind, dropped, errors, halves, inputs_of, is_load, of_kind, outcome, ring_faults, weaker, with_changed
+from test_printed_text import agrees
+from test_rings import is_harmless
+
+from fireiron import *
+from fireiron import ir
+from fireiron.check import check
+from fireiron.executable.ldmatrix_warpgroup import LdMatrixWarpgroup
+from fireiron.executable.wgmma import WGMMA, held_map
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+
+HELD = [one for one in WGMMA if one.held]
+F16 = next(one for one in HELD if one.name == "WGMMA_F16_F32_HELD")
+SWAPPED = next(one for one in HELD if one.name == "WGMMA_F16_F32_SWAPPED_HELD")
+ORDERS = {"NN": (RowMajor, RowMajor), "NT": (RowMajor, ColMajor), "TN": (ColMajor, RowMajor), "TT": (ColMajor, ColMajor)}
+
+
+def ring(factor=A, tiles=(128, 64), part=(64, 64), stages=3, bk=64, in_flight=None):
+    """A ring whose stages are read by TMA's counterpart in part: one factor goes through registers."""
+    store = Move.tile(*part).to(Warpgroup).load(SRC, SH, Move.done()).converted().done()
+    chain = MatMul.tile(*tiles).to(Block).epilog(RF, float32, Init.done(), store).split(bk).pipeline(stages).specialize()
+    chain = chain if in_flight is None else chain.in_flight(in_flight)
+    chain = chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(*part).to(Warpgroup)
+    return chain.load(factor, RF, Move.done()).done()
+
+
+def right(program, order=1):
+    arrays, expected = inputs_of(program.ir.spec)
+    return outcome(program.ir, arrays, expected, order) == "right"
+
+
+@pytest.mark.parametrize("element", [1, 2, 4])
+def test_where_a_factor_lies(element):
+    """PTX ISA, "Register Fragments for wgmma": rows by groups of four lanes, two halves of k by registers."""
+    together = 4 // element
+    for thread in range(128):
+        for value in range(4 * together):
+            register, part = divmod(value, together)
+            row = thread // 32 * 16 + thread % 32 // 4 + register % 2 * 8
+            k = thread % 4 * together + register // 2 * 4 * together + part
+            assert held_map(element, False).coordinate(thread, value) == (row, k)
+            assert held_map(element, True).coordinate(thread, value) == (k, row)
+
+
+@pytest.mark.parametrize("form", HELD, ids=lambda one: one.name)
+def test_all_types(form, tmp_path):
+    """Against NumPy, in the simulator and by the printed text."""
+    tiles = (16, 64) if form.swapped else (64, 16)
+    program = product_of_warpgroups(form, tiles=tiles, chunk=2 * form.depth, sizes=(*tiles, 4 * form.depth)).program("sm_90a")
+    assert errors(program.ir) == []
+    spec = program.ir.spec
+    generator = np.random.default_rng(1)
+    a, b = (generator.integers(-2, 3, [int(str(size)) for size in spec.operands[name].shape]).astype(np.float32) for name in "AB")
+    if spec.A.dtype in (float16, bfloat16, int8):
+        assert right(program)
+        sizes = tuple(int(str(size)) for size in spec.sizes)
+        assert agrees(HostProgram([Printed.of(program)], tmp_path), 0, spec, sizes)
+    assert "_held_" in program.cuda and a.shape[1] == b.shape[0]
+
+
+@pytest.mark.parametrize("orders", ORDERS)
+@pytest.mark.parametrize("form", [F16, SWAPPED], ids=lambda one: one.name)
+@pytest.mark.parametrize("stages", [1, 3])
+def test_through_registers_by_ldmatrix(form, orders, stages):
+    """The buffer becomes chunks along its source's neighbours; no bank conflicts."""
+    program = product_of_warpgroups(form, orders=ORDERS[orders], stages=stages).program("sm_90a")
+    assert any(isinstance(one.instruction, LdMatrixWarpgroup) for one, _ in ir.execs(program.ir.body))
+    assert errors(program.ir) == [] and right(program)
+    loads = [str(one) for one in check(program.ir) if "read by LDMATRIX_WARPGROUP" in str(one)]
+    assert loads and all("no bank conflict" in one for one in loads)
+
+
+RINGS = {
+    "A": (ring(), halves(128, 128, 256)),
+    "A, TT": (ring(), halves(136, 128, 200, orders="TT")),
+    "a turn in flight": (ring(tiles=(64, 64), in_flight=1), halves(64, 64, 320)),
+    "B, swapped": (ring(B, (16, 128), (16, 64)), halves(16, 128, 256, orders="NT")),
+    "steps of 128": (ring(tiles=(64, 64), bk=128, stages=2), halves(64, 64, 512)),
+}
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_rings(name, tmp_path):
+    """TMA writes what ldmatrix and wgmma read; a warp says that a stage is empty when all its lanes have read."""
+    strategy, spec = RINGS[name]
+    program = strategy(spec).program("sm_90a")
+    assert any(map(is_load, ir.statements(program.ir.body))), "TMA takes both"
+    assert errors(program.ir) == [] and all(right(program, order) for order in (None, 1, 2))
+    sizes = tuple(int(str(size)) for size in spec.sizes)
+    host = HostProgram([Printed.of(program)], tmp_path)
+    assert all(agrees(host, 0, spec, sizes, None, seed) for seed in range(3))
+
+
+def test_registers_under_way_are_not_overwritten():
+    """The wait in front of the loads is for the registers that products still read: both detectors miss it."""
+    program = product_of_warpgroups(F16, stages=3).program("sm_90a")
+    waits = [number for number, one in enumerate(all_of_kind(program.ir, ir.Wait)) if "a_rf" in one.reason]
+    assert waits, "nothing waits for the registers of the factor"
+    arrays, expected = inputs_of(program.ir.spec)
+    for number in waits:
+        for change in (dropped, weaker):
+            faulty = with_changed(program.ir, of_kind(ir.Wait), number, change)
+            assert any("a_rf" in one for one in map(str, errors(faulty)))
+            assert outcome(faulty, arrays, expected, 1) != "right"
+
+
+def test_the_text_without_its_wait_is_wrong(tmp_path):
+    """In the emulation products read registers when they are performed."""
+    program = product_of_warpgroups(F16, tiles=(64, 64), stages=3, sizes=(64, 64, 512)).program("sm_90a")
+    printed = Printed.of(program)
+    faulty = printed.changed(r"wgmma_wait<\d>\(\);.*\n", "\n", 0).changed(r"(  // c_rf to C)", r"  wgmma_wait<0>();\n\1")
+    host = HostProgram([printed, faulty], tmp_path)
+    sizes = (64, 64, 512)
+    assert all(agrees(host, 0, program.ir.spec, sizes, None, seed) for seed in range(4))
+    assert not all(agrees(host, 1, program.ir.spec, sizes, None, seed) for seed in range(8))
+
+
+@pytest.mark.parametrize("name", ["A", "a turn in flight"])
+def test_planted_faults_in_rings(name):
+    """Everything that orders producer and consumers: found by the check and by the simulator."""
+    strategy, spec = RINGS[name]
+    kernel = strategy(spec).program("sm_90a").ir
+    arrays, expected = inputs_of(spec)
+    found = 0
+    for fault, faulty in ring_faults(kernel):
+        # The registers of the factor are waited for in front of its loads, so that nothing is left for the wait behind the products.
+        in_turn = name == "a turn in flight" and ("Wait" in fault and "turn before" in fault)
+        last = name == "a turn in flight" and "Release 1" in fault  # of the last turn, which nobody fills again
+        if is_harmless(fault, kernel) or in_turn or last:
+            continue
+        assert errors(faulty), f"the race check misses {fault}"
+        # In the simulator the lanes of a warp run together.
+        lanes = "dropped: Barrier" in fault and "warp" in fault
+        assert lanes or any(outcome(faulty, arrays, expected, order) != "right" for order in (None, 1, 2, 3)), (
+            f"the simulator misses {fault}"
+        )
+        found += 1
+    assert found >= 15
+
+
+@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+@pytest.mark.parametrize("name", RINGS)
+def test_compiles_without_serialisation(name):
+    strategy, spec = RINGS[name]
+    (resources,) = compile_cuda(strategy(spec).cuda("sm_90a"), "sm_90a").resources.values()
+    assert resources.spill_stores == resources.stack_frame == 0
