@@ -19,7 +19,7 @@ from tabulate import tabulate
 
 from fireiron import Chained, Tile
 from fireiron.gpu import launch
-from fireiron.language.library import defaults
+from fireiron.language.library import defaults, find
 from fireiron.strategies import hopper
 
 SIZES = (128, 256, 384, 512, 768, 1024)
@@ -28,8 +28,8 @@ SIZES = (128, 256, 384, 512, 768, 1024)
 def kernels(size):
     """The kernel that the library would take, and the same chained."""
     spec = hopper.spec(size, size, size)
-    values = next(values for name, values in defaults(spec, "sm_90a") if name == "hopper")
-    plain = hopper.strategy.with_(**values)
+    name, values = defaults(spec, "sm_90a")[0]
+    plain = find(name).strategy.with_(**values)
     return {"unchained": plain(spec).compile(), "chained": plain.at(Tile).refine(Chained())(spec).compile()}
 
 

@@ -22,6 +22,12 @@ from fireiron.strategies import hopper_skinny
 
 SHAPES = ((16, 4096, 4096), (1, 8192, 8192), (4, 8192, 8192), (16, 8192, 8192), (64, 8192, 8192))
 
+RINGS = ((128, 8, 0), (64, 16, 1), (256, 4, 1), (128, 10, 1), (128, 6, 1))
+"""Steps along k, stages, and turns of products in flight, beside the library's own."""
+
+ROOM = 220_000
+"""Bytes of shared memory for the stages of a ring."""
+
 READER = r"""
 extern "C" __global__ void __launch_bounds__(512)
 read_all(const uint4* __restrict__ data, long long count, unsigned* __restrict__ sink)
@@ -62,6 +68,15 @@ def library_kernel(spec):
     return importlib.import_module(f"fireiron.strategies.{name}").strategy.with_(**values)(spec).compile("sm_90a")
 
 
+def candidates(spec):
+    """Rings of other depths, by name."""
+    name, own = defaults(spec, "sm_90a")[0]
+    for bk, stages, in_flight in RINGS if name == "hopper_skinny" else ():
+        values = {**own, "bk": bk, "stages": stages, "in_flight": in_flight}
+        if bk * stages * (own["bm"] + own["bn"]) * 2 < ROOM:
+            yield f"bk {bk}, {stages} stages, {in_flight} in flight", values
+
+
 def measured(shape, order, rounds):
     """The times of all contenders by name."""
     from fireiron.measure.data import Data
@@ -70,6 +85,8 @@ def measured(shape, order, rounds):
     spec = hopper_skinny.spec(*shape, B=RowMajor if order == "NN" else ColMajor)
     data = Data.of(spec)
     calls = {"matmul": data.calls(multiplied), "own tile": data.calls(library_kernel(spec))}
+    for name, values in candidates(spec):
+        calls[name] = data.calls(hopper_skinny.strategy.with_(**values)(spec).compile("sm_90a"))
     for launches in calls.values():
         data.reset()
         data.verify(launches[0])
@@ -79,11 +96,19 @@ def measured(shape, order, rounds):
 def row_of(shape, order, times):
     """A line of the table."""
     us = {name: one.us for name, one in times.items()}
-    ratios = (us["torch.matmul"] / us["matmul"], us["torch.matmul"] / us["own tile"], us["reader"] / min(us["matmul"], us["own tile"]))
-    return ["x".join(map(str, shape)), order, us["matmul"], us["own tile"], us["torch.matmul"], us["reader"], *ratios]
+    best = min((name for name in us if name not in ("torch.matmul", "reader")), key=us.get)
+    ratios = (
+        us["torch.matmul"] / us["matmul"],
+        us["torch.matmul"] / us["own tile"],
+        us["torch.matmul"] / us[best],
+        us["reader"] / us[best],
+    )
+    return ["x".join(map(str, shape)), order, us["matmul"], us["own tile"], us[best], us["torch.matmul"], us["reader"], *ratios, best]
 
 
-HEADS = ("M x N x K", "B", "matmul us", "own tile us", "torch us", "reader us", "torch/matmul", "torch/own tile", "reader/best of ours")
+HEADS = (
+    "M x N x K", "B", "matmul us", "own tile us", "best us", "torch us", "reader us", "torch/matmul", "torch/own", "torch/best", "reader/best", "best",
+)  # fmt: skip
 
 
 def main():

@@ -1,4 +1,4 @@
-"""The strategy hopper beside cuBLAS, and its best values as records.
+"""The strategies for Hopper beside cuBLAS, and their best values as records.
 
     python perf/tune_hopper.py FOLDER [--rounds 7] [--seconds 420] [--only 4096x4096x4096]
 
@@ -23,9 +23,11 @@ from fireiron import ColMajor, RowMajor
 from fireiron._version import VERSION
 from fireiron.errors import FireironError
 from fireiron.language.library import defaults
-from fireiron.strategies import hopper
+from fireiron.strategies import hopper, hopper_batched, hopper_skinny, hopper_small
 from fireiron.tune.record import Record, describe, strategy_hash
 from fireiron.tune.records import Records
+
+STRATEGIES = {"hopper": hopper, "hopper_small": hopper_small, "hopper_skinny": hopper_skinny, "hopper_batched": hopper_batched}
 
 ALL = {name: tunable.values[0] for name, tunable in hopper.strategy.tunables().items()}
 
@@ -45,6 +47,21 @@ def square(**others):
     return values(192, 192, 64, 192, 3, **others)
 
 
+def small(bm, bn, bk, stages, **others):
+    """A candidate of hopper_small."""
+    first = {name: tunable.values[0] for name, tunable in hopper_small.strategy.tunables().items()}
+    chunk = next(one for one in (64, 32, 16) if bn % one == 0)
+    rows = next(one for one in (64, 32, 16) if bm % one == 0)
+    own = {"bm": bm, "bn": bn, "wm": bm, "wn": bn, "bk": bk, "stages": stages, "rows": rows, "chunk": chunk}
+    return "hopper_small", {**first, **own, **others}
+
+
+def skinny(bm, bn, bk, stages, **others):
+    """A candidate of hopper_skinny."""
+    first = {name: tunable.values[0] for name, tunable in hopper_skinny.strategy.tunables().items()}
+    return "hopper_skinny", {**first, "bm": bm, "bn": bn, "bk": bk, "stages": stages, "rows": bm, "chunk": bn, **others}
+
+
 ALONE = {"blocks": 65536}
 """A block for each tile."""
 
@@ -58,10 +75,20 @@ def columns(number):
 
 
 CANDIDATES = {
-    (128, 128, 128): [values(64, 16, 64, 16, 4, bk=128, bands=4), values(16, 64, 16, 64, 4, bk=128, bands=4)],
-    (256, 256, 256): [values(64, 16, 64, 16, 4, bk=128, bands=4), values(16, 64, 16, 64, 4, bk=128, bands=4)],
-    (512, 512, 512): [values(64, 32, 64, 32, 4, bk=128, bands=4), values(32, 64, 32, 64, 4, bk=128, bands=4)],
-    (768, 768, 768): [values(64, 96, 64, 96, 8, bands=4, **ALONE), values(96, 64, 96, 64, 8, bands=4, **ALONE)],
+    (128, 128, 128): [
+        values(16, 64, 16, 64, 4, bk=128, bands=4),
+        small(64, 16, 128, 1, in_flight=0),
+        small(16, 64, 128, 1, in_flight=0),
+        small(64, 16, 64, 2),
+    ],
+    (256, 256, 256): [
+        values(16, 64, 16, 64, 4, bk=128, bands=4),
+        small(64, 16, 128, 2),
+        small(16, 64, 128, 2),
+        small(16, 64, 256, 1, in_flight=0),
+    ],
+    (512, 512, 512): [values(32, 64, 32, 64, 4, bk=128, bands=4), small(64, 32, 128, 4), small(32, 64, 128, 4), small(32, 64, 256, 2)],
+    (768, 768, 768): [values(64, 96, 64, 96, 8, bands=4, **ALONE), small(64, 96, 64, 10), small(96, 64, 64, 10), small(96, 64, 64, 8)],
     (1024, 1024, 1024): [values(64, 128, 64, 64, 8, bands=2, **ALONE), values(128, 64, 64, 64, 8, bands=2, **ALONE)],
     (1536, 1536, 1536): [
         values(192, 96, 64, 96, 5, bands=1, **ALONE),
@@ -81,36 +108,48 @@ CANDIDATES = {
     (6144, 6144, 6144): [square(bands=8), values(256, 192, 128, 192, 3, producer=128)],
     (8192, 8192, 8192): [wide(), wide(bands=16)],
     (4096, 4096, 16384): [wide(), wide(bands=4), wide(bands=16)],
-    (16, 4096, 4096): [values(16, 64, 16, 64, 16), values(16, 64, 16, 64, 8, bk=128)],
+    (16, 4096, 4096): [skinny(16, 64, 128, 8), skinny(16, 64, 128, 8, in_flight=0), skinny(16, 64, 64, 16), skinny(16, 64, 256, 4)],
     (8192, 28672, 4096): [wide(), wide(bands=16), square(**HILBERT)],
 }
-"""For each shape the values that were among the best in earlier sweeps; the shapes are those that the results pages compare."""
+"""For each shape the values, and the strategy if it is not hopper, that were among the best in earlier sweeps; the shapes are those that the
+results pages compare."""
 
 
 def spec_of(shape, order):
     return hopper.spec(*shape, B=RowMajor if order == "NN" else ColMajor)
 
 
-def walked(one):
-    """The order of a candidate's blocks in words."""
-    return "Hilbert" if one["walk"] == 2 else f"{'column ' * (one['walk'] == 1)}bands of {one['bands']}"
+def described(name, one):
+    """A candidate in words."""
+    walk = one.get("walk", 0)
+    order = "Hilbert" if walk == 2 else f"{'column ' * (walk == 1)}bands of {one['bands']}" if "bands" in one else "rows"
+    flight = f", {one['in_flight']} in flight" if "in_flight" in one else ""
+    return f"{name.removeprefix('hopper_')} {one['bm']}x{one['bn']}x{one['bk']}, {one['stages']} stages, {order}{flight}"
 
 
 def candidates_of(shape, order):
-    """The candidates by name, the library's own tile first."""
+    """The candidates, strategies with values, by name; the library's own tile first."""
     name, own = defaults(spec_of(shape, order), "sm_90a")[0]
-    listed = {"default": {**ALL, **own}} if name == "hopper" else {}
+    first = {one: tunable.values[0] for one, tunable in STRATEGIES[name].strategy.tunables().items()}
+    listed = {"default": (name, {**first, **own})}
     for one in CANDIDATES[shape]:
-        if one not in listed.values():
-            listed[f"{one['bm']}x{one['bn']}x{one['bk']}, {one['stages']} stages, {walked(one)}"] = one
+        candidate = one if isinstance(one, tuple) else ("hopper", one)
+        if candidate not in listed.values():
+            listed[described(*candidate)] = candidate
     return listed
+
+
+def kernel_of(candidate, spec):
+    """The kernel of a candidate."""
+    name, chosen = candidate
+    return STRATEGIES[name].strategy.with_(**chosen)(spec).compile("sm_90a")
 
 
 def compiled(task):
     """Compile in a process of its own, for the cache; nothing comes back."""
     shape, order, chosen = task
     try:
-        hopper.strategy.with_(**chosen)(spec_of(shape, order)).compile("sm_90a")
+        kernel_of(chosen, spec_of(shape, order))
     except FireironError as error:
         return f"{shape} {order} {chosen}: {error}"
     return None
@@ -126,7 +165,7 @@ def measured(shape, order, rounds):
     calls, kernels, errors = {"cuBLAS": data.calls(cublas)}, {}, {}
     for name, chosen in candidates_of(shape, order).items():
         try:
-            kernel = hopper.strategy.with_(**chosen)(spec).compile("sm_90a")
+            kernel = kernel_of(chosen, spec)
             launches = data.calls(kernel)
             data.reset()
             errors[name] = data.verify(launches[0])
@@ -138,11 +177,11 @@ def measured(shape, order, rounds):
     return spec, times, kernels, errors
 
 
-def record_of(spec, chosen, timing, kernel, error, library_us, where, count):
+def record_of(spec, chosen, timing, kernel, error, library_us, where, count, name="hopper"):
     resources = kernel.resources
     sizes = [int(str(size)) for size in spec.sizes]
     return Record(
-        strategy="hopper", strategy_hash=strategy_hash(hopper.strategy), values=chosen, spec=describe(spec), architecture="sm_90a",
+        strategy=name, strategy_hash=strategy_hash(STRATEGIES[name].strategy), values=chosen, spec=describe(spec), architecture="sm_90a",
         gpu=where["gpu"], us=timing.us, quartiles=timing.quartiles, tflops=2.0 * math.prod(sizes) / timing.us / 1e6, regime=timing.regime,
         l2=timing.l2, error=error, registers=resources.registers, shared_bytes=resources.shared_bytes, spills=resources.spill_stores,
         library_us=library_us, toolchain=where["toolchain"], driver=where["driver"], clocks=timing.clocks, fireiron=VERSION,
@@ -161,7 +200,7 @@ def row_of(shape, order, times):
     ]  # fmt: skip
 
 
-HEADS = ("M x N x K", "B", "cuBLAS us", "TFLOP/s", "hopper us", "TFLOP/s", "ratio", "ratio of the default", "values")
+HEADS = ("M x N x K", "B", "cuBLAS us", "TFLOP/s", "ours us", "TFLOP/s", "ratio", "ratio of the default", "values")
 
 
 def geometric_mean(ratios):
@@ -201,9 +240,9 @@ def main():
         rows.append(row_of(shape, order, times))
         print(tabulate([rows[-1]], floatfmt=".3f", tablefmt="plain"), flush=True)
         best = rows[-1][-1]
-        chosen = candidates_of(shape, order)[best]
+        name, chosen = candidates_of(shape, order)[best]
         kept.append({"shape": shape, "order": order, "times": {name: [one.us, *one.quartiles] for name, one in times.items()}})
-        record = record_of(spec, chosen, times[best], kernels[best], errors[best] or 0.0, times["cuBLAS"].us, where, len(kernels))
+        record = record_of(spec, chosen, times[best], kernels[best], errors[best] or 0.0, times["cuBLAS"].us, where, len(kernels), name)
         Records.append_to(options.folder / "records.jsonl", record)
     means = [f"{order}: geometric mean {geometric_mean([row[6] for row in rows if row[1] == order]):.3f}, of the library's own tiles "
              f"{geometric_mean([row[7] for row in rows if row[1] == order and row[7]]):.3f}" for order in dict.fromkeys(row[1] for row in rows)]  # fmt: skip

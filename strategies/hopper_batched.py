@@ -18,8 +18,6 @@ SIZES = (1024, 1024, 1024)
 
 strategy = MatMul.tile(b=1).to(Block).then(hopper.product)
 
-defaults = hopper.defaults
-
 
 def spec(M, N, K, batch=16, **options):
     """`batch` products of row-major halves, float32 inside, unless said otherwise; A, B and C say how each matrix of a stack is stored."""
@@ -36,3 +34,13 @@ def stack(order, dims, sizes):
         return order
     rows, columns = (dim for dim in dims if dim != "b")
     return Strides(**{"b": sizes[rows] * sizes[columns], rows: 1, columns: sizes[rows]})
+
+
+def defaults(M, N, K):
+    """The tiles of hopper, and smaller ones for small matrices, with the part of its peak that a multiprocessor reaches by them."""
+    return (
+        *hopper.defaults(M, N, K),
+        (0.62, {"bm": 64, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 8, "bands": 4}),
+        (0.4, {"bm": 32, "bn": 64, "bk": 128, "wm": 32, "wn": 64, "rows": 32, "chunk": 64, "stages": 4, "bands": 4}),
+        (0.3, {"bm": 16, "bn": 64, "bk": 64, "wm": 16, "wn": 64, "rows": 16, "chunk": 64, "stages": 16, "bands": 4}),
+    )

@@ -244,8 +244,8 @@ class Printed:
 
     @staticmethod
     def of(program):
-        """What a program prints."""
-        return Printed(program.cuda, program.ir)
+        """What a program prints, without copies in front."""
+        return Printed(program.text, program.ir)
 
     def changed(self, pattern, replacement, count=1):
         """The same with a fault planted: what a pattern finds in its text (all of it for a count of 0) replaced."""

@@ -174,9 +174,12 @@ def test_forms_of_wgmma(tmp_path):
         tiles, chunk = (16, 64) if form.swapped else (64, 16), 64 // form.factors[0].bytes
         sizes = (*tiles, 2 * chunk)
         programs.append((product_of_warpgroups(form, tiles, chunk, 2, 16, sizes=sizes).program("sm_90a"), sizes))
-    host = HostProgram([Printed.of(program) for program, _ in programs], tmp_path)
-    for number, (program, sizes) in enumerate(programs):
-        assert agrees(host, number, program.spec, sizes), program.strategy
+    for start in range(0, len(programs), 12):  # descriptors have addresses of 18 bits, and arrays of all texts lie one behind the other
+        part, folder = programs[start : start + 12], tmp_path / str(start)
+        folder.mkdir()
+        host = HostProgram([Printed.of(program) for program, _ in part], folder)
+        for number, (program, sizes) in enumerate(part):
+            assert agrees(host, number, program.spec, sizes), program.strategy
 
 
 # ---------------------------------------------------------------------------------------------- producers and consumers
@@ -457,5 +460,5 @@ def test_asm_becomes_a_call_that_stands_on_its_line():
 
 
 def test_asm_of_an_unknown_instruction_is_refused():
-    with pytest.raises(Refused, match=r"no emulation .* griddepcontrol.wait"):
-        emulated('"griddepcontrol.wait;" ::: "memory"')
+    with pytest.raises(Refused, match=r"no emulation .* wgmma.unknown"):
+        emulated('"wgmma.unknown;" ::: "memory"')
