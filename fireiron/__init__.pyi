@@ -152,6 +152,7 @@ from fireiron.measure.sweeps import sweep as sweep
 from fireiron.refine.align import Align as Align
 from fireiron.refine.bands import Bands as Bands
 from fireiron.refine.chained import Chained as Chained
+from fireiron.refine.cluster import Cluster as Cluster
 from fireiron.refine.converted import Converted as Converted
 from fireiron.refine.in_flight import InFlight as InFlight
 from fireiron.refine.layout import DealOrder as DealOrder

@@ -23,6 +23,7 @@ from fireiron.language.tree import Decomposition, Executable, Node
 from fireiron.lower.allocate import allocate
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.chain import chain
+from fireiron.lower.cluster import cluster
 from fireiron.lower.distribute import distribute
 from fireiron.lower.fence import fence
 from fireiron.lower.footprint import require_small
@@ -55,7 +56,15 @@ SEQUENTIAL: Passes = (
 )
 """The passes that see a program without any synchronisation."""
 
-PASSES: Passes = (*SEQUENTIAL, ("synchronize", synchronize), ("wait", wait), ("fence", fence), ("guard", guard), ("chain", chain))
+PASSES: Passes = (
+    *SEQUENTIAL,
+    ("synchronize", synchronize),
+    ("wait", wait),
+    ("fence", fence),
+    ("guard", guard),
+    ("cluster", cluster),
+    ("chain", chain),
+)
 """The passes after the walk, in order; each maps IR to IR and can be printed (see docs/pipeline.md)."""
 
 

@@ -61,6 +61,11 @@ class Asm:
             self.ptx = re.sub(rf"\b{guarded[1]}\b", guarded[2], guarded[3])
         if waits := re.fullmatch(r"\{ *\.reg \.pred (\w+); *(\w+): *(\S+) \1, (.*); *@!\1 bra \2; *\}", self.ptx):
             self.ptx = f"{waits[3]} {waits[4]}"
+        if maps := re.fullmatch(
+            r"\{ *\.reg \.b32 (\w+); *mapa\.shared::cluster\.u32 \1, (.*?); *mbarrier\.arrive\.shared::cluster\.b64 _, \[\1\]; *\}",
+            self.ptx,
+        ):
+            self.ptx = f"mapa+mbarrier.arrive.shared::cluster.b64 {maps[2]}"
         self.mnemonic, _, rest = self.ptx.partition(" ")
         self.operands = _parted(rest, ",")
         self.registers = [expression for section in sections[:2] for part in _parted(section, ",") for expression in _expressions(part)]
@@ -152,7 +157,11 @@ EMULATED = {
     r"mbarrier\.arrive\.shared::cta\.b64": _all("mbarrier_arrive"),
     r"mbarrier\.arrive\.expect_tx\.shared::cta\.b64": _all("mbarrier_arrive_expect_tx"),
     r"mbarrier\.try_wait\.parity\.shared::cta\.b64": _all("mbarrier_wait_parity"),
+    r"mapa\+mbarrier\.arrive\.shared::cluster\.b64": _all("mbarrier_arrive_at"),
+    r"barrier\.cluster\.arrive\.release": lambda asm: "ptx::cluster_arrive()",
+    r"barrier\.cluster\.wait\.acquire": lambda asm: "ptx::cluster_wait()",
     rf"{TENSOR}\.shared::cluster\.global\.tile\.mbarrier::complete_tx::bytes": _tma("tma_load", 1),
+    rf"{TENSOR}\.shared::cluster\.global\.tile\.mbarrier::complete_tx::bytes\.multicast::cluster": _tma("tma_load_multicast", 1),
     rf"{TENSOR}\.global\.shared::cta\.tile\.bulk_group": _tma("tma_store", 0),
     r"cp\.async\.bulk\.commit_group": _all("tma_commit_group"),
     r"cp\.async\.bulk\.wait_group\.read": _all("tma_wait_group_read"),
@@ -288,6 +297,7 @@ class HostProgram:
         placed = {buffer.name: Placed(buffer, values, kernel) for buffer in given if not buffer.memory.by_value}
         registers = sum(buffer.bytes for buffer in kernel.buffers if buffer.memory.private)
         job = [f"kernel {number} grid {compiled(kernel.grid)(values)} threads {kernel.threads}"]
+        job += [f"cluster {1 if kernel.cluster is None else kernel.cluster.blocks}"]
         job += [f"shared {dynamic_shared_bytes(kernel)} frame {(FRAME + 3 * registers) // 4096 * 4096} seed {seed}"]
         for name, one in placed.items():
             file = self.folder / f"{name}.bin"

@@ -11,22 +11,34 @@ from fireiron import ir
 from fireiron.check import safety
 from fireiron.ir.chunks import swizzle_of
 from fireiron.sim import simulate
-from fireiron.values.expr import TRUE
+from fireiron.values.expr import TRUE, Const
 
 TARGET = "sm_90a"
 ORDERS = {"NN": (RowMajor, RowMajor), "NT": (RowMajor, ColMajor), "TN": (ColMajor, RowMajor), "TT": (ColMajor, ColMajor)}
 
 
 def product(
-    tiles=(128, 64, 64), warpgroup=(64, 64), stages=2, *, producer=32, chunk=64, in_flight=None, bands=0, blocks=0, tma=True, turns=1
+    tiles=(128, 64, 64),
+    warpgroup=(64, 64),
+    stages=2,
+    *,
+    producer=32,
+    chunk=64,
+    in_flight=None,
+    bands=0,
+    blocks=0,
+    tma=True,
+    turns=1,
+    cluster=None,
 ):
-    """A product by wgmma, fed by TMA through a ring; its result is stored by TMA too, or by all threads."""
+    """A product by wgmma, fed by TMA through a ring; its result is stored by TMA too, or by all threads; in clusters if these are said."""
     bm, bn, bk = tiles
     wm, wn = warpgroup
     store = Move.done()
     if tma:
         store = Move.tile(wm, wn).to(Warpgroup).tile(min(64, wm), min(chunk, wn)).unroll().load(SRC, SH, Move.done()).converted().done()
     chain = MatMul.tile(bm, bn).to(Block)
+    chain = chain if cluster is None else chain.cluster(*cluster)
     chain = chain.bands(*(bands if isinstance(bands, tuple) else (bands,))) if bands else chain
     chain = chain.persistent(blocks) if blocks else chain
     chain = chain.turns(turns) if turns > 1 else chain
@@ -173,10 +185,65 @@ def of_kind(kind, **fields):
     return lambda one: isinstance(one, kind) and all(getattr(one, name) == value for name, value in fields.items())
 
 
+def another_mask(peers, kernel):
+    """Faulty sets of blocks that a statement reaches into."""
+    blocks = kernel.cluster.blocks
+    yield "one block left out", attrs.evolve(peers, pattern=peers.pattern & (peers.pattern - 1))
+    yield "the last block left out", attrs.evolve(peers, pattern=peers.pattern ^ 1 << peers.pattern.bit_length() - 1)
+    yield "a block beyond", attrs.evolve(peers, pattern=peers.pattern | 1 << blocks)
+    if peers.pattern != (1 << blocks) - 1:
+        yield "all blocks", attrs.evolve(peers, pattern=(1 << blocks) - 1, first=Const(0))
+
+
+def cluster_faults(kernel):
+    """`(name, faulty kernel)`: everything that orders the blocks of a cluster left out, and loads and arrivals that go elsewhere."""
+    if kernel.cluster is None:
+        return
+    for number, name in enumerate(("start", "end")):
+        yield f"dropped: the cluster's barrier at the {name}", with_changed(kernel, of_kind(ir.ClusterBarrier), number, dropped)
+    for number, one in enumerate(filter(is_multicast, ir.statements(kernel.body))):
+        for name, peers in another_mask(one.multicast, kernel):
+            changed = attrs.evolve(one, multicast=peers)
+            yield f"load {number}: {name}", with_changed(kernel, is_multicast, number, lambda _, changed=changed: (changed,))
+        alone = attrs.evolve(one, multicast=None)
+        yield f"load {number}: to its own block", with_changed(kernel, is_multicast, number, lambda _, alone=alone: (alone,))
+    for number, one in enumerate(filter(is_across, ir.statements(kernel.body))):
+        for position, peers in enumerate(one.to):
+            for name, other in another_mask(peers, kernel):
+                to = (*one.to[:position], other, *one.to[position + 1 :])
+                ranks = [reached(kernel, part) for part in (one.to, to)]
+                if ranks[0] != ranks[1]:
+                    yield (
+                        f"arrival {number}: {name}",
+                        with_changed(kernel, is_across, number, lambda one, to=to: (attrs.evolve(one, to=to),)),
+                    )
+        alone = attrs.evolve(one, to=())
+        yield f"arrival {number}: to its own block", with_changed(kernel, is_across, number, lambda _, alone=alone: (alone,))
+    own = -(-kernel.workers // 32)
+    yield "only its own block's consumers", with_rings(kernel, lambda ring: attrs.evolve(ring, consumers=own))
+
+
+def reached(kernel, peers):
+    """Into which blocks each block of a cluster reaches."""
+    ranks = range(kernel.cluster.blocks)
+    return [{one for part in peers for one in part.ranks(part.first.evaluate(dict(kernel.cluster.values(rank))))} for rank in ranks]
+
+
+def is_multicast(statement):
+    """Whether a statement loads for several blocks."""
+    return isinstance(statement, ir.Exec) and statement.multicast is not None
+
+
+def is_across(statement):
+    """Whether a statement arrives in several blocks."""
+    return isinstance(statement, ir.Release) and statement.to != ()
+
+
 def ring_faults(kernel):
     """`(name, faulty kernel)`: everything that orders producer and consumers, left out, moved or weakened, and stages mixed up."""
     (ring,) = [one for one in kernel.rings if one.buffers]
     stages = ring.stages
+    yield from cluster_faults(kernel)
     for kind, changes in (
         (ir.Acquire, {"dropped": dropped, "a turn later": later(1), "a round later": later(stages)}),
         (ir.Release, {"dropped": dropped, "a turn later": later(1), "a round later": later(stages), "by all lanes": by_all_lanes}),

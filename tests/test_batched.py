@@ -255,6 +255,35 @@ def test_printed_text(tmp_path):
             np.testing.assert_array_equal(host.run(number, arrays, seed=seed)["C"], expected, err_msg=str(spec))
 
 
+def in_clusters(cluster, **options):
+    """A product for each matrix of a stack, in clusters: loads of three dimensions, or of one matrix for all, for several blocks."""
+    return MatMul.tile(b=1).to(Block).then(product(**{"tiles": (64, 64, 64), "cluster": cluster, "bands": 2, **options}))
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_the_printed_text_in_clusters(tmp_path):
+    cases = [
+        (in_clusters((2, 1)), hopper_batched.spec(200, 136, 72, 3)),
+        (in_clusters((2, 1), blocks=4), hopper_batched.spec(200, 136, 72, 3, signature="bmk,kn->bmn")),
+        (in_clusters((1, 2), blocks=4), hopper_batched.spec(72, 136, 136, 2)),
+    ]
+    programs = [strategy(spec).program("sm_90a") for strategy, spec in cases]
+    assert ["tma_load_multicast_3d(" in one.cuda for one in programs] == [True, False, True]
+    assert "tma_load_multicast(" in programs[1].cuda
+    host = HostProgram([Printed.of(one) for one in programs], tmp_path)
+    for (number, (_, spec)), seed in itertools.product(enumerate(cases), (0, 1)):
+        arrays, expected = inputs_of(spec)
+        np.testing.assert_array_equal(host.run(number, arrays, seed=seed)["C"], expected, err_msg=str(spec))
+
+
+@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+def test_clusters_compile():
+    strategy = in_clusters((2, 1), tiles=(128, 256, 64), warpgroup=(64, 256), stages=4, blocks=132)
+    program = strategy(hopper_batched.spec(1000, 1016, 520, 5)).program("sm_90a")
+    found = compile_cuda(program.cuda, "sm_90a")
+    assert "tma_load_multicast_3d(" in program.cuda and found.resources[program.name].spill_stores == 0 and "C75" not in found.log
+
+
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_compiles(tile):

@@ -62,15 +62,15 @@ the last one may be left (each warpgroup)
 (each warpgroup)
     release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
                           one of 4 arrivals at the mbarrier of stage turn * 3 % 2 (one lane a warp)
-    fence proxy           write -> read   store_c_sh: Move -> TMA_STORE
+    fence proxy           write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE
                           written by ordinary stores, read by an engine: the writer orders the two proxies in front of the barrier (each thread)
-    barrier warpgroup     write -> read   store_c_sh: Move -> TMA_STORE
-                          write -> read   store_c_sh: Move -> TMA_STORE, a later turn
+    barrier warpgroup     write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE
+                          write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE, a later turn
                           store_c_sh complete; whoever meets is of one warpgroup, so the others of the block go on (128 threads)
     commit stores         TMA_STORE of store_c_sh become a group; TMA is waited for by groups (the issuer)
-    wait stores 0         read -> write   store_c_sh: TMA_STORE -> Move, a later turn
+    wait stores 0         read -> write   store_c_sh: TMA_STORE -> STMATRIX_WARPGROUP, a later turn
                           store_c_sh has been stored; TMA goes on by itself until its group is waited for: none is left (the issuer)
-    barrier warpgroup     read -> write   store_c_sh: TMA_STORE -> Move, a later turn
+    barrier warpgroup     read -> write   store_c_sh: TMA_STORE -> STMATRIX_WARPGROUP, a later turn
                           store_c_sh free again; whoever meets is of one warpgroup, so the others of the block go on (128 threads)
   once
     wait stores 0         read -> end     store_c_sh: TMA_STORE -> the end of the block
@@ -111,6 +111,33 @@ def test_statements_are_told_with_their_lines():
 def test_why_so_many_groups_are_in_flight(strategy, depth, why):
     (ring,) = account_of(strategy, halves(128, 64, 320)).rings
     assert (ring.in_flight, ring.why) == (depth, why)
+
+
+def test_clusters():
+    """Barriers of the cluster, loads for several blocks, and arrivals in them."""
+    account = account_of(product((64, 64, 64), cluster=(2, 1)), halves(256, 128, 192))
+    assert [(one.role, one.kind) for one in account.points[:2]] == [("", "barrier cluster")] * 2
+    assert "barriers of all blocks of the cluster are made" in account.points[0].why and "no block ends" in account.points[1].why
+    assert account.rings[0].shared == (("b_sh", 2, "0 + {0, 1}"),) and account.rings[0].arrivals == 8
+    releases = [one for one in account.points if one.kind == "release empty k_ring"]
+    assert releases and all("in each of the blocks 0 + {0, 1}, which send to this one" in one.why for one in releases)
+    said = text(account)
+    assert "shared     b_sh: each of 2 blocks loads a part, and sends it to blocks 0 + {0, 1}" in said
+    both = account_of(product((64, 64, 64), cluster=(2, 2)), halves(256, 128, 192))
+    assert [one[:2] for one in both.rings[0].shared] == [("a_sh", 2), ("b_sh", 2)]
+    assert account_of(product((64, 64, 64))).rings[0].shared == ()
+    assert json.loads(json.dumps(account.as_dict()))["rings"][0]["shared"] == [["b_sh", 2, "0 + {0, 1}"]]
+
+
+def test_groups_that_take_turns():
+    account = account_of(product((64, 64, 64), stages=3, blocks=2, turns=2))
+    ring, order = account.rings
+    assert ring.emptied_by == order.emptied_by == "consumers, group 0 and consumers, group 1"
+    assert order.buffers == () and order.arrivals == 4
+    kinds = {(one.role, one.kind) for one in account.points}
+    for group in (0, 1):
+        assert {(f"consumers, group {group}", f"{verb} empty {order.name}") for verb in ("acquire", "release")} <= kinds
+    assert f"order {order.name}: 2 groups of consumers take tiles in turns" in text(account)
 
 
 def test_a_ring_that_warps_empty():

@@ -1,5 +1,6 @@
 """On an H100 or H200: the strategy hopper, bit-equal to NumPy on integer data, on poisoned output (oracle O11)."""
 
+import attrs
 import numpy as np
 import pytest
 from hopper_cases import ORDERS, SIZES, SKINNY_TILES, SMALL_TILES, TILES, halves
@@ -109,3 +110,42 @@ def test_matrices_of_more_than_two_to_the_31_elements(sizes):
         expected = a[first : first + 7, :4096].astype(np.float32) @ b[:4096].astype(np.float32)
         cupy.testing.assert_array_equal(c[first : first + 7].astype(np.float32), expected)
     assert not bool(cupy.isnan(c).any())
+
+
+# ---------------------------------------------------------------------------------------------- clusters
+
+CLUSTERS = {
+    "two along m": ((2, 1), {"bm": 128, "bn": 256, "wn": 256}),
+    "two along n": ((1, 2), {"bm": 128, "bn": 128, "wn": 128}),
+    "four": ((2, 2), {"bm": 128, "bn": 128, "wn": 128, "blocks": 65536}),
+    "four along m": ((4, 1), {"bm": 64, "bn": 128, "wn": 128, "stages": 6, "blocks": 65536}),
+    "eight": ((4, 2), {"bm": 64, "bn": 64, "wn": 64, "blocks": 65536}),
+    "sixteen": ((4, 4), {"bm": 64, "bn": 64, "wn": 64, "blocks": 65536}),
+    "a warpgroup produces": ((2, 1), {"bm": 256, "bn": 192, "wm": 128, "wn": 192, "stages": 3, "producer": 128}),
+}
+
+
+def clustered(cluster, values):
+    """The strategy with its tiles in clusters."""
+    steps = list(hopper.strategy.steps)
+    dealt = next(number for number, step in enumerate(steps) if step.verb == "tile")
+    steps[dealt] = steps[dealt].refined(Cluster(*cluster))
+    return attrs.evolve(hopper.strategy, steps=tuple(steps)).with_(**values)
+
+
+@pytest.mark.parametrize("sizes", [(8, 24, 200), (1000, 504, 304), (4096, 2048, 1024)], ids=lambda sizes: "x".join(map(str, sizes)))
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_clusters(name, sizes):
+    """Neighbours load for each other: bit-equal all the same, where clusters overhang too."""
+    check(clustered(*CLUSTERS[name]), halves(*sizes))
+
+
+@pytest.mark.parametrize("orders", ORDERS)
+def test_clusters_in_all_storage_orders(orders):
+    check(clustered(*CLUSTERS["four"]), halves(520, 392, 328, orders=orders))
+
+
+@pytest.mark.parametrize("name", ["two along m", "four", "a warpgroup produces"])
+def test_clusters_of_sizes_known_at_run_time(name):
+    for sizes in ((8, 8, 8), (1000, 504, 304), (4096, 2048, 72)):
+        check(clustered(*CLUSTERS[name]), halves(M, N, K), **dict(zip("MNK", sizes, strict=True)))

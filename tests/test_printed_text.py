@@ -201,6 +201,14 @@ RINGS = {
         halves(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
         (131, 72, 200),
     ),
+    "clusters of 2": (ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 1)), halves(200, 72, 200), None),
+    "clusters of 4 that stay": (
+        ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 2), blocks=4, bands=4, in_flight=1),
+        halves(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
+        (300, 72, 136),
+    ),
+    "clusters, chained": (ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 1)).at(Tile).refine(Chained()), halves(256, 72, 200), None),
+    "clusters side by side": (ring_product((64, 128, 64), (64, 64), 2, cluster=(1, 2)), halves(64, 256, 128, orders="TT"), None),
 }
 
 
@@ -212,6 +220,24 @@ def test_rings(name, tmp_path):
     symbols = dict(zip("MNK", given)) if given else None
     host = HostProgram([Printed.of(strategy(spec).program("sm_90a"))], tmp_path)
     assert all(agrees(host, 0, spec, sizes, symbols, seed) for seed in range(3 * SCALE))
+
+
+CLUSTER_FAULTS = {
+    "to itself alone": (r"0x3\);(\s+\})", r"0x1);\1"),
+    "arrives at home alone": (r"mbarrier_arrive_at\((.*), 0x3\)", r"mbarrier_arrive_at(\1, 1 << rank_m)"),
+    "counts its own": (r"mbarrier_init\(k_ring_empty \+ stage \* 8, 8\)", "mbarrier_init(k_ring_empty + stage * 8, 4)"),
+    "no start": (r"  cluster_sync\(\);  // the barriers.*\n", ""),
+    "no end": (r"  cluster_sync\(\);  // no block ends.*\n", ""),
+}
+
+
+@pytest.mark.parametrize("name", CLUSTER_FAULTS)
+def test_faults_of_clusters_are_found(name, tmp_path):
+    """Of text that sends to too few, arrives at too few, counts too few, or does not wait for the others."""
+    sizes = (256, 64, 320)
+    text = Printed.of(ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 1))(halves(*sizes)).program("sm_90a"))
+    found = outcomes(text.changed(*CLUSTER_FAULTS[name]), sizes, tmp_path)
+    assert set(found) != {"right"}, found
 
 
 def test_drawn_rings(tmp_path):

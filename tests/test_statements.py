@@ -71,8 +71,9 @@ PROBLEMS = {
     "tensor cores": lambda: ampere()(MatMul(64, 64, 128, **HALVES)(GL, GL, GL)(Kernel)),
     "warpgroups": lambda: product_of_warpgroups(WGMMA[0], (64, 64), 32, 2, sizes=(64, 64, 96)),
     "roles": lambda: ring_product((64, 64, 64), (64, 64), 2, blocks=2)(halves(256, 64, 192)),
+    "clusters": lambda: ring_product((64, 64, 64), (64, 64), 2, blocks=2, cluster=(2, 1))(halves(256, 64, 192)),
 }
-PROGRAMS = {name: make().program("sm_90a" if name in ("warpgroups", "roles") else "sm_80") for name, make in PROBLEMS.items()}
+PROGRAMS = {name: make().program("sm_90a" if name in ("warpgroups", "roles", "clusters") else "sm_80") for name, make in PROBLEMS.items()}
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -92,7 +93,9 @@ def test_a_pass_handles_or_refuses_what_it_does_not_know(problem, name):
 
 def program_of(kernel):
     """A program whose final kernel is another than its own."""
-    known = PROGRAMS["roles" if kernel.rings else "warpgroups" if kernel.architecture.name == "sm_90a" else "threads"]
+    known = PROGRAMS[
+        "clusters" if kernel.cluster else "roles" if kernel.rings else "warpgroups" if kernel.architecture.name == "sm_90a" else "threads"
+    ]
     program = Program(known.strategy, known.spec, known.architecture, known.instructions, known.name)
     program.__dict__.update(ir=kernel, lowered=kernel, stages=dict.fromkeys(known.stages, kernel))
     return program
@@ -147,6 +150,16 @@ def test_statements_of_rings_are_all_read():
     kinds = {type(one) for one in ir.statements(kernel.body)}
     assert kinds >= {ir.Roles, ir.Acquire, ir.Release, ir.Fence, ir.Commit, ir.Wait, ir.Barrier, ir.For, ir.Let, ir.Exec, ir.Comment}
     assert {one.completion for one, _ in ir.execs(kernel.body)} >= {ir.Completion.RING, ir.Completion.PRODUCT, ir.Completion.BULK}
+    for read in READERS.values():
+        assert read(kernel) is not None or read is ir.verify
+
+
+def test_statements_of_clusters_are_all_read():
+    """Both barriers of the cluster, loads for several blocks and arrivals in them; every reader takes them."""
+    kernel = PROGRAMS["clusters"].lowered
+    assert sum(isinstance(one, ir.ClusterBarrier) for one in kernel.body) == 2
+    assert any(one.multicast for one, _ in ir.execs(kernel.body))
+    assert any(isinstance(one, ir.Release) and one.to for one in ir.statements(kernel.body))
     for read in READERS.values():
         assert read(kernel) is not None or read is ir.verify
 

@@ -135,7 +135,10 @@ def _undecided(use: Use, why: str) -> Finding:
 
 def _compared(scene: Scene, local: Local, uses: Sequence[Use], write: Use) -> Finding | None:
     offset = tuple(scene.opened(part) for part in local.offset)
-    if _told_apart(scene, _digits(scene, local, uses, offset), offset) or _in_bands(scene, local, offset, write):
+    # By the values of names, or name by name, where sums of their values have become other digits.
+    if any(_told_apart(scene, _digits(scene, local, uses, parts), offset) for parts in (offset, local.offset)):
+        return None
+    if _in_bands(scene, local, offset if scene.kernel.cluster is None else local.offset, write):
         return None
     grid = constant(scene.kernel.grid)
     if all(not part.variables() for part in offset):
@@ -210,8 +213,9 @@ def _told_apart(scene: Scene, dimensions: Sequence[_Digits] | None, offset: Sequ
             # A digit that steps over all that lower ones reach can be read off the sum; else two blocks may meet there.
             if step < width:
                 return False
-            width += step * (digit.high - digit.low)
-            known |= {digit} if _blocks(scene, (digit,)) else set()
+            value = scene.opened(digit)
+            width += step * (value.high - value.low)
+            known |= {value} if _blocks(scene, (digit,)) else set()
     return _recovered(next((var for part in offset for var in part.variables() if var.name == "block"), None), frozenset(known), 6)
 
 
@@ -222,26 +226,45 @@ def _in_bands(scene: Scene, local: Local, offset: Sequence[Expr], write: Use) ->
     `b // (columns * rows)`, whose height `h` is `rows`, or what is left; its tile is `(band * rows + q % h, q // h)`. For
     all `b < lines * columns` that is inside, so that the limits of the expressions never hold, and gives `b` back. In a stack
     of matrices that is so for the number within a matrix, `b % (lines * columns)`, and other coordinates say which matrix it is.
+    Clusters walk so over as many tiles as they have, one to each of their blocks.
     """
+    cluster = scene.kernel.cluster
+    places = {} if cluster is None else {scene.opened(var): size for var, size in zip(cluster.places, cluster.sizes, strict=True)}
+    told: set[Expr] = set()
     tiles = []
     for part, low, high, extent in zip(offset, local.low, local.high, scene.kernel.buffer(write.access.buffer).tensor.shape, strict=True):
-        terms = [(atoms, factor) for atoms, factor in linear(part)[0] if _blocks(scene, atoms)]
-        if len(terms) > 1 or any(len(atoms) > 1 or factor <= high - low for atoms, factor in terms):
+        width = high - low + 1
+        terms = sorted(((scene.opened(atoms[0]), factor) for atoms, factor in linear(part)[0] if _blocks(scene, atoms)), key=_factor)
+        if any(len(atoms) > 1 for atoms, _ in linear(part)[0] if _blocks(scene, atoms)):
             return False
-        tiles += [(atoms[0], floordiv(extent + (factor - 1), as_expr(factor))) for atoms, factor in terms]
-    block = next((var for part in offset for var in part.variables() if var.name == "block"), None)
-    if block is None or len(tiles) < 2 or math.prod((count for _, count in tiles), start=ONE) != scene.kernel.grid:
+        # Within a cluster the lowest digits say which of its tiles a block has.
+        while terms and terms[0][0] in places and terms[0][1] >= width:
+            atom, factor = terms.pop(0)
+            told.add(atom)
+            width += factor * (places[atom] - 1)
+        if len(terms) > 1 or any(factor < width for _, factor in terms):
+            return False
+        tiles += [(atom, floordiv(extent + (factor - 1), as_expr(factor))) for atom, factor in terms]
+    block = next((var for part in offset for var in scene.opened(part).variables() if var.name == "block"), None)
+    each = 1 if cluster is None else cluster.blocks
+    if block is None or len(tiles) < 2 or told != set(places):
         return False
-    return any(_bands_of(block, pair, [one for one in tiles if one not in pair]) for pair in itertools.combinations(tiles, 2))
+    if math.prod((count for _, count in tiles), start=as_expr(each)) != scene.kernel.grid:
+        return False
+    return any(_bands_of(block, each, pair, [one for one in tiles if one not in pair]) for pair in itertools.combinations(tiles, 2))
 
 
-def _bands_of(block: Expr, pair: Sequence[tuple[Expr, Expr]], others: Sequence[tuple[Expr, Expr]]) -> bool:
-    """Whether blocks walk in bands over two dimensions' tiles, each with their count, for each tile of the other dimensions."""
-    count = pair[0][1] * pair[1][1]
+def _bands_of(block: Expr, each: int, pair: Sequence[tuple[Expr, Expr]], others: Sequence[tuple[Expr, Expr]]) -> bool:
+    """Whether blocks walk in bands over two dimensions' tiles, each with their count, for each tile of the other dimensions.
+
+    So many for `each` step: the blocks of a cluster go together.
+    """
+    count = pair[0][1] * pair[1][1] * each
     if others:
         if not _recovered(floordiv(block, count), frozenset(atom for atom, _ in others), 6):
             return False
         block = mod(block, count)
+    block = floordiv(block, as_expr(each))
     bands = {one.right for atom, _ in pair for one in _nodes(atom) if isinstance(one, FloorDiv) and one.left == block}
     factors = {abs(factor) for band in bands for _, factor in linear(band)[0]} | {constant(band) for band in bands}
     heights = {rows for factor in factors for _, columns in pair for rows in (factor, (factor or 0) // (constant(columns) or 1)) if rows}
@@ -253,6 +276,10 @@ def _bands_of(block: Expr, pair: Sequence[tuple[Expr, Expr]], others: Sequence[t
         if any((line, column) in _walks(block, lines, columns, rows) for rows in heights):
             return True
     return False
+
+
+def _factor(term: tuple[Expr, int]) -> int:
+    return term[1]
 
 
 def _walks(block: Expr, lines: Expr, columns: Expr, rows: int) -> tuple[tuple[Expr, Expr], ...]:

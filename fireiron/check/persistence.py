@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import attrs
 
 from fireiron.ir import For, Kernel, Let, Stmt, lets, rewritten, statements, substituted
-from fireiron.values.expr import Expr, FloorDiv, Var, as_expr, constant, less, minimum
+from fireiron.values.expr import Expr, FloorDiv, Var, as_expr, constant, less, minimum, mod
 
 
 @attrs.frozen
@@ -60,18 +60,26 @@ def _nodes(value: Expr) -> Iterator[Expr]:
 
 
 def one_tile_each(kernel: Kernel) -> Kernel:
-    """The kernel that deals a tile to a block each, where a persistent one deals them in turns; any other kernel itself."""
+    """The kernel that deals a tile to a block each, where a persistent one deals them in turns; any other kernel itself.
+
+    Where blocks come in clusters, their numbers are multiples of these, so that a block's place in its cluster is that of its tile.
+    """
     found = {id(one.loop): one for one in persistence(kernel)}
     if not found:
         return kernel
-    tiles = next(iter(found.values())).tiles
+    first = next(iter(found.values()))
+    tiles, count = first.tiles, constant(first.tiles)
+    block = Var("block", 0, first.tile.var.high if count is None else (count or 1) - 1)
+    number = Var("number of the tile", block.low, block.high)  # not to be taken for the number of a block that stays
 
     def flat(statement: Stmt) -> tuple[Stmt, ...]:
         one = found.get(id(statement))
         if one is None:
             return (statement,)
-        block = Var("block", 0, one.tile.var.high if constant(tiles) is None else (constant(tiles) or 1) - 1)
-        body = tuple(Let(part.var, block) if part is one.tile else part for part in one.loop.body)
+        body = tuple(Let(part.var, number) if part is one.tile else part for part in one.loop.body)
         return substituted(body, {one.loop.var: as_expr(0)})
 
-    return attrs.evolve(kernel, body=rewritten(kernel.body, flat), grid=tiles)
+    body = rewritten(kernel.body, flat)
+    if kernel.cluster is not None:
+        body = substituted(body, {kernel.block: mod(number, as_expr(kernel.cluster.blocks))})
+    return attrs.evolve(kernel, body=substituted(body, {number: block}), grid=tiles)

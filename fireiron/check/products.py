@@ -14,6 +14,7 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Chain,
+    ClusterBarrier,
     Comment,
     Commit,
     Completion,
@@ -84,7 +85,7 @@ class _Run:
                     for child in statement.children:
                         self.open, self.groups, self.touched = set(), [], set()
                         self.follow(child)
-                case Let() | Comment() | Barrier() | Fence() | Commit() | Wait() | Acquire() | Release() | Chain():
+                case Let() | Comment() | Barrier() | ClusterBarrier() | Fence() | Commit() | Wait() | Acquire() | Release() | Chain():
                     pass
                 case _:
                     raise unknown(statement, "the check of products")

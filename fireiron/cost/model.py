@@ -25,6 +25,8 @@ from fireiron.cost.prediction import TAIL, PhaseTime, Prediction
 from fireiron.cost.registers import occupancy_on
 from fireiron.cost.timeline import Clock, Latencies, Speeds
 from fireiron.cost.work import Work
+from fireiron.ir import Kernel
+from fireiron.ir.cluster import MULTIPROCESSORS, at_once
 from fireiron.values.machine import as_architecture
 
 SCHEDULERS: Final = 4
@@ -71,11 +73,19 @@ class _Wave:
     outside: Mapping[str, float]
 
 
+def _blocks_at_once(kernel: Kernel, multiprocessors: int) -> int:
+    """Blocks that run at once, one on a multiprocessor: where they come in clusters some multiprocessors may stay without."""
+    if kernel.cluster is None:
+        return multiprocessors
+    size = kernel.cluster.blocks
+    return max(multiprocessors * at_once(size) // MULTIPROCESSORS // size, 1) * size
+
+
 class _Model:
     def __init__(self, work: Work, gpu: Gpu, constants: Constants) -> None:
         self.work, self.gpu, self.constants = work, gpu, constants
         self.occupancy, self.registers = occupancy_on(work.kernel, as_architecture(gpu.architecture))
-        self.slots = gpu.multiprocessors * self.occupancy.blocks
+        self.slots = _blocks_at_once(work.kernel, gpu.multiprocessors) * self.occupancy.blocks
         self.spill = min(1.0, SPILLED_SHARE * self.registers.spilled / max(self.registers.arrays, 1))
         self.dram, self.fresh = self._dram()
         self.fma, self.tensor = self._fma_clocks(), self._tensor_clocks()

@@ -19,6 +19,7 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Chain,
+    ClusterBarrier,
     Comment,
     Commit,
     Completion,
@@ -112,6 +113,9 @@ class Clock:
                 case Barrier():
                     self._wait(self.stored, "copies")
                     self.now += self.latencies.barrier if statement.scope == BLOCK_SCOPE else 1.0
+                case ClusterBarrier():
+                    self._wait(self.stored, "copies")
+                    self.now += self.latencies.barrier
                 case Roles():
                     self.walk(statement.roles[0].body)
                 case Acquire(ring=ring, side=Side.FULL):

@@ -26,6 +26,7 @@ from fireiron.ir import (
     Barrier,
     Buffer,
     Chain,
+    ClusterBarrier,
     Comment,
     Commit,
     Completion,
@@ -116,6 +117,8 @@ class Work:
                 case Barrier(scope=scope):
                     times = self._times(loops)
                     total = total + Amounts(instructions=self.warps * times, barriers=times if scope == BLOCK_SCOPE else 0.0)
+                case ClusterBarrier():
+                    total = total + Amounts(instructions=2.0 * self.warps, barriers=1.0)
                 case Roles():
                     for child in statement.children:
                         total = total + self._sum(child, loops)
@@ -159,6 +162,8 @@ class Work:
         memory = Amounts()
         for position, access in placed:
             part = self.accesses.amounts(statement, position, loops, active, warps, units)
+            if statement.multicast is not None:  # a block asks L2 for its part alone, and receives those of all
+                part = attrs.evolve(part.times(statement.multicast.count), l2_read=part.l2_read)
             memory = memory + part
             if access.write and self._reads_old(statement):
                 memory = memory + attrs.evolve(part, l2_read=part.l2_written, l2_written=0.0)

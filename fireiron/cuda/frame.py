@@ -89,6 +89,8 @@ def _header(kernel: Kernel) -> Iterable[str]:
     yield from comment(
         f"target {kernel.architecture}; launch <<<{_readable(kernel.grid)}, {kernel.threads}>>>, {_shared_text(kernel)}{chained}"
     )
+    if kernel.cluster is not None:
+        yield from comment(f"clusters of {kernel.cluster.blocks} neighbouring blocks")
     for text, condition in kernel.facts:
         yield from comment(f"requires: {text}, {_readable(condition)}")
     for name in kernel.zeroed:
@@ -129,7 +131,8 @@ def _includes(kernel: Kernel) -> Iterable[str]:
 def _signature(kernel: Kernel) -> Iterable[str]:
     parameters = [_parameter(one, kernel.chained) for one in kernel.parameters]
     bounds = f"{kernel.threads}, {kernel.resident}" if kernel.resident else str(kernel.threads)
-    yield f'extern "C" __global__ void __launch_bounds__({bounds})'
+    cluster = "" if kernel.cluster is None else f" __cluster_dims__({kernel.cluster.blocks}, 1, 1)"
+    yield f'extern "C" __global__ void{cluster} __launch_bounds__({bounds})'
     one_line = f"{kernel.name}({', '.join(parameters)})"
     if len(one_line) <= WIDTH:
         yield one_line

@@ -9,7 +9,7 @@ from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.micro_kernel import micro_kernel
 from fireiron.cuda.types import applied, carrier, converted, literal, zero
-from fireiron.ir import Access, Buffer, Exec, Kernel, Piece, Side
+from fireiron.ir import Access, Buffer, Exec, Kernel, Peers, Piece, Side
 from fireiron.ir.text import Braces, Copy, Function, Item, Registers
 from fireiron.values.document import Assignment, Call, Choice, Joined, Text
 from fireiron.values.expr import FALSE, TRUE, Const, Expr, all_of, conjuncts
@@ -136,6 +136,13 @@ class KernelPrinter:
         stage = self.addresses.stage(self.turn(ring, number) % found.stages)
         offset = self.expression(stage * BARRIER_BYTES)
         return f"{ring}_{side.value}" + (f" + {offset}" if offset != "0" else "")
+
+    def blocks(self, *several: Peers) -> str:
+        """Blocks of a cluster as a mask, a bit for each rank."""
+        masks = [(f"{peers.pattern:#x}", operand(peers.first, Binds.NAME)) for peers in several]
+        self.addresses.used |= {var for peers in several for var in peers.first.variables()}
+        parts = [mask if str(first) == "0" else f"{mask} << {first}" for mask, first in masks]
+        return parts[0] if len(parts) == 1 else " | ".join(f"({part})" if " " in part else part for part in parts)
 
     # ------------------------------------------------------------------------------------------ copies
 

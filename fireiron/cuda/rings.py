@@ -48,6 +48,33 @@ ARRIVE = Function(
     "one arrival",
 )
 
+ARRIVE_AT = Function(
+    "mbarrier_arrive_at",
+    ("unsigned barrier", "unsigned blocks"),
+    (
+        "for (unsigned left = blocks; left != 0; left &= left - 1) {",
+        "  asm volatile(",
+        '      "{\\n"',
+        '      ".reg .b32 there;\\n"',
+        '      "mapa.shared::cluster.u32 there, %0, %1;\\n"',
+        '      "mbarrier.arrive.shared::cluster.b64 _, [there];\\n"',
+        '      "}"',
+        '      :: "r"(barrier), "r"(__ffs(left) - 1) : "memory");',
+        "}",
+    ),
+    "one arrival at this barrier in each of several blocks of the cluster, a bit for each",
+)
+
+CLUSTER_SYNC = Function(
+    "cluster_sync",
+    (),
+    (
+        'asm volatile("barrier.cluster.arrive.release;" ::: "memory");',
+        'asm volatile("barrier.cluster.wait.acquire;" ::: "memory");',
+    ),
+    "all threads of all blocks of the cluster wait for each other",
+)
+
 WAIT = Function(
     "mbarrier_wait",
     ("unsigned barrier", "unsigned parity"),
@@ -115,7 +142,8 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
         inits.append(Braces(f"for (int stage = 0; stage < {ring.stages}; ++stage)", lines))
     maps = [f"{printer.function(PREFETCH)}(&{one.name});" for one in kernel.maps]
     yield guarded(("threadIdx.x == 0",), [*maps, *inits, f"{printer.function(VISIBLE)}();"])
-    yield "__syncthreads();"
+    if kernel.cluster is None:  # else all blocks of the cluster wait, which the program says
+        yield "__syncthreads();"
 
 
 def acquired(printer: KernelPrinter, statement: Acquire) -> list[Item]:
@@ -138,6 +166,8 @@ def released(printer: KernelPrinter, statement: Release) -> list[Item]:
     if statement.side is Side.FULL:
         return [f"{printer.function(EXPECT)}({barrier}, {ring.bytes});"]
     line = f"{printer.function(ARRIVE)}({barrier});"
+    if statement.to:
+        line = f"{printer.function(ARRIVE_AT)}({barrier}, {printer.blocks(*statement.to)});"
     conditions = conjuncts(statement.active)
     return [guarded(printer.conditions(conditions), [line]) if conditions else line]
 

@@ -9,7 +9,7 @@ import attrs
 from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.printer import KernelPrinter
-from fireiron.cuda.rings import acquired, branch, released
+from fireiron.cuda.rings import CLUSTER_SYNC, acquired, branch, released
 from fireiron.errors import VerificationError
 from fireiron.ir import (
     BLOCK_SCOPE,
@@ -18,6 +18,7 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Chain,
+    ClusterBarrier,
     Comment,
     Commit,
     Completion,
@@ -217,6 +218,9 @@ class Statements:
                 return released(self.printer, statement)
             case Barrier(scope=scope, reason=reason):
                 call = self._barrier(scope)
+                return [Noted(call, reason) if reason else call]
+            case ClusterBarrier(reason=reason):
+                call = f"{self.printer.function(CLUSTER_SYNC)}();"
                 return [Noted(call, reason) if reason else call]
             case Fence(reach=Reach.REGISTERS):
                 return self._asynchronous(Completion.PRODUCT).completion_text(self.printer, statement)

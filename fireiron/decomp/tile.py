@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
@@ -10,6 +11,7 @@ import attrs
 
 from fireiron.errors import DecompositionError, ResourceError, call_site
 from fireiron.ir import Comment, For, Hole, Let, Stmt
+from fireiron.language.clusters import gathered, require_whole_clusters, rows_of_clusters
 from fireiron.language.dividing import Extent, Step, divide, loop_over, moved, product
 from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
@@ -74,11 +76,13 @@ class TilePlan:
     persistent: int = 0
     turns: int = 1
     chained: bool = False
+    cluster: tuple[int, ...] = ()
 
     @property
     def about_blocks(self) -> bool:
         """Whether something is said that only tiles dealt to Block can have."""
-        return bool(self.bands or self.resident or self.within or self.persistent or self.turns > 1 or self.chained)
+        said = self.bands or self.cluster or self.resident or self.within or self.persistent
+        return bool(said or self.turns > 1 or self.chained)
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -226,7 +230,7 @@ def _deal(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _De
     assert level is not None
     if plan.about_blocks:
         raise DecompositionError(
-            f"bands, resident, within, persistent, turns and chained are about blocks, these tiles go to {level}",
+            f"bands, cluster, resident, within, persistent, turns and chained are about blocks, these tiles go to {level}",
             legal="tile(...).to(Block)",
         )
     total = product(order)
@@ -328,10 +332,26 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         raise DecompositionError("tiles are dealt to Block twice", hint="one .to(Block) in a strategy")
     if any(_deals_to_blocks(step) for step in draft.behind):
         return _left_to_the_next(spec, views, order, plan, draft)
-    grid: Expr = as_expr(1)
+    part, outer = draft.whole.part, draft.whole.outer
+    cluster = None
+    if math.prod(plan.cluster) > 1:
+        if part is not None or plan.permutation is not None:
+            other = "split_k(.., Block)" if part is not None else "swizzle"
+            raise DecompositionError(f"cluster: {other} says which block does what", hint=f"cluster, or {other}; bands")
+        if plan.turns > 1:
+            raise DecompositionError(
+                f"turns({plan.turns}) in clusters: whether barriers of other blocks may be waited for by parity is not proved for groups "
+                "that take turns",
+                hint=f"cluster, or turns({plan.turns})",
+            )
+        found = gathered(spec, views, order, plan.cluster, plan.persistent, draft)
+        views, order, cluster = found.views, found.order, found.cluster
+        walked = order[::-1] if plan.walk == BY_COLUMNS else order
+        plan = attrs.evolve(plan, bands=rows_of_clusters(plan.bands, spec, walked, plan.cluster))
+    each = 1 if cluster is None else cluster.blocks
+    grid: Expr = as_expr(each)
     for digit in order:
         grid = grid * digit.size
-    part, outer = draft.whole.part, draft.whole.outer
     blocks = grid if part is None else grid * (part.high + 1)
     for _, tiles in outer:
         blocks = blocks * tiles
@@ -360,15 +380,17 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
             f"turns({plan.turns}): a block has one tile, and nothing to take in turns", hint=f"persistent().turns({plan.turns})"
         )
     if plan.persistent and (number is None or number > plan.persistent):
+        if cluster is not None:
+            require_whole_clusters(plan.persistent, cluster)
         names = _Inside(draft)
         tile, turn = _taken_in_turns(blocks, plan.persistent, draft)
         unit = _without_outer(tile.var, grid, names, outer) if outer else tile.var
-        views = take(spec, views, order, unit, names)
+        views = take(spec, views, order, unit // each, names)
         program = (attrs.evolve(turn, body=(tile, *names.lets, Hole("body")), groups=plan.turns),)
         blocks = minimum(blocks, as_expr(plan.persistent))
     else:
         unit = _without_outer(unit, grid, draft, outer) if outer and plan.persistent else unit
-        views = take(spec, views, order, unit, draft)
+        views = take(spec, views, order, unit // each, draft)
     return draft.expansion(
         (Child("body", spec.at_level(Block, **views)),),
         program,
@@ -376,6 +398,7 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         grid=blocks,
         resident=plan.resident,
         within=plan.within,
+        cluster=cluster,
         chained=plan.chained,
     )
 
@@ -403,7 +426,8 @@ class _Inside:
 
 def _taken_in_turns(tiles: Expr, blocks: int, draft: Draft) -> tuple[Let, For]:
     """The number of a block's tile in each of its turns, and the loop over them."""
-    block = draft.block if constant(tiles) is None else Var(draft.block.name, 0, blocks - 1)
+    launched = constant(minimum(tiles, as_expr(blocks)))
+    block = draft.block if launched is None else Var(draft.block.name, 0, launched - 1)
     tiles = draft.let("tiles", tiles, high=2**31 - 1)
     # The first blocks take one tile more than the others; a quotient of the difference would be one of a number that may be negative.
     turns = tiles // blocks + less(block, tiles % blocks)
@@ -421,7 +445,8 @@ def _left_to_the_next(spec: Spec, views: dict[str, View], order: list[Step], pla
     """Tiles for blocks of which a step behind deals tiles to them too: which one is a block's, that step says, as it knows the grid."""
     if plan.permutation is not None or plan.about_blocks:
         raise DecompositionError(
-            "swizzle, bands, resident, within, persistent and chained are about all blocks, and more tiles are dealt to Block behind these",
+            "swizzle, bands, cluster, resident, within, persistent and chained are about all blocks, "
+            "and more tiles are dealt to Block behind these",
             hint="them on the last tile(...).to(Block)",
         )
     outer = []

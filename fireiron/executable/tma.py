@@ -16,13 +16,14 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.executable.by_lanes import level_mismatch, target_mismatch, type_mismatch
-from fireiron.ir import Commit, Completion, Exec, Fence, Side, Stmt, TensorMap, Wait
+from fireiron.ir import BlockCluster, Commit, Completion, Exec, Fence, Peers, Side, Stmt, TensorMap, Wait
 from fireiron.ir.chunks import Chunks, chunk_storage, chunks_of, widest_span
 from fireiron.ir.text import Function, If, Item, Noted, Printer
+from fireiron.language.dividing import divide, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
 from fireiron.spec import Spec
 from fireiron.values.document import Text, called
-from fireiron.values.expr import ZERO, Expr, as_expr, constant, equal
+from fireiron.values.expr import ZERO, Expr, Var, as_expr, constant, equal
 from fireiron.values.machine import Architecture, Block, Warp, Warpgroup
 from fireiron.values.tensor import Storage, View
 from fireiron.values.units import index_in
@@ -78,21 +79,60 @@ class TmaLoad(Executable):
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         chunks = _chunks(spec, draft)
         assert isinstance(chunks, Chunks), chunks
+        spec, peers = _own_part(spec, chunks, draft)
         accesses = tuple(access_of(view, name in spec.outputs, draft.origin) for name, view in spec.operands.items())
-        tensor_map = _map_of(spec.src, chunks, spec.dst)
-        return (
-            Exec(
-                self, spec, accesses, spec.accumulate, draft.active, completion=Completion.RING, tensor_map=tensor_map, origin=draft.origin
-            ),
-        )
+        statement = Exec(self, spec, accesses, spec.accumulate, draft.active, completion=Completion.RING, origin=draft.origin)
+        return (attrs.evolve(statement, tensor_map=_map_of(spec.src, chunks, spec.dst), multicast=peers),)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         barrier = printer.barrier(statement.ring, Side.FULL, statement.turn)
-        function = printer.function(load_function(len(statement.accesses[0].base)))
+        rank = len(statement.accesses[0].base)
+        peers = statement.multicast
+        function = printer.function(load_function(rank) if peers is None else multicast_function(rank))
+        mask = () if peers is None else (printer.blocks(peers),)
         return [
-            called(function, box.address, f"&{box.map}", *(printer.expression(one) for one in box.coordinates), barrier)
+            called(function, box.address, f"&{box.map}", *map(printer.expression, box.coordinates), barrier, *mask)
             for box in _boxes(printer, statement, array=0)
         ]
+
+
+ROWS_OF_SWIZZLE = 8
+"""Rows after which a swizzle repeats: parts of a chunk begin at multiples of them."""
+
+
+def _own_part(spec: Spec, chunks: Chunks, draft: Draft) -> tuple[Spec, Peers | None]:
+    """The part of a load that a block of a cluster does for all who want the same tile, and who they are; all of it where nobody does, or
+    the tile has no equal parts: whole chunks, or groups of rows of them.
+    """
+    cluster = draft.whole.cluster
+    along = () if cluster is None else _shared_along(spec, cluster, draft)
+    if cluster is None or not along:
+        return spec, None
+    count = math.prod(cluster.sizes[position] for position in along)
+    length, rows = (constant(spec.dst.shape[dim]) or 0 for dim in (chunks.along, 1 - chunks.along))
+    if length // (chunks.span // spec.dst.dtype.bytes) % count == 0:
+        dim, size = chunks.along, length
+    elif rows % (ROWS_OF_SWIZZLE * count) == 0:
+        dim, size = 1 - chunks.along, rows
+    else:
+        return spec, None
+    views, (digit,) = divide(spec, {spec.uses["dst"][dim]: size // count}, spec.title)
+    part, step = as_expr(0), 1
+    for position in along:
+        part, step = part + cluster.places[position] * step, step * cluster.sizes[position]
+    return spec.with_operands(**moved(views, spec, digit, part, unit=True)), cluster.peers(along)
+
+
+def _shared_along(spec: Spec, cluster: BlockCluster, draft: Draft) -> tuple[int, ...]:
+    """Along which of a cluster's dimensions all blocks load the same."""
+    names = draft.whole.definitions
+    waiting = {var for dim in spec.src.numerals for var in dim.base.variables()}
+    used: set[Var] = set()
+    while waiting:
+        used |= waiting
+        waiting = {var for name in waiting if name in names for var in names[name].variables()} - used
+    # A place is computed from the block's number: whatever else is may differ between neighbours as well.
+    return tuple(position for position, var in enumerate(cluster.places) if var not in used)
 
 
 def _array_mismatch(spec: Spec, name: str) -> tuple[Mismatch, ...]:
@@ -270,6 +310,29 @@ def load_function(rank: int) -> Function:
             f'    :: "r"(target), "l"(map), {_operands(rank)}, "r"(barrier) : "memory");',
         ),
         f"a box of {_WHAT[rank > 2]} to shared memory by TMA: its bytes are counted by a barrier",
+    )
+
+
+@functools.cache
+def multicast_function(rank: int) -> Function:
+    """The load of a box of an array of so many dimensions to several blocks of the cluster."""
+    return Function(
+        f"tma_load_multicast{_suffix(rank)}",
+        (
+            "unsigned target",
+            "const TensorMap* map",
+            *(f"int {name}" for name in _NAMES[:rank]),
+            "unsigned barrier",
+            "unsigned short blocks",
+        ),
+        (
+            "asm volatile(",
+            f'    "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "',
+            f'    "[%0], [%1, {{{_places(2, rank)}}}], [%{rank + 2}], %{rank + 3};"',
+            f'    :: "r"(target), "l"(map), {_operands(rank)}, "r"(barrier), "h"(blocks) : "memory");',
+        ),
+        f"a box of {_WHAT[rank > 2]} by TMA to the same place in several blocks of the cluster, a bit for each: a barrier of each counts "
+        "its bytes",
     )
 
 

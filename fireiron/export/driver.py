@@ -86,6 +86,11 @@ _RESERVE = """\
     status = cuFuncSetAttribute(loaded->kernel, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, {});
 """
 
+_ALLOW = """\
+  if (status == CUDA_SUCCESS)
+    status = cuFuncSetAttribute(loaded->kernel, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);
+"""
+
 
 def driver_header(unit: Unit, compiled: Compiled) -> str:
     """`NAME_driver.h`."""
@@ -151,6 +156,7 @@ def driver_source(unit: Unit) -> str:
 
 def _filled(unit: Unit, template: str) -> list[str]:
     reserve = _RESERVE.format(unit.dynamic) if unit.dynamic > DEFAULT_SHARED else ""
+    reserve += _ALLOW if unit.wide_clusters else ""
     values = {"RESERVE": reserve, "MACRO_": unit.macro(""), "NAME": unit.name}
     return re.sub("RESERVE|MACRO_|NAME", lambda found: values[found[0]], template).split("\n")
 

@@ -169,6 +169,8 @@ def _preparation(unit: Unit) -> list[str]:
     steps = []
     if unit.dynamic > DEFAULT_SHARED:
         steps.append(f"cudaFuncSetAttribute({unit.kernel.name}, cudaFuncAttributeMaxDynamicSharedMemorySize, {unit.dynamic})")
+    if unit.wide_clusters:
+        steps.append(f"cudaFuncSetAttribute({unit.kernel.name}, cudaFuncAttributeNonPortableClusterSizeAllowed, 1)")
     for name, width, pitch, rows in unit.zeroed():
         if width == pitch:
             steps.append(f"cudaMemsetAsync({name}, 0, {width} * {rows}, {stream})")

@@ -15,6 +15,7 @@ from fireiron.errors import ArgumentError, LaunchError
 from fireiron.export.maps import encodings, map_facts, maps_of
 from fireiron.gpu.maps import GRANULE
 from fireiron.ir import TensorMap
+from fireiron.ir.cluster import PORTABLE
 from fireiron.values.expr import FALSE, INT_MAX, TRUE, AnyOf, Equal, Expr, Min, Var, as_expr, constant, is_cuda_name
 from fireiron.values.layout import Layout
 from fireiron.values.tensor import MatrixLayout, whole_view
@@ -99,6 +100,11 @@ class Unit:
         return cuda.dynamic_shared_bytes(self.kernel)
 
     @property
+    def wide_clusters(self) -> bool:
+        """Whether its clusters have more blocks than need no permission."""
+        return self.kernel.cluster is not None and self.kernel.cluster.blocks > PORTABLE
+
+    @property
     def version(self) -> str:
         """Where the kernel comes from, on one line."""
         operands = ", ".join(f"{one.name} {one.dtype} {_layout(one)}" for one in self.given)
@@ -156,6 +162,8 @@ class Unit:
         lines += [f"Requires: {text}{_condition(condition)}." for text, condition in self.facts]
         lines += [f"UNCHECKED, races are not excluded: {reason}" for reason in kernel.unchecked]
         lines.append(f"A launch has {_readable(kernel.grid)} blocks of {kernel.threads} threads.")
+        if kernel.cluster is not None:
+            lines.append(f"They are clusters of {kernel.cluster.blocks}, which the kernel says itself.")
         if kernel.chained:
             lines.append("It may begin while the kernel before it in the stream ends, and waits for it before it touches memory.")
         tiles = [spec for _, spec in self.program.trace() if spec.level.name == "Block"]

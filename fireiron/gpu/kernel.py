@@ -299,7 +299,8 @@ class CompiledKernel:
         target, device = self.program.architecture.name, launch.device_arch()
         if not _runs_on(target, device):
             raise LaunchError(f"the kernel is compiled for {target}, the GPU is {device}", hint=f'compile("{device}")')
-        return launch.load(self.compiled.cubin, self.ir.name, dynamic_shared_bytes(self.ir))
+        cluster = 1 if self.ir.cluster is None else self.ir.cluster.blocks
+        return launch.load(self.compiled.cubin, self.ir.name, dynamic_shared_bytes(self.ir), cluster)
 
 
 def _newest() -> tuple[int, int] | None:

@@ -97,13 +97,21 @@ def driver_version() -> tuple[int, int]:
     return number // 1000, number % 1000 // 10
 
 
-def load(cubin: bytes, name: str, dynamic_shared: int = 0) -> Launcher:
+_PORTABLE_CLUSTER = 8
+"""The most blocks of a cluster that need no permission."""
+
+_NON_PORTABLE_CLUSTER = 14
+"""CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED."""
+
+
+def load(cubin: bytes, name: str, dynamic_shared: int = 0, cluster: int = 1) -> Launcher:
     """Load one kernel onto the current GPU.
 
     Args:
         cubin: machine code for this GPU's architecture.
         name: the kernel's name in it.
         dynamic_shared: bytes of dynamic shared memory a block. More than 48 KiB in all is asked of the driver here.
+        cluster: blocks of a cluster, as the code says itself. More than 8 are asked of the driver here.
 
     Raises:
         LaunchError: CuPy or a GPU is missing, the code is for another architecture, has no such kernel, or needs more
@@ -116,6 +124,8 @@ def load(cubin: bytes, name: str, dynamic_shared: int = 0) -> Launcher:
             module.load(cubin)
             function = module.get_function(name)  # keeps the module
             _reserve_shared(cupy, function, name, dynamic_shared)
+            if cluster > _PORTABLE_CLUSTER:
+                cupy.cuda.driver.funcSetAttribute(function.ptr, _NON_PORTABLE_CLUSTER, 1)
     except RuntimeError as error:  # CuPy's CUDADriverError and CUDARuntimeError
         hint = f"compile it for {device_arch()} with a CUDA not newer than the driver's {'.'.join(map(str, driver_version()))}"
         raise LaunchError(f"the GPU does not load kernel {name!r}", got=str(error), hint=hint) from error

@@ -9,7 +9,7 @@ import attrs
 
 from fireiron.compiler import Program
 from fireiron.executable.micro_kernel import MicroKernel
-from fireiron.ir import Barrier, Buffer, Exec, For, Kernel, Stmt, execs, located
+from fireiron.ir import Barrier, Buffer, ClusterBarrier, Exec, For, Kernel, Stmt, execs, located
 from fireiron.language.substrategy import default_copy
 from fireiron.language.tree import Decomposition, Node
 from fireiron.values.expr import Expr, constant
@@ -109,7 +109,8 @@ class Figures:
 
     `buffers` are `(name, memory, element type, bytes, note)` (bytes a thread for registers; the note has the storage order), `registers`
     the 32-bit registers that arrays take in each thread, `barriers` the `(scope, where)` of each barrier in the program, `shared` bytes a
-    block, `refused` why the strategies before an `otherwise` are not legal here, `launches` the copies in front.
+    block, `refused` why the strategies before an `otherwise` are not legal here, `launches` the copies in front; `cluster` the blocks of a
+    cluster, `shared_loads` the buffers that several of them load in parts for each other, with how many.
     """
 
     threads: int
@@ -127,6 +128,8 @@ class Figures:
     micro_kernels: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     launches: tuple[str, ...] = ()
+    cluster: int = 1
+    shared_loads: tuple[tuple[str, int], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -160,6 +163,8 @@ def figures(program: Program) -> Figures:
         micro_kernels(kernel),
         program.strategy.refused,
         tuple(map(str, program.launches)),
+        1 if kernel.cluster is None else kernel.cluster.blocks,
+        tuple((one.accesses[-1].buffer, one.multicast.count) for one, _ in execs(kernel.body) if one.multicast is not None),
     )
 
 
@@ -174,6 +179,8 @@ def barriers(body: Iterable[Stmt]) -> Iterator[tuple[str, str]]:
         if isinstance(statement, Barrier):
             loops = [one.var.name for one in around if isinstance(one, For)]
             yield str(statement.scope), f"in the loop over {', '.join(loops)}" if loops else "once"
+        elif isinstance(statement, ClusterBarrier):
+            yield "cluster", "once"
 
 
 def _buffer_row(buffer: Buffer) -> tuple[str, str, str, str, str]:
@@ -198,6 +205,7 @@ def report(figures: Figures) -> list[tuple[str, str]]:
         ("registers", f"{figures.registers} a thread for arrays{too_many}"),
         ("barriers", _barrier_text(figures.barriers)),
     ]
+    lines += [("clusters", f"of {figures.cluster} blocks; {_shared_text(figures.shared_loads)}")] if figures.cluster > 1 else []
     lines += [("tunables", " ".join(f"{name}={value}" for name, value in figures.chosen))] if figures.chosen else []
     lines += [("micro-kernel", name) for name in figures.micro_kernels]
     lines += [("requires", text) for text in figures.facts]
@@ -205,6 +213,10 @@ def report(figures: Figures) -> list[tuple[str, str]]:
     lines += [("refused first", reason) for reason in figures.refused]
     lines += [("launched first", launch) for launch in figures.launches]
     return lines
+
+
+def _shared_text(loads: tuple[tuple[str, int], ...]) -> str:
+    return ", ".join(f"{name} loaded in {count} parts for each other" for name, count in loads)
 
 
 def _barrier_text(found: tuple[tuple[str, str], ...]) -> str:

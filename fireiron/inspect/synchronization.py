@@ -17,6 +17,7 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Chain,
+    ClusterBarrier,
     Comment,
     Commit,
     Completion,
@@ -27,6 +28,7 @@ from fireiron.ir import (
     Kernel,
     Let,
     Link,
+    Peers,
     Reach,
     Release,
     Ring,
@@ -41,9 +43,9 @@ from fireiron.ir import (
 )
 from fireiron.values.expr import conjuncts
 
-Synchronising: TypeAlias = "Acquire | Barrier | Chain | Commit | Fence | Release | Wait"
+Synchronising: TypeAlias = "Acquire | Barrier | Chain | ClusterBarrier | Commit | Fence | Release | Wait"
 
-KINDS: Final = (Acquire, Barrier, Chain, Commit, Fence, Release, Wait)
+KINDS: Final = (Acquire, Barrier, Chain, ClusterBarrier, Commit, Fence, Release, Wait)
 """The statements that order others."""
 
 _UNDER_WAY: Final = {Completion.GROUP: "copies", Completion.PRODUCT: "products", Completion.BULK: "stores"}
@@ -53,6 +55,8 @@ _WHY_CHAINED: Final = {
     Link.LAUNCH: "the next kernel may begin: it waits too, and gets the room that blocks of this one leave",
     Link.WAIT: "what the kernel before wrote is there, and what it reads may be overwritten: in front of all that touches global memory",
 }
+
+_WHY_ORDERED: Final = "a group issues the products of a tile when the one before has issued those of its own: they run one behind the other"
 
 
 @attrs.frozen
@@ -99,7 +103,9 @@ class RingAccount:
     """A ring: buffers with `stages` stages of `bytes` bytes.
 
     `fillers` and `users` are the instructions that fill and use them, with their lines; so many `arrivals` end a phase of an empty barrier,
-    one ends that of a full one; `in_flight` groups of products still read when the next turn begins, and `why` says why so many.
+    one ends that of a full one; `in_flight` groups of products still read when the next turn begins, and `why` says why so many. In a
+    cluster `shared` are the loads that a block does for several: the buffer, how many blocks do a part of it each, and their ranks. Without
+    buffers it is an order, in which so many groups as it has stages take turns.
     """
 
     name: str
@@ -113,6 +119,7 @@ class RingAccount:
     users: tuple[tuple[str, tuple[str, ...]], ...]
     in_flight: int
     why: str
+    shared: tuple[tuple[str, int, str], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -160,26 +167,40 @@ def _threads(role: Role) -> str:
 
 
 def _ring(kernel: Kernel, ring: Ring, roles: Roles) -> RingAccount:
+    if not ring.buffers:
+        groups = " and ".join(role.name for role in roles.roles if any(_is_of(one, ring) for one in statements(role.body)))
+        return RingAccount(ring.name, (), ring.stages, 0, "", groups, ring.consumers, (), (), 0, _WHY_ORDERED)
     producer = next(role for role in roles.roles if any(one.ring == ring.name for one, _ in execs(role.body)))
-    consumers = next(role for role in roles.roles if role is not producer)
-    in_flight, why = _in_flight(kernel, ring, consumers)
+    consumers = [role for role in roles.roles if role is not producer]
+    in_flight, why = _in_flight(ring, consumers[0])
     return RingAccount(
         ring.name,
         ring.buffers,
         ring.stages,
         ring.bytes,
         producer.name,
-        consumers.name,
+        " and ".join(role.name for role in consumers),
         ring.consumers,
         _listed(_fillers(kernel, ring)),
         _listed(_users(kernel, ring)),
         in_flight,
         why,
+        _shared(kernel, ring),
     )
+
+
+def _is_of(statement: Stmt, ring: Ring) -> bool:
+    return isinstance(statement, (Acquire, Release)) and statement.ring == ring.name
 
 
 def _fillers(kernel: Kernel, ring: Ring) -> list[Exec]:
     return [one for one, _ in execs(kernel.body) if one.ring == ring.name]
+
+
+def _shared(kernel: Kernel, ring: Ring) -> tuple[tuple[str, int, str], ...]:
+    """The loads of a ring that come to several blocks of the cluster."""
+    loads = ((one.accesses[1].buffer, one.multicast) for one in _fillers(kernel, ring))
+    return tuple((buffer, peers.count, str(peers)) for buffer, peers in loads if peers is not None)
 
 
 def _users(kernel: Kernel, ring: Ring) -> list[Exec]:
@@ -187,11 +208,11 @@ def _users(kernel: Kernel, ring: Ring) -> list[Exec]:
     return [one for one in inside if any(access.buffer in ring.buffers for access in one.accesses)]
 
 
-def _in_flight(kernel: Kernel, ring: Ring, consumers: Role) -> tuple[int, str]:
+def _in_flight(ring: Ring, consumers: Role) -> tuple[int, str]:
     """How many groups of products run on when a stage is given back, and why."""
     loop = _turns(consumers.body, ring)
     waits = [one for one in loop.body if isinstance(one, Wait) and one.completion is Completion.PRODUCT]
-    groups = kernel.workers // 128
+    groups = consumers.threads // 128
     if not waits:
         return 0, "nothing reads a stage when the statement that uses it is over"
     depth = waits[-1].groups
@@ -248,6 +269,8 @@ class _Reader:
                 return Point(name, loops, "fence proxy", "each thread", _grouped(one.orders), why)
             case Commit():
                 return Point(name, loops, f"commit {_UNDER_WAY[one.completion]}", self._unit(one.completion), (), self._why_commit(one))
+            case ClusterBarrier():
+                return Point(name, loops, "barrier cluster", "all threads of the cluster's blocks", (), one.reason)
             case Chain(link=link):
                 return Point(name, loops, f"chain {link.value}", "each thread", (), _WHY_CHAINED[link])
             case Acquire() | Release():
@@ -282,7 +305,9 @@ class _Reader:
         ring = self.kernel.ring(one.ring)
         full = one.side is Side.FULL
         fillers, users = _fillers(self.kernel, ring), _users(self.kernel, ring)
-        orders = _met(fillers, users, ring, "") if full else _met(users, fillers, ring, _turns(self.kernel.body, ring).var.name)
+        orders: list[Dependence] = []
+        if ring.buffers:
+            orders = _met(fillers, users, ring, "") if full else _met(users, fillers, ring, _turns(self.kernel.body, ring).var.name)
         if isinstance(one, Acquire):
             why = _why_acquire(one, ring)
             scope = "one thread" if self.role is not None and self.role.elected else "each thread"
@@ -315,7 +340,13 @@ def _why_release(release: Release, ring: Ring, conditions: int) -> str:
     if release.side is Side.FULL:
         return f"the one arrival at the mbarrier of stage {stage}, which announces {ring.bytes} bytes: TMA counts them, no thread does"
     late = "; a turn whose products are done by now" if conditions > 1 else ""
-    return f"one of {_arrivals(ring)} at the mbarrier of stage {stage}{late}"
+    there = f" in each of the blocks {_ranks(release.to)}, which send to this one" if release.to else ""
+    return f"one of {_arrivals(ring)} at the mbarrier of stage {stage}{there}{late}"
+
+
+def _ranks(several: Iterable[Peers]) -> str:
+    """Blocks of a cluster, by their ranks."""
+    return " and ".join(map(str, several))
 
 
 def _arrivals(ring: Ring) -> str:
@@ -401,11 +432,16 @@ def _placed(name: str, places: Sequence[str], file: str) -> str:
 
 
 def _ring_text(ring: RingAccount, file: str) -> str:
+    if not ring.buffers:
+        head = f"order {ring.name}: {ring.stages} groups of consumers take tiles in turns"
+        given = f"by {ring.emptied_by}: {ring.arrivals} arrivals, one a warp, end a phase of its barriers"
+        return f"{head}\n  given on   {given}\n  why        {ring.why}"
     fillers = ", ".join(_placed(name, places, file) for name, places in ring.fillers)
     users = ", ".join(_placed(name, places, file) for name, places in ring.users)
     rows = (
         ("filled", f"by {ring.filled_by}: {fillers}; 1 arrival and {ring.bytes} bytes end a phase of its full barriers"),
         ("emptied", f"by {ring.emptied_by}: {users}; {ring.arrivals} arrivals, one a warp, end a phase of its empty barriers"),
+        *(("shared", f"{name}: each of {count} blocks loads a part, and sends it to blocks {ranks}") for name, count, ranks in ring.shared),
         ("in flight", f"{ring.in_flight}; {ring.why}"),
     )
     head = f"ring {ring.name}: {', '.join(ring.buffers)}; {ring.stages} stages of {ring.bytes} bytes"

@@ -4,6 +4,7 @@ May import: values, specs. Readers (cuda, sim, check, cost) know the IR and noth
 """
 
 from fireiron.ir.access import Access, Buffer, Piece, scratch_access, whole_pieces
+from fireiron.ir.cluster import BlockCluster, Peers
 from fireiron.ir.kernel import Kernel, buffer_table
 from fireiron.ir.maps import TensorMap
 from fireiron.ir.rewrite import edited, execs, filled, lets, located, rewritten, statements, substituted, variables
@@ -14,6 +15,7 @@ from fireiron.ir.statement import (
     Acquire,
     Barrier,
     Chain,
+    ClusterBarrier,
     Comment,
     Commit,
     Completion,
@@ -46,8 +48,10 @@ __all__ = [
     "Access",
     "Acquire",
     "Barrier",
+    "BlockCluster",
     "Buffer",
     "Chain",
+    "ClusterBarrier",
     "Comment",
     "Commit",
     "Completion",
@@ -60,6 +64,7 @@ __all__ = [
     "Kernel",
     "Let",
     "Link",
+    "Peers",
     "Piece",
     "Reach",
     "Release",

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import attrs
 
 from fireiron.ir.access import Buffer
+from fireiron.ir.cluster import BlockCluster
 from fireiron.ir.maps import TensorMap
 from fireiron.ir.rewrite import execs
 from fireiron.ir.statement import Ring, Stmt, SyncPoint
@@ -28,8 +29,9 @@ class Kernel:
     parameters first; `symbols` are the run-time sizes, parameters too. `body` is the program. `facts` are conditions on sizes
     that the launcher checks. `unchecked` are the reasons by which a user took a check upon himself. `title` and `notes` go into
     the header of the printed kernel. `zeroed` names the outputs that blocks add to: whoever launches sets them to zero before.
-    `rings` are the buffers that producers fill for consumers. `within` is the most bytes of shared memory that the user allows (0: those
-    of the target). What is `chained` is launched while the kernel before it ends.
+    `rings` are the buffers that producers fill for consumers. With a `cluster`, whole clusters of neighbouring blocks are launched.
+    `within` is the most bytes of shared memory that the user allows (0: those of the target). What is `chained` is launched while the
+    kernel before it ends.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Kernel:
     zeroed: tuple[str, ...] = ()
     ineffective: tuple[SyncPoint, ...] = ()
     rings: tuple[Ring, ...] = attrs.field(default=(), kw_only=True)
+    cluster: BlockCluster | None = attrs.field(default=None, kw_only=True)
     within: int = attrs.field(default=0, kw_only=True)
     chained: bool = attrs.field(default=False, kw_only=True)
     workers: int = attrs.field(default=attrs.Factory(lambda kernel: kernel.threads, takes_self=True), kw_only=True)

@@ -13,6 +13,7 @@ import attrs
 
 from fireiron.errors import VerificationError
 from fireiron.ir.access import Access, Buffer, Piece
+from fireiron.ir.cluster import Peers
 from fireiron.ir.maps import TensorMap
 from fireiron.ir.text import Item, Printer
 from fireiron.spec import Spec
@@ -214,7 +215,9 @@ class Exec(Stmt):
     after storage is known; one element each if empty). `scratch` is shared
     memory of the statement's own. `lane_maps` say, for an instruction of a warp, which element of its tile each lane's
     accesses name, per operand; `lane` is a lane's number among those that perform it. `completion` says when its effect is
-    there, if not at once; for a load by a `tensor_map` that is at turn `turn` of a `ring`.
+    there, if not at once; for a load by a `tensor_map` that is at turn `turn` of a `ring`. With `multicast` such a load is one of the
+    parts in which blocks of a cluster load a tile that all of them want: it arrives at the same place in each of them, and each one's full
+    barrier counts its bytes.
 
     The pass `guard` says who stores: `guard` is a condition, beside `active`, without which the statement does nothing, and
     `pieces` are, per operand, all elements in the parts by which they are loaded or stored, each with its own condition. From then
@@ -236,6 +239,7 @@ class Exec(Stmt):
     tensor_map: TensorMap | None = None
     ring: str = ""
     turn: Expr = ZERO
+    multicast: Peers | None = None
     guard: Expr = TRUE
     pieces: tuple[tuple[Piece, ...], ...] = ()
     origin: str | None = attrs.field(default=None, eq=False)
@@ -249,6 +253,7 @@ class Exec(Stmt):
             self.guard,
             self.accumulate,
             self.turn,
+            *(() if self.multicast is None else (self.multicast.first,)),
             *(value for access in self.accesses for value in access.expressions()),
             *tested,
         )
@@ -267,6 +272,7 @@ class Exec(Stmt):
             accumulate=self.accumulate.substitute(values),
             guard=self.guard.substitute(values),
             turn=self.turn.substitute(values),
+            multicast=None if self.multicast is None else self.multicast.substitute(values),
             pieces=tuple(tuple(piece.substitute(values) for piece in pieces) for pieces in self.pieces),
         )
 
@@ -371,6 +377,16 @@ class Barrier(Stmt):
 
 
 @attrs.frozen
+class ClusterBarrier(Stmt):
+    """All threads of all blocks of the cluster arrive before any of them goes on; `reason` says what it orders.
+
+    Behind the first one the blocks' barriers in memory are there for each other, and no block ends in front of the last one.
+    """
+
+    reason: str = ""
+
+
+@attrs.frozen
 class Commit(Stmt):
     """The copies, or products, that a thread issued since its last commit of them become a group."""
 
@@ -428,7 +444,8 @@ class Ring:
     """Buffers in shared memory in `stages` copies, which a producer fills and consumers empty, one after the other, round and round.
 
     Each stage has two barriers in memory (mbarrier, PTX ISA 9.7.13.15): *full* counts the `bytes` of a stage, *empty* one arrival
-    of each of the `consumers`, which are warps. They lie at `offset`, first those of full stages.
+    of each of the `consumers`, which are warps, those of other blocks of the cluster included that this block's loads come to. They lie at
+    `offset`, first those of full stages.
 
     A ring without buffers is an order of as many groups as it has stages, and has no barriers of full ones: at tile `t` a group acquires
     the turn `t + stages - 1` empty, and then says that turn `t` is, for which the group of the next tile waits.
@@ -479,22 +496,25 @@ class Acquire(Stmt):
 class Release(Stmt):
     """Say that the stage of turn `number` will be full when the ring's bytes are there (FULL), or is empty for this warp (EMPTY).
 
-    One thread of the unit says so, where `active` holds.
+    One thread of the unit says so, where `active` holds. In a cluster it says so to all blocks of `to`, each once: those whose loads come
+    to this stage. None: to its own block.
     """
 
     ring: str
     side: Side
     number: Expr
     active: Expr = TRUE
+    to: tuple[Peers, ...] = ()
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
-        """Its turn and condition."""
-        return (self.number, self.active)
+        """Its turn and condition, and where the blocks of `to` begin."""
+        return (self.number, self.active, *(peers.first for peers in self.to))
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Release:
         """The statement with variables replaced."""
-        return attrs.evolve(self, number=self.number.substitute(values), active=self.active.substitute(values))
+        to = tuple(peers.substitute(values) for peers in self.to)
+        return attrs.evolve(self, number=self.number.substitute(values), active=self.active.substitute(values), to=to)
 
 
 @attrs.frozen

@@ -17,6 +17,7 @@ from fireiron.values.machine import DType
 
 if TYPE_CHECKING:
     from fireiron.ir.access import Access
+    from fireiron.ir.cluster import Peers
     from fireiron.ir.kernel import Kernel
     from fireiron.ir.statement import Exec, Side
 
@@ -172,6 +173,10 @@ class Printer(Protocol):
 
     def barrier(self, ring: str, side: Side, number: Expr) -> str:
         """The address of a ring's barrier for a turn, in the window of shared memory."""
+        ...
+
+    def blocks(self, *several: Peers) -> str:
+        """Blocks of a cluster as a mask, a bit for each rank."""
         ...
 
     # ------------------------------------------------------------------------------------------ whole statements

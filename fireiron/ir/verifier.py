@@ -12,6 +12,7 @@ from fireiron.ir.statement import (
     Acquire,
     Barrier,
     Chain,
+    ClusterBarrier,
     Comment,
     Commit,
     Exec,
@@ -40,6 +41,7 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
         raise VerificationError(
             f"a block has {kernel.threads} threads, tiles are dealt to {kernel.workers}: no statement says what the others do"
         )
+    _verify_cluster(kernel)
     scope = {var.name: var for var in (*kernel.symbols, kernel.thread, kernel.block)}
     names = [buffer.name for buffer in kernel.buffers]
     if len(set(names)) != len(names):
@@ -48,6 +50,28 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
     if final:
         _verify_chain(kernel)
     return kernel
+
+
+def _verify_cluster(kernel: Kernel) -> None:
+    """Whole clusters are launched, and only blocks of a cluster reach into each other; all of their threads come to its barriers."""
+    cluster = kernel.cluster
+    if cluster is not None and (len(cluster.sizes) != len(cluster.places) or min(cluster.sizes, default=0) < 2 or cluster.blocks > 16):
+        raise VerificationError(f"a cluster of {cluster.sizes} blocks, placed by {cluster.places}")
+    if cluster is not None and kernel.grid.factor % cluster.blocks:
+        raise VerificationError(f"{kernel.grid} blocks are no whole clusters of {cluster.blocks}")
+    for one in statements(kernel.body):
+        if isinstance(one, ClusterBarrier) and (cluster is None or all(one is not other for other in kernel.body)):
+            raise VerificationError("a barrier of a cluster stands where not all threads of its blocks come once")
+        across = (isinstance(one, Exec) and one.multicast is not None) or (isinstance(one, Release) and bool(one.to))
+        if across and (cluster is None or any(not set(value.variables()) <= set(cluster.places) for value in _first(one))):
+            raise VerificationError(f"{_described(one)} reaches into other blocks, and no cluster says which")  # type: ignore[arg-type]
+
+
+def _first(statement: Stmt) -> tuple[Expr, ...]:
+    """Where the blocks begin that a statement reaches into."""
+    if isinstance(statement, Exec):
+        return () if statement.multicast is None else (statement.multicast.first,)
+    return tuple(peers.first for peers in statement.to) if isinstance(statement, Release) else ()
 
 
 def _verify_chain(kernel: Kernel) -> None:
@@ -107,7 +131,7 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
             case Wait(groups=groups) if groups < 0:
                 raise VerificationError(f"a wait for {groups} groups")
             # Listed, not left to the default: what nobody thought of is refused.
-            case Comment() | Hole() | SyncPoint() | Commit() | Wait() | Fence() | Barrier() | Chain():
+            case Comment() | Hole() | SyncPoint() | Commit() | Wait() | Fence() | Barrier() | ClusterBarrier() | Chain():
                 pass
             case _:
                 raise unknown(statement, "the verifier")

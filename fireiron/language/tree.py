@@ -15,7 +15,24 @@ import attrs
 
 from fireiron.errors import DecompositionError, FireironError, IncompleteError, call_site, shown
 from fireiron.found import FoundRefinements, FoundSteps
-from fireiron.ir import Access, Buffer, Commit, Exec, Fence, For, Hole, Kernel, Let, Stmt, Wait, execs, filled, located, statements
+from fireiron.ir import (
+    Access,
+    BlockCluster,
+    Buffer,
+    Commit,
+    Exec,
+    Fence,
+    For,
+    Hole,
+    Kernel,
+    Let,
+    Stmt,
+    Wait,
+    execs,
+    filled,
+    located,
+    statements,
+)
 from fireiron.ir.holding import Holding, owns
 from fireiron.ir.text import Item, Printer
 from fireiron.language.numerals import require_numerals
@@ -108,9 +125,9 @@ class Expansion:
     values; `lets` its named values; `grid` the number of blocks, where it deals tiles to them; `part` the number of a
     block's part of k, for the step behind that knows the grid; `outer` the numbers of a block's tiles, with how many there are, where a
     step behind deals more of them; `zeroed` the operands that are zero before the launch;
-    `resident` the blocks that a multiprocessor shall hold; `within` the most bytes of shared memory; `chained` whether they begin while
-    the kernel before ends; `unchecked` why races are reported as warnings. A leaf `waits` if who performs it depends on who holds its
-    registers, and nobody said so yet. `settled` are the storages of buffers that were free.
+    `resident` the blocks that a multiprocessor shall hold; `within` the most bytes of shared memory; `cluster` the blocks that are launched
+    together; `chained` whether they begin while the kernel before ends; `unchecked` why races are reported as warnings. A leaf `waits` if
+    who performs it depends on who holds its registers, and nobody said so yet. `settled` are the storages of buffers that were free.
     """
 
     children: tuple[Child, ...]
@@ -123,6 +140,7 @@ class Expansion:
     outer: tuple[tuple[Var, Expr], ...] = attrs.field(default=(), kw_only=True)
     zeroed: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     resident: int = attrs.field(default=0, kw_only=True)
+    cluster: BlockCluster | None = attrs.field(default=None, kw_only=True)
     within: int = attrs.field(default=0, kw_only=True)
     chained: bool = attrs.field(default=False, kw_only=True)
     unchecked: tuple[str, ...] = attrs.field(default=(), kw_only=True)
@@ -158,6 +176,7 @@ class Expansion:
             outer=(*self.outer, *inner.outer),
             zeroed=(*self.zeroed, *inner.zeroed),
             resident=inner.resident or self.resident,
+            cluster=inner.cluster or self.cluster,
             within=inner.within or self.within,
             chained=inner.chained or self.chained,
             unchecked=(*self.unchecked, *inner.unchecked),
@@ -373,6 +392,7 @@ class Whole:
     within: int = 0
     unchecked: tuple[str, ...] = ()
     settled: Mapping[str, Storage] = attrs.field(factory=dict)
+    cluster: BlockCluster | None = None
     chained: bool = False
 
     def after(self, expansion: Expansion) -> Whole:
@@ -390,6 +410,7 @@ class Whole:
             expansion.within or self.within,
             (*self.unchecked, *expansion.unchecked),
             {**self.settled, **dict(expansion.settled)} if expansion.settled else self.settled,
+            expansion.cluster or self.cluster,
             expansion.chained or self.chained,
         )
 

@@ -25,6 +25,7 @@ from fireiron.ir import (
     For,
     Kernel,
     Let,
+    Peers,
     Release,
     Ring,
     Role,
@@ -47,6 +48,9 @@ WARP_THREADS, GROUP_THREADS = 32, 128
 
 KEPT = 40
 """Registers that a thread of a producing warpgroup keeps: 24 are the least, with which some producers spill."""
+
+KEPT_IN_CLUSTER = 56
+"""The same where it sends to other blocks: of those with 40 some spill; consumers of two warpgroups get as many as with 48."""
 
 FOR_CONSUMERS = (Exec, Comment, SyncPoint, Commit)
 """Statements of which a producer has none, but for its loads."""
@@ -76,10 +80,11 @@ def specialize(kernel: Kernel) -> Kernel:
     names = tuple(one for one in kernel.body if isinstance(one, Let))
     program = tuple(one for one in kernel.body if not isinstance(one, Let))
     lane = index_in(Warp, kernel.thread)
-    consume = _Consumers({ring.name: ring for ring in rings}, _in_flight(kernel), equal(lane, 0))
+    consume = _Consumers({ring.name: ring for ring in rings}, _in_flight(kernel), equal(lane, 0), _fillers(kernel))
+    kept = KEPT if kernel.cluster is None else KEPT_IN_CLUSTER
     if any(not ring.buffers for ring in rings):
-        return _in_turns(attrs.evolve(kernel, rings=rings), program, names, consume, producers)
-    kept, given = _registers(kernel.workers, producers)
+        return _in_turns(attrs.evolve(kernel, rings=rings), program, names, consume, producers, kept)
+    kept, given = _registers(kernel.workers, producers, kept)
     roles = Roles(
         (
             Role("consumers", 0, kernel.workers, consume.list(program), registers=given),
@@ -89,7 +94,7 @@ def specialize(kernel: Kernel) -> Kernel:
     return attrs.evolve(kernel, body=(*names, roles), rings=rings, threads=kernel.workers + producers)
 
 
-def _in_turns(kernel: Kernel, program: Sequence[Stmt], names: Sequence[Let], consume: _Consumers, producers: int) -> Kernel:
+def _in_turns(kernel: Kernel, program: Sequence[Stmt], names: Sequence[Let], consume: _Consumers, producers: int, kept: int) -> Kernel:
     """The kernel whose iterations of a loop several groups of consumers take in turns, each a role of its own.
 
     What was said of a thread is said of its number in its group, and each statement is that of the threads of one group.
@@ -100,7 +105,7 @@ def _in_turns(kernel: Kernel, program: Sequence[Stmt], names: Sequence[Let], con
     whole = attrs.evolve(kernel, workers=workers, threads=workers + producers)
     number = Let(Var(_fresh(kernel, "group_thread"), 0, each - 1), mod(whole.thread, as_expr(each)))
     own = {kernel.thread: number.var}
-    kept, given = _registers(workers, producers)
+    kept, given = _registers(workers, producers, kept)
     in_rings = {name for ring in kernel.rings for name in ring.buffers}
 
     def role(group: int) -> Role:
@@ -156,8 +161,23 @@ def _fresh(kernel: Kernel, wanted: str) -> str:
 def _counted(kernel: Kernel, ring: Ring) -> Ring:
     """The ring with the bytes that fill a stage, and the warps that empty it."""
     loads = [one for one, _ in execs(kernel.body) if one.ring == ring.name]
-    size = sum(math.prod(one.accesses[1].shape) * kernel.buffer(one.accesses[1].buffer).dtype.bytes for one in loads)
-    return attrs.evolve(ring, bytes=size, consumers=-(-kernel.workers // WARP_THREADS))
+    size = sum(_brought(one) * kernel.buffer(one.accesses[1].buffer).dtype.bytes for one in loads)
+    blocks = len({rank for peers in _fillers(kernel).get(ring.name, ()) for rank in peers.ranks(0)}) or 1
+    return attrs.evolve(ring, bytes=size, consumers=-(-kernel.workers // WARP_THREADS) * blocks)
+
+
+def _brought(load: Exec) -> int:
+    """The elements that a block receives by a load: of those who share it, each brings as many."""
+    return math.prod(load.accesses[1].shape) * (1 if load.multicast is None else load.multicast.count)
+
+
+def _fillers(kernel: Kernel) -> dict[str, tuple[Peers, ...]]:
+    """For each ring whose stages blocks of a cluster fill for each other, who they are: whoever sends to a block receives from it, too."""
+    found: dict[str, dict[Peers, None]] = {}
+    for one, _ in execs(kernel.body):
+        if one.multicast is not None:
+            found.setdefault(one.ring, {})[one.multicast] = None
+    return {ring: tuple(peers) for ring, peers in found.items()}
 
 
 def _in_flight(kernel: Kernel) -> int:
@@ -165,14 +185,14 @@ def _in_flight(kernel: Kernel) -> int:
     return 1 if kernel.workers <= GROUP_THREADS else 0
 
 
-def _registers(workers: int, producers: int) -> tuple[int, int]:
+def _registers(workers: int, producers: int, kept: int) -> tuple[int, int]:
     """The registers that each thread of the producer keeps, and that each consumer gets; 0 where they stay as launched."""
     if producers < GROUP_THREADS or workers % GROUP_THREADS:
         return 0, 0
     groups = workers // GROUP_THREADS
     launched = min(REGISTERS // (workers + producers) // 8 * 8, 248)
-    given = (launched * (groups + 1) - KEPT) // groups // 8 * 8
-    return (KEPT, min(given, 248)) if given > launched else (0, 0)
+    given = (launched * (groups + 1) - kept) // groups // 8 * 8
+    return (kept, min(given, 248)) if given > launched else (0, 0)
 
 
 # ---------------------------------------------------------------------------------------------- producer
@@ -205,11 +225,14 @@ def _announced(loop: For, inner: Sequence[Stmt]) -> tuple[Stmt, ...]:
 
 @attrs.frozen
 class _Consumers:
-    """Makes the program of the consumers; `first` is the condition of the lane that speaks for its warp."""
+    """Makes the program of the consumers; `first` is the condition of the lane that speaks for its warp, `fillers` are to whom, if not to
+    its own block alone.
+    """
 
     rings: dict[str, Ring]
     in_flight: int
     first: Expr
+    fillers: dict[str, tuple[Peers, ...]]
     tile: Var | None = None
 
     def list(self, body: Iterable[Stmt]) -> tuple[Stmt, ...]:
@@ -257,12 +280,13 @@ class _Consumers:
         if not by_engine or self._read_by_lanes(uses, ring):
             done.append(Barrier(WARP_SCOPE, f"all lanes have read {names}", orders=orders))
         began = less(as_expr(late - 1), loop.var)
-        release = Release(ring, Side.EMPTY, turn - late, self.first if not late else all_of((self.first, began)))
+        to = self.fillers.get(ring, ())
+        release = Release(ring, Side.EMPTY, turn - late, self.first if not late else all_of((self.first, began)), to)
         inner = attrs.evolve(loop, body=(Acquire(ring, Side.FULL, turn), *uses, *done, release), producers=0)
         if not late:
             return (inner,)
         last = [
-            Release(ring, Side.EMPTY, number, all_of((self.first, less(as_expr(step), loop.extent))))
+            Release(ring, Side.EMPTY, number, all_of((self.first, less(as_expr(step), loop.extent))), to)
             for step in reversed(range(late))
             for number in [turn.substitute({loop.var: loop.extent - 1 - step})]
         ]

@@ -168,6 +168,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         resident=whole.resident,
         within=whole.within,
         zeroed=whole.zeroed,
+        cluster=whole.cluster,
         chained=whole.chained,
         workers=grown.workers,
     )

@@ -6,8 +6,9 @@ which are most of what a kernel does, work in place; collective statements are p
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ class Executor:
         self.chunk, self.watch, self.rings, self.plan = chunk, watch, rings, chunk.plan
         self.temporary: dict[Any, Array] = {}
         self.statements = 0
+        self.cluster: Sequence[Executor] = (self,)
 
     def execute(self, site: Site, env: Environment, group: Group) -> None:
         """A statement that each thread performs on its own."""
@@ -57,7 +59,7 @@ class Executor:
         if site.statement.completion is Completion.GROUP:
             self._issue(site, inputs, outputs, env, group)
         elif site.statement.completion is Completion.RING:
-            self._load(site, inputs, outputs, env)
+            self._load(site, inputs, outputs, env, group)
         elif site.multiply_add:
             self._multiply_add(site, inputs[0][2], inputs[1][2], outputs[0][3], accumulate, outputs[0][4])
         elif site.copy:
@@ -99,14 +101,32 @@ class Executor:
             member.flights[site.statement.completion].issued.append(product)
             member.busy += used
 
-    def _load(self, site: Site, inputs: list[Any], outputs: list[Any], env: Environment) -> None:
-        """A load by an engine: the values are on their way, and what lies at their place until they arrive is poison."""
+    def _load(self, site: Site, inputs: list[Any], outputs: list[Any], env: Environment, group: Group) -> None:
+        """A load by an engine: the values are on their way, and what lies at their place until they arrive is poison.
+
+        In a cluster they may be on their way to several blocks, and arrive in each at a time of its own.
+        """
         ((name, write, _, place, _),) = outputs
         values = np.broadcast_to(site.statement.spec.perform({inputs[0][0]: inputs[0][2].get()}, False)[name], place.shape).copy()
-        place.put(np.broadcast_to(_poison(place.memory.data.dtype, write.buffer.dtype.kind), place.shape))
         turn = int(np.asarray(compiled(site.statement.turn)(env)).flat[0])
         size = write.count * write.buffer.dtype.bytes
-        self.rings.depart(Load(site.statement.ring, turn, size, lambda: place.put(values)))
+        peers, where = site.statement.multicast, self.chunk.where(env)
+        for rings in self.rings.reach(() if peers is None else (peers,), env, group, f"{write.buffer.name}: {site.what} arrives", where):
+            target = self.cluster[rings.rank].counterpart(write, place)
+            if rings is not self.rings:
+                rings.require_empty(site.statement.ring, turn, where)
+            target.put(np.broadcast_to(_poison(place.memory.data.dtype, write.buffer.dtype.kind), place.shape))
+            if not target.memory.complete:
+                target.define()
+            rings.depart(Load(site.statement.ring, turn, size, functools.partial(target.put, values)))
+
+    def counterpart(self, operand: Operand, place: Place) -> Place:
+        """The same place in the blocks of this chunk, as a place in other blocks of the cluster."""
+        memory = self.chunk.memories[operand.buffer.name]
+        if memory is place.memory:
+            return place
+        assert isinstance(place, (Rows, Flat)), place
+        return type(place)(memory, place.rows)
 
     def _issue(self, site: Site, inputs: list[Any], outputs: list[Any], env: Environment, group: Group) -> None:
         """An asynchronous copy: the values are under way, and what lies at their place until they arrive is poison."""

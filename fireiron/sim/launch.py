@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -107,7 +107,13 @@ def _chosen_blocks(plan: Plan, blocks: Sequence[int] | None) -> tuple[int, ...]:
     for block in blocks:
         if isinstance(block, bool) or not hasattr(block, "__index__") or not 0 <= int(block) < plan.grid:
             raise ArgumentError("blocks: no such block in the grid", got=block, legal=f"0 ... {plan.grid - 1}")
-    return tuple(dict.fromkeys(int(block) for block in blocks))
+    return _whole_clusters(plan, map(int, blocks))
+
+
+def _whole_clusters(plan: Plan, blocks: Iterable[int]) -> tuple[int, ...]:
+    """Blocks with all others of their clusters, for which they wait."""
+    clusters = dict.fromkeys(block // plan.cluster for block in blocks)
+    return tuple(number * plan.cluster + rank for number in clusters for rank in range(plan.cluster))
 
 
 # ---------------------------------------------------------------------------------------------- a launch
@@ -148,37 +154,40 @@ class _Launch:
                 finally:
                     for future in futures:
                         future.cancel()
-        for run in runs:
+        for run in (one for together in runs for one in together):
             self.counts[2] += run.chunk.read_bytes
             self.counts[3] += run.chunk.written_bytes
         if runs:
-            self.counts[0], self.counts[1] = runs[0].executor.statements, runs[0].barriers
+            self.counts[0], self.counts[1] = runs[0][0].executor.statements, runs[0][0].barriers
         for parameter in self.parameters.values():
             parameter.check_guards()
 
     def _chunks(self) -> list[tuple[int, ...]]:
         plan, blocks = self.plan, self.blocks
+        each = plan.cluster
         # Blocks of a chunk run the same turns of all loops. And buffers of several types that overlap are the same bytes only where a row
         # has one column.
         if plan.block_loops or plan.mixed:
-            return [(block,) for block in blocks]
+            return [blocks[start : start + each] for start in range(0, len(blocks), each)]
         size = plan.kernel.shared_bytes
         for buffer in plan.kernel.buffers:
             if buffer.memory.private:
                 size += plan.number(buffer.elements) * buffer.dtype.bytes * plan.kernel.threads
-        width = max(1, min(_CHUNK_BYTES // max(size, 1), MOST_ELEMENTS // plan.largest, 256, -(-len(blocks) // 2)))
+        count = len(blocks) // each
+        width = max(1, min(_CHUNK_BYTES // max(size * each, 1), MOST_ELEMENTS // plan.largest, 256, -(-count // 2))) * each
         return [blocks[start : start + width] for start in range(0, len(blocks), width)]
 
-    def _chunk(self, number: int, blocks: tuple[int, ...], order: random.Random | None) -> Run:
+    def _chunk(self, number: int, blocks: tuple[int, ...], order: random.Random | None) -> Sequence[Run]:
+        each = self.plan.cluster
         with np.errstate(all="ignore"):
             # Where all blocks touch shared memory alike, those of the first chunk stand for all.
             watch = self.shadow and (number == 0 or not self.plan.uniform)
-            run = Run(self.plan, self.parameters, self.history, blocks, watch, self.careful)
+            runs = [Run(self.plan, self.parameters, self.history, blocks[rank::each], watch, self.careful, rank) for rank in range(each)]
             if order is None and not self.plan.kernel.rings:
-                run.in_step()
+                runs[0].in_step()
             else:
-                Warps(run, order).run()
-        return run
+                Warps(Run.joined(runs), order).run()
+        return runs
 
     def outputs(self) -> dict[str, Array]:
         """The written parameters."""
@@ -194,8 +203,8 @@ def _name_poison(plan: Plan, arrays: Mapping[str, Array], launch: _Launch) -> No
         if name in launch.history.shadows and bad.size:
             shadow = launch.history.shadows[name]
             bad = bad[shadow.write_clock[bad] >= 0]
-            blocks = tuple(dict.fromkeys((shadow.writer[0][bad[:1]] // plan.pitch).tolist()))
+            blocks = _whole_clusters(plan, (shadow.writer[0][bad[:1]] // plan.pitch).tolist())
         else:
-            blocks = launch.blocks[:1]
+            blocks = launch.blocks[: plan.cluster]
         if bad.size:
             _Launch(plan, arrays, blocks, False, launch.order, careful=True).run()

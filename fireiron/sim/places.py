@@ -56,7 +56,7 @@ class Group:
 
     `touched` are the registers that they touched by ordinary statements since their last fence, `busy` those of each product under way;
     `held` are the turns of rings that they acquired and did not release; `unfenced` are the places in shared memory that they wrote since
-    the last fence of the proxy.
+    the last fence of the proxy; `meetings` counts the barriers of the cluster that they passed.
     """
 
     threads: Array
@@ -72,6 +72,7 @@ class Group:
     busy: list[str] = attrs.field(factory=list)
     held: set[Any] = attrs.field(factory=set)
     unfenced: list[Array] = attrs.field(factory=list)
+    meetings: int = 0
 
 
 class Window:

@@ -21,6 +21,7 @@ from fireiron.ir import (
     Barrier,
     Buffer,
     Chain,
+    ClusterBarrier,
     Comment,
     Commit,
     Completion,
@@ -233,6 +234,7 @@ class Plan:
         self.kernel, self.symbols = kernel, dict(symbols)
         self.buffers = {buffer.name: buffer for buffer in kernel.buffers}
         self.grid = self.number(kernel.grid)
+        self.cluster = 1 if kernel.cluster is None else kernel.cluster.blocks
         widest = _group_sizes(kernel)[-1]
         self.pitch = -(-kernel.threads // widest) * widest
         self.in_rings = {name for ring in kernel.rings for name in ring.buffers}
@@ -249,7 +251,8 @@ class Plan:
         self.product_registers = {one.buffer for statement in products for one in statement.accesses}
         self.granule = min((buffer.dtype.bytes for buffer in kernel.buffers if buffer.memory.of_block), default=1)
         self.nodes = self._list(kernel.body, _Scope())
-        shared = [one for site in self.sites for one in site.operand_list if one.buffer.memory.of_block]
+        # Who may touch what in a ring its turns say.
+        shared = [one for site in self.sites for one in site.operand_list if one.buffer.memory.of_block and one.watched]
         self.uniform = not self.block_loops and not any(operand.by_block for operand in shared)
         """Whether shared memory is touched alike in all blocks, so that one block's shadow stands for all."""
 
@@ -270,7 +273,7 @@ class Plan:
                     nodes.append(self._site(statement, (), (), scope))
                 case Roles():
                     nodes.append(RolesPlan([(role, self._list(role.body, scope)) for role in statement.roles]))
-                case Barrier() | Commit() | Wait() | Fence() | Acquire() | Release():
+                case Barrier() | ClusterBarrier() | Commit() | Wait() | Fence() | Acquire() | Release():
                     nodes.append(statement)
                 case Comment() | Chain():  # one kernel runs alone
                     pass

@@ -3,19 +3,22 @@
 A group of threads holds a turn between acquiring and releasing it, and may touch the stage of a turn that it holds, and no other. A
 phase is over when all have arrived and all announced bytes are there; whoever waits sees its parity alone, so it is checked that
 the phase which let it pass is the one that it meant.
+
+In a cluster a block's loads and arrivals come to the rings of others, too. They may only between two barriers of the cluster: behind the
+one that says that the others' barriers are made, in front of one behind which they end.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Acquire, Completion, Release, Ring, Side
+from fireiron.ir import Acquire, Completion, Peers, Release, Ring, Side
 from fireiron.sim.places import Group
 from fireiron.sim.plan import Operand, Plan, Site
 from fireiron.values.expr import compiled
@@ -67,10 +70,16 @@ class Load:
 
 
 class Rings:
-    """All rings of the blocks of a chunk, which run alike."""
+    """All rings of the blocks of a chunk, which run alike; `cluster` are those of all blocks of a cluster, by rank.
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    `reached` is how many barriers of the cluster those had passed who came from other blocks, at most.
+    """
+
+    def __init__(self, plan: Plan, rank: int = 0) -> None:
+        self.plan, self.rank = plan, rank
+        self.cluster: Sequence[Rings] = (self,)
+        self.reached = -1
+        self.emptied: dict[tuple[str, int], int] = {}
         self.rings: Mapping[str, Ring] = {ring.name: ring for ring in plan.kernel.rings}
         self.of_buffer = {name: ring.name for ring in plan.kernel.rings for name in ring.buffers}
         self.phases = {
@@ -82,7 +91,7 @@ class Rings:
         self.loads: list[Load] = []
         self.filled: dict[tuple[str, int], None] = {}
         self.awaited: set[tuple[str, int]] = set()
-        self.released: dict[tuple[str, Side, int], list[int]] = {}
+        self.released: dict[tuple[str, Side, int], list[tuple[int, int]]] = {}  # by the ranks of blocks, and their warps
 
     def passes(self, statement: Acquire, env: Mapping[str, Any], group: Group, where: str) -> bool:
         """Whether a group may go on behind a wait; then it holds the turn."""
@@ -121,15 +130,55 @@ class Rings:
         own = turn if ring.buffers else turn + ring.stages - 1
         if (ring.name, own, held) not in group.held:
             raise SimulationError(f"{ring.name}: turn {turn} is released by a group that does not hold it", within=where)
-        phases = self.phases[ring.name, statement.side, turn % ring.stages]
-        self.released.setdefault((ring.name, statement.side, turn), []).extend(int(one) // WARP for one in group.threads[active])
+        who = [(self.rank, int(one) // WARP) for one in group.threads[active]]
         if statement.side is Side.FULL:
-            phases.bytes += ring.bytes
+            self.phases[ring.name, statement.side, turn % ring.stages].bytes += ring.bytes
         else:
             self._require_read(ring, turn, group, where)
             group.held.discard((ring.name, own, held))
-        for _ in range(arriving):
-            phases.arrive()
+            self.emptied[ring.name, turn] = self.emptied.get((ring.name, turn), 0) + arriving
+        for rings in self.reach(statement.to, env, group, f"{ring.name}: turn {turn} is released", where):
+            rings.released.setdefault((ring.name, statement.side, turn), []).extend(who)
+            for _ in range(arriving):
+                rings.phases[ring.name, statement.side, turn % ring.stages].arrive()
+
+    def reach(self, to: Sequence[Peers], env: Mapping[str, Any], group: Group, what: str, where: str) -> list[Rings]:
+        """The rings of the blocks that a group reaches into, each once; its own where none are named."""
+        ranks = dict.fromkeys(rank for peers in to for rank in peers.ranks(int(np.asarray(compiled(peers.first)(env)).flat[0])))
+        found = []
+        for rank in ranks if to else (self.rank,):
+            if rank >= len(self.cluster):
+                raise SimulationError(f"{what} in block {rank} of a cluster of {len(self.cluster)}", within=where)
+            rings = self.cluster[rank]
+            if rings is not self:
+                if not group.meetings:
+                    raise SimulationError(
+                        f"{what} in block {rank} of the cluster, whose barriers may not be made yet",
+                        within=where,
+                        hint="a barrier of the cluster before",
+                    )
+                rings.reached = max(rings.reached, group.meetings)
+            found.append(rings)
+        return found
+
+    def require_empty(self, ring: str, turn: int, where: str) -> None:
+        """A load that comes from another block comes to a stage which all warps of this one have emptied."""
+        before = turn - self.rings[ring].stages
+        warps = -(-self.plan.kernel.workers // 32)
+        if before >= 0 and self.emptied.get((ring, before), 0) < warps:
+            raise SimulationError(
+                f"{ring}: turn {turn} is sent to block {self.rank} of the cluster, which has not emptied turn {before}",
+                within=where,
+                hint="its arrivals count as well",
+            )
+
+    def require_met(self, meetings: int) -> None:
+        """A block that has passed so many barriers of the cluster when it ends is reached by nobody any more."""
+        if self.reached >= meetings:
+            raise SimulationError(
+                f"block {self.rank} of the cluster ends, and others may still arrive at its barriers or send loads",
+                hint="a barrier of the cluster at the end",
+            )
 
     def _require_read(self, ring: Ring, turn: int, group: Group, where: str) -> None:
         flight = group.flights[Completion.PRODUCT]
@@ -199,15 +248,20 @@ class Rings:
             return "the producer has announced it" if found else "the producer has not announced it"
         before = turn - ring.stages
         found = self.released.get((ring.name, side, before), [])
-        missing = sorted(set(range(ring.consumers)) - set(found))
         if before < 0:
             return "it is the first of its stage"
+        if len(self.cluster) > 1:
+            ranks = sorted({rank for rank, _ in found})
+            names = [f"{warps(warp for one, warp in found if one == rank)} of block {rank} of the cluster" for rank in ranks]
+            return f"turn {before} has been released by {' and '.join(names) or 'nobody'}, and the ring counts {ring.consumers} consumers"
+        own = [warp for _, warp in found]
+        missing = sorted(set(range(ring.consumers)) - set(own))
         if not missing:
             often = ", by some of them more than once" if len(found) > ring.consumers else ""
-            return f"turn {before} has been released by {warps(found)}{often}"
+            return f"turn {before} has been released by {warps(own)}{often}"
         there = self.plan.kernel.workers // WARP
         if missing[0] >= there:
-            return f"turn {before} has been released by {warps(found)}, and the ring counts {ring.consumers} consumers"
+            return f"turn {before} has been released by {warps(own)}, and the ring counts {ring.consumers} consumers"
         return f"turn {before} has not been released by {warps(missing)}"
 
     def require_settled(self) -> None:

@@ -27,17 +27,35 @@ Event: TypeAlias = "tuple[Any, Environment]"
 
 
 class Run:
-    """A chunk of blocks, executed together; `watch` says whether its shared memory is watched for races."""
+    """A chunk of blocks, executed together; `watch` says whether its shared memory is watched for races.
+
+    Blocks of clusters have one `rank`: those of the others run beside them.
+    """
 
     def __init__(
-        self, plan: Plan, parameters: Mapping[str, Global], history: History, blocks: tuple[int, ...], watch: bool, careful: bool
+        self,
+        plan: Plan,
+        parameters: Mapping[str, Global],
+        history: History,
+        blocks: tuple[int, ...],
+        watch: bool,
+        careful: bool,
+        rank: int = 0,
     ) -> None:
         self.plan = plan
         self.chunk = Chunk(plan, parameters, blocks, careful)
         self.watch = Watch(self.chunk, history, watch)
-        self.rings = Rings(plan)
+        self.rings = Rings(plan, rank)
         self.executor = Executor(self.chunk, self.watch, self.rings)
         self.barriers = 0
+
+    @staticmethod
+    def joined(runs: Sequence[Run]) -> Sequence[Run]:
+        """Chunks that are the blocks of clusters, by rank, and reach into each other."""
+        for run in runs:
+            run.rings.cluster = [one.rings for one in runs]
+            run.executor.cluster = [one.executor for one in runs]
+        return runs
 
     def in_step(self) -> None:
         """Execute all threads of a block together."""

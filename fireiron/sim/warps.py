@@ -13,52 +13,71 @@ from typing import Any
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Acquire, Barrier, Completion
+from fireiron.ir import BLOCK_SCOPE, Acquire, Barrier, ClusterBarrier, Completion
 from fireiron.sim.places import Group
 from fireiron.sim.plan import Array, Environment, RolesPlan
-from fireiron.sim.rings import warps
+from fireiron.sim.rings import Rings, warps
 from fireiron.sim.run import Event, Run
 
 WARP = 32
+
+BLOCK_BARRIER = Barrier(BLOCK_SCOPE)
+"""What a barrier of the cluster is for the threads of one block."""
 
 
 class Warps:
     """Groups that stop at barriers, at waits, and at statements which several of them perform together.
 
-    Without an order, the consumers of a block with roles go in step, and loads arrive at once.
+    They are those of one chunk of blocks; of a cluster, those of its blocks, a run each. Without an order, the consumers of a block with
+    roles go in step, and loads arrive at once.
     """
 
-    def __init__(self, run: Run, order: random.Random | None) -> None:
-        self.run_, self.order = run, order
+    def __init__(self, runs: Sequence[Run], order: random.Random | None) -> None:
+        self.runs, self.order = runs, order
         self.teams: dict[tuple[int, ...], Group] = {}
         self.groups: list[Group] = []
         self.programs: list[Any] = []
-        roles = next((node for node in run.plan.nodes if isinstance(node, RolesPlan)), None)
-        if roles is None:
-            self._add(0, run.plan.kernel.workers, run.plan.nodes)
-            return
-        before = [node for node in run.plan.nodes if node is not roles]
-        for role, nodes in roles.roles:
-            self._add(role.first, 1 if role.elected else role.threads, [*before, *nodes])
+        self.owners: list[Run] = []
+        for run in runs:
+            self._start(run)
 
-    def _add(self, first: int, count: int, nodes: list[Any]) -> None:
+    def _start(self, run: Run) -> None:
+        nodes = run.plan.nodes
+        position = next((number for number, node in enumerate(nodes) if isinstance(node, RolesPlan)), None)
+        if position is None:
+            self._add(run, 0, run.plan.kernel.workers, nodes)
+            return
+        for role, program in nodes[position].roles:
+            count = 1 if role.elected else role.threads
+            self._add(run, role.first, count, [*nodes[:position], *program, *nodes[position + 1 :]])
+
+    def _add(self, run: Run, first: int, count: int, nodes: list[Any]) -> None:
         threads = np.arange(first, first + count)
         for start in range(0, count, count if self.order is None else WARP):
-            group = self.run_.group(threads[start : start + (count if self.order is None else WARP)])
+            group = run.group(threads[start : start + (count if self.order is None else WARP)])
             self.groups.append(group)
-            self.programs.append(self.run_.body(nodes, group.environment, group))
+            self.programs.append(run.body(nodes, group.environment, group))
+            self.owners.append(run)
 
     def _choice(self, count: int) -> int:
         return 0 if self.order is None else self.order.randrange(count)
 
+    def _loading(self) -> list[Rings]:
+        """The rings of blocks to which loads are on their way."""
+        return [run.rings for run in self.runs if run.rings.loads]
+
+    def _arrive(self, loading: list[Rings]) -> None:
+        rings = loading[self._choice(len(loading))] if len(loading) > 1 else loading[0]
+        rings.arrive(self._choice(len(rings.loads)))
+
     def run(self) -> None:
         """Execute all groups to their end."""
-        rings = self.run_.rings
         ready = list(range(len(self.programs)))
         waiting: dict[int, Event] = {}
         while ready or waiting:
-            if rings.loads and (self.order is None or not ready or self.order.random() < 0.5):
-                rings.arrive(self._choice(len(rings.loads)))
+            loading = self._loading()
+            if loading and (self.order is None or not ready or self.order.random() < 0.5):
+                self._arrive(loading)
             if not ready:
                 ready = self._meet(waiting)
                 waiting = {number: event for number, event in waiting.items() if number not in ready}
@@ -72,9 +91,11 @@ class Warps:
                 ready.append(number)
             else:
                 waiting[number] = event
-        while rings.loads:
-            rings.arrive(self._choice(len(rings.loads)))
-        rings.require_settled()
+        while loading := self._loading():
+            self._arrive(loading)
+        for run in self.runs:
+            run.rings.require_settled()
+            run.rings.require_met(min(group.meetings for group, owner in zip(self.groups, self.owners, strict=True) if owner is run))
         for group in self.groups:
             if any(group.flights[Completion.BULK].groups) or group.flights[Completion.BULK].issued:
                 raise SimulationError(
@@ -89,42 +110,53 @@ class Warps:
 
     def _meet(self, waiting: dict[int, Event]) -> list[int]:
         """No group goes on by itself: those that do together, or whose stage is there; an error if there are none."""
-        rings = self.run_.rings
         passed = [number for number, (event, env) in waiting.items() if isinstance(event, Acquire) and self._passes(event, env, number)]
         released = [*passed, *(number for group in self._meeting(waiting) for number in group)]
-        if released or rings.loads:
+        if released or self._loading():
             return released
         self._refuse(waiting)
         return []
 
     def _passes(self, event: Acquire, env: Environment, number: int) -> bool:
-        return self.run_.rings.passes(event, env, self.groups[number], self.run_.chunk.where(env))
+        run = self.owners[number]
+        return run.rings.passes(event, env, self.groups[number], run.chunk.where(env))
 
     def _meeting(self, waiting: dict[int, Event]) -> Iterator[list[int]]:
         """The groups that have all reached one event of theirs, which they pass."""
         for number, (event, _) in waiting.items():
             if isinstance(event, Acquire):
                 continue
-            group = self._members(number, _together(event))
+            group = self._members(number, event)
             # Each is asked for once, by its first. The same event, not an equal one: that may be another place of the program.
             if group[0] == number and all(one in waiting and waiting[one][0] is event for one in group):
                 self._pass(event, group, waiting)
                 yield group
 
-    def _members(self, number: int, threads: int | None) -> list[int]:
-        """The groups that come together with one at an event of so many threads; None: all of them."""
-        if threads is None:
+    def _members(self, number: int, event: Any) -> list[int]:
+        """The groups that come together with one at an event: those of as many threads as it holds, of the block, or of the cluster."""
+        if isinstance(event, ClusterBarrier):
             return list(range(len(self.groups)))
+        threads = _together(event)
+        own = [one for one, owner in enumerate(self.owners) if owner is self.owners[number]]
+        if threads is None:
+            return own
         first = int(self.groups[number].threads[0]) // threads * threads
-        return [one for one, group in enumerate(self.groups) if first <= group.threads[0] < first + threads]
+        return [one for one in own if first <= self.groups[one].threads[0] < first + threads]
 
     def _pass(self, event: Any, group: list[int], waiting: dict[int, Event]) -> None:
         """Groups have come to a barrier, or to a statement, of theirs."""
+        if isinstance(event, ClusterBarrier):
+            for run in self.runs:
+                run.pass_barrier([one for one, owner in zip(self.groups, self.owners, strict=True) if owner is run], BLOCK_BARRIER)
+            for one in self.groups:
+                one.meetings += 1
+            return
+        run = self.owners[group[0]]
         if isinstance(event, Barrier):
-            self.run_.pass_barrier([self.groups[one] for one in group], event)
+            run.pass_barrier([self.groups[one] for one in group], event)
             return
         team = self._team(group, [waiting[one][1] for one in group])
-        self.run_.perform(event, team.environment, team)
+        run.perform(event, team.environment, team)
 
     def _team(self, group: list[int], environments: list[Environment]) -> Group:
         """Groups that stand at one place of the program as one group of threads."""
@@ -154,32 +186,42 @@ class Warps:
         """Nobody goes on: who waits for what."""
         alike: dict[str, list[int]] = {}
         for number, (event, env) in waiting.items():
-            alike.setdefault(self._named(event, env), []).append(number)
-        meeting = [(number, _together(event)) for number, (event, _) in waiting.items() if not isinstance(event, Acquire)]
-        ended = sorted({one for number, threads in meeting for one in self._members(number, threads)} - waiting.keys())
+            alike.setdefault(self._named(number, event, env), []).append(number)
+        meeting = [(number, event) for number, (event, _) in waiting.items() if not isinstance(event, Acquire)]
+        ended = sorted({one for number, event in meeting for one in self._members(number, event)} - waiting.keys())
         said = [f"{self._names(numbers)} {'wait' if self._several(numbers) else 'waits'} {what}" for what, numbers in alike.items()]
         said += [f"{self._names(ended)} {'have' if self._several(ended) else 'has'} ended"] if ended else []
         at_rings = any(isinstance(event, Acquire) for event, _ in waiting.values())
         hint = "every warp must reach the same barriers"
         if at_rings:
             hint = "each turn of a ring is filled once, and released by all consumers"
-        _, env = next(iter(waiting.values()))
-        raise SimulationError(f"deadlock: {'; '.join(said)}", within=self.run_.chunk.where(env), hint=hint)
+        first, (_, env) = next(iter(waiting.items()))
+        raise SimulationError(f"deadlock: {'; '.join(said)}", within=self.owners[first].chunk.where(env), hint=hint)
 
     def _several(self, numbers: Sequence[int]) -> bool:
         return len(numbers) > 1 or self.groups[numbers[0]].threads.size > WARP
 
     def _names(self, numbers: Sequence[int]) -> str:
         """Groups of threads, for a message."""
-        workers = self.run_.plan.kernel.workers
+        found = []
+        for run in self.runs:
+            own = [one for one in numbers if self.owners[one] is run]
+            of = f" of block {run.rings.rank} of the cluster" if len(self.runs) > 1 else ""
+            found += [f"{self._names_in_block(own)}{of}"] if own else []
+        return " and ".join(found)
+
+    def _names_in_block(self, numbers: Sequence[int]) -> str:
+        workers = self.runs[0].plan.kernel.workers
         groups = [self.groups[number].threads for number in numbers]
         found = sorted({int(warp) for threads in groups if threads[0] < workers for warp in threads // WARP})
         producer = ["the producer"] if any(threads[0] >= workers for threads in groups) else []
         return " and ".join([*([warps(found)] if found else []), *producer])
 
-    def _named(self, event: Any, env: Environment) -> str:
+    def _named(self, number: int, event: Any, env: Environment) -> str:
         if isinstance(event, Acquire):
-            return f"for {self.run_.rings.described(event, env)}"
+            return f"for {self.owners[number].rings.described(event, env)}"
+        if isinstance(event, ClusterBarrier):
+            return f"at the barrier of the cluster ({event.reason})"
         return f"at the {event.scope} barrier ({event.reason})" if isinstance(event, Barrier) else f"at {event.what}"
 
 
@@ -189,4 +231,6 @@ def _together(event: Any) -> int | None:
         return event.scope.threads
     if isinstance(event, Acquire):
         return 1
+    if isinstance(event, ClusterBarrier):
+        return None
     return event.level.threads if event.scratch is None else None

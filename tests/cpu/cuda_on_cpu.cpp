@@ -65,6 +65,7 @@ struct Box {
   std::vector<int> at;
   uint64_t shared, barrier;
   int line;
+  size_t rank = 0;  // of the block in its cluster whose shared memory it is
 };
 
 struct Thread {
@@ -77,6 +78,7 @@ struct Thread {
   std::vector<Copy> issued;
   std::deque<std::vector<Copy>> groups;
   bool fenced;         // its registers, for products of its warpgroup
+  unsigned meeting;    // the cluster's barriers at which it arrived
   std::vector<std::shared_ptr<Product>> products;
   std::deque<std::vector<std::shared_ptr<Product>>> product_groups;
   std::vector<Box> stores;
@@ -99,6 +101,36 @@ std::vector<Group> warps, warpgroups;
 Group block;
 std::map<int, Group> named;  // barriers by number, each with the threads that have come
 std::vector<Box> loads;      // under way
+
+// PTX ISA, "mbarrier": a phase is over when all arrivals and all announced bytes are there. Whoever waits names the parity of a phase,
+// and passes if that of the current one is the other.
+struct PhasedBarrier {
+  uint64_t arrivals, left;
+  int64_t bytes = 0;
+  unsigned phase = 0;
+  bool visible = false;  // to the asynchronous proxy
+  std::vector<Thread*> waiting;
+};
+
+// A block of the running cluster that is not the one at work: all that the variables of this file say of that one.
+struct Suspended {
+  std::vector<Thread> threads;
+  std::vector<Group> warps, warpgroups;
+  Group block;
+  std::map<int, Group> named;
+  std::map<uint64_t, PhasedBarrier> barriers;
+  std::vector<unsigned char> memory;
+};
+std::vector<std::unique_ptr<Suspended>> cluster;  // by rank
+std::map<uint64_t, PhasedBarrier> barriers;        // by address
+size_t at_work = 0;                               // the rank of the block that is
+unsigned first_of_cluster = 0;
+void work_at(size_t rank);
+
+// The barrier of all threads of the cluster.
+size_t met = 0;
+unsigned meetings = 0;
+std::vector<std::pair<size_t, Thread*>> waiting_for_cluster;
 void land_some_load();
 void forget_barriers();
 Thread* current;
@@ -269,6 +301,7 @@ void begin(Thread& thread)
   thread.issued.clear();
   thread.groups.clear();
   thread.fenced = false;
+  thread.meeting = 0;
   thread.products.clear();
   thread.product_groups.clear();
   thread.stores.clear();
@@ -281,27 +314,55 @@ void begin(Thread& thread)
   warp_of(thread).ready.push_back(&thread);
 }
 
-void run_block(unsigned number, size_t shared_bytes)
+void begin_block(size_t shared_bytes)
 {
-  blockIdx = {number, 0, 0};
   poison(__start_shared_memory, smem - __start_shared_memory);
   poison(smem, shared_bytes + 7);
   poison(smem + most_shared, __stop_shared_memory - smem - most_shared);
   for (Thread& thread : threads)
     begin(thread);
   forget_barriers();
+}
+
+// The next thread: mostly of the block at work, as it takes long to go to another.
+Thread* next_of_cluster()
+{
+  if (cluster.size() > 1 && below(256) == 0)
+    work_at(below(static_cast<int>(cluster.size())));
+  for (size_t tried = 0; tried < cluster.size(); ++tried) {
+    if (Thread* thread = next())
+      return thread;
+    work_at((at_work + 1) % cluster.size());
+  }
+  return nullptr;
+}
+
+// The blocks of a cluster, or one that has none, from a number on.
+void run_blocks(unsigned number, size_t shared_bytes)
+{
+  first_of_cluster = number;
+  met = meetings = 0;
+  waiting_for_cluster.clear();
+  for (size_t rank = 0; rank < cluster.size(); ++rank) {
+    work_at(rank);
+    blockIdx = {static_cast<unsigned>(number + rank), 0, 0};
+    begin_block(shared_bytes);
+  }
   const int patience = below(2) ? 8 : 4096;  // loads land early, or hardly before all wait for them
   for (;;) {
     if (!loads.empty() && below(patience) == 0)
       land_some_load();
-    if (Thread* thread = next())
+    if (Thread* thread = next_of_cluster())
       run(*thread);
     else if (loads.empty())
       break;
     else
       land_some_load();
   }
-  require_all_ended();
+  for (size_t rank = 0; rank < cluster.size(); ++rank) {
+    work_at(rank);
+    require_all_ended();
+  }
 }
 
 void prepare(int count)
@@ -323,6 +384,15 @@ void prepare(int count)
 }
 
 // ---------------------------------------------------------------------------------------------- memory
+
+size_t memory_of_block() { return __stop_shared_memory - __start_shared_memory; }
+
+// All shared memory of a block, with what lies between arrays: by words, as the sanitizers look at calls of memcpy.
+void copy_memory(unsigned char* target, const unsigned char* source)
+{
+  for (size_t place = 0; place + 8 <= memory_of_block(); place += 8)
+    *reinterpret_cast<volatile uint64_t*>(target + place) = *reinterpret_cast<const volatile uint64_t*>(source + place);
+}
 
 void* shared(uint64_t address) { return __start_shared_memory + address; }
 
@@ -948,24 +1018,35 @@ void wgmma_wait_group(Operand pending, int line)
 
 namespace {
 
-// PTX ISA, "mbarrier": a phase is over when all arrivals and all announced bytes are there. Whoever waits names the parity of a phase,
-// and passes if that of the current one is the other.
-struct PhasedBarrier {
-  uint64_t arrivals, left;
-  int64_t bytes = 0;
-  unsigned phase = 0;
-  bool visible = false;  // to the asynchronous proxy
-  std::vector<Thread*> waiting;
-};
-
-std::map<uint64_t, PhasedBarrier> barriers;  // by address
-
 PhasedBarrier& barrier_at(uint64_t address, const char* what, int line)
 {
   const auto found = barriers.find(address);
   if (found == barriers.end())
     fail("%s in line %d: no barrier at %llu", what, line, static_cast<unsigned long long>(address));
   return found->second;
+}
+
+// Another block of the cluster at work: what is in the variables goes to its place, and the other's comes.
+void exchange(Suspended& other)
+{
+  std::swap(threads, other.threads);
+  std::swap(warps, other.warps);
+  std::swap(warpgroups, other.warpgroups);
+  std::swap(block, other.block);
+  std::swap(named, other.named);
+  std::swap(barriers, other.barriers);
+}
+
+void work_at(size_t rank)
+{
+  if (rank != at_work) {
+    copy_memory(cluster[at_work]->memory.data(), __start_shared_memory);
+    exchange(*cluster[at_work]);
+    exchange(*cluster[rank]);
+    copy_memory(__start_shared_memory, cluster[rank]->memory.data());
+    at_work = rank;
+  }
+  blockIdx = {static_cast<unsigned>(first_of_cluster + rank), 0, 0};
 }
 
 void settle(PhasedBarrier& barrier)
@@ -1038,6 +1119,7 @@ void land_some_load()
   std::swap(loads[below(static_cast<int>(loads.size()))], loads.back());
   const Box box = loads.back();
   loads.pop_back();
+  work_at(box.rank);
   uint64_t bytes = 0;
   each_element(box, "TMA load", [&](char* inside, const char* outside, uint64_t size) {
     if (outside)
@@ -1089,6 +1171,51 @@ void mbarrier_init_fence()
 
 void mbarrier_arrive(Operand barrier, int line) { arrive(barrier_at(barrier.bits, "mbarrier.arrive", line), line); }
 
+// The arrival of a thread at a barrier of another block of its cluster, which must be there.
+void mbarrier_arrive_at(Operand barrier, Operand rank, int line)
+{
+  if (rank.bits >= cluster.size())
+    fail("mapa in line %d: block %llu of a cluster of %zu", line, static_cast<unsigned long long>(rank.bits), cluster.size());
+  const size_t own = at_work;
+  work_at(rank.bits);
+  bool ended = true;
+  for (const Thread& thread : threads)
+    ended = ended && thread.ended;
+  if (ended)
+    fail("mbarrier.arrive in line %d: block %zu of the cluster has ended", line, at_work);
+  arrive(barrier_at(barrier.bits, "mbarrier.arrive", line), line);
+  work_at(own);
+}
+
+// PTX ISA, "barrier.cluster": all threads of the cluster arrive, and each may wait until all have.
+void cluster_arrive(int line)
+{
+  if (current->meeting != meetings)
+    fail("barrier.cluster.arrive in line %d: twice, without a wait", line);
+  ++current->meeting;
+  if (++met < threads.size() * cluster.size())
+    return;
+  met = 0;
+  ++meetings;
+  for (const auto& [rank, thread] : waiting_for_cluster) {
+    thread->stop = Stop::none;
+    std::vector<Group>& theirs = rank == at_work ? warps : cluster[rank]->warps;
+    theirs[thread->number / lanes_of_warp].ready.push_back(thread);
+  }
+  waiting_for_cluster.clear();
+}
+
+void cluster_wait(int line)
+{
+  if (current->meeting == meetings)
+    return;
+  current->stop = Stop::instruction;
+  current->what = "barrier.cluster.wait";
+  current->line = line;
+  waiting_for_cluster.emplace_back(at_work, current);
+  leave(*current);
+}
+
 void mbarrier_arrive_expect_tx(Operand barrier, Operand bytes, int line)
 {
   PhasedBarrier& found = barrier_at(barrier.bits, "mbarrier.arrive.expect_tx", line);
@@ -1110,12 +1237,21 @@ void mbarrier_wait_parity(Operand barrier, Operand parity, int line)
   leave(*current);
 }
 
-// Loads land at some time, in any order; until then nobody may rely on what is there.
-void tma_load(Operand target, Operand map, std::initializer_list<Operand> at, Operand barrier, int line)
+// Loads land at some time, in any order, in each block at its own; until then nobody may rely on what is there.
+void tma_load_multicast(Operand target, Operand map, std::initializer_list<Operand> at, Operand barrier, Operand blocks, int line)
 {
   if (!barrier_at(barrier.bits, "TMA load", line).visible)
     fail("TMA load in line %d: its barrier was not fenced after mbarrier.init", line);
-  loads.push_back({reinterpret_cast<const uint64_t*>(map.bits), coordinates(at), target.bits, barrier.bits, line});
+  if (blocks.bits == 0 || blocks.bits >> cluster.size())
+    fail("TMA load in line %d: to blocks %llx of a cluster of %zu", line, static_cast<unsigned long long>(blocks.bits), cluster.size());
+  for (size_t rank = 0; rank < cluster.size(); ++rank)
+    if (blocks.bits >> rank & 1)
+      loads.push_back({reinterpret_cast<const uint64_t*>(map.bits), coordinates(at), target.bits, barrier.bits, line, rank});
+}
+
+void tma_load(Operand target, Operand map, std::initializer_list<Operand> at, Operand barrier, int line)
+{
+  tma_load_multicast(target, map, at, barrier, in(1u << at_work), line);
 }
 
 // A store reads shared memory at some time until its group is waited for: mostly then, sometimes at once.
@@ -1274,8 +1410,8 @@ Array array(const std::string& file, size_t bytes, size_t aligned)
   return {file, bytes, start};
 }
 
-// Reads from its input: `kernel number`, `grid blocks`, `threads count`, `shared bytes` of dynamic shared memory, `frame bytes` of
-// a thread, `seed number`; `array file bytes alignment`; and in the order of the parameters `pointer array`, `int number` or `map array`
+// Reads from its input: `kernel number`, `grid blocks`, `threads count`, `cluster blocks`, `shared bytes` of dynamic shared memory,
+// `frame bytes` of a thread, `seed number`; `array file bytes alignment`; and in the order of the parameters `pointer array`, `int number` or `map array`
 // with seven numbers, which are those of a `Matrix`.
 int launch()
 {
@@ -1326,14 +1462,24 @@ int launch()
   current_kernel = kernels[numbers["kernel"]];
   current_arguments = arguments.data();
   dynamic = shared_bytes > 0;
-  prepare(static_cast<int>(count));
+  const size_t each = std::max<size_t>(numbers["cluster"], 1);
+  if (grid % each)
+    fail("%zu blocks are no whole clusters of %zu", grid, each);
+  for (size_t rank = 0; rank < each; ++rank) {
+    cluster.push_back(std::make_unique<Suspended>());
+    cluster.back()->memory.resize(memory_of_block());
+  }
+  for (size_t rank = 0; rank < each; ++rank) {
+    work_at(rank);
+    prepare(static_cast<int>(count));
+  }
   __asan_poison_memory_region(smem + shared_bytes, most_shared - shared_bytes);
-  std::vector<unsigned> order(grid);
-  for (unsigned one = 0; one < grid; ++one)
+  std::vector<unsigned> order(grid / each);
+  for (unsigned one = 0; one < order.size(); ++one)
     order[one] = one;
   std::shuffle(order.begin(), order.end(), dice);
   for (unsigned one : order)
-    run_block(one, shared_bytes);
+    run_blocks(static_cast<unsigned>(one * each), shared_bytes);
   for (const Array& one : arrays)
     std::ofstream(one.file, std::ios::binary).write(one.start, static_cast<std::streamsize>(one.bytes));
   return 0;

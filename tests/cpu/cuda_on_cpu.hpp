@@ -15,6 +15,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __constant__ const
 #define __grid_constant__
@@ -101,6 +102,8 @@ inline __nv_bfloat16 __double2bfloat16(double number) { return number; }
 inline __nv_bfloat16 __int2bfloat16_rn(int number) { return number; }
 inline float __bfloat162float(__nv_bfloat16 number) { return number; }
 inline int __bfloat162int_rz(__nv_bfloat16 number) { return static_cast<int>(float(number)); }
+
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 
 inline unsigned __float_as_uint(float number) { return __builtin_bit_cast(unsigned, number); }
 inline float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
@@ -255,9 +258,14 @@ void wgmma_wait_group(Operand pending, int line = __builtin_LINE());
 void mbarrier_init(Operand barrier, Operand arrivals, int line = __builtin_LINE());
 void mbarrier_init_fence();
 void mbarrier_arrive(Operand barrier, int line = __builtin_LINE());
+void mbarrier_arrive_at(Operand barrier, Operand rank, int line = __builtin_LINE());
+void cluster_arrive(int line = __builtin_LINE());
+void cluster_wait(int line = __builtin_LINE());
 void mbarrier_arrive_expect_tx(Operand barrier, Operand bytes, int line = __builtin_LINE());
 void mbarrier_wait_parity(Operand barrier, Operand parity, int line = __builtin_LINE());
 void tma_load(Operand target, Operand map, std::initializer_list<Operand> at, Operand barrier, int line = __builtin_LINE());
+void tma_load_multicast(
+    Operand target, Operand map, std::initializer_list<Operand> at, Operand barrier, Operand blocks, int line = __builtin_LINE());
 void tma_store(Operand map, std::initializer_list<Operand> at, Operand source, int line = __builtin_LINE());
 void tma_commit_group();
 void tma_wait_group_read(Operand pending);

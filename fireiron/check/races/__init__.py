@@ -3,7 +3,7 @@
     places     who touches what: grains of memory, by thread          loops    which iterations decide about all of them
     traces     what each warp does, in order                          atoms    pieces of memory that the same warps touch alike
     order      what each warp may rely on when it touches memory      segments   many touches as one operation
-    meetings, findings   which threads met where, and its text
+    meetings, findings   which threads met where, and its text     clusters   blocks that reach into each other, followed together
 
 Control flow does not depend on data, so traces are known. Conditions on the block and on run-time sizes are taken as true; they
 only remove accesses, so "no race" holds for all blocks and all M, N, K. What cannot be decided is an error.
@@ -18,6 +18,7 @@ from typing import Any
 from fireiron.check.blocks import between_blocks, local_coordinates
 from fireiron.check.finding import Finding
 from fireiron.check.races.atoms import split
+from fireiron.check.races.clusters import at_places, blocks_of, uneven
 from fireiron.check.races.findings import Report, trusted, undecided
 from fireiron.check.races.loops import Loops
 from fireiron.check.races.meetings import Meetings
@@ -36,6 +37,7 @@ def check_races(scene: Scene) -> tuple[Finding, ...]:
 
 
 def _inside_a_block(scene: Scene) -> list[Finding]:
+    scene = at_places(scene)
     places = Places(scene, local_coordinates(scene))
     doubts = _not_placed(scene, places)
     uses = [use for use in scene.uses if _shared(scene, use.access.buffer) and use.access.buffer not in doubts]
@@ -45,6 +47,7 @@ def _inside_a_block(scene: Scene) -> list[Finding]:
     tracer = Tracer(scene, places, loops)
     traces = [tracer.traces(lengths) for lengths in loops.lengths()]
     findings = _races(scene, places, traces)
+    findings += [Finding("race", "error", None, text) for text in uneven(scene)]
     return [*findings, *(undecided(name, why) for name, why in {**doubts, **loops.undecided}.items())]
 
 
@@ -53,7 +56,8 @@ def _not_placed(scene: Scene, places: Places) -> dict[str, str]:
     doubts = {name: local.problem for name, local in places.local.items() if local.problem is not None}
     for use in scene.uses:
         if _shared(scene, use.access.buffer) and use.access.buffer not in doubts:
-            foreign = scene.needs(places.parts(use.access)) - {"thread", *(loop.var.name for loop in use.loops)}
+            known = {"thread", *(loop.var.name for loop in use.loops), *blocks_of(scene.kernel).names}
+            foreign = scene.needs(places.parts(use.access)) - known
             if foreign:
                 doubts[use.access.buffer] = f"its addresses depend on {', '.join(sorted(foreign))}"
     return doubts
@@ -76,8 +80,9 @@ def _races(scene: Scene, places: Places, traces: Sequence[Traces]) -> list[Findi
     _in_one_step(traces, meetings, report, findings)
     spaces = _met_again(traces)
     broken: dict[str, None] = {}
-    if not Segments(spaces).all_ordered(traces):
-        for key, race in _unordered(traces, spaces, meetings, broken).items():
+    blocks = blocks_of(scene.kernel).count
+    if not Segments(spaces, blocks).all_ordered(traces):
+        for key, race in _unordered(traces, spaces, blocks, meetings, broken).items():
             findings.setdefault(key, report.race(race))
     return [*findings.values(), *(Finding("race", "error", None, text) for text in broken), *_reading_at_the_end(traces)]
 
@@ -104,14 +109,16 @@ def _reading_at_the_end(traces: Sequence[Traces]) -> Iterator[Finding]:
         yield Finding("race", "error", buffer, text, statement.origin)
 
 
-def _unordered(traces: Sequence[Traces], spaces: Sequence[Space], meetings: Meetings, broken: dict[str, None]) -> dict[Any, Race]:
+def _unordered(
+    traces: Sequence[Traces], spaces: Sequence[Space], blocks: int, meetings: Meetings, broken: dict[str, None]
+) -> dict[Any, Race]:
     """All pairs of touches that conflict and that nothing orders; what is wrong with the barriers of rings goes to `broken`."""
     count = 0
     for space in spaces:
-        count += split(list(space.footprints.values()), len(traces[0]), count)
+        count += split(list(space.footprints.values()), len(traces[0]) // blocks, count)
     found: dict[Any, Race] = {}
     for agents in traces:
-        Order(agents, count, meetings.same_thread, found, broken).run()
+        Order(agents, blocks, count, meetings.same_thread, found, broken).run()
     return found
 
 

@@ -86,7 +86,7 @@ class Meetings:
         values = {**pattern.frame.at(index), **touch.fixed}
         actor = int(pattern.crew.low[row]) if thread is None else thread
         loops = {loop.var.name: int(values.get(loop.var.name, 0)) for loop in use.loops}
-        element = self._element(use.access, {**loops, "thread": int(values["thread"])}, pattern.element(column))
+        element = self._element(use.access, {**touch.fixed, **loops, "thread": int(values["thread"])}, pattern.element(column))
         buffer = self.places.kernel.buffer(use.access.buffer)
         address = None
         if buffer.memory.of_block:

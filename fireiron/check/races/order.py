@@ -20,7 +20,7 @@ import attrs
 from fireiron.check.races.places import WARP
 from fireiron.check.races.traces import Kind, Touch, Turn
 from fireiron.errors import VerificationError
-from fireiron.ir import Barrier, Commit, Completion, Fence, Reach, Scope, Side, Stmt, Wait
+from fireiron.ir import Barrier, ClusterBarrier, Commit, Completion, Fence, Reach, Scope, Side, Stmt, Wait
 
 SameThread: TypeAlias = Callable[[Touch, Touch, int], bool]
 """Whether of a warp the same thread touches each address that two touches share."""
@@ -35,7 +35,7 @@ _ORDERED_WITH = {
 
 @attrs.define(eq=False)
 class Agent:
-    """A warp on its way through its trace.
+    """A warp on its way through its trace: number `warp` of the block of a `rank`, behind so many `meetings` of its cluster.
 
     `issued` are its operations under way that no commit has put into a group yet, `groups` the groups not waited for, oldest first; copies
     and products apart. `turns` counts the turns of rings that it waited for, and arrived at. Where groups take turns, `over` are the
@@ -45,7 +45,10 @@ class Agent:
 
     number: int
     trace: Sequence[Any]
+    rank: int
+    warp: int
     position: int = 0
+    meetings: int = 0
     own: int = 0
     seen: int = 0
     issued: dict[Completion, int] = attrs.field(factory=lambda: dict.fromkeys(Completion, 0))
@@ -117,14 +120,22 @@ class Order:
     """Agents run their traces; each touch is held against what its agent knows."""
 
     def __init__(
-        self, traces: Sequence[Sequence[Any]], atoms: int, same_thread: SameThread, found: dict[Any, Race], broken: dict[str, None]
+        self,
+        traces: Sequence[Sequence[Any]],
+        blocks: int,
+        atoms: int,
+        same_thread: SameThread,
+        found: dict[Any, Race],
+        broken: dict[str, None],
     ) -> None:
-        self.agents = [Agent(number, trace) for number, trace in enumerate(traces)]
+        self.each = len(traces) // blocks
+        self.agents = [Agent(number, trace, *divmod(number, self.each)) for number, trace in enumerate(traces)]
+        self.reached = [-1] * blocks
         self.count = atoms
         self.same_thread = same_thread
         self.found = found
         self.broken = broken
-        self.phases: dict[tuple[str, Side, int], Phases] = {}
+        self.phases: dict[tuple[int, str, Side, int], Phases] = {}
         self.numbers = _numbered(traces)
         self.touched: list[list[int]] = []
         self.kinds: set[Kind] = set()
@@ -132,7 +143,7 @@ class Order:
         self.fine: set[Any] = set()
         self.operations: list[tuple[Touch, int]] = []
         self.of_step: dict[int, int] = {}
-        self.waiting: dict[tuple[Scope, int], set[int]] = {}
+        self.waiting: dict[tuple[Scope | None, int], set[int]] = {}
         self.engines = any(
             event.by_engine for trace in {id(one): one for one in traces}.values() for event in trace if not isinstance(event, (Stmt, Turn))
         )
@@ -150,7 +161,7 @@ class Order:
         for agent, event in waiting:
             if isinstance(event, Turn):
                 self.broken.setdefault(
-                    f"{event.ring.name}: agent {agent.number} waits for ever for turn {event.number} to be {event.side.value}"
+                    f"{event.ring.name}: {self._named(agent)} waits for ever for turn {event.number} to be {event.side.value}"
                 )
         for agent, event in waiting:
             if not self.broken:
@@ -159,9 +170,15 @@ class Order:
             filled, awaited = (max(agent.turns.get((name, side, waits), 0) for agent in self.agents) for waits in (arrives, True))
             if awaited < filled:
                 self.broken.setdefault(f"{name}: turn {awaited} is filled, and nobody waits for it")
-        for (name, side, stage), phases in self.phases.items():
+        for rank, reached in enumerate(self.reached):
+            if reached >= min(agent.meetings for agent in self.agents if agent.rank == rank):
+                self.broken.setdefault("a block ends while others of its cluster may arrive at its barriers, or send loads to it")
+        for (_, name, side, stage), phases in self.phases.items():
             if phases.left != phases.arrivals or phases.bytes:
                 self.broken.setdefault(f"{name}: the {side.value} barrier of stage {stage} is left in the middle of a phase")
+
+    def _named(self, agent: Agent) -> str:
+        return f"agent {agent.warp}" + (f" of block {agent.rank} of the cluster" if len(self.reached) > 1 else "")
 
     def _advance(self, agent: Agent) -> bool:
         start = agent.position
@@ -196,7 +213,7 @@ class Order:
 
         An arrival brings what the lane knows that arrives.
         """
-        phases = self._phases_of(event)
+        phases = self._phases_of(event, agent.rank)
         count = agent.turns.get((event.ring.name, event.side, event.arrivals is None), 0)
         number = self.numbers[event.ring.name][event.number] if self.numbers else count
         wanted = event.number // event.ring.stages + (event.side is Side.FULL)
@@ -218,14 +235,17 @@ class Order:
             return True
         if event.side is Side.FULL:
             phases.bytes += event.ring.bytes
-        for _ in range(event.arrivals[agent.number] if agent.number < len(event.arrivals) else 0):
-            phases.arrive(agent.seen, agent.over)
+        for rank in event.ranks or (agent.rank,):
+            for _ in range(event.arrivals[agent.warp] if agent.warp < len(event.arrivals) else 0):
+                if self._reaches(agent, rank, what):
+                    self._phases_of(event, rank).arrive(agent.seen, agent.over)
         return True
 
     def _know(self, agent: Agent, event: Turn, phases: Phases, meant: int, what: str) -> None:
         """Where groups take turns, an agent has not been at each phase itself, and others may be behind in another run than this one.
 
         So it must know of the phase before the one that it waits for that it is over, and so of that before the one that it arrives at.
+        Blocks that take turns are in no cluster: an agent comes to barriers of its own block alone.
         """
         barrier = event.ring.name, event.side, event.stage
         known = agent.over.get(barrier, 0)
@@ -239,9 +259,29 @@ class Order:
         elif event.side is Side.EMPTY and known < meant:
             self.broken.setdefault(f"{what} may count to an earlier phase: of {meant} before it the agent knows {known} to be over")
 
-    def _phases_of(self, event: Turn) -> Phases:
+    def _phases_of(self, event: Turn, rank: int) -> Phases:
         arrivals = 1 if event.side is Side.FULL else event.ring.consumers
-        return self.phases.setdefault((event.ring.name, event.side, event.stage), Phases(arrivals, arrivals))
+        return self.phases.setdefault((rank, event.ring.name, event.side, event.stage), Phases(arrivals, arrivals))
+
+    def _reaches(self, agent: Agent, rank: int, what: str) -> bool:
+        """Whether there is a block of this rank, for an agent that reaches into it."""
+        if rank >= len(self.reached):
+            self.broken.setdefault(f"{what}, in block {rank} of a cluster of {len(self.reached)}")
+            return False
+        if rank != agent.rank:
+            self.reached[rank] = max(self.reached[rank], agent.meetings)
+            if not agent.meetings:
+                self.broken.setdefault(f"{what}, in another block of the cluster, whose barriers may not be made yet")
+        return True
+
+    def _meeting(self, agent: Agent, event: ClusterBarrier) -> bool:
+        """All agents of all blocks of the cluster."""
+        if not self._arrived(agent, (None, 0), self.agents):
+            return False
+        for one in self.agents:
+            one.meetings += 1
+        self._pass(agent, self.agents)
+        return True
 
     def _fence(self, agent: Agent, event: Fence) -> bool:
         """Engines may rely on what the agent wrote to shared memory, and has not under way, once they are set to work by who knows of it.
@@ -257,18 +297,28 @@ class Order:
         size = event.scope.threads
         if size is not None and size % WARP:
             raise VerificationError(f"the race check has no rule for a barrier of {event.scope.threads} threads, a part of a warp")
-        each = len(self.agents) if size is None else size // WARP
-        group = agent.number // each
-        members = self.agents[group * each : (group + 1) * each]
-        arrived = self.waiting.setdefault((event.scope, group), set())
+        each = self.each if size is None else size // WARP
+        first, behind = agent.rank * self.each, (agent.rank + 1) * self.each
+        start = first + agent.warp // each * each
+        members = self.agents[start : min(start + each, behind)]
+        if not self._arrived(agent, (event.scope, start), members):
+            return False
+        self._pass(agent, members)
+        return True
+
+    def _arrived(self, agent: Agent, place: tuple[Scope | None, int], members: Sequence[Agent]) -> bool:
+        """Whether an agent is the last that a barrier waited for."""
+        arrived = self.waiting.setdefault(place, set())
         arrived.add(agent.number)
         if len(arrived) < len(members):
             return False
         arrived.clear()
+        return True
+
+    def _pass(self, agent: Agent, members: Sequence[Agent]) -> None:
         self._join(members)
         for other in members:
             other.position += other is not agent
-        return True
 
     def _join(self, members: Sequence[Agent]) -> None:
         known = fenced = 0
@@ -298,7 +348,7 @@ class Order:
             agent.groups = {one: [0] * len(groups) for one, groups in agent.groups.items()}
 
     def _touch(self, agent: Agent, event: Touch) -> bool:
-        atoms = event.footprint.atoms[agent.number] if event.footprint.atoms else ()
+        atoms = event.footprint.atoms[agent.warp] if event.footprint.atoms else ()
         if not atoms:
             return True
         met = 0
@@ -329,7 +379,7 @@ class Order:
             self.written |= bit
             agent.wrote |= bit
         if event.turn is not None:
-            self._phases_of(event.turn).bring(bit, event.bytes)
+            self._bring(agent, event.turn, bit, event.bytes)
         elif event.under_way:
             agent.issued[event.completion] |= bit
         else:
@@ -351,6 +401,12 @@ class Order:
         for atom in atoms:
             mine[atom] |= bit
 
+    def _bring(self, agent: Agent, turn: Turn, bit: int, size: int) -> None:
+        """The bytes of a load, in each block that it arrives in."""
+        for rank in turn.ranks:
+            if self._reaches(agent, rank, f"{turn.ring.name}: turn {turn.number} is loaded"):
+                self._phases_of(turn, rank).bring(bit, size)
+
     def _again(self, agent: Agent, event: Touch, bit: int) -> int:
         """The last operation that was the same, which whoever knows this one knows."""
         key = agent.number, id(event.footprint)
@@ -361,22 +417,23 @@ class Order:
     def _meet(self, agent: Agent, event: Touch, late: int, hidden: bool = False) -> None:
         """Operations that an agent does not know and that touch what it touches; or that its engine does not, if they are `hidden`."""
         for number in _bits(late):
-            before, warp = self.operations[number]
+            before, other = self.operations[number]
+            warp = self.agents[other].warp
             if hidden:
-                self.found.setdefault(mark(before, event), Race(before, event, (warp, agent.number), False, hidden=True))
+                self.found.setdefault(mark(before, event), Race(before, event, (warp, agent.warp), False, hidden=True))
                 continue
-            pair = before.footprint, event.footprint, warp, agent.number
-            under_way = before.under_way and not self.agents[warp].own >> number & 1
+            pair = before.footprint, event.footprint, other, agent.number
+            under_way = before.under_way and not self.agents[other].own >> number & 1
             if (not under_way and pair in self.fine) or mark(before, event) in self.found:
                 continue
-            if warp != agent.number or under_way or not self.same_thread(before, event, warp):
-                race = Race(before, event, (warp, agent.number), under_way)
+            if other != agent.number or under_way or not self.same_thread(before, event, warp):
+                race = Race(before, event, (warp, agent.warp), under_way)
                 self.found[mark(before, event)] = race if before.step <= event.step or under_way else race.reversed
             else:
                 self.fine.add(pair)
 
     rules: ClassVar[Mapping[type, Callable[..., bool]]] = MappingProxyType(
-        {Touch: _touch, Barrier: _barrier, Commit: _commit, Wait: _wait, Fence: _fence, Turn: _turn}
+        {Touch: _touch, Barrier: _barrier, ClusterBarrier: _meeting, Commit: _commit, Wait: _wait, Fence: _fence, Turn: _turn}
     )
     """What an event does to its agent; false where the agent must wait."""
 

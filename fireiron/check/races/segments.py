@@ -81,7 +81,8 @@ class Segment:
 class Segments:
     """The segments of traces, as far as they touch some spaces; equal ones share their areas."""
 
-    def __init__(self, spaces: Sequence[Space]) -> None:
+    def __init__(self, spaces: Sequence[Space], blocks: int) -> None:
+        self.blocks = blocks
         self.spaces = set(map(id, spaces))
         self.shapes: dict[Any, Shape] = {}
         self.areas: dict[tuple[int, int, int], tuple[Space, Area]] = {}
@@ -94,8 +95,8 @@ class Segments:
             return False
         count = 0
         for _, areas in itertools.groupby(sorted(self.areas.values(), key=_space), key=_space):
-            count += split([area for _, area in areas], len(traces[0]), count)
-        return all(_Screened([joined[id(trace)] or () for trace in agents], count).run_all() for agents in traces)
+            count += split([area for _, area in areas], len(traces[0]) // self.blocks, count)
+        return all(_Screened([joined[id(trace)] or () for trace in agents], self.blocks, count).run_all() for agents in traces)
 
     def _joined(self, trace: Trace) -> Sequence[Any] | None:
         """A trace of segments; None where a warp writes a grain twice in one."""
@@ -149,8 +150,8 @@ def _one_step(touches: Sequence[Touch]) -> int:
     return step if all(one.step == step for one in touches) else _SEVERAL
 
 
-def _turn_of(touch: Touch) -> tuple[str, int] | None:
-    return None if touch.turn is None else (touch.turn.ring.name, touch.turn.number)
+def _turn_of(touch: Touch) -> tuple[str, int, tuple[int, ...]] | None:
+    return None if touch.turn is None else (touch.turn.ring.name, touch.turn.number, touch.turn.ranks)
 
 
 def _space(entry: tuple[Space, Area]) -> int:
@@ -172,8 +173,8 @@ class _Screened(Order):
 
     rules = MappingProxyType({**Order.rules, Segment: Order._touch})
 
-    def __init__(self, traces: Sequence[Sequence[Any]], atoms: int) -> None:
-        super().__init__(traces, atoms, lambda before, behind, warp: False, {}, {})
+    def __init__(self, traces: Sequence[Sequence[Any]], blocks: int, atoms: int) -> None:
+        super().__init__(traces, blocks, atoms, lambda before, behind, warp: False, {}, {})
         self.late = False
 
     def run_all(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -15,6 +16,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.persistence import persistence
+from fireiron.check.races.clusters import blocks_of
 from fireiron.check.races.loops import Lengths, Loops, decided
 from fireiron.check.races.places import WARP, Footprint, Pattern, Places, Space, Test, at, element_tests, stages
 from fireiron.check.scene import Scene, Use
@@ -22,6 +24,7 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Chain,
+    ClusterBarrier,
     Comment,
     Commit,
     Completion,
@@ -87,12 +90,16 @@ class Touch:
 
 @attrs.frozen(eq=False)
 class Turn:
-    """A wait for a stage of a ring, or its release by `arrivals` threads of each warp, at turn `number`."""
+    """A wait for a stage of a ring, or its release by `arrivals` threads of each warp, at turn `number`.
+
+    In a cluster a release goes to the blocks of these `ranks`, and so does what a load brings; none: to its own.
+    """
 
     ring: Ring
     side: Side
     number: int
     arrivals: tuple[int, ...] | None = None
+    ranks: tuple[int, ...] = ()
 
     @property
     def stage(self) -> int:
@@ -100,7 +107,7 @@ class Turn:
         return self.number % self.ring.stages
 
 
-Event: TypeAlias = "Touch | Turn | Barrier | Commit | Wait | Fence"
+Event: TypeAlias = "Touch | Turn | Barrier | ClusterBarrier | Commit | Wait | Fence"
 Trace: TypeAlias = "tuple[Event, ...]"
 Traces: TypeAlias = "tuple[Trace, ...]"
 """What each agent does."""
@@ -142,24 +149,28 @@ class Site:
 
 @attrs.frozen(eq=False)
 class Walk:
-    """Where in the program a trace is: the loops around, the iterations of those in order, and what was done until here."""
+    """Where in the program a trace is: the loops around, the iterations of those in order, and what was done until here.
+
+    `rank` is that of the block in its cluster.
+    """
 
     loops: tuple[For, ...]
     fixed: Mapping[str, int]
     lengths: Lengths
     events: list[Event]
+    rank: int = 0
 
     def into(self, loop: For, value: int | None = None) -> Walk:
         """The walk inside a loop, in one of its iterations if it is in order."""
         fixed = self.fixed if value is None else {**self.fixed, loop.var.name: value}
-        return Walk((*self.loops, loop), fixed, self.lengths, self.events)
+        return Walk((*self.loops, loop), fixed, self.lengths, self.events, self.rank)
 
 
 class Tracer:
     """The program as traces; patterns are made once and used in all iterations."""
 
     def __init__(self, scene: Scene, places: Places, loops: Loops) -> None:
-        self.scene, self.places, self.loops = scene, places, loops
+        self.scene, self.places, self.loops, self.blocks = scene, places, loops, blocks_of(scene.kernel)
         for statement in statements(scene.kernel.body):
             if type(statement) not in _RULES:
                 raise unknown(statement, "the race check")
@@ -173,18 +184,24 @@ class Tracer:
         self.steps = 0
 
     def traces(self, lengths: Lengths) -> Traces:
-        """What each agent does; all warps of a role run the same statements."""
+        """What each agent does, of one block after the other; all warps of a role run the same statements."""
+        return tuple(itertools.chain(*(self._of_block(lengths, rank) for rank in range(self.blocks.count))))
+
+    def _of_block(self, lengths: Lengths, rank: int) -> Traces:
         kernel = self.scene.kernel
-        roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
-        if roles is None:
-            return (self._trace(kernel.body, lengths),) * -(-kernel.workers // WARP)
+        position = next((number for number, one in enumerate(kernel.body) if isinstance(one, Roles)), None)
+        if position is None:
+            return (self._trace(kernel.body, lengths, rank),) * -(-kernel.workers // WARP)
+        roles = kernel.body[position]
+        assert isinstance(roles, Roles)
         found: list[Trace] = []
         for role in roles.roles:
-            found += [self._trace(role.body, lengths)] * (1 if role.elected else -(-role.threads // WARP))
+            body = (*kernel.body[:position], *role.body, *kernel.body[position + 1 :])
+            found += [self._trace(body, lengths, rank)] * (1 if role.elected else -(-role.threads // WARP))
         return tuple(found)
 
-    def _trace(self, body: Sequence[Stmt], lengths: Lengths) -> Trace:
-        walk = Walk((), {}, lengths, [])
+    def _trace(self, body: Sequence[Stmt], lengths: Lengths, rank: int) -> Trace:
+        walk = Walk((), self.blocks.places(rank), lengths, [], rank)
         self._list(body, walk)
         return tuple(walk.events)
 
@@ -203,7 +220,8 @@ class Tracer:
         number = self._number(statement.number, walk)
         arrivals = self._arrivals(statement, walk) if isinstance(statement, Release) else None
         if arrivals is None or any(arrivals):
-            walk.events.append(Turn(ring, statement.side, number, arrivals))
+            ranks = self.blocks.ranks(statement.to, walk.rank) if isinstance(statement, Release) else ()
+            walk.events.append(Turn(ring, statement.side, number, arrivals, ranks))
 
     def _number(self, value: Expr, walk: Walk) -> int:
         """The number of a turn, where loops of unknown length have those that are assumed."""
@@ -235,22 +253,32 @@ class Tracer:
 
     def _exec(self, statement: Exec, walk: Walk) -> None:
         for site in self.sites.get(_key(statement, walk.loops), ()):
+            if not site.space.shared and walk.rank:  # blocks are told apart in global memory by the check between them
+                continue
             if all(decided(guard, self.scene, walk.fixed, walk.lengths) is not False for guard in site.scalar):
-                turn = None
                 if statement.ring and site.kind is Kind.WRITE:
-                    number = self._number(statement.turn, walk)
-                    turn = Turn(self.scene.kernel.ring(statement.ring), Side.FULL, number)
-                walk.events.append(Touch(self.steps, self._footprint(site, walk), walk.fixed, site.kind, site.under_way, turn))
+                    self._load(statement, site, walk)
+                else:
+                    walk.events.append(Touch(self.steps, self._footprint(site, walk, walk.rank), walk.fixed, site.kind, site.under_way))
                 # What a group performs together is one step; of single threads one may write what another has yet to read.
                 self.steps += not statement.collective
         self.steps += statement.collective
+
+    def _load(self, statement: Exec, site: Site, walk: Walk) -> None:
+        """A load, in each block that it arrives in."""
+        ring, number = self.scene.kernel.ring(statement.ring), self._number(statement.turn, walk)
+        peers = () if statement.multicast is None else (statement.multicast,)
+        for rank in self.blocks.ranks(peers, walk.rank) or (walk.rank,):
+            turn = Turn(ring, Side.FULL, number, None, (rank,))
+            walk.events.append(Touch(self.steps, self._footprint(site, walk, rank), walk.fixed, site.kind, site.under_way, turn))
 
     # -------------------------------------------------------------------------------------- accesses
 
     def _site(self, use: Use) -> Site:
         ordered = self.loops.in_order(use.loops)
         whole = tuple(loop for loop in use.loops if loop.var.name not in ordered)
-        known = frozenset({"thread", *(loop.var.name for loop in use.loops)})
+        ordered |= self.blocks.names
+        known = frozenset({"thread", *(loop.var.name for loop in use.loops), *self.blocks.names})
         conditions = [one for one in conjuncts(use.statement.performed) if self.loops.is_trusted(one, use.loops)]
         guards = tuple(one for one in conditions if self.scene.roots(one) <= known and not self.scene.roots(one) <= ordered)
         buffer = self.scene.kernel.buffer(use.access.buffer)
@@ -282,13 +310,15 @@ class Tracer:
             stride,
         )
 
-    def _footprint(self, site: Site, walk: Walk) -> Footprint:
+    def _footprint(self, site: Site, walk: Walk, rank: int) -> Footprint:
+        """What is touched in the memory of the block of a rank."""
         values = {name: walk.fixed[name] for name in site.needed}
         key = (id(site), *values.values())
         pattern = self.patterns.get(key)
         if pattern is None:
             pattern = self.patterns[key] = self.places.pattern(site.use, site.copy, site.loops, values, site.guards, site.tests)
         shift = self._number(site.stage, walk) * site.stride if site.stride else 0
+        shift += rank * self.blocks.apart if site.space.shared else 0
         return site.space.footprint(pattern, shift)
 
 
@@ -303,6 +333,7 @@ _RULES: Mapping[type[Stmt], Callable[..., None]] = {
     Let: Tracer._nothing,
     Comment: Tracer._nothing,
     Barrier: Tracer._ordering,
+    ClusterBarrier: Tracer._ordering,
     Commit: Tracer._ordering,
     Wait: Tracer._ordering,
     Fence: Tracer._ordering,

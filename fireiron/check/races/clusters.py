@@ -1,0 +1,98 @@
+"""Clusters in the race check: the blocks of one cluster are followed together, each with its agents and its shared memory.
+
+All blocks run the same program, and those of a cluster the same turns of each loop, which is looked at here. So what one cluster does
+decides about all. Arrays in global memory are followed in one of its blocks: blocks are told apart there by the check between blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import attrs
+import numpy as np
+
+from fireiron.check.persistence import persistence
+from fireiron.check.scene import MANY, Scene
+from fireiron.ir import BlockCluster, Exec, For, Kernel, Peers, Release, Stmt, rewritten, statements
+from fireiron.values.expr import Expr, Var, compiled, constant
+
+ALIGNED = 1024
+"""Shared memories of the blocks lie at multiples of so many bytes here, side by side."""
+
+
+@attrs.frozen(eq=False)
+class Blocks:
+    """The blocks of one cluster, or one block that has none: how many, and by how many bytes their shared memories are apart."""
+
+    cluster: BlockCluster | None
+    apart: int
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return 1 if self.cluster is None else self.cluster.blocks
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the variables that say where in its cluster a block is."""
+        return frozenset() if self.cluster is None else frozenset(map(_free_name, self.cluster.places))
+
+    def places(self, rank: int) -> Mapping[str, int]:
+        """Their values in the block of a rank."""
+        if self.cluster is None:
+            return {}
+        return {_free_name(var): self.cluster.values(rank)[var.name] for var in self.cluster.places}
+
+    def ranks(self, peers: tuple[Peers, ...], rank: int) -> tuple[int, ...]:
+        """The ranks of other blocks, or of this one, that a block of a rank reaches into, each once."""
+        values = self.places(rank)
+        return tuple(dict.fromkeys(one for part in peers for one in part.ranks(int(compiled(part.first)(values)))))
+
+
+def _free_name(place: Var) -> str:
+    return f"{place.name} of the cluster"
+
+
+def blocks_of(kernel: Kernel) -> Blocks:
+    """The blocks that are followed together."""
+    return Blocks(kernel.cluster, -(-kernel.shared_bytes // ALIGNED) * ALIGNED)
+
+
+def at_places(scene: Scene) -> Scene:
+    """The scene, with the places of blocks in their cluster as free variables wherever a block reaches into others."""
+    kernel = scene.kernel
+    if kernel.cluster is None:
+        return scene
+    free: dict[Var, Expr | int] = {var: Var(_free_name(var), var.low, var.high) for var in kernel.cluster.places}
+
+    def freed(statement: Stmt) -> tuple[Stmt, ...]:
+        if isinstance(statement, Exec) and statement.multicast is not None:
+            source, target = statement.accesses
+            peers = statement.multicast.substitute(free)
+            return (attrs.evolve(statement, accesses=(source, target.substitute(free)), multicast=peers),)
+        if isinstance(statement, Release) and statement.to:
+            return (attrs.evolve(statement, to=tuple(peers.substitute(free) for peers in statement.to)),)
+        return (statement,)
+
+    return Scene(attrs.evolve(kernel, body=rewritten(kernel.body, freed)))
+
+
+def uneven(scene: Scene) -> Iterator[str]:
+    """The loops whose lengths differ between blocks of a cluster, or may."""
+    kernel = scene.kernel
+    if kernel.cluster is None:
+        return
+    each, grid = kernel.cluster.blocks, constant(kernel.grid)
+    whole = {id(one.loop) for one in persistence(kernel) if one.tiles.factor % each == 0 and _step(one.loop, one.tile.value) % each == 0}
+    for loop in statements(kernel.body):
+        if isinstance(loop, For) and id(loop) not in whole and "block" in scene.roots(loop.extent):
+            if grid is None or grid > MANY or scene.roots(loop.extent) != {"block"}:
+                yield f"undecided: the length {loop.extent} of loop {loop.var} may differ between the blocks of a cluster"
+                continue
+            lengths = scene.frame([("block", np.arange(grid))]).full(loop.extent).reshape(-1, each)
+            if (lengths != lengths[:, :1]).any():
+                yield f"the length {loop.extent} of loop {loop.var} differs between blocks of a cluster, which wait for each other in it"
+
+
+def _step(loop: For, tile: Expr) -> int:
+    return constant(tile.substitute({loop.var: 1}) - tile.substitute({loop.var: 0})) or 1

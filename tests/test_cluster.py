@@ -1,0 +1,504 @@
+"""Clusters of blocks: dealing, loads that neighbours share, the protocol across blocks, its planted faults, refusals, every reader."""
+
+import random
+import re
+
+import attrs
+import pytest
+from ringed import (
+    ORDERS,
+    TARGET,
+    all_of_kind,
+    by_warps,
+    cluster_faults,
+    errors,
+    halves,
+    inputs_of,
+    is_load,
+    of_kind,
+    outcome,
+    product,
+    reached,
+    require_right,
+    ring_faults,
+    with_changed,
+)
+
+from fireiron import *
+from fireiron import ir
+from fireiron.cost import predict
+from fireiron.export import export
+from fireiron.inspect import show
+from fireiron.ir.cluster import at_once
+from fireiron.language.store import dumps, loads
+from fireiron.strategies import hopper, hopper_batched
+
+np = pytest.importorskip("numpy")
+SEED = 20261122
+M, N, K = sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)
+SMALL = {"tiles": (64, 64, 64)}
+
+
+def kernel_of(sizes=(256, 128, 192), **options):
+    """The final kernel of a product in clusters."""
+    return product(**options)(halves(*sizes)).program(TARGET).ir
+
+
+def loads_of(kernel):
+    """The loads of a ring, by the array that they read."""
+    return {one.accesses[0].buffer: one for one, _ in ir.execs(kernel.body) if one.ring}
+
+
+# ---------------------------------------------------------------------------------------------- what is shared
+
+SHARED = {
+    (2, 1): {"A": 0, "B": 2},
+    (1, 2): {"A": 2, "B": 0},
+    (2, 2): {"A": 2, "B": 2},
+    (4, 2): {"A": 2, "B": 4},
+    (3, 1): {"A": 0, "B": 0},  # 64 rows are no three equal parts
+    (4, 4): {"A": 4, "B": 4},
+}
+
+
+@pytest.mark.parametrize("cluster", [one for one in SHARED if one != (3, 1)], ids=str)
+def test_what_does_not_move_along_a_cluster_is_shared(cluster):
+    """Each of those who share a tile loads an equal part, the parts are the tile, and those who receive are the ones who send."""
+    kernel = kernel_of((64 * cluster[0] * 2, 64 * cluster[1], 64), cluster=cluster, **SMALL)
+    own = cluster[0] * cluster[1]
+    assert kernel.cluster.blocks == own and int(str(kernel.grid)) % own == 0
+    for name, load in loads_of(kernel).items():
+        count = SHARED[cluster][name]
+        assert (0 if load.multicast is None else load.multicast.count) == count
+        assert np.prod(load.accesses[1].shape) * max(count, 1) == 64 * 64
+        if not count:
+            continue
+        groups = reached(kernel, (load.multicast,))
+        assert all(rank in groups[rank] and groups[other] == groups[rank] for rank in range(own) for other in groups[rank])
+        parts = {}
+        for rank in range(own):
+            base = tuple(one.evaluate(dict(kernel.cluster.values(rank))) for one in load.accesses[1].base)
+            parts.setdefault(frozenset(groups[rank]), set()).add(base)
+        assert all(len(found) == count for found in parts.values())
+
+
+def test_bytes_and_arrivals():
+    """A block receives a whole stage whoever sends it; of its empty barrier those are counted who receive from it: a row and a column."""
+    plain, clustered = (kernel_of((256, 256, 192), cluster=one, **SMALL).rings[0] for one in (None, (2, 2)))
+    assert plain.bytes == clustered.bytes == 2 * 64 * 64 * 2
+    assert (plain.consumers, clustered.consumers) == (4, 4 * 3)
+    kernel = kernel_of((256, 256, 192), cluster=(2, 2), **SMALL)
+    releases = [one for one in all_of_kind(kernel, ir.Release) if one.side is ir.Side.EMPTY]
+    assert all(reached(kernel, one.to) == [{0, 1, 2}, {0, 1, 3}, {0, 2, 3}, {1, 2, 3}] for one in releases)
+
+
+def test_parts_are_chunks_or_rows():
+    """By columns in memory a tile of B is chunks of 64 along n: those are shared out; a single chunk is shared out by rows."""
+    wide = kernel_of((128, 128, 64), tiles=(64, 128, 64), warpgroup=(64, 64), cluster=(2, 1))
+    assert loads_of(wide)["B"].accesses[1].shape == (64, 64)
+    narrow = kernel_of((128, 64, 64), cluster=(2, 1), **SMALL)
+    assert loads_of(narrow)["B"].accesses[1].shape == (32, 64)
+    deep = kernel_of((128, 64, 128), tiles=(64, 64, 128), cluster=(1, 2))
+    assert loads_of(deep)["A"].accesses[1].shape == (64, 64)
+
+
+def test_a_cluster_of_one_block_is_none():
+    program, plain = (product(cluster=one)(halves(256, 64, 192)).program(TARGET) for one in ((1, 1), None))
+    assert program.ir.cluster is None
+    assert program.cuda.replace(".cluster(m=1)", "") == plain.cuda
+
+
+# ---------------------------------------------------------------------------------------------- against NumPy
+
+KERNELS = {
+    "two along m": ({"cluster": (2, 1)}, (512, 128, 320)),
+    "two along n": ({"cluster": (1, 2)}, (256, 256, 320)),
+    "four, a turn in flight": ({"cluster": (2, 2), **SMALL, "stages": 3}, (256, 128, 448)),
+    "eight": ({"cluster": (4, 2), **SMALL}, (512, 256, 128)),
+    "sixteen": ({"cluster": (4, 4), **SMALL}, (256, 256, 128)),
+    "bands": ({"cluster": (2, 1), **SMALL, "bands": 4}, (640, 192, 128)),
+    "they stay": ({"cluster": (2, 2), **SMALL, "blocks": 4, "bands": 2}, (512, 256, 128)),
+    "they stay, a turn a tile": ({"cluster": (1, 2), **SMALL, "blocks": 2}, (192, 256, 64)),
+    "a warpgroup produces": ({"cluster": (2, 1), "producer": 128}, (512, 64, 192)),
+    "stored by threads": ({"cluster": (2, 1), "tma": False}, (256, 64, 192)),
+    "overhanging": ({"cluster": (2, 2), **SMALL}, (200, 72, 136)),
+    "overhanging, they stay": ({"cluster": (4, 1), **SMALL, "blocks": 4, "stages": 3}, (328, 136, 72)),
+    "overhanging, stored by threads": ({"cluster": (2, 2), **SMALL, "tma": False}, (72, 200, 64)),
+    "one tile": ({"cluster": (2, 2), **SMALL}, (8, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_are_right(name):
+    options, sizes = KERNELS[name]
+    program = require_right(product(**options), halves(*sizes))
+    assert "tma_load_multicast(" in program.cuda and "__cluster_dims__(" in program.cuda
+
+
+def stacked(**options):
+    """A product for each matrix of a stack: its blocks load from arrays of three dimensions."""
+    return MatMul.tile(b=1).to(Block).then(product(**{**SMALL, **options}))
+
+
+STACKS = {
+    "a tile each": ({"cluster": (2, 2)}, "bmk,bkn->bmn"),
+    "one matrix for all": ({"cluster": (2, 1)}, "bmk,kn->bmn"),
+    "bands": ({"cluster": (1, 2), "bands": 2}, "bmk,bkn->bmn"),
+    "they stay": ({"cluster": (2, 1), "blocks": 4, "bands": 2}, "bmk,bkn->bmn"),
+    "they stay, along a curve": ({"cluster": (2, 2), "blocks": 4, "bands": (1, 2)}, "bmk,kn->bmn"),
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_stacks_of_matrices(name):
+    """Clusters are of one matrix; ranks are digits below those of the stack."""
+    options, signature = STACKS[name]
+    program = require_right(stacked(**options), hopper_batched.spec(200, 136, 72, 3, signature=signature), orders=(1,))
+    ranks = {len(load.accesses[0].base) for load in loads_of(program.ir).values() if load.multicast is not None}
+    assert ranks and all(f"tma_load_multicast{'' if rank == 2 else '_3d'}(" in program.cuda for rank in ranks)
+
+
+@pytest.mark.parametrize("options", [{"cluster": (2, 2)}, {"cluster": (2, 1), "blocks": 4}, {"cluster": (2, 2), "bands": (1, 2)}], ids=str)
+def test_stacks_of_sizes_known_at_run_time(options):
+    sizes = (sym(name, multiple_of=8, high=65536) for name in "MNK")
+    spec = hopper_batched.spec(*sizes, sym("batch", high=64))
+    require_right(stacked(**{"bands": 2, **options}), spec, {"M": 200, "N": 136, "K": 72, "batch": 3}, orders=(1,))
+
+
+@pytest.mark.parametrize("run_time", [False, True])
+def test_stacks_whose_clusters_meet(run_time):
+    """Places of a cluster, or matrices, that are taken for others, so that two blocks store to one tile."""
+    sizes = (sym(name, multiple_of=8, high=65536) for name in "MNK") if run_time else (256, 256, 72)
+    spec = hopper_batched.spec(*sizes, sym("batch", high=64) if run_time else 3)
+    kernel = stacked(cluster=(2, 1), bands=2)(spec).program(TARGET).lowered
+    assert errors(kernel) == []
+    for name in ("rank_m", "block_b"):
+        is_let = lambda one, name=name: isinstance(one, ir.Let) and one.var.name == name
+        faulty = with_changed(kernel, is_let, 0, lambda one: (attrs.evolve(one, value=one.value - one.value),))
+        assert any("two blocks touch" in one or "blocks" in one for one in errors(faulty)), (name, errors(faulty))
+
+
+@pytest.mark.parametrize("options", [{}, {"blocks": 4, "bands": 2}], ids=str)
+def test_a_chained_cluster(options):
+    """Barriers of the cluster touch nothing that another kernel sees: the wait for the kernel before stands behind the first of them."""
+    strategy = product(cluster=(2, 1), **SMALL, **options).at(Tile).refine(Chained())
+    program = require_right(strategy, halves(256, 128, 136), orders=(1,))
+    kinds = [one for one in program.ir.body if isinstance(one, (ir.Chain, ir.ClusterBarrier, ir.Roles))]
+    assert [type(one) for one in kinds] == [ir.Chain, ir.ClusterBarrier, ir.Chain, ir.Roles, ir.ClusterBarrier]
+    assert [one.link for one in kinds if isinstance(one, ir.Chain)] == [ir.Link.LAUNCH, ir.Link.WAIT]
+    assert ir.verify(program.ir, final=True) is program.ir
+    body = program.cuda[program.cuda.index('extern "C"') :]
+    order = ("launch_next_kernel();", "mbarrier_init_fence();", "cluster_sync();", "wait_for_kernel_before();", "if (warp_of_block")
+    places = [body.index(one) for one in order]
+    assert places[1:] == sorted(places[1:]) and places[0] < places[3] and body.count("cluster_sync();") == 2
+    late = tuple(one for one in program.ir.body if one != ir.Chain(ir.Link.WAIT))
+    with pytest.raises(VerificationError, match="is touched before the kernel waits"):
+        ir.verify(attrs.evolve(program.ir, body=(*late, ir.Chain(ir.Link.WAIT))), final=True)
+
+
+@pytest.mark.parametrize("orders", ORDERS)
+def test_storage_orders(orders):
+    require_right(product(cluster=(2, 2), **SMALL), halves(128, 192, 136, orders=orders), orders=(1,))
+
+
+def test_warps_consume_for_others_too():
+    strategy = by_warps(tma=True)
+    steps = (strategy.steps[0].refined(Cluster(2, 1)), *strategy.steps[1:])
+    require_right(attrs.evolve(strategy, steps=steps), halves(128, 64, 192, c_dtype=float32))
+
+
+@pytest.mark.parametrize("options", [{}, {"blocks": 8, "bands": 4}, {"blocks": 4}], ids=str)
+def test_sizes_known_at_run_time(options):
+    """One kernel for all of them, checked once; clusters overhang where they do not fit."""
+    program = product(cluster=(2, 2), **SMALL, **options)(halves(M, N, K)).program(TARGET)
+    assert errors(program.ir) == []
+    for sizes in ((136, 72, 40), (256, 128, 192), (1, 8, 8), (300, 264, 200)):
+        values = dict(zip("MNK", sizes, strict=True))
+        arrays, expected = inputs_of(program.spec, values)
+        assert outcome(program.ir, arrays, expected, 1, values) == "right", sizes
+
+
+def test_drawn_clusters():
+    chance = random.Random(SEED)
+    for _ in range(6):
+        cluster = chance.choice(((2, 1), (1, 2), (2, 2), (4, 1), (1, 4)))
+        options = {
+            "tiles": chance.choice(((64, 64, 64), (64, 128, 64), (64, 64, 128))),
+            "stages": chance.randint(1, 3),
+            "in_flight": chance.choice((None, 0)),
+            "bands": chance.choice((0, 1, 2, 4)),
+            "blocks": chance.choice((0, cluster[0] * cluster[1], 2 * cluster[0] * cluster[1])),
+            "tma": chance.random() < 0.7,
+        }
+        sizes = tuple(max(8, 64 * chance.randint(1, 5) - chance.choice((0, 0, 8, 24))) for _ in range(3))
+        print(cluster, options, sizes)
+        require_right(product(cluster=cluster, **options), halves(*sizes, orders=chance.choice(list(ORDERS))), orders=(3,))
+
+
+def test_a_sample_of_blocks_is_whole_clusters():
+    """Blocks wait for their neighbours, so that these are executed with them."""
+    from fireiron.sim import simulate
+
+    kernel = kernel_of((256, 128, 64), cluster=(2, 1), **SMALL)
+    arrays, expected = inputs_of(kernel.spec)
+    done = simulate(kernel, arrays, blocks=(3,))
+    assert done.blocks == (2, 3)
+    found = done.outputs["C"]
+    written = ~np.isnan(found)
+    assert written.sum() == 2 * 64 * 64 and np.array_equal(found[written], expected[written])
+
+
+# ---------------------------------------------------------------------------------------------- planted faults
+
+FAULTY = {
+    "(2, 1)": ({"cluster": (2, 1)}, (256, 64, 448)),
+    "(2, 2)": ({"cluster": (2, 2), **SMALL, "blocks": 4}, (256, 128, 192)),
+}
+
+
+@pytest.mark.parametrize("problem", FAULTY)
+def test_faults_across_blocks_are_found_by_both(problem):
+    """A wrong mask, arrivals left out or gone astray, a count of one block alone, either barrier of the cluster left out."""
+    options, sizes = FAULTY[problem]
+    kernel = kernel_of(sizes, **options)
+    arrays, expected = inputs_of(kernel.spec)
+    names = []
+    for name, faulty in cluster_faults(kernel):
+        assert errors(faulty), f"the race check misses {name}"
+        assert outcome(faulty, arrays, expected, 3) != "right", f"the simulator misses {name}"
+        names.append(name)
+    assert len(names) >= 11 and {"dropped: the cluster's barrier at the start", "only its own block's consumers"} <= set(names)
+
+
+def test_faults_of_rings_are_found_in_clusters():
+    """Of what orders a block's own producer and consumers, a few by chance."""
+    kernel = kernel_of((256, 64, 448), cluster=(2, 1))
+    arrays, expected = inputs_of(kernel.spec)
+    found = [one for one in ring_faults(kernel) if "a round later: Release" not in one[0]]
+    for name, faulty in random.Random(SEED).sample(found, 8):
+        assert errors(faulty) and outcome(faulty, arrays, expected, 3) != "right", name
+
+
+CLUSTER_BARRIER = of_kind(ir.ClusterBarrier)
+
+
+def changed_load(kernel, **fields):
+    """The kernel with its first shared load changed."""
+    which = lambda one: is_load(one) and one.multicast is not None
+    return with_changed(kernel, which, 0, lambda one: (attrs.evolve(one, **fields),))
+
+
+SAID = {
+    "no start": (
+        lambda kernel: with_changed(kernel, CLUSTER_BARRIER, 0, lambda _: ()),
+        r"b_sh: TMA_LOAD .* arrives in block \d of the cluster, whose barriers may not be made yet",
+        r"k_ring: turn 0 is loaded, in another block of the cluster, whose barriers may not be made yet",
+    ),
+    "no end": (
+        lambda kernel: with_changed(kernel, CLUSTER_BARRIER, 1, lambda _: ()),
+        r"block 0 of the cluster ends, and others may still arrive at its barriers or send loads",
+        r"a block ends while others of its cluster may arrive at its barriers, or send loads to it",
+    ),
+    "to itself alone": (
+        lambda kernel: changed_load(kernel, multicast=None),
+        r"deadlock: .* of block \d of the cluster wait for turn 0 of k_ring to be full .* 4096 bytes missing",
+        r"k_ring: agent 0 of block 0 of the cluster waits for ever for turn 0 to be full",
+    ),
+    "beyond the cluster": (
+        lambda kernel: changed_load(kernel, multicast=ir.Peers(0b111, 0)),
+        r"b_sh: TMA_LOAD .* arrives in block 2 of a cluster of 2",
+        r"k_ring: turn 0 is loaded, in block 2 of a cluster of 2|b_sh.*no barrier",
+    ),
+    "its own consumers": (
+        lambda kernel: attrs.evolve(kernel, rings=tuple(attrs.evolve(one, consumers=8) for one in kernel.rings)),
+        r"k_ring: turn 2 is sent to block \d of the cluster, which has not emptied turn 0",
+        r"b_sh.*\bno barrier|in the middle of a phase|passes by parity alone",
+    ),
+    "bytes of its own part": (
+        lambda kernel: attrs.evolve(kernel, rings=tuple(attrs.evolve(one, bytes=one.bytes - 4096) for one in kernel.rings)),
+        r"k_ring: turn 0 counts as full while a load to it is under way|deadlock: .* -4096 bytes missing",
+        r"k_ring: agent \d of block 0 of the cluster waits for ever for turn \d|b_sh",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_both_say_what_is_wrong(name):
+    fault, simulated, checked = SAID[name]
+    kernel = kernel_of((256, 64, 320), cluster=(2, 1))
+    arrays, expected = inputs_of(kernel.spec)
+    faulty = fault(kernel)
+    for order in (None, 5):
+        said = outcome(faulty, arrays, expected, order)
+        assert re.search(simulated, said, re.DOTALL), said
+    found = errors(faulty)
+    assert any(re.search(checked, one) for one in found), found
+
+
+def test_blocks_of_a_cluster_run_the_same_turns():
+    """Where a block of a cluster has a tile less than another, they would wait for each other for ever."""
+    kernel = kernel_of((640, 64, 64), cluster=(2, 1), blocks=2, **SMALL)
+    is_turn = lambda one: isinstance(one, ir.For) and one.var.name == "turn"
+    loops = [one for one in ir.statements(kernel.body) if is_turn(one)]
+    faulty = kernel
+    for number in range(len(loops)):
+        fewer = lambda one: (attrs.evolve(one, extent=one.extent - kernel.block),)
+        faulty = with_changed(faulty, is_turn, number, fewer)
+    assert any("differs between blocks of a cluster" in one or "may differ" in one for one in errors(faulty)), errors(faulty)
+
+
+@pytest.mark.parametrize("options", [{}, {"blocks": 2}, {"blocks": 4}, {"bands": 2}], ids=str)
+@pytest.mark.parametrize("sizes", [(512, 128, 64), (M, N, K)], ids=["static", "symbolic"])
+def test_blocks_with_one_tile_are_found(sizes, options):
+    """Two blocks of a cluster that store to the same place are told from those that do not."""
+    kernel = kernel_of(sizes, cluster=(2, 1), **SMALL, **options)
+    place = kernel.cluster.places[0]
+    assert errors(kernel) == []
+    is_store = lambda one: isinstance(one, ir.Exec) and one.completion is ir.Completion.BULK
+
+    def at_the_first(one):
+        target = one.accesses[1]
+        base = tuple(value - place * 64 if place in value.variables() else value for value in target.base)
+        return (attrs.evolve(one, accesses=(one.accesses[0], attrs.evolve(target, base=base))),)
+
+    faulty = with_changed(kernel, is_store, 0, at_the_first)
+    assert any("both touch" in one or "undecided whether two blocks" in one for one in errors(faulty)), errors(faulty)
+
+
+# ---------------------------------------------------------------------------------------------- refusals
+
+
+def refused(strategy, spec, target=TARGET):
+    """The error of a strategy that is not legal."""
+    with pytest.raises(FireironError) as found:
+        _ = strategy(spec).program(target).ir
+    return str(found.value)
+
+
+def test_refusals():
+    spec = halves(1024, 1024, 128)
+    assert "at most 16 blocks" in refused(product(cluster=(8, 4)), spec)
+    assert "must be a positive integer" in refused(product(cluster=(0, 1)), spec)
+    assert "sm_90a only" in refused(product(cluster=(2, 1)), spec, "sm_90")
+    with pytest.raises(DecompositionError):
+        product(cluster=("two", 1))
+    with pytest.raises(DecompositionError, match="bands, cluster, resident, within, persistent, turns and chained are about blocks"):
+        chain = MatMul.tile(64, 64).to(Block).tile(32, 32).to(Warp).cluster(2, 1).done()
+        _ = chain(spec).program(TARGET).ir
+    with pytest.raises(DecompositionError, match=r"cluster: swizzle says which block does what"):
+        chain = MatMul.tile(64, 64).to(Block).swizzle(lambda uid: uid ^ 1).cluster(2, 1).tile(8, 8).to(Thread).tile(1, 1).split(1).done()
+        _ = chain(spec).program(TARGET).ir
+    with pytest.raises(DecompositionError, match=r"cluster: split_k\(.., Block\) says which block does what"):
+        chain = MatMul.split_k(2, Block, 64).tile(64, 64).to(Block).cluster(2, 1).tile(8, 8).to(Thread).tile(1, 1).split(1).done()
+        _ = chain(halves(1024, 1024, 128, c_dtype=float32)).program(TARGET).ir
+    with pytest.raises(DecompositionError, match=r"turns\(2\) in clusters: .* is not proved"):
+        _ = product(cluster=(2, 1), **SMALL, blocks=4, turns=2)(spec).program(TARGET).ir
+
+
+def test_a_cluster_that_shares_nothing_is_refused():
+    by_threads = MatMul.tile(64, 64).to(Block).cluster(2, 1).split(8).load(A, SH).load(B, SH).tile(8, 8).to(Thread).tile(1, 1).split(1)
+    text = refused(by_threads.done(), halves(1024, 1024, 128))
+    assert "no load is shared: none is done by TMA for a ring" in text and ".pipeline(4).specialize()" in text
+    assert "differs from block to block, or has no equal parts" in refused(product(cluster=(3, 1), **SMALL), halves(192, 64, 64))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "cluster", "legal"),
+    [(133, (2, 1), "132"), (132, (4, 1), "120"), (132, (2, 2), "120"), (132, (4, 2), "120"), (264, (4, 1), "240"), (66, (4, 1), "64")],
+)
+def test_blocks_that_stay_are_whole_clusters_that_fit(blocks, cluster, legal):
+    """Of 132 multiprocessors clusters of 4 take 120: more would run behind all others."""
+    text = refused(product(cluster=cluster, blocks=blocks, **SMALL), halves(4096, 4096, 64))
+    assert f"persistent({blocks}) in clusters of {cluster[0] * cluster[1]} blocks" in text and legal in text
+
+
+def test_blocks_at_once():
+    assert [at_once(size) for size in (1, 2, 4, 8, 16)] == [132, 132, 120, 120, 112]
+    program = product(cluster=(2, 1), blocks=65536, **SMALL)(halves(1024, 1024, 64)).program(TARGET)
+    assert str(program.ir.grid) == "256"
+
+
+# ---------------------------------------------------------------------------------------------- text, documents, readers
+
+
+def clustered(m, n, **values):
+    """The strategy of the library with one more word behind its tiles, as a user writes it."""
+    steps = list(hopper.strategy.steps)
+    dealt = next(number for number, step in enumerate(steps) if step.verb == "tile")
+    steps[dealt] = steps[dealt].refined(Cluster(m, n))
+    return attrs.evolve(hopper.strategy, steps=tuple(steps)).with_(**values)
+
+
+def test_the_library_strategy_takes_the_word():
+    """And its numbers may be tunables."""
+    strategy = clustered(Tunable("cluster_m", 1, 2), Tunable("cluster_n", 1), bm=64, bn=64, wn=64, stages=2)
+    assert {"cluster_m", "cluster_n"} <= set(strategy.tunables())
+    spec = hopper.spec(200, 136, 72)
+    require_right(strategy.with_(cluster_m=2), spec, orders=(1,))
+    assert strategy(spec).program(TARGET).chosen["cluster_m"] == 1
+
+
+def test_text_and_document_of_the_word():
+    strategy = product(cluster=(2, 2), blocks=120)
+    assert ".cluster(m=2, n=2)" in repr(strategy) and eval(repr(strategy)) == strategy
+    assert loads(dumps(strategy)) == strategy
+
+
+def test_printed_text():
+    text = product(cluster=(2, 2), **SMALL)(halves(256, 256, 192)).program(TARGET).cuda
+    assert "__cluster_dims__(4, 1, 1) __launch_bounds__(160)" in text and "clusters of 4 neighbouring blocks" in text
+    assert text.count("cluster_sync();") == 2 and "__syncthreads();" not in text
+    assert "mbarrier_arrive_at(k_ring_empty + k_stage * 8, (0x5 << rank_m) | (0x3 << (rank_n * 2)))" in text.replace("\n", " ") or (
+        re.search(r"mbarrier_arrive_at\([^;]*\(0x5 << rank_m\) \| \(0x3 << \(rank_n \* 2\)\)\);", text)
+    )
+    assert ".release.cluster" not in text.replace("mbarrier_init.release.cluster", "")
+    assert text.rindex("cluster_sync();") > text.rindex("tma_load_multicast(")
+
+
+@pytest.mark.parametrize("options", [{"cluster": (2, 1)}, {"cluster": (2, 2), "blocks": 120, "bands": 8, "producer": 128}], ids=str)
+def test_it_compiles(options):
+    """Without a warning: nothing spills, and products run as they are written."""
+    from fireiron.gpu.toolchain import compile_cuda, toolchains
+
+    if not any(chain.serves(TARGET) for chain in toolchains()):
+        pytest.skip("no NVRTC that serves sm_90a (pip install fireiron[check])")
+    program = product((128, 256, 64), (64, 256), 4, **options)(halves(4096, 4096, 1024)).program(TARGET)
+    assert compile_cuda(program.cuda, TARGET).resources[program.name].spill_stores == 0
+
+
+def test_show_and_cost():
+    program = product((128, 256, 64), (64, 256), 4, cluster=(2, 1))(halves(4096, 4096, 4096)).program(TARGET)
+    text = "\n".join(show.show(program))
+    assert re.search(r"clusters +of 2 blocks; b_sh loaded in 2 parts for each other", text)
+    assert re.search(r"barriers +2 cluster once", text)
+    assert show.as_dict(program)["cluster"] == 2
+    times = {
+        cluster: predict(
+            product((128, 256, 64), (64, 256), 4, cluster=cluster, blocks=120)(halves(4096, 4096, 4096)).program(TARGET), "H200"
+        )
+        for cluster in (None, (2, 1), (2, 2))
+    }
+    assert all(0 < one.us < 2 * times[None].us for one in times.values())
+
+
+def test_export_launches_whole_clusters(tmp_path):
+    """An ordinary launch: the kernel says itself what its clusters are; more than 8 blocks have to be allowed."""
+    for cluster, allowed in (((2, 1), False), ((4, 4), True)):
+        done = export(
+            product(cluster=cluster, **SMALL)(halves(1024, 1024, 64)), tmp_path / str(cluster[0]), "product", arch=TARGET, cubin=False
+        )
+        text = "".join(path.read_text() for path in done.files)
+        assert f"They are clusters of {cluster[0] * cluster[1]}, which the kernel says itself." in text
+        assert ("NonPortableClusterSizeAllowed" in text) == allowed
+
+
+def test_the_verifier():
+    kernel = kernel_of((512, 64, 192), cluster=(2, 1))
+    for faulty, said in (
+        (attrs.evolve(kernel, cluster=None), "barrier of a cluster stands where|no cluster says which"),
+        (attrs.evolve(kernel, grid=kernel.grid + 1), "no whole clusters of 2"),
+        (with_changed(kernel, of_kind(ir.Acquire), 0, lambda one: (ir.ClusterBarrier(), one)), "barrier of a cluster stands where"),
+        (changed_load(kernel, multicast=ir.Peers(3, kernel.block)), "no cluster says which"),
+    ):
+        with pytest.raises(VerificationError, match=said):
+            ir.verify(faulty)
