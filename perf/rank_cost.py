@@ -25,7 +25,6 @@ import tune_hopper
 from cost_model import spearman
 
 from fireiron import predict
-from fireiron.strategies import hopper
 
 COMMITTED = pathlib.Path(__file__).parent / "results" / "2026-11-22-h200-hopper" / "hopper.json"
 APART = 1.02
@@ -39,11 +38,11 @@ def points(path, gpu="H200", order=None):
         shape = tuple(one["shape"])
         if order not in (None, one["order"]):
             continue
-        for name, values in tune_hopper.candidates_of(shape, one["order"]).items():
+        for name, (strategy, values) in tune_hopper.candidates_of(shape, one["order"]).items():
             if name not in one["times"]:
                 continue
             spec = tune_hopper.spec_of(shape, one["order"])
-            found = predict(hopper.strategy.with_(**values)(spec).program("sm_90a"), gpu)
+            found = predict(tune_hopper.STRATEGIES[strategy].strategy.with_(**values)(spec).program("sm_90a"), gpu)
             measured = one["times"][name][0]
             rows.append({
                 "shape": shape, "order": one["order"], "name": name, "us": measured, "predicted": found.us, "bottleneck": found.bottleneck,

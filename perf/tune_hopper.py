@@ -39,8 +39,8 @@ def values(bm, bn, wm, wn, stages, **others):
     return {**ALL, "bm": bm, "bn": bn, "wm": wm, "wn": wn, "stages": stages, "rows": rows, "chunk": chunk, **others}
 
 
-def wide(**others):
-    return values(128, 256, 64, 256, 4, **others)
+def wide(stages=4, **others):
+    return values(128, 256, 64, 256, stages, **others)
 
 
 def square(**others):
@@ -74,43 +74,37 @@ def columns(number):
     return {"bands": number, "walk": 1}
 
 
+THREE = {"stages": 3}
+
 CANDIDATES = {
-    (128, 128, 128): [
-        values(16, 64, 16, 64, 4, bk=128, bands=4),
-        small(64, 16, 128, 1, in_flight=0),
-        small(16, 64, 128, 1, in_flight=0),
-        small(64, 16, 64, 2),
+    (128, 128, 128): [values(16, 64, 16, 64, 4, bk=128, bands=4), small(64, 16, 128, 1, in_flight=0), small(64, 16, 64, 2)],
+    (256, 256, 256): [values(16, 64, 16, 64, 4, bk=128, bands=4), small(64, 16, 128, 2), small(16, 64, 128, 2)],
+    (512, 512, 512): [values(32, 64, 32, 64, 4, bk=128, bands=4), small(64, 32, 128, 4), small(32, 64, 128, 4), small(32, 64, 128, 3)],
+    (768, 768, 768): [
+        values(64, 96, 64, 96, 8, bands=4, **ALONE), small(64, 96, 64, 8), small(96, 64, 64, 8), small(64, 96, 64, 6), small(96, 64, 64, 6),
     ],
-    (256, 256, 256): [
-        values(16, 64, 16, 64, 4, bk=128, bands=4),
-        small(64, 16, 128, 2),
-        small(16, 64, 128, 2),
-        small(16, 64, 256, 1, in_flight=0),
+    (1024, 1024, 1024): [
+        values(64, 128, 64, 64, 8, bands=2, **ALONE), values(64, 128, 64, 64, 6, bands=2, **ALONE), values(64, 128, 64, 64, 5, bands=2, **ALONE),
+        values(128, 64, 64, 64, 6, bands=2, **ALONE),
     ],
-    (512, 512, 512): [values(32, 64, 32, 64, 4, bk=128, bands=4), small(64, 32, 128, 4), small(32, 64, 128, 4), small(32, 64, 256, 2)],
-    (768, 768, 768): [values(64, 96, 64, 96, 8, bands=4, **ALONE), small(64, 96, 64, 10), small(96, 64, 64, 10), small(96, 64, 64, 8)],
-    (1024, 1024, 1024): [values(64, 128, 64, 64, 8, bands=2, **ALONE), values(128, 64, 64, 64, 8, bands=2, **ALONE)],
     (1536, 1536, 1536): [
-        values(192, 96, 64, 96, 5, bands=1, **ALONE),
-        values(96, 192, 96, 64, 5, bands=2, **ALONE),
-        values(192, 96, 64, 96, 5, **columns(8), **ALONE),
+        values(96, 192, 96, 64, 5, bands=2, **ALONE), values(192, 96, 64, 96, 5, **columns(8), **ALONE), values(192, 96, 64, 96, 4, bands=4, **ALONE),
+        values(96, 192, 96, 64, 4, bands=4, **ALONE),
     ],
     (1536, 1024, 2048): [
-        values(96, 128, 96, 64, 7, bands=4, **ALONE),
-        values(128, 96, 64, 96, 7, bands=4, **ALONE),
-        values(96, 128, 96, 64, 7, **columns(4), **ALONE),
-        values(128, 96, 64, 96, 7, **columns(4), **ALONE),
+        values(96, 128, 96, 64, 6, bands=4, **ALONE), values(96, 128, 96, 64, 5, bands=4, **ALONE), values(128, 96, 64, 96, 6, bands=4, **ALONE),
+        values(96, 128, 96, 64, 6, **columns(4), **ALONE),
     ],
-    (2048, 2048, 2048): [wide(bands=4, **ALONE), values(256, 128, 128, 128, 4, bands=2, **ALONE)],
+    (2048, 2048, 2048): [wide(bands=4, **ALONE), wide(bands=4, **ALONE, **THREE), values(256, 128, 128, 128, 4, bands=2, **ALONE)],
     (3072, 3072, 3072): [square(bands=4), square(bands=8), square(**HILBERT)],
-    (4096, 4096, 4096): [wide(bands=4), wide(bands=2)],
-    (5376, 5376, 2048): [square(bands=4), square(bands=2), square(**HILBERT)],
+    (4096, 4096, 4096): [wide(bands=4), wide(bands=8), wide(bands=4, **THREE), wide(bands=2)],
+    (5376, 5376, 2048): [square(bands=4), square(bands=8), wide(bands=4), wide(bands=8, **THREE), square(**HILBERT)],
     (6144, 6144, 6144): [square(bands=8), values(256, 192, 128, 192, 3, producer=128)],
-    (8192, 8192, 8192): [wide(), wide(bands=16)],
-    (4096, 4096, 16384): [wide(), wide(bands=4), wide(bands=16)],
-    (16, 4096, 4096): [skinny(16, 64, 128, 8), skinny(16, 64, 128, 8, in_flight=0), skinny(16, 64, 64, 16), skinny(16, 64, 256, 4)],
-    (8192, 28672, 4096): [wide(), wide(bands=16), square(**HILBERT)],
-}
+    (8192, 8192, 8192): [wide(), wide(bands=16), values(256, 192, 128, 192, 3, producer=128)],
+    (4096, 4096, 16384): [wide(), wide(bands=4, **THREE), wide(bands=16)],
+    (16, 4096, 4096): [skinny(16, 64, 128, 8), skinny(16, 64, 128, 8, in_flight=0), skinny(16, 64, 64, 16)],
+    (8192, 28672, 4096): [wide(bands=16), values(256, 192, 128, 192, 3, producer=128)],
+}  # fmt: skip
 """For each shape the values, and the strategy if it is not hopper, that were among the best in earlier sweeps; the shapes are those that the
 results pages compare."""
 

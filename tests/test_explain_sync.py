@@ -62,16 +62,16 @@ the last one may be left (each warpgroup)
 (each warpgroup)
     release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
                           one of 4 arrivals at the mbarrier of stage turn * 3 % 2 (one lane a warp)
+    wait stores 0         read -> write   store_c_sh: TMA_STORE -> STMATRIX_WARPGROUP, a later turn
+                          store_c_sh has been stored; TMA goes on by itself until its group is waited for: none is left (the issuer)
+    barrier warpgroup     read -> write   store_c_sh: TMA_STORE -> STMATRIX_WARPGROUP, a later turn
+                          store_c_sh free again; whoever meets is of one warpgroup, so the others of the block go on (128 threads)
     fence proxy           write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE
                           written by ordinary stores, read by an engine: the writer orders the two proxies in front of the barrier (each thread)
     barrier warpgroup     write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE
                           write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE, a later turn
                           store_c_sh complete; whoever meets is of one warpgroup, so the others of the block go on (128 threads)
     commit stores         TMA_STORE of store_c_sh become a group; TMA is waited for by groups (the issuer)
-    wait stores 0         read -> write   store_c_sh: TMA_STORE -> STMATRIX_WARPGROUP, a later turn
-                          store_c_sh has been stored; TMA goes on by itself until its group is waited for: none is left (the issuer)
-    barrier warpgroup     read -> write   store_c_sh: TMA_STORE -> STMATRIX_WARPGROUP, a later turn
-                          store_c_sh free again; whoever meets is of one warpgroup, so the others of the block go on (128 threads)
   once
     wait stores 0         read -> end     store_c_sh: TMA_STORE -> the end of the block
                           all stores have read what they store; TMA goes on by itself until its group is waited for: none is left (the issuer)

@@ -78,6 +78,11 @@ class Hazard:
         return Dependence(x.access.buffer, x.statement, y.statement, (x.access.write, y.access.write), self.carried)
 
     @property
+    def wanted_again(self) -> int | None:
+        """Round the end of a loop, the last position in front of the statement behind; None where that stands further down."""
+        return max((position for position in self.positions if position <= self.first), default=None)
+
+    @property
     def is_reuse(self) -> bool:
         """Whether something is written again that was only read before."""
         return not self.before.access.write
@@ -127,9 +132,14 @@ class _List:
         else:
             (self.required if point.require else self.forbidden)[len(self.items)] = point
 
-    def preferred(self) -> list[int]:
-        """All positions: the best ones, then the latest first."""
-        return [*self.best, *(position for position in range(self.positions - 1, -1, -1) if position not in self.best)]
+    def preferred(self, hazards: Iterable[Hazard]) -> list[int]:
+        """All positions: the best ones; those in front of what overwrites what a store by an engine reads; then the latest first.
+
+        Such a store reads shared memory long after it was issued: who waits for it only where the memory is wanted again goes on.
+        """
+        again = [one.wanted_again for one in hazards if one.before.statement.completion is Completion.BULK]
+        wanted = sorted({position for position in again if position is not None})
+        return list(dict.fromkeys((*self.best, *wanted, *range(self.positions - 1, -1, -1))))
 
 
 class _Solver:
@@ -340,7 +350,7 @@ class _Solver:
         """The scope of the barrier at each position that has one."""
         # `sync` asks for a barrier of the block, whatever scope would be enough.
         chosen = dict.fromkeys(found.required, len(self.scopes) - 1)
-        allowed = [position for position in found.preferred() if position not in found.forbidden]
+        allowed = [position for position in found.preferred(hazards) if position not in found.forbidden]
         arcs = []
         for hazard in hazards:
             # A barrier of the block that stands anyway meets hazards of every scope.
