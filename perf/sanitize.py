@@ -3,6 +3,7 @@
     compute-sanitizer --tool racecheck python perf/sanitize.py clean      # must report 0 hazards
     compute-sanitizer --tool racecheck python perf/sanitize.py racy       # the planted control: must report hazards
     compute-sanitizer --tool memcheck --report-api-errors no python perf/sanitize.py clean      # must report 0 errors
+    compute-sanitizer --tool memcheck --report-api-errors no python perf/sanitize.py hopper     # TMA, wgmma, rings: must report 0 errors
 
 The racy kernel is Listing 2 with `no_sync` on both loads, which the compiler refuses unless told `unchecked`.
 """
@@ -13,10 +14,25 @@ import cupy as cp
 import numpy as np
 
 from fireiron import *
-from fireiron.gpu import launch
-from fireiron.strategies import hgemm_nt, hmma_ampere, hmma_turing, listing_1, listing_2, maxwell, sgemm, small, wmma_optimized
+from fireiron.gpu.kernel import architecture_here
+from fireiron.strategies import (
+    hgemm_nt,
+    hmma_ampere,
+    hmma_turing,
+    hopper,
+    hopper_skinny,
+    hopper_small,
+    listing_1,
+    listing_2,
+    maxwell,
+    sgemm,
+    small,
+    wmma_optimized,
+)  # fmt: skip
 
 CLEAN = (listing_1, listing_2, maxwell, hgemm_nt, sgemm, hmma_ampere, hmma_turing, small, wmma_optimized)
+HOPPER = (hopper, hopper_small, hopper_skinny)
+"""For an H100 or H200."""
 
 
 def run(strategy, spec):
@@ -26,7 +42,7 @@ def run(strategy, spec):
         generator.integers(-2, 3, [int(str(size)) for size in spec.operands[name].shape]).astype(spec.A.dtype.to_numpy()) for name in "AB"
     )
     place = lambda array, layout: cp.asarray(array, order="C") if layout.order == "row" else cp.asarray(array.T, order="C").T
-    got = strategy(spec).compile(launch.device_arch())(place(a, spec.A.tensor.layout), place(b, spec.B.tensor.layout))
+    got = strategy(spec).compile(architecture_here())(place(a, spec.A.tensor.layout), place(b, spec.B.tensor.layout))
     return np.array_equal(cp.asnumpy(got), spec.reference(a, b))
 
 
@@ -35,7 +51,7 @@ def main():
         racy = listing_2.strategy.at(Load, A).refine(NoSync()).at(Load, B).refine(NoSync()).at(Load, B).refine(Unchecked("planted control"))
         print("equal to NumPy:", run(racy, listing_2.spec(200, 150, 70)))
     else:
-        for module in CLEAN:
+        for module in HOPPER if sys.argv[1:] == ["hopper"] else CLEAN:
             print(module.__name__, "equal to NumPy:", run(module.strategy, module.spec(200, 150, 70)))
 
 
