@@ -560,7 +560,7 @@ def test_cost_is_work_of_the_tensor_cores():
     assert amounts.tensor == {"float16 by wgmma": flops} and amounts.shared == (64 + 128) * 16 * 2 / 128
     assert work.amounts.tensor == {"float16 by wgmma": flops * 8}
     hopper = next(one for one in GPUS if one.name == "H200 SXM")
-    assert hopper.tensor_rate("float16 by wgmma") == 4096 > hopper.tensor_rate("float16")
+    assert 4096 >= hopper.tensor_rate("float16 by wgmma") > 1.2 * hopper.tensor_rate("float16")
     ampere = next(one for one in GPUS if one.name == "A100 SXM")
     assert ampere.tensor_rate("float16 by wgmma") == ampere.tensor_rate("float16")
 

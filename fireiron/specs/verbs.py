@@ -139,7 +139,7 @@ class Verbs(FoundSteps):
 
         >>> from fireiron import *
         >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
-        >>> print(mm.program().launches[0].spec, mm.result.A.tensor.layout)
+        >>> print(mm.program().launches[0].program.spec, mm.result.A.tensor.layout)
         Move(64,33)(GL,GL)(Kernel) RowMajor(ld=36)
         """
         from fireiron.decomp.repack import Repack

@@ -43,7 +43,7 @@ def hilbert(number: Expr | int, lines: Expr | int, columns: Expr | int) -> Expr:
     Any two sizes are legal; in a grid of one line or one column it is the number itself.
 
     >>> [hilbert(number, 2, 3).value for number in range(6)]
-    [0, 1, 4, 3, 5, 2]
+    [0, 3, 4, 1, 2, 5]
     """
     number, lines, columns = as_expr(number), as_expr(lines), as_expr(columns)
     if ONE in (lines, columns):
