@@ -83,9 +83,7 @@ def error_of(torch, call, one):
     c.fill_(float("nan"))
     call()
     torch.cuda.synchronize()
-    allowed, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, False
     want = a[:256].float().double() @ b.float().double()
-    torch.backends.cuda.matmul.allow_tf32 = allowed
     return float((c[:256].double() - want).norm() / want.norm()) + (0.0 if bool(torch.isfinite(c).all()) else math.inf)
 
 

@@ -41,4 +41,4 @@ def test_each_rung_is_another_kernel():
 def test_the_picture_has_a_bar_for_each():
     module = ladder()
     drawn = module.svg(module.picture({module.LIBRARY: 790.0, **{name: 100.0 + 50 * number for number, name in enumerate(RUNGS)}}, 4096))
-    assert all(name.replace("'", "'") in drawn for name in RUNGS) and drawn.count("<rect") == len(RUNGS) + 1
+    assert all(name in drawn for name in RUNGS) and drawn.count("<rect") == len(RUNGS) + 1

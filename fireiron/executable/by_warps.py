@@ -14,7 +14,7 @@ from fireiron.ir import Hole, Stmt, filled
 from fireiron.ir.holding import By, Digit
 from fireiron.ir.lanes import LaneMap
 from fireiron.language.dividing import divide, loop_over
-from fireiron.language.tree import Draft, Executable
+from fireiron.language.tree import Draft, Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, constant
 from fireiron.values.machine import Warp, Warpgroup
@@ -61,6 +61,14 @@ def addressed_by_warp(swapped: bool, along: int) -> LaneMap:
         return addressed_by_warp(not swapped, 1).turned((1, 0))
     second, third = ((2, 1, 8), (2, 0, 8)) if swapped else ((2, 0, 8), (2, 1, 8))
     return LaneMap.along((16, 16), ((8, 0, 1), second, third), ((TOGETHER, 1, 1),))
+
+
+def rows_mismatch(name: str, view: View, storage: Storage, along: int) -> tuple[Mismatch, ...]:
+    """Why rows of eight neighbours of an operand in shared memory do not lie side by side, at multiples of 16 bytes."""
+    if rows_together(view, storage, along):
+        return ()
+    wanted = f"{TOGETHER} {'columns' if along else 'rows'} side by side, at multiples of 16 bytes"
+    return (Mismatch(f"{name} storage", wanted, f"{storage.layout}{'' if storage.swizzle is None else f', {storage.swizzle}'}"),)
 
 
 def rows_together(view: View, storage: Storage, along: int) -> bool:

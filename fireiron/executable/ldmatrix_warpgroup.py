@@ -7,7 +7,6 @@ source's neighbours: those that TMA writes, and eight rows of which are read wit
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import attrs
@@ -22,11 +21,11 @@ from fireiron.executable.by_lanes import (
     type_mismatch,
     with_registers,
 )
-from fireiron.executable.by_warps import TOGETHER, addressed_by_warp, held_by_warp, rows_together, statements_by_warps, tile_of_warpgroup
+from fireiron.executable.by_warps import addressed_by_warp, held_by_warp, rows_mismatch, statements_by_warps, tile_of_warpgroup
 from fireiron.executable.ldmatrix import held_mismatch
 from fireiron.executable.wgmma import held_map
 from fireiron.ir import Exec, Stmt
-from fireiron.ir.chunks import chunk_layout, swizzle_of, widest_span
+from fireiron.ir.chunks import chunk_storage, widest_span
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
@@ -80,19 +79,12 @@ class LdMatrixWarpgroup(Executable):
             *memory_mismatch(spec, "dst", (RF,)),
             *target_mismatch(architecture, self.capability),
         )
-        return found or self._rows_mismatch(spec.src, _wanted(spec.src) if spec.src.tensor.free else spec.src.tensor.storage())
+        return found or rows_mismatch("src", spec.src, _wanted(spec.src) if spec.src.tensor.free else spec.src.tensor.storage(), self.along)
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         found = self.mismatches(spec, context.architecture) or held_mismatch(self.maps()["dst"], spec, "dst", context)
         settled = None if found else context.whole.settled.get(spec.src.tensor.name)
-        return found if settled is None else self._rows_mismatch(spec.src, settled)
-
-    def _rows_mismatch(self, view: View, storage: Storage) -> tuple[Mismatch, ...]:
-        """Why rows of eight neighbours do not lie side by side, at multiples of 16 bytes."""
-        if rows_together(view, storage, self.along):
-            return ()
-        wanted = f"{TOGETHER} {'columns' if self.along else 'rows'} side by side, at multiples of 16 bytes"
-        return (Mismatch("src storage", wanted, f"{storage.layout}{'' if storage.swizzle is None else f', {storage.swizzle}'}"),)
+        return found if settled is None else rows_mismatch("src", spec.src, settled, self.along)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         tensor = spec.src.tensor
@@ -121,13 +113,9 @@ class LdMatrixWarpgroup(Executable):
 def _wanted(view: View) -> Storage:
     """The storage of a free buffer: swizzled chunks along its source's neighbours."""
     layout = view.tensor.layout
-    along = 0 if isinstance(layout, MatrixLayout) and layout.order == "col" else 1
-    shape = [constant(size) or 0 for size in view.tensor.shape]
-    element = view.dtype.bytes
-    span = widest_span(shape[along], element)
-    if span is None:
-        return view.tensor.storage()
-    return Storage(chunk_layout(shape, along, span, element), math.prod(shape), swizzle_of(span, element))
+    axis = 0 if isinstance(layout, MatrixLayout) and layout.order == "col" else 1
+    span = widest_span(constant(view.tensor.shape[axis]) or 0, view.dtype.bytes)
+    return view.tensor.storage() if span is None else chunk_storage(view, view.axis(axis), span)
 
 
 LDMATRIX_WARPGROUP = LdMatrixWarpgroup("LDMATRIX_WARPGROUP")

@@ -21,7 +21,7 @@ from fireiron.executable.by_lanes import (
     type_mismatch,
     with_registers,
 )
-from fireiron.executable.by_warps import TOGETHER, addressed_by_warp, held_by_warp, rows_together, statements_by_warps, tile_of_warpgroup
+from fireiron.executable.by_warps import addressed_by_warp, held_by_warp, rows_mismatch, statements_by_warps, tile_of_warpgroup
 from fireiron.executable.ldmatrix import held_mismatch
 from fireiron.executable.wgmma import accumulator_map
 from fireiron.ir import Exec, Stmt
@@ -31,7 +31,6 @@ from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.machine import RF, SH, Architecture, DType, Warpgroup, bfloat16, float16, float32
-from fireiron.values.tensor import Storage, View
 
 _PAIRS = {float16: "cvt.rn.f16x2.f32", bfloat16: "cvt.rn.bf16x2.f32"}
 
@@ -80,11 +79,14 @@ class StMatrixWarpgroup(Executable):
             *memory_mismatch(spec, "dst", (SH,)),
             *target_mismatch(architecture, self.capability),
         )
-        return found or (() if spec.dst.tensor.free else self._rows_mismatch(spec.dst, spec.dst.tensor.storage()))
+        return found or (() if spec.dst.tensor.free else rows_mismatch("dst", spec.dst, spec.dst.tensor.storage(), self.along))
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         found = self.mismatches(spec, context.architecture) or held_mismatch(self.maps()["src"], spec, "src", context)
-        return found or self._rows_mismatch(spec.dst, context.whole.settled.get(spec.dst.tensor.name, spec.dst.tensor.storage()))
+        if found:
+            return found
+        storage = context.whole.settled.get(spec.dst.tensor.name, spec.dst.tensor.storage())
+        return rows_mismatch("dst", spec.dst, storage, self.along)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         return statements_by_warps(self, spec, draft, self.swapped, self.maps_of_warp())
@@ -109,13 +111,6 @@ class StMatrixWarpgroup(Executable):
         note = f"eight accumulators of each thread, rounded, to shared memory{', transposed' if trans else ''}"
         suffix = "_trans" if trans else ""
         return Function(f"stmatrix_x4{suffix}_{name}", ("unsigned target", "const float* source"), body, note)
-
-    def _rows_mismatch(self, view: View, storage: Storage) -> tuple[Mismatch, ...]:
-        """Why rows of eight neighbours do not lie side by side, at multiples of 16 bytes."""
-        if rows_together(view, storage, self.along):
-            return ()
-        wanted = f"{TOGETHER} {'columns' if self.along else 'rows'} side by side, at multiples of 16 bytes"
-        return (Mismatch("dst storage", wanted, f"{storage.layout}{'' if storage.swizzle is None else f', {storage.swizzle}'}"),)
 
 
 STMATRIX_WARPGROUP = StMatrixWarpgroup("STMATRIX_WARPGROUP")

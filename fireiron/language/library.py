@@ -23,6 +23,7 @@ from typing import Any, Final, cast
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError
+from fireiron.ir.cluster import MULTIPROCESSORS
 from fireiron.language.strategy import Strategy
 from fireiron.places import is_own, library_folder
 from fireiron.spec import Spec
@@ -159,9 +160,6 @@ BY_WARPGROUPS: Final = ("hopper", "hopper_small", "hopper_skinny")
 """The strategies for Hopper's tensor cores. Each says by `defaults(M, N, K)` which values of its tunables suit a size: pairs of the part
 of a multiprocessor's peak that one reaches, and the values, of which `bm` and `bn` are the tile of a block."""
 
-HOPPER_BLOCKS: Final = 132
-"""Multiprocessors of an H100 or H200."""
-
 
 def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """Hopper's tensor cores: the tile whose waves of blocks take least time. Not where TMA takes A or B only as a copy, and there is little
@@ -176,7 +174,7 @@ def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping
 
     def waves(choice: tuple[str, tuple[float, Mapping[str, int]]]) -> float:
         efficiency, values = choice[1]
-        return -(-_blocks(spec, values["bm"], values["bn"]) // HOPPER_BLOCKS) * values["bm"] * values["bn"] / efficiency
+        return -(-_blocks(spec, values["bm"], values["bn"]) // MULTIPROCESSORS) * values["bm"] * values["bn"] / efficiency
 
     names = ("hopper_batched",) if of_stacks(spec) else BY_WARPGROUPS if by_tma else ("hopper",)  # the others copy no operand first
     if None in sizes:
