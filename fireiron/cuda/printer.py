@@ -8,7 +8,7 @@ from fireiron.cuda.addresses import SHARED_ADDRESS, Addresses, Names
 from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.micro_kernel import micro_kernel
-from fireiron.cuda.types import applied, carrier, converted, literal, zero
+from fireiron.cuda.types import COMPOSED, applied, carrier, composed, converted, literal, zero
 from fireiron.ir import Access, Buffer, Exec, Kernel, Peers, Piece, Side
 from fireiron.ir.text import Braces, Copy, Function, Item, Registers
 from fireiron.values.document import Assignment, Call, Choice, Joined, Text
@@ -54,6 +54,8 @@ class KernelPrinter:
 
     def applied(self, name: str, dtype: DType, *arguments: Text) -> Text:
         """A function of a formula on values of a type."""
+        if name in COMPOSED:
+            return Call(self.function(composed(name, dtype)), arguments)
         return applied(name, dtype, *arguments)
 
     def conditions(self, values: Sequence[Expr]) -> tuple[Text, ...]:

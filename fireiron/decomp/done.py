@@ -9,6 +9,7 @@ import attrs
 from fireiron.decomp.across import reduced_by, reduction
 from fireiron.decomp.coalesced import Coalesced
 from fireiron.decomp.exchange import exchange, held_otherwise
+from fireiron.decomp.steps import in_order, workers_of
 from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_site
 from fireiron.executable.follow import Following, element_of, unheld
 from fireiron.executable.micro_kernel import MicroKernel
@@ -16,6 +17,7 @@ from fireiron.ir import Comment, Hole, Stmt
 from fireiron.language.plain import plain
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch
 from fireiron.spec import Spec
+from fireiron.specs.fused import fused
 from fireiron.values.machine import Kernel, Thread
 
 
@@ -49,9 +51,13 @@ class Done(Decomposition):
         return f"done({'' if self.executable is None else self.executable.name})"
 
     def threads(self, spec: Spec, context: Context) -> int | None:
+        if fused(spec) is not None:
+            return workers_of(spec, self, context)
         return getattr(self.executable, "threads", None)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
+        if fused(spec) is not None and context.workers is not None:
+            return in_order(spec, self, context)
         if context.workers is None or spec.allocates:
             return Expansion((), ())
         draft = context.draft()

@@ -7,13 +7,15 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.decomp.steps import parts_of, passed
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import For, Hole, Stmt, SyncPoint
 from fireiron.language.dividing import Extent, divide, loop_over
 from fireiron.language.substrategy import divisors, fits
-from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
 from fireiron.language.tunable import by_dimension, checked_tile_size, chosen_tile_size, tile_size
 from fireiron.spec import Spec
+from fireiron.specs.fused import fused, with_definition
 from fireiron.values.expr import ONE, TRUE, ZERO, Var, any_of, constant
 
 
@@ -79,13 +81,46 @@ class Split(Decomposition):
         return named
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
+        if fused(spec) is not None:
+            return self._around(spec, context)
+        return self._loop(spec, context)
+
+    def _around(self, spec: Spec, context: Context) -> Expansion:
+        """Of a definition of several steps the loop over those of `each`, between those in front and those behind."""
+        made = fused(spec)
+        assert made is not None
+        named = [dim for dim, _ in self.by_dim]
+        unknown = [dim for dim in named if dim not in made.order]
+        if self.sizes or unknown or not set(named) <= set((*made.loops, *made.reduced)):
+            raise DecompositionError(f"{self.label()}: no dimension over which {spec.title} goes", legal=made.loops or "none")
+        steps = {one.part for one in made.steps}
+        if "each" not in steps or not any(dim in spec.dims for dim in named):
+            return passed(spec)
+        draft = context.draft()
+        whole, _ = parts_of(spec, draft)
+        inside = fused(whole)
+        assert inside is not None
+        if "first" not in steps and "last" not in steps:
+            return self._loop(whole, draft)
+        parts = {part: with_definition(whole, inside.part(part), {}) for part in ("first", "each", "last") if part in steps}
+        inner = self._loop(parts["each"], draft)
+        around = {"first": "before", "last": "behind"}
+        children = [Child(around[part], parts[part]) for part in ("first",) if part in parts]
+        children += inner.children
+        children += [Child(around[part], parts[part]) for part in ("last",) if part in parts]
+        program: tuple[Stmt, ...] = inner.program
+        program = (Hole("before"), *program) if "first" in parts else program
+        program = (*program, Hole("behind")) if "last" in parts else program
+        return draft.expansion(tuple(children), program)
+
+    def _loop(self, spec: Spec, context: Context) -> Expansion:
         plan = self.planned(SplitPlan())
         views, digits = divide(spec, self.extents(spec), self.label())
         inner: tuple[Stmt, ...] = (Hole("body"),)
-        draft = context.draft()
+        draft = context if isinstance(context, Draft) else context.draft()
         views, program, variables = loop_over(spec, views, digits, plan.unroll, draft, inner)
         child = spec.with_operands(**views)
-        if spec.accumulate != TRUE and variables:
+        if fused(spec) is None and spec.accumulate != TRUE and variables:
             child = child.with_options(accumulate=any_of([spec.accumulate, *(var > ZERO for var in variables)]))
         if plan.producers and not plan.stages:
             raise DecompositionError(

@@ -19,8 +19,8 @@ from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.specs.formula import FUNCTIONS, Element, Formula, Number, Operation, Value
-from fireiron.specs.meaning import computing
-from fireiron.values.document import Assignment, Call, Chain, Joined, Text, in_parentheses
+from fireiron.specs.meaning import computing, computing_of
+from fireiron.values.document import Assignment, Call, Chain, Choice, Joined, Text, in_parentheses
 from fireiron.values.expr import FALSE, constant
 from fireiron.values.machine import MATRIX_ONLY, Architecture, DType, bfloat16, float16
 
@@ -131,11 +131,28 @@ def _text(printer: Printer, statement: Exec, value: Value | None, dtype: DType) 
     if isinstance(value, Element):
         return printer.factor(statement, value.tensor, dtype)
     assert value is not None
+    if value.name == "where":
+        condition, *values = value.arguments
+        first, second = (_text(printer, statement, one, dtype) for one in values)
+        return Joined(("(", Choice(_condition(printer, statement, condition, loosely=True), first, second), ")"))
     arguments = [_text(printer, statement, one, dtype) for one in value.arguments]
     if value.name in FUNCTIONS:
         return printer.applied(value.name, dtype, *arguments)
     placed = [_operand(text, one, value, number) for number, (text, one) in enumerate(zip(arguments, value.arguments, strict=True))]
     return Joined(("-", placed[0])) if len(placed) == 1 else Chain((placed[0], Joined((f"{value.name} ", placed[1]))))
+
+
+def _condition(printer: Printer, statement: Exec, value: Value, loosely: bool = False) -> Text:
+    """A condition of a formula; what it compares is computed in a type of its own."""
+    assert isinstance(value, Operation)
+    if value.name in ("and", "or"):
+        first, second = (_condition(printer, statement, one) for one in value.arguments)
+        both = Chain((first, Joined(("&& " if value.name == "and" else "|| ", second))))
+        return both if loosely else Joined(("(", both, ")"))
+    types = {name: view.dtype for name, view in statement.spec.operands.items()}
+    kind = computing_of(Operation("+", value.arguments), types)
+    left, right = (_text(printer, statement, one, kind) for one in value.arguments)
+    return Chain((left, Joined((f"{value.name} ", right))))
 
 
 def _operand(text: Text, inner: Value, outer: Operation, number: int) -> Text:

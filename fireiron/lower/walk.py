@@ -229,7 +229,7 @@ def _buffers(node: Node, spec: Spec, settled: Mapping[str, Storage]) -> Iterable
     for name, view in spec.operands.items():
         seen[view.tensor.name] = view.tensor
         storage = view.tensor.storage()
-        yield Buffer(view.tensor, storage, storage.extent, parameter=True, written=name in spec.outputs)
+        yield Buffer(view.tensor, storage, storage.extent, parameter=view.memory.of_grid, written=name in spec.outputs)
     for inner in node.nodes():
         for view in inner.spec.operands.values():
             tensor = view.tensor

@@ -178,6 +178,18 @@ class Flat:
         return self.rows // self.memory.width == self.memory.zero
 
 
+class Counted:
+    """Coordinates of a dimension, which lie nowhere: axes elements, loops, threads, blocks."""
+
+    def __init__(self, values: Array, memory: Memory) -> None:
+        self.values, self.memory = values.astype(np.int32), memory
+        self.rows, self.shape = values, values.shape
+        self.touched: Any = None
+
+    def get(self) -> Array:
+        return self.values
+
+
 class Held:
     """A part of a distributed array, whole in its unit of threads: where each element is read, and all places of each.
 
@@ -203,7 +215,7 @@ class Held:
         self.memory.defined[self.targets] = True
 
 
-Place: TypeAlias = "Window | Rows | Flat | Held"
+Place: TypeAlias = "Window | Rows | Flat | Held | Counted"
 
 
 class NotDistinct(Exception):

@@ -1,0 +1,278 @@
+"""The steps of a fused definition, in order: each its own spec, with the strategy that was chosen for it or none.
+
+What no strategy was chosen for follows whoever decides who holds its registers; a product has to have one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from fireiron.errors import DecompositionError
+from fireiron.ir import Comment, Hole, Stmt
+from fireiron.language.substrategy import copies_of, default_copy, steps_at
+from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
+from fireiron.spec import Kind, Spec
+from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value, elements_of
+from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, fused, shown, with_definition
+from fireiron.specs.init import Init
+from fireiron.specs.matmul import MatMul
+from fireiron.specs.meaning import neutral
+from fireiron.specs.move import Move
+from fireiron.specs.reduction import Reduction
+from fireiron.values.expr import FALSE, ONE, TRUE, constant
+from fireiron.values.layout import Swizzle
+from fireiron.values.machine import RF, DType
+from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def passed(spec: Spec) -> Expansion:
+    """What a verb does to a part of a definition that has nothing of what it names: nothing."""
+    return Expansion((Child("body", spec),), (Hole("body"),))
+
+
+def without_single(spec: Spec, operand: str) -> Spec:
+    """A spec of several steps whose operand has no dimensions any more of which all steps take one element."""
+    made = fused(spec)
+    assert made is not None
+    kept = tuple(dim for dim in made.uses[operand] if dim not in (*made.batch, *made.scan) or spec.size(dim) != ONE)
+    view = spec.operands[operand].only([made.uses[operand].index(dim) for dim in kept])
+    given = tuple((name, kept if name == operand else dims) for name, dims in made.given)
+    return with_definition(spec, made.of(given=given), {operand: view})
+
+
+def in_order(spec: Spec, last: Decomposition, context: Context) -> Expansion:
+    """The steps of a spec, each a child; `last` ends the chains of those that follow."""
+    return _Steps(spec, last, context.draft()).expansion()
+
+
+def workers_of(spec: Spec, last: Decomposition, context: Context) -> int | None:
+    """The threads of a block that the strategies of the steps need."""
+    steps = _Steps(spec, last, context.draft())
+    steps.expansion()
+    counts = [count_workers(child.spec, child.steps or (), context.enter(child)) for child in steps.children if child.name in steps.own]
+    return max((one for one in counts if one is not None), default=None)
+
+
+def allocated(spec: Spec, names: Mapping[str, tuple[str, ...]], draft: Draft) -> dict[str, View]:
+    """New tensors for temporaries of a definition, as large as the spec's part of their dimensions."""
+    made = fused(spec)
+    assert made is not None
+    operands = {name: view.dtype for name, view in spec.operands.items()}
+    found = {}
+    for name, dims in names.items():
+        shape = tuple(spec.size(dim) for dim in dims)
+        if any(constant(size) is None for size in shape):
+            wrong = next(dim for dim, size in zip(dims, shape, strict=True) if constant(size) is None)
+            hint = f"tile({wrong}=64).to(Block)" if wrong in made.tile_dims else f"split({wrong}=64)"
+            raise DecompositionError(
+                f"{name}: its extent along {wrong} is known only at run time", within=spec, at=draft.origin, hint=f".{hint} first"
+            )
+        placed = made.place_of(name)
+        memory = RF if placed is None else placed.memory
+        copies, copy = copies_of(memory, spec, draft)
+        sums = any(one.formula.output == name and one.formula.is_product_sum for one in made.steps)
+        swizzle = None
+        dtype = made.dtype_of(name, operands)
+        if placed is not None and placed.swizzle:
+            swizzle = Swizzle.of_rows(int(shape[-1].low), dtype.bytes) if hasattr(Swizzle, "of_rows") else None
+        tensor = Tensor(
+            draft.fresh(name), shape, dtype, memory, RowMajor if memory.of_block else ColMajor, pad=0 if placed is None else placed.pad,
+            swizzle=swizzle, copies=copies, owner="accumulates" if sums else "reads", origin=draft.origin,
+        )  # fmt: skip
+        found[name] = whole_view(tensor, copy)
+    return found
+
+
+@attrs.define
+class _Steps:
+    """The steps of a spec, with the children that they become; `own` are those whose strategy the user chose."""
+
+    spec: Spec
+    last: Decomposition
+    draft: Draft
+    children: list[Child] = attrs.field(factory=list, init=False)
+    program: list[Stmt] = attrs.field(factory=list, init=False)
+    own: set[str] = attrs.field(factory=set, init=False)
+    views: dict[str, View] = attrs.field(factory=dict, init=False)
+
+    @property
+    def made(self) -> FusedDefinition:
+        """The definition."""
+        found = fused(self.spec)
+        assert found is not None
+        return found
+
+    def expansion(self) -> Expansion:
+        self._require_no_loop()
+        self.views = dict(self.spec.operands)
+        for name, dims in self.made.uses.items():
+            if not self.views[name].memory.counts:
+                single = (*self.made.batch, *self.made.scan)
+                self.views[name] = self.views[name].only([number for number, dim in enumerate(dims) if dim not in single])
+        self.views |= allocated(self.spec, self.made.temporaries, self.draft)
+        for step in self.made.steps:
+            self._step(step)
+        return self.draft.expansion(tuple(self.children), tuple(self.program))
+
+    def _require_no_loop(self) -> None:
+        """Refuse parts that a loop has to stand between, and dimensions of which every step takes one element."""
+        parts = {one.part for one in self.made.steps}
+        if len(parts) > 1 and not all(self.spec.size(dim) == ONE for dim in self.made.scan):
+            dims = self.made.loops
+            raise DecompositionError(
+                f"{self.spec.title}: {' and '.join(sorted(parts))} stand around a loop over {', '.join(dims)}",
+                within=self.spec,
+                at=self.draft.origin,
+                hint=f".split({dims[0] if dims else 'k'}=...) first",
+            )
+        for dim in (*self.made.batch, *self.made.scan):
+            if dim in self.spec.dims and self.spec.size(dim) != ONE:
+                verb = f"tile({dim}=1)" if dim in self.made.batch else f"split({dim}=1)"
+                raise DecompositionError(
+                    f"{self.spec.title}: its steps take one element of {dim}",
+                    got=str(self.spec.size(dim)), within=self.spec, at=self.draft.origin, hint=f".{verb} first",
+                )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------ one step
+
+    def _step(self, step: Step) -> None:
+        one = step.formula
+        self.program.append(Comment(f"{step.name}: {shown(one)}"))
+        self._masked(step)
+        if one.contracts:
+            self._product(step)
+        elif one.reduces:
+            self._reduction(step)
+        elif one.reduction is not None:
+            raise DecompositionError(
+                f"step {step.name}: {one.reduction} of an expression",
+                got=shown(one),
+                legal=f"{one.reduction} of one tensor, sum of a product of two",
+                hint="a step before that computes the terms",
+            )
+        elif isinstance(one.value, Number) and not one.joins:
+            self._child(step.name, Init.on(self.spec.level, self._view(one.target), value=one.value.value, names=one.target.dims), step)
+        elif isinstance(one.value, Element) and not one.joins and set(one.value.dims) == set(one.target.dims):
+            source = self._view(one.value, one.target.dims)
+            self._child(step.name, Move.on(self.spec.level, source, self._view(one.target), names=one.target.dims), step)
+        else:
+            self._pointwise(step.name, one, step)
+
+    def _product(self, step: Step) -> None:
+        one = step.formula
+        left, right = elements_of(one.value)
+        views = [self._view(element) for element in (left, right, one.target)]
+        dims = [self._dims(element) for element in (left, right, one.target)]
+        order = tuple(dict.fromkeys((*dims[2], *(dim for dim in one.over))))
+        letters = dict(zip(order, LETTERS, strict=False))
+        signature = [("".join(letters[dim] for dim in part)) for part in dims]
+        if not one.joins:
+            self._child(f"{step.name}_init", Init.on(self.spec.level, views[2], names=dims[2]), None)
+        spec = MatMul.on(
+            self.spec.level, *views, signature=f"{signature[0]},{signature[1]}->{signature[2]}", names=order, accumulate=TRUE
+        )
+        if self.made.strategy_of(step.name) is None:
+            raise DecompositionError(
+                f"step {step.name} is a product, and no strategy says how it is made",
+                got=str(spec), within=self.spec, at=self.draft.origin, hint=f'.step("{step.name}", MatMul.tile(...)...done())',
+            )  # fmt: skip
+        self._child(step.name, spec, step)
+
+    def _reduction(self, step: Step) -> None:
+        one = step.formula
+        (source,) = elements_of(one.value)
+        dims = tuple(dict.fromkeys((*self._dims(one.target), *one.over)))
+        letters = dict(zip(dims, LETTERS, strict=False))
+        read, written = ("".join(letters[dim] for dim in self._dims(element)) for element in (source, one.target))
+        spec = Reduction.on(
+            self.spec.level, self._view(source), self._view(one.target), by=one.joins_by, signature=f"{read}->{written}", names=dims,
+            accumulate=TRUE if one.joins else FALSE,
+        )  # fmt: skip
+        self._child(step.name, spec, step)
+
+    def _pointwise(self, name: str, one: Formula, step: Step | None) -> None:
+        """Work on elements: what is read and written has two names, `x` and `x_before`."""
+        names = {element: f"{element.tensor}_before" if element.tensor == one.output else element.tensor for element in one.elements}
+        if one.joins:
+            raise DecompositionError(
+                f"step {name}: {one.sign} adds the value of an expression", got=shown(one), hint=f"{one.target} = {one.target} + ..."
+            )
+        kept = {element: Element(label, tuple(map(Index, self._dims(element)))) for element, label in names.items()}
+        target = Element(one.output, tuple(map(Index, self._dims(one.target))))
+        made = attrs.evolve(one, target=target, value=_renamed(one.value, kept))
+        kind = Kind(name.capitalize() if name.isidentifier() else "Work", str(made))
+        views = {kept[element].tensor: self._view(element) for element in one.elements} | {one.output: self._view(one.target)}
+        spec = kind.starter.on(self.spec.level, *(views[operand] for operand in kind.definition(()).uses))
+        self._child(name, spec, step)
+
+    def _masked(self, step: Step) -> None:
+        """What lies behind the end of a reduced dimension changes nothing: the terms there become what changes no sum, or no maximum."""
+        one = step.formula
+        for dim in one.over:
+            counted = self.views.get(f"{INDICES}{dim}")
+            if counted is None or not counted.bounded:
+                continue
+            for element in one.elements:
+                if element.tensor in self.made.uses or dim not in element.dims:
+                    continue
+                by = one.reduction if one.reduces else "sum"
+                nothing = neutral(by or "sum", self.views[element.tensor].dtype)
+                inside = Operation("<", (Element(f"{INDICES}{dim}", (Index(dim),)), Element(f"{EXTENTS}{dim}", ())))
+                value = Operation("where", (inside, element, Number(nothing)))
+                self._pointwise(f"{step.name}_inside", Formula(element, "=", value), None)
+
+    # ------------------------------------------------------------------------------------------ parts
+
+    def _dims(self, element: Element) -> tuple[str, ...]:
+        """The dimensions of an element, without those of which all steps take one."""
+        return tuple(dim for dim in element.dims if dim not in (*self.made.batch, *self.made.scan))
+
+    def _view(self, element: Element, order: tuple[str, ...] = ()) -> View:
+        """What an element's tensor is for a step, its dimensions in an order."""
+        if element.tensor.startswith(EXTENTS):
+            return _extent(self.views[f"{INDICES}{element.tensor[len(EXTENTS) :]}"])
+        view = self.views[element.tensor]
+        if element.tensor.startswith(INDICES):
+            return view.with_dims({0: attrs.evolve(view.dims[0], bound=None)})
+        dims = self._dims(element)
+        return view.only([dims.index(dim) for dim in order if dim in dims]) if order and tuple(order) != dims else view
+
+    def _child(self, name: str, spec: Spec, step: Step | None) -> None:
+        """A child with the strategy of its step, or one that follows."""
+        chosen = None if step is None else self.made.strategy_of(step.name)
+        self.program.append(Hole(name))
+        if chosen is not None:
+            self.own.add(name)
+            self.children.append(Child(name, spec, steps_at(chosen, spec), prefix=f"{name}_"))
+            return
+        private = any(view.memory.private for view in spec.operands.values())
+        steps = steps_at(default_copy(), spec)
+        self.children.append(Child(name, spec, (self.last,) if private else steps, prefix=f"{name}_", alone=steps if private else ()))
+
+
+def _extent(counted: View) -> View:
+    """The extent of a dimension: its coordinate behind the last."""
+    (size,) = counted.tensor.shape
+    return View(counted.tensor, (Dim((), None, (Fixed(size + 1, 1, False, size),)),), counted.copy, ())
+
+
+def _renamed(value: Value | None, names: Mapping[Element, Element]) -> Value | None:
+    if isinstance(value, Element):
+        return names[value]
+    if isinstance(value, Operation):
+        return Operation(value.name, tuple(_renamed(one, names) for one in value.arguments))  # type: ignore[misc]
+    return value
+
+
+def parts_of(spec: Spec, draft: Draft) -> tuple[Spec, dict[str, View]]:
+    """A spec whose carried temporaries are operands, as a loop needs them; with their views."""
+    made = fused(spec)
+    assert made is not None
+    fresh = allocated(spec, {name: dims for name, dims in made.carried.items() if name not in made.uses}, draft)
+    given = (*made.given, *((name, made.temporaries[name]) for name in fresh))
+    types: dict[str, DType] = {**dict(made.types), **{name: view.dtype for name, view in fresh.items()}}
+    return with_definition(spec, made.of(given=given, types=tuple(types.items())), fresh), fresh

@@ -1,0 +1,560 @@
+"""`Fused`: a definition of several steps, each a formula; a strategy makes one kernel of them.
+
+    gemm_bias_relu = Fused(
+        name="gemm_bias_relu", dims="m n k", operands={"A": "m k", "B": "k n", "bias": "n", "D": "m n"},
+        each={"mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])", "act": "D[m,n] = relu(acc[m,n] + bias[n])"},
+    )
+
+What a step is follows from its formula: a sum of products of two tensors is a `MatMul`, a sum, a maximum or a minimum of one tensor a
+`Reduction`, a copy a `Move`, a number everywhere an `Init`, anything else work on elements. Tensors that are no operands are temporaries.
+
+The steps of `first` stand before a loop over the dimensions `over` (any number of elements at a time) or `scan` (one at a time, in order),
+those of `each` inside it, those of `last` behind it; what is written in one of them and read in another, or read before it is written, is
+carried. A dimension in the place of a value is the element's own coordinate: `where(n <= m, s[m,n], -inf)`; `size(n)` is its extent.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import attrs
+
+from fireiron.errors import ArgumentError
+from fireiron.spec import TAKEN, Kind, Spec, Starter, check_layout, check_size, located
+from fireiron.specs.formula import (
+    FUNCTIONS,
+    REDUCTIONS,
+    Definition,
+    Element,
+    Formula,
+    Index,
+    Operation,
+    Value,
+    elements_of,
+    formula_of,
+)
+from fireiron.specs.meaning import convert, evaluated
+from fireiron.values.expr import Expr
+from fireiron.values.machine import GL, INDEX, VAL, DType, Kernel, as_dtype, float16, float32, int32
+from fireiron.values.strides import USUAL_ALIGNMENT, Strides
+from fireiron.values.tensor import ColMajor, RowMajor, Tensor, whole_view
+
+PARTS: Final = ("first", "each", "last")
+"""Where a step stands: before the loop, inside it, behind it."""
+
+INDICES: Final = "index_"
+"""How the coordinates of a dimension are called, as an operand: `index_n`."""
+
+EXTENTS: Final = "size_"
+"""How the extent of a dimension is called, as an operand: `size_n`."""
+
+
+@attrs.frozen
+class Step:
+    """A step by name: its formula, and the part of the definition that it stands in."""
+
+    name: str
+    formula: Formula
+    part: str = "each"
+
+    def __str__(self) -> str:
+        return f"{self.name}: {shown(self.formula)}"
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The tensors that it reads; of a sum that is added to, the result too."""
+        again = (self.formula.output,) if self.formula.joins else ()
+        return (*dict.fromkeys(one.tensor for one in self.formula.elements), *again)
+
+
+@attrs.frozen
+class Placed:
+    """Where a temporary lies, if the strategy says so: its memory, the elements by which its rows are longer, whether it is swizzled."""
+
+    tensor: str
+    memory: Any
+    pad: int = 0
+    swizzle: bool = False
+
+
+@attrs.frozen
+class FusedDefinition(Definition):
+    """The steps of a definition, or of a part of it, on `given` operands, each with its dimensions.
+
+    `order` are all dimensions, `reduced` those that a step of the whole definition reduces; `names` are all of its steps and `known` all
+    of its operands, also those that this part has not. `chosen` are strategies by step, `placed` the temporaries whose memory is said.
+    """
+
+    steps: tuple[Step, ...] = ()
+    given: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    order: tuple[str, ...] = ()
+    over: tuple[str, ...] = ()
+    scan: tuple[str, ...] = ()
+    batch: tuple[str, ...] = ()
+    reduced: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    types: tuple[tuple[str, DType], ...] = ()
+    chosen: tuple[tuple[str, Any], ...] = ()
+    placed: tuple[Placed, ...] = ()
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.steps))
+
+    only = None  # type: ignore[assignment]
+    joins = False  # type: ignore[assignment]
+    sets_numbers = False  # type: ignore[assignment]
+    moved_indices = ()  # type: ignore[assignment]
+    pointwise = False  # type: ignore[assignment]
+    copies = moves = fills = allocates = is_product_sum = multiplies = contracts = reduces = False  # type: ignore[assignment]
+
+    @functools.cached_property
+    def uses(self) -> Mapping[str, tuple[str, ...]]:
+        """The dimensions of each operand."""
+        return dict(self.given)
+
+    @functools.cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """The operands that a step writes."""
+        written = {one.formula.output for one in self.steps}
+        return tuple(name for name in self.uses if name in written)
+
+    @functools.cached_property
+    def elements(self) -> tuple[Element, ...]:
+        """The elements of operands that are read, each once."""
+        return tuple(dict.fromkeys(one for step in self.steps for one in step.formula.elements if one.tensor in self.uses))
+
+    @property
+    def tile_dims(self) -> tuple[str, ...]:
+        """The dimensions that no step reduces, and over which no loop goes."""
+        return tuple(dim for dim in self.dims if dim not in (*self.over, *self.scan, *self.reduced))
+
+    @functools.cached_property
+    def dims(self) -> tuple[str, ...]:
+        """The dimensions that its operands have."""
+        found = {dim for dims in self.uses.values() for dim in dims}
+        return tuple(dim for dim in self.order if dim in found)
+
+    @functools.cached_property
+    def loops(self) -> tuple[str, ...]:
+        """The dimensions over which a loop goes."""
+        return (*self.over, *self.scan)
+
+    @functools.cached_property
+    def temporaries(self) -> Mapping[str, tuple[str, ...]]:
+        """The tensors that are no operands, with their dimensions."""
+        return {one.formula.output: one.formula.target.dims for one in self.steps if one.formula.output not in self.uses}
+
+    @functools.cached_property
+    def carried(self) -> Mapping[str, tuple[str, ...]]:
+        """The temporaries that outlive a turn of the loop: read in another part than written in, or before they are written."""
+        found: dict[str, tuple[str, ...]] = {}
+        written: dict[str, str] = {}
+        for step in self.steps:
+            for name in (*step.reads, step.formula.output):
+                if name in self.temporaries and written.setdefault(name, step.part) != step.part:
+                    found[name] = self.temporaries[name]
+            for name in step.reads:
+                if name in self.temporaries and not any(one.formula.output == name for one in self.steps[: self.steps.index(step)]):
+                    found[name] = self.temporaries[name]
+        return found
+
+    def dtype_of(self, name: str, operands: Mapping[str, DType]) -> DType:
+        """The type of a temporary: what the definition says; a factor of a product has the other factor's type; else float32."""
+        said = dict(self.types).get(name)
+        if said is not None:
+            return said
+        for one in self.steps:
+            factors = [element.tensor for element in one.formula.elements] if one.formula.contracts else []
+            if name in factors:
+                others = [operands[other] for other in factors if other in operands]
+                return others[0] if others else float16
+        return float32
+
+    # ------------------------------------------------------------------------------------------ parts
+
+    def part(self, name: str) -> FusedDefinition:
+        """The steps of one part, with the operands that they touch; those that count tiled dimensions stay, so that all deal alike."""
+        steps = tuple(one for one in self.steps if one.part == name)
+        touched = {tensor for one in steps for tensor in (*one.reads, one.formula.output)}
+        touched |= {f"{INDICES}{dim}" for dim in self.tile_dims}
+        given = tuple((tensor, dims) for tensor, dims in self.given if tensor in touched)
+        return self.of(steps=steps, given=given)
+
+    def of(self, **changes: Any) -> FusedDefinition:
+        """The same with other fields."""
+        made = attrs.evolve(self, **changes)
+        return attrs.evolve(made, formulas=tuple(one.formula for one in made.steps))
+
+    def strategy_of(self, step: str) -> Any:
+        """The strategy that was chosen for a step; None where none was."""
+        return dict(self.chosen).get(step)
+
+    def place_of(self, tensor: str) -> Placed | None:
+        """Where a temporary was placed; None where nothing says so."""
+        return next((one for one in self.placed if one.tensor == tensor), None)
+
+    # ------------------------------------------------------------------------------------------ meaning
+
+    def evaluate(self, arrays: Mapping[str, Any], sizes: Mapping[str, int], types: Mapping[str, DType], chunk: int = 0) -> dict[str, Any]:
+        """The outputs in float64, from the inputs; loops `over` dimensions take `chunk` elements at a time, or all (0)."""
+        import numpy
+
+        values: dict[str, Any] = {name: numpy.asarray(one).astype(numpy.float64) for name, one in arrays.items()}
+        values |= {f"{INDICES}{dim}": numpy.arange(size) for dim, size in sizes.items()}
+        values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in sizes.items()}
+        for name in self.outputs:
+            values[name] = numpy.full([sizes[dim] for dim in self.uses[name]], numpy.nan)
+        with numpy.errstate(all="ignore"):
+            for batch in self._turns(self.batch, sizes, 1):
+                self._run("first", values, batch)
+                for place in self._turns(self.loops, sizes, chunk):
+                    self._run("each", values, {**batch, **place})
+                self._run("last", values, batch)
+        return {name: convert(values[name], types[name]) for name in self.outputs}
+
+    def _turns(self, dims: tuple[str, ...], sizes: Mapping[str, int], chunk: int) -> Iterator[dict[str, slice]]:
+        """The part of each dimension that a turn works on."""
+        places: list[dict[str, slice]] = [{}]
+        for dim in dims:
+            step = 1 if dim in self.scan else chunk or sizes[dim]
+            parts = [slice(start, min(start + step, sizes[dim])) for start in range(0, sizes[dim], step)]
+            places = [{**one, dim: part} for one in places for part in parts]
+        yield from places
+
+    def _run(self, part: str, values: dict[str, Any], place: Mapping[str, slice]) -> None:
+        for step in self.steps:
+            if step.part == part:
+                self._perform(step, values, place)
+
+    def _perform(self, step: Step, values: dict[str, Any], place: Mapping[str, slice]) -> None:
+        """One step on the part of its dimensions that a turn works on."""
+        import numpy
+
+        one = step.formula
+        taken = {element: _at(values, element, self.uses, place) for element in one.elements}
+        made = evaluated(one, taken, tuple(dim for dim in (*self.scan, *self.batch) if dim not in one.target.dims))
+        shape = [_extent(dim, taken, values, place) for dim in one.target.dims]
+        made = numpy.broadcast_to(made, shape)
+        if one.joins and one.output in values:
+            old = _at(values, one.target, self.uses, place)
+            made = {"sum": numpy.add, "max": numpy.fmax, "min": numpy.fmin}[one.joins_by](old, made)
+        if one.output in self.uses and not one.output.startswith(INDICES):
+            values[one.output][tuple(place.get(dim, slice(None)) for dim in one.target.dims)] = made
+        else:
+            values[one.output] = made
+
+
+def _at(values: Mapping[str, Any], element: Element, uses: Mapping[str, tuple[str, ...]], place: Mapping[str, slice]) -> Any:
+    """The part of an operand that a turn works on; a temporary has only that part."""
+    array = values[element.tensor]
+    if element.tensor not in uses and not element.tensor.startswith((INDICES, EXTENTS)):
+        return array
+    return array[tuple(place.get(dim, slice(None)) for dim in element.dims)]
+
+
+def _extent(dim: str, taken: Mapping[Element, Any], values: Mapping[str, Any], place: Mapping[str, slice]) -> int:
+    """How many elements of a dimension a turn works on."""
+    for element, array in taken.items():
+        if dim in element.dims:
+            return int(array.shape[element.dims.index(dim)])
+    return len(values[f"{INDICES}{dim}"][place.get(dim, slice(None))])
+
+
+# ---------------------------------------------------------------------------------------------- kinds
+
+
+@attrs.frozen
+class FusedKind(Kind):
+    """The kind of specs that a fused definition, or a part of it, makes."""
+
+    made: FusedDefinition = attrs.field(kw_only=True)
+
+    @property
+    def starter(self) -> Starter:
+        return Fused.of(self)
+
+    def definition(self, parameters: tuple[tuple[str, Any], ...], rank: int = 2) -> Definition:
+        return self.made
+
+    def of_signature(self, parameters: tuple[tuple[str, Any], ...], signature: str) -> Definition:
+        return self.made
+
+    def of_sizes(self, parameters: tuple[tuple[str, Any], ...], count: int, signature: str = "") -> Definition:
+        return self.made
+
+    def of_views(self, parameters: tuple[tuple[str, Any], ...], views: tuple[Any, ...]) -> Definition:
+        return self.made
+
+    def reference(
+        self, made: Definition, arrays: Mapping[str, Any], types: Mapping[str, DType], sizes: Mapping[str, int]
+    ) -> tuple[Any, ...]:
+        found = self.made.evaluate(arrays, sizes, types)
+        return tuple(found[name] for name in self.made.outputs)
+
+    def of(self, **changes: Any) -> FusedKind:
+        """The kind with other fields of its definition."""
+        return attrs.evolve(self, made=self.made.of(**changes))
+
+
+def fused(spec: Spec) -> FusedDefinition | None:
+    """The definition of a spec of several steps; None for any other."""
+    return spec.definition if isinstance(spec.definition, FusedDefinition) else None
+
+
+def with_definition(spec: Spec, made: FusedDefinition, views: Mapping[str, Any]) -> Spec:
+    """The spec with another definition, on its own views and others."""
+    known = {**spec.operands, **views}
+    assert isinstance(spec.kind, FusedKind)
+    return attrs.evolve(spec, kind=attrs.evolve(spec.kind, made=made), views=tuple(known[name] for name in made.uses))
+
+
+def _dims_of(text: object, what: str, known: Iterable[str] | None = None) -> tuple[str, ...]:
+    """The dimensions of a text, apart by blanks."""
+    if not isinstance(text, str):
+        raise ArgumentError(f"Fused: {what} are a text, names apart by blanks", got=text, legal='"m n k"')
+    dims = tuple(text.replace(",", " ").split())
+    wrong = [dim for dim in dims if not dim.isidentifier() or (known is not None and dim not in known)]
+    if wrong or len(set(dims)) != len(dims):
+        raise ArgumentError(f"Fused: {what}", got=text, legal="different names" if known is None else tuple(known))
+    return dims
+
+
+class Fused(Starter):
+    """A definition of several steps: where chains for it start, and, called with sizes, its spec."""
+
+    @located
+    def __init__(
+        self,
+        name: str,
+        dims: str,
+        operands: Mapping[str, str],
+        each: Mapping[str, str],
+        first: Mapping[str, str] | None = None,
+        last: Mapping[str, str] | None = None,
+        over: str = "",
+        scan: str = "",
+        batch: str = "",
+        types: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Args: `dims` are all dimensions, `operands` name those of each tensor that the kernel takes (of a number none).
+
+        `first`, `each` and `last` are formulas by the name of their step. `over` are dimensions along which `each` may take any number of
+        elements at a time, `scan` those of which it takes one, in order, `batch` those of which all steps take one. `types` are those of
+        temporaries where they are not what follows: float32, and for a factor of a product the type of the other factor.
+
+        Raises: ArgumentError for formulas that no kernel could mean, by step.
+        """
+        order = _dims_of(dims, "dims")
+        uses = {one: _dims_of(text, f"the dimensions of {one}", order) for one, text in dict(operands).items()}
+        roles = {role: _dims_of(text, role, order) for role, text in (("over", over), ("scan", scan), ("batch", batch))}
+        _check_names(name, order, uses, roles)
+        parts = (("first", first or {}), ("each", each), ("last", last or {}))
+        steps = tuple(
+            Step(step, _read(text, step, order), part) for part, formulas in parts for step, text in _named(formulas, part, parts).items()
+        )
+        counted = {f"{INDICES}{dim}": (dim,) for dim in order}
+        given = {**uses, **counted}
+        known = tuple((one, as_dtype(kind)) for one, kind in (types or {}).items())
+        reduced = tuple(dim for dim in order if any(dim in one.formula.over for one in steps))
+        made = FusedDefinition(
+            tuple(one.formula for one in steps), steps, tuple(given.items()), order, *roles.values(), reduced,
+            tuple(one.name for one in steps), tuple(given), tuple(dict.fromkeys(one.formula.output for one in steps if one.formula.output not in given)), known,
+        )  # fmt: skip
+        _check_steps(made)
+        super().__init__(FusedKind(name, _text(made), made=made))
+
+    @staticmethod
+    def of(kind: FusedKind) -> Fused:
+        """The definition of a kind."""
+        made = Fused.__new__(Fused)
+        Starter.__init__(made, kind)
+        return made
+
+    @property
+    def made(self) -> FusedDefinition:
+        """Its steps, operands and dimensions."""
+        assert isinstance(self.kind, FusedKind)
+        return self.kind.made
+
+    @located
+    def __call__(self, *, dtype: Any = float16, types: Mapping[str, Any] | None = None, **sizes: Any) -> Spec:  # type: ignore[override]
+        """The spec of the kernel: sizes by dimension, integers or symbols; storage orders by operand, row-major where none is said.
+
+        `dtype` is the type of operands with dimensions (float16), float32 that of numbers; `types` are others, by operand.
+        """
+        made = self.made
+        tensors = [one for one in made.uses if not one.startswith(INDICES)]
+        layouts = {one: sizes.pop(one) for one in tensors if one in sizes}
+        if set(sizes) != set(made.order):
+            raise ArgumentError(f"{self.kind.title}: sizes of other dimensions", got=sorted(sizes), legal=made.order)
+        extents = {dim: check_size(sizes[dim], dim) for dim in made.order}
+        said = {one: as_dtype(kind) for one, kind in (types or {}).items()}
+        unknown = [one for one in said if one not in tensors]
+        if unknown:
+            raise ArgumentError(f"{self.kind.title}: {unknown[0]} is no operand", got=unknown[0], legal=tensors)
+        views = []
+        for one, dims in made.uses.items():
+            shape = tuple(extents[dim] for dim in dims)
+            if one.startswith(INDICES):
+                views.append(whole_view(Tensor(one, shape, int32, INDEX, ColMajor)))
+                continue
+            kind = said.get(one, as_dtype(dtype) if dims else float32)
+            asked = layouts.get(one, RowMajor)
+            align = asked.align if isinstance(asked, Strides) else USUAL_ALIGNMENT
+            views.append(whole_view(Tensor(one, shape, kind, GL if dims else VAL, check_layout(asked, one, dims, shape), align=align)))
+        return Spec(Kernel, self.kind, tuple(views))
+
+    def __repr__(self) -> str:
+        made = self.made
+        operands = {one: " ".join(dims) for one, dims in made.uses.items() if not one.startswith(INDICES)}
+        words = [f"name={self.kind.title!r}", f"dims={' '.join(made.order)!r}", f"operands={operands!r}"]
+        for part in PARTS:
+            steps = {one.name: shown(one.formula) for one in made.steps if one.part == part}
+            words += [f"{part}={steps!r}"] if steps else []
+        for role in ("over", "scan", "batch"):
+            words += [f"{role}={' '.join(getattr(made, role))!r}"] if getattr(made, role) else []
+        words += [f"types={dict(made.types)!r}"] if made.types else []
+        return f"Fused({', '.join(words)})"
+
+    def check(self, sizes: Mapping[str, int] | None = None, seed: int = 0) -> None:
+        """Refuse a definition whose result depends on how many elements of `over` a turn takes: 1, 7 or all."""
+        import numpy
+
+        made = self.made
+        chosen = {dim: 5 + 3 * place for place, dim in enumerate(made.order)} | dict(sizes or {})
+        random = numpy.random.default_rng(seed)
+        inputs = [one for one in made.uses if one not in made.outputs and not one.startswith(INDICES)]
+        arrays = {one: random.standard_normal([chosen[dim] for dim in made.uses[one]]) for one in inputs}
+        types = dict.fromkeys(made.outputs, as_dtype("float64"))
+        whole = made.evaluate(arrays, chosen, types)
+        for chunk in (1, 7) if made.over else ():
+            parts = made.evaluate(arrays, chosen, types, chunk)
+            for one, value in whole.items():
+                if not numpy.allclose(parts[one], value, rtol=1e-9, atol=1e-9, equal_nan=True):
+                    raise ArgumentError(
+                        f"{self.kind.title}: {one} depends on how {' '.join(made.over)} is split",
+                        got=f"with {chunk} at a time other values than with all",
+                        hint="carry what a turn leaves to the next, as first says it",
+                    )
+
+
+# ---------------------------------------------------------------------------------------------- reading and checks
+
+
+def _named(formulas: object, part: str, parts: Iterable[tuple[str, Any]]) -> Mapping[str, str]:
+    """The formulas of a part by step; refused where a name is none, or stands in two parts."""
+    if not isinstance(formulas, Mapping):
+        raise ArgumentError(f"Fused: {part} are formulas by the name of their step", got=formulas, legal='{"mm": "acc[m,n] = ..."}')
+    names = [name for _, others in parts for name in (others if isinstance(others, Mapping) else ())]
+    for name in formulas:
+        if not isinstance(name, str) or not name.isidentifier() or names.count(name) > 1:
+            raise ArgumentError(f"Fused: {part} names a step {name!r}", legal="different identifiers")
+    return formulas
+
+
+def _read(text: object, step: str, order: tuple[str, ...]) -> Formula:
+    """The formula of a step, with the coordinates and extents of dimensions as operands."""
+    if not isinstance(text, str):
+        raise ArgumentError(f"Fused: the formula of {step} is a text", got=text)
+    try:
+        made = formula_of(re.sub(r"\bsize\(\s*(\w+)\s*\)", rf"{EXTENTS}\1", text))
+    except ArgumentError as error:
+        error.asked = f"step {step}: {error.asked}"
+        raise
+    for one in made.elements:
+        if one.tensor.startswith(EXTENTS) and one.tensor[len(EXTENTS) :] not in order:
+            raise ArgumentError(f"step {step}: size({one.tensor[len(EXTENTS) :]}): no such dimension", got=text, legal=order)
+    value = _counted(made.value, order)
+    reads = [one for one in elements_of(value) if one.tensor == made.target.tensor]
+    if any(one.index != made.target.index for one in reads):
+        raise ArgumentError(f"step {step}: {made.output} is read at another place than it is written", got=text)
+    return attrs.evolve(made, value=value)
+
+
+def _counted(value: Value | None, order: tuple[str, ...]) -> Value | None:
+    """A value with the coordinates of dimensions in the place of their names."""
+    if isinstance(value, Element) and not value.index and value.tensor in order:
+        return Element(f"{INDICES}{value.tensor}", (Index(value.tensor),))
+    if isinstance(value, Operation):
+        return Operation(value.name, tuple(_counted(one, order) for one in value.arguments))  # type: ignore[misc]
+    return value
+
+
+def shown(formula: Formula) -> str:
+    """The text of a step's formula, as a user writes it."""
+    text = re.sub(rf"\b{INDICES}(\w+)\[\w+\]", r"\1", str(formula))
+    return re.sub(rf"\b{EXTENTS}(\w+)", r"size(\1)", text)
+
+
+def _text(made: FusedDefinition) -> str:
+    """All of a definition, for equality and for hashes."""
+    given = ", ".join(f"{name}[{','.join(dims)}]" for name, dims in made.given)
+    steps = "\n".join(f"{one.part} {one}" for one in made.steps)
+    return f"{given} over {made.over} scan {made.scan} batch {made.batch}\n{steps}".replace("{", "(").replace("}", ")")
+
+
+def _check_names(name: object, order: tuple[str, ...], uses: Mapping[str, Any], roles: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuse names that are none, or that mean something else."""
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ArgumentError("Fused: the name of a definition is an identifier", got=name)
+    for one in (*order, *uses):
+        if one in FUNCTIONS or one in REDUCTIONS or one in TAKEN or one in ("inf", "and", "or") or one.startswith((INDICES, EXTENTS)):
+            raise ArgumentError(f"Fused: {one} has a meaning of its own", hint="another name")
+    both = set(order) & set(uses)
+    if both:
+        raise ArgumentError(f"Fused: {both.pop()} is a dimension and an operand")
+    said = [dim for dims in roles.values() for dim in dims]
+    twice = [dim for dim in said if said.count(dim) > 1]
+    if twice:
+        raise ArgumentError(f"Fused: {twice[0]} has two roles", got={role: dims for role, dims in roles.items() if twice[0] in dims})
+
+
+def _check_steps(made: FusedDefinition) -> None:
+    """Refuse steps that read what nothing wrote, or whose dimensions mean nothing; outputs that nothing writes, operands in no step."""
+    known: dict[str, tuple[str, ...]] = {one: dims for one, dims in made.uses.items()}
+    written: set[str] = set(made.uses) - set(made.outputs)
+    for step in made.steps:
+        one = step.formula
+        for element in (*one.elements, one.target):
+            _check_element(step, element, known, made)
+        for name in step.reads:
+            if name not in written and not name.startswith(EXTENTS):
+                hint = f"first={{...: '{one.target} = 0'}}" if name == one.output else "a step before that writes it"
+                raise ArgumentError(f"step {step.name}: {name} is read before anything wrote it", got=shown(one), hint=hint)
+        known.setdefault(one.output, one.target.dims)
+        written.add(one.output)
+        if one.output in made.uses and one.output in step.reads:
+            raise ArgumentError(f"step {step.name}: the operand {one.output} is read and written", got=shown(one), hint="a temporary")
+    idle = [one for one in made.uses if not one.startswith(INDICES) and not any(one in (*s.reads, s.formula.output) for s in made.steps)]
+    if idle:
+        raise ArgumentError(f"Fused: no step reads or writes {idle[0]}", legal="an operand that a step names")
+    if not made.outputs:
+        raise ArgumentError("Fused: no step writes an operand", legal=tuple(made.uses))
+
+
+def _check_element(step: Step, element: Element, known: Mapping[str, tuple[str, ...]], made: FusedDefinition) -> None:
+    """Refuse an element of other dimensions than its tensor has, or of dimensions that the step does not count."""
+    if element.tensor.startswith(EXTENTS):
+        return
+    dims = known.get(element.tensor)
+    unknown = [dim for dim in element.dims if dim not in made.order]
+    if unknown or (dims is not None and len(dims) != len(element.dims)):
+        what = f"step {step.name}: {element} has other dimensions than the tensor" if not unknown else f"step {step.name}: {unknown[0]}"
+        raise ArgumentError(what, got=shown(step.formula), legal=made.order if unknown else f"{element.tensor}[{','.join(dims or ())}]")
+    free = {*step.formula.target.dims, *step.formula.over, *made.scan, *made.batch}
+    loose = [dim for dim in element.dims if dim not in free]
+    if loose:
+        raise ArgumentError(f"step {step.name}: {loose[0]} of {element} is neither in the result nor reduced", got=shown(step.formula))
+
+
+def sizes_by_dim(spec: Spec) -> dict[str, Expr]:
+    """The extents of a spec's dimensions, by name."""
+    return {dim: spec.size(dim) for dim in spec.dims}
+
+
+__all__ = ["Fused"]
