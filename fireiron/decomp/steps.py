@@ -155,10 +155,10 @@ class _Steps:
                 hint="a step before that computes the terms",
             )
         elif isinstance(one.value, Number) and not one.joins:
-            self._child(step.name, Init.on(self.spec.level, self._view(one.target), value=one.value.value, names=one.target.dims), step)
-        elif isinstance(one.value, Element) and not one.joins and set(one.value.dims) == set(one.target.dims):
-            source = self._view(one.value, one.target.dims)
-            self._child(step.name, Move.on(self.spec.level, source, self._view(one.target), names=one.target.dims), step)
+            self._child(step.name, Init.on(self.spec.level, self._view(one.target), value=one.value.value, names=self._dims(one.target)), step)
+        elif isinstance(one.value, Element) and not one.joins and set(self._dims(one.value)) == set(self._dims(one.target)):
+            source = self._view(one.value, self._dims(one.target))
+            self._child(step.name, Move.on(self.spec.level, source, self._view(one.target), names=self._dims(one.target)), step)
         else:
             self._pointwise(step.name, one, step)
 
@@ -168,7 +168,7 @@ class _Steps:
         views = [self._view(element) for element in (left, right, one.target)]
         dims = [self._dims(element) for element in (left, right, one.target)]
         order = tuple(dict.fromkeys((*dims[2], *(dim for dim in one.over))))
-        letters = dict(zip(order, LETTERS, strict=False))
+        letters = _letters(order)
         signature = [("".join(letters[dim] for dim in part)) for part in dims]
         if not one.joins:
             self._child(f"{step.name}_init", Init.on(self.spec.level, views[2], names=dims[2]), None)
@@ -186,7 +186,7 @@ class _Steps:
         one = step.formula
         (source,) = elements_of(one.value)
         dims = tuple(dict.fromkeys((*self._dims(one.target), *one.over)))
-        letters = dict(zip(dims, LETTERS, strict=False))
+        letters = _letters(dims)
         read, written = ("".join(letters[dim] for dim in self._dims(element)) for element in (source, one.target))
         spec = Reduction.on(
             self.spec.level, self._view(source), self._view(one.target), by=one.joins_by, signature=f"{read}->{written}", names=dims,
@@ -236,8 +236,8 @@ class _Steps:
         if element.tensor.startswith(EXTENTS):
             return _extent(self.views[f"{INDICES}{element.tensor[len(EXTENTS) :]}"])
         view = self.views[element.tensor]
-        if element.tensor.startswith(INDICES):
-            return view.with_dims({0: attrs.evolve(view.dims[0], bound=None)})
+        if view.memory.counts:
+            return view
         dims = self._dims(element)
         return view.only([dims.index(dim) for dim in order if dim in dims]) if order and tuple(order) != dims else view
 
@@ -252,6 +252,13 @@ class _Steps:
         private = any(view.memory.private for view in spec.operands.values())
         steps = steps_at(default_copy(), spec)
         self.children.append(Child(name, spec, (self.last,) if private else steps, prefix=f"{name}_", alone=steps if private else ()))
+
+
+def _letters(dims: tuple[str, ...]) -> dict[str, str]:
+    """A letter for each dimension: its own name, where that is one."""
+    if all(len(dim) == 1 and dim.islower() for dim in dims):
+        return dict(zip(dims, dims, strict=True))
+    return dict(zip(dims, LETTERS, strict=False))
 
 
 def _extent(counted: View) -> View:

@@ -24,10 +24,10 @@ from fireiron.values.tensor import Tensor, View
 
 
 def owns(tensor: Tensor, statement: Exec, access: Access) -> bool:
-    """Whether an access decides who holds what: one that adds to an accumulator, or reads another tensor."""
+    """Whether an access decides who holds what: one that adds to an accumulator, or reads another tensor, and does not write it too."""
     if tensor.owner == "accumulates":
         return access.write and statement.accumulate != FALSE
-    return not access.write
+    return not access.write and not any(other.write and other.buffer == access.buffer for other in statement.accesses)
 
 
 class By(enum.Enum):

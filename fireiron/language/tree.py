@@ -352,7 +352,7 @@ def access_of(view: View, write: bool, origin: str | None) -> Access:
         view.tensor.name,
         tuple(dim.base for dim in dims),
         tuple(dim.modes for dim in dims),
-        tuple(dim.bound for dim in dims),
+        tuple(None if view.memory.counts else dim.bound for dim in dims),  # all coordinates are known, those behind the end too
         write,
         view.copy,
         tuple(dim.dealt for dim in dims),
@@ -363,7 +363,7 @@ def access_of(view: View, write: bool, origin: str | None) -> Access:
 def execution(executable: Executable, spec: Spec, context: Context) -> Exec:
     """The statement that performs a spec on its views; refused where some of its elements may lie outside a tensor."""
     for name, view in spec.operands.items():
-        if view.bounded and not executable.handles_edges and any(size != ONE for size in view.shape):
+        if view.bounded and not view.memory.counts and not executable.handles_edges and any(size != ONE for size in view.shape):
             raise DecompositionError(
                 f"{executable.name} takes all elements of {name} ({view.tensor.name}) or none, and the last tile may overhang",
                 hint="load the operand first (a load fills what lies outside), or make the size a multiple of the tile",
