@@ -21,7 +21,7 @@ from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import neutral
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
-from fireiron.values.expr import FALSE, ONE, TRUE, constant
+from fireiron.values.expr import FALSE, ONE, TRUE, Expr, all_of, constant, less
 from fireiron.values.layout import Swizzle
 from fireiron.values.machine import RF, DType
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
@@ -245,13 +245,26 @@ class _Steps:
         """A child with the strategy of its step, or one that follows."""
         chosen = None if step is None else self.made.strategy_of(step.name)
         self.program.append(Hole(name))
+        active = TRUE if step is None else self._first_unit(step)
         if chosen is not None:
             self.own.add(name)
-            self.children.append(Child(name, spec, steps_at(chosen, spec), prefix=f"{name}_"))
+            self.children.append(Child(name, spec, steps_at(chosen, spec), active, prefix=f"{name}_"))
             return
         private = any(view.memory.private for view in spec.operands.values())
         steps = steps_at(default_copy(), spec)
-        self.children.append(Child(name, spec, (self.last,) if private else steps, prefix=f"{name}_", alone=steps if private else ()))
+        alone = steps if private else ()
+        self.children.append(Child(name, spec, (self.last,) if private else steps, active, prefix=f"{name}_", alone=alone))
+
+    def _first_unit(self, step: Step) -> Expr:
+        """The condition under which a unit writes a result to memory: of those that have the same elements of it, the first does."""
+        if self.views[step.formula.output].memory.private:
+            return TRUE
+        others = [dim for dim in self.made.tile_dims if dim not in step.formula.target.dims]
+        conditions = []
+        for dim in others:
+            digits = [digit for digit in self.views[f"{INDICES}{dim}"].dims[0].fixed if digit.unit]
+            conditions += [less(digit.index, ONE) for digit in digits]
+        return all_of(conditions)
 
 
 def _letters(dims: tuple[str, ...]) -> dict[str, str]:

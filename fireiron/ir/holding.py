@@ -25,6 +25,8 @@ from fireiron.values.tensor import Tensor, View
 
 def owns(tensor: Tensor, statement: Exec, access: Access) -> bool:
     """Whether an access decides who holds what: one that adds to an accumulator, or reads another tensor, and does not write it too."""
+    if statement.follows:
+        return False
     if tensor.owner == "accumulates":
         return access.write and statement.accumulate != FALSE
     return not access.write and not any(other.write and other.buffer == access.buffer for other in statement.accesses)

@@ -799,11 +799,12 @@ def _checked(expansion: Expansion, extension: Decomposition | Refinement, method
 def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Holding]:
     """Who holds what of tensors in registers that a tree touches: of those that `names` asks for, or all.
 
-    Who reads a tensor decides, or who adds to an accumulator; the first one counts, and before it others only where there is none. What
+    Who reads a tensor decides, or who adds to an accumulator; the first one counts, and others only where there is none, those that follow last. What
     a group of threads does as a whole, by a text, says nothing.
     """
     owned: dict[str, Holding | None] = {}
     others: dict[str, Holding] = {}
+    following: dict[str, Holding] = {}
     for statement, loops in _execs(node, ()):
         for access, view in zip(statement.accesses, statement.spec.operands.values(), strict=False):
             name = access.buffer
@@ -811,9 +812,9 @@ def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Holdi
                 continue
             if owns(view.tensor, statement, access):
                 owned[name] = None if statement.collective else Holding.of(statement, access, loops)
-            elif name not in others and not statement.collective:
-                others[name] = Holding.of(statement, access, loops)
-    return {name: holding for name, holding in {**others, **owned}.items() if holding is not None}
+            elif name not in (following if statement.follows else others) and not statement.collective:
+                (following if statement.follows else others)[name] = Holding.of(statement, access, loops)
+    return {name: holding for name, holding in {**following, **others, **owned}.items() if holding is not None}
 
 
 def _execs(node: Node, loops: tuple[For, ...]) -> Iterator[tuple[Exec, tuple[For, ...]]]:
