@@ -734,6 +734,10 @@ class Starter(Verbs):
     def __repr__(self) -> str:
         return self.kind.title
 
+    def takes(self, start: Starter) -> bool:
+        """Whether a chain that starts from another name may be bound to specs of this kind."""
+        return self == start
+
     def __call__(self, *arguments: Any, **options: Any) -> SpecShape:
         """Required parameters and sizes in order, then, by name, element types, storage orders, other parameters and options.
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.decomp.steps import around_product
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Comment, Hole
 from fireiron.language.plain import without_ones
@@ -14,6 +15,7 @@ from fireiron.language.substrategy import chain, copies_of, default_copy, requir
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
 from fireiron.spec import Spec
 from fireiron.specs.atomic_add import AtomicAdd
+from fireiron.specs.fused import fused
 from fireiron.specs.init import Init
 from fireiron.specs.move import Move
 from fireiron.values.expr import FALSE, TRUE, constant
@@ -71,6 +73,8 @@ class Epilog(Decomposition):
         return f"epilog({self.memory}{dtype}{strategies})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
+        if fused(spec) is not None:
+            return around_product(spec, self.memory, self.dtype, self.init, self.store, context)
         spec = self._checked(spec)
         target = spec.C
         if any(constant(size) is None for size in target.shape):

@@ -15,16 +15,17 @@ from fireiron.language.substrategy import copies_of, default_copy, steps_at
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
 from fireiron.spec import Kind, Spec
 from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value, elements_of
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, fused, shown, with_definition
+from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Placed, Step, fused, shown, with_definition
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import neutral
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
 from fireiron.values.expr import FALSE, ONE, TRUE, Expr, all_of, constant, less
-from fireiron.values.layout import Swizzle
-from fireiron.values.machine import RF, DType
+from fireiron.values.machine import RF, DType, Memory
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
+
+Chain = tuple[Decomposition, ...]
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -47,6 +48,28 @@ def without_single(spec: Spec, operand: str) -> Spec:
 def in_order(spec: Spec, last: Decomposition, context: Context) -> Expansion:
     """The steps of a spec, each a child; `last` ends the chains of those that follow."""
     return _Steps(spec, last, context.draft()).expansion()
+
+
+def around_product(
+    spec: Spec, memory: Memory, dtype: DType | None, init: Chain, store: Chain, context: Context
+) -> Expansion:
+    """A definition around a product with an accumulator in `memory`: what decomposes the product is the rest of the chain.
+
+    The init of the accumulator and the copies of results to memory have strategies; all else follows who holds the accumulator.
+    """
+    made = fused(spec)
+    assert made is not None
+    if made.product is None:
+        raise DecompositionError(f"epilog: {spec.title} is not one product of two operands and what becomes of it", hint=".step(...)")
+    if memory.fragment is not None:
+        raise DecompositionError(
+            f"epilog({memory}): what lanes hold of fragments, only their instructions know, and {spec.title} works on elements",
+            legal="RF",
+            hint="mma_tile() in the place of WMMA",
+        )
+    placed = Placed(made.product.formula.output, memory, dtype=dtype)
+    inner = attrs.evolve(spec, kind=spec.kind.of(placed=(*made.placed, placed)))  # type: ignore[attr-defined]
+    return _Steps(inner, default_copy()[-1], context.draft(), (init, store)).expansion()
 
 
 def workers_of(spec: Spec, last: Decomposition, context: Context) -> int | None:
@@ -75,13 +98,10 @@ def allocated(spec: Spec, names: Mapping[str, tuple[str, ...]], draft: Draft) ->
         memory = RF if placed is None else placed.memory
         copies, copy = copies_of(memory, spec, draft)
         sums = any(one.formula.output == name and one.formula.is_product_sum for one in made.steps)
-        swizzle = None
-        dtype = made.dtype_of(name, operands)
-        if placed is not None and placed.swizzle:
-            swizzle = Swizzle.of_rows(int(shape[-1].low), dtype.bytes) if hasattr(Swizzle, "of_rows") else None
+        dtype = made.dtype_of(name, operands) if placed is None or placed.dtype is None else placed.dtype
         tensor = Tensor(
             draft.fresh(name), shape, dtype, memory, RowMajor if memory.of_block else ColMajor, pad=0 if placed is None else placed.pad,
-            swizzle=swizzle, copies=copies, owner="accumulates" if sums else "reads", origin=draft.origin,
+            copies=copies, owner="accumulates" if sums else "reads", origin=draft.origin,
         )  # fmt: skip
         found[name] = whole_view(tensor, copy)
     return found
@@ -89,11 +109,15 @@ def allocated(spec: Spec, names: Mapping[str, tuple[str, ...]], draft: Draft) ->
 
 @attrs.define
 class _Steps:
-    """The steps of a spec, with the children that they become; `own` are those whose strategy the user chose."""
+    """The steps of a spec, with the children that they become; `own` are those whose strategy the user chose.
+
+    `outer` are the chains of an accumulator's init and of copies to memory, where the rest of the chain is that of the product.
+    """
 
     spec: Spec
     last: Decomposition
     draft: Draft
+    outer: tuple[Chain, Chain] | None = None
     children: list[Child] = attrs.field(factory=list, init=False)
     program: list[Stmt] = attrs.field(factory=list, init=False)
     own: set[str] = attrs.field(factory=set, init=False)
@@ -170,11 +194,17 @@ class _Steps:
         order = tuple(dict.fromkeys((*dims[2], *(dim for dim in one.over))))
         letters = _letters(order)
         signature = [("".join(letters[dim] for dim in part)) for part in dims]
+        cleared = Init.on(self.spec.level, views[2], names=dims[2])
+        said = f"{signature[0]},{signature[1]}->{signature[2]}"
+        options = {} if said == "mk,kn->mn" else {"signature": said}
+        spec = MatMul.on(self.spec.level, *views, names=order, accumulate=TRUE, **options)
+        if self.outer is not None:
+            self._outer("init", cleared, self.outer[0])
+            self.program.append(Hole("body"))
+            self.children.append(Child("body", spec))
+            return
         if not one.joins:
-            self._child(f"{step.name}_init", Init.on(self.spec.level, views[2], names=dims[2]), None)
-        spec = MatMul.on(
-            self.spec.level, *views, signature=f"{signature[0]},{signature[1]}->{signature[2]}", names=order, accumulate=TRUE
-        )
+            self._child(f"{step.name}_init", cleared, None)
         if self.made.strategy_of(step.name) is None:
             raise DecompositionError(
                 f"step {step.name} is a product, and no strategy says how it is made",
@@ -244,8 +274,11 @@ class _Steps:
     def _child(self, name: str, spec: Spec, step: Step | None) -> None:
         """A child with the strategy of its step, or one that follows."""
         chosen = None if step is None else self.made.strategy_of(step.name)
-        self.program.append(Hole(name))
         active = TRUE if step is None else self._first_unit(step)
+        if self.outer is not None and spec.moves and not spec.dst.memory.private:
+            self._outer(name, spec, self.outer[1], active)
+            return
+        self.program.append(Hole(name))
         if chosen is not None:
             self.own.add(name)
             self.children.append(Child(name, spec, steps_at(chosen, spec), active, prefix=f"{name}_"))
@@ -254,6 +287,12 @@ class _Steps:
         steps = steps_at(default_copy(), spec)
         alone = steps if private else ()
         self.children.append(Child(name, spec, (self.last,) if private else steps, active, prefix=f"{name}_", alone=alone))
+
+    def _outer(self, name: str, spec: Spec, steps: Chain, active: Expr = TRUE) -> None:
+        """The init of an accumulator, or a copy to memory; one that is not given follows whoever decides which thread holds what."""
+        follows = steps == default_copy()
+        self.program.append(Hole(name))
+        self.children.append(Child(name, spec, steps[-1:] if follows else steps_at(steps, spec), active, prefix=f"{name}_"))
 
     def _first_unit(self, step: Step) -> Expr:
         """The condition under which a unit writes a result to memory: of those that have the same elements of it, the first does."""

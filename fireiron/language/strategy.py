@@ -665,9 +665,9 @@ def _start_of(spec: Spec | None) -> Starter | AnyStarter:
 def _meet(start: Starter | AnyStarter, wanted: Spec | Starter | AnyStarter) -> Starter | AnyStarter:
     """What a chain is for that goes where another kind is said, or none: the kind that one of them says. Refused where two differ."""
     starter = wanted.starter if isinstance(wanted, Spec) else wanted
-    if AnySpec not in (start, starter) and start != starter:
+    if isinstance(start, Starter) and isinstance(starter, Starter) and not starter.takes(start):
         raise _of_another_start(start, wanted)
-    return starter if start == AnySpec else start
+    return start if starter == AnySpec else starter
 
 
 def _of_another_start(start: Starter | AnyStarter, wanted: Spec | Starter | AnyStarter) -> DecompositionError:

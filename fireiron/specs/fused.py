@@ -38,7 +38,7 @@ from fireiron.specs.formula import (
 )
 from fireiron.specs.meaning import convert, evaluated
 from fireiron.values.expr import Expr
-from fireiron.values.machine import GL, INDEX, VAL, DType, Kernel, as_dtype, float16, float32, int32
+from fireiron.values.machine import GL, INDEX, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32
 from fireiron.values.strides import USUAL_ALIGNMENT, Strides
 from fireiron.values.tensor import ColMajor, RowMajor, Tensor, whole_view
 
@@ -72,12 +72,12 @@ class Step:
 
 @attrs.frozen
 class Placed:
-    """Where a temporary lies, if the strategy says so: its memory, the elements by which its rows are longer, whether it is swizzled."""
+    """Where a temporary lies, if the strategy says so: its memory, the elements by which its rows are longer, another type than it has."""
 
     tensor: str
     memory: Any
     pad: int = 0
-    swizzle: bool = False
+    dtype: DType | None = None
 
 
 @attrs.frozen
@@ -173,7 +173,19 @@ class FusedDefinition(Definition):
             if name in factors:
                 others = [operands[other] for other in factors if other in operands]
                 return others[0] if others else float16
-        return float32
+        if any(kind == float64 for kind in operands.values()):
+            return float64
+        sums = [one.formula for one in self.steps if one.formula.output == name and one.formula.contracts]
+        wholly = sums and all(operands.get(element.tensor) == int8 for one in sums for element in one.elements)
+        return int32 if wholly else float32
+
+    @property
+    def product(self) -> Step | None:
+        """The product of two operands around which all other steps stand, if there is one: a strategy for a product may take all of it."""
+        found = [one for one in self.steps if one.formula.contracts]
+        if len(found) != 1 or self.loops or self.batch or not found[0].formula.multiplies:
+            return None
+        return found[0] if all(element.tensor in self.uses for element in found[0].formula.elements) else None
 
     # ------------------------------------------------------------------------------------------ parts
 
@@ -367,6 +379,10 @@ class Fused(Starter):
         )  # fmt: skip
         _check_steps(made)
         super().__init__(FusedKind(name, _text(made), made=made))
+
+    def takes(self, start: Starter) -> bool:
+        """A chain for a product fits a definition around one."""
+        return super().takes(start) or (start.kind.title == "MatMul" and self.made.product is not None)
 
     @staticmethod
     def of(kind: FusedKind) -> Fused:
