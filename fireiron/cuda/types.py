@@ -73,7 +73,8 @@ FUNCTIONS: Mapping[str, str] = {
 """The functions of formulas in double; those in float have an `f` behind them (CUDA Math API).
 
 They are those of the standard, not the faster ones of `--use_fast_math`. The CUDA C++ Programming Guide ("Mathematical Functions") gives
-their errors in float, in units in the last place: 1 for log and log2, 2 for erf, exp, exp2, rsqrt and tanh; the others are correctly rounded.
+their errors in float, in units in the last place: 1 for log and log2, 2 for erf, exp, exp2, rsqrt and tanh; the others
+are rounded correctly.
 Of a number and NaN, a maximum or minimum is the number.
 """
 

@@ -9,7 +9,7 @@ import attrs
 from fireiron.decomp.across import reduced_by, reduction
 from fireiron.decomp.coalesced import Coalesced
 from fireiron.decomp.exchange import exchange, held_otherwise
-from fireiron.decomp.steps import in_order, workers_of
+from fireiron.decomp.steps import implied, in_order, workers_of
 from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_site
 from fireiron.executable.follow import Following, element_of, unheld
 from fireiron.executable.micro_kernel import MicroKernel
@@ -56,8 +56,10 @@ class Done(Decomposition):
         return getattr(self.executable, "threads", None)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        if fused(spec) is not None and context.workers is not None:
-            return in_order(spec, self, context)
+        made = fused(spec)
+        if made is not None and context.workers is not None:
+            whole = made.product is not None and made.strategy_of(made.product.name) is None
+            return implied(self, spec, context) if whole else in_order(spec, self, context)
         if context.workers is None or spec.allocates:
             return Expansion((), ())
         draft = context.draft()

@@ -44,7 +44,9 @@ class Place(Decomposition):
                 raise DecompositionError(f"place({self.tensor!r}): no temporary of {spec.title}", legal=tuple(made.temporaries))
             return passed(spec)
         if spec.level == Kernel or self.memory.of_grid or self.memory.counts:
-            raise DecompositionError(f"place({self.tensor!r}, {self.memory}): nowhere for it here", legal="SH RF, below tile(...).to(Block)")
+            raise DecompositionError(
+                f"place({self.tensor!r}, {self.memory}): nowhere for it here", legal="SH RF, below tile(...).to(Block)"
+            )
         draft = context.draft()
         placed = (*made.placed, Placed(self.tensor, self.memory, self.pad))
         known = attrs.evolve(spec, kind=spec.kind.of(placed=placed))

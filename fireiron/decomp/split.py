@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.decomp.steps import parts_of, passed
+from fireiron.decomp.steps import implied, parts_of, passed
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import For, Hole, Stmt, SyncPoint
 from fireiron.language.dividing import Extent, divide, loop_over
@@ -89,9 +89,11 @@ class Split(Decomposition):
         """Of a definition of several steps the loop over those of `each`, between those in front and those behind."""
         made = fused(spec)
         assert made is not None
+        if made.product is not None and not made.loops:
+            return implied(self, spec, context)
         named = [dim for dim, _ in self.by_dim]
         unknown = [dim for dim in named if dim not in made.order]
-        if self.sizes or unknown or not set(named) <= set((*made.loops, *made.reduced)):
+        if self.sizes or unknown or not set(named) <= {*made.loops, *made.reduced}:
             raise DecompositionError(f"{self.label()}: no dimension over which {spec.title} goes", legal=made.loops or "none")
         steps = {one.part for one in made.steps}
         if "each" not in steps or not any(dim in spec.dims for dim in named):

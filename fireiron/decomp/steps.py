@@ -50,9 +50,7 @@ def in_order(spec: Spec, last: Decomposition, context: Context) -> Expansion:
     return _Steps(spec, last, context.draft()).expansion()
 
 
-def around_product(
-    spec: Spec, memory: Memory, dtype: DType | None, init: Chain, store: Chain, context: Context
-) -> Expansion:
+def around_product(spec: Spec, memory: Memory, dtype: DType | None, init: Chain, store: Chain, context: Context) -> Expansion:
     """A definition around a product with an accumulator in `memory`: what decomposes the product is the rest of the chain.
 
     The init of the accumulator and the copies of results to memory have strategies; all else follows who holds the accumulator.
@@ -70,6 +68,13 @@ def around_product(
     placed = Placed(made.product.formula.output, memory, dtype=dtype)
     inner = attrs.evolve(spec, kind=spec.kind.of(placed=(*made.placed, placed)))  # type: ignore[attr-defined]
     return _Steps(inner, default_copy()[-1], context.draft(), (init, store)).expansion()
+
+
+def implied(step: Decomposition, spec: Spec, context: Context) -> Expansion:
+    """A step for a product on a definition around it, whose accumulator no `epilog` made: in registers, one that follows."""
+    outer = around_product(spec, RF, None, default_copy(), default_copy(), context)
+    inner = step.expand(outer.child("body").spec, context.after(outer))
+    return outer.followed("body", inner)
 
 
 def workers_of(spec: Spec, last: Decomposition, context: Context) -> int | None:
@@ -179,7 +184,9 @@ class _Steps:
                 hint="a step before that computes the terms",
             )
         elif isinstance(one.value, Number) and not one.joins:
-            self._child(step.name, Init.on(self.spec.level, self._view(one.target), value=one.value.value, names=self._dims(one.target)), step)
+            self._child(
+                step.name, Init.on(self.spec.level, self._view(one.target), value=one.value.value, names=self._dims(one.target)), step
+            )
         elif isinstance(one.value, Element) and not one.joins and set(self._dims(one.value)) == set(self._dims(one.target)):
             source = self._view(one.value, self._dims(one.target))
             self._child(step.name, Move.on(self.spec.level, source, self._view(one.target), names=self._dims(one.target)), step)

@@ -799,8 +799,8 @@ def _checked(expansion: Expansion, extension: Decomposition | Refinement, method
 def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Holding]:
     """Who holds what of tensors in registers that a tree touches: of those that `names` asks for, or all.
 
-    Who reads a tensor decides, or who adds to an accumulator; the first one counts, and others only where there is none, those that follow last. What
-    a group of threads does as a whole, by a text, says nothing.
+    Who reads a tensor decides, or who adds to an accumulator; the first one counts, and others only where there is none, those that follow
+    last. What a group of threads does as a whole, by a text, says nothing.
     """
     owned: dict[str, Holding | None] = {}
     others: dict[str, Holding] = {}

@@ -34,17 +34,21 @@ _VECTORS = {
     for lanes in range(1, 5)
 }
 
-_KEYWORDS = set("""
-alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class compl concept const consteval
-constexpr constinit const_cast continue co_await co_return co_yield decltype default delete do double dynamic_cast else enum explicit
-export extern false float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private
-protected public register reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch template
-this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
-""".split())
+_KEYWORDS = {
+    "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch", "char", "char8_t",
+    "char16_t", "char32_t", "class", "compl", "concept", "const", "consteval", "constexpr", "constinit", "const_cast", "continue",
+    "co_await", "co_return", "co_yield", "decltype", "default", "delete", "do", "double", "dynamic_cast", "else", "enum", "explicit",
+    "export", "extern", "false", "float", "for", "friend", "goto", "if", "inline", "int", "long", "mutable", "namespace", "new",
+    "noexcept", "not", "not_eq", "nullptr", "operator", "or", "or_eq", "private", "protected", "public", "register", "reinterpret_cast",
+    "requires", "return", "short", "signed", "sizeof", "static", "static_assert", "static_cast", "struct", "switch", "template", "this",
+    "thread_local", "throw", "true", "try", "typedef", "typeid", "typename", "union", "unsigned", "using", "virtual", "void", "volatile",
+    "wchar_t", "while", "xor", "xor_eq",
+}  # fmt: skip
 """The keywords of C++20 ([lex.key])."""
 
 RESERVED = frozenset(_CONTRACT | _VECTORS | _KEYWORDS | {
-    "block", "thread", "warp_size", "uid", "smem", "scratch", "scratch_size", "accumulate", "min", "max", "fma", "fmaf", "half", "half2", "nv_bfloat16", "dim3", "warpSize", "threadIdx", "blockIdx",
+    "block", "thread", "warp_size", "uid", "smem", "scratch", "scratch_size", "accumulate", "min", "max", "fma", "fmaf", "half", "half2",
+    "nv_bfloat16", "dim3", "warpSize", "threadIdx", "blockIdx",
     "blockDim", "gridDim", "piece", "pair", "index_0", "index_1", "index_2", "index_3", "held_register", "hilbert",
     "shared_address", "nvcuda", "NULL", "INFINITY", "NAN",
 })  # fmt: skip

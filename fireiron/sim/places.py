@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
+from fireiron.errors import SimulationError
 from fireiron.ir import Completion
 from fireiron.sim.memory import Memory
 from fireiron.sim.plan import Array, Environment, Site
@@ -188,6 +189,15 @@ class Counted:
 
     def get(self) -> Array:
         return self.values
+
+    def put(self, values: Array) -> None:
+        raise SimulationError(f"coordinates are written, as if they lay in memory: {values.shape}")
+
+    def defined(self) -> Array:
+        return np.ones(self.shape, bool)
+
+    def define(self) -> None:
+        raise SimulationError("coordinates are written, as if they lay in memory")
 
 
 class Held:

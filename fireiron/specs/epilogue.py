@@ -59,7 +59,14 @@ def _parted(part: str) -> tuple[str, str, str]:
 
 
 def _statement(
-    target: str, sign: str, value: str, later: bool, steps: dict[str, str], operands: dict[str, str], results: dict[str, str], known: set[str]
+    target: str,
+    sign: str,
+    value: str,
+    later: bool,
+    steps: dict[str, str],
+    operands: dict[str, str],
+    results: dict[str, str],
+    known: set[str],
 ) -> None:
     """The steps of one statement, with the operands that it names."""
     whole = _indexed(value, known)

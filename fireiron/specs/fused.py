@@ -105,12 +105,12 @@ class FusedDefinition(Definition):
     def __str__(self) -> str:
         return "; ".join(map(str, self.steps))
 
-    only = None  # type: ignore[assignment]
-    joins = False  # type: ignore[assignment]
-    sets_numbers = False  # type: ignore[assignment]
-    moved_indices = ()  # type: ignore[assignment]
-    pointwise = False  # type: ignore[assignment]
-    copies = moves = fills = allocates = is_product_sum = multiplies = contracts = reduces = False  # type: ignore[assignment]
+    only = None
+    joins = False
+    sets_numbers = False
+    moved_indices = ()
+    pointwise = False
+    copies = moves = fills = allocates = is_product_sum = multiplies = contracts = reduces = False
 
     @functools.cached_property
     def uses(self) -> Mapping[str, tuple[str, ...]]:
@@ -373,9 +373,11 @@ class Fused(Starter):
         given = {**uses, **counted}
         known = tuple((one, as_dtype(kind)) for one, kind in (types or {}).items())
         reduced = tuple(dim for dim in order if any(dim in one.formula.over for one in steps))
+        hidden = dict.fromkeys(one.formula.output for one in steps if one.formula.output not in given)
         made = FusedDefinition(
-            tuple(one.formula for one in steps), steps, tuple(given.items()), order, *roles.values(), reduced,
-            tuple(one.name for one in steps), tuple(given), tuple(dict.fromkeys(one.formula.output for one in steps if one.formula.output not in given)), known,
+            tuple(one.formula for one in steps), steps=steps, given=tuple(given.items()), order=order, reduced=reduced,
+            names=tuple(one.name for one in steps), known=tuple(given), hidden=tuple(hidden), types=known,
+            over=roles["over"], scan=roles["scan"], batch=roles["batch"],
         )  # fmt: skip
         _check_steps(made)
         super().__init__(FusedKind(name, _text(made), made=made))
@@ -532,7 +534,7 @@ def _check_names(name: object, order: tuple[str, ...], uses: Mapping[str, Any], 
 
 def _check_steps(made: FusedDefinition) -> None:
     """Refuse steps that read what nothing wrote, or whose dimensions mean nothing; outputs that nothing writes, operands in no step."""
-    known: dict[str, tuple[str, ...]] = {one: dims for one, dims in made.uses.items()}
+    known = dict(made.uses)
     written: set[str] = set(made.uses) - set(made.outputs)
     for step in made.steps:
         one = step.formula

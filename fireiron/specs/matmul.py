@@ -52,7 +52,6 @@ class MatMulStarter(Starter):
             (M, N, K, *others), dtype, {"C": c_dtype}, layouts, accumulator=accumulator, accumulate=accumulate, signature=signature
         )
 
-
     def epilogue(self, text: str, name: str = "gemm") -> Fused:
         """The product with what becomes of its elements, as a definition: `MatMul.epilogue("relu(acc + bias[n])")`.
 

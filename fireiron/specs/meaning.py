@@ -104,7 +104,6 @@ def evaluated(formula: Formula, taken: Mapping[Element, Any], dropped: tuple[str
 
     What is added to does not count. The result has the dimensions of the target, or one element along those that nothing read has.
     """
-    import numpy
 
     aligned = {}
     for one, array in taken.items():
@@ -112,19 +111,30 @@ def evaluated(formula: Formula, taken: Mapping[Element, Any], dropped: tuple[str
         dims = [dim for dim in one.dims if dim not in dropped]
         array = array.transpose([dims.index(dim) for dim in formula.dims if dim in dims])
         aligned[one] = array[tuple(slice(None) if dim in dims else None for dim in formula.dims)]
-    if formula.contracts and formula.is_product_sum:
-        spelled = [dim for dim in formula.dims if dim not in dropped]
-        letters = {dim: chr(ord("a") + place) for place, dim in enumerate(spelled)}
-        left, right = (one for one in formula.value.arguments)  # type: ignore[union-attr]
-        names = ["".join(letters[dim] for dim in spelled if dim in one.dims) for one in (left, right)]
-        arrays = [aligned[one].reshape([s for s, dim in zip(aligned[one].shape, formula.dims, strict=True) if dim in one.dims]) for one in (left, right)]
-        made = numpy.einsum(f"{names[0]},{names[1]}->{''.join(letters[dim] for dim in formula.target.dims)}", *arrays, optimize=True)
-        return made
+    if formula.contracts:
+        return _summed(formula, aligned)
     values = _evaluated(formula.value, aligned)
     if formula.reduction is None:
         return values
     axes = tuple(range(len(formula.target.dims), len(formula.dims)))
     return _joining(formula.reduction).reduce(values, axis=axes)
+
+
+def _summed(formula: Formula, aligned: Mapping[Element, Any]) -> Any:
+    """A sum of products of two elements, whose arrays have an axis for each dimension of the formula."""
+    import numpy
+
+    letters = {dim: chr(ord("a") + place) for place, dim in enumerate(formula.dims)}
+    factors = list(elements_of(formula.value))
+    names, arrays = [], []
+    for one in factors:
+        axes = [axis for axis, dim in enumerate(formula.dims) if dim not in one.dims]
+        arrays.append(aligned[one].squeeze(tuple(axes)))
+        names.append("".join(letters[dim] for dim in formula.dims if dim in one.dims))
+    result = "".join(letters[dim] for dim in formula.target.dims if any(dim in one.dims for one in factors))
+    made = numpy.einsum(f"{','.join(names)}->{result}", *arrays, optimize=True)
+    missing = [axis for axis, dim in enumerate(formula.target.dims) if letters[dim] not in result]
+    return numpy.expand_dims(made, tuple(missing))
 
 
 # ---------------------------------------------------------------------------------------------- the elements of a statement
@@ -170,9 +180,7 @@ _INTEGRAL: Final = ("+", "-", "*", "abs", "max", "min", "relu")
 """Operations whose results of integers are integers."""
 
 
-def _elementwise(
-    formula: Formula, values: Mapping[str, Any], result: DType, shape: Any, types: Mapping[str, DType] | None = None
-) -> Any:
+def _elementwise(formula: Formula, values: Mapping[str, Any], result: DType, shape: Any, types: Mapping[str, DType] | None = None) -> Any:
     """The result from the elements as they are, or, by their `types`, as threads compute it."""
     import numpy
 
