@@ -8,7 +8,6 @@ import fireiron.values.machine
 class FoundSteps:
     __slots__ = ()
     def place(self, tensor: str, memory: fireiron.values.machine.Memory, pad: int = ...) -> fireiron.language.strategy.Strategy: ...
-    def step(self, name: str, strategy: typing.Any) -> fireiron.language.strategy.Strategy: ...
 
 class FoundRefinements:
     __slots__ = ()
