@@ -44,7 +44,7 @@ from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, View
 if TYPE_CHECKING:
     from fireiron.compiler import Program
     from fireiron.gpu.kernel import CompiledKernel
-    from fireiron.tune.records import Accept, Choice
+    from fireiron.tune.records import Accept, Choice, Records
 
 Given = Mapping[str, "Operand"]
 """Operands by argument: `a`, `b` and, where it is given, `out`."""
@@ -474,15 +474,30 @@ def _chosen(asked: _Asked) -> tuple[Choice, Problem]:
     exact = [(records.find(one.spec, architecture, neighbours=False, gpu=gpu, accept=one.served), one) for one in problems]
     found = [(choice, problem) for choice, problem in exact if choice is not None and choice.record is not None]
     if found:
-        return min(found, key=lambda one: preference(one[0].record, gpu) if one[0].record else ())
+        choice, problem = min(found, key=lambda one: preference(one[0].record, gpu) if one[0].record else ())
+        return (None if asked.pinned else _faster(records, choice, problem, asked)) or (choice, problem)
     first = problems[0]
     if asked.pinned:
         return records.best(first.spec, architecture, neighbours=False, gpu=gpu, accept=first.served), first
+    for one in problems:
+        tile = records.by_tiles(one.spec, architecture, gpu=gpu, accept=functools.partial(_answers_for, one))
+        if tile is not None:
+            return tile, one
     for one in problems:
         near = records.find(one.spec, architecture, gpu=gpu, accept=functools.partial(_answers_for, one))
         if near is not None:
             return near, one
     return _default(first.spec, architecture, first.served), first
+
+
+def _faster(records: Records, choice: Choice, problem: Problem, asked: _Asked) -> tuple[Choice, Problem] | None:
+    """What is expected to be faster than a record of just this problem that was measured with an older target's instructions."""
+    record = choice.record
+    if record is None or record.architecture == asked.architecture.name:
+        return None
+    accept = functools.partial(_answers_for, problem)
+    tile = records.by_tiles(problem.spec, asked.architecture, gpu=_gpu_name(asked.device), accept=accept, below=record.us)
+    return None if tile is None else (tile, problem)
 
 
 def _answers_for(problem: Problem, program: Program) -> bool:

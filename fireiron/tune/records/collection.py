@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from fireiron.language.strategy import Strategy
 from fireiron.places import library_folder
 from fireiron.spec import Spec
 from fireiron.tune.record import Record, strategy_hash
-from fireiron.tune.records import choosing
+from fireiron.tune.records import choosing, tiles
 from fireiron.tune.records.choosing import Accept, Choice, Question, any_program
 from fireiron.tune.records.drift import Drift, is_file, of_library
 from fireiron.tune.records.files import append, read, record_files, stamp
@@ -152,6 +153,18 @@ class Records:
         """
         question = Question(spec, target_of(architecture), gpu, strategies or {}, accept)
         return choosing.exact(self.records, question) or (choosing.nearest(self.records, question) if neighbours else None)
+
+
+    def by_tiles(
+        self, spec: Spec, architecture: Any = None, *, gpu: str | None = None, accept: Accept = any_program, below: float = math.inf
+    ) -> Choice | None:
+        """The tile for a product on Hopper's tensor cores that is expected to take least time, by records of other problems.
+
+        The estimate of its waves for this problem, put right by how long the tile took where it was measured: at other sizes, in other
+        types and storage orders. None for other specs and targets, where no record tells of a tile, and where no legal one is expected to
+        take less than `below` microseconds.
+        """
+        return tiles.by_tiles(self.records, Question(spec, target_of(architecture), gpu, {}, accept), below)
 
 
 def _shipped() -> tuple[Path, ...]:
