@@ -160,17 +160,22 @@ BY_WARPGROUPS: Final = ("hopper", "hopper_skinny", "hopper_small")
 """The strategies for Hopper's tensor cores. Each says by `defaults(M, N, K)` which values of its tunables suit a size, for halves; `bm` and
 `bn` are the tile of a block."""
 
+MOST_TILES: Final = 3
+"""Tiles that are tried before other strategies."""
+
+ROWS_OF_WGMMA: Final = 64
+
 LINE_BYTES: Final = 128
 """Bytes of a row of a stage, and of a chunk of C: as many as the widest swizzle takes."""
 
 
 def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping[str, int]], ...]:
-    """Hopper's tensor cores: the tile that is estimated to take least time."""
+    """Hopper's tensor cores: the tiles that are estimated to take least time."""
     names, work = by_warpgroups(spec, target), work_of(spec)
     if not names or work is None:
         return tuple((name, {}) for name in names[:1])
     choices = [(name, values) for name in names for values in tiles_of(name, spec)]
-    return (min(choices, key=lambda choice: estimated_us(work, choice[1])),)
+    return tuple(sorted(choices, key=lambda choice: estimated_us(work, choice[1]))[:MOST_TILES])
 
 
 def by_warpgroups(spec: Spec, target: Architecture) -> tuple[str, ...]:
@@ -212,7 +217,7 @@ def of_types(values: Mapping[str, int], spec: Spec, other: int = 2) -> Mapping[s
     changed = {name: values[name] for name in values}
     if "bk" in values:
         changed["bk"] = values["bk"] * other // spec.A.dtype.bytes
-    if "chunk" in values and spec.C.dtype.bytes > 2:
+    if values.get("wm", values.get("bm", 0)) % ROWS_OF_WGMMA == 0 and "chunk" in values:  # the transposed form's chunks are as wide as its instruction is high
         changed["chunk"] = min(values["chunk"], LINE_BYTES // spec.C.dtype.bytes)
     return changed
 
