@@ -140,7 +140,17 @@ def values_of(tile, case, bands=4, blocks=None):
     stages = max(one for one in (2, 3, 4, 5, 6, 7, 8) if one == 2 or one * (bm + bn) * step + staged <= ROOM)
     tiles = work_of(case.spec).tiles(bm, bn)
     first = {name: tunable.values[0] for name, tunable in hopper.strategy.tunables().items()}
-    own = {"bm": bm, "bn": bn, "wm": wm, "wn": wn, "bk": step // case.spec.A.dtype.bytes, "stages": stages, "rows": rows, "chunk": chunk, "bands": bands}
+    own = {
+        "bm": bm,
+        "bn": bn,
+        "wm": wm,
+        "wn": wn,
+        "bk": step // case.spec.A.dtype.bytes,
+        "stages": stages,
+        "rows": rows,
+        "chunk": chunk,
+        "bands": bands,
+    }
     producer = {"producer": 128} if tile == (256, 192, 128, 192) else {}
     return {**first, **own, **producer, "blocks": blocks or (132 if tiles > 132 else 65536)}
 
@@ -265,7 +275,7 @@ class Checked:
 
     def __init__(self, torch, case, one, call):
         self.torch, self.case, self.one = torch, case, one
-        a, b, c = (part if part.dim() == 2 else part[-1] for part in one)
+        a, b = (part if part.dim() == 2 else part[-1] for part in one[:2])
         self.rows = 128
         self.right = a[: self.rows].float().double() @ b.float().double()
         call()
@@ -511,7 +521,7 @@ def rows_of(paths):
     for path in paths:
         for one in json.loads(Path(path).read_text())["measured"]:
             case = Case(tuple(one["shape"]), one["dtype"], one["order"])
-            for name, (strategy, values) in one["candidates"].items():
+            for name, (_, values) in one["candidates"].items():
                 us = one["times"][name][0] if name in one["times"] else one["first"][name]
                 found.append(Measured((case.shape, case.dtype, case.order), Problem.of(describe(case.spec)), values, us, name))
     return found
@@ -525,7 +535,9 @@ def earlier():
         case = Case(tuple(one["shape"]), "float16", one["order"])
         for name, (_, values) in script.candidates_of(case.shape, case.order).items():
             if name in one["times"]:
-                found.append(Measured((case.shape, case.dtype, case.order), Problem.of(describe(case.spec)), values, one["times"][name][0], name))
+                found.append(
+                    Measured((case.shape, case.dtype, case.order), Problem.of(describe(case.spec)), values, one["times"][name][0], name)
+                )
     return found
 
 
@@ -543,14 +555,21 @@ def judge(options):
         others = [one for one in (bests if not options.all else rows) if one.group[0] != name[0]]
         near = [(group[0].problem.apart(one.problem), one.known) for one in others]
         best = min(group, key=lambda row: row.us)
-        taken, words = least(group, lambda row: expected_us(row.problem, row.values, near))
-        bare, _ = least(group, lambda row: estimated_us(row.problem.work, row.values))
+        taken, words = least(group, functools.partial(expected_of, near))
+        bare, _ = least(group, functools.partial(expected_of, ()))
         losses.append((taken / best.us, bare / best.us, max(row.us for row in group) / best.us))
         table.append((" ".join(map(str, name)), len(group), best.us, taken / best.us, bare / best.us, best.words, words))
     table.sort(key=lambda row: -row[3])
     print(tabulate(table, ("problem", "tiles", "best us", "chosen / best", "by waves alone", "best", "chosen"), floatfmt=".3f"))
     for at, words in enumerate(("chosen by other sizes' records", "by waves alone", "the worst candidate")):
-        print(f"{words}: geometric mean {geometric_mean([one[at] for one in losses]):.4f}, worst {max(one[at] for one in losses):.3f}, of {len(losses)} problems")
+        print(
+            f"{words}: geometric mean {geometric_mean([one[at] for one in losses]):.4f}, worst {max(one[at] for one in losses):.3f}, of {len(losses)} problems"
+        )
+
+
+def expected_of(near, row):
+    """What is expected of a candidate by others, given with their distances."""
+    return expected_us(row.problem, row.values, near)
 
 
 def least(group, expected):

@@ -217,7 +217,9 @@ def of_types(values: Mapping[str, int], spec: Spec, other: int = 2) -> Mapping[s
     changed = {name: values[name] for name in values}
     if "bk" in values:
         changed["bk"] = values["bk"] * other // spec.A.dtype.bytes
-    if values.get("wm", values.get("bm", 0)) % ROWS_OF_WGMMA == 0 and "chunk" in values:  # the transposed form's chunks are as wide as its instruction is high
+    if (
+        values.get("wm", values.get("bm", 0)) % ROWS_OF_WGMMA == 0 and "chunk" in values
+    ):  # the transposed form's chunks are as wide as its instruction is high
         changed["chunk"] = min(values["chunk"], LINE_BYTES // spec.C.dtype.bytes)
     return changed
 

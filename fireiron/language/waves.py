@@ -39,11 +39,12 @@ class Work:
 
 @attrs.frozen
 class Figures:
-    """What the estimate divides by: times in microseconds, speeds in bytes a clock of one multiprocessor, or of the memory.
+    """What the estimate divides by.
 
-    `launch` of a kernel; `wave`, of each, before its first product and behind its last one; `stored` for each element of a tile in the
-    clocks it takes to store it; `copied` bytes a clock into shared memory; `memory` bytes a microsecond; `latency` of the memory. The times of
-    two things that are done at once are added with the exponents `blocked`, for products and copies of a block, and `limited`, for blocks and memory.
+    Microseconds: `launch` of a kernel, `wave` of each wave, before its first product and behind its last one, `latency` of the memory.
+    Clocks: `stored`, to store an element of a tile. Bytes: `copied` into shared memory in a clock, `memory` in a microsecond. `clock` is
+    in MHz, `products` are bytes of two factors that a multiprocessor multiplies in a clock. Times of two things that are done at once are
+    added with the exponents `blocked`, for products and copies of a block, and `limited`, for blocks and memory.
     """
 
     launch: float = 1.08
@@ -59,7 +60,7 @@ class Figures:
 
 
 H200: Final = Figures()
-"""Fitted to 273 times on an H200 (perf/results/2026-11-22-h200-hopper): a mean error of 4.3 %, bfloat16, tf32 and 8-bit floats among them."""
+"""Fitted to 273 times on an H200 (perf/results/2026-11-22-h200-hopper), of bfloat16, tf32 and 8-bit floats too: 4.3 % off on average."""
 
 SHARED_BYTES: Final = 227 * 1024
 MOST_BLOCKS: Final = 16

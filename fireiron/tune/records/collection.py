@@ -154,7 +154,6 @@ class Records:
         question = Question(spec, target_of(architecture), gpu, strategies or {}, accept)
         return choosing.exact(self.records, question) or (choosing.nearest(self.records, question) if neighbours else None)
 
-
     def by_tiles(
         self, spec: Spec, architecture: Any = None, *, gpu: str | None = None, accept: Accept = any_program, below: float = math.inf
     ) -> Choice | None:

@@ -17,7 +17,6 @@ from fireiron.errors import FireironError
 from fireiron.ir.cluster import MULTIPROCESSORS
 from fireiron.language.library import by_warpgroups, default_strategy, of_types, tiles_of, work_of
 from fireiron.language.waves import Work, estimated_us
-from fireiron.stacks import of_stacks
 from fireiron.tune.record import Record, describe
 from fireiron.tune.records.choosing import AS_NEAR, MOST_TRIES, Choice, Question
 from fireiron.tune.records.drift import current_strategy
@@ -146,10 +145,10 @@ class Candidate:
 
 
 def candidates(records: Iterable[Record], question: Question) -> list[Candidate]:
-    """The tiles of records, and those that the library states by itself, the one that is expected to be fastest first.
+    """The tiles of records, and those that the library states by itself, the one expected to be fastest first; none without records.
 
-    Of a tile only one is left: the values of the nearest record, if it is near, else the library's. Where just as much was multiplied and read in
-    another type of as many bits, or another storage order, what was measured there comes before all that is only expected.
+    Of a tile only one is left: the values of the nearest record, if it is near, else the library's. Where just as much was multiplied and
+    read in another type of as many bits, or another storage order, what was measured there comes before all that is only expected.
     """
     spec = question.spec
     names, problem = by_warpgroups(spec, question.target), Problem.of(describe(spec))
@@ -157,6 +156,8 @@ def candidates(records: Iterable[Record], question: Question) -> list[Candidate]
         return []
     near = sorted(((problem.apart(one.problem), one) for one in known(records, names, question.target.capability)), key=_nearest)
     by_tile: dict[Any, Candidate] = {}
+    if not near:
+        return []
     for limit in (AS_NEAR, math.inf):
         for distance, one in near:
             name = one.record.strategy if one.record.strategy in names else SAME.get(one.record.strategy, "")
@@ -182,8 +183,6 @@ def by_tiles(records: Iterable[Record], question: Question, below: float = math.
     Args: `below`, the microseconds that it has to be expected to stay below.
     """
     found = candidates(records, question)
-    if not any(one.record is not None for one in found):
-        return None
     for one in found[:MOST_TRIES]:
         if one.us >= below:
             continue
