@@ -15,7 +15,7 @@ from fireiron.language.strategy import Strategy
 from fireiron.places import library_folder
 from fireiron.spec import Spec
 from fireiron.tune.record import Record, strategy_hash
-from fireiron.tune.records import choosing, tiles
+from fireiron.tune.records import choosing
 from fireiron.tune.records.choosing import Accept, Choice, Question, any_program
 from fireiron.tune.records.drift import Drift, is_file, of_library
 from fireiron.tune.records.files import append, read, record_files, stamp
@@ -163,6 +163,8 @@ class Records:
         types and storage orders. None for other specs and targets, where no record tells of a tile, and where no legal one is expected to
         take less than `below` microseconds.
         """
+        from fireiron.tune.records import tiles
+
         return tiles.by_tiles(self.records, Question(spec, target_of(architecture), gpu, {}, accept), below)
 
 
