@@ -23,8 +23,8 @@ from typing import Any, Final, cast
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.ir.cluster import MULTIPROCESSORS
 from fireiron.language.strategy import Strategy
+from fireiron.language.waves import Work, estimated_us
 from fireiron.places import is_own, library_folder
 from fireiron.spec import Spec
 from fireiron.specs.init import Init
@@ -156,32 +156,72 @@ def _matrix(spec: Spec, name: str) -> View:
     return view if len(axes) == len(view.dims) else attrs.evolve(view, axes=axes)
 
 
-BY_WARPGROUPS: Final = ("hopper", "hopper_small", "hopper_skinny")
-"""The strategies for Hopper's tensor cores. Each says by `defaults(M, N, K)` which values of its tunables suit a size: pairs of the part
-of a multiprocessor's peak that one reaches, and the values, of which `bm` and `bn` are the tile of a block."""
+BY_WARPGROUPS: Final = ("hopper", "hopper_skinny", "hopper_small")
+"""The strategies for Hopper's tensor cores. Each says by `defaults(M, N, K)` which values of its tunables suit a size, for halves; `bm` and
+`bn` are the tile of a block."""
+
+MOST_TILES: Final = 3
+"""Tiles that are tried before other strategies."""
+
+ROWS_OF_WGMMA: Final = 64
+
+LINE_BYTES: Final = 128
+"""Bytes of a row of a stage, and of a chunk of C: as many as the widest swizzle takes."""
 
 
 def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping[str, int]], ...]:
-    """Hopper's tensor cores: the tile whose waves of blocks take least time. Not where TMA takes A or B only as a copy, and there is little
-    to compute with a copied element."""
-    if target.name != WARPGROUP_ARCHITECTURE or spec.A.dtype not in (float16, bfloat16):
+    """Hopper's tensor cores: the tiles that are estimated to take least time."""
+    names, work = by_warpgroups(spec, target), work_of(spec)
+    if not names or work is None:
+        return tuple((name, {}) for name in names[:1])
+    choices = [(name, values) for name in names for values in tiles_of(name, spec)]
+    return tuple(sorted(choices, key=lambda choice: estimated_us(work, choice[1]))[:MOST_TILES])
+
+
+def by_warpgroups(spec: Spec, target: Architecture) -> tuple[str, ...]:
+    """The strategies for Hopper's tensor cores that suit a spec.
+
+    None where TMA takes A or B only as a copy, and there is little to compute with a copied element; nor where a type is not stored as its
+    instructions read it, along k.
+    """
+    if target.name != WARPGROUP_ARCHITECTURE or not (spec.A.dtype in (float16, bfloat16) or _along_k(spec)):
         return ()
     by_tma = all(_by_sixteen_bytes(_matrix(spec, name)) for name in "AB")
-    if not by_tma and not _worth_copies(spec):
+    if not by_tma and not (_worth_copies(spec) and spec.A.dtype.bytes == 2):
         return ()
+    return ("hopper_batched",) if of_stacks(spec) else BY_WARPGROUPS if by_tma else ("hopper",)  # the others copy no operand first
 
-    sizes = [constant(size) for size in spec.sizes]
 
-    def waves(choice: tuple[str, tuple[float, Mapping[str, int]]]) -> float:
-        efficiency, values = choice[1]
-        return -(-_blocks(spec, values["bm"], values["bn"]) // MULTIPROCESSORS) * values["bm"] * values["bn"] / efficiency
+def _along_k(spec: Spec) -> bool:
+    """Whether both factors are of a type that only tensor cores read, and lie along k, as `wgmma` reads such types."""
+    return spec.A.dtype in MATRIX_ONLY and [_matrix(spec, name).order for name in "AB"] == ["row", "col"]
 
-    names = ("hopper_batched",) if of_stacks(spec) else BY_WARPGROUPS if by_tma else ("hopper",)  # the others copy no operand first
-    if None in sizes:
-        return ((names[0], {}),)
-    choices = [(name, one) for name in names for one in _library_module(name).defaults(*sizes[-3:])]
-    name, (_, values) = min(choices, key=waves)
-    return ((name, values),)
+
+def work_of(spec: Spec) -> Work | None:
+    """What a product, or a stack of them, has to do; None where a size is known at run time only."""
+    sizes = {dim: constant(size) for dim, size in zip(spec.dims, spec.sizes, strict=True)}
+    known = {dim: size for dim, size in sizes.items() if size is not None}
+    if len(known) < len(sizes):
+        return None
+    return Work(known["m"], known["n"], known["k"], spec.A.dtype.bytes, spec.C.dtype.bytes, known.get("b", 1))
+
+
+def tiles_of(name: str, spec: Spec) -> tuple[Mapping[str, int], ...]:
+    """The values that a strategy for Hopper's tensor cores states for the size of a spec, in terms of its types."""
+    sizes = [constant(size) for size in spec.sizes[-3:]]
+    return tuple(of_types(values, spec) for values in _library_module(name).defaults(*sizes))
+
+
+def of_types(values: Mapping[str, int], spec: Spec, other: int = 2) -> Mapping[str, int]:
+    """Values for factors of `other` bytes as they are for those of a spec: steps along k and chunks of C are of as many bytes."""
+    changed = {name: values[name] for name in values}
+    if "bk" in values:
+        changed["bk"] = values["bk"] * other // spec.A.dtype.bytes
+    if (
+        values.get("wm", values.get("bm", 0)) % ROWS_OF_WGMMA == 0 and "chunk" in values
+    ):  # the transposed form's chunks are as wide as its instruction is high
+        changed["chunk"] = min(values["chunk"], LINE_BYTES // spec.C.dtype.bytes)
+    return changed
 
 
 WORTH_A_COPY: Final = 64
