@@ -138,9 +138,10 @@ def first_difference(given: LaneMap, wanted: LaneMap) -> tuple[int, int, tuple[i
 
     tile = _common_tile(given, wanted)
     numbers, held = (numpy.ravel_multi_index(tuple(numpy.moveaxis(one.points % tile, -1, 0)), tile) for one in (given, wanted))
-    # The lane, and what it holds, as one number.
-    lanes = numpy.arange(given.threads)[:, None] * math.prod(tile)
-    missing = numpy.argwhere(~numpy.isin(numbers + lanes, held + lanes))
+    lanes = numpy.arange(given.threads)[:, None]
+    holds = numpy.zeros((given.threads, math.prod(tile)), dtype=bool)
+    holds[lanes, held] = True
+    missing = numpy.argwhere(~holds[lanes, numbers])
     if not len(missing):
         return None
     lane, value = map(int, missing[0])
