@@ -25,6 +25,7 @@ from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.chain import chain
 from fireiron.lower.cluster import cluster
 from fireiron.lower.distribute import distribute
+from fireiron.lower.divide import divide
 from fireiron.lower.fence import fence
 from fireiron.lower.footprint import require_small
 from fireiron.lower.guard import guard
@@ -64,6 +65,7 @@ PASSES: Passes = (
     ("guard", guard),
     ("cluster", cluster),
     ("chain", chain),
+    ("divide", divide),
 )
 """The passes after the walk, in order; each maps IR to IR and can be printed (see docs/pipeline.md)."""
 

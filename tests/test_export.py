@@ -287,6 +287,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned 
     printf(" %llx", *(CUdeviceptr *)arguments[position]);
   for (; position < 3 + SYMBOLS; ++position)
     printf(" %d", *(int *)arguments[position]);
+  for (; position < 3 + SYMBOLS + RECIPROCALS; ++position)
+    printf(" %llx", *(unsigned long long *)arguments[position]);
   printf("\\n");
   return CUDA_SUCCESS;
 }
@@ -303,7 +305,7 @@ int main(int argc, char **argv)
 """
 
 
-def run_driver(tmp_path, strategy, calls, symbols):
+def run_driver(tmp_path, strategy, calls, symbols, reciprocals=0):
     """The lines that the launcher makes a recording driver print, for calls `A, B, C, sizes...`."""
     export(strategy, tmp_path, "gemm", arch="sm_80")
     (tmp_path / "cuda.h").write_text(CUDA_H)
@@ -313,7 +315,8 @@ def run_driver(tmp_path, strategy, calls, symbols):
             f"{{ const char *why = gemm_driver_check({arguments}); CUresult code = gemm_driver_launch(&loaded, {arguments}, NULL);"
         )
         texts.append('printf("%d %s\\n", (int)code, why ? why : "served"); }')
-    (tmp_path / "main.c").write_text(DRIVER_C.replace("CALLS", "\n".join(texts)).replace("SYMBOLS", str(symbols)))
+    counts = DRIVER_C.replace("SYMBOLS", str(symbols)).replace("RECIPROCALS", str(reciprocals))
+    (tmp_path / "main.c").write_text(counts.replace("CALLS", "\n".join(texts)))
     built(CC, "-std=c99", *STRICT, "-I.", "gemm_driver.c", "main.c", "-o", "main", folder=tmp_path)
     return built(tmp_path / "main", folder=tmp_path).stdout.splitlines()
 
@@ -349,6 +352,19 @@ def test_driver_launcher(tmp_path):
         assert part in line
     assert "C overlaps A" in why[8] and "C overlaps A" in why[10] and "grid" in why[11]
     assert lines[-1] == "unload"
+
+
+@needs_cc
+def test_driver_launcher_sends_reciprocals(tmp_path):
+    """Of the tiles of a band, and the rows of the last one; of sizes that are refused none is worked out: they may be divisions by 0."""
+    strategy = MatMul.tile(16, 16).to(Block).bands(4).split(8).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    program = strategy(MatMul(*map(sym, "MNK"))(GL, GL, GL)(Kernel)).program("sm_80")
+    calls = ["0x10000, 0x20000, 0x30000, 96, 49, 8", "0x10000, 0x20000, 0x30000, 96, -10, 8", "0x10000, 0x20000, 0x30000, 1, 1, 1"]
+    lines = run_driver(tmp_path, program, calls, 3, len(program.ir.reciprocals))
+    told = [(-(-(1 << 63) // (4 * 4)), -(-(1 << 63) // 2)), (1 << 61, 1 << 63)]
+    served = [line for line in lines if line.startswith("launch")]
+    assert [line.split()[-2:] for line in served] == [[f"{one:x}" for one in pair] for pair in told]
+    assert [line[0] for line in lines if line[:2] in ("0 ", "1 ")] == list("010")
 
 
 @needs_cc
@@ -389,7 +405,7 @@ def test_driver_launcher_refuses_another_cubin(tmp_path):
     data[len(data) // 2] ^= 1
     (tmp_path / "gemm.cubin").write_bytes(data)
     (tmp_path / "cuda.h").write_text(CUDA_H)
-    (tmp_path / "main.c").write_text(DRIVER_C.replace("CALLS", "").replace("SYMBOLS", "0"))
+    (tmp_path / "main.c").write_text(DRIVER_C.replace("CALLS", "").replace("SYMBOLS", "0").replace("RECIPROCALS", "0"))
     built(CC, "-std=c99", *STRICT, "-I.", "gemm_driver.c", "main.c", "-o", "main", folder=tmp_path)
     assert subprocess.run([tmp_path / "main"], cwd=tmp_path).returncode == 3
 

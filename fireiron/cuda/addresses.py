@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from fireiron.cuda.expressions import expression, scaled, summands
+from fireiron.cuda.expressions import expression, is_wide, scaled, summands
 from fireiron.ir import Access, Buffer, For, Kernel, Let, execs
 from fireiron.ir.text import Function
 from fireiron.values.document import Assignment, Chain, Joined, Text
@@ -199,7 +199,7 @@ class Addresses:
         owner = next((one for one in reversed(self.turns) if one.var in base.variables()), None)
         if owner is None or (owner is self.turns[-1] and isinstance(base, Var)):
             return number
-        value = base % rounds
+        value = (_reduced(base, rounds) if is_wide(base) else base) % rounds
         if constant(value) is not None:  # whole rounds, of which nothing depends on the loops around
             return value + rest
         if value not in owner.named:
@@ -283,7 +283,13 @@ class Addresses:
         """The loop ends: the lines that stand first in its body."""
         turns = self.turns.pop()
         self.used |= {var for value in turns.named for var in value.variables()}
-        return [Assignment(f"const int {name}", expression(value)) for value, name in turns.named.items()]
+        return [Assignment(f"const {self._kind(value)} {name}", expression(value)) for value, name in turns.named.items()]
+
+    def _kind(self, value: Expr) -> str:
+        """The type of a name of a loop. That of sizes is unsigned, like all that is added to it: quotients by powers of two are shifts
+        then. Of constants the compiler knows without that what is never negative.
+        """
+        return "int" if value.variables().isdisjoint(self.sizes) else "unsigned"
 
     def taken(self) -> list[Text]:
         """The lines for what was named since the last call."""
@@ -295,6 +301,18 @@ def _product(term: tuple[tuple[Expr, ...], int]) -> Expr:
     total: Expr = Const(term[1])
     for atom in term[0]:
         total = total * atom
+    return total
+
+
+def _reduced(value: Expr, divisor: int) -> Expr:
+    """What has the same remainder, and no factor of sizes alone that is larger than it."""
+    terms, rest = terms_of(value)
+    total: Expr = Const(rest)
+    for atoms, coefficient in terms:
+        product: Expr = Const(coefficient)
+        for atom in atoms:
+            product = product * (atom if isinstance(atom, Var) and not atom.parameter else atom % divisor)
+        total = total + product
     return total
 
 

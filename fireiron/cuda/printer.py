@@ -8,6 +8,7 @@ from fireiron.cuda.addresses import SHARED_ADDRESS, Addresses, Names
 from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.micro_kernel import micro_kernel
+from fireiron.cuda.quotients import Quotients
 from fireiron.cuda.types import applied, carrier, converted, literal, zero
 from fireiron.ir import Access, Buffer, Exec, Kernel, Peers, Piece, Side
 from fireiron.ir.text import Braces, Copy, Function, Item, Registers
@@ -25,6 +26,7 @@ class KernelPrinter:
     def __init__(self, kernel: Kernel, names: Names) -> None:
         self.kernel, self.names = kernel, names
         self.addresses = Addresses(kernel, names)
+        self.quotients = Quotients(kernel)
         self.functions: dict[Function, str] = {}
 
     def function(self, function: Function) -> str:

@@ -169,11 +169,13 @@ def _launch(unit: Unit) -> list[str]:
         f"    {unit.parameters(f'CUstream {stream}', pointer='CUdeviceptr ')})",
         "{",
         *_room(unit),
+        *(f"  unsigned long long {one.name};" for one in unit.kernel.reciprocals),
         f"  void *{arguments}[] = {{{', '.join(f'&{one}' for one in unit.arguments)}}};",
         *([f"  CUresult {status};"] if unit.kernel.zeroed else []),
         *([f"  CUlaunchConfig {config} = {{0}};", f"  CUlaunchAttribute {attribute};"] if unit.kernel.chained else []),
         f"  if ({unit.name}_driver_check({', '.join(unit.names)}) != NULL)",
         "    return CUDA_ERROR_INVALID_VALUE;",
+        *(f"  {line}" for line in unit.reciprocals()),
         *(f"  {line}" for line in unit.encodings("cuTensorMapEncodeTiled", "CUDA_ERROR_INVALID_VALUE")),
     ]
     for name, width, pitch, rows in unit.zeroed():

@@ -95,6 +95,7 @@ def _launch(unit: Unit) -> list[str]:
         f"  if ({unit.name}_check({', '.join(unit.names)}) != nullptr)",
         "    return cudaErrorInvalidValue;",
         *(f"  {line}" for line in (*_maps(unit), *_preparation(unit))),
+        *(f"  unsigned long long {line}" for line in unit.reciprocals()),
         f"  const unsigned {blocks} = static_cast<unsigned>({c_text(unit.kernel.grid)});",
         f"  void *{arguments}[] = {{{', '.join(f'(void *)&{one}' for one in unit.arguments)}}};",
         *(_chained(unit) if unit.kernel.chained else _plain(unit)),

@@ -16,6 +16,7 @@ from fireiron.export.maps import encodings, map_facts, maps_of
 from fireiron.gpu.maps import GRANULE
 from fireiron.ir import TensorMap
 from fireiron.ir.cluster import PORTABLE
+from fireiron.ir.reciprocal import ONE_HALF
 from fireiron.values.expr import FALSE, INT_MAX, TRUE, AnyOf, Equal, Expr, Min, Var, as_expr, constant, is_cuda_name
 from fireiron.values.layout import Layout
 from fireiron.values.tensor import MatrixLayout, whole_view
@@ -126,13 +127,17 @@ class Unit:
         maps = {one.name: f"{self.local('maps')}[{number}]" for number, one in enumerate(self.maps)}
         return [maps[one.name] if isinstance(one, TensorMap) else one.name for one in self.kernel.parameters]
 
+    def reciprocals(self) -> list[str]:
+        """C that works out the reciprocals that the kernel takes, of sizes that were checked."""
+        return [f"{one.name} = 0x{ONE_HALF - 1:x}ULL / (unsigned long long)({c_text(one.divisor)}) + 1;" for one in self.kernel.reciprocals]
+
     def macro(self, name: str) -> str:
         """The name of a macro."""
         return f"{self.name.upper()}_{name}"
 
     def local(self, name: str) -> str:
         """A name that no parameter has."""
-        while name in self.names:
+        while name in self.names or any(name == one.name for one in self.kernel.reciprocals):
             name += "_"
         return name
 
@@ -275,6 +280,7 @@ class Unit:
     def minimum(self) -> list[str]:
         """`min`, which CUDA C++ has and C has not, if an expression of the host needs it."""
         values = [self.kernel.grid, *(condition for _, condition in self.facts), *map(_extent, self.operands)]
+        values += [one.divisor for one in self.kernel.reciprocals]
         return ["#define min(a, b) ((a) < (b) ? (a) : (b))", ""] if any(map(_has_minimum, values)) else []
 
 
