@@ -1,6 +1,7 @@
 """Hopper, batched: as many products as a stack has matrices, by the strategy hopper.
 
     MatMul(B,M,N,K)(GL,GL,GL)(Kernel)
+      repack(A), repack(B)             copied in front, as in hopper, all matrices by one launch
       tile(b=1).to(Block)              MatMul(1,M,N,K)(GL,GL,GL)(Kernel)         a block's tile is of one matrix
       tile(bm,bn).to(Block)            MatMul(1,128,256,K)(GL,GL,GL)(Block)
         .bands(8).persistent()         blocks take the tiles of all matrices, one after the other
@@ -16,7 +17,9 @@ from fireiron.strategies import hopper
 
 SIZES = (1024, 1024, 1024)
 
-strategy = MatMul.tile(b=1).to(Block).then(hopper.product)
+strategy = MatMul.repack(A).repack(B).tile(b=1).to(Block).then(hopper.product)
+
+integers = MatMul.repack(A).repack(B).tile(b=1).to(Block).then(hopper.by_tiles(int32))
 
 
 def spec(M, N, K, batch=16, **options):

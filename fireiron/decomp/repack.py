@@ -38,11 +38,19 @@ LINE = 128
 BANK = 4
 """Bytes of a bank of shared memory."""
 
+THREADS, MOST_THREADS = 256, 1024
+"""Threads of a block that turns a tile round: the second number where each of the first would have more rows than these."""
+
+MOST_ROWS = 16
+"""Rows of a tile that a thread copies, a vector of each: its loop over them is unrolled."""
+
 
 @attrs.frozen
 class Repack(Decomposition):
-    """The copy of `operand` in front, carried out by the steps `move` (none: one that suits its storage), stored in `order` (None: as it is
-    read behind); see the verb `repack`."""
+    """The copy of `operand` in front; see the verb `repack`.
+
+    It is carried out by the steps `move` (none: those that suit its storage), and stored in `order` (None: as it is read behind).
+    """
 
     verb: ClassVar[str] = "repack"
     operand: str = attrs.field(converter=operand_name)
@@ -108,7 +116,8 @@ class Repack(Decomposition):
         """The steps of the copy."""
         view = self._view(spec)
         along, wanted = _along(view), self._wanted(spec, read)
-        return self.move or (_in_rows(view, wanted) if along in (None, wanted) else _turned(view, along, wanted))
+        matrices = {len(view.shape) - 1, len(view.shape) - 2}
+        return self.move or (_turned(view, along, wanted) if along is not None and {along, wanted} == matrices else _in_rows(view, wanted))
 
     def behind(self, spec: Spec, read: Mapping[str, str]) -> Spec:
         """The spec that is left, whose operand is the new array."""
@@ -140,7 +149,9 @@ class Repack(Decomposition):
             )
         if len(view.dims) not in (2, 3) or len(view.tensor.shape) != len(view.dims):
             raise DecompositionError(
-                f"repack({self.operand}): an operand of {len(view.tensor.shape)} dimensions", legal="matrices, or stacks of them", within=spec
+                f"repack({self.operand}): an operand of {len(view.tensor.shape)} dimensions",
+                legal="matrices, or stacks of them",
+                within=spec,
             )
         return view
 
@@ -198,7 +209,7 @@ def _in_rows(view: View, along: int) -> tuple[Decomposition, ...]:
 
 
 def _turned(view: View, along: int, wanted: int) -> tuple[Decomposition, ...]:
-    """Square tiles turned round in shared memory: read along one dimension, written along the other, 16 bytes a thread where rows allow it.
+    """Square tiles turned round in shared memory: read along one dimension, written along the other, 16 bytes a time where rows allow it.
 
     The tile is stored as it is read. Whoever writes gathers elements across its rows: pieces of 16 bytes are swizzled by the number of the
     vector to which a row belongs, so that the lanes of a warp find theirs in different banks. Where rows of the result have no whole vectors,
@@ -206,15 +217,33 @@ def _turned(view: View, along: int, wanted: int) -> tuple[Decomposition, ...]:
     """
     element = view.dtype.bytes
     vector, side = MULTIPLE // element, LINE // element
-    tile = [1] * len(view.shape)
-    tile[along] = tile[wanted] = side
-    load = Move.tile(*tile).to(Block).load(Move.src, SH, Move.coalesced(vector).done()).storage_layout(ColMajor if along < wanted else RowMajor)
-    if 4 * math.gcd(vector, view.shape[wanted].factor) >= vector:
-        bits = vector.bit_length() - 1
-        stored = load.swizzle(Swizzle(3, bits, bits + 3)) if bits else load
-    else:
-        stored = load.pad(BANK // element)
-    return stored.coalesced(vector).done().steps
+    read, written = math.gcd(vector, *_factors(view, along)), math.gcd(vector, view.shape[wanted].factor)
+    most = side * side // min(read, written)
+    threads = min(THREADS if most <= THREADS * MOST_ROWS else MOST_THREADS, side * side // vector)
+    first = along < wanted
+    load = Move.tile(*_tile(view, side)).to(Block).load(Move.src, SH, _dealt(Move, side, read, threads, first))
+    stored = load.storage_layout(ColMajor if first else RowMajor)
+    bits = vector.bit_length() - 1
+    apart = stored.swizzle(Swizzle(3, bits, bits + 3)) if 2 * written >= vector else stored.pad(max(BANK // element, 1))
+    return _dealt(apart, side, written, threads, not first).steps
+
+
+def _tile(view: View, side: int) -> tuple[int, ...]:
+    """The sizes of a square tile of a matrix, or of one of a stack."""
+    return (*(1,) * (len(view.shape) - 2), side, side)
+
+
+def _dealt(start: Any, side: int, vector: int, threads: int, first: bool) -> Any:
+    """A copy of a square tile by vectors along its first or its second dimension: neighbouring threads have neighbours, each so many rows."""
+    rows = side * side // vector // threads or 1
+    sizes, one = ((vector, rows), (vector, 1)) if first else ((rows, vector), (1, vector))
+    return start.tile(*sizes).to(Thread).layout(ColMajor if first else RowMajor).tile(*one).unroll().done()
+
+
+def _factors(view: View, along: int) -> tuple[int, ...]:
+    """Elements of which rows begin and end at multiples."""
+    steps = (step.factor for axis, step in enumerate(view.tensor.storage().steps) if axis != along and step is not None)
+    return max(view.tensor.align // view.dtype.bytes, 1), view.shape[along].factor, *steps
 
 
 EXAMPLES = (Repack("A"),)

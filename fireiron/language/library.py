@@ -14,7 +14,7 @@ import inspect
 import math
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -44,6 +44,7 @@ from fireiron.values.machine import (
     bfloat16,
     float16,
     float32,
+    int8,
 )
 from fireiron.values.tensor import View
 
@@ -158,16 +159,17 @@ def _matrix(spec: Spec, name: str) -> View:
 
 BY_WARPGROUPS: Final = ("hopper", "hopper_small", "hopper_skinny")
 """The strategies for Hopper's tensor cores. Each says by `defaults(M, N, K)` which values of its tunables suit a size: pairs of the part
-of a multiprocessor's peak that one reaches, and the values, of which `bm` and `bn` are the tile of a block."""
+of a multiprocessor's peak that one reaches, and the values for elements of 16 bits, of which `bm` and `bn` are the tile of a block."""
 
 
 def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping[str, int]], ...]:
-    """Hopper's tensor cores: the tile whose waves of blocks take least time. Not where TMA takes A or B only as a copy, and there is little
-    to compute with a copied element."""
-    if target.name != WARPGROUP_ARCHITECTURE or spec.A.dtype not in (float16, bfloat16):
+    """Hopper's tensor cores: the tile whose waves of blocks take least time. Not where A or B is read only as a copy, and there is little
+    to compute with a copied element, unless nothing else computes it on tensor cores."""
+    types = (float16, bfloat16, int8, *MATRIX_ONLY)
+    if target.name != WARPGROUP_ARCHITECTURE or spec.A.dtype not in types or spec.A.dtype.bytes != spec.B.dtype.bytes:
         return ()
-    by_tma = all(_by_sixteen_bytes(_matrix(spec, name)) for name in "AB")
-    if not by_tma and not _worth_copies(spec):
+    as_given = all(_by_sixteen_bytes(_matrix(spec, name)) and _along_k(spec, name) for name in "AB")
+    if not as_given and not _worth_copies(spec) and spec.A.dtype != int8:
         return ()
 
     sizes = [constant(size) for size in spec.sizes]
@@ -176,12 +178,40 @@ def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping
         efficiency, values = choice[1]
         return -(-_blocks(spec, values["bm"], values["bn"]) // MULTIPROCESSORS) * values["bm"] * values["bn"] / efficiency
 
-    names = ("hopper_batched",) if of_stacks(spec) else BY_WARPGROUPS if by_tma else ("hopper",)  # the others copy no operand first
+    names: tuple[str, ...] = ("hopper_batched",) if of_stacks(spec) else ("hopper",)
+    if spec.A.dtype == int8:
+        names = tuple(f"{name}:integers" for name in names)
+    elif as_given and not of_stacks(spec):  # the others copy no operand first
+        names = BY_WARPGROUPS
     if None in sizes:
         return ((names[0], {}),)
-    choices = [(name, one) for name in names for one in _library_module(name).defaults(*sizes[-3:])]
+    choices = [(name, one) for name in names for one in _values(name, spec, sizes[-3:])]
     name, (_, values) = min(choices, key=waves)
     return ((name, values),)
+
+
+def _values(name: str, spec: Spec, sizes: Sequence[int | None]) -> Iterator[tuple[float, Mapping[str, int]]]:
+    """What a strategy says of a size: for elements that have not 16 bits, with as many bytes along k, and in a piece of a row that is stored,
+    but for transposed tiles (of fewer rows than 64), whose pieces are whole rows."""
+    entry, element = find(name), spec.A.dtype.bytes
+    known = entry.strategy.tunables()
+    for efficiency, values in _library_module(name.partition(":")[0]).defaults(*sizes):
+        scaled = dict(values)
+        if element != HALF:
+            scaled["bk"] = values["bk"] * HALF // element
+            scaled["chunk"] = values["chunk"] * HALF // (HALF if values["rows"] < 64 else max(spec.C.dtype.bytes, HALF))
+        if all(value in known[tunable].values for tunable, value in scaled.items()):
+            yield efficiency, scaled
+
+
+HALF: Final = 2
+"""Bytes of the elements for which strategies say their values."""
+
+
+def _along_k(spec: Spec, name: str) -> bool:
+    """Whether the instructions of warpgroups read an operand as it is stored: elements that have not 16 bits along k only."""
+    view = _matrix(spec, name)
+    return view.dtype.bytes == HALF or view.order == ("row" if name == "A" else "col")
 
 
 WORTH_A_COPY: Final = 64
@@ -190,7 +220,7 @@ WORTH_A_COPY: Final = 64
 
 def _worth_copies(spec: Spec) -> bool:
     """Whether each element of A and B has much to be multiplied with; sizes known at run time count as large."""
-    return all((constant(size) or WORTH_A_COPY) >= WORTH_A_COPY for size in spec.C.shape) and len(spec.C.shape) == 2
+    return all((constant(size) or WORTH_A_COPY) >= WORTH_A_COPY for size in spec.C.shape[-2:])
 
 
 def _by_sixteen_bytes(view: View) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
     from fireiron.language.tree import Decomposition, Executable
     from fireiron.values.machine import DType, Level, Memory
+    from fireiron.values.tensor import MatrixLayout
 
     Size = int | Any
 
