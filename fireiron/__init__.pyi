@@ -11,7 +11,6 @@ from fireiron.decomp.epilog import Epilog as Epilog
 from fireiron.decomp.load import Load as Load
 from fireiron.decomp.mma_tile import MmaTile as MmaTile
 from fireiron.decomp.repack import Repack as Repack
-from fireiron.decomp.repack import read_along as read_along
 from fireiron.decomp.split import Split as Split
 from fireiron.decomp.split_k import SplitK as SplitK
 from fireiron.decomp.tile import Strided as Strided

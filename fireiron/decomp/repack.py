@@ -1,8 +1,7 @@
 """`repack`: an operand copied, by a launch of its own, to an array that the widest accesses take: first, where its own is not one.
 
-TMA and 16-byte copies want rows that are multiples of 16 bytes apart, which the user's array may not have. And the instruction behind may read
-an operand along one of its dimensions only, as wgmma reads elements that have not 16 bits: stored across, threads would have to turn each
-tile. A copy of a matrix costs as much time as its bytes take, the product of two large ones far more.
+TMA and 16-byte copies want rows that are multiples of 16 bytes apart, which the user's array may not have. And the instruction behind may
+read an operand along one of its dimensions only: stored across, threads would have to turn each tile round. A copy of a matrix costs as much time as its bytes take, the product of two large ones far more.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from fireiron.specs.operand import Operand, operand_name
 from fireiron.values.expr import ONE, Expr
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import GL, SH, Block, Kernel, Thread
-from fireiron.values.strides import StorageOrder
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Storage, Tensor, View, whole_view
 
 MULTIPLE = 16
@@ -186,7 +184,7 @@ def _along(view: View) -> int | None:
     return next((axis for axis, step in enumerate(tensor.storage().steps) if step == ONE), None)
 
 
-def _packed(view: View, along: int) -> StorageOrder:
+def _packed(view: View, along: int) -> MatrixLayout | Layout:
     """Storage with neighbours along a dimension side by side, the others row-major, every row a multiple of 16 bytes."""
     rank, many = len(view.shape), MULTIPLE // view.dtype.bytes
     leading = (view.shape[along] + many - 1) // many * many
@@ -211,9 +209,9 @@ def _in_rows(view: View, along: int) -> tuple[Decomposition, ...]:
 def _turned(view: View, along: int, wanted: int) -> tuple[Decomposition, ...]:
     """Square tiles turned round in shared memory: read along one dimension, written along the other, 16 bytes a time where rows allow it.
 
-    The tile is stored as it is read. Whoever writes gathers elements across its rows: pieces of 16 bytes are swizzled by the number of the
-    vector to which a row belongs, so that the lanes of a warp find theirs in different banks. Where rows of the result have no whole vectors,
-    neighbouring lanes read neighbouring rows, and a bank of padding sets these apart.
+    The tile is stored as it is read. Whoever writes gathers elements across its rows: pieces of 16 bytes are swizzled by the number of
+    the vector to which a row belongs, so that the lanes of a warp find theirs in different banks. Where rows of the result have no
+    whole vectors, neighbouring lanes read neighbouring rows, and a bank of padding sets these apart.
     """
     element = view.dtype.bytes
     vector, side = MULTIPLE // element, LINE // element
@@ -225,7 +223,8 @@ def _turned(view: View, along: int, wanted: int) -> tuple[Decomposition, ...]:
     stored = load.storage_layout(ColMajor if first else RowMajor)
     bits = vector.bit_length() - 1
     apart = stored.swizzle(Swizzle(3, bits, bits + 3)) if 2 * written >= vector else stored.pad(max(BANK // element, 1))
-    return _dealt(apart, side, written, threads, not first).steps
+    steps: tuple[Decomposition, ...] = _dealt(apart, side, written, threads, not first).steps
+    return steps
 
 
 def _tile(view: View, side: int) -> tuple[int, ...]:
@@ -234,7 +233,7 @@ def _tile(view: View, side: int) -> tuple[int, ...]:
 
 
 def _dealt(start: Any, side: int, vector: int, threads: int, first: bool) -> Any:
-    """A copy of a square tile by vectors along its first or its second dimension: neighbouring threads have neighbours, each so many rows."""
+    """A copy of a square tile by vectors along its first or second dimension: neighbouring threads have neighbours, each some rows."""
     rows = side * side // vector // threads or 1
     sizes, one = ((vector, rows), (vector, 1)) if first else ((rows, vector), (1, vector))
     return start.tile(*sizes).to(Thread).layout(ColMajor if first else RowMajor).tile(*one).unroll().done()
@@ -249,4 +248,4 @@ def _factors(view: View, along: int) -> tuple[int, ...]:
 EXAMPLES = (Repack("A"),)
 """Any of the kind, which cannot be made without arguments."""
 
-__all__ = ["Repack", "read_along"]
+__all__ = ["Repack"]

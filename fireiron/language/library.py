@@ -191,8 +191,8 @@ def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping
 
 
 def _values(name: str, spec: Spec, sizes: Sequence[int | None]) -> Iterator[tuple[float, Mapping[str, int]]]:
-    """What a strategy says of a size: for elements that have not 16 bits, with as many bytes along k, and in a piece of a row that is stored,
-    but for transposed tiles (of fewer rows than 64), whose pieces are whole rows."""
+    """What a strategy says of a size. For elements that have not 16 bits it is scaled to as many bytes along k, and of a row of C that is
+    stored at once; but not so in transposed tiles, of fewer rows than 64, which are stored by whole rows."""
     entry, element = find(name), spec.A.dtype.bytes
     known = entry.strategy.tunables()
     for efficiency, values in _library_module(name.partition(":")[0]).defaults(*sizes):

@@ -134,8 +134,8 @@ class Verbs(FoundSteps):
         """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
         cannot read its own so.
 
-        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than the one
-        along which it is stored: `wgmma` reads elements that have not 16 bits along k only.
+        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
+        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
         Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
         the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
         array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
