@@ -152,7 +152,7 @@ class Program:
 
     @property
     def _read_along(self) -> Mapping[str, str]:
-        """Operands that instructions read along another dimension than they are stored; none where no tree for them as they are is legal."""
+        """Operands that instructions read along another dimension than they are stored; none where the tree as given is refused."""
         try:
             grown = self._as_given
         except FireironError:

@@ -1,7 +1,8 @@
 """`repack`: an operand copied, by a launch of its own, to an array that the widest accesses take: first, where its own is not one.
 
 TMA and 16-byte copies want rows that are multiples of 16 bytes apart, which the user's array may not have. And the instruction behind may
-read an operand along one of its dimensions only: stored across, threads would have to turn each tile round. A copy of a matrix costs as much time as its bytes take, the product of two large ones far more.
+read an operand along one of its dimensions only: stored across, threads would have to turn each tile round. A copy of a matrix
+costs as much time as its bytes take, the product of two large ones far more.
 """
 
 from __future__ import annotations
