@@ -41,9 +41,4 @@ def stack(order, dims, sizes):
 
 def defaults(M, N, K):
     """The tiles of hopper, and smaller ones for small matrices, with the part of its peak that a multiprocessor reaches by them."""
-    return (
-        *hopper.defaults(M, N, K),
-        (0.62, {"bm": 64, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 8, "bands": 4}),
-        (0.4, {"bm": 32, "bn": 64, "bk": 128, "wm": 32, "wn": 64, "rows": 32, "chunk": 64, "stages": 4, "bands": 4}),
-        (0.3, {"bm": 16, "bn": 64, "bk": 64, "wm": 16, "wn": 64, "rows": 16, "chunk": 64, "stages": 16, "bands": 4}),
-    )
+    return (*hopper.defaults(M, N, K), *hopper.SMALLER)

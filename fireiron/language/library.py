@@ -185,17 +185,19 @@ def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping
         names = BY_WARPGROUPS
     if None in sizes:
         return ((names[0], {}),)
-    choices = [(name, one) for name in names for one in _values(name, spec, sizes[-3:])]
+    choices = [(name, one) for name in names for one in _values(name, spec, sizes[-3:], len(names) == 1)]
     name, (_, values) = min(choices, key=waves)
     return ((name, values),)
 
 
-def _values(name: str, spec: Spec, sizes: Sequence[int | None]) -> Iterator[tuple[float, Mapping[str, int]]]:
+def _values(name: str, spec: Spec, sizes: Sequence[int | None], alone: bool) -> Iterator[tuple[float, Mapping[str, int]]]:
     """What a strategy says of a size. For elements that have not 16 bits it is scaled to as many bytes along k, and of a row of C that is
-    stored at once; but not so in transposed tiles, of fewer rows than 64, which are stored by whole rows."""
+    stored at once; but not so in transposed tiles, of fewer rows than 64, which are stored by whole rows. A strategy that is `alone` has its
+    tiles for small matrices, too, if it says any."""
     entry, element = find(name), spec.A.dtype.bytes
     known = entry.strategy.tunables()
-    for efficiency, values in _library_module(name.partition(":")[0]).defaults(*sizes):
+    module = _library_module(name.partition(":")[0])
+    for efficiency, values in (*module.defaults(*sizes), *(getattr(module, "SMALLER", ()) if alone else ())):
         scaled = dict(values)
         if element != HALF:
             scaled["bk"] = values["bk"] * HALF // element
