@@ -130,7 +130,7 @@ def test_refusals(chain, said):
 
 def test_operands_of_other_ranks_are_refused():
     spec = MatMul(2, 3, 16, 16, 9, signature="abmk,kn->abmn", dtype=float16)(GL, GL, GL)(Kernel)
-    with pytest.raises(DecompositionError, match=r"(?s)an operand of 4 dimensions.*matrices, stacks of them"):
+    with pytest.raises(DecompositionError, match=r"(?s)an operand of 4 dimensions.*matrices, or stacks of them"):
         _ = MatMul.repack(A).tile(1, 1, 16, 16).to(Block).done()(spec).program("sm_90a").tree
 
 
@@ -224,6 +224,25 @@ def test_rows_without_vectors_are_padded(dtype):
     spec = MatMul(256, 8, 257, dtype=dtype, A=ColMajor, c_dtype=dtype)(GL, GL, GL)(Kernel)
     (launch,) = MatMul.repack(A, order=RowMajor).then(BODY)(spec).program("sm_90a").launches
     assert not [one for one in conflicts(launch.program) if " read by " in one.message] and ".pad(" in launch.program.cuda
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_turned_copies_compile(dtype):
+    """All launches as one unit, without a warning, within their registers."""
+    if not any(chain.serves("sm_90a") for chain in toolchains()):
+        pytest.skip("no installed NVRTC serves sm_90a")
+    for sizes in ((256, 256, 256), (255, 257, 259)):
+        program = product_of(dtype)(halves(*sizes, "TNN", dtype=dtype, c_dtype=TYPES[dtype])).program("sm_90a")
+        found = compile_cuda(program.cuda, "sm_90a").resources
+        assert set(found) == {"matmul_repack_a", "matmul_repack_b", "matmul"} and all(one.spill_stores == 0 for one in found.values())
+
+
+def test_readers_tell_why_operands_are_turned_round():
+    strategy = product_of(tf32)(halves(64, 64, 64, "TNN", dtype=tf32, c_dtype=float32))
+    said = "matmul_repack_b: Move(64,64)(GL,GL)(Kernel), since B is stored along n, and the products read it along k"
+    shown = "\n".join(show(strategy.program()))
+    assert said in shown and "tile(1, 4).to(Thread).layout(RowMajor)" in shown
+    assert f"launched in front: {said}" in text(explain(strategy))
 
 
 def test_what_is_stored_so_already_is_left_alone():

@@ -192,8 +192,8 @@ def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping
 
 def _values(name: str, spec: Spec, sizes: Sequence[int | None], alone: bool) -> Iterator[tuple[float, Mapping[str, int]]]:
     """What a strategy says of a size. For elements that have not 16 bits it is scaled to as many bytes along k, and of a row of C that is
-    stored at once; but not so in transposed tiles, of fewer rows than 64, which are stored by whole rows. A strategy that is `alone` has its
-    tiles for small matrices, too, if it says any."""
+    stored at once; but not so in transposed tiles, of fewer rows than 64, which are stored by whole rows. A strategy that is `alone`
+    has its tiles for small matrices, too, if it says any."""
     entry, element = find(name), spec.A.dtype.bytes
     known = entry.strategy.tunables()
     module = _library_module(name.partition(":")[0])
