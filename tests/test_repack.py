@@ -347,13 +347,16 @@ def test_small_defaults_are_legal(dtype, sizes):
         assert default_strategy(found, values, spec)(spec).program("sm_90a").ir.threads
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_matmul_of_integers(turned):
-    a, b = drawn((70, 90), int8, 1), drawn((90, 66), int8, 2)
-    given = np.asfortranarray(b) if turned else b
-    choice = matmul.choice(a, given, arch="sm_90a")
-    assert "hopper:integers" in choice.why and choice.program.ir.rings
-    np.testing.assert_array_equal(matmul(a, given, arch="sm_90a"), a.astype(np.int32) @ b.astype(np.int32))
+@pytest.mark.parametrize("dtype", [float8_e4m3, float8_e5m2, int8], ids=str)
+@pytest.mark.parametrize("shapes", [((100, 90), (90, 70)), ((3, 70, 33), (3, 33, 66))], ids=str)
+def test_matmul_takes_all_orders(shapes, dtype):
+    a, b = (drawn(shape, dtype, seed) for seed, shape in enumerate(shapes))
+    for left in (a, np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2)):
+        for right in (b, np.ascontiguousarray(b.swapaxes(-1, -2)).swapaxes(-1, -2)):
+            choice = matmul.choice(left, right, arch="sm_90a")
+            assert ": hopper" in choice.why and choice.program.ir.rings
+            result = matmul(left, right, arch="sm_90a").astype(np.float64)
+            np.testing.assert_array_equal(result, a.astype(np.float64) @ b.astype(np.float64))
 
 
 # ---------------------------------------------------------------------------------------------- what reads a strategy

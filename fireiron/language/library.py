@@ -217,7 +217,7 @@ def _along_k(spec: Spec, name: str) -> bool:
 
 
 WORTH_A_COPY: Final = 64
-"""Rows and columns of C from which copies of A and B pay."""
+"""Rows and columns of C from which copies of A and B pay; `perf/small_misaligned.py` measures what else there is."""
 
 
 def _worth_copies(spec: Spec) -> bool:
