@@ -40,5 +40,5 @@ def stack(order, dims, sizes):
 
 
 def defaults(M, N, K):
-    """The tiles of hopper, and smaller ones for small matrices, with the part of its peak that a multiprocessor reaches by them."""
+    """The tiles of hopper, and smaller ones for small matrices."""
     return (*hopper.defaults(M, N, K), *hopper.SMALLER)
