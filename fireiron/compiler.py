@@ -15,7 +15,7 @@ import attrs
 
 from fireiron import cuda as printer
 from fireiron.check import safety
-from fireiron.decomp.repack import Repack
+from fireiron.decomp.repack import Repack, read_along
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, SynchronizationError
 from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import Kernel, verify
@@ -137,17 +137,33 @@ class Program:
         """The launches in front; the spec and the steps of the one behind them."""
         spec, found, steps = self.spec, [], self.strategy.steps
         front = list(itertools.takewhile(lambda step: isinstance(step, Repack), steps))
+        read = self._read_along if front else {}
         for step in front:
             assert isinstance(step, Repack)
-            reason = step.reason(spec)
+            reason = step.reason(spec, read)
             if reason is not None:
-                found.append(Launch(step.operand, self._of_copy(step, spec), reason))
-                spec = step.behind(spec)
+                found.append(Launch(step.operand, self._of_copy(step, spec, read), reason))
+                spec = step.behind(spec, read)
         return tuple(found), spec, steps[len(front) :]
 
-    def _of_copy(self, step: Repack, spec: Spec) -> Program:
-        copy = step.copy(spec)
-        strategy = attrs.evolve(self.strategy, steps=step.steps(spec), spec=copy, start=copy.starter, others=(), refused=())
+    @functools.cached_property
+    def _as_given(self) -> Grown:
+        """The tree behind the steps that copy, for operands as they are."""
+        steps = tuple(itertools.dropwhile(lambda step: isinstance(step, Repack), self.strategy.steps))
+        return grow_tree(self.spec, steps, self.architecture, self.instructions)
+
+    @property
+    def _read_along(self) -> Mapping[str, str]:
+        """Operands that instructions read along another dimension than they are stored; none where the tree as given is refused."""
+        try:
+            grown = self._as_given
+        except FireironError:
+            return {}
+        return read_along(self.spec, grown.node, grown.context.whole.settled)
+
+    def _of_copy(self, step: Repack, spec: Spec, read: Mapping[str, str]) -> Program:
+        copy = step.copy(spec, read)
+        strategy = attrs.evolve(self.strategy, steps=step.steps(spec, read), spec=copy, start=copy.starter, others=(), refused=())
         return Program(strategy, copy, self.architecture, self.instructions, f"{self.name}_repack_{step.operand.lower()}")
 
     @property
@@ -165,6 +181,8 @@ class Program:
         """The decomposition tree with the threads of a block and the grid."""
         with self.timed("tree"):
             _, spec, steps = self._parted
+            if len(steps) < len(self.strategy.steps) and spec is self.spec and "_as_given" in self.__dict__:
+                return self._as_given
             return grow_tree(spec, steps, self.architecture, self.instructions)
 
     @property

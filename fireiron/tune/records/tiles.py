@@ -166,7 +166,7 @@ def candidates(records: Iterable[Record], question: Question) -> list[Candidate]
                 us = expected_us(problem, values, near)
                 by_tile.setdefault(tile_of(values), Candidate(name, values, one.record, distance, us))
         for name in names if limit == AS_NEAR else ():
-            for values in tiles_of(name, spec):
+            for values in tiles_of(name, spec, len(names) == 1):
                 by_tile.setdefault(tile_of(values), Candidate(name, values, None, math.inf, expected_us(problem, values, near)))
     same = next((one.record for _, one in near if problem.same_size(one.problem)), None)
     return sorted(by_tile.values(), key=lambda one: (one.record is None or one.record != same, one.us))
