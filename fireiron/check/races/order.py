@@ -11,6 +11,7 @@ addition all but other additions. Operations of one warp need `seen` too, unless
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
@@ -135,7 +136,7 @@ class Order:
         self.same_thread = same_thread
         self.found = found
         self.broken = broken
-        self.phases: dict[tuple[int, str, Side, int], Phases] = {}
+        self.phases: list[dict[tuple[str, Side, int], Phases]] = [{} for _ in range(blocks)]
         self.numbers = _numbered(traces)
         self.touched: list[list[int]] = []
         self.kinds: set[Kind] = set()
@@ -173,7 +174,7 @@ class Order:
         for rank, reached in enumerate(self.reached):
             if reached >= min(agent.meetings for agent in self.agents if agent.rank == rank):
                 self.broken.setdefault("a block ends while others of its cluster may arrive at its barriers, or send loads to it")
-        for (_, name, side, stage), phases in self.phases.items():
+        for (name, side, stage), phases in itertools.chain(*(one.items() for one in self.phases)):
             if phases.left != phases.arrivals or phases.bytes:
                 self.broken.setdefault(f"{name}: the {side.value} barrier of stage {stage} is left in the middle of a phase")
 
@@ -214,21 +215,20 @@ class Order:
         An arrival brings what the lane knows that arrives.
         """
         phases = self._phases_of(event, agent.rank)
-        count = agent.turns.get((event.ring.name, event.side, event.arrivals is None), 0)
+        counted = event.ring.name, event.side, event.arrivals is None
+        count = agent.turns.get(counted, 0)
         number = self.numbers[event.ring.name][event.number] if self.numbers else count
         wanted = event.number // event.ring.stages + (event.side is Side.FULL)
         if event.arrivals is None and (phases.over - wanted) % 2:
             return False
-        agent.turns[event.ring.name, event.side, event.arrivals is None] = max(count, number + 1)
+        agent.turns[counted] = max(count, number + 1)
         meant = number // event.ring.stages + (event.side is Side.FULL)
-        verb = "the wait for" if event.arrivals is None else "the arrival at"
-        what = f"{event.ring.name}: {verb} turn {event.number} to be {event.side.value}"
         if event.stage != number % event.ring.stages:
-            self.broken.setdefault(f"{what} is at stage {event.stage}, and it is the agent's turn {number}")
+            self.broken.setdefault(f"{event.said} is at stage {event.stage}, and it is the agent's turn {number}")
         elif event.arrivals is None and phases.over != meant:
-            self.broken.setdefault(f"{what} passes by parity alone: {phases.over} phases are over, not {meant}")
+            self.broken.setdefault(f"{event.said} passes by parity alone: {phases.over} phases are over, not {meant}")
         if self.numbers:
-            self._know(agent, event, phases, meant, what)
+            self._know(agent, event, phases, meant)
         if event.arrivals is None:
             agent.own |= phases.known
             agent.seen |= phases.known
@@ -237,31 +237,34 @@ class Order:
             phases.bytes += event.ring.bytes
         for rank in event.ranks or (agent.rank,):
             for _ in range(event.arrivals[agent.warp] if agent.warp < len(event.arrivals) else 0):
-                if self._reaches(agent, rank, what):
+                if self._reaches(agent, rank, event.said):
                     self._phases_of(event, rank).arrive(agent.seen, agent.over)
         return True
 
-    def _know(self, agent: Agent, event: Turn, phases: Phases, meant: int, what: str) -> None:
+    def _know(self, agent: Agent, event: Turn, phases: Phases, meant: int) -> None:
         """Where groups take turns, an agent has not been at each phase itself, and others may be behind in another run than this one.
 
         So it must know of the phase before the one that it waits for that it is over, and so of that before the one that it arrives at.
         Blocks that take turns are in no cluster: an agent comes to barriers of its own block alone.
         """
-        barrier = event.ring.name, event.side, event.stage
-        known = agent.over.get(barrier, 0)
+        known = agent.over.get(event.barrier, 0)
         if event.arrivals is None:
             if known < meant - 1:
                 self.broken.setdefault(
-                    f"{what} may pass by parity alone: of {meant - 1} phases before it the agent knows {known} to be over"
+                    f"{event.said} may pass by parity alone: of {meant - 1} phases before it the agent knows {known} to be over"
                 )
             _learn(agent.over, phases.known_over)
-            agent.over[barrier] = max(known, meant)
+            agent.over[event.barrier] = max(known, meant)
         elif event.side is Side.EMPTY and known < meant:
-            self.broken.setdefault(f"{what} may count to an earlier phase: of {meant} before it the agent knows {known} to be over")
+            self.broken.setdefault(f"{event.said} may count to an earlier phase: of {meant} before it the agent knows {known} to be over")
 
     def _phases_of(self, event: Turn, rank: int) -> Phases:
-        arrivals = 1 if event.side is Side.FULL else event.ring.consumers
-        return self.phases.setdefault((rank, event.ring.name, event.side, event.stage), Phases(arrivals, arrivals))
+        phases = self.phases[rank]
+        found = phases.get(event.barrier)
+        if found is None:
+            arrivals = 1 if event.side is Side.FULL else event.ring.consumers
+            found = phases[event.barrier] = Phases(arrivals, arrivals)
+        return found
 
     def _reaches(self, agent: Agent, rank: int, what: str) -> bool:
         """Whether there is a block of this rank, for an agent that reaches into it."""
