@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -158,14 +159,14 @@ def _resolve(value: Any, values: Mapping[str, int]) -> Any:
         return value if all(new is old for new, old in zip(changed, value, strict=True)) else changed
     if hasattr(value, "resolved"):
         return value.resolved(lambda part: _resolve(part, values))
-    if attrs.has(type(value)) and not hasattr(value, "low"):
+    parts = _parts(type(value))
+    if parts and not hasattr(value, "low"):
         updates = {}
-        for field in attrs.fields(type(value)):
-            if field.init:
-                old = getattr(value, field.name)
-                new = _resolve(old, values)
-                if new is not old:
-                    updates[field.alias] = new
+        for name, alias in parts:
+            old = getattr(value, name)
+            new = _resolve(old, values)
+            if new is not old:
+                updates[alias] = new
         return attrs.evolve(value, **updates) if updates else value
     return value
 
@@ -243,9 +244,14 @@ def has_part(part: Any, value: Any) -> bool:
         return value is part
     if isinstance(value, tuple):
         return any(has_part(part, one) for one in value)
-    if attrs.has(type(value)) and not hasattr(value, "low"):
-        return any(has_part(part, getattr(value, field.name)) for field in attrs.fields(type(value)) if field.init)
-    return False
+    parts = _parts(type(value))
+    return bool(parts) and not hasattr(value, "low") and any(has_part(part, getattr(value, name)) for name, _ in parts)
+
+
+@functools.cache
+def _parts(kind: type) -> tuple[tuple[str, str], ...]:
+    """The fields of an attrs class, with the names that they have as arguments; none of any other class."""
+    return tuple((field.name, field.alias) for field in attrs.fields(kind) if field.init) if attrs.has(kind) else ()
 
 
 def _collect(value: Any, found: dict[str, Tunable]) -> None:
@@ -259,7 +265,6 @@ def _collect(value: Any, found: dict[str, Tunable]) -> None:
     elif isinstance(value, tuple):
         for part in value:
             _collect(part, found)
-    elif attrs.has(type(value)) and not hasattr(value, "low"):
-        for field in attrs.fields(type(value)):
-            if field.init:
-                _collect(getattr(value, field.name), found)
+    elif (parts := _parts(type(value))) and not hasattr(value, "low"):
+        for name, _ in parts:
+            _collect(getattr(value, name), found)
