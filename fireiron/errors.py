@@ -133,7 +133,7 @@ class MatchError(FireironError):
         return next(iter(self._headline.splitlines()), "")
 
     @property
-    def asked(self) -> str:  # type: ignore[override]
+    def asked(self) -> str:
         """The request, and why it cannot be met."""
         if self._rows is not None:
             self._headline, self._rows = f"{self._headline}\n{self._rows()}", None

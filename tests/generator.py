@@ -341,7 +341,9 @@ class Drawn:
                     chain = chain.load(name, RF, move)
         if constant(self.left_by(chain).size("k")) != 1:
             chain = chain.split(1)
-        pair = self.left_by(chain).C.dtype in (float16, bfloat16) and all(m == RF for m in self.left_by(chain).memories) and self.chance(0.5)
+        pair = (
+            self.left_by(chain).C.dtype in (float16, bfloat16) and all(m == RF for m in self.left_by(chain).memories) and self.chance(0.5)
+        )
         size = self.sizes_of(chain)
         if pair and size["m"] % 2 == 0:
             self.features.add("HFMA2")

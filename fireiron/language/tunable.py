@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -159,14 +158,14 @@ def _resolve(value: Any, values: Mapping[str, int]) -> Any:
         return value if all(new is old for new, old in zip(changed, value, strict=True)) else changed
     if hasattr(value, "resolved"):
         return value.resolved(lambda part: _resolve(part, values))
-    parts = _parts(type(value))
-    if parts and not hasattr(value, "low"):
+    parts = _parts(value)
+    if parts:
         updates = {}
-        for name, alias in parts:
-            old = getattr(value, name)
+        for part in parts:
+            old = getattr(value, part.name)
             new = _resolve(old, values)
             if new is not old:
-                updates[alias] = new
+                updates[part.alias or part.name] = new
         return attrs.evolve(value, **updates) if updates else value
     return value
 
@@ -244,14 +243,13 @@ def has_part(part: Any, value: Any) -> bool:
         return value is part
     if isinstance(value, tuple):
         return any(has_part(part, one) for one in value)
-    parts = _parts(type(value))
-    return bool(parts) and not hasattr(value, "low") and any(has_part(part, getattr(value, name)) for name, _ in parts)
+    return any(has_part(part, getattr(value, field.name)) for field in _parts(value))
 
 
-@functools.cache
-def _parts(kind: type) -> tuple[tuple[str, str], ...]:
-    """The fields of an attrs class, with the names that they have as arguments; none of any other class."""
-    return tuple((field.name, field.alias) for field in attrs.fields(kind) if field.init) if attrs.has(kind) else ()
+def _parts(value: Any) -> tuple[attrs.Attribute[Any], ...]:
+    """The arguments that an instance of an attrs class was made of; none of anything else, and of an expression, which holds no tunable."""
+    fields = getattr(type(value), "__attrs_attrs__", ())
+    return () if not fields or hasattr(value, "low") else tuple(field for field in fields if field.init)
 
 
 def _collect(value: Any, found: dict[str, Tunable]) -> None:
@@ -265,6 +263,6 @@ def _collect(value: Any, found: dict[str, Tunable]) -> None:
     elif isinstance(value, tuple):
         for part in value:
             _collect(part, found)
-    elif (parts := _parts(type(value))) and not hasattr(value, "low"):
-        for name, _ in parts:
-            _collect(getattr(value, name), found)
+    else:
+        for field in _parts(value):
+            _collect(getattr(value, field.name), found)
