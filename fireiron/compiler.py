@@ -133,8 +133,8 @@ class Program:
         self.seconds[stage] = time.perf_counter() - start
 
     @functools.cached_property
-    def _parted(self) -> tuple[tuple[Launch, ...], Spec, tuple[Decomposition, ...]]:
-        """The launches in front; the spec and the steps of the one behind them."""
+    def _parted(self) -> tuple[tuple[tuple[Repack, Spec, str], ...], Spec, tuple[Decomposition, ...]]:
+        """The copies in front, with the specs they are of and their reasons; the spec and the steps of the launch behind them."""
         spec, found, steps = self.spec, [], self.strategy.steps
         front = list(itertools.takewhile(lambda step: isinstance(step, Repack), steps))
         read = self._read_along if front else {}
@@ -142,7 +142,7 @@ class Program:
             assert isinstance(step, Repack)
             reason = step.reason(spec, read)
             if reason is not None:
-                found.append(Launch(step.operand, self._of_copy(step, spec, read), reason))
+                found.append((step, spec, reason))
                 spec = step.behind(spec, read)
         return tuple(found), spec, steps[len(front) :]
 
@@ -152,7 +152,7 @@ class Program:
         steps = tuple(itertools.dropwhile(lambda step: isinstance(step, Repack), self.strategy.steps))
         return grow_tree(self.spec, steps, self.architecture, self.instructions)
 
-    @property
+    @functools.cached_property
     def _read_along(self) -> Mapping[str, str]:
         """Operands that instructions read along another dimension than they are stored; none where the tree as given is refused."""
         try:
@@ -166,10 +166,11 @@ class Program:
         strategy = attrs.evolve(self.strategy, steps=step.steps(spec, read), spec=copy, start=copy.starter, others=(), refused=())
         return Program(strategy, copy, self.architecture, self.instructions, f"{self.name}_repack_{step.operand.lower()}")
 
-    @property
+    @functools.cached_property
     def launches(self) -> tuple[Launch, ...]:
         """The copies in front, in order; none for most strategies."""
-        return self._parted[0]
+        read = self._read_along if self._parted[0] else {}
+        return tuple(Launch(step.operand, self._of_copy(step, spec, read), reason) for step, spec, reason in self._parted[0])
 
     @property
     def inner(self) -> Spec:
@@ -319,7 +320,7 @@ class _Search:
             _ = program.stages if program.tree.complete else None
         except FireironError as error:
             amounts = [int(number) for number in re.findall(r"\d+", error.asked)] if isinstance(error, ResourceError) else []
-            self._note(key, f"{type(error).__name__}: {error.asked.splitlines()[0]}", amounts[0] if amounts else 0)
+            self._note(key, f"{type(error).__name__}: {error.headline}", amounts[0] if amounts else 0)
             return None
         return program
 
@@ -375,7 +376,7 @@ class _Search:
         if tried < total:
             hint = f"{tried} of the {total} combinations of the tunables were tried, and none is legal; the first fails as above"
             hint += "; list(strategy.legal(target)) tries all"
-        others = [text for text in self.said.values() if first.asked.splitlines()[0] not in text][:3]
+        others = [text for text in self.said.values() if first.headline not in text][:3]
         first.hint = "; ".join([hint, *(f"others: {text}" for text in others), *([first.hint] if first.hint else [])])
         return first
 

@@ -159,7 +159,9 @@ class Scene:
         steps = offsets_of(use.access).T
         for base, step, bound in zip(use.access.base, steps, use.access.bounds, strict=True):
             if bound is not None and (known is None or self.roots(bound) <= known):
-                mask &= frame.full(base)[..., None] + step < np.asarray(frame.full(bound))[..., None]
+                room = frame.full(bound) - frame.full(base)
+                if room.size and room.min() <= step.max():
+                    mask &= step < room[..., None]
         return mask
 
     def addresses(self, frame: Frame, access: Access) -> Array:

@@ -18,7 +18,7 @@ import numpy as np
 from fireiron.check.blocks import Local
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, distinct, linear, offsets_of, product
 from fireiron.ir import WARP_SCOPE, Access, Buffer, For
-from fireiron.values.expr import TRUE, ZERO, Expr, compiled, conjuncts, constant, less
+from fireiron.values.expr import TRUE, ZERO, Expr, conjuncts, constant, less
 from fireiron.values.machine import Block, Level
 from fireiron.values.tensor import Storage
 from fireiron.values.units import unit_in
@@ -470,9 +470,3 @@ def stages(scene: Scene, copy: Expr, ordered: frozenset[str]) -> tuple[Expr, Exp
         else:
             rest = rest + term
     return scene.opened(moved), rest
-
-
-def at(expression: Expr, fixed: Mapping[str, int]) -> int:
-    """The value of an expression over loops in order."""
-    number = constant(expression)
-    return int(compiled(expression)(fixed)) if number is None else number
