@@ -337,7 +337,7 @@ def test_few_turns_are_not_counted():
     assert [name for name, *_ in waits] == ["k_ring_full", "k_ring_empty"] and "_parity" not in body[body.index("// consumers") :]
     for (_, _, parity), shift in zip(waits, (0, 1), strict=True):
         for turn in range(4):
-            values = {"k": 2} | {name: turn % 2 * 3 for name in re.findall(r"turn_first\d*", parity)}
+            values = {"k": 2} | dict.fromkeys(re.findall(r"turn_first\d*", parity), turn % 2 * 3)
             assert eval(parity.replace("/", "//"), values) % 2 == (turn + shift) % 2
 
 
