@@ -14,7 +14,8 @@
 
 `wm` below 64, or of 96, is the transposed form, which has the 64 rows of the instruction along N: for few rows, and for small
 matrices. As many blocks as there are tiles (`blocks`) is a block for each tile. Blocks walk in bands of tile rows,
-of tile columns (`walk` 1) or, with `bands` 1, along Hilbert's curve (2).
+of tile columns (`walk` 1) or, with `bands` 1, along Hilbert's curve (2). C goes through shared memory in chunks of `rows` x `chunk` a
+warpgroup: with `rows` `wm` and `chunk` `wn` at once, which waits and fences once, where there is room beside the stages.
 
 `integers` is the same for int8, whose products are added up in int32.
 
@@ -32,7 +33,7 @@ bk = Tunable("bk", 64, 128, 32)
 wm = Tunable("wm", 64, 128, 96, 32, 16)
 wn = Tunable("wn", 256, 64, 128, 192, 96, 160, 224, 32, 16)
 rows = Tunable("rows", 64, 32, 16)
-chunk = Tunable("chunk", 64, 32, 16)
+chunk = Tunable("chunk", 64, 32, 16, 128, 192, 256)
 stages = Tunable("stages", 4, 2, 3, 5, 6, 7, 8, 16)
 bands = Tunable("bands", 8, 1, 2, 4, 16)
 walk = Tunable("walk", 0, 1, 2)
@@ -85,8 +86,8 @@ SMALLER = (
 def defaults(M, N, K):
     """Tiles for halves that were among the fastest on an H200."""
     return (
-        {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 64, "stages": 4, "bands": 4},
-        {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 64, "stages": 3, "bands": 4},
+        {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 256, "stages": 3, "bands": 4},
+        {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 192, "stages": 3, "bands": 4},
         {"bm": 192, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 5, "bands": 4},
         {"bm": 96, "bn": 128, "bk": 64, "wm": 96, "wn": 64, "rows": 32, "chunk": 64, "stages": 6, "bands": 4},
         {"bm": 64, "bn": 128, "bk": 64, "wm": 64, "wn": 64, "rows": 64, "chunk": 64, "stages": 8, "bands": 4},

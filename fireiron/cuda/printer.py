@@ -132,6 +132,10 @@ class KernelPrinter:
         """A turn of a ring as far as its barriers tell turns apart: by their stage, and the parity of their round."""
         return self.addresses.turn(number, 2 * self.kernel.ring(ring).stages)
 
+    def parity(self, ring: str, number: Expr, ahead: int) -> Expr:
+        """The parity of the round of a ring in which a turn is, `ahead` rounds on."""
+        return self.addresses.parity(self.turn(ring, number), self.kernel.ring(ring).stages, ahead)
+
     def barrier(self, ring: str, side: Side, number: Expr) -> str:
         """The address of a ring's barrier for a turn, in the window of shared memory."""
         found = self.kernel.ring(ring)

@@ -273,14 +273,14 @@ class Statements:
 
     def _loop(self, statement: For) -> list[Item]:
         unroll = statement.unroll or self._indexes_registers(statement)
-        body = self._unrolled(statement) if unroll else self._running(statement)
+        before, body = ((), self._unrolled(statement)) if unroll else self._running(statement)
         if statement.extent == Const(1) and statement.step == 1:
-            return [Braces("", (f"const int {statement.var} = 0;", *body))]
+            return [*before, Braces("", (f"const int {statement.var} = 0;", *body))]
         name, kind = statement.var.name, _integer(statement.extent.high)
         self.printer.addresses.used |= statement.extent.variables()
         further = f"++{name}" if statement.step == 1 else f"{name} += {statement.step}"
         head = f"for ({kind} {name} = {statement.first}; {name} < {operand(statement.extent, Binds.SUM)}; {further})"
-        return [Braces(head, tuple(body), "#pragma unroll" if unroll else self._rolled(statement))]
+        return [*before, Braces(head, tuple(body), "#pragma unroll" if unroll else self._rolled(statement))]
 
     def _rolled(self, loop: For) -> str:
         """An inner loop of one thread stays rolled where its extent is told at run time: unrolled, it begins with the addresses of
@@ -292,11 +292,12 @@ class Statements:
     def _unrolled(self, loop: For) -> list[Item]:
         return self._list(loop.body)
 
-    def _running(self, loop: For) -> list[Item]:
-        """The body of a loop that runs at run time, behind what it names of its variable."""
+    def _running(self, loop: For) -> tuple[Sequence[Item], list[Item]]:
+        """What stands in front of a loop that runs at run time, and its body, with what it names of its variable."""
         self.printer.addresses.enter(loop)
         items = self._list(loop.body)
-        return [*self.printer.addresses.leave(), *items]
+        lines = self.printer.addresses.leave()
+        return lines.before, [*lines.top, *items, *lines.end]
 
     def _indexes_registers(self, loop: For) -> bool:
         """Registers have no run-time index: a loop whose variable numbers them must be unrolled, if they are registers at all."""
