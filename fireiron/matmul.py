@@ -44,7 +44,10 @@ from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, View
 if TYPE_CHECKING:
     from fireiron.compiler import Program
     from fireiron.gpu.kernel import CompiledKernel
-    from fireiron.tune.records import Accept, Choice
+    from fireiron.tune.records import Accept, Choice, Records
+
+Dtypes = tuple[Any, Any]
+"""The types that are asked for, of the result and of the factors; None for what the arrays say."""
 
 Given = Mapping[str, "Operand"]
 """Operands by argument: `a`, `b` and, where it is given, `out`."""
@@ -171,7 +174,16 @@ class _MatMul:
         self._lock = threading.RLock()
 
     def __call__(
-        self, a: Any, b: Any, out: Any = None, *, c_dtype: Any = None, arch: Any = None, stream: Any = None, pinned: bool | None = None
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        *,
+        c_dtype: Any = None,
+        ab_dtype: Any = None,
+        arch: Any = None,
+        stream: Any = None,
+        pinned: bool | None = None,
     ) -> Any:
         """`a @ b` for two matrices of one element type, M x K and K x N, or for stacks of matrices, as NumPy multiplies them.
 
@@ -182,6 +194,8 @@ class _MatMul:
         Args:
             out: where to store the result, and how; by default a new array, row-major.
             c_dtype: the type of the result; by default that of `out`, else of `a` (int32 for int8, float32 for 8-bit floats).
+            ab_dtype: the type that elements of `a` and `b` are multiplied in: tf32 multiplies float32 on tensor cores, which read the upper
+                19 bits of each; by default that of the arrays.
             arch: the target of the compiler; by default that of the GPU (of the simulator, sm_90).
             stream: as for a compiled kernel.
             pinned: only a record of exactly this problem may answer; as `FIREIRON_PINNED` says if None.
@@ -189,20 +203,22 @@ class _MatMul:
         Raises: ArgumentError for arrays that are no matrices or stacks of one type that fit; StoreError where records are pinned and none
             answers.
         """
-        return self._found(a, b, out, c_dtype, arch, pinned)(a, b, out, stream)
+        return self._found(a, b, out, (c_dtype, ab_dtype), arch, pinned)(a, b, out, stream)
 
-    def choice(self, a: Any, b: Any, out: Any = None, *, c_dtype: Any = None, arch: Any = None, pinned: bool | None = None) -> Choice:
+    def choice(
+        self, a: Any, b: Any, out: Any = None, *, c_dtype: Any = None, ab_dtype: Any = None, arch: Any = None, pinned: bool | None = None
+    ) -> Choice:
         """What `matmul` takes for these arrays: the record, if one answers, and why; nothing is launched."""
-        return self._found(a, b, out, c_dtype, arch, pinned).made.choice
+        return self._found(a, b, out, (c_dtype, ab_dtype), arch, pinned).made.choice
 
     def kernel(
-        self, a: Any, b: Any, out: Any = None, *, c_dtype: Any = None, arch: Any = None, pinned: bool | None = None
+        self, a: Any, b: Any, out: Any = None, *, c_dtype: Any = None, ab_dtype: Any = None, arch: Any = None, pinned: bool | None = None
     ) -> CompiledKernel:
         """The kernel that `matmul` calls for these arrays; with `b.T` and `a.T` where the choice is for the transposed product.
 
         Of a stack and a matrix it may multiply the rows of all matrices, as one.
         """
-        return self._found(a, b, out, c_dtype, arch, pinned).made.kernel
+        return self._found(a, b, out, (c_dtype, ab_dtype), arch, pinned).made.kernel
 
     def clear(self) -> None:
         """Forget all kernels, so that records and environment variables are read anew."""
@@ -210,21 +226,21 @@ class _MatMul:
             self._kernels.clear()
             self._problems.clear()
 
-    def _found(self, a: Any, b: Any, out: Any, c_dtype: Any, arch: Any, pinned: bool | None) -> _Found:
-        key = (_key(a), _key(b), out if out is None else _key(out), c_dtype, arch, pinned)
+    def _found(self, a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None) -> _Found:
+        key = (_key(a), _key(b), out if out is None else _key(out), dtypes, arch, pinned)
         found = self._kernels.get(key)
         if found is not None:
             with contextlib.suppress(KeyError):  # another thread forgot it meanwhile
                 self._kernels.move_to_end(key)
             return found
         with self._lock:
-            found = self._kernels.get(key) or self._chosen(a, b, out, c_dtype, arch, pinned)
+            found = self._kernels.get(key) or self._chosen(a, b, out, dtypes, arch, pinned)
             _keep(self._kernels, key, found)
         return found
 
-    def _chosen(self, a: Any, b: Any, out: Any, c_dtype: Any, arch: Any, pinned: bool | None) -> _Found:
+    def _chosen(self, a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None) -> _Found:
         """What answers a call that was not made before."""
-        asked, stacked = _asked(a, b, out, c_dtype, arch, pinned)
+        asked, stacked = _asked(a, b, out, dtypes, arch, pinned)
         return _Found(self._of_problem(asked), stacked)
 
     def _of_problem(self, asked: _Asked) -> _Made:
@@ -347,7 +363,7 @@ def _keep(kernels: OrderedDict[Any, Any], key: Any, made: Any) -> None:
         kernels.popitem(last=False)
 
 
-def _asked(a: Any, b: Any, out: Any, c_dtype: Any, arch: Any, pinned: bool | None) -> tuple[_Asked, Stacked]:
+def _asked(a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None) -> tuple[_Asked, Stacked]:
     from fireiron.tune.records import is_pinned
 
     arrays = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
@@ -356,7 +372,7 @@ def _asked(a: Any, b: Any, out: Any, c_dtype: Any, arch: Any, pinned: bool | Non
     out_places = given["out"].places if "out" in given else None
     stacked = seen(given["a"].places, given["b"].places, out_places)
     given = {name: _seen(one, way) for (name, one), way in zip(given.items(), (stacked.a, stacked.b, stacked.c), strict=False)}
-    problems = _problems(given, c_dtype, _have_views(arrays.values()), stacked)
+    problems = _problems(given, dtypes, _have_views(arrays.values()), stacked)
     device = given["a"].device
     architecture = as_architecture(_device_architecture(device) if arch is None else arch)
     return _Asked(tuple(problems), tuple(problems[0].aligned.values()), architecture, is_pinned(pinned), device), stacked
@@ -383,16 +399,16 @@ def _have_views(arrays: Iterable[Any]) -> bool:
     return kinds in ({"torch"}, {"cupy"})
 
 
-def _problems(given: Given, c_dtype: Any, views: bool, stacked: Stacked) -> list[Problem]:
+def _problems(given: Given, dtypes: Dtypes, views: bool, stacked: Stacked) -> list[Problem]:
     """The product, and the transposed one C.T = B.T A.T, which reads and writes the same memory; the likelier first.
 
     What computes float32 without tensor cores stores column-major, so a row-major result is better computed transposed. Not so a stack.
     """
-    plain = Problem(_spec(given, c_dtype, RowMajor, stacked), False, dict(zip("ABC", given.values(), strict=False)))
+    plain = Problem(_spec(given, dtypes, RowMajor, stacked), False, dict(zip("ABC", given.values(), strict=False)))
     if not views or stacked.signature:
         return [plain]
     swapped = {name: _turned(given[other]) for name, other in (("a", "b"), ("b", "a"), ("out", "out")) if other in given}
-    turned = Problem(_spec(swapped, c_dtype, ColMajor, stacked), True, dict(zip("ABC", swapped.values(), strict=False)))
+    turned = Problem(_spec(swapped, dtypes, ColMajor, stacked), True, dict(zip("ABC", swapped.values(), strict=False)))
     on_plain_units = plain.spec.operands["A"].dtype in (float32, float64)
     by_rows = plain.result_order == RowMajor.order
     return [turned, plain] if on_plain_units and by_rows else [plain, turned]
@@ -427,14 +443,14 @@ def _check(given: Given) -> None:
         raise ArgumentError("the arrays are in different places", got=places, hint="all on one GPU, or all NumPy for the simulator")
 
 
-def _spec(given: Given, c_dtype: Any, result_order: MatrixLayout, stacked: Stacked) -> Spec:
+def _spec(given: Given, dtypes: Dtypes, result_order: MatrixLayout, stacked: Stacked) -> Spec:
     a, b, out = given["a"], given["b"], given.get("out")
-    kind = _TYPES[a.dtype]
+    kind = _multiplied(_TYPES[a.dtype], dtypes[1])
     dims = stacked.dims
     sizes = {dim: size for one, names in zip((a, b), dims, strict=False) for dim, size in zip(names, one.shape, strict=True)}
     layouts = {name: _storage(one, name, names) for (name, one), names in zip(given.items(), dims, strict=False)}
     orders: dict[str, Any] = {"A": layouts["a"], "B": layouts["b"], "C": layouts.get("out", result_order)}
-    options = {"dtype": kind, "c_dtype": _result(kind, out, c_dtype), "signature": stacked.signature, **orders}
+    options = {"dtype": kind, "c_dtype": _result(kind, out, dtypes[0]), "signature": stacked.signature, **orders}
     spec: Spec = MatMul(*(sizes[dim] for dim in (*dims[2], "k")), **options)(GL, GL, GL)(Kernel)
     loose = {name: min(one.align, ALIGNMENT) for name, one in zip("ABC", given.values(), strict=False) if one.align < ALIGNMENT}
     return spec.with_operands(**{name: _loosened(spec.operands[name], align) for name, align in loose.items()})
@@ -442,6 +458,16 @@ def _spec(given: Given, c_dtype: Any, result_order: MatrixLayout, stacked: Stack
 
 def _loosened(view: View, align: int) -> View:
     return attrs.evolve(view, tensor=attrs.evolve(view.tensor, align=align))
+
+
+def _multiplied(kind: DType, wanted: Any) -> DType:
+    """The type of the factors: that of the arrays, or another one that is stored alike."""
+    if wanted is None or as_dtype(wanted) == kind:
+        return kind
+    legal = [one for one in DTYPES if one.numpy == kind.numpy]
+    if as_dtype(wanted) not in legal:
+        raise ArgumentError(f"ab_dtype: the arrays have elements of {kind}", got=as_dtype(wanted), legal=legal)
+    return as_dtype(wanted)
 
 
 def _result(kind: DType, out: Operand | None, c_dtype: Any) -> DType:
@@ -474,15 +500,30 @@ def _chosen(asked: _Asked) -> tuple[Choice, Problem]:
     exact = [(records.find(one.spec, architecture, neighbours=False, gpu=gpu, accept=one.served), one) for one in problems]
     found = [(choice, problem) for choice, problem in exact if choice is not None and choice.record is not None]
     if found:
-        return min(found, key=lambda one: preference(one[0].record, gpu) if one[0].record else ())
+        choice, problem = min(found, key=lambda one: preference(one[0].record, gpu) if one[0].record else ())
+        return (None if asked.pinned else _faster(records, choice, problem, asked)) or (choice, problem)
     first = problems[0]
     if asked.pinned:
         return records.best(first.spec, architecture, neighbours=False, gpu=gpu, accept=first.served), first
+    for one in problems:
+        tile = records.by_tiles(one.spec, architecture, gpu=gpu, accept=functools.partial(_answers_for, one))
+        if tile is not None:
+            return tile, one
     for one in problems:
         near = records.find(one.spec, architecture, gpu=gpu, accept=functools.partial(_answers_for, one))
         if near is not None:
             return near, one
     return _default(first.spec, architecture, first.served), first
+
+
+def _faster(records: Records, choice: Choice, problem: Problem, asked: _Asked) -> tuple[Choice, Problem] | None:
+    """What is expected to be faster than a record of just this problem that was measured with an older target's instructions."""
+    record = choice.record
+    if record is None or record.architecture == asked.architecture.name:
+        return None
+    accept = functools.partial(_answers_for, problem)
+    tile = records.by_tiles(problem.spec, asked.architecture, gpu=_gpu_name(asked.device), accept=accept, below=record.us)
+    return None if tile is None else (tile, problem)
 
 
 def _answers_for(problem: Problem, program: Program) -> bool:
@@ -500,7 +541,7 @@ def _default(spec: Spec, architecture: Architecture, served: Accept) -> Choice:
             program = default_strategy(name, values, spec)(spec).program(architecture)
             _ = program.ir
         except FireironError as error:
-            refusals.append(f"{name}: {error.asked.splitlines()[0]}")
+            refusals.append(f"{name}: {error.headline}")
             continue
         if served(program):
             said = " ".join([name, *(f"{tunable}={value}" for tunable, value in values.items())])

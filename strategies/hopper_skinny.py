@@ -75,8 +75,8 @@ def spec(M, N, K, **options):
 
 
 def defaults(M, N, K):
-    """Tiles of all rows, or of all columns, where there are few; the parts of the peak only rank them beside those of other strategies."""
+    """Tiles of all rows, or of all columns, where there are few."""
     rows, columns = ([size for size in (16, 32, 64) if size >= few][:1] for few in (M, N))
-    flat = [(0.8, {"bm": size, "bn": 64, "rows": size, "chunk": 64, "bk": 128, "stages": DEEP[size]}) for size in rows]
-    tall = [(0.8, {"bm": 64, "bn": size, "rows": 64, "chunk": size, "bk": 128, "stages": DEEP[size]}) for size in columns if not rows]
+    flat = [{"bm": size, "bn": 64, "rows": size, "chunk": 64, "bk": 128, "stages": DEEP[size]} for size in rows]
+    tall = [{"bm": 64, "bn": size, "rows": 64, "chunk": size, "bk": 128, "stages": DEEP[size]} for size in columns if not rows]
     return (*flat, *tall)

@@ -6,7 +6,7 @@ from fireiron.strategies import hopper, hopper_skinny, hopper_small
 
 def tiles(module, *sizes):
     """What a strategy takes by itself, as pairs."""
-    return tuple(tuple(values.items()) for _, values in module.defaults(*sizes))
+    return tuple(tuple(values.items()) for values in module.defaults(*sizes))
 
 
 NARROW = (

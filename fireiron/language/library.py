@@ -23,8 +23,8 @@ from typing import Any, Final, cast
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.ir.cluster import MULTIPROCESSORS
 from fireiron.language.strategy import Strategy
+from fireiron.language.waves import Work, estimated_us
 from fireiron.places import is_own, library_folder
 from fireiron.spec import Spec
 from fireiron.specs.init import Init
@@ -44,6 +44,7 @@ from fireiron.values.machine import (
     bfloat16,
     float16,
     float32,
+    int8,
 )
 from fireiron.values.tensor import View
 
@@ -156,41 +157,92 @@ def _matrix(spec: Spec, name: str) -> View:
     return view if len(axes) == len(view.dims) else attrs.evolve(view, axes=axes)
 
 
-BY_WARPGROUPS: Final = ("hopper", "hopper_small", "hopper_skinny")
-"""The strategies for Hopper's tensor cores. Each says by `defaults(M, N, K)` which values of its tunables suit a size: pairs of the part
-of a multiprocessor's peak that one reaches, and the values, of which `bm` and `bn` are the tile of a block."""
+BY_WARPGROUPS: Final = ("hopper", "hopper_skinny", "hopper_small")
+"""The strategies for Hopper's tensor cores. Each says by `defaults(M, N, K)` which values of its tunables suit a size, for halves; `bm` and
+`bn` are the tile of a block."""
+
+MOST_TILES: Final = 3
+"""Tiles that are tried before other strategies."""
+
+ROWS_OF_WGMMA: Final = 64
+
+LINE_BYTES: Final = 128
+"""Bytes of a row of a stage, and of a chunk of C: as many as the widest swizzle takes."""
 
 
 def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping[str, int]], ...]:
-    """Hopper's tensor cores: the tile whose waves of blocks take least time. Not where TMA takes A or B only as a copy, and there is little
-    to compute with a copied element."""
-    if target.name != WARPGROUP_ARCHITECTURE or spec.A.dtype not in (float16, bfloat16):
+    """Hopper's tensor cores: the tiles that are estimated to take least time."""
+    names, work = by_warpgroups(spec, target), work_of(spec)
+    if not names or work is None:
+        return tuple((name, {}) for name in names[:1])
+    choices = [(name, values) for name in names for values in tiles_of(name, spec, len(names) == 1)]
+    return tuple(sorted(choices, key=lambda choice: estimated_us(work, choice[1]))[:MOST_TILES])
+
+
+def by_warpgroups(spec: Spec, target: Architecture) -> tuple[str, ...]:
+    """The strategies for Hopper's tensor cores that suit a spec.
+
+    None where A or B is read only as a copy, by TMA or along k, and there is little to compute with a copied element, unless nothing
+    else computes it on tensor cores.
+    """
+    dtype = spec.A.dtype
+    types = (float16, bfloat16, int8, *MATRIX_ONLY)
+    if target.name != WARPGROUP_ARCHITECTURE or dtype not in types or dtype.bytes != spec.B.dtype.bytes:
         return ()
-    by_tma = all(_by_sixteen_bytes(_matrix(spec, name)) for name in "AB")
-    if not by_tma and not _worth_copies(spec):
+    as_given = all(_by_sixteen_bytes(_matrix(spec, name)) and _along_k(spec, name) for name in "AB")
+    if not as_given and not _worth_copies(spec) and dtype != int8:
         return ()
+    alone = "hopper_batched" if of_stacks(spec) else "hopper"
+    if dtype == int8:
+        return (f"{alone}:integers",)
+    return BY_WARPGROUPS if as_given and alone == "hopper" else (alone,)  # the others copy no operand first
 
-    sizes = [constant(size) for size in spec.sizes]
 
-    def waves(choice: tuple[str, tuple[float, Mapping[str, int]]]) -> float:
-        efficiency, values = choice[1]
-        return -(-_blocks(spec, values["bm"], values["bn"]) // MULTIPROCESSORS) * values["bm"] * values["bn"] / efficiency
+def _along_k(spec: Spec, name: str) -> bool:
+    """Whether the instructions of warpgroups read an operand as it is stored: elements that have not 16 bits along k only."""
+    view = _matrix(spec, name)
+    return view.dtype.bytes == 2 or view.order == ("row" if name == "A" else "col")
 
-    names = ("hopper_batched",) if of_stacks(spec) else BY_WARPGROUPS if by_tma else ("hopper",)  # the others copy no operand first
-    if None in sizes:
-        return ((names[0], {}),)
-    choices = [(name, one) for name in names for one in _library_module(name).defaults(*sizes[-3:])]
-    name, (_, values) = min(choices, key=waves)
-    return ((name, values),)
+
+def work_of(spec: Spec) -> Work | None:
+    """What a product, or a stack of them, has to do; None where a size is known at run time only."""
+    sizes = {dim: constant(size) for dim, size in zip(spec.dims, spec.sizes, strict=True)}
+    known = {dim: size for dim, size in sizes.items() if size is not None}
+    if len(known) < len(sizes):
+        return None
+    return Work(known["m"], known["n"], known["k"], spec.A.dtype.bytes, spec.C.dtype.bytes, known.get("b", 1))
+
+
+def tiles_of(name: str, spec: Spec, alone: bool = False) -> tuple[Mapping[str, int], ...]:
+    """The values that a strategy for Hopper's tensor cores states for the size of a spec, in terms of its types; of one that is `alone`
+    also those for small matrices, if it states any.
+    """
+    sizes = [constant(size) for size in spec.sizes[-3:]]
+    module, known = _library_module(name.partition(":")[0]), find(name).strategy.tunables()
+    stated = (*module.defaults(*sizes), *(getattr(module, "SMALLER", ()) if alone else ()))
+    found = [of_types(values, spec) for values in stated]
+    return tuple(values for values in found if all(value in known[tunable].values for tunable, value in values.items()))
+
+
+def of_types(values: Mapping[str, int], spec: Spec, other: int = 2) -> Mapping[str, int]:
+    """Values for factors of `other` bytes as they are for those of a spec: steps along k and chunks of C are of as many bytes."""
+    changed = {name: values[name] for name in values}
+    if "bk" in values:
+        changed["bk"] = values["bk"] * other // spec.A.dtype.bytes
+    if (
+        values.get("wm", values.get("bm", 0)) % ROWS_OF_WGMMA == 0 and "chunk" in values
+    ):  # the transposed form's chunks are as wide as its instruction is high
+        changed["chunk"] = min(values["chunk"], LINE_BYTES // spec.C.dtype.bytes)
+    return changed
 
 
 WORTH_A_COPY: Final = 64
-"""Rows and columns of C from which copies of A and B pay."""
+"""Rows and columns of C from which copies of A and B pay; `perf/small_misaligned.py` measures what else there is."""
 
 
 def _worth_copies(spec: Spec) -> bool:
     """Whether each element of A and B has much to be multiplied with; sizes known at run time count as large."""
-    return all((constant(size) or WORTH_A_COPY) >= WORTH_A_COPY for size in spec.C.shape) and len(spec.C.shape) == 2
+    return all((constant(size) or WORTH_A_COPY) >= WORTH_A_COPY for size in spec.C.shape[-2:])
 
 
 def _by_sixteen_bytes(view: View) -> bool:

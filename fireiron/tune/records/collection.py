@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -152,6 +153,19 @@ class Records:
         """
         question = Question(spec, target_of(architecture), gpu, strategies or {}, accept)
         return choosing.exact(self.records, question) or (choosing.nearest(self.records, question) if neighbours else None)
+
+    def by_tiles(
+        self, spec: Spec, architecture: Any = None, *, gpu: str | None = None, accept: Accept = any_program, below: float = math.inf
+    ) -> Choice | None:
+        """The tile for a product on Hopper's tensor cores that is expected to take least time, by records of other problems.
+
+        The estimate of its waves for this problem, put right by how long the tile took where it was measured: at other sizes, in other
+        types and storage orders. None for other specs and targets, where no record tells of a tile, and where no legal one is expected to
+        take less than `below` microseconds.
+        """
+        from fireiron.tune.records import tiles
+
+        return tiles.by_tiles(self.records, Question(spec, target_of(architecture), gpu, {}, accept), below)
 
 
 def _shipped() -> tuple[Path, ...]:

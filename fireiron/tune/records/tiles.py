@@ -1,0 +1,217 @@
+"""Between records: which tile a product on Hopper's tensor cores is expected to take least time with.
+
+What a tile takes is estimated by the waves of blocks of the problem at hand (`fireiron.language.waves`), and put right by what records say
+of that tile: how much longer or shorter than estimated it took where it was measured, near ones before far ones. So records of other sizes,
+types of as many bits, and storage orders all count, and none is taken for a size whose waves it does not suit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import attrs
+
+from fireiron.errors import FireironError
+from fireiron.ir.cluster import MULTIPROCESSORS
+from fireiron.language.library import by_warpgroups, default_strategy, of_types, tiles_of, work_of
+from fireiron.language.waves import Work, estimated_us
+from fireiron.tune.record import Record, describe
+from fireiron.tune.records.choosing import AS_NEAR, MOST_TRIES, Choice, Question
+from fireiron.tune.records.drift import current_strategy
+from fireiron.tune.records.rules import REDUCED, capability_of
+from fireiron.tune.records.words import said
+from fireiron.values.machine import as_dtype
+
+OTHER_ORDER: Final = 0.25
+"""How much another storage order of an operand counts: copies are other ones, products and bytes the same."""
+
+OTHER_TYPE: Final = 0.05
+"""How much another element type of as many bits counts."""
+
+OTHER_BITS: Final = 2.0
+"""How much a factor of two in the bits of an element counts."""
+
+CERTAIN: Final = 0.1
+"""The distance within which a record counts for nearly all that is known of its tile."""
+
+DOUBT: Final = 0.5
+"""How much the estimate alone counts, beside a record at a distance of 1."""
+
+UNSEEN: Final = 0.03
+"""How much longer than estimated a tile is taken to need that no record tells of: those that were measured were chosen among many."""
+
+FREE: Final = ("kind", "sizes", "dtypes", "layouts", "leading", "align", "symbols", "signature")
+"""What a record may say of its problem; others say what is done beside multiplying."""
+
+SAME: Final = {"hopper": "hopper_batched", "hopper_batched": "hopper"}
+"""The strategies that take each other's values: for a matrix, and for stacks of them."""
+
+
+@attrs.frozen
+class Problem:
+    """What counts of a product: its work, types and storage by operand."""
+
+    work: Work
+    dtypes: tuple[str, ...]
+    layouts: tuple[str, ...]
+
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> Problem | None:
+        """The problem of a described spec; None for what does more than multiply, and where sizes are known at run time only."""
+        sizes = plain["sizes"]
+        if plain["kind"] != "MatMul" or not set(plain) <= set(FREE) or not {"M", "N", "K"} <= set(sizes) <= {"B", "M", "N", "K"}:
+            return None
+        if any(isinstance(size, str) for size in sizes.values()):
+            return None
+        bytes, result = as_dtype(plain["dtypes"]["A"]).bytes, as_dtype(plain["dtypes"]["C"]).bytes
+        work = Work(sizes["M"], sizes["N"], sizes["K"], bytes, result, sizes.get("B", 1))
+        return Problem(work, tuple(plain["dtypes"].values()), tuple(_order(one) for one in plain["layouts"].values()))
+
+    def apart(self, other: Problem) -> float:
+        """How far two problems are apart: factors of two in their sizes, and what is different besides."""
+        one, two = self.work, other.work
+        pairs = ((one.rows, two.rows), (one.columns, two.columns), (one.stack, two.stack))
+        sizes = sum(abs(math.log2(left / right)) for left, right in pairs) + REDUCED * abs(math.log2(one.depth / two.depth))
+        bits = OTHER_BITS * abs(math.log2(one.bytes / two.bytes))
+        kinds = OTHER_TYPE * (self.dtypes != other.dtypes)
+        return sizes + bits + kinds + OTHER_ORDER * sum(left != right for left, right in zip(self.layouts, other.layouts, strict=True))
+
+    def same_size(self, other: Problem) -> bool:
+        """Whether as much is multiplied and read."""
+        return attrs.evolve(self.work, result_bytes=0) == attrs.evolve(other.work, result_bytes=0)
+
+
+def _order(layout: str) -> str:
+    """The order of a matrix, or of each matrix of a stack by strides: `col` where its rows are contiguous."""
+    if not layout.startswith("Strides"):
+        return layout
+    steps = dict(part.split("=") for part in layout[len("Strides(") : -1].split(", "))
+    inner = next((dim for dim, step in steps.items() if step == "1"), "")
+    dims = [dim for dim in "mkn" if dim in steps]  # A is m, k; B k, n; C m, n
+    return "row" if dims and inner == dims[-1] else "col"
+
+
+@attrs.frozen
+class Known:
+    """One record of a tile: its problem, and how its time compares with the estimate, as a logarithm."""
+
+    record: Record
+    problem: Problem
+    off: float
+
+    @property
+    def tile(self) -> tuple[int | None, ...]:
+        """What makes it the tile that it is."""
+        return tile_of(self.record.values)
+
+
+def tile_of(values: Mapping[str, int]) -> tuple[int | None, ...]:
+    """The sizes of a tile and of a warpgroup's part of it."""
+    bm, bn = values.get("bm"), values.get("bn")
+    return bm, bn, values.get("wm", bm), values.get("wn", bn)
+
+
+def known(records: Iterable[Record], names: Iterable[str], capability: int) -> tuple[Known, ...]:
+    """The records of some strategies that tell of tiles, with how they compare with the estimate."""
+    wanted = {*names, *(SAME[name] for name in names if name in SAME)}
+    found = []
+    for record in records:
+        if record.strategy in wanted and {"bm", "bn"} <= set(record.values) and capability_of(record.architecture) == capability:
+            problem = Problem.of(record.spec)
+            if problem is not None:
+                found.append(Known(record, problem, math.log(record.us / estimated_us(problem.work, record.values))))
+    return tuple(found)
+
+
+def expected_us(problem: Problem, values: Mapping[str, int], near: Iterable[tuple[float, Known]]) -> float:
+    """The estimate for a tile, put right by what records say of it; `near` are records with their distances."""
+    weights = [(1 / (distance**2 + CERTAIN), one.off) for distance, one in near if one.tile == tile_of(values)]
+    total = DOUBT + sum(weight for weight, _ in weights)
+    off = (DOUBT * UNSEEN + sum(weight * off for weight, off in weights)) / total
+    return estimated_us(problem.work, values) * math.exp(off)
+
+
+@attrs.frozen
+class Candidate:
+    """Values for a strategy, the record they are from (None: the library's own), how far that is, and the time that is expected."""
+
+    name: str
+    values: Mapping[str, int]
+    record: Record | None
+    distance: float
+    us: float
+
+
+def candidates(records: Iterable[Record], question: Question) -> list[Candidate]:
+    """The tiles of records, and those that the library states by itself, the one expected to be fastest first; none without records.
+
+    Of a tile only one is left: the values of the nearest record, if it is near, else the library's. Where just as much was multiplied and
+    read in another type of as many bits, or another storage order, what was measured there comes before all that is only expected.
+    """
+    spec = question.spec
+    names, problem = by_warpgroups(spec, question.target), Problem.of(describe(spec))
+    if not names or problem is None or work_of(spec) is None:
+        return []
+    near = sorted(((problem.apart(one.problem), one) for one in known(records, names, question.target.capability)), key=_nearest)
+    by_tile: dict[Any, Candidate] = {}
+    if not near:
+        return []
+    for limit in (AS_NEAR, math.inf):
+        for distance, one in near:
+            name = one.record.strategy if one.record.strategy in names else SAME.get(one.record.strategy, "")
+            if distance <= limit and name in names:
+                values = of_types(one.record.values, spec, one.problem.work.bytes)
+                us = expected_us(problem, values, near)
+                by_tile.setdefault(tile_of(values), Candidate(name, values, one.record, distance, us))
+        for name in names if limit == AS_NEAR else ():
+            for values in tiles_of(name, spec, len(names) == 1):
+                by_tile.setdefault(tile_of(values), Candidate(name, values, None, math.inf, expected_us(problem, values, near)))
+    same = next((one.record for _, one in near if problem.same_size(one.problem)), None)
+    return sorted(by_tile.values(), key=lambda one: (one.record is None or one.record != same, one.us))
+
+
+def _nearest(one: tuple[float, Known]) -> tuple[Any, ...]:
+    distance, known = one
+    return distance, known.record.us, known.record.line()
+
+
+def by_tiles(records: Iterable[Record], question: Question, below: float = math.inf) -> Choice | None:
+    """The tile that is expected to be fastest among those that are legal; None where no record tells of any.
+
+    Args: `below`, the microseconds that it has to be expected to stay below.
+    """
+    found = candidates(records, question)
+    for one in found[:MOST_TRIES]:
+        if one.us >= below:
+            continue
+        if one.record is not None and current_strategy(one.record, question.strategies) is None:
+            continue
+        try:
+            program = default_strategy(one.name, one.values, question.spec)(question.spec).program(question.target)
+            _ = program.ir
+        except FireironError:
+            continue
+        if question.accept(program):
+            return Choice(one.record, False, _why(one, question, len(found)), program)
+    return None
+
+
+def _why(one: Candidate, question: Question, tiles: int) -> str:
+    """The rule that chose, and on what grounds."""
+    work = work_of(question.spec)
+    assert work is not None
+    blocks = work.tiles(one.values["bm"], one.values["bn"])
+    waves = f"{blocks} blocks, {-(-blocks // MULTIPROCESSORS)} to a multiprocessor at most"
+    expected = f"{one.us:.4g} us expected, {waves}"
+    if one.record is None:
+        words = " ".join([one.name, *(f"{name}={value}" for name, value in one.values.items())])
+        return f"fastest of {tiles} tiles by their waves, and legal here: {words}, the library's own; {expected}"
+    sizes = "x".join(map(str, one.record.shape))
+    types, layouts = one.record.spec["dtypes"]["A"], " ".join(one.record.spec["layouts"].values())
+    there = f"{sizes} of {types}, {layouts} (distance {one.distance:.2f})"
+    problem, other = Problem.of(describe(question.spec)), Problem.of(one.record.spec)
+    if problem is not None and other is not None and problem.same_size(other):
+        return f"tuned for {there}, which multiplies and reads as much, and legal here: {said(one.record)}; {expected}"
+    return f"fastest of {tiles} tiles by their waves, tuned for {there}, and legal here: {said(one.record)}; {expected}"

@@ -1,0 +1,614 @@
+"""Records for general sizes, types and storage orders on Hopper, beside the better of cuBLAS and Triton; and how good the choice between them is.
+
+    python perf/tune_grid.py FOLDER [--shapes targets|grid|thin|held-out|stacks|MxNxK,BxMxNxK,...] [--dtypes float16,bfloat16,tf32,float8_e4m3]
+                             [--orders NN,NT,TN,TT] [--candidates 6] [--triton 2] [--rounds 4] [--seconds 300] [--chosen]
+    python perf/tune_grid.py FOLDER --judge [TIMES.json ...]
+
+For each problem those tiles are measured that are expected to be the fastest (`fireiron.tune.records.tiles`), and what `fireiron.matmul` takes by the
+records there are, beside cuBLAS (through PyTorch) and Triton (TMA and `wgmma`, triton_wgmma.py), in one run: all once, then the best of each in
+turns, in bursts, on sets that rotate through L2. Each result is compared with float64 (some rows) and with cuBLAS's (all of it) first. Kernels are
+compiled by other processes meanwhile. `--chosen` measures only what `fireiron.matmul` takes. Writes `times.json`, `table.txt` and `records.jsonl` (the
+best tile of each problem, and the next ones that are nearly as fast) into the folder. What is left when the seconds are over is left out, and said.
+
+`--judge` measures nothing: of each problem in files of times all records of its sizes are left out, a tile is chosen by the others, and the table
+says how much slower that is than the best tile that was measured. Without files those of `perf/results/2026-11-22-h200-hopper` are read.
+"""
+
+import argparse
+import concurrent.futures
+import datetime
+import functools
+import importlib
+import json
+import math
+import os
+import time
+from pathlib import Path
+
+import attrs
+from tabulate import tabulate
+
+import fireiron
+from fireiron import ColMajor, RowMajor
+from fireiron._version import VERSION
+from fireiron.errors import FireironError
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.language.library import default_strategy, defaults, find, work_of
+from fireiron.language.waves import estimated_us
+from fireiron.strategies import hopper, hopper_batched
+from fireiron.tune.record import Record, describe, strategy_hash
+from fireiron.tune.records import Records
+from fireiron.tune.records.choosing import Question
+from fireiron.tune.records.tiles import Problem, candidates, expected_us, known, tile_of
+from fireiron.values.machine import as_architecture, as_dtype
+
+ARCHITECTURE = "sm_90a"
+STRATEGIES = ("hopper", "hopper_small", "hopper_skinny")
+RESULTS = {"float16": "float16", "bfloat16": "bfloat16", "tf32": "float32", "float8_e4m3": "bfloat16", "float8_e5m2": "bfloat16"}
+"""The type of C for each type of A and B."""
+
+ROTATED = 240e6
+"""Bytes of all sets together."""
+
+MOST_SETS = 700
+KEPT = 1.05
+"""How much slower than the best a tile may be whose time is recorded too."""
+
+TARGETS = (
+    (4096, 4096, 4096), (8192, 8192, 8192), (2048, 2048, 2048), (1024, 1024, 1024), (512, 512, 512), (3072, 3072, 3072), (1536, 1536, 1536),
+    (5376, 5376, 2048), (6144, 6144, 6144), (768, 768, 768), (256, 256, 256), (128, 128, 128), (1536, 1024, 2048), (4096, 4096, 16384), (16, 4096, 4096),
+    (8192, 28672, 4096),
+)  # fmt: skip
+
+GRID = (
+    (4096, 4096, 1024), (1024, 4096, 2048), (4096, 1024, 2048), (256, 4096, 2048), (64, 4096, 2048), (2048, 4096, 2048), (4096, 2048, 8192),
+    (1024, 1024, 8192), (8192, 8192, 512), (256, 1024, 2048), (1024, 256, 2048), (8192, 8192, 2048), (2048, 2048, 512), (64, 8192, 8192), (256, 8192, 8192),
+    (1024, 8192, 512), (8192, 1024, 512), (2048, 2048, 8192), (8192, 256, 2048), (8192, 2048, 2048), (4096, 4096, 512), (1024, 1024, 512), (8192, 64, 2048),
+    (256, 256, 2048), (64, 1024, 2048), (3840, 3840, 2048), (2816, 2816, 2048), (1280, 1280, 2048), (640, 2048, 1024), (2304, 1536, 1024),
+)  # fmt: skip
+"""General sizes, the most telling first."""
+
+THIN = ((4096, 4096, 4096), (2048, 2048, 2048), (1024, 1024, 1024), (8192, 8192, 2048), (512, 512, 512), (1024, 4096, 2048), (64, 4096, 4096), (1536, 1536, 1536),
+        (3072, 3072, 3072), (4096, 1024, 2048), (8192, 8192, 8192), (256, 4096, 2048))  # fmt: skip
+
+HELD_OUT = (
+    (2560, 2560, 2560), (1000, 1000, 1000), (3584, 2304, 1152), (7168, 2048, 2048), (64, 11008, 4096), (2048, 11008, 4096), (4096, 4096, 768), (640, 640, 640),
+    (128, 8192, 1024), (12288, 1024, 4096), (5000, 5000, 5000), (896, 896, 3072), (200, 5120, 1280), (1920, 1080, 640), (4608, 4608, 1536), (384, 384, 384),
+)  # fmt: skip
+"""Shapes that nothing is tuned for."""
+
+STACKS = ((8, 512, 512, 512), (16, 1024, 1024, 1024), (12, 1000, 1000, 1000), (64, 256, 256, 256), (32, 384, 640, 512), (24, 2048, 2048, 128), (16, 2048, 2048, 2048),
+          (96, 128, 128, 512))  # fmt: skip
+
+SETS = {"targets": TARGETS, "grid": GRID, "thin": THIN, "held-out": HELD_OUT, "stacks": STACKS}
+
+BEFORE = Path(__file__).parent / "results" / "2026-11-22-h200-hopper"
+
+
+# ---------------------------------------------------------------------------------------------- problems and tiles
+
+
+@attrs.frozen(slots=False)
+class Case:
+    """A product: its sizes (with a stack's in front), element type, and how A and B are stored, by rows (N) or by columns (T)."""
+
+    shape: tuple
+    dtype: str
+    order: str
+
+    @functools.cached_property
+    def spec(self):
+        """The spec."""
+        stored = {name: RowMajor if letter == "N" else ColMajor for name, letter in zip("AB", self.order, strict=True)}
+        options = {"dtype": as_dtype(self.dtype), "c_dtype": as_dtype(RESULTS[self.dtype]), **stored}
+        *stack, M, N, K = self.shape
+        return hopper_batched.spec(M, N, K, stack[0], **options) if stack else hopper.spec(M, N, K, **options)
+
+    @property
+    def legal(self):
+        """Whether tensor cores read the factors as they are stored, and TMA takes them: rows of 16 bytes."""
+        M, N, K = self.shape[-3:]
+        bytes = as_dtype(self.dtype).bytes
+        rows = (M if self.order[0] == "T" else K, K if self.order[1] == "T" else N)
+        return (bytes == 2 or self.order == "NT") and all(row * bytes % 16 == 0 for row in rows)
+
+    def __str__(self):
+        return f"{'x'.join(map(str, self.shape))} {self.dtype} {self.order}"
+
+
+TILES = (
+    (128, 256, 64, 256), (256, 128, 128, 128), (192, 192, 64, 192), (256, 192, 128, 192), (128, 192, 64, 192), (192, 128, 64, 128), (128, 128, 64, 128),
+    (192, 96, 64, 96), (96, 192, 96, 64), (96, 128, 96, 64), (128, 96, 64, 96), (64, 256, 64, 128), (64, 128, 64, 64), (128, 64, 64, 64), (64, 192, 64, 96),
+    (128, 160, 64, 160), (128, 224, 64, 224), (64, 96, 64, 96), (96, 64, 96, 64), (64, 64, 64, 64), (32, 64, 32, 64), (64, 32, 64, 32), (16, 64, 16, 64),
+    (64, 16, 64, 16), (32, 128, 32, 64), (32, 256, 32, 64), (16, 128, 16, 64),
+)  # fmt: skip
+"""Tiles of hopper: of a block, and of a warpgroup."""
+
+ROOM = 227 * 1024 - 2048
+"""Bytes of shared memory for stages and chunks of C."""
+
+
+def values_of(tile, case, bands=4, blocks=None):
+    """The values of hopper for a tile: as many stages as shared memory has room for."""
+    bm, bn, wm, wn = tile
+    chunk = next(size for size in (64, 32, 16) if wn % size == 0)
+    rows = next(size for size in (64, 32, 16) if wm % size == 0)
+    bytes = case.spec.C.dtype.bytes
+    chunk = min(chunk, 128 // bytes) if wm % 64 == 0 else chunk
+    staged = bm // wm * (bn // wn) * rows * chunk * bytes
+    step = 256 if (bm + bn) <= 96 else 128
+    stages = max(one for one in (2, 3, 4, 5, 6, 7, 8) if one == 2 or one * (bm + bn) * step + staged <= ROOM)
+    tiles = work_of(case.spec).tiles(bm, bn)
+    first = {name: tunable.values[0] for name, tunable in hopper.strategy.tunables().items()}
+    own = {
+        "bm": bm,
+        "bn": bn,
+        "wm": wm,
+        "wn": wn,
+        "bk": step // case.spec.A.dtype.bytes,
+        "stages": stages,
+        "rows": rows,
+        "chunk": chunk,
+        "bands": bands,
+    }
+    producer = {"producer": 128} if tile == (256, 192, 128, 192) else {}
+    return {**first, **own, **producer, "blocks": blocks or (132 if tiles > 132 else 65536)}
+
+
+def pool(case, records, most):
+    """The candidates, strategies with values: those that are expected to be the fastest, and other walks of the best of them."""
+    spec = case.spec
+    name = "hopper_batched" if len(case.shape) == 4 else "hopper"
+    problem = Problem.of(describe(spec))
+    near = [(problem.apart(one.problem), one) for one in known(records, [name, *STRATEGIES], 90)]
+    found = [(one.name, dict(one.values)) for one in candidates(records, Question(spec, as_architecture(ARCHITECTURE)))]
+    found += [(name, values_of(tile, case)) for tile in TILES]
+    best = {}
+    for one in sorted(found, key=lambda one: expected_us(problem, one[1], near)):
+        best.setdefault(tile_of(one[1]), one)
+    chosen = list(best.values())[:most]
+    others = [(name, dict(one, **walk)) for name, one in chosen[:1] for walk in ({"bands": 8}, {"bands": 16}) if "bands" in one]
+    if name == "hopper" and work_of(spec).tiles(chosen[0][1]["bm"], chosen[0][1]["bn"]) <= 132:
+        others = [(name, dict(one, bands=2)) for name, one in chosen[:1] if "bands" in one]
+    return [full(*one) for one in unique([*chosen, *others])]
+
+
+def unique(found):
+    """Each once."""
+    return [one for number, one in enumerate(found) if one not in found[:number]]
+
+
+def full(name, values):
+    """A candidate with values for all tunables; those that have only legal ones."""
+    tunables = find(name).strategy.tunables()
+    return name, {tunable: values.get(tunable, one.values[0]) for tunable, one in tunables.items()}
+
+
+def said(name, values):
+    """A candidate in words."""
+    walk = {0: "", 1: "c", 2: "h"}[values.get("walk", 0)]
+    stays = "" if values.get("blocks", 65536) == 65536 else " stay"
+    return f"{name.removeprefix('hopper').strip('_') or 'hopper'} {values['bm']}x{values['bn']}x{values['bk']} s{values['stages']} b{values.get('bands', 0)}{walk}{stays}"
+
+
+def program_of(records, spec):
+    """The program that `fireiron.matmul` takes for aligned arrays."""
+    choice = records.find(spec, ARCHITECTURE, neighbours=False)
+    if choice is None or choice.record.architecture != ARCHITECTURE:
+        choice = records.by_tiles(spec, ARCHITECTURE, below=choice.record.us if choice else math.inf) or choice
+    if choice is not None:
+        return choice.program
+    name, own = defaults(spec, ARCHITECTURE)[0]
+    return default_strategy(name, own, spec)(spec).program(ARCHITECTURE)
+
+
+# ---------------------------------------------------------------------------------------------- kernels
+
+
+def kernel_of(case, name, values):
+    """The kernel of a candidate."""
+    return default_strategy(name, values, case.spec)(case.spec).compile(ARCHITECTURE)
+
+
+def compiled(case, candidate):
+    """Compile in a process of its own: the kernel, whose machine code is in the cache on disk then, or why it is not legal."""
+    try:
+        return kernel_of(case, *candidate)
+    except FireironError as error:
+        return str(error).splitlines()[0]
+
+
+def jobs_of(case, options, records):
+    """The candidates of a problem."""
+    if options.chosen:
+        return []
+    return pool(case, records, options.candidates)
+
+
+# ---------------------------------------------------------------------------------------------- measuring
+
+
+def sets_of(torch, case):
+    """Operands, as many sets as fill the L2 cache several times over: views of few large arrays."""
+    *stack, M, N, K = case.shape
+    number = stack[0] if stack else 1
+    kind = getattr(torch, {"tf32": "float32", "float8_e4m3": "float8_e4m3fn"}.get(case.dtype, case.dtype))
+    result = getattr(torch, RESULTS[case.dtype])
+    sizes = (number * M * K, number * K * N, number * M * N)
+    each = (sizes[0] + sizes[1]) * kind.itemsize + sizes[2] * result.itemsize
+    count = min(MOST_SETS, max(2, math.ceil(ROTATED / each)))
+    steps = [math.ceil(size / 128) * 128 for size in sizes]
+    a, b = (filled(torch, count * step, kind) for step in steps[:2])
+    c = torch.empty(count * steps[2], device="cuda", dtype=result)
+
+    def view(flat, at, step, rows, columns, letter):
+        part = flat[at * step : at * step + number * rows * columns]
+        part = part.view(number, rows, columns) if letter == "N" else part.view(number, columns, rows).transpose(1, 2)
+        return part if stack else part[0]
+
+    return [
+        (view(a, at, steps[0], M, K, case.order[0]), view(b, at, steps[1], K, N, case.order[1]), view(c, at, steps[2], M, N, "N"))
+        for at in range(count)
+    ]  # fmt: skip
+
+
+def filled(torch, count, kind, piece=1 << 27):
+    """Standard normal elements, converted some at a time."""
+    made = torch.empty(count, device="cuda", dtype=kind)
+    for start in range(0, count, piece):
+        size = min(piece, count - start)
+        made[start : start + size] = torch.randn(size, device="cuda", dtype=torch.float32 if kind.itemsize != 2 else kind).to(kind)
+    return made
+
+
+def library(torch, case, one):
+    """PyTorch's product on a set."""
+    a, b, c = one
+    if not case.dtype.startswith("float8"):
+        return functools.partial(torch.matmul, a, b, out=c)
+    scale = torch.ones((), device="cuda")
+    return functools.partial(torch._scaled_mm, a, b, scale_a=scale, scale_b=scale, out_dtype=c.dtype, use_fast_accum=True, out=c)
+
+
+class Checked:
+    """Results of a problem's first set: compared with float64 in some rows, with cuBLAS in all."""
+
+    def __init__(self, torch, case, one, call):
+        self.torch, self.case, self.one = torch, case, one
+        a, b = (part if part.dim() == 2 else part[-1] for part in one[:2])
+        self.rows = 128
+        self.right = a[: self.rows].float().double() @ b.float().double()
+        call()
+        torch.cuda.synchronize()
+        self.whole = one[2].clone()
+
+    def error(self, call):
+        """The relative error of a launch, infinite where the whole is not what cuBLAS computes."""
+        c = self.one[2]
+        c.fill_(float("nan"))
+        call()
+        self.torch.cuda.synchronize()
+        some = (c if c.dim() == 2 else c[-1])[: self.rows].double()
+        apart = float((c.float() - self.whole.float()).norm() / self.whole.float().norm())
+        error = float((some - self.right).norm() / self.right.norm())
+        bound = 0.02 if self.case.dtype.startswith(("float8", "bf")) else 0.004
+        return error if error < bound and apart < 2 * bound else math.inf
+
+
+def measured(torch, case, ready, options):
+    """Times by name, candidates with kernels and errors by name, and what `fireiron.matmul` took and why."""
+    from fireiron.measure.timing import measure
+
+    sets = sets_of(torch, case)
+    calls = {"cuBLAS": [library(torch, case, one) for one in sets]}
+    checked = Checked(torch, case, sets[0], calls["cuBLAS"][0])
+    ours, why = {}, why_of(case, sets[0])
+    for name, candidate, kernel in [("matmul", None, None), *((said(*one), one, kernel) for one, kernel in ready)]:
+        try:
+            launches = [kernel.prepare(a, b, out=c) if kernel else multiplied(case, a, b, c) for a, b, c in sets]
+            error = checked.error(launches[0])
+        except FireironError as problem:
+            print(f"left out: {case} {name}: {str(problem).splitlines()[0]}", flush=True)
+            continue
+        if math.isinf(error):
+            print(f"WRONG: {case} {name}", flush=True)
+            continue
+        calls[name], ours[name] = launches, (candidate, kernel, error)
+    for config in triton_configs(case, options.triton):
+        try:
+            launches = triton_calls(sets, config)
+            if not math.isinf(checked.error(launches[0])):
+                calls[f"Triton {config}"] = launches
+        except Exception as problem:  # Triton's compiler raises all kinds
+            print(f"left out: {case} Triton {config}: {type(problem).__name__} {str(problem)[:100]}", flush=True)
+    first = {name: one.us for name, one in measure(calls, rounds=1, pause=0.02).items()}
+    best = sorted((name for name in ours if name != "matmul"), key=first.get)[:3]
+    peers = sorted((name for name in calls if name.startswith("Triton")), key=first.get)[:1]
+    finals = {name: calls[name] for name in ("cuBLAS", "matmul", *best, *peers) if name in calls}
+    times = measure(finals, rounds=options.rounds, pause=options.pause)
+    return times, first, ours, why
+
+
+def multiplied(case, a, b, c):
+    """`fireiron.matmul` on a set."""
+    return functools.partial(fireiron.matmul, a, b, out=c, ab_dtype="tf32" if case.dtype == "tf32" else None)
+
+
+def why_of(case, one):
+    """Why `fireiron.matmul` takes what it takes for a set of arrays."""
+    try:
+        return fireiron.matmul.choice(*one[:2], out=one[2], ab_dtype="tf32" if case.dtype == "tf32" else None).why
+    except FireironError as error:
+        return str(error).splitlines()[0]
+
+
+def triton_configs(case, most):
+    if not most or len(case.shape) == 4:
+        return []
+    from triton_wgmma import configurations
+
+    return configurations(work_of(case.spec), most)
+
+
+def triton_calls(sets, config):
+    from triton_wgmma import launcher
+
+    return [launcher(a, b, c, config) for a, b, c in sets]
+
+
+def record_of(case, name, values, timing, kernel, error, library_us, where, count):
+    """The record of a candidate."""
+    resources, flops = kernel.resources, 2.0 * math.prod(case.shape)
+    return Record(
+        strategy=name, strategy_hash=strategy_hash(find(name).strategy), values=values, spec=describe(case.spec), architecture=ARCHITECTURE,
+        gpu=where["gpu"], us=timing.us, quartiles=timing.quartiles, tflops=flops / timing.us / 1e6, regime=timing.regime, l2=timing.l2, error=error,
+        registers=resources.registers, shared_bytes=resources.shared_bytes, spills=resources.spill_stores, library_us=library_us,
+        toolchain=where["toolchain"], driver=where["driver"], clocks=timing.clocks, fireiron=VERSION, date=datetime.date.today().isoformat(),
+        source=f"{count} candidates of perf/tune_grid.py",
+    )  # fmt: skip
+
+
+HEADS = ("problem", "cuBLAS", "Triton", "ours", "TFLOP/s", "of cuBLAS", "of better", "matmul", "best tile")
+
+
+def row_of(case, times):
+    """A line of the table: times in microseconds; ratios of our best to cuBLAS and to the better of both, and of what matmul takes to the better."""
+    us = {name: one.us for name, one in times.items()}
+    triton = min((us[name] for name in us if name.startswith("Triton")), default=None)
+    ours = {name: one for name, one in us.items() if name != "cuBLAS" and not name.startswith("Triton")}
+    best = min(ours, key=ours.get)
+    better = min(us["cuBLAS"], triton or math.inf)
+    return [
+        str(case), us["cuBLAS"], triton, ours[best], 2.0 * math.prod(case.shape) / ours[best] / 1e6, us["cuBLAS"] / ours[best], better / ours[best],
+        better / ours["matmul"] if "matmul" in ours else None, best,
+    ]  # fmt: skip
+
+
+def means(rows):
+    """Geometric means of the ratios, by type and order."""
+    lines = []
+    for group in dict.fromkeys(row[0].partition(" ")[2] for row in rows):
+        mine = [row for row in rows if row[0].partition(" ")[2] == group]
+        parts = [f"{name} {geometric_mean([row[at] for row in mine if row[at]]):.3f}" for at, name in ((5, "of cuBLAS"), (6, "of the better"), (7, "matmul's choice"))
+                 if any(row[at] for row in mine)]  # fmt: skip
+        lines.append(f"{group}: {len(mine)} problems, geometric means: {', '.join(parts)}")
+    return lines
+
+
+def geometric_mean(ratios):
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def run(options):
+    """Measure, and write as it goes."""
+    start = time.monotonic()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    records = Records.shipped()
+    cases = [Case(shape, dtype, order) for shape in options.shapes for dtype in options.dtypes for order in options.orders]
+    cases = [case for case in cases if case.legal]
+    crew = concurrent.futures.ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 2))
+    wanted = {case: jobs_of(case, options, records) for case in cases}
+    tasks = {case: [(one, crew.submit(compiled, case, one)) for one in wanted[case]] for case in cases}
+    if options.chosen:
+        tasks = {case: [(None, crew.submit(warmed, case))] for case in cases}
+    torch, where = prepared()
+    print(f"{len(cases)} problems, {sum(map(len, tasks.values()))} kernels; ready after {time.monotonic() - start:.0f} s", flush=True)
+    rows, kept = [], []
+    for number, case in enumerate(cases):
+        ready = []
+        for one, job in tasks[case]:
+            made = job.result()
+            if isinstance(made, str):
+                print(f"left out: {case} {said(*one) if one else ''}: {made}", flush=True)
+            elif one is not None:
+                ready.append((one, made))
+        if time.monotonic() - start > options.seconds:
+            print(f"the time is over: {len(cases) - number} of {len(cases)} problems are left out, from {case} on", flush=True)
+            break
+        try:
+            times, first, ours, why = measured(torch, case, ready, options)
+        except (FireironError, RuntimeError) as error:
+            print(f"left out: {case}: {type(error).__name__} {str(error).splitlines()[0][:200]}", flush=True)
+            continue
+        if len(times) < 2:
+            continue
+        rows.append(row_of(case, times))
+        print(tabulate([rows[-1]], floatfmt=".3f", tablefmt="plain"), flush=True)
+        kept.append({
+            "shape": case.shape, "dtype": case.dtype, "order": case.order, "why": why, "times": {name: [one.us, *one.quartiles] for name, one in times.items()},
+            "first": first, "candidates": {name: one[0] for name, one in ours.items() if one[0]},
+        })  # fmt: skip
+        keep(options.folder, case, times, ours, where, len(ours))
+        write(options.folder, rows, kept, where, options)
+        torch.cuda.empty_cache()
+    crew.shutdown(wait=False, cancel_futures=True)
+    print(write(options.folder, rows, kept, where, options))
+    print(f"{time.monotonic() - start:.0f} s")
+
+
+def warmed(case):
+    """Compile what `fireiron.matmul` will take, for the cache on disk."""
+    try:
+        return CompiledKernel(program_of(Records.shipped(), case.spec)).compiled.seconds
+    except FireironError as error:
+        return str(error).splitlines()[0]
+
+
+def prepared():
+    """PyTorch with a context, and what the records say of where they were measured."""
+    import torch
+
+    from fireiron.gpu import launch, toolchain
+    from fireiron.measure.timing import environment
+
+    torch.zeros(1, device="cuda")
+    torch.backends.cuda.matmul.allow_tf32 = True
+    chain = toolchain.compilation("", ARCHITECTURE, newest=launch.driver_version()).chain
+    return torch, environment() | {"toolchain": str(chain)}
+
+
+def keep(folder, case, times, ours, where, count):
+    """Append the records: the best, and others that are nearly as fast and have another tile."""
+    found = sorted((one for one in ours if one in times and ours[one][0]), key=lambda one: times[one].us)
+    tiles = set()
+    for name in found:
+        (strategy, values), kernel, error = ours[name]
+        if tile_of(values) not in tiles and times[name].us <= KEPT * times[found[0]].us:
+            tiles.add(tile_of(values))
+            record = record_of(case, strategy, values, times[name], kernel, error, times["cuBLAS"].us, where, count)
+            Records.append_to(folder / "records.jsonl", record)
+
+
+def write(folder, rows, kept, where, options):
+    """The table and the times so far; the table's text."""
+    text = "\n".join([tabulate(rows, HEADS, floatfmt=".3f"), "", *means(rows), ""]) if rows else "Nothing was measured.\n"
+    (folder / "table.txt").write_text(text)
+    (folder / "times.json").write_text(json.dumps({"environment": where, "rounds": options.rounds, "measured": kept}, indent=1) + "\n")
+    return text
+
+
+# ---------------------------------------------------------------------------------------------- the choice, judged by times
+
+
+@attrs.frozen
+class Measured:
+    """A candidate of a problem with its time."""
+
+    group: tuple
+    problem: Problem
+    values: dict
+    us: float
+    words: str
+
+    @property
+    def known(self):
+        """As what a record says of it."""
+        return _Told(self.problem, math.log(self.us / estimated_us(self.problem.work, self.values)), tile_of(self.values))
+
+
+@attrs.frozen
+class _Told:
+    problem: Problem
+    off: float
+    tile: tuple
+
+
+def rows_of(paths):
+    """All candidates in files of times; by default those of an earlier sweep by tune_hopper.py."""
+    if not paths:
+        return earlier()
+    found = []
+    for path in paths:
+        for one in json.loads(Path(path).read_text())["measured"]:
+            case = Case(tuple(one["shape"]), one["dtype"], one["order"])
+            for name, (_, values) in one["candidates"].items():
+                us = one["times"][name][0] if name in one["times"] else one["first"][name]
+                found.append(Measured((case.shape, case.dtype, case.order), Problem.of(describe(case.spec)), values, us, name))
+    return found
+
+
+def earlier():
+    """The candidates of tune_hopper.py's sweep."""
+    script = importlib.import_module("tune_hopper")
+    found = []
+    for one in json.loads((BEFORE / "hopper.json").read_text())["measured"]:
+        case = Case(tuple(one["shape"]), "float16", one["order"])
+        for name, (_, values) in script.candidates_of(case.shape, case.order).items():
+            if name in one["times"]:
+                found.append(
+                    Measured((case.shape, case.dtype, case.order), Problem.of(describe(case.spec)), values, one["times"][name][0], name)
+                )
+    return found
+
+
+def judge(options):
+    """How much slower than the best measured tile the one is that records of other sizes choose."""
+    rows = rows_of(options.files)
+    groups = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+    bests = [min(group, key=lambda row: row.us) for group in groups.values()]
+    table, losses = [], []
+    for name, group in groups.items():
+        if len(group) < 2:
+            continue
+        others = [one for one in (bests if not options.all else rows) if one.group[0] != name[0]]
+        near = [(group[0].problem.apart(one.problem), one.known) for one in others]
+        best = min(group, key=lambda row: row.us)
+        taken, words = least(group, functools.partial(expected_of, near))
+        bare, _ = least(group, functools.partial(expected_of, ()))
+        losses.append((taken / best.us, bare / best.us, max(row.us for row in group) / best.us))
+        table.append((" ".join(map(str, name)), len(group), best.us, taken / best.us, bare / best.us, best.words, words))
+    table.sort(key=lambda row: -row[3])
+    print(tabulate(table, ("problem", "tiles", "best us", "chosen / best", "by waves alone", "best", "chosen"), floatfmt=".3f"))
+    for at, words in enumerate(("chosen by other sizes' records", "by waves alone", "the worst candidate")):
+        print(
+            f"{words}: geometric mean {geometric_mean([one[at] for one in losses]):.4f}, worst {max(one[at] for one in losses):.3f}, of {len(losses)} problems"
+        )
+
+
+def expected_of(near, row):
+    """What is expected of a candidate by others, given with their distances."""
+    return expected_us(row.problem, row.values, near)
+
+
+def least(group, expected):
+    """The time of the candidate from which least is expected, the mean of those from which as little is, and its words."""
+    us = {number: expected(row) for number, row in enumerate(group)}
+    first = [group[number] for number in us if us[number] <= min(us.values()) * (1 + 1e-9)]
+    return geometric_mean([row.us for row in first]), " or ".join(row.words for row in first)
+
+
+def shapes(text):
+    """The name of a list of shapes, or shapes."""
+    found = []
+    for part in text.split(","):
+        found += SETS.get(part) or [tuple(int(size) for size in part.split("x"))]
+    return unique(found)
+
+
+def words(text):
+    return text.split(",")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("files", type=Path, nargs="*", help="files of times, for --judge")
+    parser.add_argument("--shapes", type=shapes, default=GRID)
+    parser.add_argument("--dtypes", type=words, default=["float16"])
+    parser.add_argument("--orders", type=words, default=["NN", "NT"])
+    parser.add_argument("--candidates", type=int, default=6, help="tiles of each problem")
+    parser.add_argument("--triton", type=int, default=2, help="configurations of Triton; 0 for none")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--pause", type=float, default=0.12, help="seconds before a burst")
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--chosen", action="store_true", help="only what fireiron.matmul takes")
+    parser.add_argument("--judge", action="store_true", help="judge the choice by times that are there; nothing is measured")
+    parser.add_argument("--all", action="store_true", help="with --judge: by all times of other sizes, not only by their best")
+    options = parser.parse_intermixed_args()
+    judge(options) if options.judge else run(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Which tile is taken for a product on Hopper's tensor cores between the sizes that records are for."""
+
+import attrs
+import pytest
+
+from fireiron import *
+from fireiron.language import library
+from fireiron.language.waves import Work, estimated_us
+from fireiron.strategies import hopper, hopper_batched
+from fireiron.tune.record import describe, strategy_hash
+from fireiron.tune.records import Record, Records
+from fireiron.tune.records.choosing import Question
+from fireiron.tune.records.tiles import Problem, candidates, expected_us, known
+from fireiron.values.machine import as_architecture
+
+WIDE, SQUARE, FLAT = hopper.defaults(4096, 4096, 4096)[:3]
+
+
+def made(spec, values, us, name="hopper", **changes):
+    """A record of a strategy with all values."""
+    strategy = library.find(name).strategy
+    values = {tunable: values.get(tunable, one.values[0]) for tunable, one in strategy.tunables().items()}
+    fields = {
+        "strategy": name, "strategy_hash": strategy_hash(strategy), "values": values, "spec": describe(spec), "architecture": "sm_90a",
+        "gpu": "NVIDIA H200", "us": us, "quartiles": (us, us), "tflops": 1.0, "regime": "burst", "l2": "rotated", "error": 1e-4, "registers": 154,
+        "shared_bytes": 200000, "spills": 0, "toolchain": "NVRTC 13.0", "driver": "580", "fireiron": "0.1.0", "date": "2026-11-22", "source": "synthetic",
+    }  # fmt: skip
+    return Record(**{**fields, **changes})
+
+
+def chosen(records, spec, **options):
+    return Records(tuple(records)).by_tiles(spec, "sm_90a", **options)
+
+
+def test_the_last_wave_costs_as_much_as_a_full_one():
+    """132 tiles are one wave, 144 two."""
+    full, more = (Work(128 * 12, 256 * tiles // 12, 4096) for tiles in (132, 144))
+    assert estimated_us(more, WIDE) > 1.8 * estimated_us(full, WIDE)
+
+
+def test_waves_of_the_problem_count_not_those_of_the_record():
+    """At 3072 tiles of 128 x 256 are 2.2 waves, of 192 x 192 1.9: the nearest record's tile is not taken."""
+    records = [made(hopper.spec(2816, 3072, 3072), WIDE, 75.0), made(hopper.spec(5376, 5376, 2048), SQUARE, 158.9)]
+    near = chosen(records, hopper.spec(3072, 3072, 3072))
+    assert near.record is records[1] and "fastest of" in near.why and "256 blocks, 2 to a multiprocessor" in near.why and not near.exact
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"dtype": bfloat16, "c_dtype": bfloat16}, {"A": ColMajor}, {"A": ColMajor, "B": ColMajor}, {"B": ColMajor, "c_dtype": float32}],
+    ids=str,
+)
+def test_what_multiplies_and_reads_as_much_takes_the_record(options):
+    """Though another tile was expected to be faster."""
+    spec = hopper.spec(2048, 2048, 2048)
+    slow = made(spec, FLAT, 40.0)
+    choice = chosen([slow, made(hopper.spec(2048, 2048, 4096), WIDE, 45.0)], hopper.spec(2048, 2048, 2048, **options))
+    assert choice.record is slow and "which multiplies and reads as much" in choice.why
+    own = made(hopper.spec(2048, 2048, 2048, **options), WIDE, 39.0)
+    assert chosen([slow, own], hopper.spec(2048, 2048, 2048, **options)).record is own
+
+
+def test_a_record_says_how_a_tile_does_elsewhere():
+    """Twice as slow as estimated at one size is nearly so at the next, and says nothing of other tiles."""
+    spec, other = hopper.spec(4096, 4096, 4096), hopper.spec(4096, 4096, 3072)
+    problem = Problem.of(describe(other))
+    bare = {name: estimated_us(problem.work, values) for name, values in (("wide", WIDE), ("square", SQUARE))}
+    near = [
+        (problem.apart(one.problem), one)
+        for one in known([made(spec, WIDE, 2 * estimated_us(Work(4096, 4096, 4096), WIDE))], ["hopper"], 90)
+    ]
+    assert 1.6 * bare["wide"] < expected_us(problem, WIDE, near) < 2.0 * bare["wide"]
+    assert expected_us(problem, SQUARE, near) < 1.05 * bare["square"]
+    assert "bm=192" in chosen([near[0][1].record], other).why
+
+
+def test_types_of_other_sizes_change_steps_and_chunks():
+    """A step along k is as many bytes; C in float32 leaves chunks of 128 bytes."""
+    record = made(hopper.spec(4096, 4096, 4096, B=ColMajor), WIDE, 176.4)
+    for dtype, result, bk, chunk in ((tf32, float32, 32, 32), (float8_e4m3, bfloat16, 128, 64), (float8_e5m2, float32, 128, 32)):
+        spec = hopper.spec(4096, 4096, 4096, B=ColMajor, dtype=dtype, c_dtype=result)
+        values = candidates([record], Question(spec, as_architecture("sm_90a")))[0].values
+        assert (values["bk"], values["chunk"]) == (bk, chunk) and chosen([record], spec).program.ir.rings
+    across = chosen([record], hopper.spec(4096, 4096, 4096, dtype=tf32, c_dtype=float32))
+    assert [one.name for one in across.program.launches] == ["B"], "wgmma reads tf32 along k only: B is turned round first"
+
+
+def test_stacks_and_matrices_learn_from_each_other():
+    matrix, stack = hopper.spec(1024, 1024, 1024), hopper_batched.spec(1024, 1024, 1024, 8, B=ColMajor)
+    choice = chosen([made(hopper.spec(2048, 4096, 1024), WIDE, 25.0)], stack)
+    assert choice.program.strategy.spec == stack and "hopper" in choice.why
+    by_columns = made(stack, WIDE, 27.0, "hopper_batched")
+    again = chosen([by_columns], hopper_batched.spec(1024, 1024, 1024, 8, B=ColMajor, A=ColMajor))
+    assert again.record is by_columns and "which multiplies and reads as much" in again.why
+    assert Problem.of(describe(stack)).layouts == ("row", "col", "row")
+    assert chosen([by_columns], matrix) is not None
+
+
+def test_what_is_not_for_tensor_cores_of_hopper():
+    record = made(hopper.spec(1024, 1024, 1024), WIDE, 6.0)
+    assert Records((record,)).by_tiles(hopper.spec(1024, 1024, 1024), "sm_90") is None
+    assert chosen([], hopper.spec(1024, 1024, 1024)) is None, "the library's default is said to be one"
+    assert chosen([record], MatMul(1024, 1024, 1024)(GL, GL, GL)(Kernel)) is None
+    assert chosen([record], hopper.spec(sym("M", multiple_of=8), 1024, 1024)) is None
+    assert chosen([record], hopper.spec(1000, 1000, 1000), below=1.0) is None
+    assert Problem.of(describe(Move(64, 64)(GL, GL)(Kernel))) is None
+
+
+def test_values_that_are_not_legal_are_passed_over():
+    crowded = made(hopper.spec(1024, 1024, 1024), {**WIDE, "stages": 16}, 1.0)
+    choice = chosen([crowded], hopper.spec(1000, 1024, 1024))
+    assert choice is not None and choice.record is not crowded
+    refused = chosen([crowded], hopper.spec(1024, 1024, 1024, A=ColMajor), accept=lambda program: False)
+    assert refused is None
+
+
+def test_each_tile_once_the_expected_fastest_first():
+    records = [made(hopper.spec(4096, 4096, size), WIDE, us) for size, us in ((2048, 90.0), (4096, 176.4), (8192, 340.0))]
+    found = candidates(records, Question(hopper.spec(4096, 4096, 3072), as_architecture("sm_90a")))
+    assert [one.us for one in found] == sorted(one.us for one in found)
+    tiles = [(one.values["bm"], one.values["bn"], one.values.get("wm")) for one in found]
+    assert len(tiles) == len(set(tiles)) and found[0].record is records[1]
+
+
+def test_a_slow_record_of_an_older_target_gives_way(monkeypatch):
+    """`matmul` asks what is expected of the newer instructions where only the older ones were measured."""
+    import numpy as np
+
+    from fireiron.matmul import matmul
+    from fireiron.tune.records import collection
+
+    spec = hopper.spec(2048, 2048, 2048)
+    old = made(spec, {}, 38.9, "hmma_ampere", architecture="sm_90")
+    new = made(hopper.spec(2048, 2048, 4096), WIDE, 46.0)
+    a = np.lib.stride_tricks.as_strided(np.zeros(1, "float16"), (2048, 2048), (4096, 2))
+    for records, wanted in (((old,), old), ((old, new), new), ((attrs.evolve(old, us=10.0), new), attrs.evolve(old, us=10.0))):
+        monkeypatch.setattr(collection, "_shipped", lambda: ())
+        monkeypatch.setattr(Records, "shipped", staticmethod(lambda records=records: Records(records)))
+        matmul.clear()
+        assert matmul.choice(a, a, arch="sm_90a").record == wanted
+    matmul.clear()
