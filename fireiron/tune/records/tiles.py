@@ -36,7 +36,7 @@ OTHER_BITS: Final = 2.0
 CERTAIN: Final = 0.1
 """The distance within which a record counts for nearly all that is known of its tile."""
 
-DOUBT: Final = 0.5
+DOUBT: Final = 1.0
 """How much the estimate alone counts, beside a record at a distance of 1."""
 
 UNSEEN: Final = 0.03
@@ -113,6 +113,11 @@ def tile_of(values: Mapping[str, int]) -> tuple[int | None, ...]:
     return bm, bn, values.get("wm", bm), values.get("wn", bn)
 
 
+def depth_of(values: Mapping[str, int]) -> int:
+    """How much of k its stages hold."""
+    return values.get("stages", 0) * values.get("bk", 0)
+
+
 def known(records: Iterable[Record], names: Iterable[str], capability: int) -> tuple[Known, ...]:
     """The records of some strategies that tell of tiles, with how they compare with the estimate."""
     wanted = {*names, *(SAME[name] for name in names if name in SAME)}
@@ -147,8 +152,9 @@ class Candidate:
 def candidates(records: Iterable[Record], question: Question) -> list[Candidate]:
     """The tiles of records, and those that the library states by itself, the one expected to be fastest first; none without records.
 
-    Of a tile only one is left: the values of the nearest record, if it is near, else the library's. Where just as much was multiplied and
-    read in another type of as many bits, or another storage order, what was measured there comes before all that is only expected.
+    Of a tile with stages for as much of k only one is left: the values of the nearest record, if it is near, else the library's. Where just
+    as much was multiplied and read in another type of as many bits, or another storage order, what was measured there comes before all that
+    is only expected.
     """
     spec = question.spec
     names, problem = by_warpgroups(spec, question.target), Problem.of(describe(spec))
@@ -164,10 +170,12 @@ def candidates(records: Iterable[Record], question: Question) -> list[Candidate]
             if distance <= limit and name in names:
                 values = of_types(one.record.values, spec, one.problem.work.bytes)
                 us = expected_us(problem, values, near)
-                by_tile.setdefault(tile_of(values), Candidate(name, values, one.record, distance, us))
+                by_tile.setdefault((tile_of(values), depth_of(values)), Candidate(name, values, one.record, distance, us))
         for name in names if limit == AS_NEAR else ():
             for values in tiles_of(name, spec):
-                by_tile.setdefault(tile_of(values), Candidate(name, values, None, math.inf, expected_us(problem, values, near)))
+                by_tile.setdefault(
+                    (tile_of(values), depth_of(values)), Candidate(name, values, None, math.inf, expected_us(problem, values, near))
+                )
     same = next((one.record for _, one in near if problem.same_size(one.problem)), None)
     return sorted(by_tile.values(), key=lambda one: (one.record is None or one.record != same, one.us))
 
