@@ -11,7 +11,8 @@ compiled by other processes meanwhile. `--chosen` measures only what `fireiron.m
 best tile of each problem, and the next ones that are nearly as fast) into the folder. What is left when the seconds are over is left out, and said.
 
 `--judge` measures nothing: of each problem in files of times all records of its sizes are left out, a tile is chosen by the others, and the table
-says how much slower that is than the best tile that was measured. Without files those of `perf/results/2026-11-22-h200-hopper` are read.
+says how much slower that is than the best tile that was measured. Without files those of
+`perf/results/2026-11-22-h200-hopper` are read.
 """
 
 import argparse
@@ -89,6 +90,9 @@ ODD = ((1000, 1000, 1000), (1024, 1024, 1024), (992, 992, 992), (1008, 1008, 100
 """Which of the sizes costs, where rows are no multiples of 128 bytes or tiles reach beyond the edge."""
 
 SETS = {"lost": LOST, "odd": ODD, "targets": TARGETS, "grid": GRID, "thin": THIN, "held-out": HELD_OUT, "stacks": STACKS}
+
+MEASURED = ("grid", "targets", "types", "orders")
+"""Files of times there."""
 
 BEFORE = Path(__file__).parent / "results" / "2026-11-22-h200-hopper"
 
@@ -560,16 +564,16 @@ class _Told:
 
 
 def rows_of(paths):
-    """All candidates in files of times; by default those of an earlier sweep by tune_hopper.py."""
-    if not paths:
-        return earlier()
-    found = []
-    for path in paths:
+    """All candidates in files of times; by default those of the results, and of an earlier sweep by tune_hopper.py. A run's times are a group."""
+    found = [] if paths else earlier()
+    for path in paths or [BEFORE / f"{name}.json" for name in MEASURED]:
         for one in json.loads(Path(path).read_text())["measured"]:
             case = Case(tuple(one["shape"]), one["dtype"], one["order"])
             for name, (_, values) in one["candidates"].items():
                 us = one["times"][name][0] if name in one["times"] else one["first"][name]
-                found.append(Measured((case.shape, case.dtype, case.order), Problem.of(describe(case.spec)), values, us, name))
+                found.append(
+                    Measured((case.shape, case.dtype, case.order, Path(path).stem), Problem.of(describe(case.spec)), values, us, name)
+                )
     return found
 
 
@@ -582,7 +586,9 @@ def earlier():
         for name, (_, values) in script.candidates_of(case.shape, case.order).items():
             if name in one["times"]:
                 found.append(
-                    Measured((case.shape, case.dtype, case.order), Problem.of(describe(case.spec)), values, one["times"][name][0], name)
+                    Measured(
+                        (case.shape, case.dtype, case.order, "hopper"), Problem.of(describe(case.spec)), values, one["times"][name][0], name
+                    )
                 )
     return found
 
