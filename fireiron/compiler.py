@@ -15,7 +15,7 @@ import attrs
 
 from fireiron import cuda as printer
 from fireiron.check import safety
-from fireiron.decomp.repack import Repack
+from fireiron.decomp.repack import Repack, read_along
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, SynchronizationError
 from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import Kernel, verify
@@ -25,6 +25,7 @@ from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.chain import chain
 from fireiron.lower.cluster import cluster
 from fireiron.lower.distribute import distribute
+from fireiron.lower.divide import divide
 from fireiron.lower.fence import fence
 from fireiron.lower.footprint import require_small
 from fireiron.lower.guard import guard
@@ -64,6 +65,7 @@ PASSES: Passes = (
     ("guard", guard),
     ("cluster", cluster),
     ("chain", chain),
+    ("divide", divide),
 )
 """The passes after the walk, in order; each maps IR to IR and can be printed (see docs/pipeline.md)."""
 
@@ -131,27 +133,44 @@ class Program:
         self.seconds[stage] = time.perf_counter() - start
 
     @functools.cached_property
-    def _parted(self) -> tuple[tuple[Launch, ...], Spec, tuple[Decomposition, ...]]:
-        """The launches in front; the spec and the steps of the one behind them."""
+    def _parted(self) -> tuple[tuple[tuple[Repack, Spec, str], ...], Spec, tuple[Decomposition, ...]]:
+        """The copies in front, with the specs they are of and their reasons; the spec and the steps of the launch behind them."""
         spec, found, steps = self.spec, [], self.strategy.steps
         front = list(itertools.takewhile(lambda step: isinstance(step, Repack), steps))
+        read = self._read_along if front else {}
         for step in front:
             assert isinstance(step, Repack)
-            reason = step.reason(spec)
+            reason = step.reason(spec, read)
             if reason is not None:
-                found.append(Launch(step.operand, self._of_copy(step, spec), reason))
-                spec = step.behind(spec)
+                found.append((step, spec, reason))
+                spec = step.behind(spec, read)
         return tuple(found), spec, steps[len(front) :]
 
-    def _of_copy(self, step: Repack, spec: Spec) -> Program:
-        copy = step.copy(spec)
-        strategy = attrs.evolve(self.strategy, steps=step.steps(spec), spec=copy, start=copy.starter, others=(), refused=())
+    @functools.cached_property
+    def _as_given(self) -> Grown:
+        """The tree behind the steps that copy, for operands as they are."""
+        steps = tuple(itertools.dropwhile(lambda step: isinstance(step, Repack), self.strategy.steps))
+        return grow_tree(self.spec, steps, self.architecture, self.instructions)
+
+    @functools.cached_property
+    def _read_along(self) -> Mapping[str, str]:
+        """Operands that instructions read along another dimension than they are stored; none where the tree as given is refused."""
+        try:
+            grown = self._as_given
+        except FireironError:
+            return {}
+        return read_along(self.spec, grown.node, grown.context.whole.settled)
+
+    def _of_copy(self, step: Repack, spec: Spec, read: Mapping[str, str]) -> Program:
+        copy = step.copy(spec, read)
+        strategy = attrs.evolve(self.strategy, steps=step.steps(spec, read), spec=copy, start=copy.starter, others=(), refused=())
         return Program(strategy, copy, self.architecture, self.instructions, f"{self.name}_repack_{step.operand.lower()}")
 
-    @property
+    @functools.cached_property
     def launches(self) -> tuple[Launch, ...]:
         """The copies in front, in order; none for most strategies."""
-        return self._parted[0]
+        read = self._read_along if self._parted[0] else {}
+        return tuple(Launch(step.operand, self._of_copy(step, spec, read), reason) for step, spec, reason in self._parted[0])
 
     @property
     def inner(self) -> Spec:
@@ -163,6 +182,8 @@ class Program:
         """The decomposition tree with the threads of a block and the grid."""
         with self.timed("tree"):
             _, spec, steps = self._parted
+            if len(steps) < len(self.strategy.steps) and spec is self.spec and "_as_given" in self.__dict__:
+                return self._as_given
             return grow_tree(spec, steps, self.architecture, self.instructions)
 
     @property
@@ -299,7 +320,7 @@ class _Search:
             _ = program.stages if program.tree.complete else None
         except FireironError as error:
             amounts = [int(number) for number in re.findall(r"\d+", error.asked)] if isinstance(error, ResourceError) else []
-            self._note(key, f"{type(error).__name__}: {error.asked.splitlines()[0]}", amounts[0] if amounts else 0)
+            self._note(key, f"{type(error).__name__}: {error.headline}", amounts[0] if amounts else 0)
             return None
         return program
 
@@ -355,7 +376,7 @@ class _Search:
         if tried < total:
             hint = f"{tried} of the {total} combinations of the tunables were tried, and none is legal; the first fails as above"
             hint += "; list(strategy.legal(target)) tries all"
-        others = [text for text in self.said.values() if first.asked.splitlines()[0] not in text][:3]
+        others = [text for text in self.said.values() if first.headline not in text][:3]
         first.hint = "; ".join([hint, *(f"others: {text}" for text in others), *([first.hint] if first.hint else [])])
         return first
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from fireiron.places import is_own
 
@@ -77,6 +78,11 @@ class FireironError(Exception):
         self.hint = hint
         super().__init__(asked)
 
+    @property
+    def headline(self) -> str:
+        """The first line of `asked`."""
+        return next(iter(self.asked.splitlines()), "")
+
     def __str__(self) -> str:
         rows = [
             ("got", None if self.got is None else shown(self.got)),
@@ -107,7 +113,39 @@ class DecompositionError(FireironError):
 
 
 class MatchError(FireironError):
-    """No executable performs the residual spec."""
+    """No executable performs the residual spec.
+
+    Args:
+        headline: the first line of `asked`.
+        rows: makes the lines below it, which compare the spec with the nearest executables; called when `asked` is read, as a search
+            among the values of tunables reads only headlines.
+        others: the arguments of every error.
+    """
+
+    def __init__(self, headline: str, *, rows: Callable[[], str] | None = None, **others: Any) -> None:
+        self._headline = headline
+        self._rows = rows
+        super().__init__(headline, **others)
+
+    @property
+    def headline(self) -> str:
+        """The first line of `asked`."""
+        return next(iter(self._headline.splitlines()), "")
+
+    @property
+    def asked(self) -> str:
+        """The request, and why it cannot be met."""
+        if self._rows is not None:
+            self._headline, self._rows = f"{self._headline}\n{self._rows()}", None
+        return self._headline
+
+    @asked.setter
+    def asked(self, text: str) -> None:
+        self._headline = text
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        _ = self.asked  # what makes the rows stays in its process
+        return super().__reduce__()
 
 
 class IncompleteError(FireironError):

@@ -541,7 +541,7 @@ def _default(spec: Spec, architecture: Architecture, served: Accept) -> Choice:
             program = default_strategy(name, values, spec)(spec).program(architecture)
             _ = program.ir
         except FireironError as error:
-            refusals.append(f"{name}: {error.asked.splitlines()[0]}")
+            refusals.append(f"{name}: {error.headline}")
             continue
         if served(program):
             said = " ".join([name, *(f"{tunable}={value}" for tunable, value in values.items())])

@@ -43,8 +43,13 @@ def wide(stages=4, **others):
     return values(128, 256, 64, 256, stages, **others)
 
 
+def whole(**others):
+    """The same with three stages, and room to stage a tile of C at once."""
+    return wide(3, **{"chunk": 256, **others})
+
+
 def square(**others):
-    return values(192, 192, 64, 192, 3, **others)
+    return values(192, 192, 64, 192, 3, **{"chunk": 192, **others})
 
 
 def small(bm, bn, bk, stages, **others):
@@ -74,8 +79,6 @@ def columns(number):
     return {"bands": number, "walk": 1}
 
 
-THREE = {"stages": 3}
-
 CANDIDATES = {
     (128, 128, 128): [values(16, 64, 16, 64, 4, bk=128, bands=4), small(64, 16, 128, 1, in_flight=0), small(64, 16, 64, 2)],
     (256, 256, 256): [values(16, 64, 16, 64, 4, bk=128, bands=4), small(64, 16, 128, 2), small(16, 64, 128, 2)],
@@ -95,15 +98,15 @@ CANDIDATES = {
         values(96, 128, 96, 64, 6, bands=4, **ALONE), values(96, 128, 96, 64, 5, bands=4, **ALONE), values(128, 96, 64, 96, 6, bands=4, **ALONE),
         values(96, 128, 96, 64, 6, **columns(4), **ALONE),
     ],
-    (2048, 2048, 2048): [wide(bands=4, **ALONE), wide(bands=4, **ALONE, **THREE), values(256, 128, 128, 128, 4, bands=2, **ALONE)],
-    (3072, 3072, 3072): [square(bands=4), square(bands=8), square(**HILBERT)],
-    (4096, 4096, 4096): [wide(bands=4), wide(bands=8), wide(bands=4, **THREE), wide(bands=2)],
-    (5376, 5376, 2048): [square(bands=4), square(bands=8), wide(bands=4), wide(bands=8, **THREE), square(**HILBERT)],
+    (2048, 2048, 2048): [wide(bands=2, **ALONE), wide(bands=4, **ALONE), whole(bands=2, **ALONE)],
+    (3072, 3072, 3072): [square(bands=4), square(bands=4, chunk=64), square(**HILBERT)],
+    (4096, 4096, 4096): [whole(bands=4), wide(bands=4), wide(bands=8), whole(bands=8)],
+    (5376, 5376, 2048): [square(bands=4), square(bands=8), square(bands=4, chunk=64), wide(bands=4), square(**HILBERT)],
     (6144, 6144, 6144): [square(bands=8), values(256, 192, 128, 192, 3, producer=128)],
-    (8192, 8192, 8192): [wide(), wide(bands=16), values(256, 192, 128, 192, 3, producer=128)],
-    (4096, 4096, 16384): [wide(), wide(bands=4, **THREE), wide(bands=16)],
+    (8192, 8192, 8192): [whole(), whole(bands=16), wide(bands=16), values(256, 192, 128, 192, 3, producer=128)],
+    (4096, 4096, 16384): [wide(), wide(bands=4), wide(bands=16)],
     (16, 4096, 4096): [skinny(16, 64, 128, 8), skinny(16, 64, 128, 8, in_flight=0), skinny(16, 64, 64, 16)],
-    (8192, 28672, 4096): [wide(bands=16), values(256, 192, 128, 192, 3, producer=128)],
+    (8192, 28672, 4096): [wide(bands=16), whole(bands=16), values(256, 192, 128, 192, 3, producer=128)],
 }  # fmt: skip
 """For each shape the values, and the strategy if it is not hopper, that were among the best in earlier sweeps; the shapes are those that the
 results pages compare."""
@@ -118,7 +121,8 @@ def described(name, one):
     walk = one.get("walk", 0)
     order = "Hilbert" if walk == 2 else f"{'column ' * (walk == 1)}bands of {one['bands']}" if "bands" in one else "rows"
     flight = f", {one['in_flight']} in flight" if "in_flight" in one else ""
-    return f"{name.removeprefix('hopper_')} {one['bm']}x{one['bn']}x{one['bk']}, {one['stages']} stages, {order}{flight}"
+    chunks = f", chunks of {one['chunk']}" if one.get("chunk", 0) > 64 else ""
+    return f"{name.removeprefix('hopper_')} {one['bm']}x{one['bn']}x{one['bk']}, {one['stages']} stages, {order}{chunks}{flight}"
 
 
 def candidates_of(shape, order):

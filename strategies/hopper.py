@@ -1,7 +1,8 @@
 """Hopper: TMA, wgmma, a ring of stages, a producer, blocks that stay.
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
-      repack(A), repack(B)             copied in front, where rows are no multiples of 16 bytes: TMA takes no others
+      repack(A), repack(B)             copied in front, where rows are no multiples of 16 bytes: TMA takes no others; and turned round,
+                                       where elements have not 16 bits and do not lie along k: WGMMA reads no others
       tile(bm,bn).to(Block)            MatMul(128,256,K)(GL,GL,GL)(Block)
         .bands(8).persistent()         a block for each multiprocessor takes one tile after the other
       epilog(RF, float32, ...)         MatMul(128,256,K)(GL,GL,RF)(Block)       converted, through shared memory, stored by TMA
@@ -13,7 +14,10 @@
 
 `wm` below 64, or of 96, is the transposed form, which has the 64 rows of the instruction along N: for few rows, and for small
 matrices. As many blocks as there are tiles (`blocks`) is a block for each tile. Blocks walk in bands of tile rows,
-of tile columns (`walk` 1) or, with `bands` 1, along Hilbert's curve (2).
+of tile columns (`walk` 1) or, with `bands` 1, along Hilbert's curve (2). C goes through shared memory in chunks of `rows` x `chunk` a
+warpgroup: with `rows` `wm` and `chunk` `wn` at once, which waits and fences once, where there is room beside the stages.
+
+`integers` is the same for int8, whose products are added up in int32.
 
 Barriers, phases, fences, waits and descriptors are inferred. One strategy for all storage orders and sizes: where TMA does not take C,
 whose rows would have to be multiples of 16 bytes, all threads copy.
@@ -29,7 +33,7 @@ bk = Tunable("bk", 64, 128, 32)
 wm = Tunable("wm", 64, 128, 96, 32, 16)
 wn = Tunable("wn", 256, 64, 128, 192, 96, 160, 224, 32, 16)
 rows = Tunable("rows", 64, 32, 16)
-chunk = Tunable("chunk", 64, 32, 16)
+chunk = Tunable("chunk", 64, 32, 16, 128, 192, 256)
 stages = Tunable("stages", 4, 2, 3, 5, 6, 7, 8, 16)
 bands = Tunable("bands", 8, 1, 2, 4, 16)
 walk = Tunable("walk", 0, 1, 2)
@@ -38,23 +42,31 @@ producer = Tunable("producer", 32, 128)
 
 store = Move.tile(wm, wn).to(Warpgroup).tile(rows, chunk).unroll().load(SRC, SH, Move.done()).converted().done()
 
-product = (
-    MatMul.tile(bm, bn)
-    .to(Block)
-    .bands(bands, walk)
-    .persistent(blocks)
-    .epilog(RF, float32, Init.done(), store)
-    .split(bk)
-    .pipeline(stages)
-    .specialize(producer)
-    .load(A, SH, Move.done())
-    .load(B, SH, Move.done())
-    .tile(wm, wn)
-    .to(Warpgroup)
-    .done()
-)
+
+def by_tiles(accumulator):
+    """The product behind the copies, added up in a type."""
+    return (
+        MatMul.tile(bm, bn)
+        .to(Block)
+        .bands(bands, walk)
+        .persistent(blocks)
+        .epilog(RF, accumulator, Init.done(), store)
+        .split(bk)
+        .pipeline(stages)
+        .specialize(producer)
+        .load(A, SH, Move.done())
+        .load(B, SH, Move.done())
+        .tile(wm, wn)
+        .to(Warpgroup)
+        .done()
+    )
+
+
+product = by_tiles(float32)
 
 strategy = MatMul.repack(A).repack(B).then(product)
+
+integers = MatMul.repack(A).repack(B).then(by_tiles(int32))
 
 
 def spec(M, N, K, **options):
@@ -63,11 +75,19 @@ def spec(M, N, K, **options):
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)
 
 
+SMALLER = (
+    {"bm": 64, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 8, "bands": 4},
+    {"bm": 32, "bn": 64, "bk": 128, "wm": 32, "wn": 64, "rows": 32, "chunk": 64, "stages": 4, "bands": 4},
+    {"bm": 16, "bn": 64, "bk": 64, "wm": 16, "wn": 64, "rows": 16, "chunk": 64, "stages": 16, "bands": 4},
+)
+"""More tiles as `defaults` tells them, for small matrices where `hopper_small` and `hopper_skinny` do not serve."""
+
+
 def defaults(M, N, K):
     """Tiles for halves that were among the fastest on an H200."""
     return (
-        {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 64, "stages": 4, "bands": 4},
-        {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 64, "stages": 3, "bands": 4},
+        {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 256, "stages": 3, "bands": 4},
+        {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 192, "stages": 3, "bands": 4},
         {"bm": 128, "bn": 224, "bk": 64, "wm": 64, "wn": 224, "rows": 64, "chunk": 32, "stages": 4, "bands": 4},
         {"bm": 128, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 64, "stages": 5, "bands": 4},
         {"bm": 128, "bn": 128, "bk": 64, "wm": 64, "wn": 128, "rows": 64, "chunk": 64, "stages": 6, "bands": 4},

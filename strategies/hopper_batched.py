@@ -1,6 +1,7 @@
 """Hopper, batched: as many products as a stack has matrices, by the strategy hopper.
 
     MatMul(B,M,N,K)(GL,GL,GL)(Kernel)
+      repack(A), repack(B)             copied in front, as in hopper, all matrices by one launch
       tile(b=1).to(Block)              MatMul(1,M,N,K)(GL,GL,GL)(Kernel)         a block's tile is of one matrix
       tile(bm,bn).to(Block)            MatMul(1,128,256,K)(GL,GL,GL)(Block)
         .bands(8).persistent()         blocks take the tiles of all matrices, one after the other
@@ -16,7 +17,9 @@ from fireiron.strategies import hopper
 
 SIZES = (1024, 1024, 1024)
 
-strategy = MatMul.tile(b=1).to(Block).then(hopper.product)
+strategy = MatMul.repack(A).repack(B).tile(b=1).to(Block).then(hopper.product)
+
+integers = MatMul.repack(A).repack(B).tile(b=1).to(Block).then(hopper.by_tiles(int32))
 
 
 def spec(M, N, K, batch=16, **options):
@@ -38,9 +41,4 @@ def stack(order, dims, sizes):
 
 def defaults(M, N, K):
     """The tiles of hopper, and smaller ones for small matrices."""
-    return (
-        *hopper.defaults(M, N, K),
-        {"bm": 64, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 8, "bands": 4},
-        {"bm": 32, "bn": 64, "bk": 128, "wm": 32, "wn": 64, "rows": 32, "chunk": 64, "stages": 4, "bands": 4},
-        {"bm": 16, "bn": 64, "bk": 64, "wm": 16, "wn": 64, "rows": 16, "chunk": 64, "stages": 16, "bands": 4},
-    )
+    return (*hopper.defaults(M, N, K), *hopper.SMALLER)

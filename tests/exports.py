@@ -10,6 +10,7 @@ from problems import library
 
 from fireiron import *
 from fireiron.cuda import expression
+from fireiron.export.unit import Unit
 
 HALVES = {"dtype": float16, "c_dtype": float32, "A": RowMajor, "B": RowMajor}
 M, N, K, LDC = sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8), sym("ldc", multiple_of=4)
@@ -17,15 +18,19 @@ M, N, K, LDC = sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8), sym("
 
 @attrs.frozen
 class Case:
-    """A kernel to export, with the values of the sizes known at run time."""
+    """A kernel to export, of the library or not, with the values of the sizes known at run time."""
 
-    strategy: str
+    strategy: object
     spec: object
     sizes: dict = attrs.field(factory=dict, hash=False)
 
     def program(self, arch):
-        return library(self.strategy).strategy(self.spec).program(arch)
+        strategy = library(self.strategy).strategy if isinstance(self.strategy, str) else self.strategy
+        return strategy(self.spec).program(arch)
 
+
+REPACKED = MatMul.repack(A).repack(B, order=ColMajor).tile(32, 64).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+"""Copies in front of a product that needs no alignment."""
 
 CASES = {
     "static_halves": Case("hmma_ampere", library("hmma_ampere").spec(256, 128, 192)),
@@ -37,6 +42,8 @@ CASES = {
     "accumulated": Case("gemm_nn", MatMul(M, N, K, accumulate=True)(GL, GL, GL)(Kernel), {"M": 33, "N": 16, "K": 24}),
     "own_store": Case("maxwell", library("maxwell").spec(sym("M"), 256, sym("K")), {"M": 200, "K": 17}),
     "fragments": Case("wmma_simple", library("wmma_simple").spec(64, 128, 64)),
+    "copied": Case(REPACKED, MatMul(65, 50, 33, dtype=float16, c_dtype=float32, A=RowMajor, B=RowMajor)(GL, GL, GL)(Kernel)),
+    "any_copied": Case(REPACKED, MatMul(M, sym("N"), sym("K"), **HALVES)(GL, GL, GL)(Kernel), {"M": 65, "N": 50, "K": 33}),
     "integers": Case("naive", library("naive").spec(20, 30, 40, dtype=int32)),
 }  # fmt: skip
 """By the name of the export."""
@@ -68,8 +75,9 @@ def built(*command, folder):
 
 def main_text(name, case, arch):
     """The C++ program that checks one kernel, on the GPU with the argument `gpu`."""
-    kernel = case.program(arch).ir
-    buffers = {buffer.name: buffer for buffer in kernel.buffers if buffer.parameter}
+    unit = Unit.of(case.program(arch), name)
+    kernel, copied = unit.kernel, bool(unit.copies)
+    buffers = {buffer.name: buffer for buffer in unit.given}
     at = {}
     for operand, buffer in buffers.items():
         first, second = (Var(dim) for dim in kernel.spec.uses[operand])
@@ -79,8 +87,12 @@ def main_text(name, case, arch):
         "NAME": name,
         "SIZES": " ".join(f"const int {size} = {case.sizes[size]};" for size in sizes),
         "EXTENTS": " ".join(f"const int rows_{dim} = {expression(kernel.spec.size(dim))};" for dim in kernel.spec.dims),
-        "ALL_SIZES": "".join(f", {size}" for size in sizes),
-        "BAD_SIZES": "".join(", 0" for size in sizes),
+        "ALL_SIZES": "".join(f", {size}" for size in sizes) + ", scratch" * copied,
+        "DRIVER_SIZES": "".join(f", {size}" for size in sizes) + ", (CUdeviceptr)scratch" * copied,
+        "BAD_SIZES": "".join(", 0" for size in sizes) + ", scratch" * copied,
+        "SCRATCH": "void *scratch = far + (3ull << 30);" * copied,
+        "SCRATCH_REFUSALS": SCRATCH_REFUSALS.replace("@SIZES@", ", ".join(sizes)) * copied,
+        "SCRATCH_GPU": f"CUDA(cudaMalloc(&scratch, {name}_scratch_bytes({', '.join(sizes)})));" * copied,
         "HAS_SIZES": "true" if sizes else "false",
         "ADDS": "1" if kernel.spec.accumulate == Const(1) else "0",
         "CU_STREAM": "CUstream",
@@ -89,10 +101,25 @@ def main_text(name, case, arch):
         **{f"TYPE_{operand}": buffer.dtype.cuda for operand, buffer in buffers.items()},
     }
     text = MAIN
-    for key in sorted(values, key=len, reverse=True):
+    for key in (*(key for key in values if key.startswith("SCRATCH")), *sorted(values, key=len, reverse=True)):
         text = text.replace(f"@{key}@", values[key])
     return text
 
+
+SCRATCH_REFUSALS = r"""
+  EXPECT(@NAME@_scratch_bytes(@SIZES@) >= 2 * (65 * 40 + 50 * 40) && @NAME@_scratch_bytes(@SIZES@) % 256 == 0);
+  void *const good = scratch;
+  scratch = nullptr;
+  EXPECT(std::strcmp(@NAME@_check(a_far, b_far, c_far@ALL_SIZES@), "scratch is NULL") == 0);
+  scratch = static_cast<char *>(good) + 64;
+  EXPECT(std::strcmp(@NAME@_check(a_far, b_far, c_far@ALL_SIZES@), "the address of scratch is no multiple of 256 bytes") == 0);
+  scratch = a_far;
+  EXPECT(std::strcmp(@NAME@_check(a_far, b_far, c_far@ALL_SIZES@), "scratch overlaps A") == 0);
+  scratch = reinterpret_cast<char *>(c_far) - 256;
+  EXPECT(std::strcmp(@NAME@_check(a_far, b_far, c_far@ALL_SIZES@), "scratch overlaps C") == 0);
+  scratch = good;
+"""
+"""What is refused of scratch memory."""
 
 MAIN = r"""
 #include <cuda_bf16.h>
@@ -140,6 +167,7 @@ int main(int argc, char **argv)
   TA *const a_far = reinterpret_cast<TA *>(far);
   TB *const b_far = reinterpret_cast<TB *>(far + (1ull << 30));
   TC *const c_far = reinterpret_cast<TC *>(far + (1ull << 31));
+  @SCRATCH@
 
   // refusals: nothing is launched, so no GPU is needed
   EXPECT(@NAME@_check(a_far, b_far, c_far@ALL_SIZES@) == nullptr);
@@ -153,6 +181,7 @@ int main(int argc, char **argv)
     EXPECT(@NAME@_check(a_far, b_far, c_far@BAD_SIZES@) != nullptr || !@HAS_SIZES@);
     EXPECT(@NAME@_launch(a_far, b_far, c_far@BAD_SIZES@, nullptr) == cudaErrorInvalidValue || !@HAS_SIZES@);
   }
+  @SCRATCH_REFUSALS@
   EXPECT(std::strncmp(@NAME@_version(), "fireiron ", 9) == 0);
   if (argc < 2) {
     std::printf(failures ? "failed\n" : "refusals ok\n");
@@ -179,6 +208,7 @@ int main(int argc, char **argv)
   CUDA(cudaMalloc(&c_gpu, bytes));
   CUDA(cudaMemcpy(a_gpu, a.data(), a.size() * sizeof(TA), cudaMemcpyHostToDevice));
   CUDA(cudaMemcpy(b_gpu, b.data(), b.size() * sizeof(TB), cudaMemcpyHostToDevice));
+  @SCRATCH_GPU@
   cudaStream_t stream;
   CUDA(cudaStreamCreate(&stream));
   const auto same = [&](const char *what) {
@@ -214,8 +244,8 @@ int main(int argc, char **argv)
   EXPECT(@NAME@_driver_load_file(&loaded, argv[0]) == CUDA_ERROR_INVALID_IMAGE);
   EXPECT(@NAME@_driver_load_file(&loaded, argv[2]) == CUDA_SUCCESS);
   const CUdeviceptr pa = (CUdeviceptr)a_gpu, pb = (CUdeviceptr)b_gpu, pc = (CUdeviceptr)c_gpu;
-  EXPECT(@NAME@_driver_launch(&loaded, pa, pb, pc + 4@ALL_SIZES@, (CUstream)stream) == CUDA_ERROR_INVALID_VALUE);
-  EXPECT(@NAME@_driver_launch(&loaded, pa, pb, pc@ALL_SIZES@, (CUstream)stream) == CUDA_SUCCESS);
+  EXPECT(@NAME@_driver_launch(&loaded, pa, pb, pc + 4@DRIVER_SIZES@, (CUstream)stream) == CUDA_ERROR_INVALID_VALUE);
+  EXPECT(@NAME@_driver_launch(&loaded, pa, pb, pc@DRIVER_SIZES@, (CUstream)stream) == CUDA_SUCCESS);
   CUDA(cudaStreamSynchronize(stream));
   CUDA(same("driver"));
   EXPECT(@NAME@_driver_unload(&loaded) == CUDA_SUCCESS);

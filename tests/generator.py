@@ -29,6 +29,7 @@ class Drawn:
         self.random = random.Random(seed)
         self.seed = seed
         self.features = set()
+        self.asked = None
         self.sizes = {}
         self.target = "sm_90"
         self.aligned = self.chance(0.25, "aligned")
@@ -107,7 +108,14 @@ class Drawn:
     # ------------------------------------------------------------------------------------------ the strategy
 
     def sizes_of(self, strategy):
-        return dict(zip(strategy.result.dims, (constant(size) for size in strategy.result.sizes)))
+        left = self.left_by(strategy)
+        return dict(zip(left.dims, (constant(size) for size in left.sizes)))
+
+    def left_by(self, strategy):
+        """The spec that a strategy leaves; grown once where it is asked for several times in a row."""
+        if self.asked is None or self.asked[0] is not strategy:
+            self.asked = strategy, strategy.result
+        return self.asked[1]
 
     def dealt(self, start, levels):
         """Tiles dealt to a chain of levels; returns the steps so that init and store can repeat them."""
@@ -275,10 +283,10 @@ class Drawn:
 
     def draw_load_of_warp(self, chain):
         """A load by each warp for itself: the buffer has a copy for each warp."""
-        if chain.result.level != Warp or not self.chance(0.2) or constant(chain.result.size("k")) is None:
+        if self.left_by(chain).level != Warp or not self.chance(0.2) or constant(self.left_by(chain).size("k")) is None:
             return chain
         name = self.pick("AB")
-        if getattr(chain.result, name).memory == SH:
+        if getattr(self.left_by(chain), name).memory == SH:
             return chain
         self.features.add("load of a warp")
         return self.refined_load(chain.load(name, SH, Move.tile(1, 1).to(Lane).done()), name, False)
@@ -303,7 +311,7 @@ class Drawn:
         return chain.epilog(RF, init, store)
 
     def draw_split(self, chain, feature):
-        total = constant(chain.result.size("k"))
+        total = constant(self.left_by(chain).size("k"))
         whole = not any(isinstance(step, Split) for step in chain.steps)
         step = self.pick((1, 2, 3, 4, 5, 8, 16)) if whole or total is None else self.pick(divisors(total))
         chain = chain.split(step)
@@ -315,11 +323,11 @@ class Drawn:
         return chain
 
     def draw_inner(self, chain):
-        spec = chain.result
+        spec = self.left_by(chain)
         k = constant(spec.size("k"))
         if k != 1 and self.chance(0.7, "inner split"):
             chain = self.draw_split(chain, "inner split")
-        if constant(chain.result.size("k")) is not None:
+        if constant(self.left_by(chain).size("k")) is not None:
             names = [name for name in "AB" if self.chance(0.5, f"{name} to RF")]
             if names and isinstance(chain.steps[-1], Split) and self.chance(0.4, "registers ahead"):
                 chain = chain.pipeline(2)
@@ -331,9 +339,11 @@ class Drawn:
                         count = self.pick(divisors(size["m" if name == "A" else "n"], 8))
                         move = Move.tile(*((count, 1) if name == "A" else (1, count))).unroll().done()
                     chain = chain.load(name, RF, move)
-        if constant(chain.result.size("k")) != 1:
+        if constant(self.left_by(chain).size("k")) != 1:
             chain = chain.split(1)
-        pair = chain.result.C.dtype in (float16, bfloat16) and all(m == RF for m in chain.result.memories) and self.chance(0.5)
+        pair = (
+            self.left_by(chain).C.dtype in (float16, bfloat16) and all(m == RF for m in self.left_by(chain).memories) and self.chance(0.5)
+        )
         size = self.sizes_of(chain)
         if pair and size["m"] % 2 == 0:
             self.features.add("HFMA2")

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from fireiron.cuda import dynamic_shared_bytes
-from fireiron.ir import TensorMap
+from fireiron.ir import Reciprocal, TensorMap
 from fireiron.values.expr import Var, compiled
 from fireiron.values.tensor import MatrixLayout
 
@@ -309,6 +309,8 @@ class HostProgram:
                 job.append(f"map {numbers[one.buffer]} {placed[one.buffer].map_words(one)}")
             elif isinstance(one, Var):
                 job.append(f"int {values[one.name]}")
+            elif isinstance(one, Reciprocal):
+                job.append(f"bits {one.value(values)}")
             elif one.name in numbers:
                 job.append(f"pointer {numbers[one.name]}")
             else:

@@ -18,7 +18,7 @@ from guards import with_conditions
 from handmade import THREAD, access, execution, kernel_of, local
 from instructions import FORMS, first_target, spec_of, strategy_of
 from printed_text import COMPILER, HostProgram, Printed, Refused
-from problems import NAMES, integers, library
+from problems import NAMES, integers, library, target_of
 from test_random import program_to_paste
 
 import fireiron.values.expr as expr
@@ -128,7 +128,7 @@ def test_library_is_clean(name):
     module = library(name)
     for sizes, target in zip(SIZES, itertools.cycle(("sm_80", "sm_75", "sm_70", "sm_90"))):
         try:
-            kernel = module.strategy(module.spec(*sizes)).program(target).lowered
+            kernel = module.strategy(module.spec(*sizes)).program(target_of(name, target)).lowered
         except (DecompositionError, MatchError, ResourceError):
             continue
         assert messages(kernel) == [], (name, sizes, target)

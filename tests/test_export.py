@@ -254,9 +254,10 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
 }
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
-  *function = (CUfunction)module;
+  (void)module;
+  *function = (CUfunction)(size_t)(strcmp(name, "gemm_kernel") ? 2 : 3); /* how many pointers it takes */
   printf("function %s\\n", name);
-  return strcmp(name, "gemm_kernel") ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+  return strncmp(name, "gemm_", 5) ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }
 CUresult cuModuleUnload(CUmodule module) { (void)module; printf("unload\\n"); return CUDA_SUCCESS; }
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value)
@@ -280,13 +281,15 @@ CUresult cuMemsetD2D8Async(CUdeviceptr start, size_t pitch, unsigned char value,
 CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                         unsigned shared, CUstream stream, void **arguments, void **extra)
 {
-  int position;
-  (void)function; (void)stream; (void)extra;
+  int position, pointers = (int)(size_t)function;
+  (void)stream; (void)extra;
   printf("launch %u %u %u %u %u %u %u:", gx, gy, gz, bx, by, bz, shared);
-  for (position = 0; position < 3; ++position)
+  for (position = 0; position < pointers; ++position)
     printf(" %llx", *(CUdeviceptr *)arguments[position]);
-  for (; position < 3 + SYMBOLS; ++position)
+  for (; position < pointers + SYMBOLS; ++position)
     printf(" %d", *(int *)arguments[position]);
+  for (; position < pointers + SYMBOLS + RECIPROCALS; ++position)
+    printf(" %llx", *(unsigned long long *)arguments[position]);
   printf("\\n");
   return CUDA_SUCCESS;
 }
@@ -303,7 +306,7 @@ int main(int argc, char **argv)
 """
 
 
-def run_driver(tmp_path, strategy, calls, symbols):
+def run_driver(tmp_path, strategy, calls, symbols, reciprocals=0):
     """The lines that the launcher makes a recording driver print, for calls `A, B, C, sizes...`."""
     export(strategy, tmp_path, "gemm", arch="sm_80")
     (tmp_path / "cuda.h").write_text(CUDA_H)
@@ -313,7 +316,8 @@ def run_driver(tmp_path, strategy, calls, symbols):
             f"{{ const char *why = gemm_driver_check({arguments}); CUresult code = gemm_driver_launch(&loaded, {arguments}, NULL);"
         )
         texts.append('printf("%d %s\\n", (int)code, why ? why : "served"); }')
-    (tmp_path / "main.c").write_text(DRIVER_C.replace("CALLS", "\n".join(texts)).replace("SYMBOLS", str(symbols)))
+    counts = DRIVER_C.replace("SYMBOLS", str(symbols)).replace("RECIPROCALS", str(reciprocals))
+    (tmp_path / "main.c").write_text(counts.replace("CALLS", "\n".join(texts)))
     built(CC, "-std=c99", *STRICT, "-I.", "gemm_driver.c", "main.c", "-o", "main", folder=tmp_path)
     return built(tmp_path / "main", folder=tmp_path).stdout.splitlines()
 
@@ -349,6 +353,63 @@ def test_driver_launcher(tmp_path):
         assert part in line
     assert "C overlaps A" in why[8] and "C overlaps A" in why[10] and "grid" in why[11]
     assert lines[-1] == "unload"
+
+
+@needs_cc
+def test_driver_launcher_sends_reciprocals(tmp_path):
+    """Of the tiles of a band, and the rows of the last one; of sizes that are refused none is worked out: they may be divisions by 0."""
+    strategy = MatMul.tile(16, 16).to(Block).bands(4).split(8).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    program = strategy(MatMul(*map(sym, "MNK"))(GL, GL, GL)(Kernel)).program("sm_80")
+    calls = ["0x10000, 0x20000, 0x30000, 96, 49, 8", "0x10000, 0x20000, 0x30000, 96, -10, 8", "0x10000, 0x20000, 0x30000, 1, 1, 1"]
+    lines = run_driver(tmp_path, program, calls, 3, len(program.ir.reciprocals))
+    told = [(-(-(1 << 63) // (4 * 4)), -(-(1 << 63) // 2)), (1 << 61, 1 << 63)]
+    served = [line for line in lines if line.startswith("launch")]
+    assert [line.split()[-2:] for line in served] == [[f"{one:x}" for one in pair] for pair in told]
+    assert [line[0] for line in lines if line[:2] in ("0 ", "1 ")] == list("010")
+
+
+def test_driver_launcher_of_copies(tmp_path):
+    """All launches in order, the last one with the copies in the place of the operands; nothing where scratch memory does not serve."""
+    case = CASES["copied"]
+    calls = [f"0x10000, 0x20000, 0x30000, {scratch}" for scratch in ("0x40000", "0", "0x40080", "0x20c00", "0x10000")]
+    lines = run_driver(tmp_path, case.program("sm_80"), calls, 0)
+    assert lines[:4] == ["load ELF", "function gemm_kernel", "function gemm_copy_a", "function gemm_copy_b"]
+    offset = 0x40000 + -(-65 * 40 * 2 // 256) * 256
+    served = [line.partition(": ")[2] for line in lines if line.startswith("launch")]
+    assert served == ["10000 40000", f"20000 {offset:x}", f"40000 {offset:x} 30000"]
+    why = [line for line in lines if line[:2] in ("0 ", "1 ")]
+    assert why == [
+        "0 served", "1 scratch is NULL", "1 the address of scratch is no multiple of 256 bytes", "1 scratch overlaps B", "1 scratch overlaps A",
+    ]  # fmt: skip
+
+
+def test_contract_of_copies(tmp_path):
+    """Operands as the caller stores them, why they are copied, and how much memory that takes."""
+    case = CASES["any_copied"]
+    folder = tmp_path / "files"
+    header = export(case.program("sm_80"), folder, "gemm", cubin=False).files[0].read_text()
+    assert "element (m, k) is A[K * m + k]" in header and "element (k, n) is B[N * k + n]" in header
+    assert "A has rows K elements of 2 bytes apart." in header and "B is stored along n, and ColMajor is asked for." in header
+    assert "size_t gemm_scratch_bytes(int M, int N, int K);" in header and "#define GEMM_ALIGN_SCRATCH 256" in header
+    assert "copied by TMA" not in header
+
+
+def test_copies_that_are_more_than_loads_and_stores_are_refused(tmp_path):
+    move = Move.tile(16, 64).to(Block).chained().tile(1, 1).to(Thread).tile(1, 1).done()
+    strategy = MatMul.repack(A, move).then(plain)
+    with pytest.raises(ArgumentError, match="the copy of A takes tensor maps, is chained or a cluster"):
+        export(strategy(MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel)), tmp_path, arch="sm_90", cubin=False)
+
+
+@needs_nvcc
+def test_hopper_with_copies_compiles(tmp_path):
+    """Tensor maps of scratch memory; all of it through nvcc and the C compiler."""
+    from fireiron.strategies import hopper
+
+    exported = export(hopper.strategy(hopper.spec(M, sym("N"), sym("K"))), tmp_path, "gemm")
+    built(*exported.build["object"].replace("-O3", "-O1").split(), "-Werror", "all-warnings", folder=tmp_path)
+    built(CC, "-std=c99", *STRICT, "-isystem", cuda_headers(), "-c", "gemm_driver.c", "-o", "driver.o", folder=tmp_path)
+    assert "(void *)(uintptr_t)copy_of_A" in (tmp_path / "gemm.cu").read_text()
 
 
 @needs_cc
@@ -389,7 +450,7 @@ def test_driver_launcher_refuses_another_cubin(tmp_path):
     data[len(data) // 2] ^= 1
     (tmp_path / "gemm.cubin").write_bytes(data)
     (tmp_path / "cuda.h").write_text(CUDA_H)
-    (tmp_path / "main.c").write_text(DRIVER_C.replace("CALLS", "").replace("SYMBOLS", "0"))
+    (tmp_path / "main.c").write_text(DRIVER_C.replace("CALLS", "").replace("SYMBOLS", "0").replace("RECIPROCALS", "0"))
     built(CC, "-std=c99", *STRICT, "-I.", "gemm_driver.c", "main.c", "-o", "main", folder=tmp_path)
     assert subprocess.run([tmp_path / "main"], cwd=tmp_path).returncode == 3
 

@@ -102,16 +102,17 @@ def test_a_call_passes_addresses_grid_and_block(gpu, kernel):
 
 
 def test_sizes_follow_the_addresses(gpu):
-    gpu.parameters = 6
     M, N, K = sym("M"), sym("N"), sym("K")
     kernel = compiled(library("naive").spec(M, N, K, **ROWS))
+    gpu.parameters = 6 + len(kernel.ir.reciprocals)
     for sizes in ((20, 12, 8), (5, 300, 77)):
         a, b, c = gpu.array((sizes[0], sizes[2])), gpu.array((sizes[2], sizes[1])), gpu.array(sizes[:2])
         kernel(a, b, out=c)
         _, grid, _, _, _, values = gpu.launches[-1]
         assert values[:3] == addresses(a, b, c)
         given = dict(zip("MNK", sizes))
-        assert values[3:] == [given[var.name] for var in kernel.ir.symbols]
+        assert values[3:6] == [given[var.name] for var in kernel.ir.symbols]
+        assert values[6:] == [one.value(given) for one in kernel.ir.reciprocals] != []
         assert grid == (kernel.grid(**given), 1, 1)
 
 

@@ -1,10 +1,14 @@
 """`repack`: operands copied in front, by launches of their own, in the simulator and through everything that reads a strategy."""
 
+import re
+
 import attrs
 import numpy as np
 import pytest
 from hopper_cases import ORDERS, halves
-from problems import called
+from printed_text import COMPILER, HostProgram, Printed
+from problems import called, stored
+from problems import integers as integers_of
 
 from fireiron import *
 from fireiron.check import check
@@ -14,8 +18,11 @@ from fireiron.gpu.kernel import CompiledKernel
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.inspect.explain import explain, text
 from fireiron.inspect.show import as_dict, show
+from fireiron.ir import Barrier
+from fireiron.language.library import default_strategy, defaults
 from fireiron.measure.data import referred
-from fireiron.strategies import hopper
+from fireiron.sim import simulate
+from fireiron.strategies import hopper, hopper_batched
 
 BODY = MatMul.tile(32, 64).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
 """A product that needs no alignment, for tests of the copies."""
@@ -121,10 +128,16 @@ def test_refusals(chain, said):
         _ = chain(halves(33, 40, 17)).program("sm_90a").tree
 
 
-def test_stacks_of_matrices_are_refused():
-    spec = MatMul(2, 16, 16, 9, signature="bmk,bkn->bmn", dtype=float16)(GL, GL, GL)(Kernel)
-    with pytest.raises(DecompositionError, match="an operand of 3 dimensions"):
-        _ = MatMul.repack(A).tile(1, 16, 16).to(Block).done()(spec).program("sm_90a").tree
+def test_operands_of_other_ranks_are_refused():
+    spec = MatMul(2, 3, 16, 16, 9, signature="abmk,kn->abmn", dtype=float16)(GL, GL, GL)(Kernel)
+    with pytest.raises(DecompositionError, match=r"(?s)an operand of 4 dimensions.*matrices, or stacks of them"):
+        _ = MatMul.repack(A).tile(1, 1, 16, 16).to(Block).done()(spec).program("sm_90a").tree
+
+
+def test_other_orders_are_refused():
+    for order in (RowMajor(ld=40), "row", 1):
+        with pytest.raises(ArgumentError, match="repack: order"):
+            MatMul.repack(A, order=order)
 
 
 def test_wrong_arrays_are_refused():
@@ -135,6 +148,215 @@ def test_wrong_arrays_are_refused():
             kernel(*arrays)
     with pytest.raises(FireironError, match="copy of A in front"):
         kernel(a.astype(np.float32), b)
+
+
+# ---------------------------------------------------------------------------------------------- the other storage order
+
+TYPES = {tf32: float32, float8_e4m3: bfloat16, float8_e5m2: float32, int8: int32}
+"""Element types that wgmma reads along k only, and those of the results."""
+
+ASKED = MatMul.repack(A, order=RowMajor).repack(B, order=ColMajor).then(BODY)
+
+
+def drawn(shape, dtype, seed):
+    return integers_of(shape, dtype, np.random.default_rng(seed))
+
+
+def product_of(dtype):
+    return (hopper.integers if dtype == int8 else hopper.strategy).with_(
+        bm=64, bn=64, wm=64, wn=64, bk=128 // dtype.bytes, chunk=32, stages=2
+    )
+
+
+def require_equal(strategy, spec, shapes):
+    """The whole call in the simulator (oracle: NumPy), with inputs stored as the spec says."""
+    kernel = CompiledKernel(strategy(spec).program("sm_90a"))
+    a, b = (drawn(shape, spec.operands[name].dtype, seed) for seed, (name, shape) in enumerate(zip("AB", shapes, strict=True)))
+    given = [stored(one, spec.operands[name].tensor.layout) for name, one in zip("AB", (a, b), strict=True)]
+    wide = [one.astype(np.float64) for one in (a, b)]
+    np.testing.assert_array_equal(kernel(*given).astype(np.float64), (wide[0] @ wide[1]).astype(spec.C.dtype.to_numpy()).astype(np.float64))
+    return kernel.program
+
+
+@pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("sizes", [(64, 80, 64), (65, 63, 33), (144, 72, 71), (80, 33, 160)], ids=str)
+def test_all_orders_of_types_that_are_read_along_k(dtype, orders, sizes):
+    """TMA loads all of them, whatever the order and the sizes."""
+    M, N, K = sizes
+    spec = halves(M, N, K, f"{orders}N", dtype=dtype, c_dtype=TYPES[dtype])
+    program = require_equal(product_of(dtype), spec, ((M, K), (K, N)))
+    misaligned = {"A": K * dtype.bytes % 16, "B": K * dtype.bytes % 16}
+    turned = {"A": orders[0] == "T", "B": orders[1] == "N"}
+    assert names(program) == [name for name in "AB" if misaligned[name] or turned[name]]
+    assert "tma_load(" in program.text and program.ir.rings
+    for launch in program.launches:
+        along = {"A": ("m", "k"), "B": ("n", "k")}[launch.name]
+        wanted = f"{launch.name} is stored along {along[0]}, and the products read it along k"
+        assert (launch.reason == wanted) == turned[launch.name]
+
+
+@pytest.mark.parametrize("dtype", [tf32, float16, int8, float64], ids=str)
+@pytest.mark.parametrize("sizes", [(256, 384), (130, 68), (72, 129), (129, 72), (1, 5), (31, 33), (256, 258), (34, 132)], ids=str)
+def test_tiles_turned_round(dtype, sizes):
+    """The copy alone, both ways: NumPy's values, whole vectors where rows allow it, no lanes that wait for each other's banks."""
+    rows, columns = sizes
+    for order, other in ((RowMajor, ColMajor), (ColMajor, RowMajor)):
+        spec = MatMul(rows, 8, columns, dtype=dtype, A=other, c_dtype=dtype)(GL, GL, GL)(Kernel)
+        (launch,) = MatMul.repack(A, order=order).then(BODY)(spec).program("sm_90a").launches
+        assert launch.reason == f"A is stored along {'m' if order == RowMajor else 'k'}, and {order} is asked for"
+        a = drawn(sizes, dtype, 5)
+        copied = CompiledKernel(launch.program)(stored(a, other))
+        np.testing.assert_array_equal(copied, a)
+        assert "__syncthreads" in launch.program.cuda
+        if all(size * dtype.bytes % 16 == 0 for size in sizes):
+            assert "*>(&dst" in launch.program.cuda and re.search(r"reinterpret_cast<const \w+\*>\(&src", launch.program.cuda)
+            assert not conflicts(launch.program), "neither writing the tile nor reading across it"
+
+
+def conflicts(program):
+    return [one for one in check(program.ir) if one.kind == "banks" and one.severity == "warning"]
+
+
+@pytest.mark.parametrize("dtype", [tf32, float16, int8], ids=str)
+def test_rows_without_vectors_are_padded(dtype):
+    """Neighbouring lanes read neighbouring rows of the tile, a bank apart."""
+    spec = MatMul(256, 8, 257, dtype=dtype, A=ColMajor, c_dtype=dtype)(GL, GL, GL)(Kernel)
+    (launch,) = MatMul.repack(A, order=RowMajor).then(BODY)(spec).program("sm_90a").launches
+    assert not [one for one in conflicts(launch.program) if " read by " in one.message] and ".pad(" in launch.program.cuda
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_turned_copies_compile(dtype):
+    """All launches as one unit, without a warning, within their registers."""
+    if not any(chain.serves("sm_90a") for chain in toolchains()):
+        pytest.skip("no installed NVRTC serves sm_90a")
+    for sizes in ((256, 256, 256), (255, 257, 259)):
+        program = product_of(dtype)(halves(*sizes, "TNN", dtype=dtype, c_dtype=TYPES[dtype])).program("sm_90a")
+        found = compile_cuda(program.cuda, "sm_90a").resources
+        assert set(found) == {"matmul_repack_a", "matmul_repack_b", "matmul"} and all(one.spill_stores == 0 for one in found.values())
+
+
+def test_readers_tell_why_operands_are_turned_round():
+    strategy = product_of(tf32)(halves(64, 64, 64, "TNN", dtype=tf32, c_dtype=float32))
+    said = "matmul_repack_b: Move(64,64)(GL,GL)(Kernel), since B is stored along n, and the products read it along k"
+    shown = "\n".join(show(strategy.program()))
+    assert said in shown and "tile(1, 4).to(Thread).layout(RowMajor)" in shown
+    assert f"launched in front: {said}" in text(explain(strategy))
+
+
+def test_what_is_stored_so_already_is_left_alone():
+    assert ASKED(halves(64, 64, 64, "NTN")).program("sm_90a").launches == ()
+    program = require_right(ASKED, halves(33, 40, 17, "TNN"), (33, 40, 17))
+    assert names(program) == ["A", "B"]
+    assert [program.inner.operands[name].order for name in "AB"] == ["row", "col"]
+
+
+def test_halves_are_read_in_either_order():
+    for orders in ORDERS:
+        assert HOPPER(halves(64, 64, 64, orders)).program().launches == ()
+
+
+def test_one_kernel_of_turned_operands_for_all_sizes():
+    M, N, K = (sym(name, multiple_of=4) for name in "MNK")
+    kernel = CompiledKernel(product_of(tf32)(halves(M, N, K, "TNN", dtype=tf32, c_dtype=float32)).program())
+    assert names(kernel.program) == ["A", "B"]
+    for m, n, k in ((64, 68, 36), (4, 8, 72)):
+        a, b = drawn((m, k), tf32, 1), drawn((k, n), tf32, 2)
+        np.testing.assert_array_equal(kernel(np.asfortranarray(a), b), a @ b)
+
+
+@pytest.mark.parametrize("dtype", [tf32, int8], ids=str)
+def test_a_missing_barrier_is_found(dtype):
+    """By the check of races and by the simulator, which share no code."""
+    spec = MatMul(256, 8, 256, dtype=dtype, A=ColMajor, c_dtype=dtype)(GL, GL, GL)(Kernel)
+    (launch,) = MatMul.repack(A, order=RowMajor).then(BODY)(spec).program("sm_90a").launches
+    kernel = launch.program.ir
+    broken = attrs.evolve(kernel, body=tuple(one for one in kernel.body if not isinstance(one, Barrier)))
+    assert len(broken.body) == len(kernel.body) - 1
+    assert [one for one in check(broken) if one.kind == "race" and one.severity == "error"]
+    with pytest.raises(SimulationError, match="race"):
+        simulate(broken, {"src": np.asfortranarray(drawn((256, 256), dtype, 1))})
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
+def test_the_printed_copies_on_a_cpu(tmp_path):
+    """What is printed, run by threads in random order; without its barrier it is wrong."""
+    programs, data = [], []
+    for dtype, sizes in ((tf32, (70, 36)), (tf32, (33, 37)), (int8, (144, 160)), (int8, (130, 33)), (float16, (72, 129))):
+        spec = MatMul(sizes[0], 8, sizes[1], dtype=dtype, A=ColMajor, c_dtype=dtype)(GL, GL, GL)(Kernel)
+        (launch,) = MatMul.repack(A, order=RowMajor).then(BODY)(spec).program("sm_90a").launches
+        programs.append(Printed.of(launch.program))
+        data.append(drawn(sizes, dtype, 7))
+    broken = programs[2].changed(r"__syncthreads\(\);", "")
+    host = HostProgram([*programs, broken], tmp_path)
+    for number, array in enumerate(data):
+        np.testing.assert_array_equal(host.run(number, {"src": array}, seed=number)["dst"], array)
+    assert any(not np.array_equal(host.run(len(data), {"src": data[2]}, seed=seed)["dst"], data[2]) for seed in range(4))
+
+
+# ---------------------------------------------------------------------------------------------- stacks of matrices
+
+
+@pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize(
+    ("sizes", "signature"), [((3, 65, 33, 17), "bmk,bkn->bmn"), ((2, 40, 72, 31), "bmk,kn->bmn"), ((2, 33, 65, 24), "mk,bkn->bmn")]
+)
+@pytest.mark.parametrize("dtype", [float16, int8], ids=str)
+def test_stacks(sizes, signature, orders, dtype):
+    batch, M, N, K = sizes
+    layouts = {name: RowMajor if order == "N" else ColMajor for name, order in zip("AB", orders, strict=True)}
+    whole = hopper_batched.integers if dtype == int8 else hopper_batched.strategy
+    strategy = whole.with_(bm=64, bn=64, wm=64, wn=64, bk=128 // dtype.bytes, chunk=32, stages=2)
+    spec = hopper_batched.spec(M, N, K, batch=batch, signature=signature, dtype=dtype, c_dtype=TYPES.get(dtype, dtype), **layouts)
+    left, right = signature.split("->")[0].split(",")
+    shapes = [tuple({"b": batch, "m": M, "n": N, "k": K}[dim] for dim in dims) for dims in (left, right)]
+    program = require_equal(strategy, spec, shapes)
+    assert program.ir.rings and "tma_load" in program.text
+
+
+def test_matrices_of_a_stack_apart():
+    """Rows are multiples of 16 bytes apart, matrices not."""
+    spec = MatMul(3, 16, 24, 8, dtype=float16, signature="bmk,bkn->bmn", A=Strides(b=129, m=8, k=1))(GL, GL, GL)(Kernel)
+    program = MatMul.repack(A).tile(b=1).to(Block).then(BODY)(spec).program("sm_90a")
+    assert [one.reason for one in program.launches] == ["A has matrices 129 elements of 2 bytes apart"]
+
+
+# ---------------------------------------------------------------------------------------------- what the library takes
+
+
+@pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize(
+    ("dtype", "name"), [(tf32, "hopper"), (float8_e4m3, "hopper"), (float8_e5m2, "hopper"), (int8, "hopper:integers")], ids=str
+)
+def test_defaults_of_types_that_are_read_along_k(dtype, name, orders):
+    """The first default loads by TMA, in every storage order, at sizes that fit and others."""
+    for sizes in ((4096, 4096, 4096), (1023, 1025, 1027)):
+        spec = halves(*sizes, f"{orders}N", dtype=dtype, c_dtype=TYPES[dtype])
+        (found, values), *_ = defaults(spec, "sm_90a")
+        program = default_strategy(found, values, spec)(spec).program("sm_90a")
+        assert found == name and program.ir.rings and values["bk"] * dtype.bytes in (128, 256)
+
+
+@pytest.mark.parametrize("sizes", [(256, 256, 256), (16, 512, 512), (512, 16, 512), (8, 8, 8)], ids=str)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_small_defaults_are_legal(dtype, sizes):
+    for orders in ("NNN", "NTN"):
+        spec = halves(*sizes, orders, dtype=dtype, c_dtype=TYPES[dtype])
+        (found, values), *_ = defaults(spec, "sm_90a")
+        assert default_strategy(found, values, spec)(spec).program("sm_90a").ir.threads
+
+
+@pytest.mark.parametrize("dtype", [float8_e4m3, float8_e5m2, int8], ids=str)
+@pytest.mark.parametrize("shapes", [((100, 90), (90, 70)), ((3, 70, 33), (3, 33, 66))], ids=str)
+def test_matmul_takes_all_orders(shapes, dtype):
+    a, b = (drawn(shape, dtype, seed) for seed, shape in enumerate(shapes))
+    for left in (a, np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2)):
+        for right in (b, np.ascontiguousarray(b.swapaxes(-1, -2)).swapaxes(-1, -2)):
+            choice = matmul.choice(left, right, arch="sm_90a")
+            assert ": hopper" in choice.why and choice.program.ir.rings
+            result = matmul(left, right, arch="sm_90a").astype(np.float64)
+            np.testing.assert_array_equal(result, a.astype(np.float64) @ b.astype(np.float64))
 
 
 # ---------------------------------------------------------------------------------------------- what reads a strategy
@@ -177,10 +399,11 @@ def test_stored_and_read_back():
     assert Strategy.from_json(STRATEGY.to_json()) == STRATEGY
     own = MatMul.repack(A, Move.tile(8, 32).to(Block).tile(2, 1).to(Thread).tile(1, 1).done()).then(BODY)
     assert Strategy.from_json(own.to_json()) == own
+    assert Strategy.from_json(ASKED.to_json()) == ASKED != STRATEGY and eval(repr(ASKED)) == ASKED
     assert eval(repr(own)) == own and STRATEGY.unrefined().steps[0] == STRATEGY.steps[0]
 
 
-def test_export_says_what_to_do(tmp_path):
-    with pytest.raises(ArgumentError, match="copies in front"):
-        export(HOPPER(ODD), tmp_path)
-    assert list(tmp_path.iterdir()) == []
+def test_exports_take_scratch_memory(tmp_path):
+    """More of them in `test_export.py`."""
+    header = export(HOPPER(ODD), tmp_path, "gemm", cubin=False).files[0].read_text()
+    assert "A has rows 99 elements of 2 bytes apart." in header and "size_t gemm_scratch_bytes(void);" in header

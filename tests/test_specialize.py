@@ -9,6 +9,7 @@ from ringed import TARGET, all_of_kind, by_warps, errors, halves, inputs_of, is_
 
 from fireiron import *
 from fireiron import ir
+from fireiron.cuda.addresses import goes_on
 from fireiron.lower.pipeline import pipeline
 from fireiron.lower.specialize import specialize
 from fireiron.values.expr import ZERO, Var, as_expr, constant
@@ -263,13 +264,41 @@ def test_text_of_the_barriers():
     assert f"mbarrier_expect(k_ring_full + k_stage3 * 8, {(128 + 64) * 64 * 2});" in re.sub(r"k_stage\d*", "k_stage3", body)
 
 
-def test_each_wait_names_the_parity_of_its_round():
-    """Turn n is round n / 3 of its stage: full phases of that parity, empty ones of the one before."""
-    waits = re.findall(r"mbarrier_wait\((k_ring_\w+) \+ \w+ \* 8, (.*)\);", body_of(TEXT))
-    assert [name for name, _ in waits] == ["k_ring_full", "k_ring_empty"]
-    for (_, parity), shift in zip(waits, (0, 1), strict=True):
+def counted_of(text, turns):
+    """For each stage that a text counts on its values in so many turns, and for each parity: they begin anew in no tile."""
+    found = {name: [int(start)] for name, start in re.findall(r"^ +int (\w+) = (\d+);$", text, re.M)}
+    on = re.findall(r"if \(\+\+(\w+) == (\d+)\)(?: \{)?\s+\1 = 0;(?:\s+(\w+) \^= 1;)?", text)
+    for stage, stages, parity in on:
+        for _ in range(turns - 1):
+            after = found[stage][-1] + 1
+            found[stage].append(after % int(stages))
+            if parity:
+                found[parity].append(found[parity][-1] ^ (after == int(stages)))
+    return found
+
+
+WAITED = r"mbarrier_wait\((k_ring_\w+) \+ (\w+) \* 8, (.*)\);"
+
+
+@pytest.mark.parametrize("blocks", [0, 2])
+@pytest.mark.parametrize("stages", [3, 5])
+def test_each_wait_names_the_parity_of_its_round(stages, blocks):
+    """Turn n is round n / stages of its stage: full phases of that parity, empty ones of the one before; also from tile to tile."""
+    body = body_of(product((64, 64, 64), (64, 64), stages, blocks=blocks)(halves(256, 64, 448)).program(TARGET).cuda)
+    waits, counted = re.findall(WAITED, body), counted_of(body, 12)
+    assert [name for name, *_ in waits] == ["k_ring_full", "k_ring_empty"]
+    for (_, stage, parity), shift in zip(waits, (0, 1), strict=True):
+        assert counted[stage] == [turn % stages for turn in range(12)]
+        assert counted[parity] == [(turn // stages + shift) % 2 for turn in range(12)]
+
+
+def test_a_power_of_two_is_no_count():
+    """Stages of four are a remainder, which costs one instruction; the parity is that of the round."""
+    waits = re.findall(WAITED, body_of(product(stages=4)(HALVES).program(TARGET).cuda))
+    assert [name for name, *_ in waits] == ["k_ring_full", "k_ring_empty"]
+    for (_, _, parity), shift in zip(waits, (0, 1), strict=True):
         for turn in range(5):
-            assert eval(parity.replace("/", "//"), {"k": turn}) % 2 == (turn // 3 + shift) % 2
+            assert eval(parity.replace("/", "//"), {"k": turn}) % 2 == (turn // 4 + shift) % 2
 
 
 @pytest.mark.parametrize("strategy", [product(), product(producer=128), product((64, 64, 64), (64, 64), 3, blocks=2)], ids=str)
@@ -283,17 +312,43 @@ def test_named_barriers_are_constants(strategy):
 
 @pytest.mark.parametrize("late", [0, 1, 2])
 @pytest.mark.parametrize("blocks", [0, 2])
-def test_stages_have_names(late, blocks):
+@pytest.mark.parametrize("stages", [3, 4])
+def test_stages_have_names(stages, late, blocks):
     """Of this turn and of those before, counted through the tiles that a block takes."""
-    text = product((64, 64, 64), (64, 64), 3, blocks=blocks, in_flight=late)(halves(256, 64, 320)).program(TARGET).cuda
-    declared = re.findall(r"const int (\w*stage[^=]*) =", text)
+    text = product((64, 64, 64), (64, 64), stages, blocks=blocks, in_flight=late)(halves(256, 64, 320)).program(TARGET).cuda
+    declared = re.findall(r"int (\w*stage[^=]*) = (?!0; )", text)
     assert declared and all(one.isidentifier() for one in declared), declared
+    if stages == 3:
+        # The stage that is released is the one that was used `late` turns before.
+        (released,) = re.findall(r"^ +mbarrier_arrive\(k_ring_empty \+ (\w+) \* 8\);$", text, re.M)
+        assert counted_of(body_of(text), 9)[released] == [(turn - late) % 3 for turn in range(9)]
 
 
 def test_whole_rounds_have_no_first_turn():
-    """Six turns a tile, of a ring of three stages: each tile begins like the first."""
-    text = product((64, 64, 64), (64, 64), 3, blocks=2, in_flight=0)(halves(256, 64, 384)).program(TARGET).cuda
-    assert "turn_first" not in text and "mbarrier_wait(k_ring_full + k_stage * 8, k / 3)" in text, "0 or 1"
+    """Eight turns a tile, of a ring of four stages: each tile begins like the first."""
+    text = product((64, 64, 64), (64, 64), 4, blocks=2, in_flight=0)(halves(256, 64, 512)).program(TARGET).cuda
+    assert "turn_first" not in text and "mbarrier_wait(k_ring_full + k_stage * 8, k / 4)" in text, "0 or 1"
+
+
+def test_few_turns_are_not_counted():
+    """Of as many turns as there are stages each has its own: nothing is to be counted, from tile to tile either."""
+    body = body_of(product((64, 64, 64), (64, 64), 3, blocks=2, in_flight=0)(halves(512, 64, 192)).program(TARGET).cuda)
+    waits = re.findall(WAITED, body)
+    assert [name for name, *_ in waits] == ["k_ring_full", "k_ring_empty"] and "_parity" not in body[body.index("// consumers") :]
+    for (_, _, parity), shift in zip(waits, (0, 1), strict=True):
+        for turn in range(4):
+            values = {"k": 2} | dict.fromkeys(re.findall(r"turn_first\d*", parity), turn % 2 * 3)
+            assert eval(parity.replace("/", "//"), values) % 2 == (turn + shift) % 2
+
+
+def test_two_loops_of_a_ring_count_for_themselves():
+    """Where a tile has other turns than those of the loop, the count begins anew in each: it is none that goes on."""
+    k = ir.For(Var("k", 0, 4), as_expr(5), ())
+    around = ir.For(Var("turn", 0, 1), as_expr(2), (k,))
+    assert goes_on(k, around.var * 5 + k.var, around)
+    assert not goes_on(k, around.var * 9 + k.var, around) and not goes_on(k, k.var, around)
+    assert not goes_on(k, around.var * 5 + k.var, attrs.evolve(around, step=2)), "by groups in turns"
+    assert not goes_on(k, around.var * 5 + k.var, attrs.evolve(around, body=())), "in another loop"
 
 
 def test_one_thread_produces():

@@ -16,7 +16,7 @@ import numpy as np
 
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import one_tile_each, persistence
-from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, offsets_of, product, reach_of
+from fireiron.check.scene import MANY, Array, Frame, Scene, Use, distinct, linear, offsets_of, product, reach_of
 from fireiron.ir import Access
 from fireiron.values.expr import ONE, ZERO, Expr, FloorDiv, Mod, as_expr, constant, floordiv, hilbert, minimum, mod, positive
 
@@ -373,8 +373,8 @@ def _elements(scene: Scene, local: Local, uses: Sequence[Use]) -> Array | None:
             return None
         frame = scene.frame([("thread", scene.threads), *axes])
         active = functools.reduce(np.logical_and, (frame.full(guard).astype(bool) for guard in guards), np.ones(frame.shape, dtype=bool))
-        rows.append(np.unique(np.stack([part[active].ravel() for part in local.coordinates(frame, use.access)], axis=-1), axis=0))
-    return np.unique(np.concatenate(rows), axis=0)
+        rows.append(distinct(np.stack([part[active].ravel() for part in local.coordinates(frame, use.access)], axis=-1), axis=0))
+    return distinct(np.concatenate(rows), axis=0)
 
 
 def _overlap(use: Use, blocks: tuple[int, int], element: Iterable[int], sizes: Mapping[str, int]) -> Finding:

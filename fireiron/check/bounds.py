@@ -380,9 +380,11 @@ class _Bounds:
         return self.scene.frame(axes, fixed), complete
 
     def _outside(self, use: Use, frame: Frame, base: Expr, steps: Sequence[int], extent: Expr) -> Array:
-        value = frame.full(base)[..., None] + np.array(steps)
-        bad = (value < 0) | (value >= np.asarray(frame.full(extent))[..., None])
-        return bad & self.scene.inside(use, frame) & np.asarray(frame.full(use.statement.performed), dtype=bool)[..., None]
+        first, elements = frame.full(base), np.array(steps)
+        room = frame.full(extent) - first
+        bad = (elements < -first[..., None]) | (elements >= room[..., None])
+        bad &= np.asarray(frame.full(use.statement.performed), dtype=bool)[..., None]
+        return bad & self.scene.inside(use, frame) if bad.any() else bad
 
     def _counterexample(
         self, use: Use, dim: int, frame: Frame, index: tuple[int, ...], what: tuple[Expr, Sequence[int], Expr], sizes: Mapping[str, int]

@@ -8,6 +8,7 @@ where these are compared: a kernel that deals the same tiles to a block each has
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import attrs
@@ -44,12 +45,12 @@ def _of(kernel: Kernel, loop: For) -> Persistence | None:
     return None
 
 
+@functools.lru_cache(maxsize=1024)
 def _tiles(extent: Expr, block: Var, blocks: int) -> Expr | None:
     """How many tiles there are, if each of so many blocks has `extent` of them; the candidates stand in the extent itself."""
-    low, high = (constant(extent.substitute({block: number})) for number in (0, blocks - 1))
     candidates = [one.left for one in _nodes(extent) if isinstance(one, FloorDiv)]
-    if low is not None and high is not None:
-        candidates.append(as_expr(sum(constant(extent.substitute({block: number})) or 0 for number in range(blocks))))
+    if extent.variables() <= {block}:
+        candidates.append(as_expr(sum(int(extent.evaluate({block.name: number})) for number in range(blocks))))
     return next((one for one in candidates if extent == one // blocks + less(block, one % blocks)), None)
 
 

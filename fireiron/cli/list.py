@@ -112,7 +112,7 @@ def _with_figures(row: Row, architecture: str | None) -> Row:
     try:
         kernel = bind(entry).program(architecture).lowered
     except FireironError as error:
-        return unknown | {"what it is": f"{entry.doc} ({error.asked.splitlines()[0]})"}
+        return unknown | {"what it is": f"{entry.doc} ({error.headline})"}
     return row | {"threads": kernel.threads, "shared bytes": kernel.shared_bytes}
 
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from fireiron.cuda.expressions import expression, scaled, summands
-from fireiron.ir import Access, Buffer, For, Kernel, Let, execs
-from fireiron.ir.text import Function
+from fireiron.cuda.expressions import expression, is_wide, scaled, summands
+from fireiron.cuda.lines import guarded
+from fireiron.ir import Access, Acquire, Buffer, For, Kernel, Let, execs
+from fireiron.ir.text import Function, Item
 from fireiron.values.document import Assignment, Chain, Joined, Text
 from fireiron.values.expr import FALSE, ZERO, BitXor, Const, Expr, Mod, Sum, Var, as_expr, constant, mod, replaced
 from fireiron.values.expr.normal import terms_of
@@ -44,11 +45,47 @@ class Names:
 
 @attrs.define
 class Turns:
-    """A loop that runs: its variable, after how many turns shared addresses repeat, and what its body has named."""
+    """A loop that runs, after how many turns shared addresses repeat, and what its body has named.
 
-    var: Var
-    period: int
+    Where stages are counted from turn to turn (`counted`), `parities` are those of the rounds of a ring, by stage, with what they are in
+    a turn. Where the count goes on through the turns of the loop around (`around`), the stages of its first turn begin it, and `before`
+    are the lines for that in front of the loop around.
+    """
+
+    loop: For
+    counted: bool = False
+    around: Turns | None = None
     named: dict[Expr, Var] = attrs.field(factory=dict)
+    parities: dict[Expr, tuple[Var, Expr]] = attrs.field(factory=dict)
+    before: list[Text] = attrs.field(factory=list)
+
+    @property
+    def var(self) -> Var:
+        """The variable of the loop."""
+        return self.loop.var
+
+    @property
+    def period(self) -> int:
+        """After how many turns shared addresses repeat."""
+        return self.loop.period
+
+    def counts(self, number: Expr) -> bool:
+        """Whether a number goes up by one from turn to turn, and is none below zero."""
+        rest = number - self.var
+        return self.counted and self.var not in rest.variables() and rest.low + self.loop.first >= 0
+
+    def begun(self, value: Expr) -> Expr:
+        """A value as it is in the first turn."""
+        return replaced(value, {self.var: as_expr(self.loop.first)})
+
+
+@attrs.frozen
+class Lines:
+    """What a loop that runs has in its text for what it named: in front of it, at the top of its body and at the end."""
+
+    before: tuple[Text, ...]
+    top: tuple[Text, ...]
+    end: tuple[Item, ...]
 
 
 class Addresses:
@@ -199,7 +236,10 @@ class Addresses:
         owner = next((one for one in reversed(self.turns) if one.var in base.variables()), None)
         if owner is None or (owner is self.turns[-1] and isinstance(base, Var)):
             return number
-        value = base % rounds
+        inmost = self.turns[-1]
+        if inmost.around is not None and owner is inmost.around:  # counted on from the first turn of the loop around
+            return owner.begun(base) % rounds + rest
+        value = (_reduced(base, rounds) if is_wide(base) else base) % rounds
         if constant(value) is not None:  # whole rounds, of which nothing depends on the loops around
             return value + rest
         if value not in owner.named:
@@ -274,16 +314,53 @@ class Addresses:
             self.declared.append(Assignment(f"const int {name}", self.expression(value)))
         return self.swizzles[value]
 
+    def parity(self, number: Expr, stages: int, ahead: int) -> Expr:
+        """The parity of the round of a ring in which a turn is, `ahead` rounds on, by its name where the loop counts."""
+        value, stage = (number // stages + ahead) % 2, number % stages
+        turns = self.turns[-1] if self.turns else None
+        if turns is None or turns.period != stages or not isinstance(stage, Mod) or not turns.counts(stage.left):
+            return value
+        if stage not in turns.parities:
+            self._stage(stage, turns)  # which says when the next round begins
+            turns.parities[stage] = Var(self.names.fresh(f"{turns.var.name}_parity"), 0, 1), value
+        return turns.parities[stage][0]
+
     def enter(self, loop: For) -> Turns:
         """A loop that runs at run time begins."""
-        self.turns.append(Turns(loop.var, loop.period))
+        first = self._counted(loop)
+        around = self.turns[-1] if first is not None and self.turns and goes_on(loop, first.number, self.turns[-1].loop) else None
+        self.turns.append(Turns(loop, first is not None, around))
         return self.turns[-1]
 
-    def leave(self) -> list[Text]:
-        """The loop ends: the lines that stand first in its body."""
+    def _counted(self, loop: For) -> Acquire | None:
+        """The wait for a ring whose stages are counted in a loop: a remainder costs more, unless it is one of a power of two.
+
+        A loop of no more turns than stages is in one round, or two.
+        """
+        waits = (one for one in loop.body if isinstance(one, Acquire) and loop.step == 1)
+        rings = ((one, self.kernel.ring(one.ring)) for one in waits)
+        return next((one for one, ring in rings if ring.stages == loop.period <= loop.var.high and ring.stages & (ring.stages - 1)), None)
+
+    def leave(self) -> Lines:
+        """The loop ends: the lines for what it named."""
         turns = self.turns.pop()
         self.used |= {var for value in turns.named for var in value.variables()}
-        return [Assignment(f"const int {name}", expression(value)) for value, name in turns.named.items()]
+        counted = {value: name for value, name in turns.named.items() if isinstance(value, Mod) and turns.counts(value.left)}
+        begun = [Assignment(f"int {name}", expression(turns.begun(value))) for value, name in counted.items()]
+        begun += [Assignment(f"int {name}", expression(turns.begun(value))) for name, value in turns.parities.values()]
+        (turns.before if turns.around is None else turns.around.before).extend(begun)
+        top = [
+            Assignment(f"const {self._kind(value)} {name}", expression(value))
+            for value, name in turns.named.items()
+            if value not in counted
+        ]
+        return Lines(tuple(turns.before), tuple(top), tuple(_counted_on(value, name, turns) for value, name in counted.items()))
+
+    def _kind(self, value: Expr) -> str:
+        """The type of a name of a loop. That of sizes is unsigned, like all that is added to it: quotients by powers of two are shifts
+        then. Of constants the compiler knows without that what is never negative.
+        """
+        return "int" if value.variables().isdisjoint(self.sizes) else "unsigned"
 
     def taken(self) -> list[Text]:
         """The lines for what was named since the last call."""
@@ -291,10 +368,37 @@ class Addresses:
         return lines
 
 
+def goes_on(loop: For, number: Expr, around: For) -> bool:
+    """Whether what a loop counts goes on where it ended in the turn before of the loop around, whose every turn has it once."""
+    begun = replaced(number, {loop.var: as_expr(loop.first)})
+    after = replaced(begun, {around.var: around.var + 1})
+    return around.step == 1 and loop.first == 0 and any(one is loop for one in around.body) and after - begun == loop.extent
+
+
+def _counted_on(value: Mod, name: Var, turns: Turns) -> Item:
+    """A stage, and the parity of its round, on to the next turn."""
+    lines = [f"{name} = 0;"]
+    if value in turns.parities:
+        lines.append(f"{turns.parities[value][0]} ^= 1;")
+    return guarded((f"++{name} == {turns.period}",), lines)
+
+
 def _product(term: tuple[tuple[Expr, ...], int]) -> Expr:
     total: Expr = Const(term[1])
     for atom in term[0]:
         total = total * atom
+    return total
+
+
+def _reduced(value: Expr, divisor: int) -> Expr:
+    """What has the same remainder, and no factor of sizes alone that is larger than it."""
+    terms, rest = terms_of(value)
+    total: Expr = Const(rest)
+    for atoms, coefficient in terms:
+        product: Expr = Const(coefficient)
+        for atom in atoms:
+            product = product * (atom if isinstance(atom, Var) and not atom.parameter else atom % divisor)
+        total = total + product
     return total
 
 

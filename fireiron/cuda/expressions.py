@@ -6,6 +6,7 @@ import enum
 import math
 from collections.abc import Collection, Sequence
 
+from fireiron.cuda.quotients import QUOTIENT, Quotient, Residue
 from fireiron.errors import VerificationError
 from fireiron.ir.text import Function
 from fireiron.values.document import Chain, Joined, Text
@@ -160,6 +161,11 @@ def _node(value: Expr) -> tuple[str, Binds]:
             return f"{_dividend(left)} / {operand(right, Binds.FACTOR)}", Binds.PRODUCT
         case Mod(left=left, right=right):
             return f"{_dividend(left)} % {operand(right, Binds.FACTOR)}", Binds.PRODUCT
+        case Quotient():
+            return _quotient(value)
+        case Residue(number=number, quotient=quotient, divisor=divisor):
+            product = f"{operand(quotient, Binds.PRODUCT)} * {operand(divisor, Binds.FACTOR)}"
+            return f"{operand(number, Binds.SUM)} - {product}", Binds.SUM
         case BitAnd(left=left, right=right):
             return f"{_bits(left)} & {_bits(right)}", Binds.AND
         case BitXor(left=left, right=right):
@@ -185,6 +191,15 @@ def _node(value: Expr) -> tuple[str, Binds]:
         case AnyOf(conditions=conditions):
             return " || ".join(operand(condition, Binds.COMPARISON) for condition in conditions), Binds.ANY
     raise VerificationError(f"{type(value).__name__} has no text in C++")
+
+
+def _quotient(value: Quotient) -> tuple[str, Binds]:
+    """The product for a quotient; by a divisor that is no launch constant where it is less than another number."""
+    product = f"{QUOTIENT.name}({expression(value.number)}, {value.reciprocal})"
+    if value.whole is None:
+        return product, Binds.NAME
+    whole = f"{operand(value.number, Binds.PRODUCT)} / {value.whole}"
+    return f"{operand(value.divisor, Binds.SUM)} < {value.whole} ? {product} : {whole}", Binds.LOOSELY
 
 
 def _suffix(number: int) -> str:

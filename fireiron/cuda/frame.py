@@ -8,11 +8,12 @@ from fireiron.cuda.addresses import Names
 from fireiron.cuda.expressions import HILBERT, document, expression
 from fireiron.cuda.lines import WIDTH, comment, lines_of
 from fireiron.cuda.printer import BUILT_IN, KernelPrinter
+from fireiron.cuda.quotients import QUOTIENT
 from fireiron.cuda.rings import TENSOR_MAP, declarations
 from fireiron.cuda.statements import MOST_REGISTERS, Statements, straightened
 from fireiron.cuda.types import EIGHT_BITS
 from fireiron.errors import VerificationError
-from fireiron.ir import Buffer, Exec, For, Kernel, Let, TensorMap, execs, statements
+from fireiron.ir import Buffer, Exec, For, Kernel, Let, Reciprocal, TensorMap, execs, statements
 from fireiron.ir.opaque import at_tiles
 from fireiron.ir.text import Function, Item, Noted
 from fireiron.values.document import Assignment
@@ -46,6 +47,8 @@ def _body(printer: KernelPrinter) -> list[str]:
     kernel = printer.kernel
     if any(isinstance(one, Let) and _on_a_curve(one.value) for one in statements(kernel.body)):
         printer.function(HILBERT)
+    if kernel.reciprocals:
+        printer.function(QUOTIENT)
     program = Statements(printer).program()
     rings = list(declarations(printer, bool(dynamic_shared_bytes(kernel))))
     return list(lines_of([*_definitions(printer), *_buffers(kernel), *rings, *program], 1))
@@ -66,6 +69,7 @@ def _taken(kernel: Kernel) -> set[str]:
         "piece",
         "warp_of_block",
         *(symbol.name for symbol in kernel.symbols),
+        *(one.name for one in kernel.reciprocals),
         *BUILT_IN.values(),
     }
     for buffer in kernel.buffers:
@@ -141,7 +145,7 @@ def _signature(kernel: Kernel) -> Iterable[str]:
         yield from [f"    {parameter}," for parameter in parameters[:-1]] + [f"    {parameters[-1]})"]
 
 
-def _parameter(one: TensorMap | Buffer | Var, chained: bool) -> str:
+def _parameter(one: TensorMap | Buffer | Var | Reciprocal, chained: bool) -> str:
     """A parameter in C++.
 
     What an input of a chained kernel points to is still written while the kernel waits: `__restrict__` would say that nobody writes it,
@@ -151,6 +155,8 @@ def _parameter(one: TensorMap | Buffer | Var, chained: bool) -> str:
         return f"const __grid_constant__ TensorMap {one.name}"
     if isinstance(one, Var):
         return f"const int {one}"
+    if isinstance(one, Reciprocal):
+        return f"const unsigned long long {one.name}"
     pointer = " " if one.memory.by_value else "* " if chained else "* __restrict__ "
     return f"{'' if one.written else 'const '}{one.dtype.cuda}{pointer}{one.name}"
 
@@ -167,11 +173,13 @@ def _definitions(printer: KernelPrinter) -> Sequence[Item]:
     items: list[Item] = []
     built_in = {var: Var(BUILT_IN[var.name], var.low, var.high) for var in (kernel.block, kernel.thread)}
     direct = {var for var in used if var in built_in}
-    for let in reversed([one for one in kernel.body if isinstance(one, Let)]):
+    lets = [one for one in kernel.body if isinstance(one, Let)]
+    values = [printer.quotients.define(one.var, one.value) for one in lets]
+    for let, value in zip(reversed(lets), reversed(values), strict=True):
         if let.var in used:
-            used |= let.value.variables()
+            used |= value.variables()
             kind = "long long" if let.var.high > INT_MAX else "int"
-            items.append(Assignment(f"const {kind} {let.var}", document(let.value.substitute(built_in))))
+            items.append(Assignment(f"const {kind} {let.var}", document(value.substitute(built_in))))
     items += [f"const int {var} = {BUILT_IN[var.name]};" for var in (kernel.thread, kernel.block) if var in direct]
     return items[::-1]
 

@@ -8,6 +8,7 @@ from fireiron.cuda.addresses import SHARED_ADDRESS, Addresses, Names
 from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.micro_kernel import micro_kernel
+from fireiron.cuda.quotients import Quotients
 from fireiron.cuda.types import applied, carrier, converted, literal, zero
 from fireiron.ir import Access, Buffer, Exec, Kernel, Peers, Piece, Side
 from fireiron.ir.text import Braces, Copy, Function, Item, Registers
@@ -25,6 +26,7 @@ class KernelPrinter:
     def __init__(self, kernel: Kernel, names: Names) -> None:
         self.kernel, self.names = kernel, names
         self.addresses = Addresses(kernel, names)
+        self.quotients = Quotients(kernel)
         self.functions: dict[Function, str] = {}
 
     def function(self, function: Function) -> str:
@@ -129,6 +131,10 @@ class KernelPrinter:
     def turn(self, ring: str, number: Expr) -> Expr:
         """A turn of a ring as far as its barriers tell turns apart: by their stage, and the parity of their round."""
         return self.addresses.turn(number, 2 * self.kernel.ring(ring).stages)
+
+    def parity(self, ring: str, number: Expr, ahead: int) -> Expr:
+        """The parity of the round of a ring in which a turn is, `ahead` rounds on."""
+        return self.addresses.parity(self.turn(ring, number), self.kernel.ring(ring).stages, ahead)
 
     def barrier(self, ring: str, side: Side, number: Expr) -> str:
         """The address of a ring's barrier for a turn, in the window of shared memory."""

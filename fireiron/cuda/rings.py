@@ -149,8 +149,7 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
 def acquired(printer: KernelPrinter, statement: Acquire) -> list[Item]:
     """The wait for a stage."""
     ring = printer.kernel.ring(statement.ring)
-    turn = printer.turn(ring.name, statement.number) // ring.stages
-    parity = (turn if statement.side is Side.FULL else turn + 1) % 2
+    parity = printer.parity(ring.name, statement.number, 0 if statement.side is Side.FULL else 1)
     barrier = printer.barrier(ring.name, statement.side, statement.number)
     names = ", ".join(ring.buffers)
     note = f"{names} of this turn {'are full' if statement.side is Side.FULL else 'are empty'}"

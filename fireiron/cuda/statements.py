@@ -114,6 +114,8 @@ class Statements:
     def __init__(self, printer: KernelPrinter) -> None:
         self.printer, self.kernel = printer, printer.kernel
         self.dropped: frozenset[Expr] = frozenset()
+        self.alone = False
+        """Whether the statements are those of one thread, which tells engines what to do."""
 
     def program(self) -> list[Item]:
         """The kernel's body without the definitions at its top, each statement behind the addresses that it is the first to need."""
@@ -122,6 +124,7 @@ class Statements:
     def _program(self, body: Sequence[Stmt]) -> list[Item]:
         items: list[Item] = []
         notes: list[Item] = []
+        named = dict(self.printer.quotients.named)
         for conditions, run in self._runs(body):
             if isinstance(run[0], Comment):
                 notes += self._statement(run[0])
@@ -129,14 +132,17 @@ class Statements:
             inner = self._run((conditions, run))
             items += [*self.printer.addresses.taken(), *notes, *inner]
             notes = []
+        self.printer.quotients.named = named
         return [*items, *notes]
 
     # ------------------------------------------------------------------------------------------ conditions
 
     def _list(self, body: Sequence[Stmt]) -> list[Item]:
         items: list[Item] = []
+        named = dict(self.printer.quotients.named)
         for run in self._runs(body):
             items += self._run(run)
+        self.printer.quotients.named = named
         return items
 
     def _runs(self, body: Sequence[Stmt]) -> Iterable[tuple[tuple[Expr, ...], Sequence[Stmt]]]:
@@ -247,8 +253,9 @@ class Statements:
             items.append(f"// {role.name}")
             before = self.dropped
             self.dropped = before | frozenset((equal(self.kernel.thread // role.threads, role.first // role.threads),))
+            self.alone = role.elected
             items.append(branch(self.kernel, role, number, self._program(role.body), self.printer))
-            self.dropped = before
+            self.dropped, self.alone = before, False
             forget()
         return items
 
@@ -260,28 +267,37 @@ class Statements:
         raise VerificationError(f"a commit or a wait of a {completion.value} in a kernel without such asynchronous statements")
 
     def _let(self, statement: Let) -> Item:
-        self.printer.addresses.used |= statement.value.variables()
-        return Assignment(f"const {_integer(statement.var.high)} {statement.var}", document(statement.value))
+        value = self.printer.quotients.define(statement.var, statement.value)
+        self.printer.addresses.used |= value.variables()
+        return Assignment(f"const {_integer(statement.var.high)} {statement.var}", document(value))
 
     def _loop(self, statement: For) -> list[Item]:
         unroll = statement.unroll or self._indexes_registers(statement)
-        body = self._unrolled(statement) if unroll else self._running(statement)
+        before, body = ((), self._unrolled(statement)) if unroll else self._running(statement)
         if statement.extent == Const(1) and statement.step == 1:
-            return [Braces("", (f"const int {statement.var} = 0;", *body))]
+            return [*before, Braces("", (f"const int {statement.var} = 0;", *body))]
         name, kind = statement.var.name, _integer(statement.extent.high)
         self.printer.addresses.used |= statement.extent.variables()
         further = f"++{name}" if statement.step == 1 else f"{name} += {statement.step}"
         head = f"for ({kind} {name} = {statement.first}; {name} < {operand(statement.extent, Binds.SUM)}; {further})"
-        return [Braces(head, tuple(body), "#pragma unroll" if unroll else "")]
+        return [*before, Braces(head, tuple(body), "#pragma unroll" if unroll else self._rolled(statement))]
+
+    def _rolled(self, loop: For) -> str:
+        """An inner loop of one thread stays rolled where its extent is told at run time: unrolled, it begins with the addresses of
+        several turns, for which its first load would wait.
+        """
+        inner = not any(isinstance(one, For) for one in loop.body)
+        return "#pragma unroll 1" if self.alone and inner and constant(loop.extent) is None else ""
 
     def _unrolled(self, loop: For) -> list[Item]:
         return self._list(loop.body)
 
-    def _running(self, loop: For) -> list[Item]:
-        """The body of a loop that runs at run time, behind what it names of its variable."""
+    def _running(self, loop: For) -> tuple[Sequence[Item], list[Item]]:
+        """What stands in front of a loop that runs at run time, and its body, with what it names of its variable."""
         self.printer.addresses.enter(loop)
         items = self._list(loop.body)
-        return [*self.printer.addresses.leave(), *items]
+        lines = self.printer.addresses.leave()
+        return lines.before, [*lines.top, *items, *lines.end]
 
     def _indexes_registers(self, loop: For) -> bool:
         """Registers have no run-time index: a loop whose variable numbers them must be unrolled, if they are registers at all."""

@@ -139,11 +139,15 @@ class Done(Decomposition):
         return next((one for one in asked if not one.mismatches(element, context.architecture)), None)
 
     def _refused(self, spec: Spec, context: Context) -> MatchError:
-        _, near = nearest(spec, context, self._asked(context))
+        def rows() -> str:
+            _, near = nearest(spec, context, self._asked(context))
+            return table(near[:3] if self.executable is None else near)
+
         if self.executable is not None:
-            return MatchError(f"{self.executable} does not perform {spec}:\n{table(near)}")
+            return MatchError(f"{self.executable} does not perform {spec}:", rows=rows)
         return MatchError(
-            f"no instruction of {context.architecture} performs {spec}; the nearest:\n{table(near[:3])}",
+            f"no instruction of {context.architecture} performs {spec}; the nearest:",
+            rows=rows,
             hint="fireiron explain STRATEGY shows the steps that would close the gap",
         )
 

@@ -1,24 +1,28 @@
 """`repack`: an operand copied, by a launch of its own, to an array that the widest accesses take: first, where its own is not one.
 
-TMA and 16-byte copies want rows that are multiples of 16 bytes apart, which the user's array may not have; a copy of a matrix costs
-as much time as its bytes take, the product of two large ones far more.
+TMA and 16-byte copies want rows that are multiples of 16 bytes apart, which the user's array may not have. And the instruction behind may
+read an operand along one of its dimensions only: stored across, threads would have to turn each tile round. A copy of a matrix
+costs as much time as its bytes take, the product of two large ones far more.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.errors import DecompositionError, call_site
+from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.language.substrategy import chain, require_steps, steps_for
-from fireiron.language.tree import Context, Decomposition, Expansion
+from fireiron.language.tree import Context, Decomposition, Expansion, Node
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
 from fireiron.specs.operand import Operand, operand_name
-from fireiron.values.expr import Expr, as_expr
-from fireiron.values.machine import GL, Block, Kernel, Thread
-from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
+from fireiron.values.expr import ONE, Expr
+from fireiron.values.layout import Layout, Swizzle
+from fireiron.values.machine import GL, SH, Block, Kernel, Thread
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Storage, Tensor, View, whole_view
 
 MULTIPLE = 16
 """Bytes of which rows (columns) and the address are multiples behind it."""
@@ -27,22 +31,40 @@ RUN, ROWS = 256, 16
 """Elements side by side, one a thread, and rows (columns) of a block in the copy that is taken if none is said: each thread has as many
 loads under way as there are rows."""
 
+LINE = 128
+"""Bytes of a row (column) of a tile that is turned round: what all banks of shared memory hold, and a sector of DRAM."""
+
+BANK = 4
+"""Bytes of a bank of shared memory."""
+
+THREADS, MOST_THREADS = 256, 1024
+"""Threads of a block that turns a tile round: the second number where each of the first would have more rows than these."""
+
+MOST_ROWS = 16
+"""Rows of a tile that a thread copies, a vector of each: its loop over them is unrolled."""
+
 
 @attrs.frozen
 class Repack(Decomposition):
-    """The copy of `operand` in front, carried out by the steps `move` (none: one that suits its storage); see the verb `repack`."""
+    """The copy of `operand` in front; see the verb `repack`.
+
+    It is carried out by the steps `move` (none: those that suit its storage), and stored in `order` (None: as it is read behind).
+    """
 
     verb: ClassVar[str] = "repack"
     operand: str = attrs.field(converter=operand_name)
     move: tuple[Decomposition, ...] = ()
+    order: MatrixLayout | None = None
 
     def __attrs_post_init__(self) -> None:
         require_steps(self.move, "repack")
+        if self.order not in (None, RowMajor, ColMajor):
+            raise ArgumentError("repack: order", got=self.order, legal="RowMajor, ColMajor", at=call_site())
 
     @staticmethod
-    def of(operand: object, move: Any) -> Repack:
+    def of(operand: object, move: Any, order: Any = None) -> Repack:
         """The step from the arguments of the verb."""
-        return Repack(operand_name(operand), () if move is None else steps_for(move, "repack", ("Move",)), origin=call_site())
+        return Repack(operand_name(operand), () if move is None else steps_for(move, "repack", ("Move",)), order, origin=call_site())
 
     def label(self) -> str:
         return self._text(chain(self.move))
@@ -51,7 +73,8 @@ class Repack(Decomposition):
         return self._text(chain(self.move, summary=True))
 
     def _text(self, steps: str) -> str:
-        return f"repack({Operand(self.operand)}{f', Move{steps}' if self.move else ''})"
+        order = f", order={self.order}" if self.order is not None else ""
+        return f"repack({Operand(self.operand)}{f', Move{steps}' if self.move else ''}{order})"
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         raise DecompositionError(
@@ -61,41 +84,58 @@ class Repack(Decomposition):
             hint="move it to the front: MatMul.repack(A).tile(...).to(Block)",
         )
 
-    def reason(self, spec: Spec) -> str | None:
-        """Why the operand is copied; None where its own array serves."""
-        view = self._view(spec)
-        step = _apart(view)
-        if view.order is None or step is None:
+    def reason(self, spec: Spec, read: Mapping[str, str]) -> str | None:
+        """Why the operand is copied; None where its own array serves. `read` are dimensions as `read_along` finds them."""
+        view, dims = self._view(spec), spec.uses[self.operand]
+        along, wanted = _along(view), self._wanted(spec, read)
+        steps = view.tensor.storage().steps
+        if along is None or None in steps:
             return f"{self.operand} has no neighbours side by side"
+        if along != wanted:
+            who = f"{self.order} is asked for" if self.order is not None else f"the products read it along {dims[wanted]}"
+            return f"{self.operand} is stored along {dims[along]}, and {who}"
         if view.tensor.align % MULTIPLE:
             return f"{self.operand} starts at a multiple of {view.tensor.align} bytes"
-        if step.factor * view.dtype.bytes % MULTIPLE:
-            return f"{self.operand} has {'rows' if view.order == 'row' else 'columns'} {step} elements of {view.dtype.bytes} bytes apart"
+        for axis in reversed(range(len(dims))):
+            step = steps[axis]
+            if axis != along and step is not None and step.factor * view.dtype.bytes % MULTIPLE:
+                what = "matrices" if axis < len(dims) - 2 else "rows" if along == len(dims) - 1 else "columns"
+                return f"{self.operand} has {what} {step} elements of {view.dtype.bytes} bytes apart"
         return None
 
-    def copy(self, spec: Spec) -> Spec:
+    def copy(self, spec: Spec, read: Mapping[str, str]) -> Spec:
         """The copy, from the operand's array to the new one."""
         view = self._view(spec)
-        rows, columns = view.shape
-        made: Spec = Move(rows, columns, dtype=view.dtype, src=view.tensor.layout, dst=self._packed(view))(GL, GL)(Kernel)
+        packed = _packed(view, self._wanted(spec, read))
+        made: Spec = Move(*view.shape, dtype=view.dtype, src=view.tensor.layout, dst=packed)(GL, GL)(Kernel)
         source = attrs.evolve(made.src.tensor, align=view.tensor.align)
         return made.with_operands(src=whole_view(source))
 
-    def steps(self, spec: Spec) -> tuple[Decomposition, ...]:
+    def steps(self, spec: Spec, read: Mapping[str, str]) -> tuple[Decomposition, ...]:
         """The steps of the copy."""
-        return self.move or _in_rows(self._packed(self._view(spec)))
+        view = self._view(spec)
+        along, wanted = _along(view), self._wanted(spec, read)
+        matrices = {len(view.shape) - 1, len(view.shape) - 2}
+        return self.move or (_turned(view, along, wanted) if along is not None and {along, wanted} == matrices else _in_rows(view, wanted))
 
-    def behind(self, spec: Spec) -> Spec:
+    def behind(self, spec: Spec, read: Mapping[str, str]) -> Spec:
         """The spec that is left, whose operand is the new array."""
-        tensor = self._view(spec).tensor
-        new = Tensor(tensor.name, tensor.shape, tensor.dtype, tensor.memory, self._packed(self._view(spec)), origin=tensor.origin)
+        view = self._view(spec)
+        tensor = view.tensor
+        packed = _packed(view, self._wanted(spec, read))
+        new = Tensor(tensor.name, tensor.shape, tensor.dtype, tensor.memory, packed, origin=tensor.origin)
         return spec.with_operands(**{self.operand: whole_view(new)})
 
-    def _packed(self, view: View) -> MatrixLayout:
-        order = ColMajor if view.order == "col" else RowMajor
-        inner: Expr = view.shape[0 if order == ColMajor else 1]
-        many = MULTIPLE // view.dtype.bytes
-        return order(ld=(inner + many - 1) // many * many)
+    def _wanted(self, spec: Spec, read: Mapping[str, str]) -> int:
+        """The dimension of the operand along which neighbours lie side by side behind the copy."""
+        view = self._view(spec)
+        rank = len(view.shape)
+        if self.order is not None:
+            return rank - (1 if self.order == RowMajor else 2)
+        if self.operand in read:
+            return spec.uses[self.operand].index(read[self.operand])
+        along = _along(view)
+        return rank - 1 if along is None else along
 
     def _view(self, spec: Spec) -> View:
         """The operand, if it can be copied."""
@@ -106,24 +146,104 @@ class Repack(Decomposition):
             raise DecompositionError(
                 f"repack({self.operand}): {view.memory} at the level {spec.level}", legal="operands in GL, at the whole kernel", within=spec
             )
-        if len(view.dims) != 2 or len(view.tensor.shape) != 2:
+        if len(view.dims) not in (2, 3) or len(view.tensor.shape) != len(view.dims):
             raise DecompositionError(
-                f"repack({self.operand}): an operand of {len(view.tensor.shape)} dimensions", legal="matrices", within=spec
+                f"repack({self.operand}): an operand of {len(view.tensor.shape)} dimensions",
+                legal="matrices, or stacks of them",
+                within=spec,
             )
         return view
 
 
-def _apart(view: View) -> Expr | None:
-    """Elements from one row (column) to the next."""
-    step = view.tensor.storage().steps[1 if view.order == "col" else 0]
-    return None if step is None else as_expr(step)
+def read_along(spec: Spec, tree: Node, settled: Mapping[str, Storage]) -> Mapping[str, str]:
+    """Operands of a spec that instructions read along another dimension than the one along which they are stored, by name: that dimension.
+
+    `tree` is how the spec is decomposed, `settled` are storages of buffers that instructions chose. A copy to shared memory
+    that goes across such a storage turns each of its tiles, which no engine does.
+    """
+    names = {spec.operands[name].tensor.name: name for name in spec.inputs}
+    found: dict[str, str] = {}
+    for node in tree.nodes():
+        copy = node.spec
+        if not copy.copies or copy.src.tensor.name not in names or copy.dst.tensor.name not in settled:
+            continue
+        name = names[copy.src.tensor.name]
+        fastest = [axis for axis, digits in enumerate(settled[copy.dst.tensor.name].dims) if any(one.weight == 1 for one in digits)]
+        if len(fastest) != 1 or len(copy.src.dims) != len(copy.dst.dims):
+            continue
+        axis = copy.src.axis(copy.dst.axes.index(fastest[0]) if copy.dst.axes else fastest[0])
+        if axis != _along(spec.operands[name]):
+            found[name] = spec.uses[name][axis]
+    return found
 
 
-def _in_rows(layout: MatrixLayout) -> tuple[Decomposition, ...]:
+def _along(view: View) -> int | None:
+    """The dimension along which neighbours lie side by side; None if along none."""
+    tensor = view.tensor
+    if isinstance(tensor.layout, MatrixLayout):
+        return tensor.layout.fastest_first(len(tensor.shape))[0]
+    return next((axis for axis, step in enumerate(tensor.storage().steps) if step == ONE), None)
+
+
+def _packed(view: View, along: int) -> MatrixLayout | Layout:
+    """Storage with neighbours along a dimension side by side, the others row-major, every row a multiple of 16 bytes."""
+    rank, many = len(view.shape), MULTIPLE // view.dtype.bytes
+    leading = (view.shape[along] + many - 1) // many * many
+    if along == rank - 1 or rank == 2:
+        return (RowMajor if along == rank - 1 else ColMajor)(ld=leading)
+    steps: list[Expr] = [ONE] * rank
+    weight: Expr = leading
+    for axis in (one for one in reversed(range(rank)) if one != along):
+        steps[axis], weight = weight, weight * view.shape[axis]
+    return Layout(tuple(view.shape), tuple(steps))  # type: ignore[arg-type]
+
+
+def _in_rows(view: View, along: int) -> tuple[Decomposition, ...]:
     """Neighbouring threads copy neighbours; each has its loads of several rows under way together."""
-    if layout.order == "row":
-        return Move.tile(ROWS, RUN).to(Block).tile(ROWS, 1).to(Thread).tile(1, 1).unroll().done().steps
-    return Move.tile(RUN, ROWS).to(Block).tile(1, ROWS).to(Thread).tile(1, 1).unroll().done().steps
+    across = len(view.shape) - 1 if along != len(view.shape) - 1 else along - 1
+    tile, rows = [1] * len(view.shape), [1] * len(view.shape)
+    tile[along], tile[across] = RUN, ROWS
+    rows[across] = ROWS
+    return Move.tile(*tile).to(Block).tile(*rows).to(Thread).tile(*([1] * len(tile))).unroll().done().steps
+
+
+def _turned(view: View, along: int, wanted: int) -> tuple[Decomposition, ...]:
+    """Square tiles turned round in shared memory: read along one dimension, written along the other, 16 bytes a time where rows allow it.
+
+    The tile is stored as it is read. Whoever writes gathers elements across its rows: pieces of 16 bytes are swizzled by the number of
+    the vector to which a row belongs, so that the lanes of a warp find theirs in different banks. Where rows of the result have no
+    whole vectors, neighbouring lanes read neighbouring rows, and a bank of padding sets these apart.
+    """
+    element = view.dtype.bytes
+    vector, side = MULTIPLE // element, LINE // element
+    read, written = math.gcd(vector, *_factors(view, along)), math.gcd(vector, view.shape[wanted].factor)
+    most = side * side // min(read, written)
+    threads = min(THREADS if most <= THREADS * MOST_ROWS else MOST_THREADS, side * side // vector)
+    first = along < wanted
+    load = Move.tile(*_tile(view, side)).to(Block).load(Move.src, SH, _dealt(Move, side, read, threads, first))
+    stored = load.storage_layout(ColMajor if first else RowMajor)
+    bits = vector.bit_length() - 1
+    apart = stored.swizzle(Swizzle(3, bits, bits + 3)) if 2 * written >= vector else stored.pad(max(BANK // element, 1))
+    steps: tuple[Decomposition, ...] = _dealt(apart, side, written, threads, not first).steps
+    return steps
+
+
+def _tile(view: View, side: int) -> tuple[int, ...]:
+    """The sizes of a square tile of a matrix, or of one of a stack."""
+    return (*(1,) * (len(view.shape) - 2), side, side)
+
+
+def _dealt(start: Any, side: int, vector: int, threads: int, first: bool) -> Any:
+    """A copy of a square tile by vectors along its first or second dimension: neighbouring threads have neighbours, each some rows."""
+    rows = side * side // vector // threads or 1
+    sizes, one = ((vector, rows), (vector, 1)) if first else ((rows, vector), (1, vector))
+    return start.tile(*sizes).to(Thread).layout(ColMajor if first else RowMajor).tile(*one).unroll().done()
+
+
+def _factors(view: View, along: int) -> tuple[int, ...]:
+    """Elements of which rows begin and end at multiples."""
+    steps = (step.factor for axis, step in enumerate(view.tensor.storage().steps) if axis != along and step is not None)
+    return max(view.tensor.align // view.dtype.bytes, 1), view.shape[along].factor, *steps
 
 
 EXAMPLES = (Repack("A"),)

@@ -502,7 +502,12 @@ def _take_bands(spec: Spec, views: dict[str, View], order: list[Step], unit: Exp
     if number is None or number % rows:
         band = draft.let("band", band)
         height = positive(minimum(height, lines - band * rows))
-    return _take_place(spec, views, order, band * rows + inside % height, inside // height, draft)
+    column = inside // height
+    if constant(lines) is None or constant(columns) is None:
+        inside = draft.let("inside", inside)
+        height = draft.let("height", height)
+        column = draft.let("column", inside // height)
+    return _take_place(spec, views, order, band * rows + inside % height, column, draft)
 
 
 def _take_place(spec: Spec, views: dict[str, View], order: list[Step], line: Expr, column: Expr, draft: Draft | _Inside) -> dict[str, View]:

@@ -9,6 +9,7 @@ are named by the elements they hold, so the order below only decides which lanes
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Sequence
 
 import attrs
@@ -133,13 +134,18 @@ def registers_mismatch(given: LaneMap, wanted: LaneMap) -> tuple[Mismatch, ...]:
 
 def first_difference(given: LaneMap, wanted: LaneMap) -> tuple[int, int, tuple[int, ...]] | None:
     """The first lane, value and coordinate, modulo the common tile, that a lane has and should not hold; None if there is none."""
+    import numpy
+
     tile = _common_tile(given, wanted)
-    for lane in range(given.threads):
-        held = _wrapped(wanted, lane, tile)
-        for value, point in enumerate(_wrapped(given, lane, tile)):
-            if point not in held:
-                return lane, value, point
-    return None
+    numbers, held = (numpy.ravel_multi_index(tuple(numpy.moveaxis(one.points % tile, -1, 0)), tile) for one in (given, wanted))
+    lanes = numpy.arange(given.threads)[:, None]
+    holds = numpy.zeros((given.threads, math.prod(tile)), dtype=bool)
+    holds[lanes, held] = True
+    missing = numpy.argwhere(~holds[lanes, numbers])
+    if not len(missing):
+        return None
+    lane, value = map(int, missing[0])
+    return lane, value, _wrapped(given, lane, tile)[value]
 
 
 def _common_tile(one: LaneMap, other: LaneMap) -> tuple[int, ...]:

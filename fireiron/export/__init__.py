@@ -85,12 +85,6 @@ def export(
     from fireiron.gpu.cache import compile_cached
 
     program = _program(kernel, arch)
-    if program.launches:
-        reasons = "; ".join(one.reason for one in program.launches)
-        raise ArgumentError(
-            f"export: {program.name} has copies in front ({reasons}), to arrays of the launcher's",
-            hint="arrays whose rows are multiples of 16 bytes apart: A=RowMajor(ld=...); or the strategy without repack",
-        )
     unit = Unit.of(program, program.name if name is None else name)
     parts = {f"{unit.name}.h": runtime_header(unit).encode(), f"{unit.name}.cu": runtime_source(unit).encode()}
     build = runtime_build(unit)

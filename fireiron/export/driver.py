@@ -6,17 +6,18 @@ import re
 from typing import TYPE_CHECKING
 
 from fireiron._version import VERSION
-from fireiron.export.unit import DEFAULT_SHARED, Unit, c_text, header
+from fireiron.export.unit import DEFAULT_SHARED, Unit, c_text, dynamic_bytes, header
 from fireiron.values.machine import Architecture
 
 if TYPE_CHECKING:
     from fireiron.gpu.toolchain import Compiled
+    from fireiron.ir import Kernel
 
 _PROTOTYPES = """\
 typedef struct NAME_driver {
   CUmodule module;
   CUfunction kernel;
-} NAME_driver;
+MEMBERS} NAME_driver;
 
 /* Load the bytes of NAME.cubin into the current context; CUDA_ERROR_INVALID_IMAGE if they are others. */
 CUresult NAME_driver_load(NAME_driver *loaded, const void *image, size_t bytes);
@@ -45,7 +46,7 @@ CUresult NAME_driver_load(NAME_driver *loaded, const void *image, size_t bytes)
   if (status != CUDA_SUCCESS)
     return status;
   status = cuModuleGetFunction(&loaded->kernel, loaded->module, "NAME_kernel");
-RESERVE  if (status != CUDA_SUCCESS)
+FUNCTIONSRESERVE  if (status != CUDA_SUCCESS)
     NAME_driver_unload(loaded);
   return status;
 }
@@ -83,7 +84,12 @@ CUresult NAME_driver_unload(NAME_driver *loaded)
 
 _RESERVE = """\
   if (status == CUDA_SUCCESS)
-    status = cuFuncSetAttribute(loaded->kernel, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, {});
+    status = cuFuncSetAttribute(loaded->{}, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, {});
+"""
+
+_FUNCTION = """\
+  if (status == CUDA_SUCCESS)
+    status = cuModuleGetFunction(&loaded->{member}, loaded->module, "{name}");
 """
 
 _ALLOW = """\
@@ -116,6 +122,7 @@ def driver_header(unit: Unit, compiled: Compiled) -> str:
         "/* Why the kernel does not serve these arguments, a static text; NULL if it does. */",
         f"const char *{name}_driver_check({unit.parameters(pointer='CUdeviceptr ')});",
         "",
+        *_scratch_header(unit),
         "/* Launch in the context that the kernel was loaded into; CUDA_ERROR_INVALID_VALUE for what the check refuses. */",
         f"CUresult {name}_driver_launch(const {name}_driver *{loaded},",
         f"    {unit.parameters(f'CUstream {stream}', pointer='CUdeviceptr ')});",
@@ -147,6 +154,7 @@ def driver_source(unit: Unit) -> str:
         f"  return {unit.refused()};",
         "}",
         "",
+        *_scratch(unit),
         *_filled(unit, _LOADING),
         *_launch(unit),
         "",
@@ -155,10 +163,58 @@ def driver_source(unit: Unit) -> str:
 
 
 def _filled(unit: Unit, template: str) -> list[str]:
-    reserve = _RESERVE.format(unit.dynamic) if unit.dynamic > DEFAULT_SHARED else ""
+    members = {kernel.name: _member(unit, kernel) for kernel in unit.kernels}
+    sizes = [(members[kernel.name], dynamic_bytes(kernel)) for kernel in unit.kernels]
+    reserve = "".join(_RESERVE.format(member, size) for member, size in sizes if size > DEFAULT_SHARED)
     reserve += _ALLOW if unit.wide_clusters else ""
-    values = {"RESERVE": reserve, "MACRO_": unit.macro(""), "NAME": unit.name}
-    return re.sub("RESERVE|MACRO_|NAME", lambda found: values[found[0]], template).split("\n")
+    copies = [one.kernel.name for one in unit.copies]
+    values = {
+        "MEMBERS": "".join(f"  CUfunction {members[name]};\n" for name in copies),
+        "FUNCTIONS": "".join(_FUNCTION.format(member=members[name], name=name) for name in copies),
+        "RESERVE": reserve,
+        "MACRO_": unit.macro(""),
+        "NAME": unit.name,
+    }
+    return re.sub("MEMBERS|FUNCTIONS|RESERVE|MACRO_|NAME", lambda found: values[found[0]], template).split("\n")
+
+
+def _member(unit: Unit, kernel: Kernel) -> str:
+    """What a kernel is called among what is loaded."""
+    return kernel.name.removeprefix(f"{unit.name}_")
+
+
+def _scratch_header(unit: Unit) -> list[str]:
+    if not unit.copies:
+        return []
+    what = f"/* Bytes of scratch memory that a launch needs, at a multiple of {unit.macro('ALIGN_SCRATCH')}. */"
+    return [what, f"{unit.scratch_prototype('_driver')};", ""]
+
+
+def _scratch(unit: Unit) -> list[str]:
+    if not unit.copies:
+        return []
+    return [unit.scratch_prototype("_driver"), "{", f"  return {unit.scratch_call};", "}", ""]
+
+
+def _copies(unit: Unit, loaded: str, stream: str, status: str) -> list[str]:
+    """The launches in front; one that fails ends it."""
+    arguments = unit.local("arguments_of_copy")
+    lines: list[str] = []
+    for one in unit.copies:
+        kernel = one.kernel
+        passed = ", ".join(f"&{name}" for name in one.arguments(unit.place(one.operand)))
+        lines += [
+            "  {",
+            *(f"    unsigned long long {line}" for line in unit.reciprocals(kernel)),
+            f"    void *{arguments}[] = {{{passed}}};",
+            f"    {status} = cuLaunchKernel({loaded}->{_member(unit, kernel)},",
+            f"                            (unsigned)({c_text(kernel.grid)}), 1, 1, {kernel.threads}, 1, 1,",
+            f"                            {dynamic_bytes(kernel)}, {stream}, {arguments}, NULL);",
+            f"    if ({status} != CUDA_SUCCESS)",
+            f"      return {status};",
+            "  }",
+        ]
+    return lines
 
 
 def _launch(unit: Unit) -> list[str]:
@@ -168,18 +224,22 @@ def _launch(unit: Unit) -> list[str]:
         f"CUresult {unit.name}_driver_launch(const {unit.name}_driver *{loaded},",
         f"    {unit.parameters(f'CUstream {stream}', pointer='CUdeviceptr ')})",
         "{",
+        *(f"  CUdeviceptr {unit.place(one.operand)} = {unit.scratch} + {unit.offset(number)};" for number, one in enumerate(unit.copies)),
         *_room(unit),
+        *(f"  unsigned long long {one.name};" for one in unit.kernel.reciprocals),
         f"  void *{arguments}[] = {{{', '.join(f'&{one}' for one in unit.arguments)}}};",
-        *([f"  CUresult {status};"] if unit.kernel.zeroed else []),
+        *([f"  CUresult {status};"] if unit.kernel.zeroed or unit.copies else []),
         *([f"  CUlaunchConfig {config} = {{0}};", f"  CUlaunchAttribute {attribute};"] if unit.kernel.chained else []),
-        f"  if ({unit.name}_driver_check({', '.join(unit.names)}) != NULL)",
+        f"  if ({unit.name}_driver_check({unit.passed}) != NULL)",
         "    return CUDA_ERROR_INVALID_VALUE;",
+        *(f"  {line}" for line in unit.reciprocals()),
         *(f"  {line}" for line in unit.encodings("cuTensorMapEncodeTiled", "CUDA_ERROR_INVALID_VALUE")),
     ]
     for name, width, pitch, rows in unit.zeroed():
         whole = f"cuMemsetD8Async({name}, 0, {width} * {rows}, {stream})"
         step = whole if width == pitch else f"cuMemsetD2D8Async({name}, {pitch}, 0, {width}, {rows}, {stream})"
         lines += [f"  {status} = {step};", f"  if ({status} != CUDA_SUCCESS)", f"    return {status};"]
+    lines += _copies(unit, loaded, stream, status)
     if unit.kernel.chained:
         return [*lines, *_chained(unit, loaded, stream, arguments), "}"]
     return [

@@ -39,18 +39,20 @@ def map_facts(kernel: Kernel) -> dict[str, Expr]:
     }
 
 
-def encodings(kernel: Kernel, local: Callable[[str], str], encode: str, failure: str) -> list[str]:
+def encodings(kernel: Kernel, local: Callable[[str], str], encode: str, failure: str, place: Callable[[str], str]) -> list[str]:
     """C, in the body of a function: each map is encoded into its place of `local("maps")`; where one is refused, `failure` is returned.
 
-    `local` makes a name that no parameter has; `encode` is the name of the driver's function.
+    `local` makes a name that no parameter has; `encode` is the name of the driver's function; `place` names the address of an operand.
     """
     maps = local("maps")
     return [
-        line for number, one in enumerate(maps_of(kernel)) for line in _encoding(kernel, one, local, f"{encode}(&{maps}[{number}]", failure)
+        line
+        for number, one in enumerate(maps_of(kernel))
+        for line in _encoding(kernel, one, local, f"{encode}(&{maps}[{number}]", failure, place(one.buffer))
     ]
 
 
-def _encoding(kernel: Kernel, tensor_map: TensorMap, local: Callable[[str], str], call: str, failure: str) -> list[str]:
+def _encoding(kernel: Kernel, tensor_map: TensorMap, local: Callable[[str], str], call: str, failure: str, place: str) -> list[str]:
     buffer = kernel.buffer(tensor_map.buffer)
     sizes = [_wide(buffer.tensor.shape[dim]) for dim in tensor_map.order]
     between = [_stride(size, step * buffer.dtype.bytes) for size, step in _outer(buffer, tensor_map)] or ["0"]
@@ -62,7 +64,7 @@ def _encoding(kernel: Kernel, tensor_map: TensorMap, local: Callable[[str], str]
         f"  const cuuint64_t {extents}[] = {{{', '.join(sizes)}}};",
         f"  const cuuint64_t {strides}[] = {{{', '.join(between)}}};",
         f"  const cuuint32_t {boxes}[] = {{{', '.join(box)}}}, {steps}[] = {{{', '.join(ones)}}};",
-        f"  if ({call}, CU_TENSOR_MAP_DATA_TYPE_{_KINDS[kind_of(buffer.dtype)]}, {len(box)}, (void *)(uintptr_t){buffer.name},",
+        f"  if ({call}, CU_TENSOR_MAP_DATA_TYPE_{_KINDS[kind_of(buffer.dtype)]}, {len(box)}, (void *)(uintptr_t){place},",
         f"      {', '.join(arrays)}, CU_TENSOR_MAP_{modes[0]}, CU_TENSOR_MAP_{modes[1]},",
         f"      CU_TENSOR_MAP_{modes[2]}, CU_TENSOR_MAP_{modes[3]}) != CUDA_SUCCESS)",
         f"    return {failure};",

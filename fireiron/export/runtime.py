@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fireiron._version import VERSION
-from fireiron.export.unit import DEFAULT_SHARED, Unit, c_text, header
+from fireiron.export.unit import DEFAULT_SHARED, Unit, c_text, dynamic_bytes, header
 
 _OLDEST_OF_13: Final = 75  # the oldest compute capability that CUDA 13 generates code for
 
@@ -24,10 +24,12 @@ def runtime_header(unit: Unit) -> str:
         " * also while the stream is captured into a graph. */",
         f"cudaError_t {name}_launch({unit.parameters(f'cudaStream_t {stream}')});",
         "",
+        *_scratch_header(unit),
         f"/* {unit.macro('VERSION')}, as it was when the library was built. */",
         f"const char *{name}_version(void);",
     ]
-    return header(f"FIREIRON_{name.upper()}_H", head, ("cuda_runtime_api.h",), unit.constants(), body)
+    includes = ("cuda_runtime_api.h", *(["stddef.h"] if unit.copies else []))
+    return header(f"FIREIRON_{name.upper()}_H", head, includes, unit.constants(), body)
 
 
 def runtime_build(unit: Unit) -> dict[str, str]:
@@ -75,6 +77,7 @@ def runtime_source(unit: Unit) -> str:
         f"  return {unit.refused()};",
         "}",
         "",
+        *_scratch(unit),
         *_encoder(unit),
         *_launch(unit),
         "",
@@ -92,14 +95,61 @@ def _launch(unit: Unit) -> list[str]:
     return [
         f'extern "C" cudaError_t {unit.name}_launch({unit.parameters(f"cudaStream_t {stream}")})',
         "{",
-        f"  if ({unit.name}_check({', '.join(unit.names)}) != nullptr)",
+        f"  if ({unit.name}_check({unit.passed}) != nullptr)",
         "    return cudaErrorInvalidValue;",
-        *(f"  {line}" for line in (*_maps(unit), *_preparation(unit))),
+        *(f"  {line}" for line in (*_places(unit), *_maps(unit), *_preparation(unit), *_copies(unit))),
+        *(f"  unsigned long long {line}" for line in unit.reciprocals()),
         f"  const unsigned {blocks} = static_cast<unsigned>({c_text(unit.kernel.grid)});",
         f"  void *{arguments}[] = {{{', '.join(f'(void *)&{one}' for one in unit.arguments)}}};",
         *(_chained(unit) if unit.kernel.chained else _plain(unit)),
         "}",
     ]
+
+
+def _scratch_header(unit: Unit) -> list[str]:
+    if not unit.copies:
+        return []
+    return [
+        f"/* Bytes of scratch memory that a launch needs, at a multiple of {unit.macro('ALIGN_SCRATCH')}. */",
+        f"{unit.scratch_prototype()};",
+        "",
+    ]
+
+
+def _scratch(unit: Unit) -> list[str]:
+    if not unit.copies:
+        return []
+    return [f'extern "C" {unit.scratch_prototype()}'.replace("(void)", "()"), "{", f"  return {unit.scratch_call};", "}", ""]
+
+
+def _places(unit: Unit) -> list[str]:
+    """The addresses of copies in scratch memory."""
+    return [
+        f"void *const {unit.place(one.operand)} = static_cast<char *>({unit.scratch}) + {unit.offset(number)};"
+        for number, one in enumerate(unit.copies)
+    ]
+
+
+def _copies(unit: Unit) -> list[str]:
+    """The launches in front; one that fails ends it."""
+    stream, status, arguments = unit.local("stream"), unit.local("status"), unit.local("arguments")
+    lines: list[str] = []
+    for one in unit.copies:
+        kernel = one.kernel
+        passed = ", ".join(f"(void *)&{name}" for name in one.arguments(unit.place(one.operand)))
+        lines += [
+            "{",
+            *(f"  unsigned long long {line}" for line in unit.reciprocals(kernel)),
+            f"  void *{arguments}[] = {{{passed}}};",
+            f"  {status} = cudaLaunchKernel(",
+            f"      reinterpret_cast<const void *>({kernel.name}),",
+            f"      dim3(static_cast<unsigned>({c_text(kernel.grid)})), dim3({kernel.threads}), {arguments},",
+            f"      {dynamic_bytes(kernel)}, {stream});",
+            f"  if ({status} != cudaSuccess)",
+            f"    return {status};",
+            "}",
+        ]
+    return lines
 
 
 def _plain(unit: Unit) -> list[str]:
@@ -167,8 +217,9 @@ def _preparation(unit: Unit) -> list[str]:
     """
     stream, status = unit.local("stream"), unit.local("status")
     steps = []
-    if unit.dynamic > DEFAULT_SHARED:
-        steps.append(f"cudaFuncSetAttribute({unit.kernel.name}, cudaFuncAttributeMaxDynamicSharedMemorySize, {unit.dynamic})")
+    for kernel in unit.kernels:
+        if (dynamic := dynamic_bytes(kernel)) > DEFAULT_SHARED:
+            steps.append(f"cudaFuncSetAttribute({kernel.name}, cudaFuncAttributeMaxDynamicSharedMemorySize, {dynamic})")
     if unit.wide_clusters:
         steps.append(f"cudaFuncSetAttribute({unit.kernel.name}, cudaFuncAttributeNonPortableClusterSizeAllowed, 1)")
     for name, width, pitch, rows in unit.zeroed():
@@ -176,7 +227,7 @@ def _preparation(unit: Unit) -> list[str]:
             steps.append(f"cudaMemsetAsync({name}, 0, {width} * {rows}, {stream})")
         else:
             steps.append(f"cudaMemset2DAsync({name}, {pitch}, 0, {width}, {rows}, {stream})")
-    lines = [f"cudaError_t {status};"] if steps else []
+    lines = [f"cudaError_t {status};"] if steps or unit.copies else []
     for step in steps:
         lines += [f"{status} = {step};", f"if ({status} != cudaSuccess)", f"  return {status};"]
     return lines

@@ -12,10 +12,12 @@ import attrs
 
 from fireiron._version import VERSION
 from fireiron.errors import ArgumentError, LaunchError
+from fireiron.export.copies import SCRATCH_ALIGN, Copy
 from fireiron.export.maps import encodings, map_facts, maps_of
 from fireiron.gpu.maps import GRANULE
 from fireiron.ir import TensorMap
 from fireiron.ir.cluster import PORTABLE
+from fireiron.ir.reciprocal import ONE_HALF, Reciprocal
 from fireiron.values.expr import FALSE, INT_MAX, TRUE, AnyOf, Equal, Expr, Min, Var, as_expr, constant, is_cuda_name
 from fireiron.values.layout import Layout
 from fireiron.values.tensor import MatrixLayout, whole_view
@@ -39,11 +41,14 @@ _TAKEN: Final = (
 
 @attrs.frozen(eq=False, slots=False)
 class Unit:
-    """A kernel under the name of its export: functions are called `NAME_...`, the kernel itself `NAME_kernel`."""
+    """A kernel under the name of its export: functions are called `NAME_...`, the kernel itself `NAME_kernel`, `copies` in front of it
+    `NAME_copy_...`.
+    """
 
     name: str
     kernel: Kernel
     program: Program
+    copies: tuple[Copy, ...] = ()
 
     @staticmethod
     def of(program: Program, name: str) -> Unit:
@@ -51,7 +56,8 @@ class Unit:
         if not is_cuda_name(name) or name in _TAKEN or name.startswith("_") or "__" in name:
             legal = "ASCII letters, digits and single _, a letter first, no keyword of C or C++"
             raise ArgumentError("export: a name must be an identifier of C", got=name, legal=legal)
-        unit = Unit(name, attrs.evolve(program.ir, name=f"{name}_kernel"), program)
+        copies = tuple(Copy.of(launch, name) for launch in program.launches)
+        unit = Unit(name, attrs.evolve(program.ir, name=f"{name}_kernel"), program, copies)
         for parameter in unit.names:
             if parameter in _TAKEN or parameter.startswith(f"{name}_"):
                 raise ArgumentError(f"export: {parameter} means something else in the header of {name}", hint="rename the symbol")
@@ -62,15 +68,26 @@ class Unit:
 
     @functools.cached_property
     def text(self) -> str:
-        """CUDA C++ of the kernel alone."""
+        """CUDA C++ of the kernels alone."""
         from fireiron import cuda
 
-        return cuda.emit(self.kernel)
+        return cuda.emit(*self.kernels)
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels in the order of their launches."""
+        return (*(one.kernel for one in self.copies), self.kernel)
+
+    @functools.cached_property
+    def symbols(self) -> tuple[Var, ...]:
+        """The sizes known at run time: those of the kernel, then others of copies, strides of the arrays that they read."""
+        return tuple(dict.fromkeys(symbol for kernel in reversed(self.kernels) for symbol in kernel.symbols))
 
     @property
     def given(self) -> tuple[Buffer, ...]:
-        """The parameters that are operands, in the kernel's order."""
-        return tuple(buffer for buffer in self.kernel.buffers if buffer.parameter)
+        """The parameters that are operands, in the kernel's order; those that are copied first as the caller stores them."""
+        copied = {one.operand: one.source for one in self.copies}
+        return tuple(copied.get(buffer.name, buffer) for buffer in self.kernel.buffers if buffer.parameter)
 
     @functools.cached_property
     def maps(self) -> tuple[TensorMap, ...]:
@@ -79,13 +96,19 @@ class Unit:
 
     @functools.cached_property
     def facts(self) -> tuple[tuple[str, Expr], ...]:
-        """The conditions on sizes: those of the kernel, and those of its tensor maps."""
-        return (*self.kernel.facts, *(fact for fact in map_facts(self.kernel).items() if fact[1] != TRUE))
+        """The conditions on sizes: those of the kernels, and those of the tensor maps."""
+        facts = [fact for kernel in reversed(self.kernels) for fact in kernel.facts]
+        facts += [fact for fact in map_facts(self.kernel).items() if fact[1] != TRUE]
+        first = {condition: text for text, condition in reversed(facts)}
+        return tuple(dict.fromkeys((first[condition], condition) for _, condition in facts))
 
     def align(self, buffer: Buffer) -> int:
         """Bytes of which the address of an operand is a multiple."""
-        mapped = any(one.buffer == buffer.name for one in self.maps)
+        mapped = any(one.buffer == buffer.name for one in self.maps) and self._copy_of(buffer) is None
         return max(buffer.tensor.align, GRANULE) if mapped else buffer.tensor.align
+
+    def _copy_of(self, buffer: Buffer) -> Copy | None:
+        return next((one for one in self.copies if one.operand == buffer.name), None)
 
     @property
     def operands(self) -> tuple[Buffer, ...]:
@@ -95,9 +118,7 @@ class Unit:
     @property
     def dynamic(self) -> int:
         """Bytes of dynamic shared memory."""
-        from fireiron import cuda
-
-        return cuda.dynamic_shared_bytes(self.kernel)
+        return dynamic_bytes(self.kernel)
 
     @property
     def wide_clusters(self) -> bool:
@@ -118,13 +139,31 @@ class Unit:
     @property
     def names(self) -> list[str]:
         """The names of the parameters."""
-        return [*(one.name for one in self.given), *(symbol.name for symbol in self.kernel.symbols)]
+        return [*(one.name for one in self.given), *(symbol.name for symbol in self.symbols)]
+
+    @property
+    def passed(self) -> str:
+        """What a launcher passes on to the function that checks it."""
+        return ", ".join([*self.names, *([self.scratch] if self.copies else [])])
+
+    @property
+    def scratch(self) -> str:
+        """The name of the parameter for scratch memory."""
+        return self.local("scratch")
+
+    def place(self, operand: str) -> str:
+        """The name of an operand's address behind the copies, in a launcher."""
+        return self.local(f"copy_of_{operand}") if any(one.operand == operand for one in self.copies) else operand
 
     @property
     def arguments(self) -> list[str]:
         """What a launcher passes to the kernel, in order."""
         maps = {one.name: f"{self.local('maps')}[{number}]" for number, one in enumerate(self.maps)}
-        return [maps[one.name] if isinstance(one, TensorMap) else one.name for one in self.kernel.parameters]
+        return [maps[one.name] if isinstance(one, TensorMap) else self.place(one.name) for one in self.kernel.parameters]
+
+    def reciprocals(self, kernel: Kernel | None = None) -> list[str]:
+        """C that works out the reciprocals that a kernel takes, the last one if none is named, of sizes that were checked."""
+        return [f"{one.name} = {_reciprocal(one)};" for one in (kernel or self.kernel).reciprocals]
 
     def macro(self, name: str) -> str:
         """The name of a macro."""
@@ -132,14 +171,18 @@ class Unit:
 
     def local(self, name: str) -> str:
         """A name that no parameter has."""
-        while name in self.names:
+        while name in self.names or any(name == one.name for kernel in self.kernels for one in kernel.reciprocals):
             name += "_"
         return name
 
     def parameters(self, *more: str, pointer: str = "") -> str:
-        """The parameters of a C function: the operands (as `pointer`, or typed ones), the sizes, and more."""
+        """The parameters of a C function: the operands (as `pointer`, or typed ones), the sizes, scratch memory, and more."""
         pointers = [f"{_number(one) if one.memory.by_value else pointer or _pointer(one)}{one.name}" for one in self.given]
-        return ", ".join([*pointers, *(f"int {symbol.name}" for symbol in self.kernel.symbols), *more])
+        scratch = [f"{pointer or 'void *'}{self.scratch}"] if self.copies else []
+        return ", ".join([*pointers, *self._sizes(), *scratch, *more])
+
+    def _sizes(self) -> list[str]:
+        return [f"int {symbol.name}" for symbol in self.symbols]
 
     # ------------------------------------------------------------------------------------------ the contract
 
@@ -154,14 +197,24 @@ class Unit:
         others = [*(["each other"] if len(outputs) > 1 else []), *inputs]
         if others:
             lines.append(f"{' and '.join(outputs)} must not overlap {' or '.join(others)}.")
-        if kernel.symbols:
-            lines += ["Sizes, known at run time:", *(f"  {_range(symbol)}" for symbol in kernel.symbols)]
+        if self.copies:
+            lines.append(
+                f"{self.scratch}: GPU memory of {self.name}_scratch_bytes bytes, at a multiple of {SCRATCH_ALIGN} bytes. Each launch"
+            )
+            lines.append("copies operands there first, so launches that may run at the same time need scratch memory each:")
+            lines += [f"  {one.reason}." for one in self.copies]
+        if self.symbols:
+            lines += ["Sizes, known at run time:", *(f"  {_range(symbol)}" for symbol in self.symbols)]
         fixed = [f"{dim} < {size}" for dim, size in zip(kernel.spec.dims, kernel.spec.sizes, strict=True) if constant(size) is not None]
         if fixed:
             lines.append(f"Sizes, built in: {', '.join(fixed)}.")
         lines += [f"Requires: {text}{_condition(condition)}." for text, condition in self.facts]
-        lines += [f"UNCHECKED, races are not excluded: {reason}" for reason in kernel.unchecked]
+        lines += [f"UNCHECKED, races are not excluded: {reason}" for one in self.kernels for reason in one.unchecked]
         lines.append(f"A launch has {_readable(kernel.grid)} blocks of {kernel.threads} threads.")
+        lines += [
+            f"Before it the copy of {one.operand} has {_readable(one.kernel.grid)} blocks of {one.kernel.threads} threads."
+            for one in self.copies
+        ]
         if kernel.cluster is not None:
             lines.append(f"They are clusters of {kernel.cluster.blocks}, which the kernel says itself.")
         if kernel.chained:
@@ -179,7 +232,7 @@ class Unit:
         return [
             f"{name}: {shape} elements of {buffer.dtype}{kind}, {self._role(buffer)};",
             f"   element ({', '.join(map(str, labels))}) is {name}[{place}]; the address is a multiple of {align} bytes.",
-            *(f"   {_copied(one)}" for one in self.maps if one.buffer == name),
+            *(f"   {_copied(one)}" for one in self.maps if one.buffer == name and self._copy_of(buffer) is None),
         ]
 
     def _role(self, buffer: Buffer) -> str:
@@ -200,6 +253,7 @@ class Unit:
             ("SHARED_BYTES", f"{self.kernel.shared_bytes} /* of shared memory a block */"),
         ]
         rows += [(f"ALIGN_{one.name.upper()}", f"{self.align(one)} /* bytes */") for one in self.operands]
+        rows += [("ALIGN_SCRATCH", f"{SCRATCH_ALIGN} /* bytes */")] if self.copies else []
         return [f"#define {self.macro(name)} {value}" for name, value in rows]
 
     # ------------------------------------------------------------------------------------------ host code
@@ -208,6 +262,7 @@ class Unit:
         """A static function of addresses and sizes, the same in C and C++: the text of a refusal, or null."""
         scattered = self._scattered()
         lines = [line.replace("NAME", self.name) for line in _OVERLAPS] if scattered else []
+        lines += self._scratch_bytes()
         lines += [f"static const char *{self.name}_refusal({self.parameters(pointer='uintptr_t ')})", "{"]
         for one in scattered:
             for what, values in (("sizes", one.tensor.shape), ("strides", one.storage.steps)):
@@ -221,12 +276,13 @@ class Unit:
         """The call of that function with the parameters of a public one."""
         arguments = [
             *(one.name if one.memory.by_value else f"(uintptr_t){one.name}" for one in self.given),
-            *(symbol.name for symbol in self.kernel.symbols),
+            *(symbol.name for symbol in self.symbols),
+            *([f"(uintptr_t){self.scratch}"] if self.copies else []),
         ]
         return f"{self.name}_refusal({', '.join(arguments)})"
 
     def _wrong_sizes(self) -> Iterable[tuple[str, str]]:
-        for symbol in self.kernel.symbols:
+        for symbol in self.symbols:
             above = f" || {symbol} > {symbol.high}" if symbol.high < INT_MAX else ""  # a compiler warns of a test that cannot fail
             multiple = f" || {symbol} % {symbol.multiple_of} != 0" if symbol.multiple_of > 1 else ""
             yield f"{symbol} < {symbol.low}{above}{multiple}", f"required: {_range(symbol)}"
@@ -239,6 +295,9 @@ class Unit:
             yield f"{one.name} == 0", f"{one.name} is NULL"
             if (align := self.align(one)) > 1:
                 yield f"{one.name} % {align} != 0", f"the address of {one.name} is no multiple of {align} bytes"
+        if self.copies:
+            yield f"{self.scratch} == 0", f"{self.scratch} is NULL"
+            yield f"{self.scratch} % {SCRATCH_ALIGN} != 0", f"the address of {self.scratch} is no multiple of {SCRATCH_ALIGN} bytes"
 
     def _overlaps(self) -> Iterable[tuple[str, str]]:
         for place, out in enumerate(self.operands):
@@ -246,6 +305,9 @@ class Unit:
                 if out.written and (before < place or not other.written):
                     condition = f"{out.name} < {other.name} + {_bytes(other)} && {other.name} < {out.name} + {_bytes(out)}"
                     yield condition, f"{out.name} overlaps {other.name}"
+        for one in self.operands if self.copies else ():
+            end = f"{self.scratch} + {self.scratch_call}"
+            yield f"{one.name} < {end} && {self.scratch} < {one.name} + {_bytes(one)}", f"{self.scratch} overlaps {one.name}"
 
     def _scattered(self) -> list[Buffer]:
         """The outputs of which strides alone decide whether elements share a place."""
@@ -268,13 +330,41 @@ class Unit:
             width, pitch = (f"(size_t)({c_text(value)}) * {buffer.dtype.bytes}" for value in (row, step))
             yield name, width, pitch, f"(size_t)({c_text(rows)})"
 
+    # ------------------------------------------------------------------------------------------ scratch memory
+
+    def scratch_prototype(self, infix: str = "") -> str:
+        """The function that says how many bytes of scratch memory sizes need."""
+        return f"size_t {self.name}{infix}_scratch_bytes({', '.join(self._sizes()) or 'void'})"
+
+    @property
+    def scratch_call(self) -> str:
+        """What it returns, for the sizes that are parameters."""
+        return f"{self.name}_bytes_of_copies({', '.join(symbol.name for symbol in self.symbols)})"
+
+    def _scratch_bytes(self) -> list[str]:
+        """The static function behind it."""
+        if not self.copies:
+            return []
+        prototype = f"static size_t {self.name}_bytes_of_copies({', '.join(self._sizes()) or 'void'})"
+        return [prototype, "{", f"  return {self.offset(len(self.copies))};", "}", ""]
+
+    def offset(self, number: int) -> str:
+        """Bytes of scratch memory in front of a copy, in C."""
+        return " + ".join(map(_rounded, self.copies[:number])) or "0"
+
     def encodings(self, encode: str, failure: str) -> list[str]:
         """C that encodes the tensor maps into `local("maps")` by the function `encode`, and returns `failure` where one is refused."""
-        return encodings(self.kernel, self.local, encode, failure)
+        return encodings(self.kernel, self.local, encode, failure, self.place)
 
     def minimum(self) -> list[str]:
         """`min`, which CUDA C++ has and C has not, if an expression of the host needs it."""
-        values = [self.kernel.grid, *(condition for _, condition in self.facts), *map(_extent, self.operands)]
+        values = [
+            *(one.grid for one in self.kernels),
+            *(one.made.elements for one in self.copies),
+            *(condition for _, condition in self.facts),
+            *map(_extent, self.operands),
+            *(reciprocal.divisor for one in self.kernels for reciprocal in one.reciprocals),
+        ]
         return ["#define min(a, b) ((a) < (b) ? (a) : (b))", ""] if any(map(_has_minimum, values)) else []
 
 
@@ -307,6 +397,19 @@ _OVERLAPS: Final = (
     "}",
     "",
 )
+
+
+def dynamic_bytes(kernel: Kernel) -> int:
+    """Bytes of dynamic shared memory of a kernel."""
+    from fireiron import cuda
+
+    return cuda.dynamic_shared_bytes(kernel)
+
+
+def _rounded(copy: Copy) -> str:
+    """Bytes of a copy, up to where the next one begins."""
+    made = copy.made
+    return f"((size_t)({c_text(made.elements)}) * {made.dtype.bytes} + {SCRATCH_ALIGN - 1}) / {SCRATCH_ALIGN} * {SCRATCH_ALIGN}"
 
 
 def c_text(value: Expr) -> str:
@@ -373,6 +476,11 @@ def _layout(buffer: Buffer) -> str:
     if not isinstance(layout, MatrixLayout):
         return str(layout)
     return f"{layout.order}-major" + ("" if layout.leading is None else f" ld={_readable(layout.leading)}")
+
+
+def _reciprocal(one: Reciprocal) -> str:
+    """C for the reciprocal of a size."""
+    return f"0x{ONE_HALF - 1:x}ULL / (unsigned long long)({c_text(one.divisor)}) + 1"
 
 
 def _number(buffer: Buffer) -> str:

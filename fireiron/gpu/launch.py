@@ -191,7 +191,7 @@ class Launcher:
             grid: blocks, as for a call.
             block: threads a block, as for a call.
             pointers: how many addresses each launch is given.
-            values: integers of 4 bytes.
+            values: integers of 4 bytes; those that are too large for that of 8, unsigned.
             fills: `(position among the addresses, fill)` of what is set to zero before.
             parameters: what the kernel takes, in order; by default all addresses, then all values.
             scalars: positions among the addresses where a number is passed, its bits in the place of an address, and its bytes.
@@ -202,7 +202,7 @@ class Launcher:
         """
         cupy = require_cupy()
         slots: list[Any] = [np.void(scalars[position]) if position in scalars else np.uintp(0) for position in range(pointers)]
-        slots += map(np.int32, values)
+        slots += [np.int32(value) if value < 1 << 31 else np.uint64(value) for value in values]
         self._values(slots if parameters is None else [slots[one] if isinstance(one, int) else np.void(MAP_BYTES) for one in parameters])
         shape = (*_whole(_extent("grid", grid)), *_whole(_extent("block", block)))
         given = cupy, self.name, self._function, device, shape, self.dynamic_shared, pointers, values, fills

@@ -341,7 +341,7 @@ class Calls:
         fills = [(place, launch.fill_of(view.shape, view.strides, view.itemsize)) for place, view in zeroed]
         device = next(view.device for view in views if view.device != NO_DEVICE)
         scalars = {position: self.scalars[place][1].bytes for position, place in enumerate(places) if place in self.scalars}
-        values = [symbols[var.name] for var in kernel.symbols]
+        values = [*(symbols[var.name] for var in kernel.symbols), *(one.value(symbols) for one in kernel.reciprocals)]
         parameters = self._parameters(dict(zip(order, self.names, strict=True)), symbols)
         grid = evaluated(kernel.grid, symbols)
         given = device, grid, kernel.threads, len(places), values, fills, scalars, parameters
@@ -350,11 +350,12 @@ class Calls:
         return plan(self.names, buffers, views, [signature[0] for signature in signatures]).launches(fixed, places)
 
     def _parameters(self, names: Mapping[str, str], symbols: Mapping[str, int]) -> list[launch.Parameter] | None:
-        """What the kernel takes, in order; None where that is all operands, then all sizes. `names` are what messages call operands."""
+        """What the kernel takes, in order; None where that is all operands, then all numbers. `names` are what messages call operands."""
         kernel = self._kernel
         if not any(isinstance(one, TensorMap) for one in kernel.parameters):
             return None
-        held = [*(buffer.name for buffer in kernel.buffers if buffer.parameter), *(var.name for var in kernel.symbols)]
+        held = [buffer.name for buffer in kernel.buffers if buffer.parameter]
+        held += [*(var.name for var in kernel.symbols), *(one.name for one in kernel.reciprocals)]
         return [
             launch.Mapped(held.index(one.buffer), MapForm.of(one, names[one.buffer], kernel.buffer(one.buffer), symbols).encode)
             if isinstance(one, TensorMap)

@@ -456,7 +456,7 @@ def text(explanation: Explanation) -> str:
 def _refusal(leaves: tuple[Leaf, ...], error: FireironError) -> str:
     """Why there is no code; in a line where the leaves have said it."""
     if any(leaf.match is None for leaf in leaves):
-        return f"no code can be made: {error.asked.splitlines()[0].removesuffix('; the nearest:').removesuffix(':')}"
+        return f"no code can be made: {error.headline.removesuffix('; the nearest:').removesuffix(':')}"
     return f"every leaf matches, but no code can be made: {error}"
 
 

@@ -7,6 +7,7 @@ from fireiron.ir.access import Access, Buffer, Piece, scratch_access, whole_piec
 from fireiron.ir.cluster import BlockCluster, Peers
 from fireiron.ir.kernel import Kernel, buffer_table
 from fireiron.ir.maps import TensorMap
+from fireiron.ir.reciprocal import Divisors, Reciprocal, quotients
 from fireiron.ir.rewrite import edited, execs, filled, lets, located, rewritten, statements, substituted, variables
 from fireiron.ir.statement import (
     BLOCK_SCOPE,
@@ -56,6 +57,7 @@ __all__ = [
     "Commit",
     "Completion",
     "Dependence",
+    "Divisors",
     "Exec",
     "Fence",
     "For",
@@ -67,6 +69,7 @@ __all__ = [
     "Peers",
     "Piece",
     "Reach",
+    "Reciprocal",
     "Release",
     "Ring",
     "Role",
@@ -83,6 +86,7 @@ __all__ = [
     "filled",
     "lets",
     "located",
+    "quotients",
     "rewritten",
     "scratch_access",
     "statements",

@@ -13,6 +13,7 @@ import attrs
 from fireiron.ir.access import Buffer
 from fireiron.ir.cluster import BlockCluster
 from fireiron.ir.maps import TensorMap
+from fireiron.ir.reciprocal import Reciprocal
 from fireiron.ir.rewrite import execs
 from fireiron.ir.statement import Ring, Stmt, SyncPoint
 from fireiron.spec import Spec
@@ -30,6 +31,7 @@ class Kernel:
     that the launcher checks. `unchecked` are the reasons by which a user took a check upon himself. `title` and `notes` go into
     the header of the printed kernel. `zeroed` names the outputs that blocks add to: whoever launches sets them to zero before.
     `rings` are the buffers that producers fill for consumers. With a `cluster`, whole clusters of neighbouring blocks are launched.
+    `reciprocals` are those of launch constants that it divides by, parameters behind the sizes.
     `within` is the most bytes of shared memory that the user allows (0: those of the target). What is `chained` is launched while the
     kernel before it ends.
     """
@@ -53,6 +55,7 @@ class Kernel:
     cluster: BlockCluster | None = attrs.field(default=None, kw_only=True)
     within: int = attrs.field(default=0, kw_only=True)
     chained: bool = attrs.field(default=False, kw_only=True)
+    reciprocals: tuple[Reciprocal, ...] = attrs.field(default=(), kw_only=True)
     workers: int = attrs.field(default=attrs.Factory(lambda kernel: kernel.threads, takes_self=True), kw_only=True)
 
     @property
@@ -84,9 +87,9 @@ class Kernel:
         return tuple(one for one in self.parameters if isinstance(one, TensorMap))
 
     @functools.cached_property
-    def parameters(self) -> tuple[TensorMap | Buffer | Var, ...]:
+    def parameters(self) -> tuple[TensorMap | Buffer | Var | Reciprocal, ...]:
         """What the kernel takes, in order: of each parameter its maps, then a pointer if some statement loads or stores it by itself; then
-        sizes.
+        sizes, then reciprocals.
         """
         found: list[TensorMap | Buffer | Var] = []
         inside = [one for one, _ in execs(self.body)]
@@ -99,7 +102,7 @@ class Kernel:
                 found += maps
                 if not maps or any(one.tensor_map is None for one in touching):
                     found.append(buffer)
-        return (*found, *self.symbols)
+        return (*found, *self.symbols, *self.reciprocals)
 
 
 def buffer_table(kernel: Kernel) -> Mapping[str, Buffer]:

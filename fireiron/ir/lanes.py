@@ -12,7 +12,6 @@ add up to the element. The PTX ISA draws these maps as figures; every one of the
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -80,15 +79,25 @@ class LaneMap:
     @functools.cached_property
     def table(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """Coordinates of all values of all lanes; refused unless they are all elements of the tile."""
+        return tuple(tuple(map(tuple, row)) for row in self.points.tolist())
+
+    @functools.cached_property
+    def points(self) -> Any:
+        """The same as an array `(lanes, values, dimensions)`."""
+        import numpy
+
         try:
             lanes, values = (_points(_parts(layout, self.tile), len(self.tile)) for layout in (self.lanes, self.values))
         except LayoutError as error:
             raise ArgumentError(f"a lane map steps out of its {'x'.join(map(str, self.tile))} tile: {error.asked}", got=self) from None
-        table = tuple(tuple(_sum(lane, value) for value in values) for lane in lanes)
-        reached = {point for row in table for point in row}
-        if reached != set(itertools.product(*(range(size) for size in self.tile))):
+        points = numpy.array(lanes)[:, None, :] + numpy.array(values)[None, :, :]
+        reached = numpy.zeros(self.tile, dtype=bool)
+        inside = bool((points < numpy.array(self.tile)).all())
+        if inside:
+            reached[tuple(numpy.moveaxis(points, -1, 0))] = True
+        if not inside or not reached.all():
             raise ArgumentError(f"a lane map does not reach exactly the elements of its {'x'.join(map(str, self.tile))} tile", got=self)
-        return table
+        return points
 
     def turned(self, order: tuple[int, ...]) -> LaneMap:
         """The same map with the dimensions of its tile in another order: first that which is now number `order[0]`.
@@ -106,7 +115,7 @@ class LaneMap:
         """The same with coordinates as one number, the last dimension fastest: an array `(lanes, values)`."""
         import numpy
 
-        return numpy.ravel_multi_index(tuple(numpy.moveaxis(numpy.array(self.table), -1, 0)), self.tile)
+        return numpy.ravel_multi_index(tuple(numpy.moveaxis(self.points, -1, 0)), self.tile)
 
     def access(self, view: View, lane: Expr, write: bool, origin: str | None) -> Access:
         """What a lane touches of a view of this tile; its elements in the order of the values."""
@@ -144,10 +153,6 @@ def _integers(values: object, least: int) -> bool:
 
 def _moved(point: tuple[int, ...], dim: int, step: int) -> tuple[int, ...]:
     return (*point[:dim], point[dim] + step, *point[dim + 1 :])
-
-
-def _sum(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(a + b for a, b in zip(one, other, strict=True))
 
 
 def _points(parts: tuple[Part, ...], rank: int) -> list[tuple[int, ...]]:

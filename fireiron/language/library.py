@@ -44,6 +44,7 @@ from fireiron.values.machine import (
     bfloat16,
     float16,
     float32,
+    int8,
 )
 from fireiron.values.tensor import View
 
@@ -174,27 +175,33 @@ def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping
     names, work = by_warpgroups(spec, target), work_of(spec)
     if not names or work is None:
         return tuple((name, {}) for name in names[:1])
-    choices = [(name, values) for name in names for values in tiles_of(name, spec)]
+    choices = [(name, values) for name in names for values in tiles_of(name, spec, len(names) == 1)]
     return tuple(sorted(choices, key=lambda choice: estimated_us(work, choice[1]))[:MOST_TILES])
 
 
 def by_warpgroups(spec: Spec, target: Architecture) -> tuple[str, ...]:
     """The strategies for Hopper's tensor cores that suit a spec.
 
-    None where TMA takes A or B only as a copy, and there is little to compute with a copied element; nor where a type is not stored as its
-    instructions read it, along k.
+    None where A or B is read only as a copy, by TMA or along k, and there is little to compute with a copied element, unless nothing
+    else computes it on tensor cores.
     """
-    if target.name != WARPGROUP_ARCHITECTURE or not (spec.A.dtype in (float16, bfloat16) or _along_k(spec)):
+    dtype = spec.A.dtype
+    types = (float16, bfloat16, int8, *MATRIX_ONLY)
+    if target.name != WARPGROUP_ARCHITECTURE or dtype not in types or dtype.bytes != spec.B.dtype.bytes:
         return ()
-    by_tma = all(_by_sixteen_bytes(_matrix(spec, name)) for name in "AB")
-    if not by_tma and not (_worth_copies(spec) and spec.A.dtype.bytes == 2):
+    as_given = all(_by_sixteen_bytes(_matrix(spec, name)) and _along_k(spec, name) for name in "AB")
+    if not as_given and not _worth_copies(spec) and dtype != int8:
         return ()
-    return ("hopper_batched",) if of_stacks(spec) else BY_WARPGROUPS if by_tma else ("hopper",)  # the others copy no operand first
+    alone = "hopper_batched" if of_stacks(spec) else "hopper"
+    if dtype == int8:
+        return (f"{alone}:integers",)
+    return BY_WARPGROUPS if as_given and alone == "hopper" else (alone,)  # the others copy no operand first
 
 
-def _along_k(spec: Spec) -> bool:
-    """Whether both factors are of a type that only tensor cores read, and lie along k, as `wgmma` reads such types."""
-    return spec.A.dtype in MATRIX_ONLY and [_matrix(spec, name).order for name in "AB"] == ["row", "col"]
+def _along_k(spec: Spec, name: str) -> bool:
+    """Whether the instructions of warpgroups read an operand as it is stored: elements that have not 16 bits along k only."""
+    view = _matrix(spec, name)
+    return view.dtype.bytes == 2 or view.order == ("row" if name == "A" else "col")
 
 
 def work_of(spec: Spec) -> Work | None:
@@ -206,10 +213,15 @@ def work_of(spec: Spec) -> Work | None:
     return Work(known["m"], known["n"], known["k"], spec.A.dtype.bytes, spec.C.dtype.bytes, known.get("b", 1))
 
 
-def tiles_of(name: str, spec: Spec) -> tuple[Mapping[str, int], ...]:
-    """The values that a strategy for Hopper's tensor cores states for the size of a spec, in terms of its types."""
+def tiles_of(name: str, spec: Spec, alone: bool = False) -> tuple[Mapping[str, int], ...]:
+    """The values that a strategy for Hopper's tensor cores states for the size of a spec, in terms of its types; of one that is `alone`
+    also those for small matrices, if it states any.
+    """
     sizes = [constant(size) for size in spec.sizes[-3:]]
-    return tuple(of_types(values, spec) for values in _library_module(name).defaults(*sizes))
+    module, known = _library_module(name.partition(":")[0]), find(name).strategy.tunables()
+    stated = (*module.defaults(*sizes), *(getattr(module, "SMALLER", ()) if alone else ()))
+    found = [of_types(values, spec) for values in stated]
+    return tuple(values for values in found if all(value in known[tunable].values for tunable, value in values.items()))
 
 
 def of_types(values: Mapping[str, int], spec: Spec, other: int = 2) -> Mapping[str, int]:
@@ -225,12 +237,12 @@ def of_types(values: Mapping[str, int], spec: Spec, other: int = 2) -> Mapping[s
 
 
 WORTH_A_COPY: Final = 64
-"""Rows and columns of C from which copies of A and B pay."""
+"""Rows and columns of C from which copies of A and B pay; `perf/small_misaligned.py` measures what else there is."""
 
 
 def _worth_copies(spec: Spec) -> bool:
     """Whether each element of A and B has much to be multiplied with; sizes known at run time count as large."""
-    return all((constant(size) or WORTH_A_COPY) >= WORTH_A_COPY for size in spec.C.shape) and len(spec.C.shape) == 2
+    return all((constant(size) or WORTH_A_COPY) >= WORTH_A_COPY for size in spec.C.shape[-2:])
 
 
 def _by_sixteen_bytes(view: View) -> bool:

@@ -158,14 +158,14 @@ def _resolve(value: Any, values: Mapping[str, int]) -> Any:
         return value if all(new is old for new, old in zip(changed, value, strict=True)) else changed
     if hasattr(value, "resolved"):
         return value.resolved(lambda part: _resolve(part, values))
-    if attrs.has(type(value)) and not hasattr(value, "low"):
+    parts = _parts(value)
+    if parts:
         updates = {}
-        for field in attrs.fields(type(value)):
-            if field.init:
-                old = getattr(value, field.name)
-                new = _resolve(old, values)
-                if new is not old:
-                    updates[field.alias] = new
+        for part in parts:
+            old = getattr(value, part.name)
+            new = _resolve(old, values)
+            if new is not old:
+                updates[part.alias or part.name] = new
         return attrs.evolve(value, **updates) if updates else value
     return value
 
@@ -243,9 +243,13 @@ def has_part(part: Any, value: Any) -> bool:
         return value is part
     if isinstance(value, tuple):
         return any(has_part(part, one) for one in value)
-    if attrs.has(type(value)) and not hasattr(value, "low"):
-        return any(has_part(part, getattr(value, field.name)) for field in attrs.fields(type(value)) if field.init)
-    return False
+    return any(has_part(part, getattr(value, field.name)) for field in _parts(value))
+
+
+def _parts(value: Any) -> tuple[attrs.Attribute[Any], ...]:
+    """The arguments that an instance of an attrs class was made of; none of anything else, and of an expression, which holds no tunable."""
+    fields = getattr(type(value), "__attrs_attrs__", ())
+    return () if not fields or hasattr(value, "low") else tuple(field for field in fields if field.init)
 
 
 def _collect(value: Any, found: dict[str, Tunable]) -> None:
@@ -259,7 +263,6 @@ def _collect(value: Any, found: dict[str, Tunable]) -> None:
     elif isinstance(value, tuple):
         for part in value:
             _collect(part, found)
-    elif attrs.has(type(value)) and not hasattr(value, "low"):
-        for field in attrs.fields(type(value)):
-            if field.init:
-                _collect(getattr(value, field.name), found)
+    else:
+        for field in _parts(value):
+            _collect(getattr(value, field.name), found)

@@ -38,7 +38,7 @@ RESERVED = frozenset(_CONTRACT | _VECTORS | {
     "block", "thread", "warp_size", "uid", "float", "double", "int", "char", "bool", "void", "const", "return", "for", "if", "else",
     "while", "do", "static", "extern", "struct", "class", "auto", "register", "signed", "unsigned", "long", "short", "smem", "scratch",
     "scratch_size", "accumulate", "min", "max", "fma", "fmaf", "half", "half2", "nv_bfloat16", "dim3", "warpSize", "threadIdx", "blockIdx",
-    "blockDim", "gridDim", "piece", "pair", "index_0", "index_1", "index_2", "index_3", "held_register", "hilbert",
+    "blockDim", "gridDim", "piece", "pair", "index_0", "index_1", "index_2", "index_3", "held_register", "hilbert", "quotient",
     "shared_address", "nvcuda", "NULL", "INFINITY", "NAN",
 })  # fmt: skip
 """Names that generated code must not bind: C++ keywords, what the printer uses itself, and macros of the headers that nvcc reads

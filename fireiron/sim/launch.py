@@ -174,7 +174,9 @@ class _Launch:
             if buffer.memory.private:
                 size += plan.number(buffer.elements) * buffer.dtype.bytes * plan.kernel.threads
         count = len(blocks) // each
-        width = max(1, min(_CHUNK_BYTES // max(size * each, 1), MOST_ELEMENTS // plan.largest, 256, -(-count // 2))) * each
+        # Two chunks take two threads; what one chunk holds is executed before threads that take turns in Python are.
+        shared_out = count if size * len(blocks) <= _CHUNK_BYTES else -(-count // 2)
+        width = max(1, min(_CHUNK_BYTES // max(size * each, 1), MOST_ELEMENTS // plan.largest, 256, shared_out)) * each
         return [blocks[start : start + width] for start in range(0, len(blocks), width)]
 
     def _chunk(self, number: int, blocks: tuple[int, ...], order: random.Random | None) -> Sequence[Run]:

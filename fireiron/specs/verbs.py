@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
     from fireiron.language.tree import Decomposition, Executable
     from fireiron.values.machine import DType, Level, Memory
+    from fireiron.values.tensor import MatrixLayout
 
     Size = int | Any
 
@@ -129,12 +130,16 @@ class Verbs(FoundSteps):
         return appended(self, SplitK.of(parts, level, step, combine), SplitKStrategy)
 
     @fitting
-    def repack(self, operand: object, move: Strategy | None = None) -> Strategy:
-        """Copy an input operand first, by a launch of its own, to an array whose rows are multiples of 16 bytes apart, if its own are not.
+    def repack(self, operand: object, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
+        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
+        cannot read its own so.
 
-        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours). The new array is stored in the same
-        order (row-major, if in none). It belongs to the launcher, which allocates it for the call, or once for a prepared launch.
-        Legal first in a chain, for matrices in GL; nothing happens where TMA takes the operand as it is.
+        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
+        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
+        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
+        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
+        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
         rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
 
         >>> from fireiron import *
@@ -145,7 +150,7 @@ class Verbs(FoundSteps):
         from fireiron.decomp.repack import Repack
         from fireiron.language.strategy import Strategy, appended
 
-        return appended(self, Repack.of(operand, move), Strategy)
+        return appended(self, Repack.of(operand, move, order), Strategy)
 
     @fitting
     def load(self, operand: object, memory: Memory, move: Strategy | None = None) -> LoadStrategy:

@@ -233,7 +233,7 @@ def survey(task: Task, values: Mapping[str, int]) -> Surveyed:
 def why(error: FireironError) -> str:
     """An error in one line: the first of what was asked, and what was got."""
     got = "" if error.got is None else f", got {error.got!r}"
-    first = next(iter(error.asked.splitlines()), "")
+    first = error.headline
     return " ".join(f"{first}{got}".split())
 
 

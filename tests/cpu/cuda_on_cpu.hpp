@@ -104,6 +104,10 @@ inline float __bfloat162float(__nv_bfloat16 number) { return number; }
 inline int __bfloat162int_rz(__nv_bfloat16 number) { return static_cast<int>(float(number)); }
 
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
+inline unsigned long long __umul64hi(unsigned long long left, unsigned long long right)
+{
+  return static_cast<unsigned long long>(static_cast<unsigned __int128>(left) * right >> 64);
+}
 
 inline unsigned __float_as_uint(float number) { return __builtin_bit_cast(unsigned, number); }
 inline float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }

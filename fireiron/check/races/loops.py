@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.races.places import Places, element_tests
-from fireiron.check.scene import MANY, Array, Scene, Use, linear, reach_of
+from fireiron.check.scene import MANY, Array, Scene, Use, distinct, linear, reach_of
 from fireiron.ir import Acquire, Barrier, Commit, Fence, For, Release, Wait, located, statements
 from fireiron.values.expr import Expr, FloorDiv, Less, Mod, Var, compiled, conjuncts, constant
 
@@ -207,7 +207,7 @@ class Loops:
         if grid is None or grid > MANY or self.scene.roots(extent) != {"block"}:
             return None
         lengths = self.scene.frame([("block", np.arange(grid))]).full(extent)
-        return {max(int(one), 0) for one in np.unique(lengths)}
+        return {max(int(one), 0) for one in distinct(lengths)}
 
     def doubt(self, loop: For, why: str) -> None:
         """Note for all buffers that are touched in a loop why they are not decided."""

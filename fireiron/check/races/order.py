@@ -135,7 +135,7 @@ class Order:
         self.same_thread = same_thread
         self.found = found
         self.broken = broken
-        self.phases: dict[tuple[int, str, Side, int], Phases] = {}
+        self.phases: dict[tuple[int, tuple[str, Side, int]], Phases] = {}
         self.numbers = _numbered(traces)
         self.touched: list[list[int]] = []
         self.kinds: set[Kind] = set()
@@ -173,7 +173,7 @@ class Order:
         for rank, reached in enumerate(self.reached):
             if reached >= min(agent.meetings for agent in self.agents if agent.rank == rank):
                 self.broken.setdefault("a block ends while others of its cluster may arrive at its barriers, or send loads to it")
-        for (_, name, side, stage), phases in self.phases.items():
+        for (_, (name, side, stage)), phases in self.phases.items():
             if phases.left != phases.arrivals or phases.bytes:
                 self.broken.setdefault(f"{name}: the {side.value} barrier of stage {stage} is left in the middle of a phase")
 
@@ -214,21 +214,19 @@ class Order:
         An arrival brings what the lane knows that arrives.
         """
         phases = self._phases_of(event, agent.rank)
-        count = agent.turns.get((event.ring.name, event.side, event.arrivals is None), 0)
+        count = agent.turns.get(event.way, 0)
         number = self.numbers[event.ring.name][event.number] if self.numbers else count
         wanted = event.number // event.ring.stages + (event.side is Side.FULL)
         if event.arrivals is None and (phases.over - wanted) % 2:
             return False
-        agent.turns[event.ring.name, event.side, event.arrivals is None] = max(count, number + 1)
+        agent.turns[event.way] = max(count, number + 1)
         meant = number // event.ring.stages + (event.side is Side.FULL)
-        verb = "the wait for" if event.arrivals is None else "the arrival at"
-        what = f"{event.ring.name}: {verb} turn {event.number} to be {event.side.value}"
         if event.stage != number % event.ring.stages:
-            self.broken.setdefault(f"{what} is at stage {event.stage}, and it is the agent's turn {number}")
+            self.broken.setdefault(f"{event} is at stage {event.stage}, and it is the agent's turn {number}")
         elif event.arrivals is None and phases.over != meant:
-            self.broken.setdefault(f"{what} passes by parity alone: {phases.over} phases are over, not {meant}")
+            self.broken.setdefault(f"{event} passes by parity alone: {phases.over} phases are over, not {meant}")
         if self.numbers:
-            self._know(agent, event, phases, meant, what)
+            self._know(agent, event, phases, meant)
         if event.arrivals is None:
             agent.own |= phases.known
             agent.seen |= phases.known
@@ -237,31 +235,35 @@ class Order:
             phases.bytes += event.ring.bytes
         for rank in event.ranks or (agent.rank,):
             for _ in range(event.arrivals[agent.warp] if agent.warp < len(event.arrivals) else 0):
-                if self._reaches(agent, rank, what):
+                if rank == agent.rank or self._reaches(agent, rank, str(event)):
                     self._phases_of(event, rank).arrive(agent.seen, agent.over)
         return True
 
-    def _know(self, agent: Agent, event: Turn, phases: Phases, meant: int, what: str) -> None:
+    def _know(self, agent: Agent, event: Turn, phases: Phases, meant: int) -> None:
         """Where groups take turns, an agent has not been at each phase itself, and others may be behind in another run than this one.
 
         So it must know of the phase before the one that it waits for that it is over, and so of that before the one that it arrives at.
         Blocks that take turns are in no cluster: an agent comes to barriers of its own block alone.
         """
-        barrier = event.ring.name, event.side, event.stage
+        barrier = event.barrier
         known = agent.over.get(barrier, 0)
         if event.arrivals is None:
             if known < meant - 1:
                 self.broken.setdefault(
-                    f"{what} may pass by parity alone: of {meant - 1} phases before it the agent knows {known} to be over"
+                    f"{event} may pass by parity alone: of {meant - 1} phases before it the agent knows {known} to be over"
                 )
             _learn(agent.over, phases.known_over)
             agent.over[barrier] = max(known, meant)
         elif event.side is Side.EMPTY and known < meant:
-            self.broken.setdefault(f"{what} may count to an earlier phase: of {meant} before it the agent knows {known} to be over")
+            self.broken.setdefault(f"{event} may count to an earlier phase: of {meant} before it the agent knows {known} to be over")
 
     def _phases_of(self, event: Turn, rank: int) -> Phases:
-        arrivals = 1 if event.side is Side.FULL else event.ring.consumers
-        return self.phases.setdefault((rank, event.ring.name, event.side, event.stage), Phases(arrivals, arrivals))
+        place = rank, event.barrier
+        found = self.phases.get(place)
+        if found is None:
+            arrivals = 1 if event.side is Side.FULL else event.ring.consumers
+            found = self.phases[place] = Phases(arrivals, arrivals)
+        return found
 
     def _reaches(self, agent: Agent, rank: int, what: str) -> bool:
         """Whether there is a block of this rank, for an agent that reaches into it."""
@@ -404,7 +406,7 @@ class Order:
     def _bring(self, agent: Agent, turn: Turn, bit: int, size: int) -> None:
         """The bytes of a load, in each block that it arrives in."""
         for rank in turn.ranks:
-            if self._reaches(agent, rank, f"{turn.ring.name}: turn {turn.number} is loaded"):
+            if rank == agent.rank or self._reaches(agent, rank, f"{turn.ring.name}: turn {turn.number} is loaded"):
                 self._phases_of(turn, rank).bring(bit, size)
 
     def _again(self, agent: Agent, event: Touch, bit: int) -> int:

@@ -16,9 +16,9 @@ import attrs
 import numpy as np
 
 from fireiron.check.blocks import Local
-from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, offsets_of, product
+from fireiron.check.scene import MANY, Array, Frame, Scene, Use, distinct, linear, offsets_of, product
 from fireiron.ir import WARP_SCOPE, Access, Buffer, For
-from fireiron.values.expr import TRUE, ZERO, Expr, compiled, conjuncts, constant, less
+from fireiron.values.expr import TRUE, ZERO, Expr, conjuncts, constant, less
 from fireiron.values.machine import Block, Level
 from fireiron.values.tensor import Storage
 from fireiron.values.units import unit_in
@@ -132,7 +132,7 @@ class Pattern:
         """For each key of the span, the warps that touch it as bits."""
         first, length = self.span
         result = np.zeros(length, dtype=np.uint32)
-        for warp in np.unique(self.crew.warp):
+        for warp in distinct(self.crew.warp):
             rows = np.flatnonzero(self.crew.warp == warp)
             keys = self.keys[rows] if self.active is None else self.keys[rows][self.active[rows]]
             result[keys.ravel() - first] |= np.uint32(1 << int(warp))
@@ -282,7 +282,7 @@ class Space:
         self.length = max(sum(one.pattern.span) + one.shift for one in footprints) - self.first
         if self.length <= MANY:
             return
-        known = np.unique(np.concatenate([pattern.present[0] for pattern in self.patterns]))
+        known = distinct(np.concatenate([pattern.present[0] for pattern in self.patterns]))
         for pattern in self.patterns:
             pattern.keys = np.searchsorted(known, pattern.keys).clip(max=len(known) - 1)
             for name in ("present", "span"):
@@ -292,7 +292,7 @@ class Space:
 
 def _pieces(steps: Array, width: int, grain: int) -> Array:
     """The grains, from the first byte on, that hold the elements."""
-    return np.unique((steps[:, None] + np.arange(0, width, min(grain, width))) // grain)
+    return distinct((steps[:, None] + np.arange(0, width, min(grain, width))) // grain)
 
 
 def _whole(bits: int, steps: Array, pattern: Pattern, grain: int) -> bool:
@@ -397,7 +397,7 @@ def element_tests(use: Use) -> Iterator[Test]:
     for dim, bound in enumerate(() if use.pieces else use.access.bounds):
         if bound is None:
             continue
-        for step in np.unique(offsets[:, dim]):
+        for step in distinct(offsets[:, dim]):
             condition = less(use.access.base[dim] + int(step), bound)
             if condition != TRUE:
                 yield condition, np.flatnonzero(offsets[:, dim] == step)
@@ -470,9 +470,3 @@ def stages(scene: Scene, copy: Expr, ordered: frozenset[str]) -> tuple[Expr, Exp
         else:
             rest = rest + term
     return scene.opened(moved), rest
-
-
-def at(expression: Expr, fixed: Mapping[str, int]) -> int:
-    """The value of an expression over loops in order."""
-    number = constant(expression)
-    return int(compiled(expression)(fixed)) if number is None else number

@@ -18,7 +18,7 @@ import numpy as np
 from fireiron.check.persistence import persistence
 from fireiron.check.races.clusters import blocks_of
 from fireiron.check.races.loops import Lengths, Loops, decided
-from fireiron.check.races.places import WARP, Footprint, Pattern, Places, Space, Test, at, element_tests, stages
+from fireiron.check.races.places import WARP, Footprint, Pattern, Places, Space, Test, element_tests, stages
 from fireiron.check.scene import Scene, Use
 from fireiron.ir import (
     Acquire,
@@ -41,7 +41,7 @@ from fireiron.ir import (
     statements,
     unknown,
 )
-from fireiron.values.expr import ZERO, Expr, as_expr, conjuncts, constant, replaced
+from fireiron.values.expr import ZERO, Expr, Var, compiled, conjuncts, constant, replaced
 
 
 class Kind(enum.IntEnum):
@@ -88,7 +88,7 @@ class Touch:
         return self.use.statement.instruction.by_engine
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, slots=False)
 class Turn:
     """A wait for a stage of a ring, or its release by `arrivals` threads of each warp, at turn `number`.
 
@@ -101,10 +101,24 @@ class Turn:
     arrivals: tuple[int, ...] | None = None
     ranks: tuple[int, ...] = ()
 
-    @property
+    @functools.cached_property
     def stage(self) -> int:
         """The stage."""
         return self.number % self.ring.stages
+
+    @functools.cached_property
+    def barrier(self) -> tuple[str, Side, int]:
+        """The barrier in memory that it is a phase of: ring, side and stage."""
+        return self.ring.name, self.side, self.stage
+
+    @functools.cached_property
+    def way(self) -> tuple[str, Side, bool]:
+        """Of which turns it is one: ring, side, and whether they are waits."""
+        return self.ring.name, self.side, self.arrivals is None
+
+    def __str__(self) -> str:
+        verb = "the wait for" if self.arrivals is None else "the arrival at"
+        return f"{self.ring.name}: {verb} turn {self.number} to be {self.side.value}"
 
 
 Event: TypeAlias = "Touch | Turn | Barrier | ClusterBarrier | Commit | Wait | Fence"
@@ -181,10 +195,14 @@ class Tracer:
             if all(one.use.access is not use.access for one in sites):
                 sites.append(self._site(use))
         self.patterns: dict[Any, Pattern] = {}
+        self.numbers: dict[Expr, Callable[[Mapping[str, Any]], Any]] = {}
+        self.named: Mapping[str, int] = {}
         self.steps = 0
 
     def traces(self, lengths: Lengths) -> Traces:
         """What each agent does, of one block after the other; all warps of a role run the same statements."""
+        # By names that no variable has; the same loops have lengths each time.
+        self.named = {f"length {number}": length for number, length in enumerate(lengths.values())}
         return tuple(itertools.chain(*(self._of_block(lengths, rank) for rank in range(self.blocks.count))))
 
     def _of_block(self, lengths: Lengths, rank: int) -> Traces:
@@ -225,8 +243,11 @@ class Tracer:
 
     def _number(self, value: Expr, walk: Walk) -> int:
         """The number of a turn, where loops of unknown length have those that are assumed."""
-        lengths = {extent: as_expr(length) for extent, length in walk.lengths.items()}
-        return at(replaced(self.scene.opened(value), lengths), walk.fixed)
+        function = self.numbers.get(value)
+        if function is None:
+            lengths = {extent: Var(name) for name, extent in zip(self.named, walk.lengths, strict=True)}
+            function = self.numbers[value] = compiled(replaced(self.scene.opened(value), lengths))
+        return int(function({**self.named, **walk.fixed}))
 
     def _arrivals(self, statement: Release, walk: Walk) -> tuple[int, ...]:
         """How many threads of each warp say that a stage is free; a producer's one thread says that it fills one."""

@@ -113,11 +113,6 @@ def tile_of(values: Mapping[str, int]) -> tuple[int | None, ...]:
     return bm, bn, values.get("wm", bm), values.get("wn", bn)
 
 
-def depth_of(values: Mapping[str, int]) -> int:
-    """How much of k its stages hold."""
-    return values.get("stages", 0) * values.get("bk", 0)
-
-
 def known(records: Iterable[Record], names: Iterable[str], capability: int) -> tuple[Known, ...]:
     """The records of some strategies that tell of tiles, with how they compare with the estimate."""
     wanted = {*names, *(SAME[name] for name in names if name in SAME)}
@@ -152,7 +147,7 @@ class Candidate:
 def candidates(records: Iterable[Record], question: Question) -> list[Candidate]:
     """The tiles of records, and those that the library states by itself, the one expected to be fastest first; none without records.
 
-    Of a tile with stages for as much of k only one is left: the values of the nearest record, if it is near, else the library's. Where just
+    Of a tile with stages for about as much of k only one is left: the values of the nearest record, if it is near, else the library's. Where just
     as much was multiplied and read in another type of as many bits, or another storage order, what was measured there comes before all that
     is only expected.
     """
@@ -170,14 +165,18 @@ def candidates(records: Iterable[Record], question: Question) -> list[Candidate]
             if distance <= limit and name in names:
                 values = of_types(one.record.values, spec, one.problem.work.bytes)
                 us = expected_us(problem, values, near)
-                by_tile.setdefault((tile_of(values), depth_of(values)), Candidate(name, values, one.record, distance, us))
+                by_tile.setdefault(_kind(values), Candidate(name, values, one.record, distance, us))
         for name in names if limit == AS_NEAR else ():
-            for values in tiles_of(name, spec):
-                by_tile.setdefault(
-                    (tile_of(values), depth_of(values)), Candidate(name, values, None, math.inf, expected_us(problem, values, near))
-                )
+            for values in tiles_of(name, spec, len(names) == 1):
+                own = Candidate(name, values, None, math.inf, expected_us(problem, values, near))
+                by_tile.setdefault(_kind(values), own)
     same = next((one.record for _, one in near if problem.same_size(one.problem)), None)
     return sorted(by_tile.values(), key=lambda one: (one.record is None or one.record != same, one.us))
+
+
+def _kind(values: Mapping[str, int]) -> tuple[Any, ...]:
+    """A tile, and how much of k its stages hold, to a factor of two: between less different values the nearest record decides."""
+    return tile_of(values), round(math.log2(values.get("stages", 4) * values.get("bk", 64)))
 
 
 def _nearest(one: tuple[float, Known]) -> tuple[Any, ...]:

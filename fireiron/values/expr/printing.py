@@ -57,7 +57,8 @@ def _node_text(value: Expr, show: Callable[[Expr, int], str]) -> tuple[str, int]
             return f"all_of(({', '.join(show(c, 0) for c in conditions)},))", 9
         case AnyOf(conditions=conditions):
             return f"any_of(({', '.join(show(c, 0) for c in conditions)},))", 9
-    raise TypeError(type(value))
+    # a node of one reader's own, as a function of what it is made of
+    return f"{type(value).__name__}({', '.join(show(one, 0) for one in value.children)})", 9
 
 
 def _sum_text(value: Sum, show: Callable[[Expr, int], str]) -> tuple[str, int]:

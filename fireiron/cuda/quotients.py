@@ -1,0 +1,95 @@
+"""Quotients by launch constants as products: what stands in the text for `x / d` where a kernel is given the reciprocal of d.
+
+These nodes are of the printer alone: every other reader sees quotients and remainders. `fireiron.ir.reciprocal` has the proof.
+"""
+
+from __future__ import annotations
+
+from fireiron.ir import Divisors, Kernel, quotients
+from fireiron.ir.text import Function
+from fireiron.values.expr import Atoms, Expr, FloorDiv, Mod, Var, replaced
+from fireiron.values.expr.nodes import node, range_fields, set_range
+
+QUOTIENT = Function(
+    "quotient",
+    ("int number", "unsigned long long reciprocal"),
+    ("return static_cast<int>(__umul64hi(2u * number, reciprocal));",),
+    "number / divisor for a number not below 0, where reciprocal is 2^63 / divisor, rounded up",
+    result="int",
+)
+
+
+@node
+class Quotient(Expr):
+    """`number / divisor` by a reciprocal; where there is a `whole`, the divisor is that, or less and then what the reciprocal is of."""
+
+    number: Expr
+    divisor: Expr
+    reciprocal: str
+    whole: int | None
+    low: int = range_fields()
+    high: int = range_fields()
+    factor: int = range_fields()
+
+    def __attrs_post_init__(self) -> None:
+        set_range(self, self.number.low // self.divisor.high, self.number.high // self.divisor.low)
+
+    @property
+    def children(self) -> Atoms:
+        return (self.number, self.divisor)
+
+    def rebuilt(self, children: Atoms) -> Expr:
+        return Quotient(children[0], children[1], self.reciprocal, self.whole)
+
+
+@node
+class Residue(Expr):
+    """`number - quotient * divisor`, of which no part is larger than the number."""
+
+    number: Expr
+    quotient: Expr
+    divisor: Expr
+    low: int = range_fields()
+    high: int = range_fields()
+    factor: int = range_fields()
+
+    def __attrs_post_init__(self) -> None:
+        set_range(self, 0, min(self.number.high, self.divisor.high - 1))
+
+    @property
+    def children(self) -> Atoms:
+        return (self.number, self.quotient, self.divisor)
+
+    def rebuilt(self, children: Atoms) -> Expr:
+        return Residue(children[0], children[1], children[2])
+
+
+class Quotients:
+    """The quotients of one kernel; `named` are those that have a name where the text has come to."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._divisors = Divisors(kernel.symbols, kernel.body)
+        self._reciprocals = {one.divisor: one.name for one in kernel.reciprocals}
+        self.named: dict[Expr, Var] = {}
+
+    def define(self, var: Var, value: Expr) -> Expr:
+        """The value of a name, for the text; from now on the name stands for it."""
+        found = self.shown(value)
+        if self._reciprocals and isinstance(value, FloorDiv):
+            self.named[value] = var
+        return found
+
+    def shown(self, value: Expr) -> Expr:
+        """A value with products for quotients."""
+        products: dict[Expr, Expr] = {}
+        for one in quotients(value) if self._reciprocals else ():
+            divisor = self._divisors.of(one)
+            if divisor is not None and divisor.constant in self._reciprocals:
+                number, by = (replaced(child, products) for child in one.children)
+                product: Expr = Quotient(number, by, self._reciprocals[divisor.constant], divisor.whole)
+                product = self.named.get(FloorDiv(*one.children), product)
+                products[one] = Residue(number, product, by) if isinstance(one, Mod) else product
+        return replaced(value, products)
+
+
+__all__ = ["QUOTIENT", "Quotient", "Quotients", "Residue"]

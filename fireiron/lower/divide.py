@@ -1,0 +1,36 @@
+"""`divide`: quotients by sizes known at run time become products, for which the launcher sends reciprocals.
+
+They are those in named values, which say where the tile of a block is. `fireiron.ir.reciprocal` proves that the products are right.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from fireiron.ir import Divisors, Kernel, Let, Reciprocal, quotients, statements
+from fireiron.lower.walk import taken_names
+from fireiron.values.expr import Expr
+
+
+def divide(kernel: Kernel) -> Kernel:
+    """The kernel with a reciprocal for each launch constant that a named value is divided by, called after the first of these."""
+    if not kernel.symbols:
+        return kernel
+    divisors, taken = Divisors(kernel.symbols, kernel.body), taken_names(kernel)
+    found: dict[Expr, Reciprocal] = {}
+    for let in (one for one in statements(kernel.body) if isinstance(one, Let)):
+        for quotient in quotients(let.value):
+            divisor = divisors.of(quotient)
+            if divisor is not None and divisor.constant not in found:
+                name = _fresh(f"{let.var.name}_reciprocal", taken)
+                found[divisor.constant] = Reciprocal(name, divisor.constant)
+    return attrs.evolve(kernel, reciprocals=tuple(found.values()))
+
+
+def _fresh(wanted: str, taken: set[str]) -> str:
+    """A name that nothing has yet; it is taken from now on."""
+    name, number = wanted, 2
+    while name in taken:
+        name, number = f"{wanted}{number}", number + 1
+    taken.add(name)
+    return name

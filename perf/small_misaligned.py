@@ -1,0 +1,157 @@
+"""Small and skinny products whose rows TMA does not take, beside cuBLAS: copies in front, chained ones, and strategies that copy by threads.
+
+    python perf/small_misaligned.py FOLDER [--rounds 5] [--seconds 50] [--only 255x255x255]
+
+Products of halves, B stored by rows (NN) and by columns (NT). Each candidate is verified against float64 first; all are measured beside cuBLAS
+(through PyTorch) in one run: bursts, buffers rotated through L2. What is left when the seconds are over is left out, and said. Writes
+`small_misaligned.json` and `small_misaligned.txt` into the folder; the library's rule for such sizes (`fireiron.language.library`) is read
+off the table.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import time
+from pathlib import Path
+
+from tabulate import tabulate
+from tune_hopper import ALL, values
+
+from fireiron import *
+from fireiron.errors import FireironError
+from fireiron.language.library import default_strategy, defaults
+from fireiron.strategies import hopper, small, split_k
+
+SHAPES = ((255, 255, 255), (255, 257, 259), (511, 513, 515), (16, 4095, 4097), (64, 4097, 4095))
+
+COPIED = {
+    "16x64": values(16, 64, 16, 64, 4, bk=128, bands=4), "16x64 deep": values(16, 64, 16, 64, 16),
+    "32x64": values(32, 64, 32, 64, 4, bk=128, bands=4), "64x64": values(64, 64, 64, 64, 8, bands=4),
+}  # fmt: skip
+
+SMALL = (
+    {"bm": 32, "bn": 32, "bk": 64, "wm": 16, "wn": 16, "stages": 2}, {"bm": 32, "bn": 32, "bk": 128, "wm": 16, "wn": 16, "stages": 2},
+    {"bm": 16, "bn": 32, "bk": 128, "wm": 16, "wn": 16, "stages": 2}, {"bm": 32, "bn": 64, "bk": 64, "wm": 16, "wn": 16, "stages": 2},
+    {"bm": 64, "bn": 64, "bk": 64, "wm": 16, "wn": 32, "stages": 2}, {"bm": 16, "bn": 64, "bk": 64, "wm": 16, "wn": 16, "stages": 3},
+    {"bm": 64, "bn": 32, "bk": 128, "wm": 16, "wn": 16, "stages": 2},
+)  # fmt: skip
+
+SPLIT = (
+    {"bm": 16, "bn": 16, "bk": 64, "parts": 4, "stages": 2}, {"bm": 32, "bn": 32, "bk": 32, "parts": 8, "stages": 2},
+    {"bm": 16, "bn": 32, "bk": 32, "parts": 8, "stages": 2}, {"bm": 16, "bn": 16, "bk": 64, "parts": 8, "stages": 3},
+    {"bm": 32, "bn": 32, "bk": 64, "parts": 4, "stages": 2},
+)  # fmt: skip
+
+
+def behind(strategy):
+    """The same without its copies."""
+    return Strategy(strategy.steps[2:], start=strategy.start)
+
+
+def copy(order):
+    """The copy of a matrix, begun while the kernel before it ends."""
+    tile, rows, one = ((16, 256), (16, 1), (1, 1)) if order == RowMajor else ((256, 16), (1, 16), (1, 1))
+    return Move.tile(*tile).to(Block).chained().tile(*rows).to(Thread).tile(*one).unroll().done()
+
+
+def chained(chosen, order):
+    """`hopper` with values, whose launches begin while those before them end."""
+    first, *rest = behind(hopper.strategy.with_(**(ALL | chosen))).steps
+    product = Strategy((first.refined(Chained()), *rest), start=hopper.strategy.start)
+    return MatMul.repack(A, copy(RowMajor)).repack(B, copy(order)).then(product)
+
+
+def candidates(shape, order):
+    """Strategies by name."""
+    spec = spec_of(shape, order)
+    name, chosen = defaults(spec, "sm_90a")[0]
+    found = {f"default: {name}": default_strategy(name, chosen, spec)}
+    for name, chosen in COPIED.items():
+        if chosen["bm"] <= max(shape[0], 16):
+            found[f"hopper {name}"] = hopper.strategy.with_(**(ALL | chosen))
+            found[f"chained {name}"] = chained(chosen, order)
+            found[f"by threads {name}"] = behind(found[f"hopper {name}"])
+    for module, sets in ((small, SMALL), (split_k, SPLIT)):
+        for chosen in sets:
+            text = "x".join(str(chosen[one]) for one in ("bm", "bn", "bk"))
+            first = {key: tunable.values[0] for key, tunable in module.strategy.tunables().items()}
+            label = f"{module.__name__.rpartition('.')[2]} {text}, {chosen.get('parts', chosen.get('wn'))}"
+            found[label] = module.strategy.with_(**(first | chosen))
+    return found
+
+
+def spec_of(shape, order):
+    """The product of halves."""
+    return hopper.spec(*shape, B=order)
+
+
+def compiled(strategy, spec):
+    """A kernel ready to be loaded, or why there is none."""
+    try:
+        return strategy(spec).compile("sm_90a")
+    except FireironError as error:
+        return str(error).splitlines()[0]
+
+
+def measured(spec, kernels, rounds):
+    """Times of all kernels and of cuBLAS; what is wrong or refused is left out, and said."""
+    from fireiron.measure.data import Data
+    from fireiron.measure.timing import cublas, measure
+
+    data = Data.of(spec)
+    calls = {"cuBLAS": data.calls(cublas)}
+    for name, kernel in kernels.items():
+        try:
+            if isinstance(kernel, str):
+                raise LaunchError(kernel)
+            launches = data.calls(kernel)
+            data.reset()
+            data.verify(launches[0])
+        except FireironError as error:
+            print(f"left out: {spec} {name}: {str(error).splitlines()[0]}", flush=True)
+            continue
+        calls[name] = launches
+    return measure(calls, rounds=rounds)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=50)
+    parser.add_argument("--only", help="one shape, as 255x255x255")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    import torch  # cuBLAS is called through it
+
+    from fireiron.measure.timing import environment
+
+    began = time.monotonic()
+    torch.zeros(1, device="cuda")
+    where, rows, kept = environment(), [], []
+    cases = [(shape, order) for shape in SHAPES for order in (RowMajor, ColMajor) if options.only in (None, "x".join(map(str, shape)))]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = {
+            (shape, order): {name: pool.submit(compiled, one, spec_of(shape, order)) for name, one in candidates(shape, order).items()}
+            for shape, order in cases
+        }
+        for shape, order in cases:
+            text = f"{'x'.join(map(str, shape))} {'NN' if order == RowMajor else 'NT'}"
+            if time.monotonic() - began > options.seconds:
+                print(f"left out: {text}, the seconds are over", flush=True)
+                continue
+            kernels = {name: job.result() for name, job in jobs[shape, order].items()}
+            times = measured(spec_of(shape, order), kernels, options.rounds)
+            library = times.pop("cuBLAS").us
+            best = sorted(times, key=lambda name, times=times: times[name].us)
+            rows += [[text if not place else "", name, times[name].us, library / times[name].us] for place, name in enumerate(best)]
+            kept.append({"shape": shape, "order": str(order), "cuBLAS": library, "times": {name: one.us for name, one in times.items()}})
+            print(text, f"cuBLAS {library:.2f}", {name: round(times[name].us, 2) for name in best[:6]}, flush=True)
+    table = tabulate(rows, ("M x N x K", "strategy", "us", "of cuBLAS"), floatfmt=".2f") + "\n"
+    (options.folder / "small_misaligned.txt").write_text(table)
+    (options.folder / "small_misaligned.json").write_text(json.dumps({"environment": where, "measured": kept}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

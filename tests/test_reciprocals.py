@@ -1,0 +1,149 @@
+"""Reciprocals of launch constants: the products are quotients for all numbers and divisors, in the text, in launches and in the checks."""
+
+import itertools
+import random
+
+import attrs
+import numpy as np
+import pytest
+from problems import library
+
+from fireiron import *
+from fireiron.ir import Divisors, Let, Reciprocal, quotients, statements
+from fireiron.sim import simulate
+from fireiron.strategies import hopper
+from fireiron.values.expr import INT_MAX, Mod, Var, minimum, positive
+
+SIZES = [sym(name, multiple_of=8) for name in "MNK"]
+
+
+def quotient(number, reciprocal):
+    """What the text computes: the upper 64 bits of a product of two numbers of 64 bits."""
+    twice = 2 * number
+    assert 0 <= twice < 1 << 32 and 0 < reciprocal < 1 << 64
+    return twice * reciprocal >> 64
+
+
+def edges():
+    """Divisors at the ends of their range, around powers of two, and between."""
+    powers = {2**power + step for power in range(32) for step in (-1, 0, 1)}
+    some = random.Random(1)
+    return sorted(
+        one
+        for one in {*range(1, 300), *powers, *(INT_MAX - step for step in range(100)), *(some.randrange(1, 2**31) for _ in range(300))}
+        if 1 <= one <= INT_MAX
+    )
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_products_are_quotients(part):
+    """At each multiple that matters: where a quotient grows by one, and at the ends."""
+    some = random.Random(part)
+    for divisor in edges()[part::8]:
+        reciprocal = Reciprocal("r", Var("d", 1, INT_MAX)).value({"d": divisor})
+        assert reciprocal == -(-(1 << 63) // divisor)
+        last = INT_MAX // divisor
+        multiples = {0, 1, 2, last, last - 1, last // 2, *(some.randrange(last + 1) for _ in range(20))}
+        numbers = {multiple * divisor + step for multiple in multiples for step in (-1, 0, 1)} | {INT_MAX, INT_MAX - 1}
+        for number in numbers:
+            if 0 <= number <= INT_MAX:
+                assert quotient(number, reciprocal) == number // divisor, (number, divisor)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 16])
+def test_the_height_of_a_band_is_whole_or_what_is_left(rows):
+    lines, tile = Var("lines", 1, 1 << 20, 1, True), Var("tile", 0, INT_MAX)
+    height = positive(minimum(rows, lines - tile // 8 * rows))
+    divisor = Divisors((lines,), ()).of(Mod(tile, height))
+    if rows == 1:
+        assert divisor is None or divisor.whole == 1
+        return
+    assert divisor.whole == rows
+    for count in range(1, 50):
+        for band in range(-(-count // rows)):
+            real = min(rows, count - band * rows)
+            assert real == (rows if real >= rows else divisor.constant.evaluate({"lines": count}))
+        assert 1 <= divisor.constant.evaluate({"lines": count}) <= rows
+
+
+def test_divisors_that_no_launch_decides_have_none():
+    """Not numbers that may be negative or need 64 bits, not constants, not what differs from block to block."""
+    size, tile, wide, signed = Var("N", 1, 4096, 1, True), Var("tile", 0, 99), Var("wide", 0, 1 << 40), Var("signed", -5, 5)
+    divisors = Divisors((size,), (Let(Var("twice", 2, 8192), size * 2), Let(Var("own", 1, 100), tile + 1)))
+    assert divisors.of(tile // size).constant == size
+    assert divisors.of(tile // Var("twice", 2, 8192)).constant == size * 2
+    for other in (tile // 7, wide // size, signed // size, tile // Var("own", 1, 100), tile % (tile + 1), size // (size * 2 + 1)):
+        for one in quotients(other):
+            assert divisors.of(one) is None, other
+
+
+def printed(spec, **values):
+    return hopper.strategy.with_(**{**dict(hopper.defaults(4096, 4096, 4096)[0][1]), **values})(spec).program("sm_90a")
+
+
+def test_the_text_of_bands():
+    text = printed(hopper.spec(*SIZES)).cuda
+    assert "const unsigned long long band_reciprocal" in text
+    assert "const int band = quotient(tile, band_reciprocal);" in text
+    assert "const int column = height < 4 ? quotient(inside, column_reciprocal) : inside / 4;" in text
+    assert text.count("#pragma unroll 1\n") == 1, "the producer's loop"
+
+
+def test_texts_of_constant_sizes_have_none():
+    for sizes in ((4096, 4096, 4096), (1000, 1000, 1000)):
+        program = printed(hopper.spec(*sizes))
+        assert not program.ir.reciprocals and "quotient" not in program.cuda and "unroll 1\n" not in program.cuda
+
+
+def test_a_flat_grid_divides_once():
+    """Two coordinates of a block's number: a quotient by a reciprocal, and what it leaves."""
+    program = library("naive").strategy(library("naive").spec(*SIZES)).program("sm_80")
+    (reciprocal,) = program.ir.reciprocals
+    assert program.cuda.count("quotient(blockIdx.x, ") >= 1 and " % " not in program.cuda.split("{", 2)[2].split("threadIdx")[0]
+    assert {one.name for one in program.ir.reciprocals} <= {one.name for one in program.ir.parameters}
+    assert reciprocal.value({"M": 8, "N": 8, "K": 8}) <= 1 << 63
+
+
+def test_names_are_no_other_names():
+    spec = MatMul(sym("band"), sym("band_reciprocal"), sym("K"))(GL, GL, GL)(Kernel)
+    strategy = MatMul.tile(16, 16).to(Block).bands(4).tile(4, 4).to(Thread).tile(1, 1).split(1).done()
+    names = [one.name for one in strategy(spec).program("sm_80").ir.parameters]
+    assert len(names) == len(set(names)) and sum("reciprocal" in name for name in names) == 3
+    with pytest.raises(ArgumentError, match="quotient"):
+        _ = strategy(MatMul(sym("quotient"), 64, 64)(GL, GL, GL)(Kernel)).program("sm_80").ir
+
+
+@pytest.mark.parametrize("bands", [3, 4])
+def test_every_tile_is_somebody_s(bands):
+    """The simulator, which knows nothing of reciprocals, and the numbers of the text agree for all ragged grids."""
+    strategy = MatMul.tile(8, 8).to(Block).bands(bands).persistent(5).tile(4, 2).to(Thread).tile(1, 1).split(1).done()
+    program = strategy(MatMul(*map(sym, "MNK"), dtype=int32, c_dtype=int32)(GL, GL, GL)(Kernel)).program("sm_80")
+    kernel, names = program.ir, {}
+    for one in statements(kernel.body):
+        if isinstance(one, Let):
+            names.setdefault(one.var.name, one.value)
+    divisors = Divisors(kernel.symbols, kernel.body)
+    values = {one.divisor: one for one in kernel.reciprocals}
+    for lines, columns in itertools.product((1, 2, 3, 4, 5, 9), (1, 2, 7)):
+        sizes = {"M": lines * 8 - 3, "N": columns * 8 - 5, "K": 1}
+        seen = set()
+        for tile in range(lines * columns):
+            env = {**sizes, "tile": tile}
+            for name in ("band", "inside", "height", "column", "block_m", "block_n"):
+                env[name] = names[name].evaluate(env)
+                for one in quotients(names[name]):
+                    divisor = divisors.of(one)
+                    number, by = (side.evaluate(env) for side in one.children)
+                    real = number // by
+                    if divisor is not None and (divisor.whole is None or by < divisor.whole):
+                        assert quotient(number, values[divisor.constant].value(sizes)) == real
+            seen.add((env["block_m"], env["block_n"]))
+        assert seen == set(itertools.product(range(lines), range(columns)))
+    a, b = np.ones((19, 3), np.int32), np.ones((3, 21), np.int32)
+    assert (simulate(kernel, {"A": a, "B": b}, {"M": 19, "N": 21, "K": 3}).outputs["C"] == 3).all()
+
+
+def test_kernels_made_by_hand_have_none():
+    program = printed(hopper.spec(*SIZES))
+    assert program.stages["chain"].reciprocals == () and len(program.ir.reciprocals) == 2
+    assert attrs.evolve(program.ir, reciprocals=()).parameters == program.ir.parameters[:-2]
