@@ -11,8 +11,7 @@ compiled by other processes meanwhile. `--chosen` measures only what `fireiron.m
 best tile of each problem, and the next ones that are nearly as fast) into the folder. What is left when the seconds are over is left out, and said.
 
 `--judge` measures nothing: of each problem in files of times all records of its sizes are left out, a tile is chosen by the others, and the table
-says how much slower that is than the best tile that was measured. Without files those of
-`perf/results/2026-11-22-h200-hopper` are read.
+says how much slower that is than the best tile that was measured. Without files those of `perf/results/2026-11-22-h200-hopper` are read.
 """
 
 import argparse
@@ -584,7 +583,7 @@ def earlier():
     for one in json.loads((BEFORE / "hopper.json").read_text())["measured"]:
         case = Case(tuple(one["shape"]), "float16", one["order"])
         for name, (_, values) in script.candidates_of(case.shape, case.order).items():
-            if name in one["times"]:
+            if name in one["times"] and name != "default":  # what the library took then
                 found.append(
                     Measured(
                         (case.shape, case.dtype, case.order, "hopper"), Problem.of(describe(case.spec)), values, one["times"][name][0], name

@@ -147,9 +147,9 @@ class Candidate:
 def candidates(records: Iterable[Record], question: Question) -> list[Candidate]:
     """The tiles of records, and those that the library states by itself, the one expected to be fastest first; none without records.
 
-    Of a tile with stages for about as much of k only one is left: the values of the nearest record, if it is near, else the library's. Where just
-    as much was multiplied and read in another type of as many bits, or another storage order, what was measured there comes before all that
-    is only expected.
+    Of a tile with stages for about as much of k only one is left: the values of the nearest record, if it is near, else the library's.
+    Where just as much was multiplied and read in another type of as many bits, or another storage order, what was measured there comes
+    before all that is only expected.
     """
     spec = question.spec
     names, problem = by_warpgroups(spec, question.target), Problem.of(describe(spec))
