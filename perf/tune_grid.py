@@ -1,6 +1,6 @@
 """Records for general sizes, types and storage orders on Hopper, beside the better of cuBLAS and Triton; and how good the choice between them is.
 
-    python perf/tune_grid.py FOLDER [--shapes targets|grid|thin|held-out|stacks|MxNxK,BxMxNxK,...] [--dtypes float16,bfloat16,tf32,float8_e4m3]
+    python perf/tune_grid.py FOLDER [--shapes targets|grid|lost|odd|thin|held-out|stacks|MxNxK,BxMxNxK,...] [--dtypes float16,bfloat16,tf32,float8_e4m3]
                              [--orders NN,NT,TN,TT] [--candidates 6] [--triton 2] [--rounds 4] [--seconds 300] [--chosen]
     python perf/tune_grid.py FOLDER --judge [TIMES.json ...]
 
@@ -80,7 +80,18 @@ HELD_OUT = (
 STACKS = ((8, 512, 512, 512), (16, 1024, 1024, 1024), (12, 1000, 1000, 1000), (64, 256, 256, 256), (32, 384, 640, 512), (24, 2048, 2048, 128), (16, 2048, 2048, 2048),
           (96, 128, 128, 512))  # fmt: skip
 
-SETS = {"targets": TARGETS, "grid": GRID, "thin": THIN, "held-out": HELD_OUT, "stacks": STACKS}
+LOST = ((64, 1024, 2048), (256, 256, 2048), (1024, 1024, 8192), (3840, 3840, 2048), (640, 2048, 1024), (1280, 1280, 2048), (256, 1024, 2048), (1024, 256, 2048),
+        (64, 4096, 2048), (64, 4096, 4096), (1536, 1024, 2048))  # fmt: skip
+"""Shapes of the grid where candidates stayed below cuBLAS, or the choice below the candidates."""
+
+ODD = ((1000, 1000, 1000), (1024, 1024, 1024), (992, 992, 992), (1008, 1008, 1008), (960, 960, 960), (1000, 1024, 1024), (1024, 1000, 1024), (1024, 1024, 1000),
+       (1000, 1024, 1000))  # fmt: skip
+"""Which of the sizes costs, where rows are no multiples of 128 bytes or tiles reach beyond the edge."""
+
+SETS = {"lost": LOST, "odd": ODD, "targets": TARGETS, "grid": GRID, "thin": THIN, "held-out": HELD_OUT, "stacks": STACKS}
+
+MEASURED = ("grid", "targets", "types", "orders")
+"""Files of times there."""
 
 BEFORE = Path(__file__).parent / "results" / "2026-11-22-h200-hopper"
 
@@ -151,8 +162,44 @@ def values_of(tile, case, bands=4, blocks=None):
         "chunk": chunk,
         "bands": bands,
     }
-    producer = {"producer": 128} if tile == (256, 192, 128, 192) else {}
+    producer = {"producer": 128} if wm * wn >= 160 * 128 else {}  # so many accumulators that its registers are given to the others
     return {**first, **own, **producer, "blocks": blocks or (132 if tiles > 132 else 65536)}
+
+
+DEEP = ((16, 64, 128, 8), (16, 64, 128, 10), (64, 16, 128, 10), (32, 64, 128, 8), (64, 32, 128, 8), (16, 64, 256, 4), (32, 64, 256, 4))
+"""Tiles of hopper_small with steps and stages that hold much of k: a block that waits for the memory less often."""
+
+CANDIDATES = {
+    (64, 1024, 2048): DEEP, (256, 256, 2048): DEEP, (256, 1024, 2048): DEEP[3:], (1024, 256, 2048): DEEP[3:], (64, 4096, 2048): DEEP[3:], (64, 4096, 4096): DEEP[3:],
+    (1024, 1024, 8192): ((64, 128, 64, 128), (64, 160, 64, 160)), (640, 2048, 1024): ((64, 160, 64, 160), (192, 64, 64, 64), (64, 192, 64, 192)),
+    (1280, 1280, 2048): ((64, 224, 64, 224), (64, 256, 64, 256)), (1536, 1024, 2048): ((192, 64, 64, 64), (64, 224, 64, 224)),
+    (3840, 3840, 2048): ((256, 160, 128, 160), (192, 160, 64, 160)),
+    **dict.fromkeys(ODD, ((64, 128, 64, 64), (128, 64, 64, 64), (64, 128, 64, 128), (64, 160, 64, 160))),
+}  # fmt: skip
+"""Candidates by hand, beside those that are expected to be fast: tiles of hopper as in `TILES`, or some of `DEEP`."""
+
+
+def by_hand(case):
+    """The candidates by hand of a problem."""
+    found = []
+    for one in CANDIDATES.get(case.shape, ()):
+        if one in DEEP:
+            bm, bn, step, stages = one
+            bytes, result = case.spec.A.dtype.bytes, case.spec.C.dtype.bytes
+            own = {
+                "bm": bm,
+                "bn": bn,
+                "wm": bm,
+                "wn": bn,
+                "bk": 2 * step // bytes,
+                "stages": stages,
+                "rows": bm,
+                "chunk": bn if bm < 64 else min(bn, 128 // result),
+            }
+            found.append(("hopper_small", own))
+        else:
+            found.append(("hopper", values_of(one, case)))
+    return found
 
 
 def pool(case, records, most):
@@ -170,7 +217,7 @@ def pool(case, records, most):
     others = [(name, dict(one, **walk)) for name, one in chosen[:1] for walk in ({"bands": 8}, {"bands": 16}) if "bands" in one]
     if name == "hopper" and work_of(spec).tiles(chosen[0][1]["bm"], chosen[0][1]["bn"]) <= 132:
         others = [(name, dict(one, bands=2)) for name, one in chosen[:1] if "bands" in one]
-    return [full(*one) for one in unique([*chosen, *others])]
+    return [full(*one) for one in unique([*chosen, *others, *by_hand(case)])]
 
 
 def unique(found):
@@ -188,7 +235,9 @@ def said(name, values):
     """A candidate in words."""
     walk = {0: "", 1: "c", 2: "h"}[values.get("walk", 0)]
     stays = "" if values.get("blocks", 65536) == 65536 else " stay"
-    return f"{name.removeprefix('hopper').strip('_') or 'hopper'} {values['bm']}x{values['bn']}x{values['bk']} s{values['stages']} b{values.get('bands', 0)}{walk}{stays}"
+    whole = (values["bm"], values["bn"]) == (values.get("wm"), values.get("wn"))
+    groups = " of one" if name == "hopper" and whole else ""  # warpgroup
+    return f"{name.removeprefix('hopper').strip('_') or 'hopper'} {values['bm']}x{values['bn']}x{values['bk']}{groups} s{values['stages']} b{values.get('bands', 0)}{walk}{stays}"
 
 
 def program_of(records, spec):
@@ -514,16 +563,16 @@ class _Told:
 
 
 def rows_of(paths):
-    """All candidates in files of times; by default those of an earlier sweep by tune_hopper.py."""
-    if not paths:
-        return earlier()
-    found = []
-    for path in paths:
+    """All candidates in files of times; by default those of the results, and of an earlier sweep by tune_hopper.py. A run's times are a group."""
+    found = [] if paths else earlier()
+    for path in paths or [BEFORE / f"{name}.json" for name in MEASURED]:
         for one in json.loads(Path(path).read_text())["measured"]:
             case = Case(tuple(one["shape"]), one["dtype"], one["order"])
             for name, (_, values) in one["candidates"].items():
                 us = one["times"][name][0] if name in one["times"] else one["first"][name]
-                found.append(Measured((case.shape, case.dtype, case.order), Problem.of(describe(case.spec)), values, us, name))
+                found.append(
+                    Measured((case.shape, case.dtype, case.order, Path(path).stem), Problem.of(describe(case.spec)), values, us, name)
+                )
     return found
 
 
@@ -534,9 +583,11 @@ def earlier():
     for one in json.loads((BEFORE / "hopper.json").read_text())["measured"]:
         case = Case(tuple(one["shape"]), "float16", one["order"])
         for name, (_, values) in script.candidates_of(case.shape, case.order).items():
-            if name in one["times"]:
+            if name in one["times"] and name != "default":  # what the library took then
                 found.append(
-                    Measured((case.shape, case.dtype, case.order), Problem.of(describe(case.spec)), values, one["times"][name][0], name)
+                    Measured(
+                        (case.shape, case.dtype, case.order, "hopper"), Problem.of(describe(case.spec)), values, one["times"][name][0], name
+                    )
                 )
     return found
 

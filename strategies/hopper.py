@@ -88,7 +88,13 @@ def defaults(M, N, K):
     return (
         {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 256, "stages": 3, "bands": 4},
         {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 192, "stages": 3, "bands": 4},
+        {"bm": 128, "bn": 224, "bk": 64, "wm": 64, "wn": 224, "rows": 64, "chunk": 32, "stages": 4, "bands": 4},
+        {"bm": 128, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 64, "stages": 5, "bands": 4},
+        {"bm": 128, "bn": 128, "bk": 64, "wm": 64, "wn": 128, "rows": 64, "chunk": 64, "stages": 6, "bands": 4},
         {"bm": 192, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 5, "bands": 4},
         {"bm": 96, "bn": 128, "bk": 64, "wm": 96, "wn": 64, "rows": 32, "chunk": 64, "stages": 6, "bands": 4},
+        {"bm": 64, "bn": 256, "bk": 64, "wm": 64, "wn": 128, "rows": 64, "chunk": 64, "stages": 5, "bands": 4},
+        {"bm": 64, "bn": 192, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 6, "bands": 4},
         {"bm": 64, "bn": 128, "bk": 64, "wm": 64, "wn": 64, "rows": 64, "chunk": 64, "stages": 8, "bands": 4},
+        {"bm": 64, "bn": 64, "bk": 64, "wm": 64, "wn": 64, "rows": 64, "chunk": 64, "stages": 8, "bands": 4},
     )

@@ -23,7 +23,7 @@ from fireiron.values.machine import DType
 @pytest.fixture
 def gpu(monkeypatch):
     gpu = FakeGpu()
-    takes(gpu, 128, 8, 4, 4, 8)
+    takes(gpu, 128, 8, 4, 4)
     monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)
     monkeypatch.setattr(launch, "_driver", lambda: gpu)
     monkeypatch.setattr(launch, "_parameter_sizes", lambda function: gpu.sizes)
@@ -53,10 +53,6 @@ def halves(gpu, *shape, **options):
     return gpu.array(shape, "float16", **options)
 
 
-COLUMNS = 1 << 62
-"""The reciprocal of the two tiles that lie side by side."""
-
-
 def form(**changes):
     fields = {"name": "A", "dtype": float16, "extents": (96, 100), "strides": (192,), "box": (64, 64), "span": 128}
     return MapForm(**{**fields, **changes})
@@ -74,7 +70,7 @@ def test_a_kernel_is_given_the_map_in_place_of_the_pointer(gpu, program):
     src, dst = halves(gpu, 100, 96), halves(gpu, 100, 96)
     kernel = kernel_of(program)
     assert kernel(src, out=dst) is dst
-    assert values(gpu) == [[src.data.ptr, dst.data.ptr, 100, 96, COLUMNS]]
+    assert values(gpu) == [[src.data.ptr, dst.data.ptr, 100, 96]]
     none_128_zeros = (0, 3, 2, 0)  # not interleaved, a swizzle of 128 bytes, L2 promotion of 128 bytes, zeros outside
     assert gpu.maps == [(6, src.data.ptr, (96, 100), (192,), (64, 64), none_128_zeros)]
 
@@ -83,24 +79,24 @@ def test_a_buffer_that_is_touched_both_ways_has_both(gpu):
     """Its maps first, each once, then the pointer."""
     other = TensorMap("src_tall", "src", (1, 0), (64, 128), 128)
     program = copying(maps=(MAP, other, None, MAP))
-    takes(gpu, 128, 128, 8, 8, 4, 4, 8)
+    takes(gpu, 128, 128, 8, 8, 4, 4)
     src, dst = halves(gpu, 100, 96), halves(gpu, 100, 96)
     kernel_of(program)(src, out=dst)
-    assert values(gpu) == [[src.data.ptr, src.data.ptr, src.data.ptr, dst.data.ptr, 100, 96, COLUMNS]]
+    assert values(gpu) == [[src.data.ptr, src.data.ptr, src.data.ptr, dst.data.ptr, 100, 96]]
     assert [asked[4] for asked in gpu.maps] == [(64, 64), (64, 128)]
 
 
 def test_a_map_of_the_output(gpu):
     program = copying(maps=(TensorMap("dst_map", "dst", (1, 0), (64, 64), 128),))
-    takes(gpu, 8, 128, 4, 4, 8)
+    takes(gpu, 8, 128, 4, 4)
     src, dst = halves(gpu, 100, 96), halves(gpu, 100, 96)
     kernel_of(program)(src, out=dst)
-    assert values(gpu) == [[src.data.ptr, dst.data.ptr, 100, 96, COLUMNS]] and gpu.maps[0][1] == dst.data.ptr
+    assert values(gpu) == [[src.data.ptr, dst.data.ptr, 100, 96]] and gpu.maps[0][1] == dst.data.ptr
 
 
 def test_reciprocals_of_sizes_stand_behind_these(gpu):
     """Of 64 bits each, by calls and by prepared launches."""
-    chosen = dict(hopper.defaults(4096, 4096, 4096)[0][1])
+    chosen = dict(hopper.defaults(4096, 4096, 4096)[0])
     program = hopper.strategy.with_(**chosen)(hopper.spec(*(sym(name, multiple_of=8) for name in "MNK"))).program("sm_90a")
     takes(gpu, 128, 128, 128, 4, 4, 4, 8, 8)
     a, b, c = halves(gpu, 1000, 64), halves(gpu, 64, 520), halves(gpu, 1000, 520)
@@ -118,7 +114,7 @@ def test_reciprocals_of_sizes_stand_behind_these(gpu):
 
 def test_the_parameters_of_the_machine_code_are_checked(gpu, program):
     """Kernel and launcher must agree on who takes a map."""
-    takes(gpu, 8, 8, 4, 4, 8)
+    takes(gpu, 8, 8, 4, 4)
     with pytest.raises(LaunchError, match="its parameter has 8 bytes, the argument 128"):
         kernel_of(program)(halves(gpu, 100, 96), out=halves(gpu, 100, 96))
 
@@ -238,7 +234,7 @@ def test_a_map_that_is_no_longer_kept_lives_as_long_as_a_launch_has_it(gpu, prog
     for number in range(1, 200):
         form().encode(16 * number)  # would take the memory
     prepared()
-    assert values(gpu) == [[src.data.ptr, dst.data.ptr, 100, 96, COLUMNS]]
+    assert values(gpu) == [[src.data.ptr, dst.data.ptr, 100, 96]]
 
 
 def test_a_prepared_launch_encodes_once(gpu, program):
@@ -247,7 +243,7 @@ def test_a_prepared_launch_encodes_once(gpu, program):
     maps.encoded.cache_clear()
     for _ in range(3):
         assert prepared() is dst
-    assert len(gpu.maps) == 1 and values(gpu) == [[src.data.ptr, dst.data.ptr, 100, 96, COLUMNS]] * 3
+    assert len(gpu.maps) == 1 and values(gpu) == [[src.data.ptr, dst.data.ptr, 100, 96]] * 3
 
 
 def test_a_prepared_launch_follows_a_tensor_that_moves(gpu, torch, program):
@@ -259,7 +255,7 @@ def test_a_prepared_launch_follows_a_tensor_that_moves(gpu, torch, program):
     prepared()
     prepared()
     assert [asked[1] for asked in gpu.maps] == [values(gpu)[0][0], src.data_ptr()]
-    assert values(gpu)[1:] == [[src.data_ptr(), dst.data_ptr(), 100, 96, COLUMNS]] * 2
+    assert values(gpu)[1:] == [[src.data_ptr(), dst.data_ptr(), 100, 96]] * 2
 
 
 def test_a_prepared_launch_on_other_arrays(gpu, program):
@@ -288,7 +284,7 @@ def test_threads_launch_at_once(gpu, program):
     for thread in threads:
         thread.join()
     assert not failures and len(gpu.launches) == 600
-    assert sorted(set(map(tuple, values(gpu)))) == sorted((src.data.ptr, dst.data.ptr, 100, 96, COLUMNS) for src, dst in pairs)
+    assert sorted(set(map(tuple, values(gpu)))) == sorted((src.data.ptr, dst.data.ptr, 100, 96) for src, dst in pairs)
 
 
 # ---------------------------------------------------------------------------------------------- what is refused
@@ -436,12 +432,12 @@ def test_the_contract_tells_of_maps(tmp_path):
     header, source = (path.read_text() for path in export(copying(), tmp_path, "gemm", cubin=False).files)
     assert "copied by TMA in boxes of 64 x 64, swizzled in spans of 128 bytes; the launcher makes the tensor map." in header
     assert "nvcc of CUDA 12.5 or newer" in header and "16 bytes apart" not in header  # N is a multiple of 8
-    assert "{(void *)&maps[0], (void *)&dst, (void *)&M, (void *)&N, (void *)&block_n_reciprocal}" in source
+    assert "{(void *)&maps[0], (void *)&dst, (void *)&M, (void *)&N}" in source
     plain, source = (path.read_text() for path in export(copying(maps=(None,)), tmp_path, "plain", cubin=False).files)
     assert (
         "TMA" not in plain
         and "cuda.h" not in source
-        and "{(void *)&src, (void *)&dst, (void *)&M, (void *)&N, (void *)&block_n_reciprocal}" in source
+        and "{(void *)&src, (void *)&dst, (void *)&M, (void *)&N}" in source
     )
 
 

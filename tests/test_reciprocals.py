@@ -14,6 +14,13 @@ from fireiron.sim import simulate
 from fireiron.strategies import hopper
 from fireiron.values.expr import INT_MAX, Mod, Var, minimum, positive
 
+
+@pytest.fixture
+def everywhere(monkeypatch):
+    """Reciprocals in kernels without a producer too."""
+    monkeypatch.setattr("fireiron.lower.divide.gains", lambda kernel: True)
+
+
 SIZES = [sym(name, multiple_of=8) for name in "MNK"]
 
 
@@ -78,7 +85,7 @@ def test_divisors_that_no_launch_decides_have_none():
 
 
 def printed(spec, **values):
-    return hopper.strategy.with_(**{**dict(hopper.defaults(4096, 4096, 4096)[0][1]), **values})(spec).program("sm_90a")
+    return hopper.strategy.with_(**{**dict(hopper.defaults(4096, 4096, 4096)[0]), **values})(spec).program("sm_90a")
 
 
 def test_the_text_of_bands():
@@ -95,7 +102,7 @@ def test_texts_of_constant_sizes_have_none():
         assert not program.ir.reciprocals and "quotient" not in program.cuda and "unroll 1\n" not in program.cuda
 
 
-def test_a_flat_grid_divides_once():
+def test_a_flat_grid_divides_once(everywhere):
     """Two coordinates of a block's number: a quotient by a reciprocal, and what it leaves."""
     program = library("naive").strategy(library("naive").spec(*SIZES)).program("sm_80")
     (reciprocal,) = program.ir.reciprocals
@@ -104,7 +111,7 @@ def test_a_flat_grid_divides_once():
     assert reciprocal.value({"M": 8, "N": 8, "K": 8}) <= 1 << 63
 
 
-def test_names_are_no_other_names():
+def test_names_are_no_other_names(everywhere):
     spec = MatMul(sym("band"), sym("band_reciprocal"), sym("K"))(GL, GL, GL)(Kernel)
     strategy = MatMul.tile(16, 16).to(Block).bands(4).tile(4, 4).to(Thread).tile(1, 1).split(1).done()
     names = [one.name for one in strategy(spec).program("sm_80").ir.parameters]
@@ -114,7 +121,7 @@ def test_names_are_no_other_names():
 
 
 @pytest.mark.parametrize("bands", [3, 4])
-def test_every_tile_is_somebody_s(bands):
+def test_every_tile_is_somebody_s(bands, everywhere):
     """The simulator, which knows nothing of reciprocals, and the numbers of the text agree for all ragged grids."""
     strategy = MatMul.tile(8, 8).to(Block).bands(bands).persistent(5).tile(4, 2).to(Thread).tile(1, 1).split(1).done()
     program = strategy(MatMul(*map(sym, "MNK"), dtype=int32, c_dtype=int32)(GL, GL, GL)(Kernel)).program("sm_80")
@@ -141,6 +148,13 @@ def test_every_tile_is_somebody_s(bands):
         assert seen == set(itertools.product(range(lines), range(columns)))
     a, b = np.ones((19, 3), np.int32), np.ones((3, 21), np.int32)
     assert (simulate(kernel, {"A": a, "B": b}, {"M": 19, "N": 21, "K": 3}).outputs["C"] == 3).all()
+
+
+def test_kernels_without_a_producer_have_none():
+    """Divisions in front of the kernel alone, whose registers are wanted otherwise."""
+    module = library("gemm_nn")
+    text = module.strategy(module.spec(*map(sym, "MNK"))).program("sm_80").cuda
+    assert "quotient" not in text and " / " in text
 
 
 def test_kernels_made_by_hand_have_none():

@@ -71,7 +71,7 @@ def test_a_record_says_how_a_tile_does_elsewhere():
     ]
     assert 1.6 * bare["wide"] < expected_us(problem, WIDE, near) < 2.0 * bare["wide"]
     assert expected_us(problem, SQUARE, near) < 1.05 * bare["square"]
-    assert "bm=192" in chosen([near[0][1].record], other).why
+    assert "bm=128 bn=256" not in chosen([near[0][1].record], other).why
 
 
 def test_types_of_other_sizes_change_steps_and_chunks():
@@ -112,6 +112,24 @@ def test_values_that_are_not_legal_are_passed_over():
     assert choice is not None and choice.record is not crowded
     refused = chosen([crowded], hopper.spec(1024, 1024, 1024, A=ColMajor), accept=lambda program: False)
     assert refused is None
+
+
+def test_a_block_of_few_products_waits_for_its_stages():
+    """So stages that hold more of k are worth their room where k is long, and nothing where they hold all of it."""
+    few, many = ({"bm": 16, "bn": 64, "bk": 128, "stages": stages} for stages in (4, 8))
+    assert estimated_us(Work(256, 256, 2048), many) < 0.8 * estimated_us(Work(256, 256, 2048), few)
+    assert estimated_us(Work(256, 256, 512), many) == estimated_us(Work(256, 256, 512), few)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tile"),
+    [((256, 8192, 8192), (128, 128)), ((8192, 256, 2048), (128, 128)), ((2304, 1536, 1024), (128, 224)), ((256, 256, 2048), (16, 64))],
+)
+def test_the_tile_that_was_the_fastest_is_expected_to_be(sizes, tile):
+    """By records of other sizes alone."""
+    others = [record for record in Records.shipped() if record.shape != sizes]
+    first = candidates(others, Question(hopper.spec(*sizes), as_architecture("sm_90a")))[0]
+    assert (first.values["bm"], first.values["bn"]) == tile
 
 
 def test_each_tile_once_the_expected_fastest_first():

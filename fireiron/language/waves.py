@@ -1,8 +1,9 @@
 """How long a product of matrices takes on Hopper by tiles of a size: the estimate by which a tile is chosen where none is measured.
 
-Blocks come in waves, one tile to a multiprocessor. A tile takes the time of its products or of its copies into shared memory, whichever is
-longer; the kernel no less than the memory needs for A, B and C. Each wave begins with copies that nothing hides, and ends with a tile that
-is stored. That the last wave costs as much as a full one is what decides between tiles.
+Blocks come in waves, one tile to a multiprocessor. A tile takes the time of its products, or of what passes shared memory, whichever is
+longer; no less than its stages take to be filled again and again, each time after the memory's latency; the kernel no less than the memory
+needs for A, B and C. Each wave begins with copies that nothing hides, and ends with a tile that is stored. That the last wave costs as much
+as a full one is what decides between large tiles, latency between small ones.
 """
 
 from __future__ import annotations
@@ -41,49 +42,57 @@ class Work:
 class Figures:
     """What the estimate divides by.
 
-    Microseconds: `launch` of a kernel, `wave` of each wave, before its first product and behind its last one, `latency` of the memory.
-    Clocks: `stored`, to store an element of a tile. Bytes: `copied` into shared memory in a clock, `memory` in a microsecond. `clock` is
-    in MHz, `products` are bytes of two factors that a multiprocessor multiplies in a clock. Times of two things that are done at once are
-    added with the exponents `blocked`, for products and copies of a block, and `limited`, for blocks and memory.
+    Microseconds: `launch` of a kernel, `wave` of each wave, before its first product and behind its last one, `turn` of the stages of a
+    block, from a copy that is asked for to the product that has read it. Clocks: `stored`, to store an element of a tile. Bytes: `copied`
+    into shared memory and `read` by `wgmma` in a clock, `memory` in a microsecond. `outside`: what a byte counts that a tile reads beyond
+    the edge of a matrix. Times of two things that are done at once are added with the exponents `blocked`, for products and copies of a
+    block, `turning`, for these and turns of stages, and `limited`, for blocks and memory. `clock` is in MHz, `products` are bytes of two
+    factors that a multiprocessor multiplies in a clock.
     """
 
-    launch: float = 1.08
-    wave: float = 1.2
-    stored: float = 0.0356
-    copied: float = 80.0
-    memory: float = 4.51e6
-    latency: float = 0.07
-    blocked: float = 1.53
-    limited: float = 2.4
+    launch: float = 1.58
+    wave: float = 0.717
+    turn: float = 1.5
+    stored: float = 0.063
+    copied: float = 158.0
+    read: float = 257.0
+    memory: float = 4.25e6
+    outside: float = 0.818
+    blocked: float = 1.48
+    turning: float = 6.74
+    limited: float = 3.59
     clock: float = 1980.0
     products: float = 4096.0
 
 
 H200: Final = Figures()
-"""Fitted to 273 times on an H200 (perf/results/2026-11-22-h200-hopper), of bfloat16, tf32 and 8-bit floats too: 4.3 % off on average."""
+"""Fitted to 1022 times on an H200 (perf/results/2026-11-22-h200-hopper), of four types and storage orders: 3.6 % off on average."""
 
 SHARED_BYTES: Final = 227 * 1024
 MOST_BLOCKS: Final = 16
 """Blocks that a multiprocessor holds at once, at most, in this estimate."""
+
+ROWS: Final = 64
+"""Rows of A of a `wgmma`; columns of B in the transposed form."""
 
 
 def estimated_us(work: Work, values: Mapping[str, int], figures: Figures = H200) -> float:
     """Microseconds of a kernel with a tile of `bm` x `bn`, `stages` of `bk` in shared memory.
 
     >>> round(estimated_us(Work(4096, 4096, 4096), {"bm": 128, "bn": 256, "bk": 64, "stages": 4}))
-    178
+    182
     """
     bm, bn = values["bm"], values["bn"]
     tiles = work.tiles(bm, bn)
-    at_once = MULTIPROCESSORS * _blocks(work, values, tiles)
-    waves = -(-tiles // at_once)
+    waves = -(-tiles // (MULTIPROCESSORS * _blocks(work, values, tiles)))
     multiplied = bm * bn * work.bytes / figures.products
-    copied = (bm + bn) * work.bytes / figures.copied
+    copied = (bm + bn) * work.bytes / figures.copied + _read(values) * work.bytes / figures.read
     clocks = -(-tiles // MULTIPROCESSORS) * work.depth * _added(multiplied, copied, figures.blocked)
-    under_way = min(tiles, at_once) * min(_ring(values), work.depth) * (bm + bn) * work.bytes
-    from_memory = work.least_bytes / min(figures.memory, under_way / figures.latency)
+    turns = waves * max(0.0, work.depth / _ring(values) - 1)
+    in_blocks = _added(clocks / figures.clock, turns * figures.turn, figures.turning)
+    from_memory = (work.least_bytes + figures.outside * _outside(work, bm, bn)) / figures.memory
     edges = waves * (figures.wave + bm * bn * figures.stored / figures.clock)
-    return figures.launch + edges + _added(clocks / figures.clock, from_memory, figures.limited)
+    return figures.launch + edges + _added(in_blocks, from_memory, figures.limited)
 
 
 def _added(one: float, other: float, exponent: float) -> float:
@@ -96,12 +105,32 @@ def _ring(values: Mapping[str, int]) -> int:
     return values.get("stages", 4) * values.get("bk", 64)
 
 
+def _read(values: Mapping[str, int]) -> int:
+    """Elements that the warpgroups of a block read for each step of k: for 64 rows of a tile, or 64 columns, all the other side of it."""
+    bm, bn = values["bm"], values["bn"]
+    wm, wn = values.get("wm", bm), values.get("wn", bn)
+    each = wm + wn * (wm // ROWS) if wm % ROWS == 0 else wn + wm * max(1, wn // ROWS)
+    return _groups(values) * each
+
+
+def _groups(values: Mapping[str, int]) -> int:
+    """Warpgroups that multiply in a block."""
+    bm, bn = values["bm"], values["bn"]
+    return (bm // values.get("wm", bm)) * (bn // values.get("wn", bn))
+
+
+def _outside(work: Work, bm: int, bn: int) -> int:
+    """Bytes of A and B that tiles read beyond the last row and column. Where most tiles do so it takes as long as reading others."""
+    rows, columns = -(-work.rows // bm), -(-work.columns // bn)
+    beyond = columns * (rows * bm - work.rows) + rows * (columns * bn - work.columns)
+    return work.stack * beyond * work.depth * work.bytes
+
+
 def _blocks(work: Work, values: Mapping[str, int], tiles: int) -> int:
     """Blocks of one multiprocessor at a time: one where blocks stay, else as many as shared memory and the tiles give."""
     if values.get("blocks", tiles) < tiles:
         return 1
     bm, bn = values["bm"], values["bn"]
-    groups = (bm // values.get("wm", bm)) * (bn // values.get("wn", bn))
-    staged = groups * values.get("rows", 64) * values.get("chunk", 64) * work.result_bytes
+    staged = _groups(values) * values.get("rows", 64) * values.get("chunk", 64) * work.result_bytes
     shared = _ring(values) * (bm + bn) * work.bytes + staged + 1024
-    return max(1, min(SHARED_BYTES // shared, tiles // MULTIPROCESSORS, MOST_BLOCKS))
+    return max(1, min(SHARED_BYTES // shared, -(-tiles // MULTIPROCESSORS), MOST_BLOCKS))

@@ -1,6 +1,9 @@
 """`divide`: quotients by sizes known at run time become products, for which the launcher sends reciprocals.
 
 They are those in named values, which say where the tile of a block is. `fireiron.ir.reciprocal` proves that the products are right.
+
+Only kernels with a producer have them: there two divisions stand in front of each tile's first load. Elsewhere they stand in front of
+the kernel alone, and would cost a thread two registers that tiles of many elements have not (on sm_80, `gemm_nn` spilled three).
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ from fireiron.values.expr import Expr
 
 
 def divide(kernel: Kernel) -> Kernel:
-    """The kernel with a reciprocal for each launch constant that a named value is divided by, called after the first of these."""
-    if not kernel.symbols:
+    """The kernel with a producer with a reciprocal for each launch constant that a named value is divided by, called after the first of these."""
+    if not kernel.symbols or not gains(kernel):
         return kernel
     divisors, taken = Divisors(kernel.symbols, kernel.body), taken_names(kernel)
     found: dict[Expr, Reciprocal] = {}
@@ -25,6 +28,11 @@ def divide(kernel: Kernel) -> Kernel:
                 name = _fresh(f"{let.var.name}_reciprocal", taken)
                 found[divisor.constant] = Reciprocal(name, divisor.constant)
     return attrs.evolve(kernel, reciprocals=tuple(found.values()))
+
+
+def gains(kernel: Kernel) -> bool:
+    """Whether loads of a kernel wait for divisions again and again: a producer's, tile by tile."""
+    return bool(kernel.rings)
 
 
 def _fresh(wanted: str, taken: set[str]) -> str:

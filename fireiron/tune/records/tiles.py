@@ -36,7 +36,7 @@ OTHER_BITS: Final = 2.0
 CERTAIN: Final = 0.1
 """The distance within which a record counts for nearly all that is known of its tile."""
 
-DOUBT: Final = 0.5
+DOUBT: Final = 1.0
 """How much the estimate alone counts, beside a record at a distance of 1."""
 
 UNSEEN: Final = 0.03
@@ -147,8 +147,9 @@ class Candidate:
 def candidates(records: Iterable[Record], question: Question) -> list[Candidate]:
     """The tiles of records, and those that the library states by itself, the one expected to be fastest first; none without records.
 
-    Of a tile only one is left: the values of the nearest record, if it is near, else the library's. Where just as much was multiplied and
-    read in another type of as many bits, or another storage order, what was measured there comes before all that is only expected.
+    Of a tile with stages for about as much of k only one is left: the values of the nearest record, if it is near, else the library's.
+    Where just as much was multiplied and read in another type of as many bits, or another storage order, what was measured there comes
+    before all that is only expected.
     """
     spec = question.spec
     names, problem = by_warpgroups(spec, question.target), Problem.of(describe(spec))
@@ -164,12 +165,18 @@ def candidates(records: Iterable[Record], question: Question) -> list[Candidate]
             if distance <= limit and name in names:
                 values = of_types(one.record.values, spec, one.problem.work.bytes)
                 us = expected_us(problem, values, near)
-                by_tile.setdefault(tile_of(values), Candidate(name, values, one.record, distance, us))
+                by_tile.setdefault(_kind(values), Candidate(name, values, one.record, distance, us))
         for name in names if limit == AS_NEAR else ():
             for values in tiles_of(name, spec, len(names) == 1):
-                by_tile.setdefault(tile_of(values), Candidate(name, values, None, math.inf, expected_us(problem, values, near)))
+                own = Candidate(name, values, None, math.inf, expected_us(problem, values, near))
+                by_tile.setdefault(_kind(values), own)
     same = next((one.record for _, one in near if problem.same_size(one.problem)), None)
     return sorted(by_tile.values(), key=lambda one: (one.record is None or one.record != same, one.us))
+
+
+def _kind(values: Mapping[str, int]) -> tuple[Any, ...]:
+    """A tile, and how much of k its stages hold, to a factor of two: between less different values the nearest record decides."""
+    return tile_of(values), round(math.log2(values.get("stages", 4) * values.get("bk", 64)))
 
 
 def _nearest(one: tuple[float, Known]) -> tuple[Any, ...]:
