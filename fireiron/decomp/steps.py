@@ -11,6 +11,7 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import Comment, Hole, Stmt
+from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import copies_of, default_copy, steps_at
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
 from fireiron.spec import Kind, Spec
@@ -298,6 +299,7 @@ class _Steps:
     def _outer(self, name: str, spec: Spec, steps: Chain, active: Expr = TRUE) -> None:
         """The init of an accumulator, or a copy to memory; one that is not given follows whoever decides which thread holds what."""
         follows = steps == default_copy()
+        spec = without_ones(spec)
         self.program.append(Hole(name))
         self.children.append(Child(name, spec, steps[-1:] if follows else steps_at(steps, spec), active, prefix=f"{name}_"))
 

@@ -183,7 +183,7 @@ class FusedDefinition(Definition):
     def product(self) -> Step | None:
         """The product of two operands around which all other steps stand, if there is one: a strategy for a product may take all of it."""
         found = [one for one in self.steps if one.formula.contracts]
-        if len(found) != 1 or self.loops or self.batch or not found[0].formula.multiplies:
+        if len(found) != 1 or self.loops or self.batch:
             return None
         return found[0] if all(element.tensor in self.uses for element in found[0].formula.elements) else None
 
