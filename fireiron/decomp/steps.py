@@ -23,7 +23,7 @@ from fireiron.specs.meaning import neutral
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
 from fireiron.values.expr import FALSE, ONE, TRUE, Expr, all_of, constant, less
-from fireiron.values.machine import RF, DType, Memory
+from fireiron.values.machine import RF, SH, DType, Memory
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
 
 Chain = tuple[Decomposition, ...]
@@ -51,24 +51,34 @@ def in_order(spec: Spec, last: Decomposition, context: Context) -> Expansion:
     return _Steps(spec, last, context.draft()).expansion()
 
 
-def around_product(spec: Spec, memory: Memory, dtype: DType | None, init: Chain, store: Chain, context: Context) -> Expansion:
+@attrs.frozen
+class Through:
+    """How an accumulator of which only instructions know who holds what goes through shared memory: the steps of the copy to a buffer with
+    rows that are `pad` elements longer, which may `reuse` others' bytes, and those of the copies behind it."""
+
+    steps: Chain
+    behind: Chain = attrs.field(factory=default_copy)
+    pad: int = 0
+    reuse: bool = False
+
+
+def around_product(
+    spec: Spec, memory: Memory, dtype: DType | None, init: Chain, store: Chain, context: Context, through: Through | None = None
+) -> Expansion:
     """A definition around a product with an accumulator in `memory`: what decomposes the product is the rest of the chain.
 
-    The init of the accumulator and the copies of results to memory have strategies; all else follows who holds the accumulator.
+    The init of the accumulator and the copies of results to memory have strategies; all else follows who holds the accumulator. Fragments
+    go `through` shared memory, if nothing is said by the steps of the store.
     """
     made = fused(spec)
     assert made is not None
     if made.product is None:
         raise DecompositionError(f"epilog: {spec.title} is not one product of two operands and what becomes of it", hint=".step(...)")
-    if memory.fragment is not None:
-        raise DecompositionError(
-            f"epilog({memory}): what lanes hold of fragments, only their instructions know, and {spec.title} works on elements",
-            legal="RF",
-            hint="mma_tile() in the place of WMMA",
-        )
-    placed = Placed(made.product.formula.output, memory, dtype=dtype)
-    inner = attrs.evolve(spec, kind=spec.kind.of(placed=(*made.placed, placed)))  # type: ignore[attr-defined]
-    return _Steps(inner, default_copy()[-1], context.draft(), (init, store)).expansion()
+    placed = [*made.placed, Placed(made.product.formula.output, memory, dtype=dtype)]
+    if memory.fragment is not None:  # nobody holds elements: all that is made of them lies where every thread reads it
+        placed += [Placed(name, SH) for name in made.temporaries if all(one.tensor != name for one in placed)]
+    inner = attrs.evolve(spec, kind=spec.kind.of(placed=tuple(placed)))  # type: ignore[attr-defined]
+    return _Steps(inner, default_copy()[-1], context.draft(), (init, store), through).expansion()
 
 
 def implied(step: Decomposition, spec: Spec, context: Context) -> Expansion:
@@ -124,6 +134,7 @@ class _Steps:
     last: Decomposition
     draft: Draft
     outer: tuple[Chain, Chain] | None = None
+    through: Through | None = None
     children: list[Child] = attrs.field(factory=list, init=False)
     program: list[Stmt] = attrs.field(factory=list, init=False)
     own: set[str] = attrs.field(factory=set, init=False)
@@ -210,6 +221,7 @@ class _Steps:
             self._outer("init", cleared, self.outer[0])
             self.program.append(Hole("body"))
             self.children.append(Child("body", spec))
+            self._out_of_fragments(one.output)
             return
         if not one.joins:
             self._child(f"{step.name}_init", cleared, None)
@@ -219,6 +231,26 @@ class _Steps:
                 got=str(spec), within=self.spec, at=self.draft.origin, hint=f'.step("{step.name}", MatMul.tile(...)...done())',
             )  # fmt: skip
         self._child(step.name, spec, step)
+
+    def _out_of_fragments(self, name: str) -> None:
+        """An accumulator in fragments goes to shared memory: what lanes hold of it, only its instructions know.
+
+        It goes there as the strategy for copies of results says, where they pass through shared memory, else as that copies them.
+        """
+        view = self.views[name]
+        if view.memory.fragment is None or self.outer is None:
+            return
+        through = self.through or Through(self.outer[1])
+        copies, copy = copies_of(SH, self.spec, self.draft)
+        tensor = Tensor(
+            self.draft.fresh(f"{name}_sh"), view.shape, view.dtype, SH, RowMajor, copies=copies, origin=self.draft.origin,
+            pad=through.pad, reuse=through.reuse,
+        )  # fmt: skip
+        self.views[name] = whole_view(tensor, copy)
+        self.outer = (self.outer[0], through.behind)
+        move = without_ones(Move.on(self.spec.level, view, self.views[name]))
+        self.program += [Comment(f"{name} to {tensor.name}: {move}"), Hole("shared")]
+        self.children.append(Child("shared", move, steps_at(through.steps, move), prefix=f"{name}_"))
 
     def _reduction(self, step: Step) -> None:
         one = step.formula
