@@ -218,7 +218,11 @@ class Strategy(Verbs, FoundRefinements):
             if types or orders:
                 raise ArgumentError("epilogue: the strategy is not bound, its operands have no types yet", got=(*(types or {}), *orders))
             return self._started(epilogue(text))
-        return self._started(None)(with_epilogue(self.spec, text, types or {}, orders, self._added_up_in(self.spec)))
+        return self.on_product(with_epilogue(self.spec, text, types or {}, orders, self._added_up_in(self.spec)))
+
+    def on_product(self, spec: Spec) -> Strategy:
+        """This strategy for a product, bound or not, on a spec around such a product, as `MatMul.epilogue` makes it."""
+        return self._started(None)(spec)
 
     def _started(self, start: Starter | None) -> Strategy:
         """The same steps from another start; from a product if none is given. Refused where these steps are for another kind."""

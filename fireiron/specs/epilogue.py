@@ -18,7 +18,7 @@ from fireiron.errors import ArgumentError
 from fireiron.specs.formula import FUNCTIONS, REDUCTIONS, formula_of
 from fireiron.specs.fused import INDICES, Fused
 from fireiron.values.expr import FALSE
-from fireiron.values.machine import DType, Kernel
+from fireiron.values.machine import DType, Kernel, float32
 
 if TYPE_CHECKING:
     from fireiron.spec import Spec
@@ -144,7 +144,8 @@ def _reduces(value: str) -> bool:
 def with_epilogue(spec: Spec, text: str, types: Mapping[str, Any], orders: Mapping[str, Any], acc: DType | None = None) -> Spec:
     """A product's spec with an epilogue: the same sizes, types and storage; `acc` is the type in which it is added up.
 
-    `types` and `orders` are those of further operands; without, a type is that of C (of numbers float32), and storage is row-major.
+    `types` and `orders` are those of further operands; without, a type is that of C (of numbers, and of outputs with fewer dimensions,
+    float32), and storage is row-major.
 
     Raises: ArgumentError for a spec that is no product of arrays in global memory, and for what the definition refuses.
     """
@@ -157,7 +158,8 @@ def with_epilogue(spec: Spec, text: str, types: Mapping[str, Any], orders: Mappi
     unknown = [one for one in (*types, *orders) if one not in further]
     if unknown:
         raise ArgumentError(f"epilogue: {unknown[0]} is no further operand of it", got=text, legal=further or "none")
-    kinds = {one: spec.C.dtype for one in further if made.uses[one]}
+    rank = len(spec.uses[RESULT])
+    kinds = {one: float32 if one in made.outputs and len(made.uses[one]) < rank else spec.C.dtype for one in further if made.uses[one]}
     sizes = {dim: spec.size(dim) for dim in made.order}
     whole = definition(dtype=spec.A.dtype, types={**kinds, **types}, **sizes, **orders)
     return whole.with_operands(**spec.operands)
@@ -167,3 +169,38 @@ def signature_of(spec: Spec) -> str:
     """The dimensions of A, B and C of a product, as a signature says them."""
     left, right, result = ("".join(spec.uses[name]) for name in ("A", "B", RESULT))
     return f"{left},{right}->{result}"
+
+
+# ---------------------------------------------------------------------------------------------- texts
+
+
+def outputs_of(text: str, stacked: bool = False) -> tuple[str, ...]:
+    """The outputs of an epilogue in the order in which it assigns them; of one for stacks of matrices, along `b`, if it is `stacked`."""
+    return epilogue(text, signature="bmk,bkn->bmn" if stacked else "").made.outputs
+
+
+def transposed(text: str) -> str:
+    """The epilogue of the transposed product C.T = B.T A.T, on the same further operands: m and n change places.
+
+    >>> transposed("relu(acc + bias[n]) * R[m,n]")
+    'relu(acc + bias[m]) * R[n,m]'
+    """
+    return re.sub(r"\b[mn]\b", lambda match: "n" if match[0] == "m" else "m", text)
+
+
+def without_stacks(text: str) -> str:
+    """The epilogue of one matrix, whose rows are those of all matrices of a stack.
+
+    >>> without_stacks("acc * r[b,m] + R[b, m, n]")
+    'acc * r[m] + R[m, n]'
+    """
+    return re.sub(r"\[\s*b\s*,\s*", "[", text)
+
+
+def folds_rows(text: str) -> bool:
+    """Whether it does not matter to an epilogue which rows are of which matrix of a stack: it names rows only as `b,m`, and copies none.
+
+    >>> folds_rows("relu(acc + bias[n])"), folds_rows("acc * r[m]"), folds_rows("acc * r[b,m]")
+    (True, False, True)
+    """
+    return re.search(r"\b[bm]\b", re.sub(r"\[\s*b\s*,\s*m\b", "[", text)) is None
