@@ -10,11 +10,13 @@ from collections.abc import Mapping
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.executable.atomic_add import TYPES
 from fireiron.ir import Comment, Hole, Stmt
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import copies_of, default_copy, steps_at
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
 from fireiron.spec import Kind, Spec
+from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value, elements_of
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Placed, Step, fused, shown, with_definition
 from fireiron.specs.init import Init
@@ -137,6 +139,7 @@ class _Steps:
     through: Through | None = None
     children: list[Child] = attrs.field(factory=list, init=False)
     program: list[Stmt] = attrs.field(factory=list, init=False)
+    zeroed: list[str] = attrs.field(factory=list, init=False)
     own: set[str] = attrs.field(factory=set, init=False)
     views: dict[str, View] = attrs.field(factory=dict, init=False)
 
@@ -157,7 +160,7 @@ class _Steps:
         self.views |= allocated(self.spec, self.made.temporaries, self.draft)
         for step in self.made.steps:
             self._step(step)
-        return self.draft.expansion(tuple(self.children), tuple(self.program))
+        return self.draft.expansion(tuple(self.children), tuple(self.program), zeroed=tuple(self.zeroed))
 
     def _require_no_loop(self) -> None:
         """Refuse parts that a loop has to stand between, and dimensions of which every step takes one element."""
@@ -258,11 +261,36 @@ class _Steps:
         dims = tuple(dict.fromkeys((*self._dims(one.target), *one.over)))
         letters = _letters(dims)
         read, written = ("".join(letters[dim] for dim in self._dims(element)) for element in (source, one.target))
+        target = self._view(one.target)
+        part = self._part_of_sum(step, target)
         spec = Reduction.on(
-            self.spec.level, self._view(source), self._view(one.target), by=one.joins_by, signature=f"{read}->{written}", names=dims,
+            self.spec.level, self._view(source), part or target, by=one.joins_by, signature=f"{read}->{written}", names=dims,
             accumulate=TRUE if one.joins else FALSE,
         )  # fmt: skip
         self._child(step.name, spec, step)
+        if part is not None:
+            self.zeroed.append(target.tensor.name)
+            added = AtomicAdd.on(self.spec.level, part, target, names=self._dims(one.target))
+            self._child(f"{step.name}_added", added, None, self._first_unit(step, one.over))
+
+    def _part_of_sum(self, step: Step, target: View) -> View | None:
+        """Where a part of a sum lies whose other parts others have: all are added to memory, in no fixed order; None for a whole sum."""
+        one = step.formula
+        counted = [self.views[f"{INDICES}{dim}"] for dim in one.over]
+        if not target.memory.of_grid or all(view.shape == view.tensor.shape for view in counted):
+            return None
+        if target.dtype not in TYPES:
+            raise DecompositionError(
+                f"step {step.name}: each block has a part of {one.output}, and one in {target.dtype} would be rounded once more by each",
+                got=shown(one), legal=[str(dtype) for dtype in TYPES], within=self.spec, at=self.draft.origin,
+                hint=f'types={{"{one.output}": float32}}',
+            )  # fmt: skip
+        copies, copy = copies_of(RF, self.spec, self.draft)
+        tensor = Tensor(
+            self.draft.fresh(f"{one.output}_part"), target.shape, target.dtype, RF, ColMajor, copies=copies, owner="accumulates",
+            origin=self.draft.origin,
+        )  # fmt: skip
+        return whole_view(tensor, copy)
 
     def _pointwise(self, name: str, one: Formula, step: Step | None) -> None:
         """Work on elements: what is read and written has two names, `x` and `x_before`."""
@@ -311,10 +339,11 @@ class _Steps:
         dims = self._dims(element)
         return view.only([dims.index(dim) for dim in order if dim in dims]) if order and tuple(order) != dims else view
 
-    def _child(self, name: str, spec: Spec, step: Step | None) -> None:
+    def _child(self, name: str, spec: Spec, step: Step | None, active: Expr = TRUE) -> None:
         """A child with the strategy of its step, or one that follows."""
         chosen = None if step is None else self.made.strategy_of(step.name)
-        active = TRUE if step is None else self._first_unit(step)
+        if step is not None and not spec.operands[spec.outputs[0]].memory.private:
+            active = self._first_unit(step)
         if self.outer is not None and spec.moves and not spec.dst.memory.private:
             self._outer(name, spec, self.outer[1], active)
             return
@@ -335,11 +364,14 @@ class _Steps:
         self.program.append(Hole(name))
         self.children.append(Child(name, spec, steps[-1:] if follows else steps_at(steps, spec), active, prefix=f"{name}_"))
 
-    def _first_unit(self, step: Step) -> Expr:
-        """The condition under which a unit writes a result to memory: of those that have the same elements of it, the first does."""
+    def _first_unit(self, step: Step, parted: tuple[str, ...] = ()) -> Expr:
+        """The condition under which a unit writes a result to memory: of those that have the same elements of it, the first does.
+
+        Units that differ along a dimension that is `parted` have different parts of a sum.
+        """
         if self.views[step.formula.output].memory.private:
             return TRUE
-        others = [dim for dim in self.made.tile_dims if dim not in step.formula.target.dims]
+        others = [dim for dim in self.made.tile_dims if dim not in (*step.formula.target.dims, *parted)]
         conditions = []
         for dim in others:
             digits = [digit for digit in self.views[f"{INDICES}{dim}"].dims[0].fixed if digit.unit]

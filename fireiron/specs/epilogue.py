@@ -110,7 +110,7 @@ class _Made:
         name, _, index = target.partition("[")
         name = name.strip()
         place = f"{name}[{index}" if index else f"{name}{self.place}"
-        every = f"x[{','.join(self.dims)}]" if not _reduces(whole) else f"x{self.place}"
+        every = f"x[{','.join(self.dims)}]" if not _reduces(whole) else place
         for element in formula_of(f"{every} = {whole}").elements:
             if element.tensor not in self.known and element.tensor not in self.dims and not element.tensor.startswith("size_"):
                 self.operands.setdefault(element.tensor, " ".join(element.dims))
@@ -120,6 +120,7 @@ class _Made:
             return
         self.results[name] = " ".join(formula_of(f"{place} = 0").target.dims)
         plain = re.fullmatch(rf"(\w+){re.escape(self.place)}", whole)
+        sign = "=" if _reduces(whole) and re.match(r"\s*sum\b", whole) else sign  # onto zeros
         if (plain and plain[1] in self.known) or _reduces(whole) or sign != "=" or self.results[name] != " ".join(self.result):
             self.steps[f"store_{name}"] = f"{place} {sign} {whole}"
             return
