@@ -151,7 +151,7 @@ def _condition(printer: Printer, statement: Exec, value: Value, loosely: bool = 
         return both if loosely else Joined(("(", both, ")"))
     types = {name: view.dtype for name, view in statement.spec.operands.items()}
     kind = computing_of(Operation("+", value.arguments), types)
-    left, right = (_text(printer, statement, one, kind) for one in value.arguments)
+    left, right = (in_parentheses(_text(printer, statement, one, kind)) for one in value.arguments)
     return Chain((left, Joined((f"{value.name} ", right))))
 
 
