@@ -194,7 +194,11 @@ class _Finished:
         further = [ways.c.of(given[name]) if name in self.folded else given[name] for name in self.names]
         a, b = ways.a.of(a), ways.b.of(b)
         first = (b.T, a.T) if self.made.transposed else (a, b)
-        filled = None if out is None else tuple(self._inside(name, one) for name, one in zip(self.outputs, _each(out, self.outputs), strict=True))
+        filled = (
+            None
+            if out is None
+            else tuple(self._inside(name, one) for name, one in zip(self.outputs, _each(out, self.outputs), strict=True))
+        )
         results = kernel(*first, *further, out=filled[0] if filled is not None and len(filled) == 1 else filled, stream=stream)
         if out is not None:
             return out if len(self.outputs) == 1 or not isinstance(out, Mapping) else tuple(out[name] for name in self.outputs)
@@ -462,9 +466,7 @@ def _keep(kernels: OrderedDict[Any, Any], key: Any, made: Any) -> None:
         kernels.popitem(last=False)
 
 
-def _asked(
-    a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None, folds: bool = True
-) -> tuple[_Asked, Stacked]:
+def _asked(a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None, folds: bool = True) -> tuple[_Asked, Stacked]:
     from fireiron.tune.records import is_pinned
 
     arrays = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
@@ -746,7 +748,9 @@ def _with_operands(
     bare = [name for name in inputs if made.uses[name] and name not in further]
     if bare:
         place = f"{bare[0]}[{','.join(made.uses[bare[0]])}]"
-        raise ArgumentError(f"matmul: {bare[0]} is a number, and the epilogue reads {place}", got=given[bare[0]], hint=f"an array, or {bare[0]}")
+        raise ArgumentError(
+            f"matmul: {bare[0]} is a number, and the epilogue reads {place}", got=given[bare[0]], hint=f"an array, or {bare[0]}"
+        )
     strange = [name for name in types if name not in made.outputs or name == RESULT]
     if strange:
         raise ArgumentError(f"matmul: types: {strange[0]} is no further output", legal=[one for one in made.outputs if one != RESULT])
@@ -797,7 +801,9 @@ def _bound(
         except FireironError as error:
             refusals.append(f"{name}: {error.headline}")
             continue
-        needed = {buffer.name: buffer.tensor.align for buffer in program.sequential.buffers if buffer.parameter and not buffer.memory.by_value}
+        needed = {
+            buffer.name: buffer.tensor.align for buffer in program.sequential.buffers if buffer.parameter and not buffer.memory.by_value
+        }
         needed |= {launch.name: launch.program.sequential.buffer("src").tensor.align for launch in program.launches}
         if all(aligned.get(name, _MOST_ALIGNED) >= align for name, align in needed.items()):
             return program

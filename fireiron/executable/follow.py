@@ -407,9 +407,7 @@ def _joined(dim: Dim) -> Dim:
     return attrs.evolve(dim, modes=tuple(modes))
 
 
-def _values_and_loops(
-    executable: Executable, spec: Spec, element: Spec, visited: Sequence[Digit]
-) -> tuple[list[Digit], list[Digit]]:
+def _values_and_loops(executable: Executable, spec: Spec, element: Spec, visited: Sequence[Digit]) -> tuple[list[Digit], list[Digit]]:
     """The digits that one statement takes, in their order, and those over which it is repeated."""
     values: list[Digit] = []
     loops: list[Digit] = []
@@ -425,6 +423,9 @@ def _values_and_loops(
 def _neighbours(spec: Spec, visited: Sequence[Digit]) -> tuple[list[Digit], list[Digit]]:
     """The digit of neighbours that a load from memory may take at once, if there is one; and all others."""
     beyond = overhanging(spec, visited)
+    results = [spec.operands[name] for name in spec.outputs]
+    if any(view.bounded or not view.memory.private for view in results):  # each element is written under a condition of its own
+        return [], list(visited)
     for place, one in enumerate(visited):
         sizes = [view.dtype.bytes for view in _side_by_side(spec, one)]
         many = 4 if sizes and min(sizes) == WIDE and one.size % 4 == 0 else 2

@@ -123,11 +123,15 @@ def _loads(printer: Printer, statement: Exec) -> tuple[list[Item], Mapping[str, 
         width, dtype = statement.width(position), statement.spec.operands[name].dtype
         if width == 1 or any(condition != TRUE for condition in statement.conditions(position)):
             continue
-        kind = {(2, float16): "__half2", (2, bfloat16): "__nv_bfloat162", (2, float32): "float2", (4, float32): "float4"}.get((width, dtype))
+        kind = {(2, float16): "__half2", (2, bfloat16): "__nv_bfloat162", (2, float32): "float2", (4, float32): "float4"}.get(
+            (width, dtype)
+        )
         if kind is None:
             continue
         names[name] = f"{name}_{'pair' if width == 2 else 'four'}"
-        loads.append(Assignment(f"const {kind} {names[name]}", Joined((f"*reinterpret_cast<const {kind}*>(", printer.pointer(access), ")"))))
+        loads.append(
+            Assignment(f"const {kind} {names[name]}", Joined((f"*reinterpret_cast<const {kind}*>(", printer.pointer(access), ")")))
+        )
     return loads, names
 
 
@@ -174,7 +178,10 @@ def _assignment(printer: Printer, statement: _One, formula: Formula) -> Item:
     if not formula.joins or statement.accumulate == FALSE:
         return Assignment(place, value)
     wide, by = widened(result), formula.joins_by
-    terms = [old_value(printer, statement.statement, by, printer.converted(place, result, wide), wide), printer.converted(value, result, wide)]
+    terms = [
+        old_value(printer, statement.statement, by, printer.converted(place, result, wide), wide),
+        printer.converted(value, result, wide),
+    ]
     return Assignment(place, printer.converted(together(printer, by, terms, wide), wide, result))
 
 
