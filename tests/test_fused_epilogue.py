@@ -196,6 +196,45 @@ def test_the_printed_text(tmp_path):
         close(program.spec, host.run(number, arrays), arrays)
 
 
+@pytest.mark.parametrize(
+    "name, values, text, wanted",
+    [
+        (
+            "hopper",
+            {"bm": 128, "bn": 256, "wn": 256},
+            "relu(acc + bias[n])",
+            "const __half2 bias_pair = *reinterpret_cast<const __half2*>(",
+        ),
+        ("hmma_ampere", {}, "acc + R[m,n]", "const __half2 R_pair = *reinterpret_cast<const __half2*>("),
+        ("gemm_tt", {}, "acc + bias[n]", "const float4 bias_four = *reinterpret_cast<const float4*>("),
+    ],
+)
+def test_neighbours_are_loaded_together(name, values, text, wanted):
+    base = bind(find(name), dict.fromkeys("MNK", 512), values=values)
+    assert wanted in base.epilogue(text).cuda(TARGETS.get(name))
+    odd = bind(find(name), {"M": 512, "N": 509, "K": 512}, values=values) if name != "hopper" else base
+    assert name == "hopper" or wanted not in odd.epilogue(text).cuda(TARGETS.get(name))
+
+
+TILES = (
+    ("hopper", {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 256, "stages": 3, "bands": 4}),
+    ("hopper", {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 192, "stages": 3, "bands": 4}),
+    ("hmma_ampere", {}),
+)
+
+
+@pytest.mark.parametrize("name, values", TILES, ids=["128x256", "192x192", "hmma_ampere"])
+def test_registers(name, values):
+    """An epilogue works in the accumulator's registers: nothing is spilled, and few more are taken than by the plain kernel."""
+    base = bind(find(name), dict.fromkeys("MNK", 4096), values=values)
+    target = "sm_90a" if name == "hopper" else "sm_80"
+    plain, finished = (one.compile(target) for one in (base, base.epilogue("relu(acc + bias[n])")))
+    if plain.compiler is None:
+        pytest.skip("no NVRTC for the target")
+    assert finished.resources.spill_stores == 0
+    assert finished.resources.registers <= plain.resources.registers + 16
+
+
 # ---------------------------------------------------------------------------------------------- fireiron.matmul
 
 
@@ -218,7 +257,7 @@ def test_matmul_with_an_epilogue():
     pre, act = matmul(a, b, both, epilogue="acc = acc + bias[n]; Z = acc; C = relu(acc)", bias=bias)
     assert pre is both["Z"] and act is both["C"]
     np.testing.assert_allclose(act, np.maximum(product, 0), atol=2e-2)
-    c, y = matmul(a, b, epilogue="acc = acc + bias[n]; C = acc; y[m] += sum(n, acc)", bias=bias)
+    _, y = matmul(a, b, epilogue="acc = acc + bias[n]; C = acc; y[m] += sum(n, acc)", bias=bias)
     assert y.dtype == np.float32
     np.testing.assert_allclose(y, product.sum(1), atol=1e-3)
 
