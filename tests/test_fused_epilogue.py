@@ -2,6 +2,7 @@
 
 import random
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -311,3 +312,21 @@ def test_what_matmul_refuses():
     ):
         with pytest.raises(FireironError, match=message):
             matmul(a, b, **arguments)
+
+
+def test_the_transposed_product_with_an_epilogue(monkeypatch):
+    """What arrays on a GPU may be computed by: m and n change places in the text, and results are turned back."""
+    monkeypatch.setattr(sys.modules["fireiron.matmul"], "_have_views", lambda arrays: True)
+    generator = np.random.default_rng(0)
+    a, b, bias, r, residual = (generator.standard_normal(shape).astype(np.float32) for shape in ((40, 24), (24, 56), 56, 40, (40, 56)))
+    text = "acc = acc * r[m] + bias[n] + R[m,n]; Z = acc; C = where(n <= m, acc, 0); y[m] += sum(n, acc)"
+    given = {"bias": bias, "r": r, "R": residual}
+    matmul.clear()
+    z, c, y = matmul(a, b, epilogue=text, **given)
+    kernel = matmul.kernel(a, b, epilogue=text, **given)
+    matmul.clear()
+    product = (a.astype(np.float64) @ b) * r[:, None] + bias + residual
+    assert constant(kernel.program.spec.size("m")) == 56 and (z.shape, c.shape, y.shape) == ((40, 56), (40, 56), (40,))
+    np.testing.assert_allclose(z, product, atol=1e-4)
+    np.testing.assert_allclose(c, np.tril(product), atol=1e-4)
+    np.testing.assert_allclose(y, product.sum(1), atol=1e-3)
