@@ -92,6 +92,13 @@ class SplitK(Decomposition):
         made = fused(spec)
         if made is not None and made.product is not None and spec.level != Kernel:
             return implied(self, spec, context)
+        if made is not None and made.product is not None:
+            raise DecompositionError(
+                f"split_k({self.parts}, {self.level}): no block has a whole sum, and {spec.title} computes with whole sums",
+                legal="a plain MatMul; or split_k to Warp, inside a block",
+                within=spec,
+                hint="tile(...).to(Block).split_k(parts, Warp, step); or the product first, and a kernel behind it",
+            )
         spec = _checked(spec)
         check_below(self.level, spec.level, spec, context.origin)
         if spec.level == Kernel:

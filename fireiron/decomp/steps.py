@@ -10,10 +10,13 @@ from collections.abc import Mapping
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.executable.atomic_add import TYPES
 from fireiron.ir import Comment, Hole, Stmt
+from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import copies_of, default_copy, steps_at
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
 from fireiron.spec import Kind, Spec
+from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value, elements_of
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Placed, Step, fused, shown, with_definition
 from fireiron.specs.init import Init
@@ -22,7 +25,7 @@ from fireiron.specs.meaning import neutral
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
 from fireiron.values.expr import FALSE, ONE, TRUE, Expr, all_of, constant, less
-from fireiron.values.machine import RF, DType, Memory
+from fireiron.values.machine import RF, SH, DType, Memory
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
 
 Chain = tuple[Decomposition, ...]
@@ -50,24 +53,34 @@ def in_order(spec: Spec, last: Decomposition, context: Context) -> Expansion:
     return _Steps(spec, last, context.draft()).expansion()
 
 
-def around_product(spec: Spec, memory: Memory, dtype: DType | None, init: Chain, store: Chain, context: Context) -> Expansion:
+@attrs.frozen
+class Through:
+    """How an accumulator of which only instructions know who holds what goes through shared memory: the steps of the copy to a buffer with
+    rows that are `pad` elements longer, which may `reuse` others' bytes, and those of the copies behind it."""
+
+    steps: Chain
+    behind: Chain = attrs.field(factory=default_copy)
+    pad: int = 0
+    reuse: bool = False
+
+
+def around_product(
+    spec: Spec, memory: Memory, dtype: DType | None, init: Chain, store: Chain, context: Context, through: Through | None = None
+) -> Expansion:
     """A definition around a product with an accumulator in `memory`: what decomposes the product is the rest of the chain.
 
-    The init of the accumulator and the copies of results to memory have strategies; all else follows who holds the accumulator.
+    The init of the accumulator and the copies of results to memory have strategies; all else follows who holds the accumulator. Fragments
+    go `through` shared memory, if nothing is said by the steps of the store.
     """
     made = fused(spec)
     assert made is not None
     if made.product is None:
         raise DecompositionError(f"epilog: {spec.title} is not one product of two operands and what becomes of it", hint=".step(...)")
-    if memory.fragment is not None:
-        raise DecompositionError(
-            f"epilog({memory}): what lanes hold of fragments, only their instructions know, and {spec.title} works on elements",
-            legal="RF",
-            hint="mma_tile() in the place of WMMA",
-        )
-    placed = Placed(made.product.formula.output, memory, dtype=dtype)
-    inner = attrs.evolve(spec, kind=spec.kind.of(placed=(*made.placed, placed)))  # type: ignore[attr-defined]
-    return _Steps(inner, default_copy()[-1], context.draft(), (init, store)).expansion()
+    placed = [*made.placed, Placed(made.product.formula.output, memory, dtype=dtype)]
+    if memory.fragment is not None:  # nobody holds elements: all that is made of them lies where every thread reads it
+        placed += [Placed(name, SH) for name in made.temporaries if all(one.tensor != name for one in placed)]
+    inner = attrs.evolve(spec, kind=spec.kind.of(placed=tuple(placed)))  # type: ignore[attr-defined]
+    return _Steps(inner, default_copy()[-1], context.draft(), (init, store), through).expansion()
 
 
 def implied(step: Decomposition, spec: Spec, context: Context) -> Expansion:
@@ -123,8 +136,10 @@ class _Steps:
     last: Decomposition
     draft: Draft
     outer: tuple[Chain, Chain] | None = None
+    through: Through | None = None
     children: list[Child] = attrs.field(factory=list, init=False)
     program: list[Stmt] = attrs.field(factory=list, init=False)
+    zeroed: list[str] = attrs.field(factory=list, init=False)
     own: set[str] = attrs.field(factory=set, init=False)
     views: dict[str, View] = attrs.field(factory=dict, init=False)
 
@@ -145,7 +160,7 @@ class _Steps:
         self.views |= allocated(self.spec, self.made.temporaries, self.draft)
         for step in self.made.steps:
             self._step(step)
-        return self.draft.expansion(tuple(self.children), tuple(self.program))
+        return self.draft.expansion(tuple(self.children), tuple(self.program), zeroed=tuple(self.zeroed))
 
     def _require_no_loop(self) -> None:
         """Refuse parts that a loop has to stand between, and dimensions of which every step takes one element."""
@@ -209,6 +224,7 @@ class _Steps:
             self._outer("init", cleared, self.outer[0])
             self.program.append(Hole("body"))
             self.children.append(Child("body", spec))
+            self._out_of_fragments(one.output)
             return
         if not one.joins:
             self._child(f"{step.name}_init", cleared, None)
@@ -219,17 +235,62 @@ class _Steps:
             )  # fmt: skip
         self._child(step.name, spec, step)
 
+    def _out_of_fragments(self, name: str) -> None:
+        """An accumulator in fragments goes to shared memory: what lanes hold of it, only its instructions know.
+
+        It goes there as the strategy for copies of results says, where they pass through shared memory, else as that copies them.
+        """
+        view = self.views[name]
+        if view.memory.fragment is None or self.outer is None:
+            return
+        through = self.through or Through(self.outer[1])
+        copies, copy = copies_of(SH, self.spec, self.draft)
+        tensor = Tensor(
+            self.draft.fresh(f"{name}_sh"), view.shape, view.dtype, SH, RowMajor, copies=copies, origin=self.draft.origin,
+            pad=through.pad, reuse=through.reuse,
+        )  # fmt: skip
+        self.views[name] = whole_view(tensor, copy)
+        self.outer = (self.outer[0], through.behind)
+        move = without_ones(Move.on(self.spec.level, view, self.views[name]))
+        self.program += [Comment(f"{name} to {tensor.name}: {move}"), Hole("shared")]
+        self.children.append(Child("shared", move, steps_at(through.steps, move), prefix=f"{name}_"))
+
     def _reduction(self, step: Step) -> None:
         one = step.formula
         (source,) = elements_of(one.value)
         dims = tuple(dict.fromkeys((*self._dims(one.target), *one.over)))
         letters = _letters(dims)
         read, written = ("".join(letters[dim] for dim in self._dims(element)) for element in (source, one.target))
+        target = self._view(one.target)
+        part = self._part_of_sum(step, target)
         spec = Reduction.on(
-            self.spec.level, self._view(source), self._view(one.target), by=one.joins_by, signature=f"{read}->{written}", names=dims,
+            self.spec.level, self._view(source), part or target, by=one.joins_by, signature=f"{read}->{written}", names=dims,
             accumulate=TRUE if one.joins else FALSE,
         )  # fmt: skip
         self._child(step.name, spec, step)
+        if part is not None:
+            self.zeroed.append(target.tensor.name)
+            added = AtomicAdd.on(self.spec.level, part, target, names=self._dims(one.target))
+            self._child(f"{step.name}_added", added, None, self._first_unit(step, one.over))
+
+    def _part_of_sum(self, step: Step, target: View) -> View | None:
+        """Where a part of a sum lies whose other parts others have: all are added to memory, in no fixed order; None for a whole sum."""
+        one = step.formula
+        counted = [self.views[f"{INDICES}{dim}"] for dim in one.over]
+        if not target.memory.of_grid or all(view.shape == view.tensor.shape for view in counted):
+            return None
+        if target.dtype not in TYPES:
+            raise DecompositionError(
+                f"step {step.name}: each block has a part of {one.output}, and one in {target.dtype} would be rounded once more by each",
+                got=shown(one), legal=[str(dtype) for dtype in TYPES], within=self.spec, at=self.draft.origin,
+                hint=f'types={{"{one.output}": float32}}',
+            )  # fmt: skip
+        copies, copy = copies_of(RF, self.spec, self.draft)
+        tensor = Tensor(
+            self.draft.fresh(f"{one.output}_part"), target.shape, target.dtype, RF, ColMajor, copies=copies, owner="accumulates",
+            origin=self.draft.origin,
+        )  # fmt: skip
+        return whole_view(tensor, copy)
 
     def _pointwise(self, name: str, one: Formula, step: Step | None) -> None:
         """Work on elements: what is read and written has two names, `x` and `x_before`."""
@@ -278,10 +339,11 @@ class _Steps:
         dims = self._dims(element)
         return view.only([dims.index(dim) for dim in order if dim in dims]) if order and tuple(order) != dims else view
 
-    def _child(self, name: str, spec: Spec, step: Step | None) -> None:
+    def _child(self, name: str, spec: Spec, step: Step | None, active: Expr = TRUE) -> None:
         """A child with the strategy of its step, or one that follows."""
         chosen = None if step is None else self.made.strategy_of(step.name)
-        active = TRUE if step is None else self._first_unit(step)
+        if step is not None and not spec.operands[spec.outputs[0]].memory.private:
+            active = self._first_unit(step)
         if self.outer is not None and spec.moves and not spec.dst.memory.private:
             self._outer(name, spec, self.outer[1], active)
             return
@@ -298,14 +360,18 @@ class _Steps:
     def _outer(self, name: str, spec: Spec, steps: Chain, active: Expr = TRUE) -> None:
         """The init of an accumulator, or a copy to memory; one that is not given follows whoever decides which thread holds what."""
         follows = steps == default_copy()
+        spec = without_ones(spec)
         self.program.append(Hole(name))
         self.children.append(Child(name, spec, steps[-1:] if follows else steps_at(steps, spec), active, prefix=f"{name}_"))
 
-    def _first_unit(self, step: Step) -> Expr:
-        """The condition under which a unit writes a result to memory: of those that have the same elements of it, the first does."""
+    def _first_unit(self, step: Step, parted: tuple[str, ...] = ()) -> Expr:
+        """The condition under which a unit writes a result to memory: of those that have the same elements of it, the first does.
+
+        Units that differ along a dimension that is `parted` have different parts of a sum.
+        """
         if self.views[step.formula.output].memory.private:
             return TRUE
-        others = [dim for dim in self.made.tile_dims if dim not in step.formula.target.dims]
+        others = [dim for dim in self.made.tile_dims if dim not in (*step.formula.target.dims, *parted)]
         conditions = []
         for dim in others:
             digits = [digit for digit in self.views[f"{INDICES}{dim}"].dims[0].fixed if digit.unit]

@@ -19,10 +19,13 @@ from fireiron.ir.lanes import LaneMap, Part, placed
 from fireiron.language.dividing import Step, loop_over, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
 from fireiron.spec import Spec
-from fireiron.values.expr import TRUE, Expr, all_of, as_expr, compiled, conjuncts, constant, less
+from fireiron.values.expr import ONE, TRUE, Expr, all_of, as_expr, compiled, conjuncts, constant, less
 from fireiron.values.machine import Block, Level
 from fireiron.values.tensor import Dim, Mode, View
 from fireiron.values.units import index_in, thread_of, unit_in
+
+WIDE = 4
+"""Bytes of the widest elements that loads take several of: four of them, of others two."""
 
 MOST_AT_ONCE = 16
 """Values that one statement takes, and no loop: as many as a lane has of any instruction's operand of 8 bits."""
@@ -129,7 +132,7 @@ class Following:
     def statements(self, executable: Executable, draft: Draft) -> tuple[Stmt, ...]:
         """Each thread does to what it holds of the spec what its instruction does to elements."""
         assert self.steps is not None
-        values, loops = _values_and_loops(executable, [one for one in self.steps if one.index is None])
+        values, loops = _values_and_loops(executable, self.spec, self.element, [one for one in self.steps if one.index is None])
         views = placed_threads(self.spec, with_modes(self.spec, values), [one for one in self.steps if one.index is not None])
         active = TRUE if self.spec.level == self.holding.level else taking_part(self.holding, draft)
         active = all_of((active, self._once(draft)))
@@ -404,15 +407,46 @@ def _joined(dim: Dim) -> Dim:
     return attrs.evolve(dim, modes=tuple(modes))
 
 
-def _values_and_loops(executable: Executable, visited: Sequence[Digit]) -> tuple[list[Digit], list[Digit]]:
+def _values_and_loops(executable: Executable, spec: Spec, element: Spec, visited: Sequence[Digit]) -> tuple[list[Digit], list[Digit]]:
     """The digits that one statement takes, in their order, and those over which it is repeated."""
     values: list[Digit] = []
     loops: list[Digit] = []
+    if executable.takes_neighbours(element):
+        return _neighbours(spec, visited)
     for one in visited:
         taken = math.prod(other.size for other in values) * one.size
         at_once = one.by is By.VALUES and executable.each and taken <= MOST_AT_ONCE
         (values if at_once else loops).append(one)
     return values, loops
+
+
+def _neighbours(spec: Spec, visited: Sequence[Digit]) -> tuple[list[Digit], list[Digit]]:
+    """The digit of neighbours that a load from memory may take at once, if there is one; and all others."""
+    beyond = overhanging(spec, visited)
+    results = [spec.operands[name] for name in spec.outputs]
+    if any(view.bounded or not view.memory.private for view in results):  # each element is written under a condition of its own
+        return [], list(visited)
+    for place, one in enumerate(visited):
+        sizes = [view.dtype.bytes for view in _side_by_side(spec, one)]
+        many = 4 if sizes and min(sizes) == WIDE and one.size % 4 == 0 else 2
+        if one.stride != 1 or one.size % many or one in beyond or not sizes:
+            continue
+        taken, rest = one.between(1, many), one.between(many, one.end)
+        if taken is not None:
+            return [taken], [*visited[:place], *([] if rest is None or rest.size == 1 else [rest]), *visited[place + 1 :]]
+    return [], list(visited)
+
+
+def _side_by_side(spec: Spec, digit: Digit) -> Iterator[View]:
+    """The inputs in memory, of 16 or 32 bits an element, that have neighbours along the dimension of a digit side by side."""
+    dim = spec.dims[digit.dim]
+    for name in spec.inputs:
+        view = spec.operands[name]
+        if view.memory.private or view.memory.by_value or view.dtype.bytes not in (2, WIDE) or dim not in spec.uses[name]:
+            continue
+        axis = view.axis(spec.uses[name].index(dim))
+        if view.tensor.storage().steps[axis] == ONE:
+            yield view
 
 
 def _in_order(spec: Spec, loops: Sequence[Digit]) -> Iterator[Step]:
@@ -440,6 +474,8 @@ def _points(spec: Spec, name: str, values: Sequence[Digit]) -> tuple[tuple[int, 
     view = spec.operands[name]
     points = [(0,) * len(view.numerals)]
     for one in values:
+        if spec.dims[one.dim] not in spec.uses[name]:
+            continue
         ((_, step),) = _placed(spec, name, one)
         axis = view.axis(spec.uses[name].index(spec.dims[one.dim]))
         points = [(*point[:axis], point[axis] + index * step, *point[axis + 1 :]) for index in range(one.size) for point in points]

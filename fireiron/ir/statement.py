@@ -51,6 +51,11 @@ class Instruction(Protocol):
         ...
 
     @property
+    def loads_together(self) -> bool:
+        """Whether its text loads neighbours of an input in memory together, where they lie so."""
+        ...
+
+    @property
     def headers(self) -> tuple[str, ...]:
         """The CUDA headers that its text needs, beside those of the element types."""
         ...

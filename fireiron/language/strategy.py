@@ -55,7 +55,7 @@ from fireiron.spec import AnySpec, AnyStarter, Spec, Starter
 from fireiron.specs.verbs import Verbs, fitting
 from fireiron.values.expr import Expr, Var, as_expr
 from fireiron.values.layout import Layout, Swizzle
-from fireiron.values.machine import DEFAULT_ARCHITECTURE, WARPGROUP_ARCHITECTURE, Level, Warpgroup, as_integer
+from fireiron.values.machine import DEFAULT_ARCHITECTURE, WARPGROUP_ARCHITECTURE, DType, Level, Warpgroup, as_integer
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
 
 if TYPE_CHECKING:
@@ -196,6 +196,47 @@ class Strategy(Verbs, FoundRefinements):
         start = _meet(other.start, self.spec or self.start)
         all_others = (*self.others, other, *other.others)
         return attrs.evolve(self, start=start, others=tuple(Strategy(one.steps, None, start) for one in all_others))
+
+    def epilogue(self, text: str, types: Mapping[str, Any] | None = None, **orders: Any) -> Strategy:
+        """This strategy for the product with an epilogue, `relu(acc + bias[n])`; of a bound one, on the same sizes, types and storage.
+
+        A strategy that is not bound starts from the definition `MatMul.epilogue(text)` then. Of a bound one, `types` and storage orders by
+        name are those of further operands: without, they are of C's type, numbers float32, and row-major. Sums are made in the type in
+        which the plain product makes them.
+        Legal on a strategy for a product. rewrite: C = A B --> C = f(A B)      (Graphene, section 6)
+
+        >>> from fireiron import *
+        >>> mm = MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread).epilog(RF).split(4).tile(1, 1).done()
+        >>> print(mm(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).epilogue("relu(acc + bias[n])").spec)
+        gemm(64,64,64)(GL,GL,GL,GL)(Kernel)
+
+        Raises: ArgumentError where the text is none, or names what is no operand.
+        """
+        from fireiron.specs.epilogue import epilogue, with_epilogue
+
+        if self.spec is None:
+            if types or orders:
+                raise ArgumentError("epilogue: the strategy is not bound, its operands have no types yet", got=(*(types or {}), *orders))
+            return self._started(epilogue(text))
+        return self.on_product(with_epilogue(self.spec, text, types or {}, orders, self._added_up_in(self.spec)))
+
+    def on_product(self, spec: Spec) -> Strategy:
+        """This strategy for a product, bound or not, on a spec around such a product, as `MatMul.epilogue` makes it."""
+        return self._started(None)(spec)
+
+    def _started(self, start: Starter | None) -> Strategy:
+        """The same steps from another start; from a product if none is given. Refused where these steps are for another kind."""
+        from fireiron.specs.matmul import MatMul
+
+        if self.start not in (MatMul, AnySpec):
+            raise DecompositionError(f"epilogue: the strategy starts from {self.start!r}", legal="a strategy for MatMul", at=call_site())
+        start = start or MatMul
+        return attrs.evolve(self, spec=None, start=start, others=tuple(attrs.evolve(one, start=start) for one in self.others))
+
+    def _added_up_in(self, spec: Spec) -> DType | None:
+        """The type in which an `epilog` that names none adds up a product; None where an own type is named, or there is no `epilog`."""
+        plain = [step for step in self.steps if isinstance(step, Epilog) and step.dtype is None and step.memory.private]
+        return spec.accumulator or (spec.C.dtype if plain else None)
 
     @property
     def alternatives(self) -> tuple[Strategy, ...]:

@@ -299,6 +299,9 @@ class Executable:
     packs: ClassVar[bool] = False
     """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
 
+    loads_together: ClassVar[bool] = False
+    """Whether its text loads neighbours of an input in memory together, where they lie so."""
+
     each: ClassVar[bool] = False
     """Whether its text, that of one thread, takes any number of elements, each by itself."""
 
@@ -325,6 +328,10 @@ class Executable:
     def performs(self) -> str:
         """The spec it performs, as text for listings."""
         return ""
+
+    def takes_neighbours(self, spec: Spec) -> bool:
+        """Whether its text takes several neighbours as well as the one element of a spec that it matches."""
+        return False
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         """The statements for a matching spec: one `Exec` on the operands' views."""

@@ -183,7 +183,7 @@ class FusedDefinition(Definition):
     def product(self) -> Step | None:
         """The product of two operands around which all other steps stand, if there is one: a strategy for a product may take all of it."""
         found = [one for one in self.steps if one.formula.contracts]
-        if len(found) != 1 or self.loops or self.batch or not found[0].formula.multiplies:
+        if len(found) != 1 or self.loops or self.batch:
             return None
         return found[0] if all(element.tensor in self.uses for element in found[0].formula.elements) else None
 
@@ -372,7 +372,7 @@ class Fused(Starter):
         counted = {f"{INDICES}{dim}": (dim,) for dim in order}
         given = {**uses, **counted}
         known = tuple((one, as_dtype(kind)) for one, kind in (types or {}).items())
-        reduced = tuple(dim for dim in order if any(dim in one.formula.over for one in steps))
+        reduced = tuple(dim for dim in order if any(dim in one.formula.over and not _gathers(one, steps, uses) for one in steps))
         hidden = dict.fromkeys(one.formula.output for one in steps if one.formula.output not in given)
         made = FusedDefinition(
             tuple(one.formula for one in steps), steps=steps, given=tuple(given.items()), order=order, reduced=reduced,
@@ -462,6 +462,12 @@ class Fused(Starter):
 
 
 # ---------------------------------------------------------------------------------------------- reading and checks
+
+
+def _gathers(step: Step, steps: Iterable[Step], uses: Mapping[str, Any]) -> bool:
+    """Whether a step adds up one tensor into an operand that no step reads: parts of that sum may be added by whoever has the terms."""
+    one = step.formula
+    return one.reduces and one.joins_by == "sum" and one.output in uses and not any(one.output in other.reads for other in steps)
 
 
 def _named(formulas: object, part: str, parts: Iterable[tuple[str, Any]]) -> Mapping[str, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from fireiron.errors import ArgumentError
 from fireiron.spec import Kind, SpecShape, Starter, located
@@ -52,14 +53,14 @@ class MatMulStarter(Starter):
             (M, N, K, *others), dtype, {"C": c_dtype}, layouts, accumulator=accumulator, accumulate=accumulate, signature=signature
         )
 
-    def epilogue(self, text: str, name: str = "gemm") -> Fused:
+    def epilogue(self, text: str, name: str = "gemm", types: Mapping[str, Any] | None = None, signature: str = "") -> Fused:
         """The product with what becomes of its elements, as a definition: `MatMul.epilogue("relu(acc + bias[n])")`.
 
         Any strategy for a product takes its spec. See `fireiron.specs.epilogue`.
         """
         from fireiron.specs.epilogue import epilogue
 
-        return epilogue(text, name)
+        return epilogue(text, name, types, signature)
 
 
 MatMul: Final = MatMulStarter(Kind("MatMul", "C[m,n] += sum(k, A[m,k] * B[k,n])"))

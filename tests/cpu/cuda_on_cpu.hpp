@@ -129,6 +129,8 @@ extern "C" double log2(double x) noexcept;
 extern "C" float sqrtf(float x) noexcept;
 extern "C" double sqrt(double x) noexcept;
 extern "C" float tanhf(float x) noexcept;
+extern "C" float erff(float x) noexcept;
+extern "C" double erf(double x) noexcept;
 extern "C" double tanh(double x) noexcept;
 extern "C" float fabsf(float x) noexcept;
 extern "C" double fabs(double x) noexcept;
