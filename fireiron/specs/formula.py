@@ -558,7 +558,14 @@ class _Reader:
     def reduction(self) -> tuple[Value, str, tuple[str, ...]] | None:
         """The value, by what it is reduced, and the dimensions; None where no reduction stands here."""
         name, parts = self.next or "", self.tokens[self.place + 1 : self.place + 4]
-        if name not in REDUCTIONS or len(parts) < 3 or parts[0] != "(" or not parts[1].isidentifier() or parts[1] == "inf" or parts[2] != ",":
+        if (
+            name not in REDUCTIONS
+            or len(parts) < 3
+            or parts[0] != "("
+            or not parts[1].isidentifier()
+            or parts[1] == "inf"
+            or parts[2] != ","
+        ):
             return None
         self.place += 2
         over = [self.name("a dimension")]
