@@ -8,7 +8,7 @@ that it visits become loops, and the values that the deciding instruction takes 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
@@ -263,7 +263,21 @@ def placed_threads(spec: Spec, views: dict[str, View], digits: Sequence[Digit]) 
     for one in digits:
         assert one.index is not None
         views = moved(views, spec, step_of(spec, one), one.index, unit=True)
+        if overhanging(spec, [one]):
+            views = _ended(spec, views, spec.dims[one.dim])
     return views
+
+
+def _ended(spec: Spec, views: Mapping[str, View], dim: str) -> dict[str, View]:
+    """The views with the end of a dimension, over which the last of the threads go."""
+    found = dict(views)
+    for name in (name for name in views if dim in spec.uses[name]):
+        position = spec.uses[name].index(dim)
+        whole = spec.operands[name].dims[position]
+        if whole.bound is None:
+            ended = attrs.evolve(found[name].dims[position], bound=whole.base + spec.size(dim))
+            found[name] = found[name].with_dims({position: ended})
+    return found
 
 
 def same_elements(one: Sequence[Digit], other: Sequence[Digit], context: Context) -> bool:
