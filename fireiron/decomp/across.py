@@ -315,7 +315,7 @@ class _Across:
     def _at(self, visits: Visits, at_once: Sequence[Digit]) -> dict[str, View]:
         """The operands where a thread has them, in the turn of its loops, with the terms that it takes at once."""
         dealt = [one for one in self.following.steps or () if one.index is not None]
-        views = placed_threads(self.spec, with_modes(self.spec, at_once), dealt)
+        views = placed_threads(self.spec, with_modes(self.spec, at_once), dealt, at_once)
         for one, index in visits:
             views = moved(views, self.spec, step_of(self.spec, one), index, unit=False)
         return views
