@@ -15,23 +15,20 @@ dealt = Move.tile(1, LANES * vector * turns).to(Warp).tile(1, vector).to(Lane).d
 """A row's pieces to warps, and in `turns` turns `vector` elements of each to lanes."""
 
 
-def fitting(spec, warps):
-    """The values of the tunables for a spec whose rows go to as many warps as `warps` says of how many pieces of 32 lanes a row has.
+def fitting(spec):
+    """The values of the tunables for a spec, by the size of its rows and not by measuring: at most 32 elements a lane, as long as there
+    are warps. Rows of one or two warps share a block of four.
 
-    A lane takes 16 bytes at a time where they divide a row. Rows of one or two warps share a block of four.
+    A lane takes 16 bytes at a time where they divide a row; where the last of them do not fill a warp, half as many, as conditions want
+    registers.
     """
     size = constant(spec.size("n"))
     if size is None:
         raise ArgumentError("a row in registers has a size that is known", got=spec.size("n"), hint="a number for N; M may be a symbol")
     widest = 16 // spec.operands["X"].dtype.bytes
-    lane = next(one for one in (8, 4, 2, 1) if one <= widest and size % one == 0 and (size > one or one == 1))
+    lane = next(one for one in vector.values if one <= widest and size % one == 0 and (size > one or one == 1))
     pieces = -(-size // (LANES * lane))
-    parts = min(warps(pieces * lane), pieces, WARPS)
-    taken = next((one for one in sorted(turns.values) if one * parts >= pieces), max(turns.values))
-    parts = -(-pieces // taken)
-    return {"rows": max(4 // parts, 1), "turns": taken, "vector": lane}
-
-
-def warps_of(elements):
-    """How many warps share a row, by how many elements a lane of one warp would have: up to 32 a lane of one, then 16 to 32 of several."""
-    return next((one for one in (1, 2, 4, 8, 16) if elements <= 32 * one), WARPS)
+    most = 32 if size % (LANES * lane) == 0 or lane == 1 else 16
+    warps = next((one for one in (1, 2, 4, 8, 16) if pieces * lane <= most * one), WARPS)
+    taken = next((one for one in sorted(turns.values) if one * warps >= pieces), max(turns.values))
+    return {"rows": max(4 // -(-pieces // taken), 1), "turns": taken, "vector": lane}

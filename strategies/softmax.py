@@ -10,7 +10,7 @@ row. `values(spec)` are the tunables for a size.
 """
 
 from fireiron import *
-from fireiron.strategies._rows import dealt, fitting, rows, turns, vector, warps_of
+from fireiron.strategies._rows import dealt, fitting, rows, turns, vector
 
 SIZES = (4096, 1024)
 
@@ -42,4 +42,4 @@ def spec(M, N, **options):
 
 def values(spec):
     """The tunables for a problem, which is not measured: by the elements of a row."""
-    return fitting(spec, warps_of)
+    return fitting(spec)

@@ -150,7 +150,7 @@ class Following:
         """What a thread visits, neighbours in memory first, as values that a statement may take at once; but not what goes over an end."""
         ends = overhanging(self.spec, visited)
         order = sorted(visited, key=lambda one: (*self._apart(one), one.stride))
-        return [one if one in ends or not one.unroll else attrs.evolve(one, by=By.VALUES) for one in order]
+        return [one if one in ends else attrs.evolve(one, by=By.VALUES) for one in order]
 
     def _within(self, turn: Step, visited: Sequence[Digit]) -> bool:
         """Whether a loop stays in neighbours that all lie inside a dimension where the first does."""
