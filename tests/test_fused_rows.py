@@ -152,6 +152,63 @@ def test_a_missing_barrier_is_found(name):
             simulate(faulty, inputs(program.spec, 3, 1024), order=random.Random(seed))
 
 
+# ---------------------------------------------------------------------------------------------- rows in chunks
+
+
+@pytest.mark.parametrize(
+    ("sizes", "given"),
+    [((2, 4096), (2, 4096)), ((2, 1100), (2, 1100)), ((3, 1001), (3, 1001)), ((2, 1096), (sym("M"), sym("N", multiple_of=8)))]
+    + [((2, 77), (sym("M"), sym("N")))],
+)
+def test_online_softmax(sizes, given):
+    """Chunks that overhang, sizes of run time, and rows far below zero, which a zero behind their end would drown."""
+    module = module_of("softmax_online")
+    program = module.strategy.with_(warps=2, turns=1)(module.spec(*given)).program("sm_80")
+    assert safety(program.lowered) == ()
+    spec = module.spec(*sizes)
+    generator = np.random.default_rng(1)
+    for shift in (0, -500):
+        x = (generator.standard_normal(sizes) + shift).astype(np.float16)
+        symbols = {one.name: size for one, size in zip(given, sizes) if one in program.ir.symbols}
+        close(simulate(program.ir, {"X": x}, symbols, order=random.Random(2)).outputs["Y"], spec.reference(x), float16)
+
+
+def test_online_definition_does_not_depend_on_chunks():
+    module_of("softmax_online").softmax_online.check()
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_printed_texts_of_chunks(tmp_path):
+    module = module_of("softmax_online")
+    specs = [module.spec(2, N) for N in (2048, 1100, 999)]
+    host = HostProgram([Printed.of(module.strategy.with_(warps=2, turns=1)(one).program("sm_80")) for one in specs], tmp_path)
+    for number, spec in enumerate(specs):
+        x = np.random.default_rng(number).standard_normal([int(str(size)) for size in spec.X.shape]).astype(np.float16)
+        close(host.run(number, {"X": x}, seed=number)["Y"], spec.reference(x), float16)
+
+
+def test_a_maximum_of_an_operand_does_not_see_what_lies_behind_its_end():
+    """A copy has zeros there; in sums of what was computed from them they do not count either."""
+    made = Fused(
+        name="least",
+        dims="m n",
+        over="n",
+        operands={"X": "m n", "low": "m", "total": "m"},
+        first={"start": "least[m] = inf", "zero": "sums[m] = 0"},
+        each={
+            "one": "here[m] = min(n, X[m,n])", "two": "least[m] = min(least[m], here[m])",
+            "power": "e[m,n] = exp2(X[m,n])", "sum": "s[m] = sum(n, e[m,n])", "add": "sums[m] = sums[m] + s[m]",
+        },
+        last={"out": "low[m] = least[m]", "out2": "total[m] = sums[m]"},
+    )  # fmt: skip
+    made.check()
+    strategy = made.tile(m=1).to(Block).split(n=64).load("X", RF, Move.tile(1, 64).to(Warp).tile(1, 1).to(Lane).done()).done()
+    spec = made(m=3, n=100, dtype=float32)
+    x = np.random.default_rng(0).random((3, 100), np.float32) + 1
+    for got, want in zip(simulate(strategy(spec).program().ir, {"X": x}).outputs.values(), spec.reference(x)):
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
 def test_values_ask_for_a_known_row():
     module = module_of("softmax")
     with pytest.raises(ArgumentError, match="a row in registers has a size that is known"):
