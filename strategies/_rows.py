@@ -1,4 +1,4 @@
-"""The parts that strategies for rows share: rows dealt to warps, loads of 16 bytes a lane, and how many of each a row of so many elements wants."""
+"""The parts that strategies for rows share: rows dealt to warps by 16 bytes a lane, and how many warps a row of so many elements wants."""
 
 from fireiron import *
 from fireiron.values.expr import constant

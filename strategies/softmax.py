@@ -10,7 +10,7 @@ row. `values(spec)` are the tunables for a size.
 """
 
 from fireiron import *
-from fireiron.strategies._rows import dealt, fitting, rows, turns, vector
+from fireiron.strategies._rows import dealt, fitting, rows
 
 SIZES = (4096, 1024)
 

@@ -94,7 +94,7 @@ def butterfly(terms: Sequence[Digit], holding: Holding, context: Context) -> tup
 
 
 def _masks(one: Digit, holding: Holding, context: Context) -> list[int]:
-    """The bits of the lane's number that are a digit's, lowest first; none where it does not stand in it, or the first partner has no terms."""
+    """The bits of the lane's number that are a digit's, lowest first; none where it is not in it, or the first lane has no terms."""
     import numpy
 
     workers = context.workers or 1

@@ -274,7 +274,8 @@ class _Steps:
         inside = Operation("<", (Element(f"{INDICES}{dim}", (Index(dim),)), Element(f"{EXTENTS}{dim}", ())))
         value = Operation("where", (inside, element, Number(nothing)))
         self._pointwise(f"{step.name}_inside", Formula(target, "=", value), None)
-        return attrs.evolve(step, formula=attrs.evolve(one, value=_renamed(one.value, {**{each: each for each in one.elements}, element: target})))
+        renamed = {other: target if other == element else other for other in one.elements}
+        return attrs.evolve(step, formula=attrs.evolve(one, value=_renamed(one.value, renamed)))
 
     # ------------------------------------------------------------------------------------------ parts
 

@@ -194,8 +194,10 @@ class FusedDefinition(Definition):
     # ------------------------------------------------------------------------------------------ parts
 
     def part(self, name: str) -> FusedDefinition:
-        """The steps of one part, with the operands that they touch. Those that count tiled dimensions stay, so that all deal alike, and in the
-        loop those that count what it goes over, whose end the last turn may pass."""
+        """The steps of one part, with the operands that they touch. Those that count tiled dimensions stay, so that all deal alike.
+
+        In a loop those that count what it goes over do too, as its last turn may pass the end.
+        """
         steps = tuple(one for one in self.steps if one.part == name)
         touched = {tensor for one in steps for tensor in (*one.reads, one.formula.output)}
         touched |= {f"{INDICES}{dim}" for dim in (*self.tile_dims, *(self.over if name in ("each", AGAIN) else ()))}
@@ -203,9 +205,9 @@ class FusedDefinition(Definition):
         return self.of(steps=steps, given=given)
 
     def again(self) -> FusedDefinition:
-        """The same with a part of its own for the steps of `last` from the first one on that goes over what the loop does, element by element.
+        """The same with a part of its own for the steps of `last` from the first one on whose result has a dimension of the loop.
 
-        Another loop may carry them out, in blocks of any size; there is none where one of them reduces such a dimension.
+        Another loop may carry them out, in blocks of any size; they stay where one of them reduces such a dimension.
         """
         last = [one for one in self.steps if one.part == "last"]
         along = [set(one.formula.target.dims) & set(self.over) for one in last]
