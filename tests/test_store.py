@@ -20,7 +20,6 @@ from fireiron.language import library
 from fireiron.language.store import CLASSES, VERSION, dumps, expression, expression_text, load, loads, loads_spec, save, write_text
 
 
-
 @attrs.frozen
 class Swap(Decomposition):
     """A user's step, with fields of several kinds."""
