@@ -7,6 +7,9 @@ LANES = 32
 WARPS = 32
 """The most warps of a block."""
 
+WARPS_OF = ((32, 1), (64, 4), (256, 8), (512, 16))
+"""How many warps share a row, by how many elements a lane of one warp would have of it, at most."""
+
 rows = Tunable("rows", 1, 2, 4, 8, 16)
 turns = Tunable("turns", 2, 1, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
 vector = Tunable("vector", 8, 4, 2, 1)
@@ -16,11 +19,10 @@ dealt = Move.tile(1, LANES * vector * turns).to(Warp).tile(1, vector).to(Lane).d
 
 
 def fitting(spec):
-    """The values of the tunables for a spec, by the size of its rows and not by measuring: at most 32 elements a lane, as long as there
-    are warps. Rows of one or two warps share a block of four.
+    """The values of the tunables for a spec, by the size of its rows and not by measuring: the more elements, the more warps share a row.
 
-    A lane takes 16 bytes at a time where they divide a row; where the last of them do not fill a warp, half as many, as conditions want
-    registers.
+    Rows of one or two warps share a block of four. A lane takes 16 bytes at a time where they divide a row; where the last of them do not
+    fill a warp it has 16 elements at most, as long as there are warps: conditions want registers.
     """
     size = constant(spec.size("n"))
     if size is None:
@@ -28,7 +30,8 @@ def fitting(spec):
     widest = 16 // spec.operands["X"].dtype.bytes
     lane = next(one for one in vector.values if one <= widest and size % one == 0 and (size > one or one == 1))
     pieces = -(-size // (LANES * lane))
-    most = 32 if size % (LANES * lane) == 0 or lane == 1 else 16
-    warps = next((one for one in (1, 2, 4, 8, 16) if pieces * lane <= most * one), WARPS)
+    warps = next((count for most, count in WARPS_OF if pieces * lane <= most), WARPS)
+    if lane > 1 and size % (LANES * lane) and pieces * lane > 16 * warps:
+        warps = min(2 * warps, WARPS)
     taken = next((one for one in sorted(turns.values) if one * warps >= pieces), max(turns.values))
     return {"rows": max(4 // -(-pieces // taken), 1), "turns": taken, "vector": lane}
