@@ -14,8 +14,17 @@ rows = Tunable("rows", 1, 2, 4, 8, 16)
 turns = Tunable("turns", 2, 1, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
 vector = Tunable("vector", 8, 4, 2, 1)
 
-dealt = Move.tile(1, LANES * vector * turns).to(Warp).tile(1, vector).to(Lane).done()
+pieces = Move.tile(1, LANES * vector * turns).to(Warp).tile(1, vector).to(Lane)
 """A row's pieces to warps, and in `turns` turns `vector` elements of each to lanes."""
+
+dealt = pieces.done()
+"""A copy that leaves them in the caches."""
+
+once = pieces.done(STREAMED)
+"""A copy of what nobody reads again."""
+
+streamed = Move.done(STREAMED)
+"""A copy of what threads hold, to memory that nobody reads soon."""
 
 
 def fitting(spec):

@@ -11,7 +11,7 @@ have a row. X is read once; weight and bias are on their way before the sums beg
 """
 
 from fireiron import *
-from fireiron.strategies._rows import dealt, fitting, rows
+from fireiron.strategies._rows import fitting, once, rows, streamed
 
 SIZES = (4096, 1024)
 
@@ -31,7 +31,15 @@ layernorm = Fused(
     },
 )
 
-strategy = layernorm.tile(m=rows).to(Block).load("X", RF, dealt).load("weight", RF, Move.done()).load("bias", RF, Move.done()).done()
+strategy = (
+    layernorm.tile(m=rows)
+    .to(Block)
+    .load("X", RF, once)
+    .load("weight", RF, Move.done())
+    .load("bias", RF, Move.done())
+    .step("store", streamed)
+    .done()
+)
 
 
 def spec(M, N, **options):

@@ -11,7 +11,7 @@ for a size.
 """
 
 from fireiron import *
-from fireiron.strategies._rows import dealt, fitting, rows
+from fireiron.strategies._rows import fitting, once, rows, streamed
 
 SIZES = (4096, 1024)
 
@@ -28,7 +28,7 @@ rmsnorm = Fused(
     },
 )
 
-strategy = rmsnorm.tile(m=rows).to(Block).load("X", RF, dealt).load("weight", RF, Move.done()).done()
+strategy = rmsnorm.tile(m=rows).to(Block).load("X", RF, once).load("weight", RF, Move.done()).step("store", streamed).done()
 
 
 def spec(M, N, **options):

@@ -10,7 +10,7 @@ row. `values(spec)` are the tunables for a size.
 """
 
 from fireiron import *
-from fireiron.strategies._rows import dealt, fitting, rows
+from fireiron.strategies._rows import fitting, once, rows, streamed
 
 SIZES = (4096, 1024)
 
@@ -32,7 +32,7 @@ softmax = Fused(
     },
 )
 
-strategy = softmax.tile(m=rows).to(Block).load("X", RF, dealt).done()
+strategy = softmax.tile(m=rows).to(Block).load("X", RF, once).step("store", streamed).done()
 
 
 def spec(M, N, **options):

@@ -124,7 +124,7 @@ def test_no_shared_memory_for_a_row_of_one_warp():
 def test_no_spills(name, target):
     if not any(chain.serves(target) for chain in toolchains()):
         pytest.skip(f"no installed NVRTC serves {target}")
-    for N, options in ((768, {}), (1000, {}), (4097, {}), (8192, {}), (16384, {}), (1024, {"dtype": float32})):
+    for N, options in ((768, {}), (1000, {}), (4097, {}), (8192, {}), (16384, {}), (1024, {"dtype": float32}), (129, {"dtype": bfloat16})):
         program = program_of(name, sym("M"), N, target=target, **options)
         report = compile_cuda(program.cuda, target).resources[program.name]
         assert report.spill_stores == 0 and report.stack_frame == 0, N
@@ -150,6 +150,16 @@ def test_a_missing_barrier_is_found(name):
     with pytest.raises(SimulationError):
         for seed in range(5):
             simulate(faulty, inputs(program.spec, 3, 1024), order=random.Random(seed))
+
+
+def test_rows_are_streamed():
+    """What nobody reads again passes the caches by; weights do not. Such copies are never chosen unasked."""
+    text = program_of("layernorm", 7, 1024).cuda
+    assert text.count("__ldcs(reinterpret_cast<const uint4*>(&x_") == 1 and text.count("__stcs(") == 1 and "*>(&weight[" in text
+    plain = Move.tile(8, 8).to(Block).tile(1, 8).to(Thread)
+    assert "__ldcs" not in plain.load(SRC, RF).done()(Move(8, 8)(GL, GL)(Kernel)).cuda()
+    with pytest.raises(FireironError, match="GL -> RF or RF -> GL"):
+        plain.done(STREAMED)(Move(8, 8)(GL, GL)(Kernel)).cuda()
 
 
 # ---------------------------------------------------------------------------------------------- rows in chunks
