@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -192,8 +193,8 @@ class KernelPrinter:
         source, target = statement.accesses
         tested = conjuncts(write.condition)
         condition = all_of(part for part in conjuncts(read.condition) if part not in tested)
-        value = self._loaded(source, self.buffer(target).dtype, read, condition, by.load)
-        return self._under(write.condition, self._stored(target, write, value, by.store))
+        stored = self._store(target, write, by.store)  # its address has its name first
+        return self._under(write.condition, stored(self._loaded(source, self.buffer(target).dtype, read, condition, by.load)))
 
     def _staged(self, statement: Exec, start: int, parts: Sequence[Sequence[Piece]], by: _By) -> Item:
         """Loads into a small array, stores from there; converted on the way in, or on the way out where loads take several."""
@@ -210,17 +211,17 @@ class KernelPrinter:
             lane = write.first - start
             one = converted(f"piece[{lane}]", held, dtype)
             value = one if write.width == 1 else f"*reinterpret_cast<const {carrier(dtype, write.width)}*>(&piece[{lane}])"
-            items.append(self._under(write.condition, self._stored(target, write, value, by.store)))
+            items.append(self._under(write.condition, self._store(target, write, by.store)(value)))
         return Braces("", tuple(items))
 
     def _under(self, condition: Expr, line: Text) -> Item:
         return line if condition == TRUE else guarded(self.conditions(conjuncts(condition)), (line,))
 
-    def _stored(self, access: Access, piece: Piece, value: Text, by: str) -> Text:
-        """A store of what one piece takes, by a function where global memory is written by one."""
+    def _store(self, access: Access, piece: Piece, by: str) -> Callable[[Text], Text]:
+        """A store of a value to what one piece takes, by a function where global memory is written by one."""
         if not by or not self.buffer(access).memory.of_grid:
-            return Assignment(self._target(access, piece), value)
-        return called(by, self._address(access, piece), value)
+            return functools.partial(Assignment, self._target(access, piece))
+        return functools.partial(called, by, self._address(access, piece))
 
     def _address(self, access: Access, piece: Piece, const: str = "") -> Text:
         """The address of a piece, as a pointer to what it takes at once."""
