@@ -120,6 +120,8 @@ from fireiron.executable.stmatrix_warpgroup import STMATRIX_WARPGROUP_T as STMAT
 from fireiron.executable.stmatrix_warpgroup import STMATRIX_WARPGROUP_T_COL as STMATRIX_WARPGROUP_T_COL
 from fireiron.executable.stmatrix_warpgroup import StMatrixWarpgroup as StMatrixWarpgroup
 from fireiron.executable.terms import ThreadTerm as ThreadTerm
+from fireiron.executable.thread_move import STREAMED as STREAMED
+from fireiron.executable.thread_move import StreamedMove as StreamedMove
 from fireiron.executable.thread_move import ThreadInit as ThreadInit
 from fireiron.executable.thread_move import ThreadMove as ThreadMove
 from fireiron.executable.thread_move import vector as vector

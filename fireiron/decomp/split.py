@@ -15,7 +15,7 @@ from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
 from fireiron.language.tunable import by_dimension, checked_tile_size, chosen_tile_size, tile_size
 from fireiron.spec import Spec
-from fireiron.specs.fused import fused, with_definition
+from fireiron.specs.fused import AGAIN, fused, with_definition
 from fireiron.values.expr import ONE, TRUE, ZERO, Var, any_of, constant
 
 
@@ -99,26 +99,26 @@ class Split(Decomposition):
         if "each" not in steps or not any(dim in spec.dims for dim in named):
             return passed(spec)
         draft = context.draft()
-        whole, _ = parts_of(spec, draft)
+        whole, _ = parts_of(with_definition(spec, made.again(), {}), draft)
         inside = fused(whole)
         assert inside is not None
         if "first" not in steps and "last" not in steps:
             return self._loop(whole, draft)
-        parts = {part: with_definition(whole, inside.part(part), {}) for part in ("first", "each", "last") if part in steps}
-        inner = self._loop(parts["each"], draft)
-        around = {"first": "before", "last": "behind"}
-        children = [Child(around[part], parts[part]) for part in ("first",) if part in parts]
-        children += inner.children
-        children += [Child(around[part], parts[part]) for part in ("last",) if part in parts]
-        program: tuple[Stmt, ...] = inner.program
-        program = (Hole("before"), *program) if "first" in parts else program
-        program = (*program, Hole("behind")) if "last" in parts else program
+        children: list[Child] = []
+        program: tuple[Stmt, ...] = ()
+        for part, name in (("first", "before"), ("each", "body"), ("last", "behind"), (AGAIN, AGAIN)):
+            if not any(one.part == part for one in inside.steps):
+                continue
+            own = with_definition(whole, inside.part(part), {})
+            loop = self._loop(own, draft, name) if part in ("each", AGAIN) else None
+            children += [Child(name, own)] if loop is None else loop.children
+            program += (Hole(name),) if loop is None else loop.program
         return draft.expansion(tuple(children), program)
 
-    def _loop(self, spec: Spec, context: Context) -> Expansion:
+    def _loop(self, spec: Spec, context: Context, name: str = "body") -> Expansion:
         plan = self.planned(SplitPlan())
         views, digits = divide(spec, self.extents(spec), self.label())
-        inner: tuple[Stmt, ...] = (Hole("body"),)
+        inner: tuple[Stmt, ...] = (Hole(name),)
         draft = context if isinstance(context, Draft) else context.draft()
         views, program, variables = loop_over(spec, views, digits, plan.unroll, draft, inner)
         child = spec.with_operands(**views)
@@ -147,7 +147,7 @@ class Split(Decomposition):
             program = tuple(attrs.evolve(one, **marks) if isinstance(one, For) else one for one in program)
         if plan.sync is not None:
             program = _with_required_barrier(program, plan.sync, context)
-        return draft.expansion((Child("body", child),), program)
+        return draft.expansion((Child(name, child),), program)
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Split]:
         for dim in spec.dims:

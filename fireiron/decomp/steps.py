@@ -186,7 +186,8 @@ class _Steps:
     def _step(self, step: Step) -> None:
         one = step.formula
         self.program.append(Comment(f"{step.name}: {shown(one)}"))
-        self._masked(step)
+        step = self._masked(step)
+        one = step.formula
         if one.contracts:
             self._product(step)
         elif one.reduces:
@@ -307,21 +308,35 @@ class _Steps:
         spec = kind.starter.on(self.spec.level, *(views[operand] for operand in kind.definition(()).uses))
         self._child(name, spec, step)
 
-    def _masked(self, step: Step) -> None:
-        """What lies behind the end of a reduced dimension changes nothing: the terms there become what changes no sum, or no maximum."""
-        one = step.formula
-        for dim in one.over:
+    def _masked(self, step: Step) -> Step:
+        """What lies behind the end of a reduced dimension changes nothing: the terms there become what changes no sum, or no maximum.
+
+        A copy of an operand has zeros there. Where these change the result, the step reads terms of its own.
+        """
+        for dim in step.formula.over:
             counted = self.views.get(f"{INDICES}{dim}")
             if counted is None or not counted.bounded:
                 continue
-            for element in one.elements:
-                if element.tensor in self.made.uses or dim not in element.dims:
-                    continue
-                by = one.reduction if one.reduces else "sum"
-                nothing = neutral(by or "sum", self.views[element.tensor].dtype)
-                inside = Operation("<", (Element(f"{INDICES}{dim}", (Index(dim),)), Element(f"{EXTENTS}{dim}", ())))
-                value = Operation("where", (inside, element, Number(nothing)))
-                self._pointwise(f"{step.name}_inside", Formula(element, "=", value), None)
+            for element in step.formula.elements:
+                if dim in element.dims:
+                    step = self._masked_along(dim, element, step)
+        return step
+
+    def _masked_along(self, dim: str, element: Element, step: Step) -> Step:
+        """The step with an element that changes nothing behind the end of a dimension."""
+        one, view = step.formula, self.views[element.tensor]
+        nothing = neutral((one.reduction if one.reduces else None) or "sum", view.dtype)
+        target = element
+        if element.tensor in self.made.uses:
+            if not nothing or view.memory.of_grid:
+                return step
+            target = Element(f"{step.name}_terms", element.index)
+            self.views |= allocated(self.spec, {target.tensor: element.dims}, self.draft)
+        inside = Operation("<", (Element(f"{INDICES}{dim}", (Index(dim),)), Element(f"{EXTENTS}{dim}", ())))
+        value = Operation("where", (inside, element, Number(nothing)))
+        self._pointwise(f"{step.name}_inside", Formula(target, "=", value), None)
+        renamed = {other: target if other == element else other for other in one.elements}
+        return attrs.evolve(step, formula=attrs.evolve(one, value=_renamed(one.value, renamed)))
 
     # ------------------------------------------------------------------------------------------ parts
 

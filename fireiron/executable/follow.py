@@ -8,7 +8,7 @@ that it visits become loops, and the values that the deciding instruction takes 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
@@ -26,6 +26,9 @@ from fireiron.values.units import index_in, thread_of, unit_in
 
 WIDE = 4
 """Bytes of the widest elements that loads take several of: four of them, of others two."""
+
+LARGEST = 2**31
+"""More than any distance in memory."""
 
 MOST_AT_ONCE = 16
 """Values that one statement takes, and no loop: as many as a lane has of any instruction's operand of 8 bits."""
@@ -132,15 +135,42 @@ class Following:
     def statements(self, executable: Executable, draft: Draft) -> tuple[Stmt, ...]:
         """Each thread does to what it holds of the spec what its instruction does to elements."""
         assert self.steps is not None
-        values, loops = _values_and_loops(executable, self.spec, self.element, [one for one in self.steps if one.index is None])
-        views = placed_threads(self.spec, with_modes(self.spec, values), [one for one in self.steps if one.index is not None])
+        visited = [one for one in self.steps if one.index is None]
+        taken = self._together(visited) if self.holding.free else visited
+        values, loops = _values_and_loops(executable, self.spec, self.element, taken)
+        views = placed_threads(self.spec, with_modes(self.spec, values), [one for one in self.steps if one.index is not None], visited)
         active = TRUE if self.spec.level == self.holding.level else taking_part(self.holding, draft)
         active = all_of((active, self._once(draft)))
         unroll = all(one.unroll for one in loops)
-        views, program, _ = loop_over(self.spec, views, list(_in_order(self.spec, loops)), unroll, draft, (Hole("elements"),))
-        active = all_of((active, inside(self.spec, views[self.name], self.spec.uses[self.name], self.steps)))
+        turns = list(_in_order(self.spec, loops))
+        views, program, variables = loop_over(self.spec, views, turns, unroll, draft, (Hole("elements"),))
+        end = inside(self.spec, views[self.name], self.spec.uses[self.name], self.steps)
+        first = [var for var, turn in zip(variables, turns, strict=True) if self._within(turn, visited)]
+        active = all_of((active, end.substitute(dict.fromkeys(first, 0))))
         inner = _statement(executable, self.spec.at_level(self.level, **views), self.spec, values, active, draft)
         return filled(program, {"elements": (inner,)})
+
+    def _together(self, visited: Sequence[Digit]) -> list[Digit]:
+        """What a thread visits, neighbours in memory first, as values that a statement may take at once; but not what goes over an end."""
+        ends = overhanging(self.spec, visited)
+        order = sorted(visited, key=lambda one: (*self._apart(one), one.stride))
+        return [one if one in ends else attrs.evolve(one, by=By.VALUES) for one in order]
+
+    def _within(self, turn: Step, visited: Sequence[Digit]) -> bool:
+        """Whether a loop stays in neighbours that all lie inside a dimension where the first does."""
+        dim = self.spec.dims.index(turn.dim)
+        own = turn.strides[self.name]
+        together = neighbours(self.spec, dim, visited)
+        return (constant(own * turn.size) or LARGEST) <= together
+
+    def _apart(self, digit: Digit) -> tuple[int, ...]:
+        """How far the elements of a digit lie apart in the operands in memory; those of which it is not known last."""
+        spec, dim, found = self.spec, self.spec.dims[digit.dim], []
+        for name, view in spec.operands.items():
+            if dim in spec.uses[name] and not view.memory.private and not view.memory.counts:
+                step = view.tensor.storage().steps[view.axis(spec.uses[name].index(dim))]
+                found.append(LARGEST if step is None else constant(step) or LARGEST)
+        return tuple(step * digit.stride for step in found)
 
     def _once(self, context: Context) -> Expr:
         """The condition under which a thread writes to memory that others see: of threads that hold the same, the first does."""
@@ -242,12 +272,40 @@ def with_modes(spec: Spec, digits: Sequence[Digit]) -> dict[str, View]:
     return views
 
 
-def placed_threads(spec: Spec, views: dict[str, View], digits: Sequence[Digit]) -> dict[str, View]:
-    """The views where a thread has them."""
+def neighbours(spec: Spec, dim: int, visited: Sequence[Digit]) -> int:
+    """How many elements side by side along a dimension a thread visits that all lie inside it, or none of them."""
+    reached = 1
+    for one in sorted((one for one in visited if one.dim == dim), key=lambda one: one.stride):
+        size = constant(spec.sizes[dim])
+        if one.stride != reached or size is None or size % one.end:
+            break
+        reached = one.end
+    return reached
+
+
+def placed_threads(spec: Spec, views: dict[str, View], digits: Sequence[Digit], visited: Sequence[Digit] = ()) -> dict[str, View]:
+    """The views where a thread has them. Of what it has `visited` along a dimension whose end the last threads go over, a condition on
+    the first of neighbours says whether it lies inside; other elements are asked one by one."""
     for one in digits:
         assert one.index is not None
         views = moved(views, spec, step_of(spec, one), one.index, unit=True)
+        if overhanging(spec, [one]):
+            views = _ended(spec, views, one, neighbours(spec, one.dim, visited))
     return views
+
+
+def _ended(spec: Spec, views: Mapping[str, View], digit: Digit, together: int) -> dict[str, View]:
+    """The views with an end along the dimension of a digit: its own, or that of the dimension where elements are asked one by one."""
+    found = dict(views)
+    dim = spec.dims[digit.dim]
+    for name in (name for name in views if dim in spec.uses[name]):
+        position = spec.uses[name].index(dim)
+        whole, part = spec.operands[name].dims[position], found[name].dims[position]
+        taken = constant(part.size) or LARGEST
+        if whole.bound is None:
+            size = as_expr(digit.end) if taken <= together else spec.sizes[digit.dim]
+            found[name] = found[name].with_dims({position: attrs.evolve(part, bound=whole.base + size)})
+    return found
 
 
 def same_elements(one: Sequence[Digit], other: Sequence[Digit], context: Context) -> bool:

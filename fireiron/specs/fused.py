@@ -52,6 +52,10 @@ EXTENTS: Final = "size_"
 """How the extent of a dimension is called, as an operand: `size_n`."""
 
 
+AGAIN = "again"
+"""The part of the steps behind a loop that another loop over the same dimensions carries out."""
+
+
 @attrs.frozen
 class Step:
     """A step by name: its formula, and the part of the definition that it stands in."""
@@ -190,12 +194,27 @@ class FusedDefinition(Definition):
     # ------------------------------------------------------------------------------------------ parts
 
     def part(self, name: str) -> FusedDefinition:
-        """The steps of one part, with the operands that they touch; those that count tiled dimensions stay, so that all deal alike."""
+        """The steps of one part, with the operands that they touch. Those that count tiled dimensions stay, so that all deal alike.
+
+        In a loop those that count what it goes over do too, as its last turn may pass the end.
+        """
         steps = tuple(one for one in self.steps if one.part == name)
         touched = {tensor for one in steps for tensor in (*one.reads, one.formula.output)}
-        touched |= {f"{INDICES}{dim}" for dim in self.tile_dims}
+        touched |= {f"{INDICES}{dim}" for dim in (*self.tile_dims, *(self.over if name in ("each", AGAIN) else ()))}
         given = tuple((tensor, dims) for tensor, dims in self.given if tensor in touched)
         return self.of(steps=steps, given=given)
+
+    def again(self) -> FusedDefinition:
+        """The same with a part of its own for the steps of `last` from the first one on whose result has a dimension of the loop.
+
+        Another loop may carry them out, in blocks of any size; they stay where one of them reduces such a dimension.
+        """
+        last = [one for one in self.steps if one.part == "last"]
+        along = [set(one.formula.target.dims) & set(self.over) for one in last]
+        start = next((number for number, dims in enumerate(along) if dims), len(last))
+        if any(set(one.formula.over) & set(self.over) for one in last[start:]):
+            return self
+        return self.of(steps=tuple(attrs.evolve(one, part=AGAIN) if one in last[start:] else one for one in self.steps))
 
     def of(self, **changes: Any) -> FusedDefinition:
         """The same with other fields."""

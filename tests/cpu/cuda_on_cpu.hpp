@@ -37,6 +37,9 @@ void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE());
 size_t __cvta_generic_to_shared(const void* pointer);
 inline size_t __cvta_generic_to_global(const void* pointer) { return reinterpret_cast<size_t>(pointer); }
 
+template <class T> T __ldcs(const T* from) { return *from; }
+template <class T, class V> void __stcs(T* to, V value) { *to = value; }
+
 // ---------------------------------------------------------------------------------------------- vectors
 
 #define VECTOR_2(name, element, bytes)                                                                                 \
