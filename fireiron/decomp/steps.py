@@ -77,11 +77,12 @@ def implied(step: Decomposition, spec: Spec, context: Context) -> Expansion:
     return outer.followed("body", inner)
 
 
-def workers_of(spec: Spec, last: Decomposition, context: Context) -> int | None:
-    """The threads of a block that the strategies of the steps need."""
+def workers_of(spec: Spec, last: Decomposition, context: Context, copies: bool = False) -> int | None:
+    """The threads of a block that the strategies of the steps need: of those that copy, or of all others."""
     steps = _Steps(spec, last, context.draft())
     steps.expansion()
-    counts = [count_workers(child.spec, child.steps or (), context.enter(child)) for child in steps.children if child.name in steps.own]
+    own = [child for child in steps.children if child.name in steps.own and child.spec.moves is copies]
+    counts = [count_workers(child.spec, child.steps or (), context.enter(child)) for child in own]
     return max((one for one in counts if one is not None), default=None)
 
 
