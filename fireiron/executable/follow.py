@@ -24,6 +24,9 @@ from fireiron.values.machine import Block, Level
 from fireiron.values.tensor import Dim, Mode, View
 from fireiron.values.units import index_in, thread_of, unit_in
 
+LARGEST = 2**31
+"""More than any distance in memory."""
+
 MOST_AT_ONCE = 16
 """Values that one statement takes, and no loop: as many as a lane has of any instruction's operand of 8 bits."""
 
@@ -129,7 +132,8 @@ class Following:
     def statements(self, executable: Executable, draft: Draft) -> tuple[Stmt, ...]:
         """Each thread does to what it holds of the spec what its instruction does to elements."""
         assert self.steps is not None
-        values, loops = _values_and_loops(executable, [one for one in self.steps if one.index is None])
+        visited = [one for one in self.steps if one.index is None]
+        values, loops = _values_and_loops(executable, self._together(visited) if self.holding.free else visited)
         views = placed_threads(self.spec, with_modes(self.spec, values), [one for one in self.steps if one.index is not None])
         active = TRUE if self.spec.level == self.holding.level else taking_part(self.holding, draft)
         active = all_of((active, self._once(draft)))
@@ -138,6 +142,21 @@ class Following:
         active = all_of((active, inside(self.spec, views[self.name], self.spec.uses[self.name], self.steps)))
         inner = _statement(executable, self.spec.at_level(self.level, **views), self.spec, values, active, draft)
         return filled(program, {"elements": (inner,)})
+
+    def _together(self, visited: Sequence[Digit]) -> list[Digit]:
+        """What a thread visits, neighbours in memory first, as values that a statement may take at once; but not what goes over an end."""
+        ends = overhanging(self.spec, visited)
+        order = sorted(visited, key=lambda one: (*self._apart(one), one.stride))
+        return [one if one in ends or not one.unroll else attrs.evolve(one, by=By.VALUES) for one in order]
+
+    def _apart(self, digit: Digit) -> tuple[int, ...]:
+        """How far the elements of a digit lie apart in the operands in memory; those of which it is not known last."""
+        spec, dim, found = self.spec, self.spec.dims[digit.dim], []
+        for name, view in spec.operands.items():
+            if dim in spec.uses[name] and not view.memory.private and not view.memory.counts:
+                step = view.tensor.storage().steps[view.axis(spec.uses[name].index(dim))]
+                found.append(LARGEST if step is None else constant(step) or LARGEST)
+        return tuple(step * digit.stride for step in found)
 
     def _once(self, context: Context) -> Expr:
         """The condition under which a thread writes to memory that others see: of threads that hold the same, the first does."""

@@ -81,7 +81,7 @@ class Holding:
 
     `digits` are the values of the deciding statement as it numbers them, then what was dealt or visited on the way to it. `level`
     is the statement's; `lane_map` says how its instruction spreads a tile over lanes, whose dimensions stand as in the tensor; `active`
-    says which threads hold anything.
+    says which threads hold anything. With `free` it is that of a follower, which visits one by one what another may take at once.
     """
 
     level: Level
@@ -89,6 +89,7 @@ class Holding:
     digits: tuple[Digit, ...]
     lane_map: LaneMap | None = None
     active: Expr = TRUE
+    free: bool = False
 
     @staticmethod
     def of(statement: Exec, access: Access, loops: Sequence[For]) -> Holding:
@@ -106,7 +107,7 @@ class Holding:
             groups = len(dims[dim].dealt) if lane_map is not None and dim < len(dims) else len(access.dealt[dim])
             digits += _dealt(access, dim, groups, base, loops, lane_map is not None)
         active = all_of(part for part in conjuncts(statement.active) if variables.isdisjoint(part.variables()))
-        return Holding(statement.spec.level, first, tuple(digits), lane_map, active)
+        return Holding(statement.spec.level, first, tuple(digits), lane_map, active, statement.follows)
 
     @property
     def visited(self) -> tuple[Digit, ...]:
