@@ -372,7 +372,7 @@ class Fused(Starter):
         counted = {f"{INDICES}{dim}": (dim,) for dim in order}
         given = {**uses, **counted}
         known = tuple((one, as_dtype(kind)) for one, kind in (types or {}).items())
-        reduced = tuple(dim for dim in order if any(dim in one.formula.over for one in steps))
+        reduced = tuple(dim for dim in order if dim in _reduced(steps, given))
         hidden = dict.fromkeys(one.formula.output for one in steps if one.formula.output not in given)
         made = FusedDefinition(
             tuple(one.formula for one in steps), steps=steps, given=tuple(given.items()), order=order, reduced=reduced,
@@ -462,6 +462,16 @@ class Fused(Starter):
 
 
 # ---------------------------------------------------------------------------------------------- reading and checks
+
+
+def _reduced(steps: Iterable[Step], uses: Mapping[str, Any]) -> set[str]:
+    """The dimensions that a step reduces, and those under which another writes what is reduced: `h[m,n]`, of which `h[m,k]` is read."""
+    found = {dim for one in steps for dim in one.formula.over}
+    elements = [element for one in steps for element in (*one.formula.elements, one.formula.target) if element.tensor not in uses]
+    again = [(one, other) for one in elements for other in elements if one.tensor == other.tensor and one.dims != other.dims]
+    for _ in again:
+        found |= {other.dims[place] for one, other in again for place, dim in enumerate(one.dims) if dim in found}
+    return found
 
 
 def _named(formulas: object, part: str, parts: Iterable[tuple[str, Any]]) -> Mapping[str, str]:
