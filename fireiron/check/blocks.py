@@ -19,7 +19,22 @@ from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import one_tile_each, persistence
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, distinct, linear, offsets_of, product, reach_of
 from fireiron.ir import Access
-from fireiron.values.expr import ONE, ZERO, Expr, FloorDiv, Less, Mod, as_expr, conjuncts, constant, floordiv, hilbert, minimum, mod, positive
+from fireiron.values.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    FloorDiv,
+    Less,
+    Mod,
+    as_expr,
+    conjuncts,
+    constant,
+    floordiv,
+    hilbert,
+    minimum,
+    mod,
+    positive,
+)
 
 
 @attrs.frozen(eq=False)

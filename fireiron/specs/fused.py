@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -444,7 +444,10 @@ class Fused(Starter):
         import numpy
 
         made = self.made
-        chosen = {dim: 5 + 3 * place for place, dim in enumerate(made.order)} | dict(sizes or {})
+        chosen = {dim: 5 + 3 * place for place, dim in enumerate(made.order)}
+        for one, other in _other_names([element for step in made.steps for element in (*step.formula.elements, step.formula.target)]):
+            chosen |= {second: chosen[first] for first, second in zip(one.dims, other.dims, strict=True)}
+        chosen |= dict(sizes or {})
         random = numpy.random.default_rng(seed)
         inputs = [one for one in made.uses if one not in made.outputs and not one.startswith(INDICES)]
         arrays = {one: random.standard_normal([chosen[dim] for dim in made.uses[one]]) for one in inputs}
@@ -464,11 +467,16 @@ class Fused(Starter):
 # ---------------------------------------------------------------------------------------------- reading and checks
 
 
+def _other_names(elements: Sequence[Element]) -> list[tuple[Element, Element]]:
+    """The pairs of elements of one tensor whose dimensions have other names: `h[m,n]` and `h[m,k]`."""
+    return [(one, other) for one in elements for other in elements if one.tensor == other.tensor and one.dims != other.dims]
+
+
 def _reduced(steps: Iterable[Step], uses: Mapping[str, Any]) -> set[str]:
     """The dimensions that a step reduces, and those under which another writes what is reduced: `h[m,n]`, of which `h[m,k]` is read."""
     found = {dim for one in steps for dim in one.formula.over}
     elements = [element for one in steps for element in (*one.formula.elements, one.formula.target) if element.tensor not in uses]
-    again = [(one, other) for one in elements for other in elements if one.tensor == other.tensor and one.dims != other.dims]
+    again = _other_names(elements)
     for _ in again:
         found |= {other.dims[place] for one, other in again for place, dim in enumerate(one.dims) if dim in found}
     return found
