@@ -150,6 +150,26 @@ def test_definitions(name):
     bound(name, (64, 64, 4), {}).spec.kind.starter.check()
 
 
+@pytest.mark.parametrize("sizes", [(128, 128, 64), (100, 72, 40)])
+def test_groups_of_rows(sizes):
+    """Rows behind those of a group are zero, whatever lies there."""
+    M, N, K = sizes
+    module, groups = library("grouped"), 3
+    strategy = module.strategy.with_(**SMALL)(module.spec(*sizes, groups=groups))
+    kernel = strategy.program(TARGET).ir
+    assert not problems_of(kernel)
+    random_numbers = np.random.default_rng(1)
+    a, b = (random_numbers.standard_normal(shape).astype(np.float16) for shape in ((groups, M, K), (groups, K, N)))
+    rows = np.array([0, 37, M], np.int32)
+    inside = np.arange(M)[None, :, None] < rows[:, None, None]
+    a[np.broadcast_to(~inside, a.shape)] = np.nan
+    wanted = np.where(inside, np.nan_to_num(a.astype(float)) @ b.astype(float), 0)
+    for order in (None, random.Random(5)):
+        got = simulate(kernel, {"A": a, "B": b, "rows": rows}, order=order).outputs["D"]
+        assert np.abs(got - wanted).max() <= HALF * np.abs(wanted).max()
+    assert np.array_equal(strategy.spec.reference(a, b, rows) == 0, ~np.broadcast_to(inside, wanted.shape))
+
+
 # ---------------------------------------------------------------------------------------------- what they print
 
 
