@@ -64,6 +64,6 @@ strategy = definition.tile(g=1, m=bm, n=bn).to(Block).step("product", main_loop)
 
 
 def spec(M, N, K, groups=8, **options):
-    """`groups` products of row-major halves, float32 inside, numbers of rows in int32, unless said otherwise; C is the storage order of D."""
+    """`groups` products of row-major halves, float32 inside, `rows` in int32, unless said otherwise; C is the storage order of D."""
     options = {"types": {"rows": int32}, **options}
     return definition(g=groups, m=M, n=N, k=K, **orders(options, {"A": "A", "B": "B", "C": "D"}))

@@ -303,8 +303,12 @@ class _Steps:
         self.children.append(Child(name, spec, steps[-1:] if follows else steps_at(steps, spec), active, prefix=f"{name}_"))
 
     def _first_unit(self, step: Step) -> Expr:
-        """The condition under which a unit writes a result to memory: of those that have the same elements of it, the first does."""
-        if self.views[step.formula.output].memory.private:
+        """The condition under which a unit writes a result to memory, or sums up what is only stored so.
+
+        Of those that have the same elements of it, the first does.
+        """
+        private = self.views[step.formula.output].memory.private
+        if private and not (step.formula.reduces and step.formula.output in self.made.stored):
             return TRUE
         others = [dim for dim in self.made.tile_dims if dim not in step.formula.target.dims]
         conditions = []

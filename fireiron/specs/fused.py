@@ -84,7 +84,8 @@ class Placed:
 class FusedDefinition(Definition):
     """The steps of a definition, or of a part of it, on `given` operands, each with its dimensions.
 
-    `order` are all dimensions, `reduced` those that a step of the whole definition reduces; `names` are all of its steps and `known` all
+    `order` are all dimensions, `reduced` those that a step of the whole definition reduces; `stored` are temporaries of which nothing is
+    made but results without further dimensions, so that one of their replicas is enough. `names` are all of its steps and `known` all
     of its operands, also those that this part has not. `chosen` are strategies by step, `placed` the temporaries whose memory is said.
     """
 
@@ -95,6 +96,7 @@ class FusedDefinition(Definition):
     scan: tuple[str, ...] = ()
     batch: tuple[str, ...] = ()
     reduced: tuple[str, ...] = ()
+    stored: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
@@ -376,7 +378,8 @@ class Fused(Starter):
         hidden = dict.fromkeys(one.formula.output for one in steps if one.formula.output not in given)
         made = FusedDefinition(
             tuple(one.formula for one in steps), steps=steps, given=tuple(given.items()), order=order, reduced=reduced,
-            names=tuple(one.name for one in steps), known=tuple(given), hidden=tuple(hidden), types=known,
+            stored=_only_stored(steps, given), names=tuple(one.name for one in steps), known=tuple(given), hidden=tuple(hidden),
+            types=known,
             over=roles["over"], scan=roles["scan"], batch=roles["batch"],
         )  # fmt: skip
         _check_steps(made)
@@ -445,8 +448,8 @@ class Fused(Starter):
 
         made = self.made
         chosen = {dim: 5 + 3 * place for place, dim in enumerate(made.order)}
-        for one, other in _other_names([element for step in made.steps for element in (*step.formula.elements, step.formula.target)]):
-            chosen |= {second: chosen[first] for first, second in zip(one.dims, other.dims, strict=True)}
+        for named, again in _other_names([element for step in made.steps for element in (*step.formula.elements, step.formula.target)]):
+            chosen |= {second: chosen[first] for first, second in zip(named.dims, again.dims, strict=True)}
         chosen |= dict(sizes or {})
         random = numpy.random.default_rng(seed)
         inputs = [one for one in made.uses if one not in made.outputs and not one.startswith(INDICES)]
@@ -480,6 +483,24 @@ def _reduced(steps: Iterable[Step], uses: Mapping[str, Any]) -> set[str]:
     for _ in again:
         found |= {other.dims[place] for one, other in again for place, dim in enumerate(one.dims) if dim in found}
     return found
+
+
+def _only_stored(steps: Sequence[Step], uses: Mapping[str, Any]) -> tuple[str, ...]:
+    """The temporaries of which nothing is made but operands, and temporaries of this kind, of no further dimensions."""
+    found = {one.formula.output: set(one.formula.target.dims) for one in steps if one.formula.output not in uses}
+    while True:
+        kept = {
+            name: dims
+            for name, dims in found.items()
+            if all(
+                set(one.formula.target.dims) <= dims and (one.formula.output in uses or one.formula.output in found)
+                for one in steps
+                if name in one.reads
+            )
+        }
+        if len(kept) == len(found):
+            return tuple(kept)
+        found = kept
 
 
 def _named(formulas: object, part: str, parts: Iterable[tuple[str, Any]]) -> Mapping[str, str]:
