@@ -14,10 +14,13 @@ from fused import Contenders, best, prepared, sets_of, written
 from fireiron.errors import FireironError
 from fireiron.strategies import lstm
 
-TILES = (
+TOGETHER = (
     {"bm": 128, "bn": 128, "wm": 64, "wn": 32, "stages": 4}, {"bm": 128, "bn": 128, "wm": 64, "wn": 32, "stages": 5},
-    {"bm": 128, "bn": 256, "wm": 64, "wn": 64, "stages": 3}, {"bm": 128, "bn": 64, "wm": 32, "wn": 32, "stages": 4},
-    {"bm": 64, "bn": 64, "wm": 32, "wn": 32, "stages": 5}, {"bm": 256, "bn": 128, "wm": 64, "wn": 64, "stages": 3},
+    {"bm": 128, "bn": 64, "wm": 32, "wn": 32, "stages": 4}, {"bm": 64, "bn": 64, "wm": 32, "wn": 32, "stages": 5},
+)  # fmt: skip
+IN_TURN = (
+    {"bm": 128, "bn": 256, "wm": 64, "wn": 64, "stages": 3}, {"bm": 256, "bn": 128, "wm": 64, "wn": 64, "stages": 3},
+    {"bm": 128, "bn": 128, "wm": 64, "wn": 64, "stages": 3}, {"bm": 128, "bn": 128, "wm": 64, "wn": 32, "stages": 4},
 )  # fmt: skip
 
 
@@ -32,14 +35,14 @@ def measured(size, rounds):
     bias = (torch.randn(size, device="cuda") * 8).half()
     d, between, other = (torch.empty_like(x) for _ in range(3))
     contenders = Contenders(d, (x[0].double() @ w[0].double() + h[0].double() @ r[0].double() + bias.double()).relu())
-    spec = lstm.spec(size, size, size)
-    for values in TILES:
+    choices = [(lstm.strategy, "relu", values) for values in TOGETHER] + [(lstm.in_turn, "in_turn", values) for values in IN_TURN]
+    for strategy, form, values in choices:
         try:
-            kernel = prepared(lstm.strategy.with_(**values), spec)
+            kernel = prepared(strategy.with_(**values), lstm.spec(size, size, size, form=form))
         except FireironError as problem:
-            print(f"left out: {values}: {str(problem).splitlines()[0]}", flush=True)
+            print(f"left out: {form} {values}: {str(problem).splitlines()[0]}", flush=True)
             continue
-        contenders.add(f"ours {values}", lambda one, kernel=kernel: kernel.prepare(x[one], w[one], h[one], r[one], bias, out=d[one]))
+        contenders.add(f"ours {form} {values}", lambda one, kernel=kernel: kernel.prepare(x[one], w[one], h[one], r[one], bias, out=d[one]))
 
     def five(one):
         def launch():
