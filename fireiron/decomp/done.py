@@ -55,6 +55,9 @@ class Done(Decomposition):
             return workers_of(spec, self, context)
         return getattr(self.executable, "threads", None)
 
+    def threads_of_copies(self, spec: Spec, context: Context) -> int | None:
+        return workers_of(spec, self, context, copies=True) if fused(spec) is not None else None
+
     def expand(self, spec: Spec, context: Context) -> Expansion:
         made = fused(spec)
         if made is not None and context.workers is not None:

@@ -90,11 +90,12 @@ def implied(step: Decomposition, spec: Spec, context: Context) -> Expansion:
     return outer.followed("body", inner)
 
 
-def workers_of(spec: Spec, last: Decomposition, context: Context) -> int | None:
-    """The threads of a block that the strategies of the steps need."""
+def workers_of(spec: Spec, last: Decomposition, context: Context, copies: bool = False) -> int | None:
+    """The threads of a block that the strategies of the steps need: of those that copy, or of all others."""
     steps = _Steps(spec, last, context.draft())
     steps.expansion()
-    counts = [count_workers(child.spec, child.steps or (), context.enter(child)) for child in steps.children if child.name in steps.own]
+    own = [child for child in steps.children if child.name in steps.own and child.spec.moves is copies]
+    counts = [count_workers(child.spec, child.steps or (), context.enter(child)) for child in own]
     return max((one for one in counts if one is not None), default=None)
 
 
@@ -380,11 +381,13 @@ class _Steps:
         self.children.append(Child(name, spec, steps[-1:] if follows else steps_at(steps, spec), active, prefix=f"{name}_"))
 
     def _first_unit(self, step: Step, parted: tuple[str, ...] = ()) -> Expr:
-        """The condition under which a unit writes a result to memory: of those that have the same elements of it, the first does.
+        """The condition under which a unit writes a result to memory, or sums up what is only stored so.
 
-        Units that differ along a dimension that is `parted` have different parts of a sum.
+        Of those that have the same elements of it, the first does. Units that differ along a dimension that is `parted` have different
+        parts of a sum.
         """
-        if self.views[step.formula.output].memory.private:
+        private = self.views[step.formula.output].memory.private
+        if private and not (step.formula.reduces and step.formula.output in self.made.stored):
             return TRUE
         others = [dim for dim in self.made.tile_dims if dim not in (*step.formula.target.dims, *parted)]
         conditions = []

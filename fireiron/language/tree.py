@@ -254,6 +254,10 @@ class Decomposition:
         """The threads a block needs for this step, if this step fixes them."""
         return None
 
+    def threads_of_copies(self, spec: Spec, context: Context) -> int | None:
+        """The number of threads that the copies take among what it performs: they decide only where nothing else does."""
+        return None
+
     def choices(self, spec: Spec, context: Context) -> Iterator[Decomposition]:
         """Legal parameters of this kind of step for a spec; the generator of tests, tuner and messages."""
         return iter(())
@@ -844,7 +848,7 @@ def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context
 
 
 def _counted(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tuple[int | None, int | None]:
-    """The threads that the body needs, and the most that a load to registers does."""
+    """The threads that the body needs, and the most that a load to registers or a step that copies does."""
     if not steps:
         return None, None
     step, rest = steps[0], steps[1:]
@@ -865,6 +869,7 @@ def _counted(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> 
     loads = [
         count_workers(child.spec, child.steps or (), behind.enter(child)) for child in expansion.children if _fills_registers(child, spec)
     ]
+    loads.append(step.threads_of_copies(spec, context))
     found = [count for count in (*loads, *(of_loads for _, of_loads in counted)) if count is not None]
     return None, max(found, default=None)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -88,7 +88,8 @@ class Placed:
 class FusedDefinition(Definition):
     """The steps of a definition, or of a part of it, on `given` operands, each with its dimensions.
 
-    `order` are all dimensions, `reduced` those that a step of the whole definition reduces; `names` are all of its steps and `known` all
+    `order` are all dimensions, `reduced` those that a step of the whole definition reduces; `stored` are temporaries of which nothing is
+    made but results without further dimensions, so that one of their replicas is enough. `names` are all of its steps and `known` all
     of its operands, also those that this part has not. `chosen` are strategies by step, `placed` the temporaries whose memory is said.
     """
 
@@ -99,6 +100,7 @@ class FusedDefinition(Definition):
     scan: tuple[str, ...] = ()
     batch: tuple[str, ...] = ()
     reduced: tuple[str, ...] = ()
+    stored: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
@@ -391,11 +393,12 @@ class Fused(Starter):
         counted = {f"{INDICES}{dim}": (dim,) for dim in order}
         given = {**uses, **counted}
         known = tuple((one, as_dtype(kind)) for one, kind in (types or {}).items())
-        reduced = tuple(dim for dim in order if any(dim in one.formula.over and not _gathers(one, steps, uses) for one in steps))
+        reduced = tuple(dim for dim in order if dim in _reduced([one for one in steps if not _gathers(one, steps, uses)], given))
         hidden = dict.fromkeys(one.formula.output for one in steps if one.formula.output not in given)
         made = FusedDefinition(
             tuple(one.formula for one in steps), steps=steps, given=tuple(given.items()), order=order, reduced=reduced,
-            names=tuple(one.name for one in steps), known=tuple(given), hidden=tuple(hidden), types=known,
+            stored=_only_stored(steps, given), names=tuple(one.name for one in steps), known=tuple(given), hidden=tuple(hidden),
+            types=known,
             over=roles["over"], scan=roles["scan"], batch=roles["batch"],
         )  # fmt: skip
         _check_steps(made)
@@ -463,7 +466,10 @@ class Fused(Starter):
         import numpy
 
         made = self.made
-        chosen = {dim: 5 + 3 * place for place, dim in enumerate(made.order)} | dict(sizes or {})
+        chosen = {dim: 5 + 3 * place for place, dim in enumerate(made.order)}
+        for named, again in _other_names([element for step in made.steps for element in (*step.formula.elements, step.formula.target)]):
+            chosen |= {second: chosen[first] for first, second in zip(named.dims, again.dims, strict=True)}
+        chosen |= dict(sizes or {})
         random = numpy.random.default_rng(seed)
         inputs = [one for one in made.uses if one not in made.outputs and not one.startswith(INDICES)]
         arrays = {one: random.standard_normal([chosen[dim] for dim in made.uses[one]]) for one in inputs}
@@ -487,6 +493,39 @@ def _gathers(step: Step, steps: Iterable[Step], uses: Mapping[str, Any]) -> bool
     """Whether a step adds up one tensor into an operand that no step reads: parts of that sum may be added by whoever has the terms."""
     one = step.formula
     return one.reduces and one.joins_by == "sum" and one.output in uses and not any(one.output in other.reads for other in steps)
+
+
+def _other_names(elements: Sequence[Element]) -> list[tuple[Element, Element]]:
+    """The pairs of elements of one tensor whose dimensions have other names: `h[m,n]` and `h[m,k]`."""
+    return [(one, other) for one in elements for other in elements if one.tensor == other.tensor and one.dims != other.dims]
+
+
+def _reduced(steps: Iterable[Step], uses: Mapping[str, Any]) -> set[str]:
+    """The dimensions that a step reduces, and those under which another writes what is reduced: `h[m,n]`, of which `h[m,k]` is read."""
+    found = {dim for one in steps for dim in one.formula.over}
+    elements = [element for one in steps for element in (*one.formula.elements, one.formula.target) if element.tensor not in uses]
+    again = _other_names(elements)
+    for _ in again:
+        found |= {other.dims[place] for one, other in again for place, dim in enumerate(one.dims) if dim in found}
+    return found
+
+
+def _only_stored(steps: Sequence[Step], uses: Mapping[str, Any]) -> tuple[str, ...]:
+    """The temporaries of which nothing is made but operands, and temporaries of this kind, of no further dimensions."""
+    found = {one.formula.output: set(one.formula.target.dims) for one in steps if one.formula.output not in uses}
+    while True:
+        kept = {
+            name: dims
+            for name, dims in found.items()
+            if all(
+                set(one.formula.target.dims) <= dims and (one.formula.output in uses or one.formula.output in found)
+                for one in steps
+                if name in one.reads
+            )
+        }
+        if len(kept) == len(found):
+            return tuple(kept)
+        found = kept
 
 
 def _named(formulas: object, part: str, parts: Iterable[tuple[str, Any]]) -> Mapping[str, str]:
