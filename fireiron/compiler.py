@@ -215,6 +215,11 @@ class Program:
         return stages
 
     @property
+    def walked(self) -> Kernel:
+        """The kernel IR as the walk leaves it: the program of the tree, before any pass."""
+        return self._sequential["walk"]
+
+    @property
     def sequential(self) -> Kernel:
         """The kernel IR before synchronisation: all that decides about its speed, but not yet whether it is legal."""
         return self._sequential[SEQUENTIAL[-1][0]]
@@ -260,8 +265,7 @@ class Program:
 
     def title(self) -> list[str]:
         """The strategy, a step a line, for the header of the printed kernel."""
-        lines = [step.summary() for step in self.strategy.steps]
-        return [f".{line}" for line in lines]
+        return [line for step in self.strategy.steps for line in step.title()]
 
     def trace(self) -> tuple[tuple[str, Spec], ...]:
         """Each step of the main chain with the spec after it; `tile` and `to` apart, as in the paper's listings."""

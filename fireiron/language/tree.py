@@ -267,6 +267,10 @@ class Decomposition:
         """The step for listings; long texts left out."""
         return self.label()
 
+    def title(self) -> tuple[str, ...]:
+        """The lines for the step in the header of the printed kernel."""
+        return (f".{self.summary()}",)
+
 
 @attrs.frozen
 class Mismatch:
