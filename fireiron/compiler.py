@@ -114,7 +114,8 @@ class Program:
             )
         if not isinstance(instructions, tuple) or not all(isinstance(one, Executable) for one in instructions):
             raise ArgumentError("instructions must be a tuple of executables", got=instructions, legal="(Mine(), *INSTRUCTIONS)")
-        label = name or strategy.spec.title.lower()
+        said = next((step.whole_kernel[1] for step in strategy.steps if step.whole_kernel[1]), "")
+        label = name or said or strategy.spec.title.lower()
         if not strategy.tunables():
             return Program(strategy, strategy.spec, target, instructions, label)
         start = time.perf_counter()

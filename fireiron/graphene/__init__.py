@@ -27,8 +27,8 @@
               | "Commit" [completion]                   what was issued asynchronously becomes a group
               | "Allocate" statements, as specs         a temporary tensor
 
-A line ends where its parentheses and brackets are closed; one that ends with `{` begins a body, which a line `}` ends. Barriers, waits, vector
-widths, storage and addresses of buffers are inferred, as they are for a strategy; an atomic spec without `by` is matched against the
+A line ends where its parentheses and brackets are closed; one that ends with `{` begins a body, which a line `}` ends. Barriers, waits,
+vector widths, storage and addresses of buffers are inferred, as they are for a strategy; an atomic spec without `by` is matched against the
 instructions of the target.
 
 The text of a kernel is its program with sequential semantics. `graphene_text(program)` prints it, with the specs of the decomposition tree

@@ -24,13 +24,15 @@ class GenericDefinition(FusedDefinition):
     results: int = 0
 
     @property
-    def outputs(self) -> tuple[str, ...]:  # type: ignore[override]
+    def outputs(self) -> tuple[str, ...]:
         """The operands that are written."""
         return tuple(name for name, _ in self.given[len(self.given) - self.results :])
 
     def evaluate(self, arrays: Mapping[str, Any], sizes: Mapping[str, int], types: Mapping[str, DType], chunk: int = 0) -> dict[str, Any]:
         """Refused: there is no formula."""
-        raise ArgumentError("a generic spec means what its decomposition does: there is nothing to compare it with", legal="MatMul Move ...")
+        raise ArgumentError(
+            "a generic spec means what its decomposition does: nothing to compare it with", legal="MatMul Move ..."
+        )
 
 
 def generic_spec(level: Level, operands: Sequence[View], results: Sequence[View]) -> Spec:

@@ -54,7 +54,8 @@ def literal_text(value: Any) -> str:
     if isinstance(value, (DType, Memory, Level)) and NAMES.get(str(value)) == value:
         return str(value)
     if isinstance(value, MatrixLayout):
-        return repr(value) if value.leading is None else f"{'ColMajor' if value.order == 'col' else 'RowMajor'}({literal_text(value.leading)})"
+        plain = attrs.evolve(value, leading=None)
+        return f"{plain}" if value.leading is None else f"{plain}({literal_text(value.leading)})"
     if CONSTRUCTORS.get(type(value).__name__) is type(value):
         return _made(value)
     raise LayoutError(f"no text says a {type(value).__name__}", got=value)

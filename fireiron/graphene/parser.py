@@ -9,22 +9,23 @@ from typing import Any, Final
 import attrs
 
 from fireiron.compiler import Program
-from fireiron.errors import FireironError, LayoutError
+from fireiron.errors import LayoutError
 from fireiron.executable import INSTRUCTIONS
 from fireiron.graphene.generic import GENERIC, generic_spec
 from fireiron.graphene.lines import MOST_NESTED, Line, lines_of, listed, options_behind, split_at
 from fireiron.graphene.literals import read_literal
 from fireiron.graphene.written import Inner, Item, Leaf, Loop, Outermost, Under, Written
-from fireiron.ir import Comment, Commit, Completion, For, Let, SyncPoint
+from fireiron.ir import BlockCluster, Comment, Commit, Completion, For, Let, SyncPoint
 from fireiron.language.execution import Execution, parse_execution
 from fireiron.language.statement import read_definition, read_statement
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Executable
+from fireiron.lower.walk import RESERVED
 from fireiron.spec import Kind, Spec, Starter
-from fireiron.values.expr import Expr, Var, as_expr, constant, sym
+from fireiron.values.expr import Expr, Var, as_expr, constant, is_cuda_name, sym
 from fireiron.values.layout import Layout
-from fireiron.values.machine import Block, Kernel, Level, Thread, as_architecture
-from fireiron.values.notation import indices, parse_group, parse_tensor, parse_view, pieces, read_expression, view_text
+from fireiron.values.machine import Kernel, Level, as_architecture
+from fireiron.values.notation import indices, parse_group, parse_view, pieces, read_expression, view_text
 from fireiron.values.tensor import Storage, Tensor, Tiled, View
 from fireiron.values.units import BLOCK, THREAD
 
@@ -38,12 +39,13 @@ _DEFINED: Final = re.compile(r"[%#]\w+\s*:(?!.*(?:<-|←)).*", re.DOTALL)
 _SPEC: Final = re.compile(r"(.*?)\s*(?:<-|←)\s*Spec\s*<<<(.*?)>>>\s*\((.*)\)\s*", re.DOTALL)
 _LOOP_FLAGS: Final = ("unroll", "spread")
 _LOOP_NUMBERS: Final = ("stages", "period", "producers", "in_flight", "groups")
-_ITEMS: Final = "%out <- Kind<<<#blocks, #threads>>>(%in) | For (k = 0; k < 8; k += 1) { | If (condition) { | Let name = expression | Barrier | // text"
-_DEFAULT_NAME: Final = ""
+_ITEMS: Final = (
+    "%out <- Kind<<<#blocks, #threads>>>(%in) | For (k = 0; k < 8; k += 1) { | If (condition) { | Let name = expression | Barrier | // text"
+)
 
 
 def parse_kernel(text: str, architecture: Any = None, instructions: tuple[Executable, ...] = INSTRUCTIONS) -> Program:
-    """The program of a kernel that a text writes out, for the target that the text names, or else this one (None: the default).
+    """The program of a kernel that a text writes out, for a target (None: the one that the text names, or else the default).
 
     It is lowered, checked and printed as that of a strategy is, on demand: `.cuda`, `.ir`, `.strategy.compile(...)`.
 
@@ -67,23 +69,12 @@ def parse_kernel(text: str, architecture: Any = None, instructions: tuple[Execut
 
     Raises: a `LayoutError` with line and column where the text is no kernel; the errors of a strategy where the kernel is not legal.
     """
-    found = _Reader(text, instructions).kernel()
-    target = found.target if found.target is not None else architecture
-    return Program.of(found.strategy, target, instructions, found.name or None)
+    return Program.of(parse_strategy(text, instructions), architecture, instructions)
 
 
 def parse_strategy(text: str, instructions: tuple[Executable, ...] = INSTRUCTIONS) -> Strategy:
     """The strategy, bound to its spec, whose only step is the decomposition that a text writes out; see `parse_kernel`."""
-    return _Reader(text, instructions).kernel().strategy
-
-
-@attrs.frozen
-class Found:
-    """What a text says: the strategy, the name of the kernel and its target, where it names them."""
-
-    strategy: Strategy
-    name: str
-    target: str | None
+    return _Reader(text, instructions).kernel()
 
 
 @attrs.define
@@ -109,8 +100,6 @@ class _Reader:
         self.lines = lines_of(text)
         self.position = 0
         self.known: dict[str, Executable] = {one.name: one for one in reversed(instructions)}
-        self.target: str | None = None
-        self.name = _DEFAULT_NAME
         self.grid: Expr | None = None
         self.threads: int | None = None
         self.whole: dict[str, Any] = {"facts": [], "title": [], "unchecked": [], "settled": [], "lets": []}
@@ -118,7 +107,7 @@ class _Reader:
 
     # -------------------------------------------------------------------------------------- the whole kernel
 
-    def kernel(self) -> Found:
+    def kernel(self) -> Strategy:
         """The kernel; refused where anything follows it."""
         scope = _Scope({}, {}, {})
         while True:
@@ -130,10 +119,12 @@ class _Reader:
         if self.position < len(self.lines):
             self.lines[self.position].refuse("nothing follows the outermost spec")
         assert self.grid is not None and self.threads is not None
-        fields = {name: tuple(value) if isinstance(value, list) else value for name, value in self.whole.items()}
-        outermost = Outermost(self.threads, self.grid, names=tuple(self.names), **fields)
         with line.here():
-            return Found(Strategy((Written(items, outermost),), spec), self.name, self.target)
+            self._cluster(scope)
+            said: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in self.whole.items()}
+            names = tuple(name for name in self.names if name not in spec.operands)
+            outermost = Outermost(self.threads, self.grid, names=names, **said)
+            return Strategy((Written(items, outermost),), spec)
 
     def _next(self, missing: str, legal: object = None) -> Line:
         if self.position >= len(self.lines):
@@ -178,10 +169,19 @@ class _Reader:
         count = constant(self.grid)
         scope.values[THREAD.name] = Var(THREAD.name, 0, self.threads - 1)
         scope.values[BLOCK.name] = BLOCK if count is None else Var(BLOCK.name, 0, max(count - 1, 0))
-        for view in spec.operands.values():
-            if view.tensor.name and f"%{view.tensor.name}" not in scope.texts:
-                scope.texts[f"%{view.tensor.name}"] = view_text(view)
-        return spec
+        with line.here():
+            return self._parameters(spec, scope)
+
+    def _parameters(self, spec: Spec, scope: _Scope) -> Spec:
+        """The spec with its tensors called as its operands are, as parameters of kernels are; the text goes on with its own names."""
+        views = {}
+        for operand, view in spec.operands.items():
+            renamed = attrs.evolve(view, tensor=attrs.evolve(view.tensor, name=operand))
+            if view.tensor.name:
+                scope.texts[f"%{view.tensor.name}"] = view_text(renamed)
+            views[operand] = renamed
+            self.names[operand] = None
+        return spec.with_operands(**views)
 
     def _units(self, spec: Spec, execution: Execution, line: Line) -> None:
         """The numbers of blocks and threads: of the outermost spec, where no line in front says them."""
@@ -198,10 +198,12 @@ class _Reader:
     # -------------------------------------------------------------------------------------- headers
 
     def _read_kernel(self, text: str, scope: _Scope) -> None:
-        self.name = text
+        if not is_cuda_name(text) or text in RESERVED or text == "main":
+            raise LayoutError(f"{text!r} is no name of a kernel", legal="an identifier that means nothing else in CUDA C++")
+        self.whole["name"] = text
 
     def _read_target(self, text: str, scope: _Scope) -> None:
-        self.target = str(as_architecture(text))
+        self.whole["target"] = str(as_architecture(text))
 
     def _read_size(self, text: str, scope: _Scope) -> None:
         name, options = options_behind(text)
@@ -246,6 +248,24 @@ class _Reader:
 
     def _read_within(self, text: str, scope: _Scope) -> None:
         self.whole["within"] = _number(text, "Within")
+
+    def _read_cluster(self, text: str, scope: _Scope) -> None:
+        found = [re.fullmatch(r"\s*([0-9]{1,2})\s+(\w+)\s*", one) for one in text.split(",")]
+        if None in found:
+            raise LayoutError(
+                f"{text!r} is no cluster", legal="Cluster 2 cluster_m, 2 cluster_n"
+            )
+        self.whole["cluster"] = tuple((int(one[1]), one[2]) for one in found if one is not None)
+
+    def _cluster(self, scope: _Scope) -> None:
+        """The cluster of the kernel, now that its values are known."""
+        said = self.whole.pop("cluster", None)
+        values = {let.var.name: let.var for let in self.whole["lets"]}
+        unknown = [name for _, name in said or () if name not in values]
+        if unknown:
+            raise LayoutError(f"Cluster: {unknown[0]} is no value of the whole kernel", legal=[*values] or "Let cluster_m = block % 2")
+        if said:
+            self.whole["cluster"] = BlockCluster(tuple(size for size, _ in said), tuple(values[name] for _, name in said))
 
     def _read_chained(self, text: str, scope: _Scope) -> None:
         self.whole["chained"] = True
@@ -381,8 +401,10 @@ class _Reader:
         yield Commit(known[words[0]])
 
     def _bind(self, var: Var, scope: _Scope, line: Line) -> None:
-        if not re.fullmatch(r"[A-Za-z]\w*", var.name) or var.name in (BLOCK.name, THREAD.name):
-            line.refuse(f"{var.name!r} names no value", legal="an identifier; block and thread are those of the kernel")
+        if not is_cuda_name(var.name) or var.name in RESERVED or var.name.startswith("__"):
+            line.refuse(
+                f"{var.name!r} is no name of a value", legal="an identifier that means nothing in CUDA C++"
+            )
         if var.name in self.names:
             line.refuse(f"{var.name} is defined twice", hint="another name: names of loops and values are those of the whole kernel")
         self.names[var.name] = None
@@ -452,7 +474,7 @@ class _Reader:
             name, changes = options_behind(instruction)
             if name not in self.known:
                 raise LayoutError(f"no instruction is called {name}", legal=[*self.known])
-            said = tuple((key, read_literal(value, scope.values)) for key, value in listed(changes))
+            said = tuple((key, read_literal(value or "True", scope.values)) for key, value in listed(changes))
         return Leaf(spec, self.known[name], said, where)
 
     def _statement(self, text: str, scope: _Scope) -> tuple[Spec, Execution]:
@@ -475,6 +497,8 @@ class _Reader:
         """The name of a new tensor, and how it lies in memory where a leaf says so."""
         (view,) = spec.operands.values()
         tensor: Tensor = view.tensor
+        if not is_cuda_name(tensor.name) or tensor.name in RESERVED:
+            raise LayoutError(f"%{tensor.name} is no name of a new tensor", legal="an identifier that means nothing in CUDA C++, as %a_sh")
         if tensor.name in self.names:
             raise LayoutError(f"{tensor.name} is defined twice", hint="another name: names of tensors are those of the whole kernel")
         self.names[tensor.name] = None
@@ -561,6 +585,7 @@ _HEADERS: Final[Mapping[str, Callable[[_Reader, str, _Scope], None]]] = {
     "resident": _Reader._read_resident,
     "within": _Reader._read_within,
     "chained": _Reader._read_chained,
+    "cluster": _Reader._read_cluster,
 }
 
 _WORDS: Final[Mapping[str, Callable[[_Reader, Line, _Scope, bool], Iterator[Item]]]] = {
@@ -570,4 +595,3 @@ _WORDS: Final[Mapping[str, Callable[[_Reader, Line, _Scope, bool], Iterator[Item
     "barrier": _Reader._read_barrier,
     "commit": _Reader._read_commit,
 }
-_ = (Block, Thread, parse_tensor, FireironError)

@@ -10,7 +10,6 @@ import attrs
 
 from fireiron.compiler import Program
 from fireiron.errors import DecompositionError, LayoutError
-from fireiron.executable import INSTRUCTIONS
 from fireiron.graphene.generic import GENERIC, GenericDefinition, generic_spec
 from fireiron.graphene.literals import literal_text
 from fireiron.graphene.parser import parse_kernel
@@ -22,10 +21,10 @@ from fireiron.language.tree import Context, Draft, Executable, Named, Node, Whol
 from fireiron.spec import Kind, Spec
 from fireiron.specs.allocate import Allocate
 from fireiron.specs.fused import FusedKind
-from fireiron.values.expr import TRUE, Expr, Var, constant
+from fireiron.values.expr import TRUE, Expr, Var, sym
 from fireiron.values.machine import LEVELS, Level
 from fireiron.values.machine import Block as BlockLevel
-from fireiron.values.notation import expression_text, tensor_text, view_text
+from fireiron.values.notation import expression_text, symbols_of, tensor_text, view_text
 from fireiron.values.tensor import View, whole_view
 
 INDENT = "  "
@@ -49,10 +48,15 @@ def _require_exact(text: str, program: Program, kernel: Kernel) -> None:
     again = parse_kernel(text, instructions=program.instructions).walked
     if again == kernel:
         return
-    for name in (field.name for field in attrs.fields(Kernel) if field.eq):
+    for name in fields_of(kernel):
         one, other = getattr(kernel, name), getattr(again, name)
         if one != other:
             raise LayoutError(f"no text says all of this kernel: it would be read with {_difference(name, one, other)}")
+
+
+def fields_of(value: Any) -> list[str]:
+    """The fields by which a value is equal to others."""
+    return [field.name for field in attrs.fields(type(value)) if field.eq]
 
 
 def _difference(name: str, one: Any, other: Any) -> str:
@@ -60,7 +64,7 @@ def _difference(name: str, one: Any, other: Any) -> str:
         position = next(place for place in range(len(one)) if one[place] != other[place])
         name, one, other = f"{name}[{position}]", one[position], other[position]
         if isinstance(one, Stmt) and type(one) is type(other):
-            field = next(field.name for field in attrs.fields(type(one)) if field.eq and getattr(one, field.name) != getattr(other, field.name))
+            field = next(field for field in fields_of(one) if getattr(one, field) != getattr(other, field))
             name, one, other = f"{name}.{field}", getattr(one, field), getattr(other, field)
     return f"{name} = {other}, not {one}"
 
@@ -97,7 +101,7 @@ class _Writer:
         named: dict[Named, Var] = {}
         for var, value in self.whole.definitions.items():
             key = Named(value, var.high)
-            named[key if key not in named else Named(value, var.high, f"{var.name}:")] = var
+            named[key if key not in named else Named(value, var.high, var.name)] = var
         whole = Whole(self.whole.taken, named, settled=self.whole.settled)
         grown = self.program.grown.context
         return Context(self.kernel.architecture, self.program.instructions, grown.block, grown.thread, self.kernel.workers, whole=whole)
@@ -106,7 +110,8 @@ class _Writer:
 
     def lines(self) -> Iterator[str]:
         """The lines of the text."""
-        body = [line for part in _merged(list(self._node(self.program.tree))) for line in part.lines]
+        known = frozenset(var.name for var in (*self.whole.definitions, *kernel_variables(self.kernel)))
+        body = [line for part in _merged(list(self._node(self.program.tree, known))) for line in part.lines]
         outer = self._statement(self.program.inner, self._execution())
         temporaries = list(self._temporaries())
         named = self._lets([*body, *temporaries])
@@ -145,7 +150,8 @@ class _Writer:
         if kernel.chained:
             yield "Chained"
         if kernel.cluster is not None:
-            raise LayoutError("no text says how the blocks of a cluster share their loads", got=kernel.cluster)
+            places = zip(kernel.cluster.sizes, kernel.cluster.places, strict=True)
+            yield f"Cluster {', '.join(f'{size} {place.name}' for size, place in places)}"
         for view in self.program.inner.operands.values():
             yield self.texts[view.tensor.name]
 
@@ -162,6 +168,7 @@ class _Writer:
     def _lets(self, body: list[str]) -> list[str]:
         """The named values of the whole kernel that the text, or a used name, refers to."""
         used = set(re.findall(r"[A-Za-z_]\w*", "\n".join(body)))
+        used |= {place.name for place in (self.kernel.cluster.places if self.kernel.cluster is not None else ())}
         found: list[str] = []
         for var, value in reversed(self.whole.definitions.items()):
             if var.name in used:
@@ -171,32 +178,41 @@ class _Writer:
 
     # -------------------------------------------------------------------------------------- programs
 
-    def _node(self, node: Node) -> Iterator[Part]:
-        """What stands in the body of a node."""
-        children = dict(node.children)
-        yield from self._program(node.program, children)
+    def _node(self, node: Node, bound: frozenset[str]) -> Iterator[Part]:
+        """What stands in the body of a node, where so many names of values are known."""
+        yield from self._program(node.program, dict(node.children), bound)
 
-    def _program(self, program: tuple[Stmt, ...], children: Mapping[str, Node]) -> Iterator[Part]:
+    def _program(self, program: tuple[Stmt, ...], children: Mapping[str, Node], bound: frozenset[str]) -> Iterator[Part]:
         for statement in program:
             match statement:
                 case Hole(child=name):
-                    yield from self._child(children[name])
-                case For(body=body):
-                    yield self._braces(self._for(statement), list(self._program(body, children)), {statement.var})
+                    yield from self._child(children[name], bound)
+                case For(var=var, body=body):
+                    yield self._braces(self._for(statement), list(self._program(body, children, bound | {var.name})), {var})
                 case Exec():
                     yield Part(statement.active, (self._leaf(statement),))
+                case Let(var=var):
+                    bound |= {var.name}
+                    yield Part(None, (_let(statement),))
                 case _:
                     yield Part(None, (_plain(statement),))
 
-    def _child(self, node: Node) -> Iterator[Part]:
-        """A spec below: in one line where it is one statement of that spec, in braces otherwise."""
+    def _child(self, node: Node, bound: frozenset[str]) -> Iterator[Part]:
+        """A spec below: in one line where it is one statement of that spec, in braces otherwise.
+
+        A spec whose views name what only its decomposition defines, such as the tile of a turn, stands for its decomposition alone.
+        """
+        named = symbols_of(node.spec.views, node.spec.accumulate).values()
         if node.spec.allocates and not node.program:
+            return
+        if any(isinstance(one, Var) and one.name not in bound for one in named):
+            yield from self._node(node, bound)
             return
         match node.program:
             case (Exec(spec=spec),) if spec == node.spec:
-                yield from self._node(node)
+                yield from self._node(node, bound)
             case _:
-                yield self._braces(self._statement(node.spec), list(self._node(node)), set())
+                yield self._braces(self._statement(node.spec), list(self._node(node, bound)), set())
 
     def _braces(self, head: str, parts: list[Part], bound: set[Var]) -> Part:
         """Parts in a body; under a condition that is that of all of them outside."""
@@ -222,7 +238,7 @@ class _Writer:
 
     def _leaf(self, statement: Exec) -> str:
         changes = changes_of(statement, self._draft(statement))
-        said = ", ".join(f"{name}={literal_text(value)}" for name, value in changes)
+        said = ", ".join(name if value is True else f"{name}={literal_text(value)}" for name, value in changes)
         return f"{self._statement(statement.spec)} by {self._instruction(statement.instruction)}{f' {{{said}}}' if said else ''}"
 
     def _draft(self, statement: Exec) -> Draft:
@@ -271,12 +287,15 @@ class _Writer:
         return f"%{name}{text.removeprefix(tensor)}" if self.texts.get(name) == tensor and text.startswith(tensor) else text
 
 
+def kernel_variables(kernel: Kernel) -> tuple[Var, ...]:
+    """What an expression may name anywhere in a kernel: its sizes, the numbers of the block and of the thread."""
+    return (*kernel.symbols, kernel.block, kernel.thread)
+
+
 def _plain(statement: Stmt) -> str:
     match statement:
         case Comment(text=text):
             return f"// {text}" if text == text.strip() and text.isprintable() else _no_comment(text)
-        case Let():
-            return _let(statement)
         case SyncPoint(require=require, subject=subject):
             word = {True: "", False: " no", None: " maybe"}[require]
             return f"Barrier{word}{f' {subject}' if subject else ''}"
@@ -304,8 +323,6 @@ def _range_option(var: Var, inferred: Var) -> list[str]:
 
 
 def _size_options(symbol: Var) -> str:
-    from fireiron.values.expr import sym
-
     plain = sym(symbol.name)
     said = [f"{name}={getattr(symbol, name)}" for name in ("multiple_of", "low", "high") if getattr(symbol, name) != getattr(plain, name)]
     return f" {{{', '.join(said)}}}" if said else ""
@@ -324,6 +341,3 @@ def _merged(parts: list[Part]) -> Iterator[Part]:
         else:
             assert part.condition is not None
             yield Part(None, (f"If ({expression_text(part.condition)}) {{", *(f"{INDENT}{line}" for line in part.lines), "}"))
-
-
-_ = (INSTRUCTIONS, constant)

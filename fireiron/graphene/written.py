@@ -10,13 +10,13 @@ import attrs
 from fireiron.decomp.done import Done
 from fireiron.errors import DecompositionError, FireironError, LayoutError, MatchError
 from fireiron.ir import Access, BlockCluster, Exec, For, Hole, Let, Stmt, statements
-from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Named, access_of
+from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, access_of
 from fireiron.spec import Spec
-from fireiron.values.expr import TRUE, Expr, all_of
+from fireiron.values.expr import TRUE, Expr, Var, all_of
 from fireiron.values.tensor import Storage, Tensor
 
 OF_STATEMENT: Final = tuple(
-    one.name for one in attrs.fields(Exec) if one.eq and one.name not in ("instruction", "spec", "accesses", "active")
+    one.name for one in attrs.fields(Exec) if one.name not in ("instruction", "spec", "accesses", "active", "origin")
 )
 """The fields of a statement that a text may say behind the name of its instruction."""
 
@@ -70,6 +70,8 @@ class Outermost:
 
     threads: int
     grid: Expr
+    target: str = ""
+    name: str = ""
     lets: tuple[Let, ...] = ()
     settled: tuple[tuple[Tensor, Storage], ...] = ()
     facts: tuple[tuple[str, Expr], ...] = ()
@@ -100,6 +102,11 @@ class Written(Decomposition):
     def title(self) -> tuple[str, ...]:
         return () if self.outermost is None else self.outermost.title
 
+    @property
+    def whole_kernel(self) -> tuple[str, str]:  # type: ignore[override]
+        """The target and the name of the kernel."""
+        return ("", "") if self.outermost is None else (self.outermost.target, self.outermost.name)
+
     def threads(self, spec: Spec, context: Context) -> int | None:
         return None if self.outermost is None else self.outermost.threads
 
@@ -115,17 +122,16 @@ class Written(Decomposition):
         made += [view.tensor.name for child in children for view in child.spec.operands.values()]
         for name in dict.fromkeys(made):
             if name not in known:
-                draft._names[name] = None
+                draft.claim(Var(name))
         return draft.expansion(tuple(children), program, **whole)
 
 
 def _begun(outermost: Outermost, draft: Draft) -> dict[str, Any]:
     """The fields of the outermost expansion, the names of the text in the draft."""
     for name in outermost.names:
-        draft._names[name] = None
+        draft.claim(Var(name))
     for let in outermost.lets:
-        named = Named(let.value, let.var.high)
-        draft._lets[named if named not in draft._lets else Named(let.value, let.var.high, f"{let.var.name}:")] = let.var
+        draft.define(let.var, let.value)
     for tensor, storage in outermost.settled:
         draft.settle(tensor, storage)
     said = ("facts", "grid", "zeroed", "resident", "within", "cluster", "chained", "unchecked")

@@ -21,8 +21,8 @@ import attrs
 from fireiron import folders, specs
 from fireiron.errors import ArgumentError, LayoutError
 from fireiron.language.execution import Execution, execution_text, parse_execution
-from fireiron.specs.formula import Definition
 from fireiron.spec import OPTIONS, Kind, Parameter, Spec, Starter
+from fireiron.specs.formula import Definition
 from fireiron.values.expr import ONE, as_expr
 from fireiron.values.layout import Layout, make_layout
 from fireiron.values.machine import DTYPES, as_dtype
