@@ -14,7 +14,7 @@ from fireiron.executable import INSTRUCTIONS
 from fireiron.graphene.generic import GENERIC, generic_spec
 from fireiron.graphene.lines import MOST_NESTED, Line, lines_of, listed, options_behind, split_at
 from fireiron.graphene.literals import read_literal
-from fireiron.graphene.written import Inner, Item, Leaf, Loop, Outermost, Under, Written
+from fireiron.graphene.written import Inner, Item, Leaf, Loop, Outermost, Under, Written, require_changes
 from fireiron.ir import BlockCluster, Comment, Commit, Completion, For, Let, SyncPoint
 from fireiron.language.execution import Execution, parse_execution
 from fireiron.language.statement import read_definition, read_statement
@@ -167,6 +167,8 @@ class _Reader:
                 spec = spec.at_level(Kernel)
         assert self.threads is not None and self.grid is not None
         count = constant(self.grid)
+        blocks = None if count is None else execution.blocks or (Layout(count),)
+        self.whole["execution"] = Execution(blocks, execution.threads or (Layout(self.threads),))
         scope.values[THREAD.name] = Var(THREAD.name, 0, self.threads - 1)
         scope.values[BLOCK.name] = BLOCK if count is None else Var(BLOCK.name, 0, max(count - 1, 0))
         with line.here():
@@ -475,6 +477,7 @@ class _Reader:
             if name not in self.known:
                 raise LayoutError(f"no instruction is called {name}", legal=[*self.known])
             said = tuple((key, read_literal(value or "True", scope.values)) for key, value in listed(changes))
+            require_changes(said, spec)
         return Leaf(spec, self.known[name], said, where)
 
     def _statement(self, text: str, scope: _Scope) -> tuple[Spec, Execution]:

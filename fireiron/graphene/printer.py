@@ -13,7 +13,7 @@ from fireiron.errors import DecompositionError, LayoutError
 from fireiron.graphene.generic import GENERIC, GenericDefinition, generic_spec
 from fireiron.graphene.literals import literal_text
 from fireiron.graphene.parser import parse_kernel
-from fireiron.graphene.written import changes_of
+from fireiron.graphene.written import Written, changes_of
 from fireiron.ir import Buffer, Comment, Commit, Exec, For, Hole, Kernel, Let, Stmt, SyncPoint, lets, unknown
 from fireiron.language.execution import Execution, execution_of
 from fireiron.language.statement import STARTERS, written_statement
@@ -121,6 +121,9 @@ class _Writer:
         yield "}"
 
     def _execution(self) -> Execution:
+        step = self.program.tree.step
+        if isinstance(step, Written) and step.outermost is not None:
+            return step.outermost.execution
         return execution_of(self.program.tree, self.whole, self.kernel.workers)
 
     def _headers(self) -> Iterator[str]:
@@ -323,8 +326,9 @@ def _range_option(var: Var, inferred: Var) -> list[str]:
 
 
 def _size_options(symbol: Var) -> str:
-    plain = sym(symbol.name)
-    said = [f"{name}={getattr(symbol, name)}" for name in ("multiple_of", "low", "high") if getattr(symbol, name) != getattr(plain, name)]
+    said = [] if symbol.multiple_of == 1 else [f"multiple_of={symbol.multiple_of}"]
+    plain = sym(symbol.name, symbol.multiple_of)
+    said += [f"{name}={getattr(symbol, name)}" for name in ("low", "high") if getattr(symbol, name) != getattr(plain, name)]
     return f" {{{', '.join(said)}}}" if said else ""
 
 

@@ -10,6 +10,7 @@ import attrs
 from fireiron.decomp.done import Done
 from fireiron.errors import DecompositionError, FireironError, LayoutError, MatchError
 from fireiron.ir import Access, BlockCluster, Exec, For, Hole, Let, Stmt, statements
+from fireiron.language.execution import Execution
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, access_of
 from fireiron.spec import Spec
 from fireiron.values.expr import TRUE, Expr, Var, all_of
@@ -83,6 +84,7 @@ class Outermost:
     chained: bool = False
     unchecked: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    execution: Execution = Execution()
 
 
 @attrs.frozen
@@ -209,8 +211,21 @@ def changed(statement: Exec, changes: tuple[tuple[str, Any], ...]) -> Exec:
         elif operand in accesses and field in OF_ACCESS:
             accesses[operand] = attrs.evolve(accesses[operand], **{field: value})
         else:
-            raise LayoutError(f"what is {name} of {statement.spec.title}?", legal=[*OF_STATEMENT, *(f"{one}.points" for one in accesses)])
+            raise unknown_change(name, statement.spec)
     return attrs.evolve(statement, accesses=tuple(accesses.values()), **fields)
+
+
+def unknown_change(name: str, spec: Spec) -> LayoutError:
+    """The error of a change that no statement of a spec has."""
+    return LayoutError(f"what is {name} of {spec.title}?", legal=[*OF_STATEMENT, *(f"{one}.points" for one in spec.operands)])
+
+
+def require_changes(changes: tuple[tuple[str, Any], ...], spec: Spec) -> None:
+    """Refuse changes of what the statement of a spec has not."""
+    for name, _ in changes:
+        operand, dot, field = name.partition(".")
+        if not (name in OF_STATEMENT or (operand in spec.operands and (not dot or field in OF_ACCESS))):
+            raise unknown_change(name, spec)
 
 
 def changes_of(statement: Exec, draft: Draft) -> tuple[tuple[str, Any], ...]:
