@@ -8,6 +8,7 @@ import pytest
 from generator import draw as drawn
 from printed_text import HostProgram, Printed
 from problems import integers
+from ringed import halves, product
 
 from fireiron import *
 from fireiron.check import check, safety
@@ -52,11 +53,14 @@ def test_drawn_strategies(seed):
     read_back((one.strategy if one.strategy.spec is not None else one.strategy(one.spec)).program(one.target))
 
 
+@pytest.mark.parametrize("options", [{"bands": 2}, {"blocks": 4}, {"blocks": 2, "turns": 2, "tma": False}], ids=str)
+def test_rings_of_hopper(options):
+    read_back(product(**options)(halves(256, 128, 192)).program("sm_90a"))
+
+
 def test_a_cluster():
-    strategy = find("hopper").strategy.with_(cluster_m=2) if "cluster_m" in find("hopper").strategy.tunables() else None
-    if strategy is None:
-        pytest.skip("the library has no strategy with clusters")
-    read_back(strategy(MatMul(512, 512, 256, dtype=float16, B=RowMajor)(GL, GL, GL)(Kernel)).program("sm_90a"))
+    text = read_back(product(cluster=(2, 1))(halves(256, 128, 192)).program("sm_90a"))
+    assert re.search(r"^Cluster 2 \w+$", text, re.MULTILINE)
 
 
 def test_a_micro_kernel_and_a_kind_of_ones_own():
@@ -75,9 +79,8 @@ def test_a_level_of_ones_own():
 
 
 def test_several_kernels_are_no_text():
-    program = bind(find("hopper"), {"M": 1024, "N": 1024, "K": 1000}, {"A": RowMajor(ld=1001)}).program()
-    if not program.launches:
-        pytest.skip("nothing is repacked here")
+    program = find("hopper").strategy.with_(bm=64, bn=64, wm=64, wn=64, stages=2)(halves(65, 63, 33)).program("sm_90a")
+    assert program.launches
     with pytest.raises(LayoutError, match="kernels are launched one behind the other"):
         graphene_text(program)
 
@@ -310,7 +313,9 @@ def program_shape(text):
 
 
 @needs_nvrtc
-@pytest.mark.parametrize(("name", "expected"), [("tensor cores", ("ldmatrix.sync", "mma.sync.aligned.m16n8k16")), ("figure 8", ("fma.rn.f16",))])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("tensor cores", ("ldmatrix.sync", "mma.sync.aligned.m16n8k16")), ("figure 8", ("fma.rn.f16",))]
+)
 def test_by_hand_compiles(name, expected):
     ptx = compile_cuda(parse_kernel(BY_HAND[name][0]).cuda, "sm_80").ptx
     assert all(one in ptx for one in expected)

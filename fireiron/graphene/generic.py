@@ -30,9 +30,7 @@ class GenericDefinition(FusedDefinition):
 
     def evaluate(self, arrays: Mapping[str, Any], sizes: Mapping[str, int], types: Mapping[str, DType], chunk: int = 0) -> dict[str, Any]:
         """Refused: there is no formula."""
-        raise ArgumentError(
-            "a generic spec means what its decomposition does: nothing to compare it with", legal="MatMul Move ..."
-        )
+        raise ArgumentError("a generic spec means what its decomposition does: nothing to compare it with", legal="MatMul Move ...")
 
 
 def generic_spec(level: Level, operands: Sequence[View], results: Sequence[View]) -> Spec:

@@ -254,9 +254,7 @@ class _Reader:
     def _read_cluster(self, text: str, scope: _Scope) -> None:
         found = [re.fullmatch(r"\s*([0-9]{1,2})\s+(\w+)\s*", one) for one in text.split(",")]
         if None in found:
-            raise LayoutError(
-                f"{text!r} is no cluster", legal="Cluster 2 cluster_m, 2 cluster_n"
-            )
+            raise LayoutError(f"{text!r} is no cluster", legal="Cluster 2 cluster_m, 2 cluster_n")
         self.whole["cluster"] = tuple((int(one[1]), one[2]) for one in found if one is not None)
 
     def _cluster(self, scope: _Scope) -> None:
@@ -404,9 +402,7 @@ class _Reader:
 
     def _bind(self, var: Var, scope: _Scope, line: Line) -> None:
         if not is_cuda_name(var.name) or var.name in RESERVED or var.name.startswith("__"):
-            line.refuse(
-                f"{var.name!r} is no name of a value", legal="an identifier that means nothing in CUDA C++"
-            )
+            line.refuse(f"{var.name!r} is no name of a value", legal="an identifier that means nothing in CUDA C++")
         if var.name in self.names:
             line.refuse(f"{var.name} is defined twice", hint="another name: names of loops and values are those of the whole kernel")
         self.names[var.name] = None

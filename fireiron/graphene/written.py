@@ -84,7 +84,7 @@ class Outermost:
     chained: bool = False
     unchecked: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    execution: Execution = Execution()
+    execution: Execution = attrs.field(factory=Execution)
 
 
 @attrs.frozen
