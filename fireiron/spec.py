@@ -817,6 +817,8 @@ def _types(made: Definition, dtype: Any, results: Mapping[str, Any]) -> tuple[DT
 
 def _short_repr(spec: Spec) -> str | None:
     """The short form, where it says all of the spec."""
+    if len(spec.definition.formulas) != len(spec.outputs):
+        return None
     layouts = {name: view.tensor.layout for name, view in spec.operands.items()}
     orders = {name: _order_repr(spec, name, layout) for name, layout in layouts.items()}
     named = all(view.memory in NAMED_MEMORIES for view in spec.views)

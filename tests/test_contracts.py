@@ -570,6 +570,7 @@ ROOMS = (
     ("lower", "cuda", "sim", "check"),
     ("cost",),
     ("compiler",),
+    ("graphene",),
     ("gpu",),
     ("measure", "inspect"),
     ("tune",),

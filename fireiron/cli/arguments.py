@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from fireiron.errors import FireironError
+from fireiron.errors import ArgumentError, FireironError
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
+    from fireiron.language.library import Entry
     from fireiron.language.strategy import Strategy
+
+
+KERNEL_FILES: Final = ".graphene"
+"""How the names of files end that write out a kernel (`fireiron.graphene`)."""
 
 
 class Add(Protocol):
@@ -37,7 +43,7 @@ def strategy_options() -> argparse.ArgumentParser:
 
 
 def add_strategy(command: argparse.ArgumentParser, json: bool = False) -> None:
-    command.add_argument("strategy", metavar="STRATEGY", help="a name of the library, a path.py, or path.py:name")
+    command.add_argument("strategy", metavar="STRATEGY", help="a name of the library, a path.py, path.py:name, or a path.graphene")
     if json:
         add_json(command)
 
@@ -98,7 +104,8 @@ def strategy_of(arguments: argparse.Namespace, name: str | None = None, known_on
 
     if arguments.arch is not None:
         as_architecture(arguments.arch)
-    entry = find(arguments.strategy if name is None else name)
+    name = arguments.strategy if name is None else name
+    entry = _written(name) if name.endswith(KERNEL_FILES) else find(name)
     sizes = {dim: getattr(arguments, dim) for dim in (*"MNK", "batch") if getattr(arguments, dim) is not None}
     options: dict[str, Any] = {} if arguments.dtype is None else {"dtype": as_dtype(arguments.dtype)}
     for operand, letter in zip("ABC", arguments.layouts or "", strict=False):
@@ -107,6 +114,22 @@ def strategy_of(arguments: argparse.Namespace, name: str | None = None, known_on
     if known_only:
         values = {key: value for key, value in values.items() if key in entry.strategy.tunables()}
     return bind(entry, sizes, options, values)
+
+
+def _written(name: str) -> Entry:
+    """The entry of a file that writes out a kernel."""
+    from fireiron.graphene import parse_strategy
+    from fireiron.language.library import Entry
+
+    path = Path(name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"the file {name!r} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+    try:
+        return Entry(path.stem, parse_strategy(text), path=path)
+    except FireironError as error:
+        raise error.located(at=name) from None
 
 
 def program_of(arguments: argparse.Namespace) -> Program:

@@ -330,8 +330,13 @@ def _block_tiles(program: Program) -> dict[str, tuple[Any, ...]] | None:
     """By output, the dimensions of the view that one block is responsible for."""
     from fireiron.values.machine import Block
 
-    node = next((node for node in program.tree.nodes() if node.spec.level == Block), None)
-    return None if node is None else {name: node.spec.operands[name].dims for name in program.spec.outputs}
+    outputs = {name: program.inner.operands[name].tensor for name in program.inner.outputs}
+    for node in program.tree.nodes():
+        views = {name: node.spec.operands.get(name) for name in outputs}
+        found = {name: view.dims for name, view in views.items() if view is not None and view.tensor == outputs[name]}
+        if node.spec.level == Block and len(found) == len(outputs):
+            return found
+    return None
 
 
 def _evaluated(program: Program, symbols: Mapping[str, int], block: Any, values: Iterable[Any]) -> list[Any]:

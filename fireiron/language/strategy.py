@@ -134,9 +134,12 @@ class Strategy(Verbs, FoundRefinements):
 
     @property
     def target(self) -> str:
-        """What it is made for if nobody says: `"sm_90a"` where work is for a Warpgroup, whose instructions are found there alone; else
-        `"sm_90"`, whose code newer GPUs run too."""
+        """What it is made for if nobody says: what a step that writes out a kernel says; else `"sm_90a"` where work is for a Warpgroup,
+        whose instructions are found there alone; else `"sm_90"`, whose code newer GPUs run too."""
         parts = (self.steps, *(one.steps for one in self.others))
+        said = next((step.whole_kernel[0] for step in self.steps if step.whole_kernel[0]), "")
+        if said:
+            return said
         return WARPGROUP_ARCHITECTURE if any(has_part(Warpgroup, steps) for steps in parts) else DEFAULT_ARCHITECTURE
 
     def program(self, architecture: Any = None, **options: Any) -> Program:

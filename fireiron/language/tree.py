@@ -220,6 +220,9 @@ class Decomposition:
     """
 
     verb: ClassVar[str] = ""
+    whole_kernel: ClassVar[tuple[str, str]] = ("", "")
+    """The target and the name of the kernel, as far as the step itself says them."""
+
     refinements: tuple[Refinement, ...] = attrs.field(default=(), kw_only=True, validator=_check_refinements)
     origin: str | None = attrs.field(default=None, kw_only=True, eq=False, repr=False)
 
@@ -270,6 +273,10 @@ class Decomposition:
     def summary(self) -> str:
         """The step for listings; long texts left out."""
         return self.label()
+
+    def title(self) -> tuple[str, ...]:
+        """The lines for the step in the header of the printed kernel."""
+        return (f".{self.summary()}",)
 
 
 @attrs.frozen
@@ -547,8 +554,10 @@ class Draft(Context):
         self._names[var.name] = None
 
     def define(self, var: Var, value: Expr) -> None:
-        """Say the value of a name that a step before this one made."""
-        self._lets[Named(value, var.high)] = var
+        """Say the value of a name that a step before this one made, or that a text gives it."""
+        named = Named(value, var.high)
+        known = {**self.whole.lets, **self._lets}
+        self._lets[named if known.get(named, var) == var else Named(value, var.high, var.name)] = var
 
     def let(self, wanted: str, value: Expr, high: int | None = None) -> Expr:
         """A name for a value that depends on block, thread and sizes only; the value itself where a name says no more.

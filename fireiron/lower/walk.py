@@ -253,6 +253,6 @@ def _buffers(node: Node, spec: Spec, settled: Mapping[str, Storage]) -> Iterable
             storage = Storage(Layout(()), 0) if tensor.memory.private else tensor.storage()
             yield Buffer(tensor, storage, storage.extent, written=True)
         for statement in inner.program:
-            if isinstance(statement, Exec) and statement.scratch is not None:
+            if isinstance(statement, Exec) and statement.scratch is not None and statement.scratch.name not in seen:
                 storage = statement.scratch.storage()
                 yield Buffer(statement.scratch, storage, storage.extent, written=True)
