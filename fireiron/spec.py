@@ -204,6 +204,10 @@ class Kind:
         """The outputs of a definition of this kind, from its inputs: made in float64, rounded once."""
         return tuple(reference(one, arrays, types, sizes) for one in made.formulas)
 
+    def short(self, spec: Spec) -> str | None:
+        """The short form of a spec of this kind, where it says all of it."""
+        return _short_repr(spec)
+
     def _text(self, parameters: tuple[tuple[str, Any], ...]) -> str:
         return self.text.format(**dict(parameters)) if parameters else self.text
 
@@ -487,7 +491,7 @@ class Spec(Verbs):
         return f"{title}({sizes})({','.join(memory.name for memory in self.memories if not memory.counts)})({self.level})"
 
     def __repr__(self) -> str:
-        short = _short_repr(self)
+        short = self.kind.short(self)
         if short is not None:
             return short
         options = dict(self.parameters)

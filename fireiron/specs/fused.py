@@ -37,13 +37,16 @@ from fireiron.specs.formula import (
     formula_of,
 )
 from fireiron.specs.meaning import convert, evaluated
-from fireiron.values.expr import Expr
+from fireiron.values.expr import Expr, constant
 from fireiron.values.machine import GL, INDEX, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32
-from fireiron.values.strides import USUAL_ALIGNMENT, Strides
-from fireiron.values.tensor import ColMajor, RowMajor, Tensor, whole_view
+from fireiron.values.strides import MOST_ALIGNED, USUAL_ALIGNMENT, Strides, strides_of
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, whole_view
 
 PARTS: Final = ("first", "each", "last")
 """Where a step stands: before the loop, inside it, behind it."""
+
+ROLES: Final = ("over", "scan", "batch")
+"""What dimensions may be beside tiled: in a loop, any number of elements at a time or one; one in a block."""
 
 INDICES: Final = "index_"
 """How the coordinates of a dimension are called, as an operand: `index_n`."""
@@ -308,6 +311,18 @@ class FusedKind(Kind):
         found = self.made.evaluate(arrays, sizes, types)
         return tuple(found[name] for name in self.made.outputs)
 
+    def short(self, spec: Spec) -> str | None:
+        """The definition called with sizes, types and storage orders, where that makes the spec."""
+        return _called_as(spec, Fused.of(self)) if self.whole else None
+
+    @functools.cached_property
+    def whole(self) -> bool:
+        """Whether it is a definition as a user writes it, and not a part of one, or one to whose steps a strategy has come."""
+        try:
+            return Fused(**dict(words_of(self))).kind == self
+        except ArgumentError:
+            return False
+
     def of(self, **changes: Any) -> FusedKind:
         """The kind with other fields of its definition."""
         return attrs.evolve(self, made=self.made.of(**changes))
@@ -363,7 +378,7 @@ class Fused(Starter):
         """
         order = _dims_of(dims, "dims")
         uses = {one: _dims_of(text, f"the dimensions of {one}", order) for one, text in dict(operands).items()}
-        roles = {role: _dims_of(text, role, order) for role, text in (("over", over), ("scan", scan), ("batch", batch))}
+        roles = {role: _dims_of(text, role, order) for role, text in zip(ROLES, (over, scan, batch), strict=True)}
         _check_names(name, order, uses, roles)
         parts = (("first", first or {}), ("each", each), ("last", last or {}))
         steps = tuple(
@@ -428,16 +443,8 @@ class Fused(Starter):
         return Spec(Kernel, self.kind, tuple(views))
 
     def __repr__(self) -> str:
-        made = self.made
-        operands = {one: " ".join(dims) for one, dims in made.uses.items() if not one.startswith(INDICES)}
-        words = [f"name={self.kind.title!r}", f"dims={' '.join(made.order)!r}", f"operands={operands!r}"]
-        for part in PARTS:
-            steps = {one.name: shown(one.formula) for one in made.steps if one.part == part}
-            words += [f"{part}={steps!r}"] if steps else []
-        for role in ("over", "scan", "batch"):
-            words += [f"{role}={' '.join(getattr(made, role))!r}"] if getattr(made, role) else []
-        words += [f"types={dict(made.types)!r}"] if made.types else []
-        return f"Fused({', '.join(words)})"
+        assert isinstance(self.kind, FusedKind)
+        return f"Fused({', '.join(f'{word}={value!r}' for word, value in words_of(self.kind).items())})"
 
     def check(self, sizes: Mapping[str, int] | None = None, seed: int = 0) -> None:
         """Refuse a definition whose result depends on how many elements of `over` a turn takes: 1, 7 or all."""
@@ -459,6 +466,50 @@ class Fused(Starter):
                         got=f"with {chunk} at a time other values than with all",
                         hint="carry what a turn leaves to the next, as first says it",
                     )
+
+
+# ---------------------------------------------------------------------------------------------- texts
+
+
+def words_of(kind: FusedKind) -> dict[str, Any]:
+    """The arguments of `Fused` that make a definition, without those that are empty."""
+    made = kind.made
+    words: dict[str, Any] = {"name": kind.title, "dims": " ".join(made.order)}
+    words["operands"] = {one: " ".join(dims) for one, dims in made.uses.items() if not one.startswith(INDICES)}
+    words |= {part: {one.name: shown(one.formula) for one in made.steps if one.part == part} for part in PARTS}
+    words |= {role: " ".join(getattr(made, role)) for role in ROLES}
+    words["types"] = dict(made.types)
+    return {word: value for word, value in words.items() if value or word in ("operands", "each")}
+
+
+def _called_as(spec: Spec, start: Fused) -> str | None:
+    """The call of a definition that makes a spec; None where none does."""
+    sizes = {dim: spec.size(dim) for dim in start.made.order}
+    views = {name: view for name, view in spec.operands.items() if not view.memory.counts}
+    usual = {view.dtype for view in views.values() if view.tensor.shape}
+    dtype = usual.pop() if len(usual) == 1 else float16
+    types = {name: view.dtype for name, view in views.items() if view.dtype != (dtype if view.tensor.shape else float32)}
+    orders: dict[str, Any] = {}
+    for name, view in views.items():
+        layout = view.tensor.layout
+        said = layout if isinstance(layout, MatrixLayout) else strides_of(name, spec.uses[name], layout)
+        if said is None or (isinstance(said, Strides) and view.tensor.align not in _ALIGNMENTS):
+            return None
+        if said != RowMajor:
+            orders[name] = said.aligned(view.tensor.align) if isinstance(said, Strides) else said
+    try:
+        same = start(dtype=dtype, types=types, **sizes, **orders) == spec
+    except ArgumentError:
+        return None
+    words = [f"{dim}={size if constant(size) is not None else repr(size)}" for dim, size in sizes.items()]
+    words += [f"dtype={dtype!r}"] if dtype != float16 else []
+    words += [f"types={types!r}"] if types else []
+    words += [f"{name}={order!r}" for name, order in orders.items()]
+    return f"{start!r}({', '.join(words)})" if same else None
+
+
+_ALIGNMENTS: Final = tuple(1 << power for power in range(MOST_ALIGNED.bit_length()))
+"""Bytes of whose multiples one the address of an operand may be said to be."""
 
 
 # ---------------------------------------------------------------------------------------------- reading and checks
