@@ -439,6 +439,8 @@ class Spec(Verbs):
         total = as_expr(0)
         again = {one.output: ONE if self.atomic else self.accumulate for one in self.definition.formulas if one.joins}
         for name, view in self.operands.items():
+            if view.memory.counts:
+                continue
             times = ONE + again.get(name, FALSE)
             total = total + math.prod(view.shape, start=times * view.dtype.bytes)
         return total

@@ -8,7 +8,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Hole
-from fireiron.language.substrategy import chain, require_steps
+from fireiron.language.substrategy import chain, default_copy, require_steps
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
 from fireiron.spec import Spec
 from fireiron.specs.fused import FusedKind, fused
@@ -47,6 +47,8 @@ class StepOf(Decomposition):
         return f'step("{self.name}", AnySpec{chain(self.strategy)})'
 
     def summary(self) -> str:
+        if self.strategy == default_copy():
+            return f'step("{self.name}")'
         return f'step("{self.name}", AnySpec{chain(self.strategy, summary=True)})'
 
     def expand(self, spec: Spec, context: Context) -> Expansion:

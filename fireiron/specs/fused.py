@@ -446,6 +446,9 @@ class Fused(Starter):
         assert isinstance(self.kind, FusedKind)
         return f"Fused({', '.join(f'{word}={value!r}' for word, value in words_of(self.kind).items())})"
 
+    def __str__(self) -> str:
+        return text_of(self.made, self.kind.title)
+
     def check(self, sizes: Mapping[str, int] | None = None, seed: int = 0) -> None:
         """Refuse a definition whose result depends on how many elements of `over` a turn takes: 1, 7 or all."""
         import numpy
@@ -480,6 +483,19 @@ def words_of(kind: FusedKind) -> dict[str, Any]:
     words |= {role: " ".join(getattr(made, role)) for role in ROLES}
     words["types"] = dict(made.types)
     return {word: value for word, value in words.items() if value or word in ("operands", "each")}
+
+
+def text_of(made: FusedDefinition, title: str) -> str:
+    """A definition for people: its dimensions with their roles, its operands, and a step a line."""
+    roles = [f"{role} {' '.join(getattr(made, role))}" for role in ROLES if getattr(made, role)]
+    tensors = [f"{one}[{','.join(dims)}]" if dims else one for one, dims in made.uses.items() if not one.startswith(INDICES)]
+    width = max(len(one.name) for one in made.steps)
+    lines = [f"{title}({', '.join(made.order)})  {'  '.join(roles)}".rstrip(), f"  of {', '.join(tensors)}"]
+    for part in PARTS:
+        steps = [one for one in made.steps if one.part == part]
+        lines += [f"  {part}"] if steps and (made.loops or part != "each") else []
+        lines += [f"    {one.name:<{width}}  {shown(one.formula)}" for one in steps]
+    return "\n".join(lines)
 
 
 def _called_as(spec: Spec, start: Fused) -> str | None:
