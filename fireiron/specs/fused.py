@@ -121,6 +121,11 @@ class FusedDefinition(Definition):
         return dict(self.given)
 
     @functools.cached_property
+    def arrays(self) -> tuple[str, ...]:
+        """The operands that are no coordinates: what a kernel takes, and temporaries that were allocated."""
+        return tuple(name for name in self.uses if not name.startswith(INDICES))
+
+    @functools.cached_property
     def outputs(self) -> tuple[str, ...]:
         """The operands that a step writes."""
         written = {one.formula.output for one in self.steps}
