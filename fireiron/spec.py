@@ -715,8 +715,13 @@ class AnyStarter(Verbs):
     Such a chain goes where one of any kind goes: bound to a spec, passed to a load or an epilog, behind another chain.
     """
 
-    def __repr__(self) -> str:
+    @property
+    def title(self) -> str:
+        """What messages call it."""
         return "AnySpec"
+
+    def __repr__(self) -> str:
+        return self.title
 
 
 AnySpec: Final = AnyStarter()
@@ -738,6 +743,11 @@ class Starter(Verbs):
         return hash(self.kind)
 
     def __repr__(self) -> str:
+        return self.kind.title
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
         return self.kind.title
 
     def takes(self, start: Starter) -> bool:

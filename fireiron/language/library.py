@@ -485,5 +485,5 @@ def _plain_problem(strategy: Strategy) -> Callable[..., Spec]:
         if strategy.start == start:
             return problem
     raise ArgumentError(
-        f"a strategy for {strategy.start!r} needs a problem", hint="define spec(M, N) in its file, or bind the strategy there"
+        f"a strategy for {strategy.start.title} needs a problem", hint="define spec(M, N) in its file, or bind the strategy there"
     )

@@ -13,16 +13,17 @@ from fireiron.decomp.load import Load
 from fireiron.decomp.split import Split
 from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Strided, Tile
-from fireiron.errors import ArgumentError, StoreError
+from fireiron.errors import ArgumentError
 from fireiron.executable.atomic_add import ATOMIC_ADD
 from fireiron.executable.thread_move import INIT, MOVE
 from fireiron.ir.lanes import LaneMap
+from fireiron.language.store.definitions import definition, definition_fields
 from fireiron.language.store.expressions import expression
 from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
 from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.spec import Kind, Parameter, Spec, Starter
-from fireiron.specs.fused import PARTS, ROLES, Fused, FusedKind, words_of
+from fireiron.specs.fused import PARTS, ROLES, FusedKind
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level, Memory
 from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View
@@ -75,29 +76,7 @@ def _tree(value: Any) -> Any:
     return expression(value) if isinstance(value, str) else value
 
 
-_PAIRED: Final = ("operands", *PARTS, "types")
-"""What of a definition is by name: it stands as a list of pairs, whose order counts."""
-
-
-def _definition_fields(kind: FusedKind) -> Mapping[str, Any]:
-    """The arguments of `Fused`; a `StoreError` for a part of a definition, which no strategy is for."""
-    if not kind.whole:
-        raise StoreError(f"a part of the definition {kind.title} cannot be stored", hint="store the strategy and the spec of the kernel")
-    words = {**dict.fromkeys(_PAIRED, {}), **dict.fromkeys(ROLES, ""), **words_of(kind)}
-    return {name: [*value.items()] if name in _PAIRED else value for name, value in words.items()}
-
-
-def _definition(fields: Mapping[str, Any]) -> FusedKind:
-    named = {name: dict(fields[name]) for name in _PAIRED}
-    for name, pairs in named.items():
-        if len(pairs) != len(fields[name]):
-            raise StoreError(f"{name} name one thing twice", got=[first for first, _ in fields[name]])
-    kind = Fused(**{**fields, **named}).kind
-    assert isinstance(kind, FusedKind)
-    return kind
-
-
-WRITERS: Final[Mapping[type[Any], Callable[[Any], Mapping[str, Any]]]] = {FusedKind: _definition_fields}
+WRITERS: Final[Mapping[type[Any], Callable[[Any], Mapping[str, Any]]]] = {FusedKind: definition_fields}
 """Classes whose stored fields are not their attributes: what stands in their place."""
 
 _TEXTS: Final = tuple[tuple[str, str], ...]
@@ -107,7 +86,7 @@ MAKERS: Final[Mapping[type[Any], tuple[Mapping[str, Any], Callable[[Mapping[str,
     FusedKind: (
         {"name": str, "dims": str, "operands": _TEXTS, **dict.fromkeys(PARTS, _TEXTS), **dict.fromkeys(ROLES, str),
          "types": tuple[tuple[str, DType], ...]},
-        _definition,
+        definition,
     ),
     Layout: ({"shape": Any, "stride": Any}, lambda fields: Layout(_tree(fields["shape"]), _tree(fields["stride"]))),
 }  # fmt: skip
