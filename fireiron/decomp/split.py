@@ -93,8 +93,11 @@ class Split(Decomposition):
             return implied(self, spec, context)
         named = [dim for dim, _ in self.by_dim]
         unknown = [dim for dim in named if dim not in made.order]
-        if self.sizes or unknown or not set(named) <= {*made.loops, *made.reduced}:
-            raise DecompositionError(f"{self.label()}: no dimension over which {spec.title} goes", legal=made.loops or "none")
+        if self.sizes or unknown or not set(named) <= set(made.loops):
+            inner = [one.name for one in made.steps if {*named} & {*one.formula.over}]
+            hint = f"the strategy of the step {inner[0]}, or over={' '.join(named)!r} in the definition" if inner else None
+            what = f"{self.label()}: no dimension over which {spec.title} goes, by its name"
+            raise DecompositionError(what, legal=made.loops or "none", hint=hint)
         steps = {one.part for one in made.steps}
         if "each" not in steps or not any(dim in spec.dims for dim in named):
             return passed(spec)

@@ -54,7 +54,10 @@ class StepOf(Decomposition):
     def expand(self, spec: Spec, context: Context) -> Expansion:
         made = fused(spec)
         if made is None or not isinstance(spec.kind, FusedKind):
-            raise DecompositionError(f"step({self.name!r}): {spec.title} is one step", legal="a Fused definition")
+            raise DecompositionError(
+                f"step({self.name!r}): {spec.title} is one step", legal="a Fused definition",
+                hint="before epilog(...) and split(...), if these take the product of a definition: behind them the chain is the product's",
+            )  # fmt: skip
         if self.name not in made.names:
             raise DecompositionError(f"step({self.name!r}): {spec.title} has no such step", legal=made.names)
         chosen = {**dict(made.chosen), self.name: self.strategy}

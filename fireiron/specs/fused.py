@@ -73,6 +73,12 @@ class Step:
         return (*dict.fromkeys(one.tensor for one in self.formula.elements), *again)
 
 
+    @property
+    def reads_others(self) -> tuple[str, ...]:
+        """The tensors that it reads, but for the one that it writes."""
+        return tuple(name for name in self.reads if name != self.formula.output)
+
+
 @attrs.frozen
 class Placed:
     """Where a temporary lies, if the strategy says so: its memory, the elements by which its rows are longer, another type than it has."""
@@ -146,6 +152,15 @@ class FusedDefinition(Definition):
         """The dimensions that its operands have."""
         found = {dim for dims in self.uses.values() for dim in dims}
         return tuple(dim for dim in self.order if dim in found)
+
+    @functools.cached_property
+    def alike(self) -> tuple[tuple[str, str, str], ...]:
+        """Pairs of dimensions that have as many elements, as a temporary goes along both, with its name."""
+        found: dict[tuple[str, str, str], None] = {}
+        for name, dims in self.temporaries.items():
+            elements = [one for step in self.steps for one in (*step.formula.elements, step.formula.target) if one.tensor == name]
+            found |= {(dim, other, name): None for one in elements for dim, other in zip(dims, one.dims, strict=True) if dim != other}
+        return tuple(found)
 
     @functools.cached_property
     def loops(self) -> tuple[str, ...]:
@@ -431,6 +446,7 @@ class Fused(Starter):
         if set(sizes) != set(made.order):
             raise ArgumentError(f"{self.kind.title}: sizes of other dimensions", got=sorted(sizes), legal=made.order)
         extents = {dim: check_size(sizes[dim], dim) for dim in made.order}
+        _check_alike(self.kind.title, made, extents)
         said = {one: as_dtype(kind) for one, kind in (types or {}).items()}
         unknown = [one for one in said if one not in tensors]
         if unknown:
@@ -454,26 +470,83 @@ class Fused(Starter):
     def __str__(self) -> str:
         return text_of(self.made, self.kind.title)
 
+    @located
     def check(self, sizes: Mapping[str, int] | None = None, seed: int = 0) -> None:
-        """Refuse a definition whose result depends on how many elements of `over` a turn takes: 1, 7 or all."""
+        """Refuse a definition whose result depends on how a kernel goes along it, or in which a temporary serves nothing.
+
+        A kernel takes as many elements of `over` at a time as its strategy says. The definition is evaluated in float64 on the same
+        random inputs, normal and positive ones, with all elements at a time, with 7 and with 1: the outputs have to be the same, but for
+        rounding. Equal arguments give equal answers. `sizes` are those of dimensions, small ones where none are named.
+
+        >>> from fireiron import *
+        >>> total = Fused(name="total", dims="m n", over="n", operands={"X": "m n", "y": "m"},
+        ...     first={"zero": "s[m] = 0"}, each={"s": "s[m] += sum(n, X[m,n])"}, last={"y": "y[m] = s[m]"})
+        >>> total.check()  # with s[m] = sum(n, X[m,n]) in its place the last turn's sum would be all that is left
+
+        Raises: ArgumentError that names the output, an element and its two values; and the temporary that nothing reads.
+        """
+        made = self.made
+        idle = [one for one in made.temporaries if all(one not in step.reads_others for step in made.steps)]
+        if idle:
+            raise ArgumentError(f"{self.kind.title}: nothing reads {idle[0]}", hint="leave its steps out, or make it an operand")
+        unknown = [dim for dim in sizes or {} if dim not in made.order]
+        if unknown:
+            raise ArgumentError(f"{self.kind.title}.check: no dimension {unknown[0]}", legal=made.order)
+        chosen = {dim: 9 + place for place, dim in enumerate(made.order)}
+        for one, other, _ in made.alike:
+            chosen[other] = chosen[one]
+        chosen |= dict(sizes or {})
+        _check_alike(self.kind.title, made, chosen)
+        for positive in (False, True):
+            arrays = _random_inputs(made, chosen, seed, positive)
+            whole = made.evaluate(arrays, chosen, dict.fromkeys(made.outputs, float64))
+            for chunk in (7, 1) if made.over else ():
+                parts = made.evaluate(arrays, chosen, dict.fromkeys(made.outputs, float64), chunk)
+                for name in made.outputs:
+                    self._check_output(name, chunk, parts[name], whole[name])
+
+    def _check_output(self, name: str, chunk: int, parts: Any, whole: Any) -> None:
+        """Refuse an output that is not the same by parts."""
         import numpy
 
-        made = self.made
-        chosen = {dim: 5 + 3 * place for place, dim in enumerate(made.order)} | dict(sizes or {})
-        random = numpy.random.default_rng(seed)
-        inputs = [one for one in made.uses if one not in made.outputs and not one.startswith(INDICES)]
-        arrays = {one: random.standard_normal([chosen[dim] for dim in made.uses[one]]) for one in inputs}
-        types = dict.fromkeys(made.outputs, as_dtype("float64"))
-        whole = made.evaluate(arrays, chosen, types)
-        for chunk in (1, 7) if made.over else ():
-            parts = made.evaluate(arrays, chosen, types, chunk)
-            for one, value in whole.items():
-                if not numpy.allclose(parts[one], value, rtol=1e-9, atol=1e-9, equal_nan=True):
-                    raise ArgumentError(
-                        f"{self.kind.title}: {one} depends on how {' '.join(made.over)} is split",
-                        got=f"with {chunk} at a time other values than with all",
-                        hint="carry what a turn leaves to the next, as first says it",
-                    )
+        with numpy.errstate(invalid="ignore"):
+            wrong = ~numpy.isclose(parts, whole, rtol=1e-9, atol=1e-9, equal_nan=True)
+        if not wrong.any():
+            return
+        made, place = self.made, tuple(map(int, numpy.argwhere(wrong)[0]))
+        at = f"{name}[{','.join(map(str, place))}]"
+        lost = [one for one in made.carried if not any(step.part == "first" and step.formula.output == one for step in made.steps)]
+        step = next((one for one in made.steps if one.formula.output in lost and one.part == "each"), None)
+        hint = "what a turn leaves to the next has to be carried, and rescaled where the new turn changes what it meant"
+        if step is not None:
+            hint = f"{step.formula.output} is carried: say in first what it is before the loop, and join it in each: "
+            hint += f"{step.formula.target} = {step.formula.target} + ..., or +="
+        raise ArgumentError(
+            f"{self.kind.title}: {name} depends on how many elements of {' '.join(made.over)} a turn of the loop takes",
+            got=f"{chunk} at a time: {at} = {parts[place]:.6g}, all at a time: {at} = {whole[place]:.6g}",
+            legal="outputs that are the same for any number",
+            hint=hint,
+        )
+
+
+def _check_alike(title: str, made: FusedDefinition, sizes: Mapping[str, Any]) -> None:
+    """Refuse sizes that differ where a tensor is read along one dimension and written along another."""
+    for one, other, name in made.alike:
+        if sizes[one] != sizes[other]:
+            raise ArgumentError(
+                f"{title}: {name} goes along {one} and along {other}, so both have as many elements",
+                got=f"{one}={sizes[one]}, {other}={sizes[other]}", legal=f"{one}={sizes[one]}, {other}={sizes[one]}",
+            )  # fmt: skip
+
+
+def _random_inputs(made: FusedDefinition, sizes: Mapping[str, int], seed: int, positive: bool) -> dict[str, Any]:
+    """Normal numbers for each input, or their magnitudes, of which every root and logarithm is a number."""
+    import numpy
+
+    random = numpy.random.default_rng(seed)
+    inputs = [name for name in made.arrays if name not in made.outputs]
+    drawn = {name: random.standard_normal([sizes[dim] for dim in made.uses[name]]) for name in inputs}
+    return {name: numpy.abs(values) + 0.1 for name, values in drawn.items()} if positive else drawn
 
 
 # ---------------------------------------------------------------------------------------------- texts
@@ -543,7 +616,9 @@ def _named(formulas: object, part: str, parts: Iterable[tuple[str, Any]]) -> Map
     names = [name for _, others in parts for name in (others if isinstance(others, Mapping) else ())]
     for name in formulas:
         if not isinstance(name, str) or not name.isidentifier() or names.count(name) > 1:
-            raise ArgumentError(f"Fused: {part} names a step {name!r}", legal="different identifiers")
+            twice = isinstance(name, str) and names.count(name) > 1
+            what = f"Fused: the step {name} stands in two parts" if twice else f"Fused: {part} names a step {name!r}"
+            raise ArgumentError(what, legal="different identifiers", hint="another name for one of them" if twice else None)
     return formulas
 
 
@@ -624,7 +699,38 @@ def _check_steps(made: FusedDefinition) -> None:
     if idle:
         raise ArgumentError(f"Fused: no step reads or writes {idle[0]}", legal="an operand that a step names")
     if not made.outputs:
-        raise ArgumentError("Fused: no step writes an operand", legal=tuple(made.uses))
+        raise ArgumentError("Fused: no step writes an operand", legal=made.arrays)
+    _check_roles(made)
+
+
+def _check_roles(made: FusedDefinition) -> None:
+    """Refuse dimensions that mean nothing: in no step, in a loop that no step of `each` goes along, reduced though one is taken."""
+    counted: dict[str, set[str]] = {part: set() for part in PARTS}
+    for step in made.steps:
+        one = step.formula
+        counted[step.part] |= {dim for element in (*one.elements, one.target) for dim in element.dims} | {*one.over}
+    idle = [dim for dim in made.order if not any(dim in dims for dims in counted.values())]
+    if idle:
+        raise ArgumentError(f"Fused: no step has the dimension {idle[0]}", legal="dimensions of formulas", hint="leave it out of dims")
+    for dim in made.loops:
+        if dim not in counted["each"]:
+            raise ArgumentError(f"Fused: the loop is over {dim}, which no step of each has", legal=sorted(counted["each"]))
+    for step in made.steps:
+        alone = [dim for dim in step.formula.over if dim in (*made.scan, *made.batch)]
+        if alone:
+            what = f"step {step.name}: it reduces {alone[0]}, of which all steps take one element at a time"
+            raise ArgumentError(what, got=shown(step.formula), hint=f"leave {alone[0]} out of {'scan' if alone[0] in made.scan else 'batch'}")
+    for name in made.outputs:
+        shared = [dim for dim in made.batch if dim not in made.uses[name]]
+        if shared:
+            raise ArgumentError(
+                f"Fused: {name} has no {shared[0]}, so blocks of other elements of {shared[0]} would write over it",
+                got=f"{name}[{','.join(made.uses[name])}]", legal=f"every dimension of batch in {name}",
+            )  # fmt: skip
+    around = [one for one in made.steps if one.part != "each"]
+    if around and not made.loops:
+        what = f"step {around[0].name}: {around[0].part} stands around a loop, and the definition has none"
+        raise ArgumentError(what, hint=f"each={{{around[0].name!r}: ...}}, or over=... names dimensions of a loop")
 
 
 def _check_element(step: Step, element: Element, known: Mapping[str, tuple[str, ...]], made: FusedDefinition) -> None:
