@@ -169,9 +169,10 @@ class _Steps:
     # ------------------------------------------------------------------------------------------ one step
 
     def _step(self, step: Step) -> None:
-        one = step.formula
-        self.program.append(Comment(f"{step.name}: {shown(one)}"))
+        self.program.append(Comment(f"{step.name}: {shown(step.formula)}"))
         self._masked(step)
+        step = self._inside(step)
+        one = step.formula
         if one.contracts:
             self._product(step)
         elif one.reduces:
@@ -260,6 +261,32 @@ class _Steps:
                 inside = Operation("<", (Element(f"{INDICES}{dim}", (Index(dim),)), Element(f"{EXTENTS}{dim}", ())))
                 value = Operation("where", (inside, element, Number(nothing)))
                 self._pointwise(f"{step.name}_inside", Formula(element, "=", value), None)
+
+    def _overhangs(self, dim: str) -> bool:
+        """Whether some coordinates of a dimension may lie behind its end."""
+        counted = self.views.get(f"{INDICES}{dim}")
+        return counted is not None and counted.bounded
+
+    def _inside(self, step: Step) -> Step:
+        """The step on a copy of an operand that was loaded, where what its load put behind the end, zero, would change a maximum."""
+        one = step.formula
+        if not one.reduces or one.joins_by == "sum" or not any(self._overhangs(dim) for dim in one.over):
+            return step
+        (element,) = elements_of(one.value)
+        view = self.views[element.tensor]
+        if element.tensor not in self.made.uses or not (view.memory.private or view.memory.of_block):
+            return step
+        name = f"{element.tensor}_inside"
+        kind = self.spec.kind.of(placed=(*self.made.placed, Placed(name, RF, dtype=view.dtype)))  # type: ignore[attr-defined]
+        dims = self._dims(element)
+        self.views |= allocated(attrs.evolve(self.spec, kind=kind), {name: dims}, self.draft)
+        copy = Element(name, tuple(map(Index, dims)))
+        value: Value = element
+        for dim in one.over:
+            inside = Operation("<", (Element(f"{INDICES}{dim}", (Index(dim),)), Element(f"{EXTENTS}{dim}", ())))
+            value = Operation("where", (inside, value, Number(neutral(one.joins_by, view.dtype))))
+        self._pointwise(f"{step.name}_inside", Formula(copy, "=", value), None)
+        return attrs.evolve(step, formula=attrs.evolve(one, value=_renamed(one.value, {element: copy})))
 
     # ------------------------------------------------------------------------------------------ parts
 
