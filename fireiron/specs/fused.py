@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import attrs
 
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, StoreError
 from fireiron.spec import TAKEN, Kind, Spec, Starter, check_layout, check_size, located
 from fireiron.specs.formula import (
     FUNCTIONS,
@@ -564,6 +564,29 @@ def words_of(kind: FusedKind) -> dict[str, Any]:
     words |= {role: " ".join(getattr(made, role)) for role in ROLES}
     words["types"] = dict(made.types)
     return {word: value for word, value in words.items() if value or word in ("operands", "each")}
+
+
+PAIRED: Final = ("operands", *PARTS, "types")
+"""What of a definition is by name."""
+
+
+def definition_fields(kind: FusedKind) -> dict[str, Any]:
+    """The arguments of `Fused` as plain values, mappings as lists of pairs; a `StoreError` for a part of a definition, which no user's strategy is for."""
+    if not kind.whole:
+        raise StoreError(f"a part of the definition {kind.title} cannot be stored", hint="store the strategy and the spec of the kernel")
+    words = {**dict.fromkeys(PAIRED, {}), **dict.fromkeys(ROLES, ""), **words_of(kind)}
+    return {name: [*value.items()] if name in PAIRED else value for name, value in words.items()}
+
+
+def definition(fields: Mapping[str, Any]) -> FusedKind:
+    """The kind of a definition from such arguments; refused where a name stands twice, or where `Fused` refuses it."""
+    named = {name: dict(fields[name]) for name in PAIRED}
+    for name, pairs in named.items():
+        if len(pairs) != len(fields[name]):
+            raise StoreError(f"{name} name one thing twice", got=[first for first, _ in fields[name]])
+    kind = Fused(**{**fields, **named}).kind
+    assert isinstance(kind, FusedKind)
+    return kind
 
 
 def text_of(made: FusedDefinition, title: str) -> str:

@@ -16,12 +16,11 @@ import attrs
 
 from fireiron.errors import ArgumentError, FireironError, StoreError
 from fireiron.ir.lanes import LaneMap
-from fireiron.language.store.definitions import PAIRED, definition, definition_fields
 from fireiron.language.strategy import Strategy
 from fireiron.refine.layout import DealOrder
 from fireiron.spec import Kind, Parameter, Spec, Starter
 from fireiron.specs.formula import Definition
-from fireiron.specs.fused import ROLES, FusedDefinition, FusedKind
+from fireiron.specs.fused import PAIRED, ROLES, FusedDefinition, FusedKind, definition, definition_fields
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move

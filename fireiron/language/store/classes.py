@@ -17,13 +17,12 @@ from fireiron.errors import ArgumentError
 from fireiron.executable.atomic_add import ATOMIC_ADD
 from fireiron.executable.thread_move import INIT, MOVE
 from fireiron.ir.lanes import LaneMap
-from fireiron.language.store.definitions import definition, definition_fields
 from fireiron.language.store.expressions import expression
 from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
 from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.spec import Kind, Parameter, Spec, Starter
-from fireiron.specs.fused import PARTS, ROLES, FusedKind
+from fireiron.specs.fused import PARTS, ROLES, FusedKind, definition, definition_fields
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level, Memory
 from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View
