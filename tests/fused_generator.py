@@ -11,7 +11,18 @@ from fireiron.errors import ArgumentError, DecompositionError, MatchError, Resou
 REFUSALS = (ArgumentError, DecompositionError, MatchError, ResourceError, SynchronizationError)
 """What a draw may be refused by."""
 
-UNARY = ("relu({})", "tanh({})", "sigmoid({})", "abs({})", "silu({})", "-{}", "{} * 0.5", "exp2(min({}, 2))", "sqrt(abs({}) + 1)", "gelu({})")
+UNARY = (
+    "relu({})",
+    "tanh({})",
+    "sigmoid({})",
+    "abs({})",
+    "silu({})",
+    "-{}",
+    "{} * 0.5",
+    "exp2(min({}, 2))",
+    "sqrt(abs({}) + 1)",
+    "gelu({})",
+)
 BINARY = ("{} + {}", "{} - {}", "{} * {}", "max({}, {})", "min({}, {})")
 REDUCED = ("sum", "max", "min")
 
@@ -93,7 +104,9 @@ class DrawnDefinition:
                 self.symbols[dim.upper()] = sizes[dim]
         orders = {name: ColMajor for name, dims in self.operands.items() if len(dims.split()) == 2 and self.chance(0.15, "column-major")}
         types = {name: float32 for name, dims in self.operands.items() if dims and self.chance(0.2, "mixed types")}
-        return definition(**given, **orders, types={name: dtype for name, dtype in types.items() if name not in self.halves}, dtype=self.dtype)
+        return definition(
+            **given, **orders, types={name: dtype for name, dtype in types.items() if name not in self.halves}, dtype=self.dtype
+        )
 
     def size(self, tile, most=3):
         """A number of elements, of which a tile may overhang."""
@@ -181,7 +194,11 @@ class DrawnDefinition:
             loop = loop.pipeline(2) if self.chance(0.5, "pipeline") else loop
             loop = loop.load(A, SH, copy).swizzle().load(B, SH, copy).swizzle().tile(bm // 2, bn // 2).to(Warp).split(16).unroll()
             loop = loop.load(A, RF, fragments).load(B, RF, fragments).then(mma)
-            dtype, halves, sizes = float16, ("A", "B"), {"m": self.size(bm, 2), "n": 8 * self.random.randint(1, 9), "k": 8 * self.random.randint(1, 9)}
+            dtype, halves, sizes = (
+                float16,
+                ("A", "B"),
+                {"m": self.size(bm, 2), "n": 8 * self.random.randint(1, 9), "k": 8 * self.random.randint(1, 9)},
+            )
         else:
             bm, bn, bk = self.choice((16, 32)), self.choice((16, 32)), self.choice((4, 8))
             near = Move.tile(1, 1).to(Thread).done()
@@ -216,7 +233,9 @@ class DrawnDefinition:
                 sign = {"sum": "+=", "max": "max=", "min": "min="}[by]
                 self.each[f"join{index}"] = f"l{index}[m] {sign} {by}(n, {source})"
             carried.append(f"l{index}[m]")
-        self.output("y", ("m",), self.choice(UNARY[:6]).format(self.choice(carried)) if len(carried) == 1 else " + ".join(carried), self.last)
+        self.output(
+            "y", ("m",), self.choice(UNARY[:6]).format(self.choice(carried)) if len(carried) == 1 else " + ".join(carried), self.last
+        )
         if self.chance(0.3, "stored by parts"):
             self.output("z", ("m", "n"), known[-1] if len(known) > 1 else f"{known[0]} * 2")
         step, vector = self.choice((32, 64)), self.choice((1, 2))

@@ -44,7 +44,10 @@ LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
     "words, parts",
     [
         ({"each": {"y": "y[m] = t[m]", "s": "t[m] = sum(n, X[m,n])"}}, ("step y: t is read before", "do      a step before")),
-        ({"over": "n", "each": {"s": "t[m] += sum(n, X[m,n])"}, "last": {"y": "y[m] = t[m]"}}, ("step s: t is read", "first={...: 't[m] = 0'}")),
+        (
+            {"over": "n", "each": {"s": "t[m] += sum(n, X[m,n])"}, "last": {"y": "y[m] = t[m]"}},
+            ("step s: t is read", "first={...: 't[m] = 0'}"),
+        ),
         ({"over": "n", "first": {"s": "t[m] = 0"}, "each": {"s": "t[m] += sum(n, X[m,n])", "y": "y[m] = t[m]"}}, ("step s stands in two",)),
         ({"each": {"y": "y[m] = X[m,n]"}}, ("step y: n of X[m,n] is neither in the result nor reduced",)),
         ({"each": {"s": "t[m] = sum(n, X[n])", "y": "y[m] = t[m]"}}, ("step s: X[n] has other dimensions", "legal   X[m,n]")),
@@ -132,7 +135,9 @@ def test_steps_are_named():
     strategy = attention.tile(m=64, b=1).to(Block).step("qk", product).done()
     refused(DecompositionError, lambda: built(strategy, **ATTENTION), "attention has no such step", "legal   mx l acc s mask")
     plain = MatMul.tile(64, 64).to(Block).step("mm", main_loop).done()
-    refused(DecompositionError, lambda: plain(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program().ir, "MatMul is one step", "a Fused definition")
+    refused(
+        DecompositionError, lambda: plain(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program().ir, "MatMul is one step", "a Fused definition"
+    )
     refused(ArgumentError, lambda: attention.step(3, product), "step: the name of a step")
 
 

@@ -62,7 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
     say = _Report(arguments.json)
     say("strategy", arguments.strategy)
     say("spec", str(program.spec), **({"sizes": symbols} if symbols else {}))
-    say("operands", ", ".join(f"{name} {view.dtype} {view.tensor.layout}" for name, view in program.spec.operands.items() if not view.memory.counts))
+    say(
+        "operands",
+        ", ".join(f"{name} {view.dtype} {view.tensor.layout}" for name, view in program.spec.operands.items() if not view.memory.counts),
+    )
     say("target", program.architecture.name)
     say("seed", seed)
     allowed = _allowed(program, symbols)

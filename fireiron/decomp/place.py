@@ -36,7 +36,9 @@ class Place(Decomposition):
     def expand(self, spec: Spec, context: Context) -> Expansion:
         made = fused(spec)
         if made is None or not isinstance(spec.kind, FusedKind):
-            raise DecompositionError(f"place({self.tensor!r}): {spec.title} has no temporaries", legal="a Fused definition of several steps")
+            raise DecompositionError(
+                f"place({self.tensor!r}): {spec.title} has no temporaries", legal="a Fused definition of several steps"
+            )
         if self.tensor in made.known:
             legal = tuple(made.temporaries) or "none"
             raise DecompositionError(f"place({self.tensor!r}): an operand of {spec.title}", legal=legal, hint=f"load({self.tensor!r}, SH)")

@@ -94,8 +94,8 @@ class Split(Decomposition):
         named = [dim for dim, _ in self.by_dim]
         unknown = [dim for dim in named if dim not in made.order]
         if self.sizes or unknown or not set(named) <= set(made.loops):
-            inner = [one.name for one in made.steps if {*named} & {*one.formula.over}]
-            hint = f"the strategy of the step {inner[0]}, or over={' '.join(named)!r} in the definition" if inner else None
+            reducing = [one.name for one in made.steps if {*named} & {*one.formula.over}]
+            hint = f"the strategy of the step {reducing[0]}, or over={' '.join(named)!r} in the definition" if reducing else None
             what = f"{self.label()}: no dimension over which {spec.title} goes, by its name"
             raise DecompositionError(what, legal=made.loops or "none", hint=hint)
         steps = {one.part for one in made.steps}

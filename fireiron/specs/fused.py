@@ -72,7 +72,6 @@ class Step:
         again = (self.formula.output,) if self.formula.joins else ()
         return (*dict.fromkeys(one.tensor for one in self.formula.elements), *again)
 
-
     @property
     def reads_others(self) -> tuple[str, ...]:
         """The tensors that it reads, but for the one that it writes."""
@@ -313,7 +312,7 @@ class FusedKind(Kind):
     made: FusedDefinition = attrs.field(kw_only=True)
 
     @property
-    def starter(self) -> Starter:
+    def starter(self) -> Fused:
         return Fused.of(self)
 
     def definition(self, parameters: tuple[tuple[str, Any], ...], rank: int = 2) -> Definition:
@@ -571,10 +570,10 @@ PAIRED: Final = ("operands", *PARTS, "types")
 
 
 def definition_fields(kind: FusedKind) -> dict[str, Any]:
-    """The arguments of `Fused` as plain values, mappings as lists of pairs; a `StoreError` for a part of a definition, which no user's strategy is for."""
+    """The arguments of `Fused` as plain values, mappings as pairs; a `StoreError` for a part of a definition, which no strategy is for."""
     if not kind.whole:
         raise StoreError(f"a part of the definition {kind.title} cannot be stored", hint="store the strategy and the spec of the kernel")
-    words = {**dict.fromkeys(PAIRED, {}), **dict.fromkeys(ROLES, ""), **words_of(kind)}
+    words = {**{name: {} for name in PAIRED}, **dict.fromkeys(ROLES, ""), **words_of(kind)}
     return {name: [*value.items()] if name in PAIRED else value for name, value in words.items()}
 
 
@@ -745,7 +744,9 @@ def _check_roles(made: FusedDefinition) -> None:
         alone = [dim for dim in step.formula.over if dim in (*made.scan, *made.batch)]
         if alone:
             what = f"step {step.name}: it reduces {alone[0]}, of which all steps take one element at a time"
-            raise ArgumentError(what, got=shown(step.formula), hint=f"leave {alone[0]} out of {'scan' if alone[0] in made.scan else 'batch'}")
+            raise ArgumentError(
+                what, got=shown(step.formula), hint=f"leave {alone[0]} out of {'scan' if alone[0] in made.scan else 'batch'}"
+            )
     for name in made.outputs:
         shared = [dim for dim in made.batch if dim not in made.uses[name]]
         if shared:

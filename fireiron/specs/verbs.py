@@ -54,7 +54,8 @@ def fitting(method: Callable[P, T]) -> Callable[P, T]:
 
 
 class Verbs(FoundSteps):
-    """The verbs `tile`, `split`, `split_k`, `repack`, `load`, `epilog`, `step`, `coalesced`, `mma_tile`, `done` and `then`, and those found."""
+    """The verbs `tile`, `split`, `split_k`, `repack`, `load`, `epilog`, `step`, `coalesced`, `mma_tile`, `done` and `then`, and those
+    that were found."""
 
     __slots__ = ()
 

@@ -316,8 +316,9 @@ def _spec_of(plain: Mapping[str, Any]) -> Spec:
     elements = {name: as_dtype(dtype) for name, dtype in dtypes.items()}
     options = {**dict(_parameters(kind, plain)), **{name: plain[name] for name in _OPTIONS if name in plain}}
     extents = [_extent(size, symbols) for size in sizes.values()]
-    if isinstance(declared, FusedDefinition):
-        made = kind.starter(**dict(zip(declared.dims, extents, strict=True)), types=elements, **orders)  # type: ignore[call-overload]
+    made: Spec
+    if isinstance(kind, FusedKind):
+        made = kind.starter(**dict(zip(declared.dims, extents, strict=True)), types=elements, **orders)
     else:
         made = _made(kind, declared, extents, elements, orders, options)
     views = {name: attrs.evolve(view, tensor=_aligned(view.tensor, align[name])) for name, view in made.operands.items() if name in align}

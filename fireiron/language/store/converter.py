@@ -245,7 +245,8 @@ class Store:
         }
         operands = dict.fromkeys(kind.definition(kind.filled(dict(values))).uses, View)
         read = self._fields(fields, {"level": Level, **operands, **{name: types[name] for name in OPTIONS if name in fields}})
-        return starter.on(**read, **values)
+        made: Spec = starter.on(**read, **values)
+        return made
 
     def _reader(self, cls: type[Any]) -> Callable[[Any, Any], Any]:
         if cls not in self.readers:
