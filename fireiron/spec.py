@@ -204,6 +204,10 @@ class Kind:
         """The outputs of a definition of this kind, from its inputs: made in float64, rounded once."""
         return tuple(reference(one, arrays, types, sizes) for one in made.formulas)
 
+    def short(self, spec: Spec) -> str | None:
+        """The short form of a spec of this kind, where it says all of it."""
+        return _short_repr(spec)
+
     def _text(self, parameters: tuple[tuple[str, Any], ...]) -> str:
         return self.text.format(**dict(parameters)) if parameters else self.text
 
@@ -435,6 +439,8 @@ class Spec(Verbs):
         total = as_expr(0)
         again = {one.output: ONE if self.atomic else self.accumulate for one in self.definition.formulas if one.joins}
         for name, view in self.operands.items():
+            if view.memory.counts:
+                continue
             times = ONE + again.get(name, FALSE)
             total = total + math.prod(view.shape, start=times * view.dtype.bytes)
         return total
@@ -487,7 +493,7 @@ class Spec(Verbs):
         return f"{title}({sizes})({','.join(memory.name for memory in self.memories if not memory.counts)})({self.level})"
 
     def __repr__(self) -> str:
-        short = _short_repr(self)
+        short = self.kind.short(self)
         if short is not None:
             return short
         options = dict(self.parameters)
@@ -709,8 +715,13 @@ class AnyStarter(Verbs):
     Such a chain goes where one of any kind goes: bound to a spec, passed to a load or an epilog, behind another chain.
     """
 
-    def __repr__(self) -> str:
+    @property
+    def title(self) -> str:
+        """What messages call it."""
         return "AnySpec"
+
+    def __repr__(self) -> str:
+        return self.title
 
 
 AnySpec: Final = AnyStarter()
@@ -732,6 +743,11 @@ class Starter(Verbs):
         return hash(self.kind)
 
     def __repr__(self) -> str:
+        return self.kind.title
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
         return self.kind.title
 
     def takes(self, start: Starter) -> bool:

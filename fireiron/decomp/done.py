@@ -62,7 +62,7 @@ class Done(Decomposition):
         made = fused(spec)
         if made is not None and context.workers is not None:
             whole = made.product is not None and made.strategy_of(made.product.name) is None
-            return implied(self, spec, context) if whole else in_order(spec, self, context)
+            return self._alone(spec, context) if whole else in_order(spec, self, context)
         if context.workers is None or spec.allocates:
             return Expansion((), ())
         draft = context.draft()
@@ -101,6 +101,16 @@ class Done(Decomposition):
             text = f"{engine.name} wants {why}" if why else f"{engine.name} does all loads of a producer, or none"
             notes = (Comment(f"by all threads: {text}"),)
         return draft.expansion((Child("dealt", spec, steps),), (*notes, Hole("dealt")))
+
+    def _alone(self, spec: Spec, context: Context) -> Expansion:
+        """A definition around a product that nothing has decomposed yet: an instruction for all of it, or none."""
+        try:
+            return implied(self, spec, context)
+        except MatchError as error:
+            made = fused(spec)
+            assert made is not None and made.product is not None
+            error.hint = f'.step("{made.product.name}", MatMul. ... .done()), or epilog(RF) and the steps of a product'
+            raise
 
     def _across_threads(self, following: Following, context: Context) -> Expansion | None:
         """What threads do together: they reduce what each of them holds, or one brings another what it needs."""

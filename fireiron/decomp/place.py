@@ -36,9 +36,12 @@ class Place(Decomposition):
     def expand(self, spec: Spec, context: Context) -> Expansion:
         made = fused(spec)
         if made is None or not isinstance(spec.kind, FusedKind):
-            raise DecompositionError(f"place({self.tensor!r}): {spec.title} has no temporaries", legal="a Fused definition")
+            raise DecompositionError(
+                f"place({self.tensor!r}): {spec.title} has no temporaries", legal="a Fused definition of several steps"
+            )
         if self.tensor in made.known:
-            raise DecompositionError(f"place({self.tensor!r}): an operand", legal=tuple(made.temporaries), hint="load(...)")
+            legal = tuple(made.temporaries) or "none"
+            raise DecompositionError(f"place({self.tensor!r}): an operand of {spec.title}", legal=legal, hint=f"load({self.tensor!r}, SH)")
         if self.tensor not in made.temporaries:
             if self.tensor in made.uses or self.tensor not in made.hidden:
                 raise DecompositionError(f"place({self.tensor!r}): no temporary of {spec.title}", legal=tuple(made.temporaries))

@@ -92,11 +92,12 @@ class Split(Decomposition):
         if made.product is not None and not made.loops:
             return implied(self, spec, context)
         named = [dim for dim, _ in self.by_dim]
-        others = [dim for dim in named if dim not in made.loops]
-        if self.sizes or others:
-            reduced = next((dim for dim in others if dim in made.reduced), None)
-            hint = None if reduced is None else f'a definition over="{reduced}", whose steps say what one part leaves to the next'
-            raise DecompositionError(f"{self.label()}: no dimension over which {spec.title} goes", legal=made.loops or "none", hint=hint)
+        unknown = [dim for dim in named if dim not in made.order]
+        if self.sizes or unknown or not set(named) <= set(made.loops):
+            reducing = [one.name for one in made.steps if {*named} & {*one.formula.over}]
+            hint = f"the strategy of the step {reducing[0]}, or over={' '.join(named)!r} in the definition" if reducing else None
+            what = f"{self.label()}: no dimension over which {spec.title} goes, by its name"
+            raise DecompositionError(what, legal=made.loops or "none", hint=hint)
         steps = {one.part for one in made.steps}
         if "each" not in steps or not any(dim in spec.dims for dim in named):
             return passed(spec)

@@ -8,7 +8,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Hole
-from fireiron.language.substrategy import chain, require_steps
+from fireiron.language.substrategy import chain, default_copy, require_steps
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
 from fireiron.spec import Spec
 from fireiron.specs.fused import FusedKind, fused
@@ -47,12 +47,17 @@ class StepOf(Decomposition):
         return f'step("{self.name}", AnySpec{chain(self.strategy)})'
 
     def summary(self) -> str:
+        if self.strategy == default_copy():
+            return f'step("{self.name}")'
         return f'step("{self.name}", AnySpec{chain(self.strategy, summary=True)})'
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         made = fused(spec)
         if made is None or not isinstance(spec.kind, FusedKind):
-            raise DecompositionError(f"step({self.name!r}): {spec.title} is one step", legal="a Fused definition")
+            raise DecompositionError(
+                f"step({self.name!r}): {spec.title} is one step", legal="a Fused definition",
+                hint="before epilog(...) and split(...), if these take the product of a definition: behind them the chain is the product's",
+            )  # fmt: skip
         if self.name not in made.names:
             raise DecompositionError(f"step({self.name!r}): {spec.title} has no such step", legal=made.names)
         chosen = {**dict(made.chosen), self.name: self.strategy}

@@ -230,11 +230,10 @@ class _Steps:
             return
         if not one.joins:
             self._child(f"{step.name}_init", cleared, None)
-        if self.made.strategy_of(step.name) is None:
-            raise DecompositionError(
-                f"step {step.name} is a product, and no strategy says how it is made",
-                got=str(spec), within=self.spec, at=self.draft.origin, hint=f'.step("{step.name}", MatMul.tile(...)...done())',
-            )  # fmt: skip
+        if self.made.strategy_of(step.name) is None:  # an open leaf: nothing else says who holds a product
+            self.program.append(Hole(step.name))
+            self.children.append(Child(step.name, spec, (), self._first_unit(step), prefix=f"{step.name}_"))
+            return
         self._child(step.name, spec, step)
 
     def _out_of_fragments(self, name: str) -> None:

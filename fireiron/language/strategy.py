@@ -667,12 +667,12 @@ def appended(origin: Verbs, step: Decomposition | Strategy, kind: type[S] = Stra
     if isinstance(step, Strategy):
         if step.spec is not None:
             raise DecompositionError(
-                "then: the strategy to append is bound to a spec", hint=f"build it from {start!r}, not from a spec", at=call_site()
+                "then: the strategy to append is bound to a spec", hint=f"build it from {start.title}, not from a spec", at=call_site()
             )
-        if AnySpec not in (start, step.start) and step.start != start:
+        if isinstance(start, Starter) and isinstance(step.start, Starter) and not start.takes(step.start):
             raise DecompositionError(
-                f"then: the strategy to append starts from {step.start!r}, this chain from {start!r}",
-                hint=f"a chain that starts from {step.start!r} goes where copies go: load(A, SH, ...), epilog(RF, init, store)",
+                f"then: the strategy to append starts from {step.start.title}, this chain from {start.title}",
+                hint=f"a chain that starts from {step.start.title} goes where copies go: load(A, SH, ...), epilog(RF, init, store)",
                 at=call_site(),
             )
         start = step.start if start == AnySpec else start
@@ -717,9 +717,9 @@ def _meet(start: Starter | AnyStarter, wanted: Spec | Starter | AnyStarter) -> S
 def _of_another_start(start: Starter | AnyStarter, wanted: Spec | Starter | AnyStarter) -> DecompositionError:
     starter = wanted.starter if isinstance(wanted, Spec) else wanted
     return DecompositionError(
-        f"the strategy starts from {start!r}, what it is for is a {starter!r}",
+        f"the strategy starts from {start.title}, what it is for is a {starter.title}",
         within=wanted if isinstance(wanted, Spec) else None,
-        hint=f"build it from {starter!r}",
+        hint=f"build it from {starter.title}",
         at=call_site(),
     )
 

@@ -37,6 +37,7 @@ from fireiron.ir.holding import Holding, owns
 from fireiron.ir.text import Item, Printer
 from fireiron.language.numerals import require_numerals
 from fireiron.spec import Spec
+from fireiron.specs.fused import fused
 from fireiron.values.expr import ONE, TRUE, Const, Expr, Var, all_of
 from fireiron.values.machine import Architecture, Block
 from fireiron.values.tensor import Storage, Tensor, View
@@ -898,5 +899,15 @@ def require_complete(node: Node) -> None:
         raise IncompleteError(
             f"{len(leaves)} open {'leaf' if len(leaves) == 1 else 'leaves'}: {listing}",
             within=node.spec,
-            hint="decompose further and end with .done(), or .done(micro_kernel)",
+            hint=_missing_step(node) or "decompose further and end with .done(), or .done(micro_kernel)",
         )
+
+
+def _missing_step(node: Node) -> str | None:
+    """The verb that an open step of a definition lacks; None where none is open without a strategy."""
+    for parent in node.nodes():
+        made = fused(parent.spec)
+        for name, child in parent.children:
+            if made is not None and child.step is None and name in made.names and made.strategy_of(name) is None:
+                return f'.step("{name}", {child.spec.title}. ... .done()): nothing else says who holds the elements of a product'
+    return None

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import attrs
 
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, StoreError
 from fireiron.spec import TAKEN, Kind, Spec, Starter, check_layout, check_size, located
 from fireiron.specs.formula import (
     FUNCTIONS,
@@ -37,13 +37,16 @@ from fireiron.specs.formula import (
     formula_of,
 )
 from fireiron.specs.meaning import convert, evaluated
-from fireiron.values.expr import Expr
+from fireiron.values.expr import Expr, constant
 from fireiron.values.machine import GL, INDEX, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32
-from fireiron.values.strides import USUAL_ALIGNMENT, Strides
-from fireiron.values.tensor import ColMajor, RowMajor, Tensor, whole_view
+from fireiron.values.strides import MOST_ALIGNED, USUAL_ALIGNMENT, Strides, strides_of
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, whole_view
 
 PARTS: Final = ("first", "each", "last")
 """Where a step stands: before the loop, inside it, behind it."""
+
+ROLES: Final = ("over", "scan", "batch")
+"""What dimensions may be beside tiled: in a loop, any number of elements at a time or one; one in a block."""
 
 INDICES: Final = "index_"
 """How the coordinates of a dimension are called, as an operand: `index_n`."""
@@ -72,6 +75,11 @@ class Step:
         """The tensors that it reads; of a sum that is added to, the result too."""
         again = (self.formula.output,) if self.formula.joins else ()
         return (*dict.fromkeys(one.tensor for one in self.formula.elements), *again)
+
+    @property
+    def reads_others(self) -> tuple[str, ...]:
+        """The tensors that it reads, but for the one that it writes."""
+        return tuple(name for name in self.reads if name != self.formula.output)
 
 
 @attrs.frozen
@@ -124,6 +132,11 @@ class FusedDefinition(Definition):
         return dict(self.given)
 
     @functools.cached_property
+    def arrays(self) -> tuple[str, ...]:
+        """The operands that are no coordinates: what a kernel takes, and temporaries that were allocated."""
+        return tuple(name for name in self.uses if not name.startswith(INDICES))
+
+    @functools.cached_property
     def outputs(self) -> tuple[str, ...]:
         """The operands that a step writes."""
         written = {one.formula.output for one in self.steps}
@@ -144,6 +157,15 @@ class FusedDefinition(Definition):
         """The dimensions that its operands have."""
         found = {dim for dims in self.uses.values() for dim in dims}
         return tuple(dim for dim in self.order if dim in found)
+
+    @functools.cached_property
+    def alike(self) -> tuple[tuple[str, str, str], ...]:
+        """Pairs of dimensions that have as many elements, as a temporary goes along both, with its name."""
+        found: dict[tuple[str, str, str], None] = {}
+        for name, dims in self.temporaries.items():
+            elements = [one for step in self.steps for one in (*step.formula.elements, step.formula.target) if one.tensor == name]
+            found |= {(dim, other, name): None for one in elements for dim, other in zip(dims, one.dims, strict=True) if dim != other}
+        return tuple(found)
 
     @functools.cached_property
     def loops(self) -> tuple[str, ...]:
@@ -198,7 +220,7 @@ class FusedDefinition(Definition):
     def part(self, name: str) -> FusedDefinition:
         """The steps of one part, with the operands that they touch. Those that count tiled dimensions stay, so that all deal alike.
 
-        In a loop those that count what it goes over do too, as its last turn may pass the end.
+        So do those that count what a step reduces, or a loop goes over, as its last turn may pass the end.
         """
         steps = tuple(one for one in self.steps if one.part == name)
         touched = {tensor for one in steps for tensor in (*one.reads, one.formula.output)}
@@ -308,7 +330,7 @@ class FusedKind(Kind):
     made: FusedDefinition = attrs.field(kw_only=True)
 
     @property
-    def starter(self) -> Starter:
+    def starter(self) -> Fused:
         return Fused.of(self)
 
     def definition(self, parameters: tuple[tuple[str, Any], ...], rank: int = 2) -> Definition:
@@ -328,6 +350,18 @@ class FusedKind(Kind):
     ) -> tuple[Any, ...]:
         found = self.made.evaluate(arrays, sizes, types)
         return tuple(found[name] for name in self.made.outputs)
+
+    def short(self, spec: Spec) -> str | None:
+        """The definition called with sizes, types and storage orders, where that makes the spec."""
+        return _called_as(spec, Fused.of(self)) if self.whole else None
+
+    @functools.cached_property
+    def whole(self) -> bool:
+        """Whether it is a definition as a user writes it, and not a part of one, or one to whose steps a strategy has come."""
+        try:
+            return Fused(**dict(words_of(self))).kind == self
+        except ArgumentError:
+            return False
 
     def of(self, **changes: Any) -> FusedKind:
         """The kind with other fields of its definition."""
@@ -384,7 +418,7 @@ class Fused(Starter):
         """
         order = _dims_of(dims, "dims")
         uses = {one: _dims_of(text, f"the dimensions of {one}", order) for one, text in dict(operands).items()}
-        roles = {role: _dims_of(text, role, order) for role, text in (("over", over), ("scan", scan), ("batch", batch))}
+        roles = {role: _dims_of(text, role, order) for role, text in zip(ROLES, (over, scan, batch), strict=True)}
         _check_names(name, order, uses, roles)
         parts = (("first", first or {}), ("each", each), ("last", last or {}))
         steps = tuple(
@@ -433,6 +467,7 @@ class Fused(Starter):
         if set(sizes) != set(made.order):
             raise ArgumentError(f"{self.kind.title}: sizes of other dimensions", got=sorted(sizes), legal=made.order)
         extents = {dim: check_size(sizes[dim], dim) for dim in made.order}
+        _check_alike(self.kind.title, made, extents)
         said = {one: as_dtype(kind) for one, kind in (types or {}).items()}
         unknown = [one for one in said if one not in tensors]
         if unknown:
@@ -450,40 +485,169 @@ class Fused(Starter):
         return Spec(Kernel, self.kind, tuple(views))
 
     def __repr__(self) -> str:
-        made = self.made
-        operands = {one: " ".join(dims) for one, dims in made.uses.items() if not one.startswith(INDICES)}
-        words = [f"name={self.kind.title!r}", f"dims={' '.join(made.order)!r}", f"operands={operands!r}"]
-        for part in PARTS:
-            steps = {one.name: shown(one.formula) for one in made.steps if one.part == part}
-            words += [f"{part}={steps!r}"] if steps else []
-        for role in ("over", "scan", "batch"):
-            words += [f"{role}={' '.join(getattr(made, role))!r}"] if getattr(made, role) else []
-        words += [f"types={dict(made.types)!r}"] if made.types else []
-        return f"Fused({', '.join(words)})"
+        assert isinstance(self.kind, FusedKind)
+        return f"Fused({', '.join(f'{word}={value!r}' for word, value in words_of(self.kind).items())})"
 
+    def __str__(self) -> str:
+        return text_of(self.made, self.kind.title)
+
+    @located
     def check(self, sizes: Mapping[str, int] | None = None, seed: int = 0) -> None:
-        """Refuse a definition whose result depends on how many elements of `over` a turn takes: 1, 7 or all."""
+        """Refuse a definition whose result depends on how a kernel goes along it, or in which a temporary serves nothing.
+
+        A kernel takes as many elements of `over` at a time as its strategy says. The definition is evaluated in float64 on the same
+        random inputs, normal and positive ones, with all elements at a time, with 7 and with 1: the outputs have to be the same, but for
+        rounding. Equal arguments give equal answers. `sizes` are those of dimensions, small ones where none are named.
+
+        >>> from fireiron import *
+        >>> total = Fused(name="total", dims="m n", over="n", operands={"X": "m n", "y": "m"},
+        ...     first={"zero": "s[m] = 0"}, each={"s": "s[m] += sum(n, X[m,n])"}, last={"y": "y[m] = s[m]"})
+        >>> total.check()  # with s[m] = sum(n, X[m,n]) in its place the last turn's sum would be all that is left
+
+        Raises: ArgumentError that names the output, an element and its two values; and the temporary that nothing reads.
+        """
+        made = self.made
+        idle = [one for one in made.temporaries if all(one not in step.reads_others for step in made.steps)]
+        if idle:
+            raise ArgumentError(f"{self.kind.title}: nothing reads {idle[0]}", hint="leave its steps out, or make it an operand")
+        unknown = [dim for dim in sizes or {} if dim not in made.order]
+        if unknown:
+            raise ArgumentError(f"{self.kind.title}.check: no dimension {unknown[0]}", legal=made.order)
+        chosen = {dim: 9 + place for place, dim in enumerate(made.order)}
+        for one, other, _ in made.alike:
+            chosen[other] = chosen[one]
+        chosen |= dict(sizes or {})
+        _check_alike(self.kind.title, made, chosen)
+        for positive in (False, True):
+            arrays = _random_inputs(made, chosen, seed, positive)
+            whole = made.evaluate(arrays, chosen, dict.fromkeys(made.outputs, float64))
+            for chunk in (7, 1) if made.over else ():
+                parts = made.evaluate(arrays, chosen, dict.fromkeys(made.outputs, float64), chunk)
+                for name in made.outputs:
+                    self._check_output(name, chunk, parts[name], whole[name])
+
+    def _check_output(self, name: str, chunk: int, parts: Any, whole: Any) -> None:
+        """Refuse an output that is not the same by parts."""
         import numpy
 
-        made = self.made
-        chosen = {dim: 5 + 3 * place for place, dim in enumerate(made.order)}
-        for named, again in _other_names([element for step in made.steps for element in (*step.formula.elements, step.formula.target)]):
-            chosen |= {second: chosen[first] for first, second in zip(named.dims, again.dims, strict=True)}
-        chosen |= dict(sizes or {})
-        random = numpy.random.default_rng(seed)
-        inputs = [one for one in made.uses if one not in made.outputs and not one.startswith(INDICES)]
-        arrays = {one: random.standard_normal([chosen[dim] for dim in made.uses[one]]) for one in inputs}
-        types = dict.fromkeys(made.outputs, as_dtype("float64"))
-        whole = made.evaluate(arrays, chosen, types)
-        for chunk in (1, 7) if made.over else ():
-            parts = made.evaluate(arrays, chosen, types, chunk)
-            for one, value in whole.items():
-                if not numpy.allclose(parts[one], value, rtol=1e-9, atol=1e-9, equal_nan=True):
-                    raise ArgumentError(
-                        f"{self.kind.title}: {one} depends on how {' '.join(made.over)} is split",
-                        got=f"with {chunk} at a time other values than with all",
-                        hint="carry what a turn leaves to the next, as first says it",
-                    )
+        with numpy.errstate(invalid="ignore"):
+            wrong = ~numpy.isclose(parts, whole, rtol=1e-9, atol=1e-9, equal_nan=True)
+        if not wrong.any():
+            return
+        made, place = self.made, tuple(map(int, numpy.argwhere(wrong)[0]))
+        at = f"{name}[{','.join(map(str, place))}]"
+        lost = [one for one in made.carried if not any(step.part == "first" and step.formula.output == one for step in made.steps)]
+        step = next((one for one in made.steps if one.formula.output in lost and one.part == "each"), None)
+        hint = "what a turn leaves to the next has to be carried, and rescaled where the new turn changes what it meant"
+        if step is not None:
+            hint = f"{step.formula.output} is carried: say in first what it is before the loop, and join it in each: "
+            hint += f"{step.formula.target} = {step.formula.target} + ..., or +="
+        raise ArgumentError(
+            f"{self.kind.title}: {name} depends on how many elements of {' '.join(made.over)} a turn of the loop takes",
+            got=f"{chunk} at a time: {at} = {parts[place]:.6g}, all at a time: {at} = {whole[place]:.6g}",
+            legal="outputs that are the same for any number",
+            hint=hint,
+        )
+
+
+def _check_alike(title: str, made: FusedDefinition, sizes: Mapping[str, Any]) -> None:
+    """Refuse sizes that differ where a tensor is read along one dimension and written along another."""
+    for one, other, name in made.alike:
+        if sizes[one] != sizes[other]:
+            raise ArgumentError(
+                f"{title}: {name} goes along {one} and along {other}, so both have as many elements",
+                got=f"{one}={sizes[one]}, {other}={sizes[other]}", legal=f"{one}={sizes[one]}, {other}={sizes[one]}",
+            )  # fmt: skip
+
+
+def _random_inputs(made: FusedDefinition, sizes: Mapping[str, int], seed: int, positive: bool) -> dict[str, Any]:
+    """Normal numbers for each input, or their magnitudes, of which every root and logarithm is a number."""
+    import numpy
+
+    random = numpy.random.default_rng(seed)
+    inputs = [name for name in made.arrays if name not in made.outputs]
+    drawn = {name: random.standard_normal([sizes[dim] for dim in made.uses[name]]) for name in inputs}
+    return {name: numpy.abs(values) + 0.1 for name, values in drawn.items()} if positive else drawn
+
+
+# ---------------------------------------------------------------------------------------------- texts
+
+
+def words_of(kind: FusedKind) -> dict[str, Any]:
+    """The arguments of `Fused` that make a definition, without those that are empty."""
+    made = kind.made
+    words: dict[str, Any] = {"name": kind.title, "dims": " ".join(made.order)}
+    words["operands"] = {one: " ".join(dims) for one, dims in made.uses.items() if not one.startswith(INDICES)}
+    words |= {part: {one.name: shown(one.formula) for one in made.steps if one.part == part} for part in PARTS}
+    words |= {role: " ".join(getattr(made, role)) for role in ROLES}
+    words["types"] = dict(made.types)
+    return {word: value for word, value in words.items() if value or word in ("operands", "each")}
+
+
+PAIRED: Final = ("operands", *PARTS, "types")
+"""What of a definition is by name."""
+
+
+def definition_fields(kind: FusedKind) -> dict[str, Any]:
+    """The arguments of `Fused` as plain values, mappings as pairs; a `StoreError` for a part of a definition, which no strategy is for."""
+    if not kind.whole:
+        raise StoreError(f"a part of the definition {kind.title} cannot be stored", hint="store the strategy and the spec of the kernel")
+    words = {**{name: {} for name in PAIRED}, **dict.fromkeys(ROLES, ""), **words_of(kind)}
+    return {name: [*value.items()] if name in PAIRED else value for name, value in words.items()}
+
+
+def definition(fields: Mapping[str, Any]) -> FusedKind:
+    """The kind of a definition from such arguments; refused where a name stands twice, or where `Fused` refuses it."""
+    named = {name: dict(fields[name]) for name in PAIRED}
+    for name, pairs in named.items():
+        if len(pairs) != len(fields[name]):
+            raise StoreError(f"{name} name one thing twice", got=[first for first, _ in fields[name]])
+    kind = Fused(**{**fields, **named}).kind
+    assert isinstance(kind, FusedKind)
+    return kind
+
+
+def text_of(made: FusedDefinition, title: str) -> str:
+    """A definition for people: its dimensions with their roles, its operands, and a step a line."""
+    roles = [f"{role} {' '.join(getattr(made, role))}" for role in ROLES if getattr(made, role)]
+    tensors = [f"{one}[{','.join(dims)}]" if dims else one for one, dims in made.uses.items() if not one.startswith(INDICES)]
+    width = max(len(one.name) for one in made.steps)
+    lines = [f"{title}({', '.join(made.order)})  {'  '.join(roles)}".rstrip(), f"  of {', '.join(tensors)}"]
+    for part in PARTS:
+        steps = [one for one in made.steps if one.part == part]
+        lines += [f"  {part}"] if steps and (made.loops or part != "each") else []
+        lines += [f"    {one.name:<{width}}  {shown(one.formula)}" for one in steps]
+    return "\n".join(lines)
+
+
+def _called_as(spec: Spec, start: Fused) -> str | None:
+    """The call of a definition that makes a spec; None where none does."""
+    sizes = {dim: spec.size(dim) for dim in start.made.order}
+    views = {name: view for name, view in spec.operands.items() if not view.memory.counts}
+    usual = {view.dtype for view in views.values() if view.tensor.shape}
+    dtype = usual.pop() if len(usual) == 1 else float16
+    types = {name: view.dtype for name, view in views.items() if view.dtype != (dtype if view.tensor.shape else float32)}
+    orders: dict[str, Any] = {}
+    for name, view in views.items():
+        layout = view.tensor.layout
+        said = layout if isinstance(layout, MatrixLayout) else strides_of(name, spec.uses[name], layout)
+        if said is None or (isinstance(said, Strides) and view.tensor.align not in _ALIGNMENTS):
+            return None
+        if said != RowMajor:
+            orders[name] = said.aligned(view.tensor.align) if isinstance(said, Strides) else said
+    try:
+        same = start(dtype=dtype, types=types, **sizes, **orders) == spec
+    except ArgumentError:
+        return None
+    words = [f"{dim}={size if constant(size) is not None else repr(size)}" for dim, size in sizes.items()]
+    words += [f"dtype={dtype!r}"] if dtype != float16 else []
+    words += [f"types={types!r}"] if types else []
+    words += [f"{name}={order!r}" for name, order in orders.items()]
+    return f"{start!r}({', '.join(words)})" if same else None
+
+
+_ALIGNMENTS: Final = tuple(1 << power for power in range(MOST_ALIGNED.bit_length()))
+"""Bytes of whose multiples one the address of an operand may be said to be."""
 
 
 # ---------------------------------------------------------------------------------------------- reading and checks
@@ -535,7 +699,9 @@ def _named(formulas: object, part: str, parts: Iterable[tuple[str, Any]]) -> Map
     names = [name for _, others in parts for name in (others if isinstance(others, Mapping) else ())]
     for name in formulas:
         if not isinstance(name, str) or not name.isidentifier() or names.count(name) > 1:
-            raise ArgumentError(f"Fused: {part} names a step {name!r}", legal="different identifiers")
+            twice = isinstance(name, str) and names.count(name) > 1
+            what = f"Fused: the step {name} stands in two parts" if twice else f"Fused: {part} names a step {name!r}"
+            raise ArgumentError(what, legal="different identifiers", hint="another name for one of them" if twice else None)
     return formulas
 
 
@@ -616,7 +782,40 @@ def _check_steps(made: FusedDefinition) -> None:
     if idle:
         raise ArgumentError(f"Fused: no step reads or writes {idle[0]}", legal="an operand that a step names")
     if not made.outputs:
-        raise ArgumentError("Fused: no step writes an operand", legal=tuple(made.uses))
+        raise ArgumentError("Fused: no step writes an operand", legal=made.arrays)
+    _check_roles(made)
+
+
+def _check_roles(made: FusedDefinition) -> None:
+    """Refuse dimensions that mean nothing: in no step, in a loop that no step of `each` goes along, reduced though one is taken."""
+    counted: dict[str, set[str]] = {part: set() for part in PARTS}
+    for step in made.steps:
+        one = step.formula
+        counted[step.part] |= {dim for element in (*one.elements, one.target) for dim in element.dims} | {*one.over}
+    idle = [dim for dim in made.order if not any(dim in dims for dims in counted.values())]
+    if idle:
+        raise ArgumentError(f"Fused: no step has the dimension {idle[0]}", legal="dimensions of formulas", hint="leave it out of dims")
+    for dim in made.loops:
+        if dim not in counted["each"]:
+            raise ArgumentError(f"Fused: the loop is over {dim}, which no step of each has", legal=sorted(counted["each"]))
+    for step in made.steps:
+        alone = [dim for dim in step.formula.over if dim in (*made.scan, *made.batch)]
+        if alone:
+            what = f"step {step.name}: it reduces {alone[0]}, of which all steps take one element at a time"
+            raise ArgumentError(
+                what, got=shown(step.formula), hint=f"leave {alone[0]} out of {'scan' if alone[0] in made.scan else 'batch'}"
+            )
+    for name in made.outputs:
+        shared = [dim for dim in made.batch if dim not in made.uses[name]]
+        if shared:
+            raise ArgumentError(
+                f"Fused: {name} has no {shared[0]}, so blocks of other elements of {shared[0]} would write over it",
+                got=f"{name}[{','.join(made.uses[name])}]", legal=f"every dimension of batch in {name}",
+            )  # fmt: skip
+    around = [one for one in made.steps if one.part != "each"]
+    if around and not made.loops:
+        what = f"step {around[0].name}: {around[0].part} stands around a loop, and the definition has none"
+        raise ArgumentError(what, hint=f"each={{{around[0].name!r}: ...}}, or over=... names dimensions of a loop")
 
 
 def _check_element(step: Step, element: Element, known: Mapping[str, tuple[str, ...]], made: FusedDefinition) -> None:

@@ -121,6 +121,8 @@ extern "C" float fmaf(float a, float b, float c) noexcept;
 extern "C" double fma(double a, double b, double c) noexcept;
 
 // The functions of formulas.
+extern "C" float erff(float x) noexcept;
+extern "C" double erf(double x) noexcept;
 extern "C" float expf(float x) noexcept;
 extern "C" double exp(double x) noexcept;
 extern "C" float exp2f(float x) noexcept;
