@@ -286,7 +286,7 @@ REFUSALS = {
     ),
     "duplicate step": (
         lambda: made(over="k", first={"mm": "acc[m,n] = 0"}, each={"mm": MM}, last={"s": "D[m,n] = acc[m,n]"}),
-        ["names a step 'mm'", "legal   different identifiers"],
+        ["the step mm stands in two parts", "legal   different identifiers"],
     ),
     "loose dimension": (
         lambda: made(each={"mm": "D[m,n] = A[m,k] * B[k,n]"}),
@@ -306,11 +306,11 @@ REFUSALS = {
     ),
     "dimension that is not gone over split": (
         lambda: perceptron(library("mlp").definition.tile(m=64).to(Block).split(k=16)),
-        ["split(k=16): no dimension over which mlp goes", "legal   l", 'a definition over="k"'],
+        ["split(k=16): no dimension over which mlp goes", "legal   l", "the strategy of the step product"],
     ),
     "product without a strategy": (
         lambda: dual(in_warps().load("A", RF, FRAGMENTS).load("B1", RF, FRAGMENTS).load("B2", RF, FRAGMENTS).step("left", PRODUCT)),
-        ["step right is a product, and no strategy says how it is made", "got     'MatMul(32,32,16)(RF,RF,RF)(Warp)'", '.step("right", '],
+        ["1 open leaf: MatMul(32,32,16)(RF,RF,RF)(Warp)", "in      dual(128,128,64)", '.step("right", '],
     ),
     "wrong holder": (
         lambda: dual(in_warps().load("A", RF, Move.tile(2, 16).to(Lane).done()).load("B1", RF, FRAGMENTS).load("B2", RF, FRAGMENTS).step("left", PRODUCT).step("right", PRODUCT)),
@@ -318,7 +318,7 @@ REFUSALS = {
     ),
     "operand placed": (
         lambda: dual(library("dual").definition.tile(m=64, n=64).to(Block).place("A", SH)),
-        ["place('A'): an operand", "legal   acc", "do      load(...)"],
+        ["place('A'): an operand", "legal   acc", "do      load('A', SH)"],
     ),
     "several layers at once": (
         lambda: perceptron(library("mlp").definition.tile(m=64).to(Block).split(l=2).step("product", PRODUCT)),

@@ -357,8 +357,8 @@ class _Steps:
     def _child(self, name: str, spec: Spec, step: Step | None, active: Expr = TRUE) -> None:
         """A child with the strategy of its step, or one that follows."""
         chosen = None if step is None else self.made.strategy_of(step.name)
-        if step is not None and not spec.operands[spec.outputs[0]].memory.private:
-            active = self._first_unit(step)
+        if step is not None and spec.operands[spec.outputs[0]].tensor == self.views[step.formula.output].tensor:
+            active = self._first_unit(step)  # a part of a sum, which has a tensor of its own, all make
         if self.outer is not None and spec.moves and not spec.dst.memory.private:
             self._outer(name, spec, self.outer[1], active)
             return
