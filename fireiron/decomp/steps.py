@@ -184,9 +184,9 @@ class _Steps:
                 hint="a step before that computes the terms",
             )
         elif isinstance(one.value, Number) and not one.joins:
-            self._child(
-                step.name, Init.on(self.spec.level, self._view(one.target), value=one.value.value, names=self._dims(one.target)), step
-            )
+            view = self._view(one.target)
+            value = _nearest(one.value.value, view.dtype)
+            self._child(step.name, Init.on(self.spec.level, view, value=value, names=self._dims(one.target)), step)
         elif isinstance(one.value, Element) and not one.joins and set(self._dims(one.value)) == set(self._dims(one.target)):
             source = self._view(one.value, self._dims(one.target))
             self._child(step.name, Move.on(self.spec.level, source, self._view(one.target), names=self._dims(one.target)), step)
@@ -318,6 +318,11 @@ def _letters(dims: tuple[str, ...]) -> dict[str, str]:
     if all(len(dim) == 1 and dim.islower() for dim in dims):
         return dict(zip(dims, dims, strict=True))
     return dict(zip(dims, LETTERS, strict=False))
+
+
+def _nearest(value: int | float, dtype: DType) -> int | float:
+    """A number of a formula as the float of a type that is nearest to it; of integers as it is."""
+    return value if dtype.kind != "float" else dtype.to_numpy().type(value).item()
 
 
 def _extent(counted: View) -> View:

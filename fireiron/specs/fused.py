@@ -190,10 +190,12 @@ class FusedDefinition(Definition):
     # ------------------------------------------------------------------------------------------ parts
 
     def part(self, name: str) -> FusedDefinition:
-        """The steps of one part, with the operands that they touch; those that count tiled dimensions stay, so that all deal alike."""
+        """The steps of one part, with the operands that they touch; those that count tiled dimensions stay, so that all deal alike,
+        and those that count reduced ones, which say where these end.
+        """
         steps = tuple(one for one in self.steps if one.part == name)
         touched = {tensor for one in steps for tensor in (*one.reads, one.formula.output)}
-        touched |= {f"{INDICES}{dim}" for dim in self.tile_dims}
+        touched |= {f"{INDICES}{dim}" for dim in (*self.tile_dims, *(dim for one in steps for dim in one.formula.over))}
         given = tuple((tensor, dims) for tensor, dims in self.given if tensor in touched)
         return self.of(steps=steps, given=given)
 
