@@ -74,15 +74,15 @@ staged = Move.load(SRC, SH, fragments).converted().swizzle().reuse_buffer().coal
 
 
 def by_rows(made, held=False):
-    """The strategy on a definition; with `held` queries stay in registers."""
+    """The strategy on a definition; with `held` queries stay in registers. Of one with a mask, blocks that no row sees are left out."""
     scores = MatMul.split(16).unroll()
     scores = scores.load(B, RF, fragments) if held else scores.load(A, RF, fragments).load(B, RF, fragments)
     queries = made.tile(m=bm, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle()
     queries = queries.load("Q", RF, Move.tile(wm).to(Warp).done()) if held else queries
+    blocks = queries.split(n=bn).pipeline(stages)
+    blocks = blocks.skip() if any(one.name == "mask" for one in made.made.steps) else blocks
     return (
-        queries.split(n=bn)
-        .pipeline(stages)
-        .load("K", SH, copy)
+        blocks.load("K", SH, copy)
         .swizzle()
         .load("V", SH, copy)
         .swizzle()

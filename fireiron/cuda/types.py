@@ -72,10 +72,9 @@ FUNCTIONS: Mapping[str, str] = {
 }  # fmt: skip
 """The functions of formulas in double; those in float have an `f` behind them (CUDA Math API).
 
-They are those of the standard, not the faster ones of `--use_fast_math`, but for those of `APPROXIMATE` in float. The CUDA C++ Programming Guide ("Mathematical Functions") gives
-their errors in float, in units in the last place: 1 for log and log2, 2 for erf, exp, exp2, rsqrt and tanh; the others
-are rounded correctly.
-Of a number and NaN, a maximum or minimum is the number.
+They are those of the standard, not the faster ones of `--use_fast_math`, but for those of `APPROXIMATE` in float. The CUDA C++
+Programming Guide ("Mathematical Functions") gives their errors in float, in units in the last place: 1 for log and log2, 2 for erf, exp,
+rsqrt and tanh; the others are rounded correctly. Of a number and NaN, a maximum or minimum is the number.
 """
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from fireiron.decomp.masks import in_place, may_fail
 from fireiron.errors import DecompositionError
 from fireiron.ir import Comment, Hole, Stmt
 from fireiron.language.substrategy import copies_of, default_copy, steps_at
@@ -232,7 +233,10 @@ class _Steps:
         self._child(step.name, spec, step)
 
     def _pointwise(self, name: str, one: Formula, step: Step | None) -> None:
-        """Work on elements: what is read and written has two names, `x` and `x_before`."""
+        """Work on elements: what is read and written has two names, `x` and `x_before`.
+
+        A mask that keeps elements in place is performed by units only in whose tile its condition may fail.
+        """
         names = {element: f"{element.tensor}_before" if element.tensor == one.output else element.tensor for element in one.elements}
         if one.joins:
             raise DecompositionError(
@@ -244,7 +248,10 @@ class _Steps:
         kind = Kind(name.capitalize() if name.isidentifier() else "Work", str(made))
         views = {kept[element].tensor: self._view(element) for element in one.elements} | {one.output: self._view(one.target)}
         spec = kind.starter.on(self.spec.level, *(views[operand] for operand in kind.definition(()).uses))
-        self._child(name, spec, step)
+        condition = in_place(one)
+        needed = TRUE if condition is None else may_fail(condition, self.views)
+        if needed != FALSE:
+            self._child(name, spec, step, needed)
 
     def _masked(self, step: Step) -> None:
         """What lies behind the end of a reduced dimension changes nothing: the terms there become what changes no sum, or no maximum."""
@@ -278,10 +285,10 @@ class _Steps:
         dims = self._dims(element)
         return view.only([dims.index(dim) for dim in order if dim in dims]) if order and tuple(order) != dims else view
 
-    def _child(self, name: str, spec: Spec, step: Step | None) -> None:
-        """A child with the strategy of its step, or one that follows."""
+    def _child(self, name: str, spec: Spec, step: Step | None, needed: Expr = TRUE) -> None:
+        """A child with the strategy of its step, or one that follows; it does nothing where it is not `needed`."""
         chosen = None if step is None else self.made.strategy_of(step.name)
-        active = TRUE if step is None else self._first_unit(step)
+        active = needed if step is None else all_of((needed, self._first_unit(step)))
         if self.outer is not None and spec.moves and not spec.dst.memory.private:
             self._outer(name, spec, self.outer[1], active)
             return

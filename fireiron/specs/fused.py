@@ -243,9 +243,9 @@ class FusedDefinition(Definition):
     def _run(self, part: str, values: dict[str, Any], place: Mapping[str, slice]) -> None:
         for step in self.steps:
             if step.part == part:
-                self._perform(step, values, place)
+                self.perform(step, values, place)
 
-    def _perform(self, step: Step, values: dict[str, Any], place: Mapping[str, slice]) -> None:
+    def perform(self, step: Step, values: dict[str, Any], place: Mapping[str, slice]) -> None:
         """One step on the part of its dimensions that a turn works on."""
         import numpy
 
