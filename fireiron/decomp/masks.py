@@ -7,6 +7,7 @@ between those of its first and its last element.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import attrs
 
@@ -48,7 +49,7 @@ def _end(views: Mapping[str, View], name: str, last: bool) -> Expr:
     if name.startswith(EXTENTS):
         return as_expr(views[f"{INDICES}{name[len(EXTENTS) :]}"].tensor.shape[0])
     (part,) = views[name].dims
-    reach = ZERO
+    reach: Expr = ZERO
     for mode in part.modes:
         reach = reach + (mode.size - 1) * mode.stride
     return part.base + reach if last else part.base
@@ -137,7 +138,8 @@ def seen(spec: Spec, dim: str, size: int, whole: Expr) -> Turns:
             f"skip: no step hides elements by a condition that bounds {dim}",
             within=spec, legal=f"s[m,{dim}] = where({dim} <= m, s[m,{dim}], -inf)",
         )  # fmt: skip
-    hidden, behind = ZERO, whole
+    hidden: Expr = ZERO
+    behind = whole
     for step, bound in bounds:
         _require_neutral(made, step, spec)
         name = f"{INDICES}{dim}"
@@ -179,7 +181,9 @@ def _require_neutral(made: FusedDefinition, mask: Step, spec: Spec) -> None:
     sizes = {dim: 1 if dim in (*made.batch, *made.scan) else 3 for dim in made.order}
     # Loads may have dropped dimensions of one element; formulas name all.
     named = {one.tensor: one.dims for step in made.steps for one in (*step.formula.elements, step.formula.target)}
-    values = {one: abs(random.standard_normal([sizes[dim] for dim in named.get(one, dims)])) for one, dims in made.uses.items()}
+    values: dict[str, Any] = {
+        one: abs(random.standard_normal([sizes[dim] for dim in named.get(one, dims)])) for one, dims in made.uses.items()
+    }
     values |= {f"{INDICES}{dim}": numpy.arange(size) for dim, size in sizes.items()}
     values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in sizes.items()}
     before = {one: values[one].copy() for one in made.uses}
