@@ -25,7 +25,7 @@ bn = Tunable("bn", 64, 32, 128)
 wm = Tunable("wm", 32, 16)
 stages = Tunable("stages", 2, 1, 3)
 
-LOG2_E = 1.4426950408889634
+LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 
 
 def definition(causal=False, window=None, lse=False):
@@ -48,11 +48,10 @@ def definition(causal=False, window=None, lse=False):
             "s": "s[m,n] = sum(d, Q[b,m,g,r,d] * K[b,n,g,d])",
             **mask,
             "top": "top[m] = max(n, s[m,n])",
-            "new": "new[m] = max(mx[m], top[m])",
-            "alpha": f"alpha[m] = exp2((mx[m] - new[m]) * (scale * {LOG2_E}))",
+            "new": f"new[m] = max(mx[m], top[m] * (scale * {LOG2_E}))",
+            "alpha": "alpha[m] = exp2(mx[m] - new[m])",
             "keep": "mx[m] = new[m]",
-            "shift": f"shift[m] = new[m] * (scale * {LOG2_E})",
-            "exp": f"s[m,n] = exp2(s[m,n] * (scale * {LOG2_E}) - shift[m])",
+            "exp": f"s[m,n] = exp2(s[m,n] * (scale * {LOG2_E}) - mx[m])",
             "sums": "sums[m] = sum(n, s[m,n])",
             "update": "l[m] = l[m] * alpha[m] + sums[m]",
             "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
@@ -63,7 +62,7 @@ def definition(causal=False, window=None, lse=False):
             "inverse": "inverse[m] = where(l[m] > 0, 1 / l[m], 0)",
             "norm": "acc[m,d] = acc[m,d] * inverse[m]",
             "store": "O[b,m,g,r,d] = acc[m,d]",
-            **({"lse": "L[b,m,g,r] = mx[m] * scale + log(l[m])"} if lse else {}),
+            **({"lse": f"L[b,m,g,r] = (mx[m] + log2(l[m])) * {LN_2}"} if lse else {}),
         },
     )
 
