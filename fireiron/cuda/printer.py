@@ -11,12 +11,12 @@ from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.micro_kernel import micro_kernel
 from fireiron.cuda.quotients import Quotients
-from fireiron.cuda.types import COMPOSED, applied, carrier, composed, converted, literal, zero
+from fireiron.cuda.types import APPROXIMATE, COMPOSED, PAIRS, applied, approximate, carrier, composed, converted, literal, zero
 from fireiron.ir import Access, Buffer, Exec, Kernel, Peers, Piece, Side
 from fireiron.ir.text import Braces, Copy, Function, Item, Registers
 from fireiron.values.document import Assignment, Call, Choice, Joined, Text, called
 from fireiron.values.expr import FALSE, TRUE, Const, Expr, all_of, conjuncts
-from fireiron.values.machine import DType
+from fireiron.values.machine import DType, float32
 
 BARRIER_BYTES = 8
 """Bytes of a barrier in memory."""
@@ -58,6 +58,8 @@ class KernelPrinter:
 
     def applied(self, name: str, dtype: DType, *arguments: Text) -> Text:
         """A function of a formula on values of a type."""
+        if name in APPROXIMATE and dtype == float32:
+            return Call(self.function(approximate(name)), arguments)
         if name in COMPOSED:
             return Call(self.function(composed(name, dtype)), arguments)
         return applied(name, dtype, *arguments)
@@ -179,6 +181,8 @@ class KernelPrinter:
 
         `load` and `store` are functions by which global memory is read and written, where it is not by plain accesses.
         """
+        if self._in_pairs(statement):
+            return self._converted_in_pairs(statement)
         by = _By(load, store)
         items: list[Item] = []
         for start in range(0, len(statement.accesses[0].elements()), statement.vector):
@@ -186,6 +190,28 @@ class KernelPrinter:
             parts = [[one for one in pieces if start <= one.first < stop] for pieces in statement.pieces]
             single = all(len(pieces) == 1 for pieces in parts)
             items.append(self._at_once(statement, parts[0][0], parts[1][0], by) if single else self._staged(statement, start, parts, by))
+        return items
+
+    def _in_pairs(self, statement: Exec) -> bool:
+        """Whether it converts floats in registers, and writes the results two by two to one register each."""
+        source, target = (self.buffer(access) for access in statement.accesses)
+        kinds = source.dtype == float32 and target.dtype in PAIRS
+        if not kinds or not source.memory.private or not target.memory.private or target.memory.fragment is not None:
+            return False
+        pieces = [piece for part in statement.pieces for piece in part]
+        whole = all(piece.width == 1 and piece.condition == TRUE for piece in pieces)
+        addresses = [target.address(statement.accesses[1], one) for one in statement.accesses[1].elements()]
+        pairs = zip(addresses[::2], addresses[1::2], strict=False)
+        return whole and len(addresses) % 2 == 0 and all(one.factor % 2 == 0 and other - one == Const(1) for one, other in pairs)
+
+    def _converted_in_pairs(self, statement: Exec) -> list[Item]:
+        source, target = statement.accesses
+        kind, function = PAIRS[self.buffer(target).dtype]
+        elements = source.elements()
+        items: list[Item] = []
+        for start in range(0, len(elements), 2):
+            place = Joined(("*", Call(f"reinterpret_cast<{kind}*>", (self.pointer(target, target.elements()[start]),))))
+            items.append(Assignment(place, Call(function, tuple(self.place(source, one) for one in elements[start : start + 2]))))
         return items
 
     def _at_once(self, statement: Exec, read: Piece, write: Piece, by: _By) -> Item:

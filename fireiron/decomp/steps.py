@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from fireiron.decomp.masks import in_place, may_fail
 from fireiron.errors import DecompositionError
 from fireiron.executable.atomic_add import TYPES
 from fireiron.ir import Comment, Hole, Stmt
@@ -201,9 +202,9 @@ class _Steps:
                 hint="a step before that computes the terms",
             )
         elif isinstance(one.value, Number) and not one.joins:
-            self._child(
-                step.name, Init.on(self.spec.level, self._view(one.target), value=one.value.value, names=self._dims(one.target)), step
-            )
+            view = self._view(one.target)
+            value = _nearest(one.value.value, view.dtype)
+            self._child(step.name, Init.on(self.spec.level, view, value=value, names=self._dims(one.target)), step)
         elif isinstance(one.value, Element) and not one.joins and set(self._dims(one.value)) == set(self._dims(one.target)):
             source = self._view(one.value, self._dims(one.target))
             self._child(step.name, Move.on(self.spec.level, source, self._view(one.target), names=self._dims(one.target)), step)
@@ -294,7 +295,10 @@ class _Steps:
         return whole_view(tensor, copy)
 
     def _pointwise(self, name: str, one: Formula, step: Step | None) -> None:
-        """Work on elements: what is read and written has two names, `x` and `x_before`."""
+        """Work on elements: what is read and written has two names, `x` and `x_before`.
+
+        A mask that keeps elements in place is performed by units only in whose tile its condition may fail.
+        """
         names = {element: f"{element.tensor}_before" if element.tensor == one.output else element.tensor for element in one.elements}
         if one.joins:
             raise DecompositionError(
@@ -306,7 +310,10 @@ class _Steps:
         kind = Kind(name.capitalize() if name.isidentifier() else "Work", str(made))
         views = {kept[element].tensor: self._view(element) for element in one.elements} | {one.output: self._view(one.target)}
         spec = kind.starter.on(self.spec.level, *(views[operand] for operand in kind.definition(()).uses))
-        self._child(name, spec, step)
+        condition = in_place(one)
+        needed = TRUE if condition is None else may_fail(condition, self.views)
+        if needed != FALSE:
+            self._child(name, spec, step, needed)
 
     def _masked(self, step: Step) -> Step:
         """What lies behind the end of a reduced dimension changes nothing: the terms there become what changes no sum, or no maximum.
@@ -354,11 +361,12 @@ class _Steps:
         dims = self._dims(element)
         return view.only([dims.index(dim) for dim in order if dim in dims]) if order and tuple(order) != dims else view
 
-    def _child(self, name: str, spec: Spec, step: Step | None, active: Expr = TRUE) -> None:
-        """A child with the strategy of its step, or one that follows."""
+    def _child(self, name: str, spec: Spec, step: Step | None, needed: Expr = TRUE) -> None:
+        """A child with the strategy of its step, or one that follows; it does nothing where it is not `needed`."""
         chosen = None if step is None else self.made.strategy_of(step.name)
+        active = needed
         if step is not None and spec.operands[spec.outputs[0]].tensor == self.views[step.formula.output].tensor:
-            active = self._first_unit(step)  # a part of a sum, which has a tensor of its own, all make
+            active = all_of((needed, self._first_unit(step)))  # a part of a sum, which has a tensor of its own, all make
         if self.outer is not None and spec.moves and not spec.dst.memory.private:
             self._outer(name, spec, self.outer[1], active)
             return
@@ -401,6 +409,11 @@ def _letters(dims: tuple[str, ...]) -> dict[str, str]:
     if all(len(dim) == 1 and dim.islower() for dim in dims):
         return dict(zip(dims, dims, strict=True))
     return dict(zip(dims, LETTERS, strict=False))
+
+
+def _nearest(value: int | float, dtype: DType) -> int | float:
+    """A number of a formula as the float of a type that is nearest to it; of integers as it is."""
+    return value if dtype.kind != "float" else dtype.to_numpy().type(value).item()
 
 
 def _extent(counted: View) -> View:

@@ -43,6 +43,7 @@ from fireiron.refine.persistent import Persistent
 from fireiron.refine.pipeline import Pipeline
 from fireiron.refine.resident import Resident
 from fireiron.refine.reuse_buffer import ReuseBuffer
+from fireiron.refine.skip import Skip
 from fireiron.refine.specialize import Specialize
 from fireiron.refine.storage_layout import StorageLayout
 from fireiron.refine.swizzle import SwizzleStorage
@@ -515,6 +516,16 @@ class SplitStrategy(Strategy):
         """
         count(threads, "specialize")
         return self.refine(Specialize(threads))
+
+    @fitting
+    def skip(self) -> Self:
+        """Leave out turns in which a mask, such as `where(n <= m, s[m,n], -inf)`, hides all elements from all of the block.
+
+        Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and a turn whose
+        elements are all hidden changes nothing that is carried, with numbers by value above 0.
+        rewrite: for n in all: S --> for n in those that the block's rows see: S
+        """
+        return self.refine(Skip())
 
     @fitting
     def sync(self) -> Self:

@@ -224,7 +224,8 @@ class FusedDefinition(Definition):
         """
         steps = tuple(one for one in self.steps if one.part == name)
         touched = {tensor for one in steps for tensor in (*one.reads, one.formula.output)}
-        touched |= {f"{INDICES}{dim}" for dim in (*self.tile_dims, *(self.over if name in ("each", AGAIN) else ()))}
+        counted = {*self.tile_dims, *(self.over if name in ("each", AGAIN) else ()), *(dim for one in steps for dim in one.formula.over)}
+        touched |= {f"{INDICES}{dim}" for dim in counted}
         given = tuple((tensor, dims) for tensor, dims in self.given if tensor in touched)
         return self.of(steps=steps, given=given)
 
@@ -284,9 +285,9 @@ class FusedDefinition(Definition):
     def _run(self, part: str, values: dict[str, Any], place: Mapping[str, slice]) -> None:
         for step in self.steps:
             if step.part == part:
-                self._perform(step, values, place)
+                self.perform(step, values, place)
 
-    def _perform(self, step: Step, values: dict[str, Any], place: Mapping[str, slice]) -> None:
+    def perform(self, step: Step, values: dict[str, Any], place: Mapping[str, slice]) -> None:
         """One step on the part of its dimensions that a turn works on."""
         import numpy
 

@@ -170,9 +170,11 @@ using half2 = __half2;
 
 inline __half2 __half2half2(__half both) { return {both, both}; }
 inline __half2 __halves2half2(__half low, __half high) { return {low, high}; }
+inline __half2 __floats2half2_rn(float low, float high) { return {__float2half_rn(low), __float2half_rn(high)}; }
 inline __half __low2half(__half2 pair) { return pair.x; }
 inline __half __high2half(__half2 pair) { return pair.y; }
 inline __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 both) { return {both, both}; }
+inline __nv_bfloat162 __floats2bfloat162_rn(float low, float high) { return {__float2bfloat16_rn(low), __float2bfloat16_rn(high)}; }
 inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 low, __nv_bfloat16 high) { return {low, high}; }
 inline __nv_bfloat16 __low2bfloat16(__nv_bfloat162 pair) { return pair.x; }
 inline __nv_bfloat16 __high2bfloat16(__nv_bfloat162 pair) { return pair.y; }
