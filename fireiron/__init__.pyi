@@ -10,9 +10,11 @@ from fireiron.decomp.done import Done as Done
 from fireiron.decomp.epilog import Epilog as Epilog
 from fireiron.decomp.load import Load as Load
 from fireiron.decomp.mma_tile import MmaTile as MmaTile
+from fireiron.decomp.place import Place as Place
 from fireiron.decomp.repack import Repack as Repack
 from fireiron.decomp.split import Split as Split
 from fireiron.decomp.split_k import SplitK as SplitK
+from fireiron.decomp.step import StepOf as StepOf
 from fireiron.decomp.tile import Strided as Strided
 from fireiron.decomp.tile import Tile as Tile
 from fireiron.draw import draw as draw
@@ -118,6 +120,8 @@ from fireiron.executable.stmatrix_warpgroup import STMATRIX_WARPGROUP_T as STMAT
 from fireiron.executable.stmatrix_warpgroup import STMATRIX_WARPGROUP_T_COL as STMATRIX_WARPGROUP_T_COL
 from fireiron.executable.stmatrix_warpgroup import StMatrixWarpgroup as StMatrixWarpgroup
 from fireiron.executable.terms import ThreadTerm as ThreadTerm
+from fireiron.executable.thread_move import STREAMED as STREAMED
+from fireiron.executable.thread_move import StreamedMove as StreamedMove
 from fireiron.executable.thread_move import ThreadInit as ThreadInit
 from fireiron.executable.thread_move import ThreadMove as ThreadMove
 from fireiron.executable.thread_move import vector as vector
@@ -163,6 +167,7 @@ from fireiron.refine.persistent import Persistent as Persistent
 from fireiron.refine.pipeline import Pipeline as Pipeline
 from fireiron.refine.resident import Resident as Resident
 from fireiron.refine.reuse_buffer import ReuseBuffer as ReuseBuffer
+from fireiron.refine.skip import Skip as Skip
 from fireiron.refine.specialize import Specialize as Specialize
 from fireiron.refine.storage_layout import StorageLayout as StorageLayout
 from fireiron.refine.swizzle import SwizzleStorage as SwizzleStorage
@@ -178,6 +183,7 @@ from fireiron.spec import Parameter as Parameter
 from fireiron.spec import Spec as Spec
 from fireiron.specs.allocate import Allocate as Allocate
 from fireiron.specs.atomic_add import AtomicAdd as AtomicAdd
+from fireiron.specs.fused import Fused as Fused
 from fireiron.specs.init import Init as Init
 from fireiron.specs.matmul import MatMul as MatMul
 from fireiron.specs.move import Move as Move
@@ -219,6 +225,7 @@ from fireiron.values.machine import Block as Block
 from fireiron.values.machine import DType as DType
 from fireiron.values.machine import FR as FR
 from fireiron.values.machine import GL as GL
+from fireiron.values.machine import INDEX as INDEX
 from fireiron.values.machine import Kernel as Kernel
 from fireiron.values.machine import Lane as Lane
 from fireiron.values.machine import Level as Level

@@ -114,7 +114,8 @@ class Program:
             )
         if not isinstance(instructions, tuple) or not all(isinstance(one, Executable) for one in instructions):
             raise ArgumentError("instructions must be a tuple of executables", got=instructions, legal="(Mine(), *INSTRUCTIONS)")
-        label = name or strategy.spec.title.lower()
+        said = next((step.whole_kernel[1] for step in strategy.steps if step.whole_kernel[1]), "")
+        label = name or said or strategy.spec.title.lower()
         if not strategy.tunables():
             return Program(strategy, strategy.spec, target, instructions, label)
         start = time.perf_counter()
@@ -215,6 +216,11 @@ class Program:
         return stages
 
     @property
+    def walked(self) -> Kernel:
+        """The kernel IR as the walk leaves it: the program of the tree, before any pass."""
+        return self._sequential["walk"]
+
+    @property
     def sequential(self) -> Kernel:
         """The kernel IR before synchronisation: all that decides about its speed, but not yet whether it is legal."""
         return self._sequential[SEQUENTIAL[-1][0]]
@@ -260,8 +266,7 @@ class Program:
 
     def title(self) -> list[str]:
         """The strategy, a step a line, for the header of the printed kernel."""
-        lines = [step.summary() for step in self.strategy.steps]
-        return [f".{line}" for line in lines]
+        return [line for step in self.strategy.steps for line in step.title()]
 
     def trace(self) -> tuple[tuple[str, Spec], ...]:
         """Each step of the main chain with the spec after it; `tile` and `to` apart, as in the paper's listings."""

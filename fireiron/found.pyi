@@ -3,9 +3,11 @@
 import typing
 
 import fireiron.language.strategy
+import fireiron.values.machine
 
 class FoundSteps:
     __slots__ = ()
+    def place(self, tensor: str, memory: fireiron.values.machine.Memory, pad: int = ...) -> fireiron.language.strategy.Strategy: ...
 
 class FoundRefinements:
     __slots__ = ()

@@ -22,6 +22,17 @@ import attrs
 
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.spec import Spec, default_result
+from fireiron.specs.epilogue import (
+    RESULT,
+    folds_rows,
+    outputs_of,
+    signature_of,
+    transposed,
+    with_epilogue,
+    without_stacks,
+)
+from fireiron.specs.epilogue import epilogue as epilogue_of
+from fireiron.specs.fused import INDICES
 from fireiron.specs.matmul import MatMul
 from fireiron.stacks import MATRICES, Stacked, Way, seen, stack_of
 from fireiron.values.expr import constant
@@ -44,6 +55,7 @@ from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, View
 if TYPE_CHECKING:
     from fireiron.compiler import Program
     from fireiron.gpu.kernel import CompiledKernel
+    from fireiron.language.strategy import Strategy
     from fireiron.tune.records import Accept, Choice, Records
 
 Dtypes = tuple[Any, Any]
@@ -161,6 +173,50 @@ class _Found:
         return ways.given_back(result) if out is None else out
 
 
+@attrs.frozen
+class _Finished:
+    """What answers a call with an epilogue: a kernel, and how it sees the arrays.
+
+    `names` are the further inputs in the order in which the kernel takes them, `outputs` the outputs with their number of dimensions;
+    those of `turned` are the transposed arrays.
+    """
+
+    made: _Made
+    stacked: Stacked
+    names: tuple[str, ...]
+    outputs: tuple[str, ...]
+    turned: frozenset[str]
+    folded: frozenset[str]
+
+    def __call__(self, a: Any, b: Any, out: Any, given: Mapping[str, Any], stream: Any) -> Any:
+        """The outputs: one, or a tuple of all."""
+        ways, kernel = self.stacked, self.made.kernel
+        further = [ways.c.of(given[name]) if name in self.folded else given[name] for name in self.names]
+        a, b = ways.a.of(a), ways.b.of(b)
+        first = (b.T, a.T) if self.made.transposed else (a, b)
+        filled = (
+            None
+            if out is None
+            else tuple(self._inside(name, one) for name, one in zip(self.outputs, _each(out, self.outputs), strict=True))
+        )
+        results = kernel(*first, *further, out=filled[0] if filled is not None and len(filled) == 1 else filled, stream=stream)
+        if out is not None:
+            return out if len(self.outputs) == 1 or not isinstance(out, Mapping) else tuple(out[name] for name in self.outputs)
+        if len(self.outputs) == 1:
+            return self._outside(self.outputs[0], results)
+        return tuple(self._outside(name, one) for name, one in zip(self.outputs, results, strict=True))
+
+    def _inside(self, name: str, array: Any) -> Any:
+        """An output as the kernel fills it."""
+        array = self.stacked.c.of(array) if name in self.folded else array
+        return array.T if name in self.turned else array
+
+    def _outside(self, name: str, array: Any) -> Any:
+        """An output as the caller sees it."""
+        array = array.T if name in self.turned else array
+        return self.stacked.given_back(array) if name in self.folded else array
+
+
 class _MatMul:
     """`fireiron.matmul`: see `__call__`. Kernels are kept in memory, by the arrays' shapes, types, strides and alignment.
 
@@ -171,6 +227,7 @@ class _MatMul:
     def __init__(self) -> None:
         self._kernels: OrderedDict[Any, _Found] = OrderedDict()
         self._problems: OrderedDict[_Asked, _Made] = OrderedDict()
+        self._finished: OrderedDict[Any, _Finished] = OrderedDict()
         self._lock = threading.RLock()
 
     def __call__(
@@ -184,6 +241,9 @@ class _MatMul:
         arch: Any = None,
         stream: Any = None,
         pinned: bool | None = None,
+        epilogue: str | None = None,
+        types: Mapping[str, Any] | None = None,
+        **operands: Any,
     ) -> Any:
         """`a @ b` for two matrices of one element type, M x K and K x N, or for stacks of matrices, as NumPy multiplies them.
 
@@ -199,10 +259,20 @@ class _MatMul:
             arch: the target of the compiler; by default that of the GPU (of the simulator, sm_90).
             stream: as for a compiled kernel.
             pinned: only a record of exactly this problem may answer; as `FIREIRON_PINNED` says if None.
+            epilogue: what becomes of the elements of the product, as for `MatMul.epilogue`: `relu(acc + bias[n])`, computed in the same
+                kernel. Several outputs come as a tuple, in the order in which the text assigns them; `out` is a tuple or a mapping then.
+            types: those of outputs other than C, which have C's type, or float32 if they have fewer dimensions.
+            operands: the arrays and numbers that the epilogue names.
 
         Raises: ArgumentError for arrays that are no matrices or stacks of one type that fit; StoreError where records are pinned and none
             answers.
         """
+        if epilogue is not None:
+            dtypes = (c_dtype, ab_dtype)
+            return self._plan(a, b, out, dtypes, arch, pinned, epilogue, types, operands)(a, b, out, operands, stream)
+        if operands or types:
+            name = next(iter({**operands, **(types or {})}))
+            raise ArgumentError(f"matmul: {name} is given, and no epilogue reads it", hint=f'epilogue="acc + {name}[n]"')
         return self._found(a, b, out, (c_dtype, ab_dtype), arch, pinned)(a, b, out, stream)
 
     def choice(
@@ -212,12 +282,25 @@ class _MatMul:
         return self._found(a, b, out, (c_dtype, ab_dtype), arch, pinned).made.choice
 
     def kernel(
-        self, a: Any, b: Any, out: Any = None, *, c_dtype: Any = None, ab_dtype: Any = None, arch: Any = None, pinned: bool | None = None
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        *,
+        c_dtype: Any = None,
+        ab_dtype: Any = None,
+        arch: Any = None,
+        pinned: bool | None = None,
+        epilogue: str | None = None,
+        types: Mapping[str, Any] | None = None,
+        **operands: Any,
     ) -> CompiledKernel:
         """The kernel that `matmul` calls for these arrays; with `b.T` and `a.T` where the choice is for the transposed product.
 
         Of a stack and a matrix it may multiply the rows of all matrices, as one.
         """
+        if epilogue is not None:
+            return self._plan(a, b, out, (c_dtype, ab_dtype), arch, pinned, epilogue, types, operands).made.kernel
         return self._found(a, b, out, (c_dtype, ab_dtype), arch, pinned).made.kernel
 
     def clear(self) -> None:
@@ -225,6 +308,7 @@ class _MatMul:
         with self._lock:
             self._kernels.clear()
             self._problems.clear()
+            self._finished.clear()
 
     def _found(self, a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None) -> _Found:
         key = (_key(a), _key(b), out if out is None else _key(out), dtypes, arch, pinned)
@@ -242,6 +326,25 @@ class _MatMul:
         """What answers a call that was not made before."""
         asked, stacked = _asked(a, b, out, dtypes, arch, pinned)
         return _Found(self._of_problem(asked), stacked)
+
+    def _plan(
+        self, a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None, text: str, types: Any, given: Mapping[str, Any]
+    ) -> _Finished:
+        """What answers a call with an epilogue."""
+        outs = out if out is None else tuple(out.items()) if isinstance(out, Mapping) else out if isinstance(out, tuple | list) else (out,)
+        keys = None if outs is None else tuple((one[0], _key(one[1])) if isinstance(one, tuple) else _key(one) for one in outs)
+        further = tuple((name, _key(one) if getattr(one, "shape", ()) else None) for name, one in given.items())
+        said = None if types is None else tuple(types.items())
+        key = (_key(a), _key(b), keys, dtypes, arch, pinned, text, said, further)
+        found = self._finished.get(key)
+        if found is not None:
+            with contextlib.suppress(KeyError):  # another thread forgot it meanwhile
+                self._finished.move_to_end(key)
+            return found
+        with self._lock:
+            found = self._finished.get(key) or _finished(a, b, out, dtypes, arch, pinned, text, types or {}, given)
+            _keep(self._finished, key, found)
+        return found
 
     def _of_problem(self, asked: _Asked) -> _Made:
         """The kernel of a problem: the one that it has already, else one that is chosen now."""
@@ -363,14 +466,14 @@ def _keep(kernels: OrderedDict[Any, Any], key: Any, made: Any) -> None:
         kernels.popitem(last=False)
 
 
-def _asked(a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None) -> tuple[_Asked, Stacked]:
+def _asked(a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None, folds: bool = True) -> tuple[_Asked, Stacked]:
     from fireiron.tune.records import is_pinned
 
     arrays = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
     given = {name: _operand(array, name) for name, array in arrays.items()}
     _check(given)
     out_places = given["out"].places if "out" in given else None
-    stacked = seen(given["a"].places, given["b"].places, out_places)
+    stacked = seen(given["a"].places, given["b"].places, out_places, folds)
     given = {name: _seen(one, way) for (name, one), way in zip(given.items(), (stacked.a, stacked.b, stacked.c), strict=False)}
     problems = _problems(given, dtypes, _have_views(arrays.values()), stacked)
     device = given["a"].device
@@ -559,3 +662,150 @@ def _gpu_name(device: int | None) -> str | None:
 
     name = launch.require_cupy().cuda.runtime.getDeviceProperties(device)["name"]
     return name.decode() if isinstance(name, bytes) else str(name)
+
+
+# ---------------------------------------------------------------------------------------------- epilogues
+
+
+def _finished(
+    a: Any, b: Any, out: Any, dtypes: Dtypes, arch: Any, pinned: bool | None, text: str, types: Mapping[str, Any], given: Mapping[str, Any]
+) -> _Finished:
+    """The kernel for a product with an epilogue: by the strategy for the plain product, else by a default that is legal with it."""
+    shaped = {name: array for name, array in given.items() if getattr(array, "shape", ())}
+    further = {name: _operand(array, name) for name, array in shaped.items()}
+    stacked_in = max(len(getattr(a, "shape", ())), len(getattr(b, "shape", ()))) == 3
+    folds = stacked_in and not several(out) and folds_rows(text)
+    several_outs = _each(out, outputs_of(text, stacked_in)) if out is not None else ()
+    outs = {} if out is None else dict(zip(outputs_of(text, stacked_in), several_outs, strict=True))
+    asked, stacked = _asked(a, b, outs.get(RESULT), dtypes, arch, pinned, folds)
+    one_matrix = stacked_in and not stacked.signature
+    inner = without_stacks(text) if one_matrix else text
+    folded = frozenset(name for name in (*further, *outputs_of(text, stacked_in)) if one_matrix and _of_stack(text, name))
+    further |= {name: _operand(array, name) for name, array in outs.items() if name != RESULT}
+    seen_so = {name: _seen_as(one, stacked, name in folded) for name, one in further.items()}
+    choice, problem = _chosen(asked)
+    order = [problem, *(one for one in asked.problems if one is not problem)]
+    refusals: list[str] = []
+    for one in order:
+        spec, turned = _with_operands(one, transposed(inner) if one.transposed else inner, seen_so, types, given)
+        program = _bound(choice if one is problem else None, one, spec, seen_so, asked, refusals)
+        if program is not None:
+            from fireiron.gpu.kernel import CompiledKernel
+
+            made = _Made(CompiledKernel(program), attrs.evolve(choice, program=program), one)
+            return _Finished(made, stacked, tuple(name for name in spec.inputs if name not in "AB"), spec.outputs, turned, folded)
+    said = "; ".join(dict.fromkeys(refusals))
+    raise ArgumentError(f"no strategy of the library computes {text!r} behind {problem.spec} on {asked.architecture}", got=said)
+
+
+def several(out: Any) -> bool:
+    """Whether more than one output is given."""
+    return isinstance(out, tuple | list | Mapping) and len(out) > 1
+
+
+def _each(out: Any, names: Iterable[str]) -> tuple[Any, ...]:
+    """The arrays for the outputs, from one, a tuple of all, or a mapping by name."""
+    wanted = tuple(names)
+    if isinstance(out, Mapping):
+        if set(out) != set(wanted):
+            raise ArgumentError("out: other outputs than the epilogue has", got=tuple(out), legal=wanted)
+        return tuple(out[name] for name in wanted)
+    arrays = tuple(out) if isinstance(out, tuple | list) else (out,)
+    if len(arrays) != len(wanted):
+        raise ArgumentError(f"out: {len(arrays)} arrays, the epilogue has {len(wanted)} outputs", legal=wanted)
+    return arrays
+
+
+def _of_stack(text: str, name: str) -> bool:
+    """Whether the epilogue names an operand for each matrix of a stack."""
+    made = epilogue_of(text, signature="bmk,bkn->bmn").made
+    return "b" in made.uses.get(name, ())
+
+
+def _seen_as(operand: Operand, stacked: Stacked, folded: bool) -> Operand:
+    """A further operand as the kernel sees it: where a stack is seen as one matrix, so are the arrays for each of its matrices."""
+    if not folded:
+        return operand
+    if stacked.c is Way.FIRST:
+        return attrs.evolve(operand, shape=operand.shape[1:], steps=operand.steps[1:])
+    shape = (operand.shape[0] * operand.shape[1], *operand.shape[2:])
+    return attrs.evolve(operand, shape=shape, steps=operand.steps[1:])
+
+
+def _with_operands(
+    problem: Problem, text: str, further: Mapping[str, Operand], types: Mapping[str, Any], given: Mapping[str, Any]
+) -> tuple[Spec, frozenset[str]]:
+    """The spec of a product with an epilogue, of the arrays; and which outputs are transposed arrays."""
+    plain = problem.spec
+    made = epilogue_of(text, signature=signature_of(plain)).made
+    inputs = [name for name in made.uses if name not in plain.operands and name not in made.outputs and not name.startswith(INDICES)]
+    missing = [name for name in inputs if name not in given]
+    if missing:
+        raise ArgumentError(f"matmul: the epilogue reads {', '.join(missing)}, which is not given", hint=f"matmul(a, b, {missing[0]}=...)")
+    unknown = [name for name in given if name not in inputs]
+    if unknown:
+        raise ArgumentError(f"matmul: the epilogue does not read {unknown[0]}", got=text, legal=inputs or "none")
+    bare = [name for name in inputs if made.uses[name] and name not in further]
+    if bare:
+        place = f"{bare[0]}[{','.join(made.uses[bare[0]])}]"
+        raise ArgumentError(
+            f"matmul: {bare[0]} is a number, and the epilogue reads {place}", got=given[bare[0]], hint=f"an array, or {bare[0]}"
+        )
+    strange = [name for name in types if name not in made.outputs or name == RESULT]
+    if strange:
+        raise ArgumentError(f"matmul: types: {strange[0]} is no further output", legal=[one for one in made.outputs if one != RESULT])
+    turned = frozenset(name for name in made.outputs if problem.transposed and made.uses[name] == ("m", "n"))
+    kinds: dict[str, Any] = {name: as_dtype(kind) for name, kind in types.items()}
+    orders: dict[str, StorageOrder] = {name: ColMajor for name in turned if name != RESULT}
+    for name, one in further.items():
+        one = _turned(one) if name in turned else one
+        if name != RESULT and name in made.uses:
+            kinds[name], orders[name] = _TYPES[one.dtype], _stored(one, name, made.uses[name], plain)
+    spec = with_epilogue(plain, text, kinds, orders)
+    loose = {name: min(one.align, ALIGNMENT) for name, one in further.items() if name in spec.operands and one.align < ALIGNMENT}
+    return spec.with_operands(**{name: _loosened(spec.operands[name], align) for name, align in loose.items()}), turned
+
+
+def _stored(operand: Operand, name: str, dims: tuple[str, ...], plain: Spec) -> StorageOrder:
+    """How a further operand is stored; refused where its shape is not that of its dimensions."""
+    wanted = tuple(constant(plain.size(dim)) for dim in dims)
+    if not dims:
+        raise ArgumentError(f"{name} is passed by value, and is given as an array of {operand.shape}", hint=f"a number, or {name}[n]")
+    if operand.dtype not in _TYPES:
+        raise ArgumentError(f"{name}: no kernels for its element type", got=operand.dtype, legal=list(_TYPES))
+    if operand.shape != wanted:
+        raise ArgumentError(f"{name} has the shape {operand.shape}", legal=f"{wanted}, as {name}[{','.join(dims)}] says")
+    if len(dims) == 1:
+        return RowMajor if operand.steps[0] == 1 or operand.shape == (1,) else Strides(**{dims[0]: operand.steps[0]})
+    return _layout(operand, name) if len(dims) == 2 else _storage(operand, name, "bmn")
+
+
+def _bound(
+    choice: Choice | None, problem: Problem, spec: Spec, further: Mapping[str, Operand], asked: _Asked, refusals: list[str]
+) -> Program | None:
+    """The program of the strategy that was chosen for the plain product, else of a default; None where none of them is legal."""
+    from fireiron.language.library import default_strategy, defaults
+
+    def candidates() -> Iterable[tuple[str, Strategy]]:
+        if choice is not None:
+            chosen = choice.program
+            yield chosen.name, chosen.strategy
+        for name, values in defaults(problem.spec, asked.architecture):
+            yield name, default_strategy(name, values, problem.spec)
+
+    aligned = {**problem.aligned, **{name: one.align for name, one in further.items()}}
+    for name, strategy in candidates():
+        try:
+            program = strategy.on_product(spec).program(asked.architecture)
+            _ = program.ir
+        except FireironError as error:
+            refusals.append(f"{name}: {error.headline}")
+            continue
+        needed = {
+            buffer.name: buffer.tensor.align for buffer in program.sequential.buffers if buffer.parameter and not buffer.memory.by_value
+        }
+        needed |= {launch.name: launch.program.sequential.buffer("src").tensor.align for launch in program.launches}
+        if all(aligned.get(name, _MOST_ALIGNED) >= align for name, align in needed.items()):
+            return program
+        refusals.append(f"{name}: the arrays are aligned to {aligned} bytes, it needs {needed}")
+    return None

@@ -198,6 +198,16 @@ class Kind:
                 return definition(spelled(text, max(len(views[position].dims) - least + 1, 1)))
         return definition(spelled(text, 2))
 
+    def reference(
+        self, made: Definition, arrays: Mapping[str, Any], types: Mapping[str, DType], sizes: Mapping[str, int]
+    ) -> tuple[Any, ...]:
+        """The outputs of a definition of this kind, from its inputs: made in float64, rounded once."""
+        return tuple(reference(one, arrays, types, sizes) for one in made.formulas)
+
+    def short(self, spec: Spec) -> str | None:
+        """The short form of a spec of this kind, where it says all of it."""
+        return _short_repr(spec)
+
     def _text(self, parameters: tuple[tuple[str, Any], ...]) -> str:
         return self.text.format(**dict(parameters)) if parameters else self.text
 
@@ -304,8 +314,9 @@ class Spec(Verbs):
 
     @functools.cached_property
     def inputs(self) -> tuple[str, ...]:
-        """Operands that are only read."""
-        return tuple(name for name in self.uses if name not in self.definition.outputs)
+        """Operands that are only read, but for coordinates, which nobody stores."""
+        written = self.definition.outputs
+        return tuple(name for name, view in self.operands.items() if name not in written and not view.memory.counts)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -428,6 +439,8 @@ class Spec(Verbs):
         total = as_expr(0)
         again = {one.output: ONE if self.atomic else self.accumulate for one in self.definition.formulas if one.joins}
         for name, view in self.operands.items():
+            if view.memory.counts:
+                continue
             times = ONE + again.get(name, FALSE)
             total = total + math.prod(view.shape, start=times * view.dtype.bytes)
         return total
@@ -454,7 +467,7 @@ class Spec(Verbs):
                 raise ArgumentError(f"reference: arrays of the shapes {wanted} are expected", got=f"{name} of shape {array.shape}")
             sizes |= dict(zip(self.uses[name], array.shape, strict=True))
         types = {name: view.dtype for name, view in self.operands.items()}
-        found = tuple(reference(one, arrays, types, sizes) for one in self.definition.formulas)
+        found = self.kind.reference(self.definition, arrays, types, sizes)
         return found if len(found) > 1 else found[0]
 
     def perform(self, values: Mapping[str, Any], accumulate: Any) -> dict[str, Any]:
@@ -477,10 +490,10 @@ class Spec(Verbs):
         given = [str(value) for name, value in self.parameters if name in self.kind.required]
         title = f"{self.title}<{', '.join(given)}>" if given else self.title
         sizes = ",".join(str(size) for size in self.sizes)
-        return f"{title}({sizes})({','.join(memory.name for memory in self.memories)})({self.level})"
+        return f"{title}({sizes})({','.join(memory.name for memory in self.memories if not memory.counts)})({self.level})"
 
     def __repr__(self) -> str:
-        short = _short_repr(self)
+        short = self.kind.short(self)
         if short is not None:
             return short
         options = dict(self.parameters)
@@ -490,7 +503,7 @@ class Spec(Verbs):
 
 
 _FIELDS: Final[Mapping[str, Any]] = attrs.fields_dict(Spec)
-_TAKEN: Final = frozenset((*_FIELDS, "type", "dtype"))
+TAKEN: Final = frozenset((*_FIELDS, "type", "dtype"))
 OPTIONS: Final = ("accumulate", "accumulator", "partial", "names", "signature")
 """What a spec says beside its level, operands and parameters."""
 
@@ -508,8 +521,8 @@ def _check_options(spec: Spec) -> None:
         )
     if (spec.accumulator is not None or spec.partial) and not made.is_product_sum:
         raise ArgumentError(f"{title} is no sum of products, it has no accumulator and no parts")
-    if not _TAKEN.isdisjoint(spec.uses):
-        taken = next(name for name in spec.uses if name in _TAKEN)
+    if not TAKEN.isdisjoint(spec.uses):
+        taken = next(name for name in spec.uses if name in TAKEN)
         raise ArgumentError(f"{title}: {taken} is no name for an operand, a spec has one itself", hint="another name in the formula")
     if not _are_identifiers(spec.names) or len(spec.names) not in (0, len(spec.dims)):
         raise ArgumentError(f"{title}: its dimensions are named by {len(spec.dims)} identifiers", got=spec.names, legal=spec.dims)
@@ -641,7 +654,7 @@ def _alignment(layout: object, name: str, dtype: DType) -> int:
 
 
 def _check_kernel(spec: Spec) -> None:
-    if any(not memory.of_grid for memory in spec.memories):
+    if any(not (memory.of_grid or memory.counts) for memory in spec.memories):
         names = ", ".join(memory.name for memory in spec.memories)
         raise ArgumentError(f"{spec.title}({names})(Kernel): the operands of a kernel start in global memory", legal="GL for each operand")
     for name in spec.outputs:
@@ -702,8 +715,13 @@ class AnyStarter(Verbs):
     Such a chain goes where one of any kind goes: bound to a spec, passed to a load or an epilog, behind another chain.
     """
 
-    def __repr__(self) -> str:
+    @property
+    def title(self) -> str:
+        """What messages call it."""
         return "AnySpec"
+
+    def __repr__(self) -> str:
+        return self.title
 
 
 AnySpec: Final = AnyStarter()
@@ -726,6 +744,15 @@ class Starter(Verbs):
 
     def __repr__(self) -> str:
         return self.kind.title
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return self.kind.title
+
+    def takes(self, start: Starter) -> bool:
+        """Whether a chain that starts from another name may be bound to specs of this kind."""
+        return self == start
 
     def __call__(self, *arguments: Any, **options: Any) -> SpecShape:
         """Required parameters and sizes in order, then, by name, element types, storage orders, other parameters and options.
@@ -806,6 +833,8 @@ def _types(made: Definition, dtype: Any, results: Mapping[str, Any]) -> tuple[DT
 
 def _short_repr(spec: Spec) -> str | None:
     """The short form, where it says all of the spec."""
+    if len(spec.definition.formulas) != len(spec.outputs):
+        return None
     layouts = {name: view.tensor.layout for name, view in spec.operands.items()}
     orders = {name: _order_repr(spec, name, layout) for name, layout in layouts.items()}
     named = all(view.memory in NAMED_MEMORIES for view in spec.views)

@@ -92,8 +92,8 @@ def stack_of(a: Shape, b: Shape) -> int:
     return max(heights, default=0)
 
 
-def seen(a: tuple[Shape, Shape], b: tuple[Shape, Shape], out: tuple[Shape, Shape] | None) -> Stacked:
-    """How arrays are seen, by their shapes and steps.
+def seen(a: tuple[Shape, Shape], b: tuple[Shape, Shape], out: tuple[Shape, Shape] | None, folds: bool = True) -> Stacked:
+    """How arrays are seen, by their shapes and steps; `folds` says whether rows of a stack may be seen as those of one matrix.
 
     >>> seen(((4, 8, 16), (128, 16, 1)), ((16, 8), (8, 1)), None)
     Stacked(signature='', a=<Way.FOLDED: 'the rows of all its matrices, as one matrix'>, b=<Way.AS_IS: 'as it is'>, c=<Way.FOLDED: \
@@ -106,7 +106,7 @@ def seen(a: tuple[Shape, Shape], b: tuple[Shape, Shape], out: tuple[Shape, Shape
         one = [Way.FIRST if len(shape) == 3 else Way.AS_IS for shape, _ in (a, b)]
         return Stacked("", one[0], one[1], Way.FIRST, 1)
     left, right = (len(shape) == 3 and shape[0] > 1 and steps[0] != 0 for shape, steps in (a, b))
-    if left and not right and _folds(*a) and (out is None or _folds(*out)):
+    if folds and left and not right and _folds(*a) and (out is None or _folds(*out)):
         return Stacked("", Way.FOLDED, _matrix(b[0]), Way.FOLDED, stack)
     if not left and not right:  # matrices that are repeated on both sides: one of them stays a stack
         left, right = len(a[0]) == 3 and a[0][0] > 1, len(a[0]) != 3 or a[0][0] == 1

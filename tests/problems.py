@@ -13,7 +13,7 @@ from fireiron.values.expr import constant
 from fireiron.values.machine import WARPGROUP_ARCHITECTURE
 from fireiron.values.tensor import MatrixLayout
 
-NAMES = sorted(module.name for module in pkgutil.iter_modules(strategies.__path__) if not module.name.startswith("_"))
+ALL_NAMES = sorted(module.name for module in pkgutil.iter_modules(strategies.__path__) if not module.name.startswith("_"))
 """The library strategies."""
 
 
@@ -26,6 +26,10 @@ def target_of(name, other=None):
 def library(name):
     """A module of the strategy library."""
     return importlib.import_module(f"fireiron.strategies.{name}")
+
+
+NAMES = [name for name in ALL_NAMES if library(name).strategy.start == MatMul]
+"""Those for one product of matrices."""
 
 
 def integers(shape, dtype, generator, low=-2, high=3):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from problems import target_of
+from problems import NAMES, target_of
 
 from fireiron import *
 from fireiron import cli
@@ -20,7 +20,6 @@ from fireiron.gpu import launch
 from fireiron.inspect.explain import explain, text
 from fireiron.language import library
 
-NAMES = library.names()
 SMALL = ["-M", "128", "-N", "128", "-K", "16"]
 ROOT = Path(__file__).parent.parent
 
@@ -183,7 +182,7 @@ def test_list(fireiron) -> None:  # type: ignore[no-untyped-def]
     status, out, err = fireiron("list")
     assert (status, err) == (0, "")
     lines = out.splitlines()[2:]
-    assert [line.split()[0] for line in lines] == list(NAMES)
+    assert [line.split()[0] for line in lines] == list(library.names())
     status, out, _ = fireiron("list", "--json", "--arch", "sm_80")
     rows = {row["name"]: row for row in json.loads(out)}
     assert status == 0 and rows["listing_1"]["tunables"] == ["bm", "bn"] and rows["naive"]["shared bytes"] == 0

@@ -12,7 +12,7 @@ import attrs
 import generator
 import numpy as np
 import pytest
-from problems import target_of
+from problems import NAMES, target_of
 from ringed import by_warps, halves, product
 
 from fireiron import *
@@ -27,7 +27,6 @@ from fireiron.sim.launch import _Launch
 from fireiron.sim.plan import Plan
 
 ROOT = Path(__file__).parent.parent
-NAMES = library.names()
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 SMALL = {"M": 256, "N": 256, "K": 64}
 

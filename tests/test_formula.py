@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -12,7 +13,7 @@ from fireiron import *
 from fireiron.check import check
 from fireiron.language.store import dumps, loads, loads_spec
 from fireiron.sim import simulate
-from fireiron.specs.formula import FUNCTIONS, REDUCTIONS, Element, Formula, Index, Number, Operation, definition, formula
+from fireiron.specs.formula import COMPARISONS, FUNCTIONS, REDUCTIONS, Element, Formula, Index, Number, Operation, definition, formula
 
 SPECS = (
     MatMul(8, 4, 16, dtype=float16, c_dtype=float32, accumulator=float32, accumulate=True)(GL, GL, GL)(Kernel),
@@ -57,11 +58,18 @@ def drawn(choose: random.Random) -> Formula:
             return Element(name, tensors[name])
         if kind == 2:
             name = choose.choice(list(FUNCTIONS))
+            if name == "where":
+                return Operation(name, (condition(2), value(depth - 1), value(depth - 1)))
             return Operation(name, tuple(value(depth - 1) for _ in range(FUNCTIONS[name])))
         if kind == 3:
             inner = value(depth - 1)
             return Number(-inner.value) if isinstance(inner, Number) else Operation("-", (inner,))
         return Operation(choose.choice("+-*/"), (value(depth - 1), value(depth - 1)))
+
+    def condition(depth: int):
+        if depth and choose.randrange(2):
+            return Operation(choose.choice(["and", "or"]), (condition(depth - 1), condition(depth - 1)))
+        return Operation(choose.choice(COMPARISONS), (value(1), value(1)))
 
     right = Operation(choose.choice("+-*/"), (value(3), Element("all", tensors["all"])))
     return Formula(Element("out", tuple(map(Index, result))), sign, right, reduction, over)
@@ -92,7 +100,8 @@ def test_a_formula_says_its_operands_and_dimensions() -> None:
         ("C", "'C' without its indices"),
         ("C[m", "'C \\[ m', \\] is wanted"),
         ("C[m]=", "a value is wanted"),
-        ("C[m] == A[m]", "a value is wanted"),
+        ("C[m] == A[m]", "'==' stands behind"),
+        ("C[m] = where(A[m], 1, 2)", "< or <= or > or >= or == or != is wanted"),
         ("C[m] = A[k]", "k of A\\[k\\] is neither in the result nor reduced"),
         ("C[m] = A[m] B[m]", "'B' stands behind 'C \\[ m \\] = A \\[ m \\]', its end is wanted"),
         ("C[m] = A[m.x]", "'.' stands"),
@@ -299,7 +308,9 @@ def test_meaning_of_pointwise_formulas() -> None:
     assert alone.reference(np.ones(4, np.float32)).shape == (8, 4)
     functions = {
         "abs": np.abs, "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "relu": lambda v: v.clip(0), "-": np.negative,
-        "rsqrt": lambda v: v**-0.5, "sqrt": np.sqrt, "tanh": np.tanh,
+        "rsqrt": lambda v: v**-0.5, "sqrt": np.sqrt, "tanh": np.tanh, "erf": np.vectorize(math.erf),
+        "sigmoid": lambda v: 1 / (1 + np.exp(-v)), "silu": lambda v: v / (1 + np.exp(-v)),
+        "gelu": lambda v: v / 2 * (1 + np.vectorize(math.erf)(v / 2**0.5)),
     }  # fmt: skip
     assert set(functions) == {"-", *(name for name, count in FUNCTIONS.items() if count == 1)}
     array = np.linspace(0.25, 4, 32).reshape(8, 4)

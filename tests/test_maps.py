@@ -434,11 +434,7 @@ def test_the_contract_tells_of_maps(tmp_path):
     assert "nvcc of CUDA 12.5 or newer" in header and "16 bytes apart" not in header  # N is a multiple of 8
     assert "{(void *)&maps[0], (void *)&dst, (void *)&M, (void *)&N}" in source
     plain, source = (path.read_text() for path in export(copying(maps=(None,)), tmp_path, "plain", cubin=False).files)
-    assert (
-        "TMA" not in plain
-        and "cuda.h" not in source
-        and "{(void *)&src, (void *)&dst, (void *)&M, (void *)&N}" in source
-    )
+    assert "TMA" not in plain and "cuda.h" not in source and "{(void *)&src, (void *)&dst, (void *)&M, (void *)&N}" in source
 
 
 def test_maps_at_an_address_of_bytes(tmp_path):

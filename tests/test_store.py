@@ -10,6 +10,7 @@ import random
 
 import attrs
 import pytest
+from problems import NAMES
 
 import fireiron
 from fireiron import *
@@ -17,8 +18,6 @@ from fireiron.executable.by_lanes import MatrixCopy
 from fireiron.inspect.explain import End
 from fireiron.language import library
 from fireiron.language.store import CLASSES, VERSION, dumps, expression, expression_text, load, loads, loads_spec, save, write_text
-
-NAMES = library.names()
 
 
 @attrs.frozen

@@ -1,7 +1,8 @@
 """Races between blocks: no two blocks may touch one element of an array that one of them writes.
 
 A coordinate is the block's offset plus what thread and loops add. The offsets are decoded digit by digit: if every step of
-a digit is wider than all that lies below it, equal coordinates mean equal digits, and equal digits mean the same block.
+a digit is wider than all that lies below it, equal coordinates mean equal digits, and equal digits mean the same block. A condition
+`digit < 1` of all that touches an array says another digit: those that touch it have the same.
 """
 
 from __future__ import annotations
@@ -18,7 +19,22 @@ from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import one_tile_each, persistence
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, distinct, linear, offsets_of, product, reach_of
 from fireiron.ir import Access
-from fireiron.values.expr import ONE, ZERO, Expr, FloorDiv, Mod, as_expr, constant, floordiv, hilbert, minimum, mod, positive
+from fireiron.values.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    FloorDiv,
+    Less,
+    Mod,
+    as_expr,
+    conjuncts,
+    constant,
+    floordiv,
+    hilbert,
+    minimum,
+    mod,
+    positive,
+)
 
 
 @attrs.frozen(eq=False)
@@ -135,25 +151,37 @@ def _undecided(use: Use, why: str) -> Finding:
 
 def _compared(scene: Scene, local: Local, uses: Sequence[Use], write: Use) -> Finding | None:
     offset = tuple(scene.opened(part) for part in local.offset)
+    fixed = _fixed(scene, uses)
     # By the values of names, or name by name, where sums of their values have become other digits.
-    if any(_told_apart(scene, _digits(scene, local, uses, parts), offset) for parts in (offset, local.offset)):
+    if any(_told_apart(scene, _digits(scene, local, uses, parts), (*offset, *fixed), fixed) for parts in (offset, local.offset)):
         return None
-    if _in_bands(scene, local, offset if scene.kernel.cluster is None else local.offset, write):
+    if _in_bands(scene, local, offset if scene.kernel.cluster is None else local.offset, write, fixed):
         return None
     grid = constant(scene.kernel.grid)
-    if all(not part.variables() for part in offset):
+    if all(not part.variables() for part in (*offset, *fixed)):
         return _overlap(write, (0, 1), local.low, {})
     if grid is not None and grid > MANY:
         return _undecided(write, f"{grid} blocks are too many to enumerate")
-    if grid is not None and not any(_sizes(part) for part in offset):
-        return _enumerated(scene, local, uses, write, offset, {})
+    if grid is not None and not any(_sizes(part) for part in (*offset, *fixed)):
+        return _enumerated(scene, local, uses, write, offset, fixed, {})
     # Nothing was proved for all sizes. At two of them a pair of blocks may show that there is a race; otherwise it stays undecided.
     for target in (300, 1000):
         sizes = {one.name: min(max(-(-target // one.multiple_of) * one.multiple_of, one.low), one.high) for one in scene.kernel.symbols}
-        found = _enumerated(scene, local, uses, write, offset, sizes)
+        found = _enumerated(scene, local, uses, write, offset, fixed, sizes)
         if found is not None and "blocks" in found.details:
             return found
     return _undecided(write, "the offsets of the blocks could not be decoded for all sizes")
+
+
+def _fixed(scene: Scene, uses: Sequence[Use]) -> tuple[Expr, ...]:
+    """Digits of the block's number that are 0 wherever one of the uses takes place."""
+    found = []
+    for one in conjuncts(uses[0].statement.active):
+        digit = scene.opened(one.left) if isinstance(one, Less) and one.right == ONE and one.left.low >= 0 else ZERO
+        everywhere = all(one in conjuncts(use.statement.active) for use in uses)
+        if everywhere and "block" in scene.roots(digit) and scene.roots(digit) <= scene.symbols | {"block"}:
+            found.append(digit)
+    return tuple(found)
 
 
 def _sizes(part: Expr) -> bool:
@@ -204,10 +232,12 @@ def _moves(uses: Sequence[Use], parts: Sequence[Expr], least: int) -> tuple[list
     return found, rests
 
 
-def _told_apart(scene: Scene, dimensions: Sequence[_Digits] | None, offset: Sequence[Expr]) -> bool:
-    """Whether the digits of all dimensions can be decoded, and give the block's number."""
-    known: set[Expr] = set()
-    for one in dimensions or ():
+def _told_apart(scene: Scene, dimensions: Sequence[_Digits] | None, offset: Sequence[Expr], fixed: Sequence[Expr]) -> bool:
+    """Whether the digits of all dimensions can be decoded, and, with those that are fixed, give the block's number."""
+    if dimensions is None:
+        return False
+    known: set[Expr] = set(fixed)
+    for one in dimensions:
         width = one.width
         for digit, step in sorted(one.terms, key=lambda term: abs(term[1])):
             # A digit that steps over all that lower ones reach can be read off the sum; else two blocks may meet there.
@@ -219,14 +249,15 @@ def _told_apart(scene: Scene, dimensions: Sequence[_Digits] | None, offset: Sequ
     return _recovered(next((var for part in offset for var in part.variables() if var.name == "block"), None), frozenset(known), 6)
 
 
-def _in_bands(scene: Scene, local: Local, offset: Sequence[Expr], write: Use) -> bool:
+def _in_bands(scene: Scene, local: Local, offset: Sequence[Expr], write: Use, fixed: Sequence[Expr]) -> bool:
     """Whether blocks walk along Hilbert's curve; or down some tile rows, then one tile column on, and so on in each band of so many rows.
 
     With `lines` x `columns` tiles in bands of `rows`, block `b` is number `q = b % (columns * rows)` of band
     `b // (columns * rows)`, whose height `h` is `rows`, or what is left; its tile is `(band * rows + q % h, q // h)`. For
     all `b < lines * columns` that is inside, so that the limits of the expressions never hold, and gives `b` back. In a stack
     of matrices that is so for the number within a matrix, `b % (lines * columns)`, and other coordinates say which matrix it is.
-    Clusters walk so over as many tiles as they have, one to each of their blocks.
+    Clusters walk so over as many tiles as they have, one to each of their blocks. Of a digit that is fixed the grid says how many
+    values it has.
     """
     cluster = scene.kernel.cluster
     places = {} if cluster is None else {scene.opened(var): size for var, size in zip(cluster.places, cluster.sizes, strict=True)}
@@ -245,6 +276,8 @@ def _in_bands(scene: Scene, local: Local, offset: Sequence[Expr], write: Use) ->
         if len(terms) > 1 or any(factor < width for _, factor in terms):
             return False
         tiles += [(atom, floordiv(extent + (factor - 1), as_expr(factor))) for atom, factor in terms]
+    for digit in fixed:
+        tiles.append((digit, floordiv(scene.kernel.grid, math.prod((count for _, count in tiles), start=as_expr(1)))))
     block = next((var for part in offset for var in scene.opened(part).variables() if var.name == "block"), None)
     each = 1 if cluster is None else cluster.blocks
     if block is None or len(tiles) < 2 or told != set(places):
@@ -323,14 +356,15 @@ def _recovered(value: Expr | None, known: frozenset[Expr], depth: int) -> bool:
 
 
 def _enumerated(
-    scene: Scene, local: Local, uses: Sequence[Use], write: Use, offset: Sequence[Expr], sizes: Mapping[str, int]
+    scene: Scene, local: Local, uses: Sequence[Use], write: Use, offset: Sequence[Expr], fixed: Sequence[Expr], sizes: Mapping[str, int]
 ) -> Finding | None:
     """All blocks of a grid of known size: first by the boxes that they touch, then element by element."""
     count = int(scene.frame([], sizes).value(scene.kernel.grid))
     if count > MANY:
         return _undecided(write, f"{count} blocks are too many to enumerate")
     frame = scene.frame([("block", np.arange(count))], sizes)
-    places = np.stack([frame.full(part) for part in offset], axis=-1)
+    numbers = np.flatnonzero(functools.reduce(np.logical_and, (frame.full(one) == 0 for one in fixed), np.ones(count, dtype=bool)))
+    places = np.stack([frame.full(part) for part in offset], axis=-1)[numbers]
     steps = np.gcd.reduce(places - places[0], axis=0)
     widths = [high - low + 1 for low, high in zip(local.low, local.high, strict=True)]
     boxes, first, owner = np.unique(places, axis=0, return_index=True, return_inverse=True)
@@ -339,7 +373,7 @@ def _enumerated(
         other = int(np.flatnonzero(owners != np.arange(len(places)))[0])
         element = places[other] + np.array(local.low)
         if _inside(scene, write, element, sizes):
-            return _overlap(write, (int(owners[other]), other), element, sizes)
+            return _overlap(write, (int(numbers[owners[other]]), int(numbers[other])), element, sizes)
     # Boxes at multiples of a step, and no wider than it, do not overlap.
     elif all(step == 0 or width <= step for step, width in zip(steps, widths, strict=True)):
         return None
@@ -353,7 +387,7 @@ def _enumerated(
     for where in np.flatnonzero(owners != blocks):
         # Beyond the end of the tensor tiles of two blocks may overlap: neither touches anything there.
         if _inside(scene, write, touched[where], sizes):
-            return _overlap(write, (int(owners[where]), int(blocks[where])), touched[where], sizes)
+            return _overlap(write, (int(numbers[owners[where]]), int(numbers[blocks[where]])), touched[where], sizes)
     return None
 
 

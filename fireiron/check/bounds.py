@@ -53,9 +53,9 @@ class _Bounds:
     def findings(self) -> Iterator[Finding]:
         """One finding for each access and dimension, or address."""
         for use in self.scene.uses:
-            if use.statement.active == FALSE:
-                continue
             buffer = self.kernel.buffer(use.access.buffer)
+            if use.statement.active == FALSE or buffer.memory.counts:
+                continue
             self.trusted = self._trusts(use)
             if buffer.memory.of_grid:
                 yield from self._in_global(use)

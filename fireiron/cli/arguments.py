@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from fireiron.errors import FireironError
+from fireiron.errors import ArgumentError, FireironError
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
+    from fireiron.language.library import Entry
     from fireiron.language.strategy import Strategy
+
+
+KERNEL_FILES: Final = ".graphene"
+"""How the names of files end that write out a kernel (`fireiron.graphene`)."""
 
 
 class Add(Protocol):
@@ -28,6 +34,10 @@ def strategy_options() -> argparse.ArgumentParser:
         common.add_argument(
             f"-{dim}", type=size, metavar="SIZE", help='an integer, or a size known at run time: "M", or "M:8" for multiples of 8'
         )
+    common.add_argument(
+        "-s", "--size", dest="sizes", action="append", default=[], type=sized, metavar="m=64",
+        help='the size of a dimension by its name: an integer, or known at run time: m=M, m=M:8 (repeatable)',
+    )  # fmt: skip
     common.add_argument("--batch", type=size, metavar="SIZE", help="the matrices of a stack, for strategies that take one")
     common.add_argument("--arch", help="the target, such as sm_80 (sm_90 if none is named; sm_90a for strategies of warpgroups)")
     common.add_argument("--set", action="append", default=[], type=assignment, metavar="bm=64", help="the value of a tunable (repeatable)")
@@ -37,7 +47,7 @@ def strategy_options() -> argparse.ArgumentParser:
 
 
 def add_strategy(command: argparse.ArgumentParser, json: bool = False) -> None:
-    command.add_argument("strategy", metavar="STRATEGY", help="a name of the library, a path.py, or path.py:name")
+    command.add_argument("strategy", metavar="STRATEGY", help="a name of the library, a path.py, path.py:name, or a path.graphene")
     if json:
         add_json(command)
 
@@ -59,6 +69,14 @@ def size(text: str) -> Any:
     if not re.fullmatch(r"[0-9]{1,10}", text, re.ASCII) or not 1 <= int(text) < 2**31:
         raise argparse.ArgumentTypeError(f'{text!r} is no size: a positive integer, or a symbol such as "M" or "M:8"')
     return int(text)
+
+
+def sized(text: str) -> tuple[str, Any]:
+    """A dimension and its size, from `NAME=SIZE`; argparse shows the error of any other text."""
+    name, equals, value = text.partition("=")
+    if not name.isidentifier() or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is no DIMENSION=SIZE, such as m=64")
+    return name, size(value)
 
 
 def natural(text: str) -> int:
@@ -98,8 +116,10 @@ def strategy_of(arguments: argparse.Namespace, name: str | None = None, known_on
 
     if arguments.arch is not None:
         as_architecture(arguments.arch)
-    entry = find(arguments.strategy if name is None else name)
+    name = arguments.strategy if name is None else name
+    entry = _written(name) if name.endswith(KERNEL_FILES) else find(name)
     sizes = {dim: getattr(arguments, dim) for dim in (*"MNK", "batch") if getattr(arguments, dim) is not None}
+    sizes |= dict(getattr(arguments, "sizes", []))
     options: dict[str, Any] = {} if arguments.dtype is None else {"dtype": as_dtype(arguments.dtype)}
     for operand, letter in zip("ABC", arguments.layouts or "", strict=False):
         options[operand] = ColMajor if letter == "N" else RowMajor
@@ -107,6 +127,22 @@ def strategy_of(arguments: argparse.Namespace, name: str | None = None, known_on
     if known_only:
         values = {key: value for key, value in values.items() if key in entry.strategy.tunables()}
     return bind(entry, sizes, options, values)
+
+
+def _written(name: str) -> Entry:
+    """The entry of a file that writes out a kernel."""
+    from fireiron.graphene import parse_strategy
+    from fireiron.language.library import Entry
+
+    path = Path(name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"the file {name!r} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+    try:
+        return Entry(path.stem, parse_strategy(text), path=path)
+    except FireironError as error:
+        raise error.located(at=name) from None
 
 
 def program_of(arguments: argparse.Namespace) -> Program:

@@ -43,7 +43,10 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Random small integers through the kernel, compared exactly with the spec's meaning."""
+    """Random small integers through the kernel, compared exactly with the spec's meaning.
+
+    Through a definition of several steps go normal numbers; each output is compared within the bound of `tolerance_of`.
+    """
     from fireiron.gpu import launch
     from fireiron.gpu.kernel import target_for
 
@@ -59,12 +62,18 @@ def run(arguments: argparse.Namespace) -> int:
     say = _Report(arguments.json)
     say("strategy", arguments.strategy)
     say("spec", str(program.spec), **({"sizes": symbols} if symbols else {}))
-    say("operands", ", ".join(f"{name} {view.dtype} {view.tensor.layout}" for name, view in program.spec.operands.items()))
+    say(
+        "operands",
+        ", ".join(f"{name} {view.dtype} {view.tensor.layout}" for name, view in program.spec.operands.items() if not view.memory.counts),
+    )
     say("target", program.architecture.name)
     say("seed", seed)
+    allowed = _allowed(program, symbols)
+    if allowed:
+        say("tolerance", ", ".join(f"{name} {bound:.2g}" for name, bound in allowed.items()))
     arrays = _data(program, symbols, seed)
     if gpu:
-        wrong = _on_gpu(program, symbols, arrays, say)
+        wrong = _on_gpu(program, symbols, arrays, allowed, say)
     else:
         known = examined(program)
         if known is not None:
@@ -72,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         if known is not None and known.error is not None:
             wrong = {"message": str(known.error), "error": type(known.error).__name__}
         else:
-            wrong = _simulated(program, symbols, arrays, arguments.blocks, say)
+            wrong = _simulated(program, symbols, arrays, allowed, arguments.blocks, say)
     return say.verdict(wrong)
 
 
@@ -128,20 +137,38 @@ def _data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[str, 
     import numpy
 
     from fireiron.gpu.arguments import as_stored
+    from fireiron.measure.data import drawn
+    from fireiron.specs.fused import fused
 
     spec = program.spec
+    if fused(spec) is not None:
+        return drawn(spec, symbols, numpy.random.default_rng(seed))
     shapes = _shapes(spec, symbols)
     limit = _exact_limit(program)
     for amplitude, density in ((4, 1.0), (2, 1.0), (1, 1.0), (1, 0.5), (1, 0.25), (1, 0.1), (1, 0.03), (1, 0.01), (1, 0.0)):
         random = numpy.random.default_rng(seed)
         values = {}
         for name in spec.inputs:
-            drawn = numpy.asarray(random.integers(-amplitude, amplitude + 1, shapes[name]))
-            values[name] = drawn if density == 1 or not shapes[name] else drawn * (random.random(shapes[name]) < density)
+            every = numpy.asarray(random.integers(-amplitude, amplitude + 1, shapes[name]))
+            values[name] = every if density == 1 or not shapes[name] else every * (random.random(shapes[name]) < density)
         if spec.title != "MatMul" or _largest_sum(values) <= limit:
             break
     made = {name: value.astype(spec.operands[name].dtype.to_numpy()) for name, value in values.items()}
     return {name: as_stored(spec.operands[name].tensor, value, symbols) for name, value in made.items()}
+
+
+def _allowed(program: Program, symbols: Mapping[str, int]) -> dict[str, float]:
+    """By output of a definition of several steps, how far it may be off; none where sums of integers are exact."""
+    from fireiron.ir import execs
+    from fireiron.measure.data import tolerance_of
+    from fireiron.specs.fused import fused
+
+    spec = program.spec
+    if fused(spec) is None:
+        return {}
+    adders = [one.spec.C.dtype for one, _ in execs(program.ir.body) if one.spec.contracts]
+    adder = min(adders, key=lambda dtype: dtype.mantissa, default=None)
+    return {name: tolerance_of(spec, symbols, adder, output=name) for name in spec.outputs}
 
 
 def _exact_limit(program: Program) -> int:
@@ -159,7 +186,9 @@ def _largest_sum(values: Mapping[str, Any]) -> float:
     return float((left @ right).max(initial=0))
 
 
-def _on_gpu(program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], say: _Report) -> Mapping[str, Any] | None:
+def _on_gpu(
+    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], allowed: Mapping[str, float], say: _Report
+) -> Mapping[str, Any] | None:
     """The first wrong element of a run on the GPU."""
     import cupy
 
@@ -183,7 +212,7 @@ def _on_gpu(program: Program, symbols: Mapping[str, int], arrays: Mapping[str, A
     stop.record()
     stop.synchronize()
     say("ran on", f"GPU, {cupy.cuda.get_elapsed_time(start, stop) * 1000:.1f} us")
-    return _first_wrong(spec, got, arrays, first)
+    return _first_wrong(spec, got, arrays, first, allowed)
 
 
 def _first_value(spec: Spec, symbols: Mapping[str, int]) -> int | None:
@@ -226,7 +255,12 @@ def _unseen(spec: Spec, symbols: Mapping[str, int]) -> set[str]:
 
 
 def _simulated(
-    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], wanted: int | None, say: _Report
+    program: Program,
+    symbols: Mapping[str, int],
+    arrays: Mapping[str, Any],
+    allowed: Mapping[str, float],
+    wanted: int | None,
+    say: _Report,
 ) -> Mapping[str, Any] | None:
     """The first wrong element of a simulated run, or what the simulator met.
 
@@ -246,9 +280,9 @@ def _simulated(
             say("blocks", total)
             result = simulate(program.ir, _with_outputs(program, symbols, arrays), symbols)
             say("ran in", f"the simulator, {result.seconds:.2f} s")
-            return _first_wrong(program.spec, result.outputs, arrays, _first_value(program.spec, symbols))
+            return _first_wrong(program.spec, result.outputs, arrays, _first_value(program.spec, symbols), allowed)
         chosen = _order(program, symbols, total)[: _whole(program, wanted or total)]
-        return _sampled(program, symbols, arrays, chosen, wanted is not None, say)
+        return _sampled(program, symbols, arrays, allowed, chosen, wanted is not None, say)
     except SimulationError as error:
         return {"message": str(error), "error": type(error).__name__}
 
@@ -272,11 +306,19 @@ def _behind_copies(
 
 
 def _sampled(
-    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], order: Sequence[int], all_of_them: bool, say: _Report
+    program: Program,
+    symbols: Mapping[str, int],
+    arrays: Mapping[str, Any],
+    allowed: Mapping[str, float],
+    order: Sequence[int],
+    all_of_them: bool,
+    say: _Report,
 ) -> Mapping[str, Any] | None:
     """Blocks in the given order, batch after batch until the time is over, each compared where it writes."""
+    from fireiron.measure.data import referred
     from fireiron.sim import simulate
 
+    right = referred(program.spec, *arrays.values()) if allowed else None
     started = time.monotonic()
     total = int(program.ir.grid.evaluate(symbols))
     done, size, seconds = 0, len(order) if all_of_them else _whole(program, 1), 0.0
@@ -284,7 +326,7 @@ def _sampled(
     while done < len(order) and wrong is None:
         batch = sorted(order[done : done + size])
         result = simulate(program.ir, _with_outputs(program, symbols, arrays), symbols, blocks=batch)
-        wrong = _compared_blocks(program, symbols, arrays, result.outputs, batch)
+        wrong = _compared_blocks(program, symbols, arrays, result.outputs, batch, right, allowed)
         done, seconds = done + len(batch), seconds + result.seconds
         left = SIMULATED_SECONDS - (time.monotonic() - started)
         each = (SIMULATED_SECONDS - left) / done
@@ -330,8 +372,13 @@ def _block_tiles(program: Program) -> dict[str, tuple[Any, ...]] | None:
     """By output, the dimensions of the view that one block is responsible for."""
     from fireiron.values.machine import Block
 
-    node = next((node for node in program.tree.nodes() if node.spec.level == Block), None)
-    return None if node is None else {name: node.spec.operands[name].dims for name in program.spec.outputs}
+    outputs = {name: program.inner.operands[name].tensor for name in program.inner.outputs}
+    for node in program.tree.nodes():
+        views = {name: node.spec.operands.get(name) for name in outputs}
+        found = {name: view.dims for name, view in views.items() if view is not None and view.tensor == outputs[name]}
+        if node.spec.level == Block and len(found) == len(outputs):
+            return found
+    return None
 
 
 def _evaluated(program: Program, symbols: Mapping[str, int], block: Any, values: Iterable[Any]) -> list[Any]:
@@ -345,15 +392,27 @@ def _evaluated(program: Program, symbols: Mapping[str, int], block: Any, values:
 
 
 def _compared_blocks(
-    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], got: Mapping[str, Any], blocks: Sequence[int]
+    program: Program,
+    symbols: Mapping[str, int],
+    arrays: Mapping[str, Any],
+    got: Mapping[str, Any],
+    blocks: Sequence[int],
+    right: Mapping[str, Any] | None,
+    allowed: Mapping[str, float],
 ) -> Mapping[str, Any] | None:
-    """The first wrong element among those that the blocks are responsible for."""
+    """The first wrong element among those that the blocks are responsible for; `right` are the whole outputs, where they are known."""
+    import numpy
+
     tiles, first = _block_tiles(program), _first_value(program.spec, symbols)
     assert tiles is not None
     for block, turn in [(one, turn) for one in blocks for turn in _turns(program, symbols, one)]:
         for output, tile in tiles.items():
             places = _places(program, symbols, block, tile, got[output].shape, turn)
-            wrong = _wrong_part(program.spec, output, places, got[output], arrays, first)
+            if right is None:
+                wrong = _wrong_part(program.spec, output, places, got[output], arrays, first)
+            else:
+                some = numpy.ix_(*places)
+                wrong = _named(program.spec, output, _compared(got[output][some], right[output][some], places, allowed[output]))
             if wrong is not None:
                 return {**wrong, "block": block, "message": f"block {block}: {wrong['message']}"}
     return None
@@ -402,12 +461,31 @@ def _wrong_part(
     return _named(spec, output, _compared(got[numpy.ix_(*places)], _part(right + (first or 0), spec.uses[output], whole), places))
 
 
-def _first_wrong(spec: Spec, got: Mapping[str, Any], arrays: Mapping[str, Any], first: int | None) -> Mapping[str, Any] | None:
+def _first_wrong(
+    spec: Spec, got: Mapping[str, Any], arrays: Mapping[str, Any], first: int | None, allowed: Mapping[str, float]
+) -> Mapping[str, Any] | None:
     """The first wrong element of the first output that has one, if they held `first` before."""
     from fireiron.measure.data import referred
 
-    compared = (_named(spec, name, _compared(got[name], right + (first or 0))) for name, right in referred(spec, *arrays.values()).items())
+    found = referred(spec, *arrays.values())
+    compared = (
+        _named(spec, name, _compared(got[name], right + (first or 0), tolerance=allowed.get(name, 0.0))) for name, right in found.items()
+    )
     return next((wrong for wrong in compared if wrong is not None), None)
+
+
+def _near(got: Any, want: Any, tolerance: float) -> Any:
+    """Where elements are as near as each of a correct result is; NaN where it has to be."""
+    import numpy
+
+    from fireiron.measure.data import PER_ELEMENT
+
+    have, need = got.astype(numpy.float64), want.astype(numpy.float64)
+    finite = need[numpy.isfinite(need)]
+    mean = numpy.sqrt((finite**2).mean()) if finite.size else 0.0
+    with numpy.errstate(invalid="ignore"):
+        near = numpy.abs(have - need) <= PER_ELEMENT * tolerance * (numpy.abs(need) + mean)
+    return near & numpy.isfinite(need) | numpy.isnan(have) & numpy.isnan(need)
 
 
 def _named(spec: Spec, output: str, wrong: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -425,13 +503,15 @@ def _part(array: Any, dims: Sequence[str], places: Mapping[str, Any]) -> Any:
     return array
 
 
-def _compared(got: Any, want: Any, places: Sequence[Any] | None = None) -> Mapping[str, Any] | None:
-    """The first element that differs, with its coordinates, or None."""
+def _compared(got: Any, want: Any, places: Sequence[Any] | None = None, tolerance: float = 0.0) -> Mapping[str, Any] | None:
+    """The first element that differs, with its coordinates, or None; a `tolerance` is one of `tolerance_of`."""
     import numpy
 
     if got.shape != want.shape:
         return {"message": f"the result has the shape {got.shape}, expected {want.shape}"}
     different = ~(got == want)  # NaN differs
+    if tolerance:
+        different &= ~_near(got, want, tolerance)
     count = int(different.sum())
     if not count:
         return None

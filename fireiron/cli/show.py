@@ -17,12 +17,15 @@ def register(add: Add) -> None:
     """Add the command."""
     command = add("show", run, "the decomposition tree, with the spec after every step, and the kernel in figures")
     add_strategy(command, json=True)
+    command.add_argument("--graphene", action="store_true", help="the kernel in the notation of Graphene, as commands read it again")
     command.add_argument("--times", action="store_true", help="how long each stage of the compilation took, printing included")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from fireiron.inspect.show import as_dict, show
 
+    if arguments.graphene:
+        return _print_graphene(arguments)
     with working(f"building {arguments.strategy}"):
         program = program_of(arguments)
         value = as_dict(program) if arguments.json else None
@@ -33,6 +36,15 @@ def run(arguments: argparse.Namespace) -> int:
         print(part, flush=True)
     if arguments.times:
         _print_times(_times(program))
+    return 0
+
+
+def _print_graphene(arguments: argparse.Namespace) -> int:
+    from fireiron.graphene import graphene_text
+
+    with working(f"writing {arguments.strategy}"):
+        text = graphene_text(program_of(arguments))
+    print(text, end="")
     return 0
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from fireiron.cuda.expressions import expression, is_wide, scaled, summands
+from fireiron.cuda.expressions import Binds, expression, is_wide, operand, scaled, summands
 from fireiron.cuda.lines import guarded
 from fireiron.ir import Access, Acquire, Buffer, For, Kernel, Let, execs
 from fireiron.ir.text import Function, Item
@@ -111,7 +111,7 @@ class Addresses:
             for position, access in enumerate(statement.accesses):
                 buffer = self.kernel.buffer(access.buffer)
                 several = bool(statement.pieces) and len(statement.pieces[position]) > 1
-                if (loops or several) and not buffer.memory.private:
+                if (loops or several) and not (buffer.memory.private or buffer.memory.counts):
                     found.add((buffer.name, self.split(buffer.address(access, access.elements()[0]))[0]))
         return found
 
@@ -151,6 +151,8 @@ class Addresses:
         name, index, buffer = self._indexed(access, offset)
         if buffer.memory.by_value:
             return name
+        if buffer.memory.counts:
+            return self._coordinate(index)
         return Joined((f"{name}[", self._document(index, buffer, 1), "]"))
 
     def pointer(self, access: Access, offset: tuple[int, ...]) -> Text:
@@ -159,6 +161,11 @@ class Addresses:
         if buffer.memory.by_value:
             return f"&{name}"
         return name if index == ZERO else Joined((f"&{name}[", self._document(index, buffer, 1), "]"))
+
+    def _coordinate(self, value: Expr) -> Text:
+        """A coordinate as a value."""
+        self.used |= value.variables()
+        return operand(value, Binds.FACTOR)
 
     def _indexed(self, access: Access, offset: tuple[int, ...]) -> tuple[str, Expr, Buffer]:
         buffer = self.kernel.buffer(access.buffer)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from fireiron.cuda.addresses import SHARED_ADDRESS, Addresses, Names
 from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.micro_kernel import micro_kernel
 from fireiron.cuda.quotients import Quotients
-from fireiron.cuda.types import applied, carrier, converted, literal, zero
+from fireiron.cuda.types import APPROXIMATE, COMPOSED, PAIRS, applied, approximate, carrier, composed, converted, literal, zero
 from fireiron.ir import Access, Buffer, Exec, Kernel, Peers, Piece, Side
 from fireiron.ir.text import Braces, Copy, Function, Item, Registers
-from fireiron.values.document import Assignment, Call, Choice, Joined, Text
+from fireiron.values.document import Assignment, Call, Choice, Joined, Text, called
 from fireiron.values.expr import FALSE, TRUE, Const, Expr, all_of, conjuncts
-from fireiron.values.machine import DType
+from fireiron.values.machine import DType, float32
 
 BARRIER_BYTES = 8
 """Bytes of a barrier in memory."""
@@ -56,6 +58,10 @@ class KernelPrinter:
 
     def applied(self, name: str, dtype: DType, *arguments: Text) -> Text:
         """A function of a formula on values of a type."""
+        if name in APPROXIMATE and dtype == float32:
+            return Call(self.function(approximate(name)), arguments)
+        if name in COMPOSED:
+            return Call(self.function(composed(name, dtype)), arguments)
         return applied(name, dtype, *arguments)
 
     def conditions(self, values: Sequence[Expr]) -> tuple[Text, ...]:
@@ -170,25 +176,53 @@ class KernelPrinter:
             found.append(Copy(self.shared_address(target, write), self.pointer(source, read), condition))
         return found
 
-    def moved(self, statement: Exec) -> list[Item]:
-        """A copy of one thread, as many elements together as the statement says; what is not read is zero."""
+    def moved(self, statement: Exec, load: str = "", store: str = "") -> list[Item]:
+        """A copy of one thread, as many elements together as the statement says; what is not read is zero.
+
+        `load` and `store` are functions by which global memory is read and written, where it is not by plain accesses.
+        """
+        if self._in_pairs(statement):
+            return self._converted_in_pairs(statement)
+        by = _By(load, store)
         items: list[Item] = []
         for start in range(0, len(statement.accesses[0].elements()), statement.vector):
             stop = start + statement.vector
             parts = [[one for one in pieces if start <= one.first < stop] for pieces in statement.pieces]
             single = all(len(pieces) == 1 for pieces in parts)
-            items.append(self._at_once(statement, *parts[0], *parts[1]) if single else self._staged(statement, start, parts))
+            items.append(self._at_once(statement, parts[0][0], parts[1][0], by) if single else self._staged(statement, start, parts, by))
         return items
 
-    def _at_once(self, statement: Exec, read: Piece, write: Piece) -> Item:
+    def _in_pairs(self, statement: Exec) -> bool:
+        """Whether it converts floats in registers, and writes the results two by two to one register each."""
+        source, target = (self.buffer(access) for access in statement.accesses)
+        kinds = source.dtype == float32 and target.dtype in PAIRS
+        if not kinds or not source.memory.private or not target.memory.private or target.memory.fragment is not None:
+            return False
+        pieces = [piece for part in statement.pieces for piece in part]
+        whole = all(piece.width == 1 and piece.condition == TRUE for piece in pieces)
+        addresses = [target.address(statement.accesses[1], one) for one in statement.accesses[1].elements()]
+        pairs = zip(addresses[::2], addresses[1::2], strict=False)
+        return whole and len(addresses) % 2 == 0 and all(one.factor % 2 == 0 and other - one == Const(1) for one, other in pairs)
+
+    def _converted_in_pairs(self, statement: Exec) -> list[Item]:
+        source, target = statement.accesses
+        kind, function = PAIRS[self.buffer(target).dtype]
+        elements = source.elements()
+        items: list[Item] = []
+        for start in range(0, len(elements), 2):
+            place = Joined(("*", Call(f"reinterpret_cast<{kind}*>", (self.pointer(target, target.elements()[start]),))))
+            items.append(Assignment(place, Call(function, tuple(self.place(source, one) for one in elements[start : start + 2]))))
+        return items
+
+    def _at_once(self, statement: Exec, read: Piece, write: Piece, by: _By) -> Item:
         """One load and one store; what the store tests, the load need not test again."""
         source, target = statement.accesses
         tested = conjuncts(write.condition)
         condition = all_of(part for part in conjuncts(read.condition) if part not in tested)
-        place = self._target(target, write)
-        return self._under(write.condition, Assignment(place, self._loaded(source, self.buffer(target).dtype, read, condition)))
+        stored = self._store(target, write, by.store)  # its address has its name first
+        return self._under(write.condition, stored(self._loaded(source, self.buffer(target).dtype, read, condition, by.load)))
 
-    def _staged(self, statement: Exec, start: int, parts: Sequence[Sequence[Piece]]) -> Item:
+    def _staged(self, statement: Exec, start: int, parts: Sequence[Sequence[Piece]], by: _By) -> Item:
         """Loads into a small array, stores from there; converted on the way in, or on the way out where loads take several."""
         (source, target), (reads, writes) = statement.accesses, parts
         kind, dtype = self.buffer(source).dtype, self.buffer(target).dtype
@@ -198,16 +232,29 @@ class KernelPrinter:
         for read in reads:
             lane = read.first - start
             slot = f"piece[{lane}]" if read.width == 1 else f"*reinterpret_cast<{carrier(held, read.width)}*>(&piece[{lane}])"
-            items.append(Assignment(slot, self._loaded(source, dtype, read, read.condition)))
+            items.append(Assignment(slot, self._loaded(source, dtype, read, read.condition, by.load)))
         for write in writes:
             lane = write.first - start
             one = converted(f"piece[{lane}]", held, dtype)
             value = one if write.width == 1 else f"*reinterpret_cast<const {carrier(dtype, write.width)}*>(&piece[{lane}])"
-            items.append(self._under(write.condition, Assignment(self._target(target, write), value)))
+            items.append(self._under(write.condition, self._store(target, write, by.store)(value)))
         return Braces("", tuple(items))
 
     def _under(self, condition: Expr, line: Text) -> Item:
         return line if condition == TRUE else guarded(self.conditions(conjuncts(condition)), (line,))
+
+    def _store(self, access: Access, piece: Piece, by: str) -> Callable[[Text], Text]:
+        """A store of a value to what one piece takes, by a function where global memory is written by one."""
+        if not by or not self.buffer(access).memory.of_grid:
+            return functools.partial(Assignment, self._target(access, piece))
+        return functools.partial(called, by, self._address(access, piece))
+
+    def _address(self, access: Access, piece: Piece, const: str = "") -> Text:
+        """The address of a piece, as a pointer to what it takes at once."""
+        pointer = self.pointer(access, access.elements()[piece.first])
+        if piece.width == 1:
+            return pointer
+        return Call(f"reinterpret_cast<{const}{carrier(self.buffer(access).dtype, piece.width)}*>", (pointer,))
 
     def _target(self, access: Access, piece: Piece) -> Text:
         offset = access.elements()[piece.first]
@@ -216,23 +263,33 @@ class KernelPrinter:
         kind = carrier(self.buffer(access).dtype, piece.width)
         return Joined(("*", Call(f"reinterpret_cast<{kind}*>", (self.pointer(access, offset),))))
 
-    def _loaded(self, access: Access, dtype: DType, piece: Piece, condition: Expr) -> Text:
+    def _loaded(self, access: Access, dtype: DType, piece: Piece, condition: Expr, by: str = "") -> Text:
         """What a load brings, in the type `dtype` where it is one element; zero where it is not performed."""
         old = self.buffer(access).dtype
         offset = access.elements()[piece.first]
         if condition == FALSE:
             return literal(0, dtype) if piece.width == 1 else zero(old, piece.width)
-        if piece.width == 1:
-            value, nothing = converted(self.place(access, offset), old, dtype), literal(0, dtype)
+        nothing = literal(0, dtype) if piece.width == 1 else zero(old, piece.width)
+        if by and self.buffer(access).memory.of_grid:
+            value: Text = Call(by, (self._address(access, piece, "const "),))
+        elif piece.width == 1:
+            value = self.place(access, offset)
         else:
-            kind = carrier(old, piece.width)
-            value = Joined(("*", Call(f"reinterpret_cast<const {kind}*>", (self.pointer(access, offset),))))
-            nothing = zero(old, piece.width)
+            value = Joined(("*", self._address(access, piece, "const ")))
+        if piece.width == 1:
+            value = converted(value, old, dtype)
         return value if condition == TRUE else Choice(self.condition(condition, Binds.ALL), value, nothing)
 
     def micro_kernel(self, statement: Exec, text: str) -> list[Item]:
         """A user's text in a scope of its own."""
         return micro_kernel(self.kernel, statement, text, lambda value: self.addresses.used.update(value.variables()))
+
+
+class _By(NamedTuple):
+    """The functions by which a copy reads and writes global memory; empty where it is by plain accesses."""
+
+    load: str
+    store: str
 
 
 def _listed(texts: Sequence[Text]) -> tuple[Text, ...]:

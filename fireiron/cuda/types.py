@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from fireiron.ir.text import Function
 from fireiron.values.document import Call, Text
 from fireiron.values.machine import DType, bfloat16, float8_e4m3, float8_e5m2, float16, float32
 
@@ -67,14 +68,43 @@ def _cast(kind: str, text: Text) -> Text:
 
 FUNCTIONS: Mapping[str, str] = {
     "abs": "fabs", "max": "fmax", "min": "fmin",
-    **{name: name for name in ("exp", "exp2", "log", "log2", "rsqrt", "sqrt", "tanh")},
+    **{name: name for name in ("erf", "exp", "exp2", "log", "log2", "rsqrt", "sqrt", "tanh")},
 }  # fmt: skip
 """The functions of formulas in double; those in float have an `f` behind them (CUDA Math API).
 
-They are those of the standard, not the faster ones of `--use_fast_math`. The CUDA C++ Programming Guide ("Mathematical Functions") gives
-their errors in float, in units in the last place: 1 for log and log2, 2 for exp, exp2, rsqrt and tanh; the others are correctly rounded.
-Of a number and NaN, a maximum or minimum is the number.
+They are those of the standard, not the faster ones of `--use_fast_math`, but for those of `APPROXIMATE` in float. The CUDA C++
+Programming Guide ("Mathematical Functions") gives their errors in float, in units in the last place: 1 for log and log2, 2 for erf, exp,
+rsqrt and tanh; the others are rounded correctly. Of a number and NaN, a maximum or minimum is the number.
 """
+
+
+COMPOSED: Mapping[str, tuple[str, str]] = {
+    "sigmoid": ("1{f} / (1{f} + exp{e}(-x))", "the logistic function"),
+    "silu": ("x / (1{f} + exp{e}(-x))", "x times the logistic function of x"),
+    "gelu": ("0.5{e} * x * (1{f} + erf{e}(x * 0.7071067811865476{e}))", "x times the normal distribution function at x"),
+}
+"""Functions of formulas that are made of those of the standard: their texts, `{f}` and `{e}` for the type, and what they are."""
+
+
+APPROXIMATE: Mapping[str, tuple[str, str]] = {
+    "exp2": ("ex2.approx.ftz.f32", "2 to the power of x, with a relative error of at most 2^-22; 0 below 2^-126"),
+}
+"""Functions of formulas in float that are an instruction (PTX ISA, "Floating Point Instructions: ex2"): its name, and what it computes."""
+
+
+def approximate(name: str) -> Function:
+    """The function in front of a kernel that is one of the instructions of `APPROXIMATE`."""
+    instruction, note = APPROXIMATE[name]
+    body = ("float y;", f'asm("{instruction} %0, %1;" : "=f"(y) : "f"(x));', "return y;")
+    return Function(f"{name}_approx", ("float x",), body, note, result="float")
+
+
+def composed(name: str, dtype: DType) -> Function:
+    """The function in front of a kernel that computes one of `COMPOSED`."""
+    text, note = COMPOSED[name]
+    single = dtype.bits == 32
+    body = text.format(f=".0f" if single else ".0", e="f" if single else "")
+    return Function(name, (f"{dtype.cuda} x",), (f"return {body};",), note, result=dtype.cuda)
 
 
 def applied(name: str, dtype: DType, *arguments: Text) -> Text:
@@ -101,6 +131,13 @@ def converted(text: Text, source: DType, target: DType) -> Text:
     if target == bfloat16:
         return Call(_TO_BFLOAT[source.cuda], (text,))
     return _cast(target.cuda, text)
+
+
+PAIRS: Mapping[DType, tuple[str, str]] = {
+    float16: ("__half2", "__floats2half2_rn"),
+    bfloat16: ("__nv_bfloat162", "__floats2bfloat162_rn"),
+}
+"""16-bit floats of which two neighbours in a register are converted from float at once: the type of both, and the function."""
 
 
 def _widened(text: Text, source: DType, target: DType) -> Text:

@@ -94,7 +94,7 @@ def butterfly(terms: Sequence[Digit], holding: Holding, context: Context) -> tup
 
 
 def _masks(one: Digit, holding: Holding, context: Context) -> list[int]:
-    """The bits of the lane's number that are a digit's, lowest first; none where it does not stand in it, or some partner has no terms."""
+    """The bits of the lane's number that are a digit's, lowest first; none where it is not in it, or the first lane has no terms."""
     import numpy
 
     workers = context.workers or 1
@@ -111,7 +111,8 @@ def _masks(one: Digit, holding: Holding, context: Context) -> list[int]:
         return []
     lanes = math.gcd(one.size, LANES // weight)
     found = [weight << bit for bit in range(lanes.bit_length() - 1)]
-    return found if all((taking[threads ^ mask] == taking).all() for mask in found) else []
+    # Who holds no terms has what changes nothing; but the first of those who exchange theirs has to hold some, as it speaks for them.
+    return found if all((taking[threads & ~mask] >= taking).all() for mask in found) else []
 
 
 def _warps_whole(context: Context) -> bool:
@@ -314,7 +315,7 @@ class _Across:
     def _at(self, visits: Visits, at_once: Sequence[Digit]) -> dict[str, View]:
         """The operands where a thread has them, in the turn of its loops, with the terms that it takes at once."""
         dealt = [one for one in self.following.steps or () if one.index is not None]
-        views = placed_threads(self.spec, with_modes(self.spec, at_once), dealt)
+        views = placed_threads(self.spec, with_modes(self.spec, at_once), dealt, at_once)
         for one, index in visits:
             views = moved(views, self.spec, step_of(self.spec, one), index, unit=False)
         return views

@@ -9,6 +9,7 @@ import attrs
 from fireiron.decomp.across import reduced_by, reduction
 from fireiron.decomp.coalesced import Coalesced
 from fireiron.decomp.exchange import exchange, held_otherwise
+from fireiron.decomp.steps import implied, in_order, workers_of
 from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_site
 from fireiron.executable.follow import Following, element_of, unheld
 from fireiron.executable.micro_kernel import MicroKernel
@@ -16,6 +17,7 @@ from fireiron.ir import Comment, Hole, Stmt
 from fireiron.language.plain import plain
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch
 from fireiron.spec import Spec
+from fireiron.specs.fused import fused
 from fireiron.values.machine import Kernel, Thread
 
 
@@ -49,9 +51,18 @@ class Done(Decomposition):
         return f"done({'' if self.executable is None else self.executable.name})"
 
     def threads(self, spec: Spec, context: Context) -> int | None:
+        if fused(spec) is not None:
+            return workers_of(spec, self, context)
         return getattr(self.executable, "threads", None)
 
+    def threads_of_copies(self, spec: Spec, context: Context) -> int | None:
+        return workers_of(spec, self, context, copies=True) if fused(spec) is not None else None
+
     def expand(self, spec: Spec, context: Context) -> Expansion:
+        made = fused(spec)
+        if made is not None and context.workers is not None:
+            whole = made.product is not None and made.strategy_of(made.product.name) is None
+            return self._alone(spec, context) if whole else in_order(spec, self, context)
         if context.workers is None or spec.allocates:
             return Expansion((), ())
         draft = context.draft()
@@ -90,6 +101,16 @@ class Done(Decomposition):
             text = f"{engine.name} wants {why}" if why else f"{engine.name} does all loads of a producer, or none"
             notes = (Comment(f"by all threads: {text}"),)
         return draft.expansion((Child("dealt", spec, steps),), (*notes, Hole("dealt")))
+
+    def _alone(self, spec: Spec, context: Context) -> Expansion:
+        """A definition around a product that nothing has decomposed yet: an instruction for all of it, or none."""
+        try:
+            return implied(self, spec, context)
+        except MatchError as error:
+            made = fused(spec)
+            assert made is not None and made.product is not None
+            error.hint = f'.step("{made.product.name}", MatMul. ... .done()), or epilog(RF) and the steps of a product'
+            raise
 
     def _across_threads(self, following: Following, context: Context) -> Expansion | None:
         """What threads do together: they reduce what each of them holds, or one brings another what it needs."""

@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.decomp.load import Load, LoadPlan
+from fireiron.decomp.steps import Through, around_product
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Comment, Hole
 from fireiron.language.plain import without_ones
@@ -14,11 +16,21 @@ from fireiron.language.substrategy import chain, copies_of, default_copy, requir
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
 from fireiron.spec import Spec
 from fireiron.specs.atomic_add import AtomicAdd
+from fireiron.specs.fused import fused
 from fireiron.specs.init import Init
 from fireiron.specs.move import Move
 from fireiron.values.expr import FALSE, TRUE, constant
 from fireiron.values.machine import DTYPES, MEMORIES, RF, DType, Kernel, Memory
 from fireiron.values.tensor import ColMajor, Tensor, whole_view
+
+
+def _through(store: tuple[Decomposition, ...]) -> Through | None:
+    """The part of a store that goes to shared memory, if it begins with it."""
+    first = store[0]
+    if not isinstance(first, Load) or not first.memory.of_block:
+        return None
+    plan = first.planned(LoadPlan())
+    return Through(first.move, store[1:], plan.pad, plan.reuse)
 
 
 def _once(name: str, by_position: Any, by_name: Any) -> Any:
@@ -71,6 +83,8 @@ class Epilog(Decomposition):
         return f"epilog({self.memory}{dtype}{strategies})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
+        if fused(spec) is not None:
+            return around_product(spec, self.memory, self.dtype, self.init, self.store, context, _through(self.store))
         spec = self._checked(spec)
         target = spec.C
         if any(constant(size) is None for size in target.shape):

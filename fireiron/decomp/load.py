@@ -9,12 +9,14 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.decomp.steps import passed, without_single
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Comment, Hole, Stmt, SyncPoint
 from fireiron.language.plain import as_matrix
 from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
 from fireiron.spec import Spec
+from fireiron.specs.fused import fused
 from fireiron.specs.move import Move
 from fireiron.specs.operand import Operand, operand_name
 from fireiron.values.expr import ONE, Expr, constant
@@ -66,9 +68,12 @@ class Load(Decomposition):
         return f"load({Operand(self.operand)}, {self.memory}{move})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
+        made = fused(spec)
+        if made is not None and self.operand in made.known and self.operand not in made.uses:
+            return passed(spec)
         plan = self.planned(LoadPlan())
         self._require_effect(plan, spec)
-        spec = as_matrix(spec, self._checked(spec))
+        spec = as_matrix(spec, self._checked(spec)) if made is None else without_single(spec, self._checked(spec))
         view: View = spec.operands[self.operand]
         shape = tuple(_static(size, self, spec) for size in view.shape)
         layout = plan.layout or _order_of(view, spec)

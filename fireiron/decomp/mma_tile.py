@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.decomp.split import Split
+from fireiron.decomp.steps import implied
 from fireiron.decomp.tile import Tile
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.executable.mma import Mma
@@ -16,6 +17,7 @@ from fireiron.language.tree import Context, Decomposition, Executable, Expansion
 from fireiron.refine.to import To
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import Spec
+from fireiron.specs.fused import fused
 from fireiron.values.expr import constant
 from fireiron.values.machine import Architecture, Warp
 from fireiron.values.units import same_threads
@@ -46,6 +48,9 @@ class MmaTile(Decomposition):
         return f"mma_tile({'' if self.instruction is None else self.instruction.name})"
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
+        made = fused(spec)
+        if made is not None and made.product is not None:
+            return implied(self, spec, context)
         spec = _checked(plain(spec))
         mma = self._chosen(spec, context.architecture, context.instructions)
         tiles = _tile(mma).expand(spec, context)

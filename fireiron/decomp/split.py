@@ -7,20 +7,25 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.decomp.masks import seen
+from fireiron.decomp.steps import implied, parts_of, passed
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import For, Hole, Stmt, SyncPoint
-from fireiron.language.dividing import Extent, divide, loop_over
+from fireiron.language.dividing import Extent, Step, divide, loop_over, moved
 from fireiron.language.substrategy import divisors, fits
-from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
 from fireiron.language.tunable import by_dimension, checked_tile_size, chosen_tile_size, tile_size
 from fireiron.spec import Spec
-from fireiron.values.expr import ONE, TRUE, ZERO, Var, any_of, constant
+from fireiron.specs.fused import AGAIN, fused, with_definition
+from fireiron.values.expr import ONE, TRUE, ZERO, Expr, Var, any_of, as_expr, ceildiv, constant, minimum
+from fireiron.values.tensor import View
 
 
 @attrs.frozen
 class SplitPlan:
     """How the loop is carried out: unrolled, with a barrier required at the end of its body, its loads ahead by `stages`, and issued by
-    so many `producers`, threads of their own; and how many groups of products run on while the next turn begins.
+    so many `producers`, threads of their own; how many groups of products run on while the next turn begins; and whether turns in which
+    a mask hides all elements are left out.
     """
 
     unroll: bool = False
@@ -29,6 +34,7 @@ class SplitPlan:
     spread: bool = False
     producers: int = 0
     in_flight: int | None = None
+    skip: bool = False
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -79,13 +85,54 @@ class Split(Decomposition):
         return named
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
+        if fused(spec) is not None:
+            return self._around(spec, context)
+        return self._loop(spec, context)
+
+    def _around(self, spec: Spec, context: Context) -> Expansion:
+        """Of a definition of several steps the loop over those of `each`, between those in front and those behind."""
+        made = fused(spec)
+        assert made is not None
+        if made.product is not None and not made.loops:
+            return implied(self, spec, context)
+        named = [dim for dim, _ in self.by_dim]
+        unknown = [dim for dim in named if dim not in made.order]
+        if self.sizes or unknown or not set(named) <= set(made.loops):
+            reducing = [one.name for one in made.steps if {*named} & {*one.formula.over}]
+            hint = f"the strategy of the step {reducing[0]}, or over={' '.join(named)!r} in the definition" if reducing else None
+            what = f"{self.label()}: no dimension over which {spec.title} goes, by its name"
+            raise DecompositionError(what, legal=made.loops or "none", hint=hint)
+        steps = {one.part for one in made.steps}
+        if "each" not in steps or not any(dim in spec.dims for dim in named):
+            return passed(spec)
+        draft = context.draft()
+        whole, _ = parts_of(with_definition(spec, made.again(), {}), draft)
+        inside = fused(whole)
+        assert inside is not None
+        if "first" not in steps and "last" not in steps:
+            return self._loop(whole, draft)
+        children: list[Child] = []
+        program: tuple[Stmt, ...] = ()
+        for part, name in (("first", "before"), ("each", "body"), ("last", "behind"), (AGAIN, AGAIN)):
+            if not any(one.part == part for one in inside.steps):
+                continue
+            own = with_definition(whole, inside.part(part), {})
+            loop = self._loop(own, draft, name) if part in ("each", AGAIN) else None
+            children += [Child(name, own)] if loop is None else loop.children
+            program += (Hole(name),) if loop is None else loop.program
+        return draft.expansion(tuple(children), program)
+
+    def _loop(self, spec: Spec, context: Context, name: str = "body") -> Expansion:
         plan = self.planned(SplitPlan())
         views, digits = divide(spec, self.extents(spec), self.label())
-        inner: tuple[Stmt, ...] = (Hole("body"),)
-        draft = context.draft()
-        views, program, variables = loop_over(spec, views, digits, plan.unroll, draft, inner)
+        inner: tuple[Stmt, ...] = (Hole(name),)
+        draft = context if isinstance(context, Draft) else context.draft()
+        if plan.skip:
+            views, program, variables = self._seen(spec, views, digits, plan.unroll, draft, inner)
+        else:
+            views, program, variables = loop_over(spec, views, digits, plan.unroll, draft, inner)
         child = spec.with_operands(**views)
-        if spec.accumulate != TRUE and variables:
+        if fused(spec) is None and spec.accumulate != TRUE and variables:
             child = child.with_options(accumulate=any_of([spec.accumulate, *(var > ZERO for var in variables)]))
         if plan.producers and not plan.stages:
             raise DecompositionError(
@@ -110,7 +157,29 @@ class Split(Decomposition):
             program = tuple(attrs.evolve(one, **marks) if isinstance(one, For) else one for one in program)
         if plan.sync is not None:
             program = _with_required_barrier(program, plan.sync, context)
-        return draft.expansion((Child("body", child),), program)
+        return draft.expansion((Child(name, child),), program)
+
+    def _seen(
+        self, spec: Spec, views: dict[str, View], digits: list[Step], unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
+    ) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:
+        """The loop over those turns in which no mask hides all elements."""
+        if fused(spec) is None or len(self.extents(spec)) != 1:
+            raise DecompositionError(f"{self.label()}: no mask says what to skip", legal="one dimension of a fused definition", within=spec)
+        ((dim, size),) = self.extents(spec).items()
+        if not isinstance(size, int) or len(digits) > 1:
+            raise DecompositionError(f"{self.label()}: skip wants turns of neighbours", got=size, legal=f"split({dim}=64).skip()")
+        if not digits:
+            return loop_over(spec, views, digits, unroll, draft, inner)
+        whole = ceildiv(spec.size(dim), as_expr(size))
+        turns = seen(spec, dim, size, whole)
+        label = spec.labels[spec.dims.index(dim)]
+        var = Var(draft.fresh(label), 0, max(whole.high - 1, 0))
+        hidden = draft.let(f"{label}_hidden", turns.hidden, max(whole.high - 1, 0) * size + size - 1)
+        first = hidden // size
+        # The smaller of both says of the number that it is one of a turn, which the loop's extent says already.
+        number: Expr = var if first == ZERO else minimum(first + var, whole - 1)
+        views = moved(views, spec, digits[0], number, unit=False)
+        return views, (For(var, turns.behind - first, inner, unroll, draft.origin),), [var]
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Split]:
         for dim in spec.dims:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.decomp.steps import implied
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.executable.atomic_add import TYPES
 from fireiron.ir import Comment, Hole
@@ -18,6 +19,7 @@ from fireiron.language.substrategy import chain, copies_of, default_copy, diviso
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
 from fireiron.language.tunable import chosen, count, integral
 from fireiron.spec import Spec
+from fireiron.specs.fused import fused
 from fireiron.specs.reduction import Reduction
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, constant, less
 from fireiron.values.layout import Layout, Swizzle
@@ -87,6 +89,16 @@ class SplitK(Decomposition):
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         parts = chosen(self.parts, "split_k", 1, MOST_PARTS)
+        made = fused(spec)
+        if made is not None and made.product is not None and spec.level != Kernel:
+            return implied(self, spec, context)
+        if made is not None and made.product is not None:
+            raise DecompositionError(
+                f"split_k({self.parts}, {self.level}): no block has a whole sum, and {spec.title} computes with whole sums",
+                legal="a plain MatMul; or split_k to Warp, inside a block",
+                within=spec,
+                hint="tile(...).to(Block).split_k(parts, Warp, step); or the product first, and a kernel behind it",
+            )
         spec = _checked(spec)
         check_below(self.level, spec.level, spec, context.origin)
         if spec.level == Kernel:

@@ -18,6 +18,7 @@ from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansi
 from fireiron.language.tunable import by_dimension, checked_tile_size, chosen, chosen_tile_size, count, integral, tile_size
 from fireiron.refine.bands import BY_COLUMNS, BY_CURVE, BY_ROWS
 from fireiron.spec import Spec
+from fireiron.specs.fused import fused
 from fireiron.values.expr import FALSE, ONE, TRUE, Expr, Var, all_of, as_expr, constant, hilbert, less, minimum, mod, positive
 from fireiron.values.machine import Block, Kernel, Level
 from fireiron.values.tensor import MatrixLayout, RowMajor, View
@@ -134,7 +135,7 @@ class Tile(Decomposition):
             if dim not in spec.dims or dim in named:
                 raise DecompositionError(f"tile({dim}={size}): no such dimension, or given twice", legal=spec.dims)
             if dim not in spec.tile_dims:
-                raise DecompositionError(f"tile({dim}={size}): {dim} is a reduction dimension", hint=f"split({dim}={size})")
+                raise DecompositionError(f"tile({dim}={size}): {dim} is a reduction dimension", hint=_instead(spec, dim, size))
             named[dim] = chosen_tile_size(size, f"tile({dim}=...)")
         if not named:
             raise DecompositionError("tile(): no size given", hint="tile(rows, columns)")
@@ -170,6 +171,15 @@ class Tile(Decomposition):
     def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
         options = [_dividing(spec, dim) for dim in spec.tile_dims]
         yield from (Tile(sizes) for sizes in itertools.product(*options))
+
+
+def _instead(spec: Spec, dim: str, size: object) -> str:
+    """What divides a dimension that is no tile's: a loop over it, or, in a definition, the steps that reduce it."""
+    made = fused(spec)
+    if made is None or dim in made.loops:
+        return f"split({dim}={size})"
+    steps = [one.name for one in made.steps if dim in one.formula.over]
+    return f"the strategy of the step {steps[0]}, which reduces it; each block needs all of {dim}" if steps else f"split({dim}={size})"
 
 
 def _by_position(spec: Spec, count: int) -> tuple[str, ...]:

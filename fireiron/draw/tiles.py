@@ -90,11 +90,13 @@ def _grid(grid: Expr, values: Mapping[str, int]) -> int:
 
 
 def operands(node: Node) -> dict[str, tuple[str, ...]]:
-    """The tensors in which each operand lies along the main chain, by operand: `A` in `A`, `a_sh`, `a_rf`."""
+    """The tensors in which each operand with dimensions lies along the main chain, by operand: `A` in `A`, `a_sh`, `a_rf`."""
     found: dict[str, dict[str, None]] = {}
     here: Node | None = node
     while here is not None:
         for name, view in here.spec.operands.items():
+            if view.memory.counts or not view.tensor.shape:  # coordinates and numbers lie nowhere
+                continue
             found.setdefault(name, {})[view.tensor.name] = None
         main = main_child(here)
         here = None if main is None else main[1]

@@ -132,6 +132,8 @@ def _box(page: Page, y: float, spec: Spec, facts: Facts, known: set[str]) -> flo
 
 def _chips(spec: Spec) -> Iterator[tuple[str, str, str]]:
     for name, view in spec.operands.items():
+        if view.memory.counts:
+            continue
         shape = "×".join(map(str, view.shape))
         memory = view.memory.name
         title = f"{name} is {shape} of {view.tensor.name}, {view.dtype.name} in {memory}"

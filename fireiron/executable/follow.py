@@ -8,7 +8,7 @@ that it visits become loops, and the values that the deciding instruction takes 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
@@ -19,10 +19,16 @@ from fireiron.ir.lanes import LaneMap, Part, placed
 from fireiron.language.dividing import Step, loop_over, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
 from fireiron.spec import Spec
-from fireiron.values.expr import TRUE, Expr, all_of, as_expr, compiled, conjuncts, constant, less
+from fireiron.values.expr import ONE, TRUE, Expr, all_of, as_expr, compiled, conjuncts, constant, less
 from fireiron.values.machine import Block, Level
 from fireiron.values.tensor import Dim, Mode, View
 from fireiron.values.units import index_in, thread_of, unit_in
+
+WIDE = 4
+"""Bytes of the widest elements that loads take several of: four of them, of others two."""
+
+LARGEST = 2**31
+"""More than any distance in memory."""
 
 MOST_AT_ONCE = 16
 """Values that one statement takes, and no loop: as many as a lane has of any instruction's operand of 8 bits."""
@@ -129,15 +135,42 @@ class Following:
     def statements(self, executable: Executable, draft: Draft) -> tuple[Stmt, ...]:
         """Each thread does to what it holds of the spec what its instruction does to elements."""
         assert self.steps is not None
-        values, loops = _values_and_loops(executable, [one for one in self.steps if one.index is None])
-        views = placed_threads(self.spec, with_modes(self.spec, values), [one for one in self.steps if one.index is not None])
+        visited = [one for one in self.steps if one.index is None]
+        taken = self._together(visited) if self.holding.free else visited
+        values, loops = _values_and_loops(executable, self.spec, self.element, taken)
+        views = placed_threads(self.spec, with_modes(self.spec, values), [one for one in self.steps if one.index is not None], visited)
         active = TRUE if self.spec.level == self.holding.level else taking_part(self.holding, draft)
         active = all_of((active, self._once(draft)))
         unroll = all(one.unroll for one in loops)
-        views, program, _ = loop_over(self.spec, views, list(_in_order(self.spec, loops)), unroll, draft, (Hole("elements"),))
-        active = all_of((active, inside(self.spec, views[self.name], self.spec.uses[self.name], self.steps)))
+        turns = list(_in_order(self.spec, loops))
+        views, program, variables = loop_over(self.spec, views, turns, unroll, draft, (Hole("elements"),))
+        end = inside(self.spec, views[self.name], self.spec.uses[self.name], self.steps)
+        first = [var for var, turn in zip(variables, turns, strict=True) if self._within(turn, visited)]
+        active = all_of((active, end.substitute(dict.fromkeys(first, 0))))
         inner = _statement(executable, self.spec.at_level(self.level, **views), self.spec, values, active, draft)
         return filled(program, {"elements": (inner,)})
+
+    def _together(self, visited: Sequence[Digit]) -> list[Digit]:
+        """What a thread visits, neighbours in memory first, as values that a statement may take at once; but not what goes over an end."""
+        ends = overhanging(self.spec, visited)
+        order = sorted(visited, key=lambda one: (*self._apart(one), one.stride))
+        return [one if one in ends else attrs.evolve(one, by=By.VALUES) for one in order]
+
+    def _within(self, turn: Step, visited: Sequence[Digit]) -> bool:
+        """Whether a loop stays in neighbours that all lie inside a dimension where the first does."""
+        dim = self.spec.dims.index(turn.dim)
+        own = turn.strides[self.name]
+        together = neighbours(self.spec, dim, visited)
+        return (constant(own * turn.size) or LARGEST) <= together
+
+    def _apart(self, digit: Digit) -> tuple[int, ...]:
+        """How far the elements of a digit lie apart in the operands in memory; those of which it is not known last."""
+        spec, dim, found = self.spec, self.spec.dims[digit.dim], []
+        for name, view in spec.operands.items():
+            if dim in spec.uses[name] and not view.memory.private and not view.memory.counts:
+                step = view.tensor.storage().steps[view.axis(spec.uses[name].index(dim))]
+                found.append(LARGEST if step is None else constant(step) or LARGEST)
+        return tuple(step * digit.stride for step in found)
 
     def _once(self, context: Context) -> Expr:
         """The condition under which a thread writes to memory that others see: of threads that hold the same, the first does."""
@@ -239,12 +272,40 @@ def with_modes(spec: Spec, digits: Sequence[Digit]) -> dict[str, View]:
     return views
 
 
-def placed_threads(spec: Spec, views: dict[str, View], digits: Sequence[Digit]) -> dict[str, View]:
-    """The views where a thread has them."""
+def neighbours(spec: Spec, dim: int, visited: Sequence[Digit]) -> int:
+    """How many elements side by side along a dimension a thread visits that all lie inside it, or none of them."""
+    reached = 1
+    for one in sorted((one for one in visited if one.dim == dim), key=lambda one: one.stride):
+        size = constant(spec.sizes[dim])
+        if one.stride != reached or size is None or size % one.end:
+            break
+        reached = one.end
+    return reached
+
+
+def placed_threads(spec: Spec, views: dict[str, View], digits: Sequence[Digit], visited: Sequence[Digit] = ()) -> dict[str, View]:
+    """The views where a thread has them. Of what it has `visited` along a dimension whose end the last threads go over, a condition on
+    the first of neighbours says whether it lies inside; other elements are asked one by one."""
     for one in digits:
         assert one.index is not None
         views = moved(views, spec, step_of(spec, one), one.index, unit=True)
+        if overhanging(spec, [one]):
+            views = _ended(spec, views, one, neighbours(spec, one.dim, visited))
     return views
+
+
+def _ended(spec: Spec, views: Mapping[str, View], digit: Digit, together: int) -> dict[str, View]:
+    """The views with an end along the dimension of a digit: its own, or that of the dimension where elements are asked one by one."""
+    found = dict(views)
+    dim = spec.dims[digit.dim]
+    for name in (name for name in views if dim in spec.uses[name]):
+        position = spec.uses[name].index(dim)
+        whole, part = spec.operands[name].dims[position], found[name].dims[position]
+        taken = constant(part.size) or LARGEST
+        if whole.bound is None:
+            size = as_expr(digit.end) if taken <= together else spec.sizes[digit.dim]
+            found[name] = found[name].with_dims({position: attrs.evolve(part, bound=whole.base + size)})
+    return found
 
 
 def same_elements(one: Sequence[Digit], other: Sequence[Digit], context: Context) -> bool:
@@ -404,15 +465,46 @@ def _joined(dim: Dim) -> Dim:
     return attrs.evolve(dim, modes=tuple(modes))
 
 
-def _values_and_loops(executable: Executable, visited: Sequence[Digit]) -> tuple[list[Digit], list[Digit]]:
+def _values_and_loops(executable: Executable, spec: Spec, element: Spec, visited: Sequence[Digit]) -> tuple[list[Digit], list[Digit]]:
     """The digits that one statement takes, in their order, and those over which it is repeated."""
     values: list[Digit] = []
     loops: list[Digit] = []
+    if executable.takes_neighbours(element):
+        return _neighbours(spec, visited)
     for one in visited:
         taken = math.prod(other.size for other in values) * one.size
         at_once = one.by is By.VALUES and executable.each and taken <= MOST_AT_ONCE
         (values if at_once else loops).append(one)
     return values, loops
+
+
+def _neighbours(spec: Spec, visited: Sequence[Digit]) -> tuple[list[Digit], list[Digit]]:
+    """The digit of neighbours that a load from memory may take at once, if there is one; and all others."""
+    beyond = overhanging(spec, visited)
+    results = [spec.operands[name] for name in spec.outputs]
+    if any(view.bounded or not view.memory.private for view in results):  # each element is written under a condition of its own
+        return [], list(visited)
+    for place, one in enumerate(visited):
+        sizes = [view.dtype.bytes for view in _side_by_side(spec, one)]
+        many = 4 if sizes and min(sizes) == WIDE and one.size % 4 == 0 else 2
+        if one.stride != 1 or one.size % many or one in beyond or not sizes:
+            continue
+        taken, rest = one.between(1, many), one.between(many, one.end)
+        if taken is not None:
+            return [taken], [*visited[:place], *([] if rest is None or rest.size == 1 else [rest]), *visited[place + 1 :]]
+    return [], list(visited)
+
+
+def _side_by_side(spec: Spec, digit: Digit) -> Iterator[View]:
+    """The inputs in memory, of 16 or 32 bits an element, that have neighbours along the dimension of a digit side by side."""
+    dim = spec.dims[digit.dim]
+    for name in spec.inputs:
+        view = spec.operands[name]
+        if view.memory.private or view.memory.by_value or view.dtype.bytes not in (2, WIDE) or dim not in spec.uses[name]:
+            continue
+        axis = view.axis(spec.uses[name].index(dim))
+        if view.tensor.storage().steps[axis] == ONE:
+            yield view
 
 
 def _in_order(spec: Spec, loops: Sequence[Digit]) -> Iterator[Step]:
@@ -432,7 +524,7 @@ def _statement(executable: Executable, spec: Spec, whole: Spec, values: Sequence
     for name, view in spec.operands.items():
         access = access_of(view, name in spec.outputs, draft.origin)
         accesses.append(attrs.evolve(access, points=_points(whole, name, values)) if values else access)
-    return Exec(executable, spec, tuple(accesses), active=all_of((draft.active, active)), origin=draft.origin)
+    return Exec(executable, spec, tuple(accesses), active=all_of((draft.active, active)), follows=True, origin=draft.origin)
 
 
 def _points(spec: Spec, name: str, values: Sequence[Digit]) -> tuple[tuple[int, ...], ...]:
@@ -440,6 +532,8 @@ def _points(spec: Spec, name: str, values: Sequence[Digit]) -> tuple[tuple[int, 
     view = spec.operands[name]
     points = [(0,) * len(view.numerals)]
     for one in values:
+        if spec.dims[one.dim] not in spec.uses[name]:
+            continue
         ((_, step),) = _placed(spec, name, one)
         axis = view.axis(spec.uses[name].index(spec.dims[one.dim]))
         points = [(*point[:axis], point[axis] + index * step, *point[axis + 1 :]) for index in range(one.size) for point in points]

@@ -65,7 +65,18 @@ class LdMatrix(MatrixCopy):
         return held_mismatch(self.target, spec, "dst", context)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
-        return statements_by_lanes(self, spec, draft, self.maps(), vectors=(8, 2))
+        turned = self._next_along(spec, draft) == 1
+        maps = {"src": addressed(self.matrices, self.along, turned), "dst": received(self.matrices, self.pairs, turned)}
+        return statements_by_lanes(self, spec, draft, maps, vectors=(8, 2))
+
+    def _next_along(self, spec: Spec, context: Context) -> int:
+        """The dimension along which the instruction that reads the registers has its second one: the matrices come in this order."""
+        holding = context.held.get(spec.operands["dst"].tensor.name)
+        wanted = None if holding is None else lanes_of(spec, "dst", holding, context)
+        if wanted is None or wanted.count < 4:
+            return 0
+        first, second = wanted.table[0][0], wanted.table[0][2]
+        return 1 if first[0] == second[0] else 0
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         target = printer.registers(statement, 1)
@@ -98,22 +109,24 @@ def held_mismatch(given: LaneMap, spec: Spec, name: str, context: Context) -> tu
     return registers_mismatch(given, wanted)
 
 
-def _grid(matrices: tuple[int, int]) -> tuple[Part, ...]:
-    return tuple((count, dim, 8) for dim, count in enumerate(matrices) if count > 1)
+def _grid(matrices: tuple[int, int], turned: bool) -> tuple[Part, ...]:
+    """The matrices one after the other: first along the first dimension, or the last if `turned`."""
+    parts = tuple((count, dim, 8) for dim, count in enumerate(matrices) if count > 1)
+    return parts[::-1] if turned else parts
 
 
 @functools.cache
-def addressed(matrices: tuple[int, int], along: int) -> LaneMap:
+def addressed(matrices: tuple[int, int], along: int, turned: bool = False) -> LaneMap:
     """Lane to the row of eight elements that it addresses; lanes beyond the last matrix repeat."""
     count = matrices[0] * matrices[1]
-    lanes = ((8, 1 - along, 1), *_grid(matrices), *(((4 // count, 0, 0),) if count < 4 else ()))
+    lanes = ((8, 1 - along, 1), *_grid(matrices, turned), *(((4 // count, 0, 0),) if count < 4 else ()))
     return LaneMap.along((8 * matrices[0], 8 * matrices[1]), lanes, ((8, along, 1),))
 
 
 @functools.cache
-def received(matrices: tuple[int, int], pairs: int) -> LaneMap:
+def received(matrices: tuple[int, int], pairs: int, turned: bool = False) -> LaneMap:
     """Lane and register half to the element that it has in registers."""
-    return LaneMap.along((8 * matrices[0], 8 * matrices[1]), ((4, pairs, 2), (8, 1 - pairs, 1)), ((2, pairs, 1), *_grid(matrices)))
+    return LaneMap.along((8 * matrices[0], 8 * matrices[1]), ((4, pairs, 2), (8, 1 - pairs, 1)), ((2, pairs, 1), *_grid(matrices, turned)))
 
 
 @functools.lru_cache(maxsize=4096)

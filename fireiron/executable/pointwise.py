@@ -6,8 +6,7 @@ those of the CUDA Math API, and the compiler contracts a product and a sum: a re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -15,14 +14,14 @@ from fireiron.errors import ArgumentError, call_site
 from fireiron.executable.joining import old_value, together, widened
 from fireiron.executable.pairs import pair, stored_pair
 from fireiron.ir import Exec
-from fireiron.ir.text import Item, Printer
+from fireiron.ir.text import Braces, Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
 from fireiron.specs.formula import FUNCTIONS, Element, Formula, Number, Operation, Value
-from fireiron.specs.meaning import computing
-from fireiron.values.document import Assignment, Call, Chain, Joined, Text, in_parentheses
-from fireiron.values.expr import FALSE, constant
-from fireiron.values.machine import MATRIX_ONLY, Architecture, DType, bfloat16, float16
+from fireiron.specs.meaning import computing, computing_of
+from fireiron.values.document import Assignment, Call, Chain, Choice, Joined, Text, in_parentheses
+from fireiron.values.expr import FALSE, TRUE, Expr, constant
+from fireiron.values.machine import MATRIX_ONLY, Architecture, DType, bfloat16, float16, float32
 
 _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
 
@@ -31,13 +30,24 @@ _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
 class ThreadPointwise(Executable):
     """One element by any formula; with `pairs`, two of a sum, difference or product in half precision (`hadd2`, `hmul2`)."""
 
-    packs: ClassVar[bool] = True
-
     pairs: bool = False
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.pairs, bool):
             raise ArgumentError("pointwise: pairs is True or False", got=self.pairs, at=call_site())
+
+    @property
+    def packs(self) -> bool:  # type: ignore[override]
+        """Whether two neighbours of 16 bits are one register."""
+        return self.pairs
+
+    @property
+    def loads_together(self) -> bool:  # type: ignore[override]
+        """Whether neighbours of an input in memory are loaded together."""
+        return not self.pairs
+
+    def takes_neighbours(self, spec: Spec) -> bool:
+        return not self.pairs and not spec.definition.joins and not _in_half(spec)
 
     def performs(self) -> str:
         return (
@@ -75,7 +85,7 @@ class ThreadPointwise(Executable):
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         if not self.pairs and not _in_half(statement.spec):
-            return [_assignment(printer, statement, one) for one in statement.spec.definition.formulas]
+            return _assignments(printer, statement)
         return _halves(printer, statement, self.pairs)
 
 
@@ -94,16 +104,84 @@ def _halves(printer: Printer, statement: Exec, pairs: bool) -> Sequence[Item]:
     return [Assignment(printer.element(statement, only.output), Call(name, values))]
 
 
-def _assignment(printer: Printer, statement: Exec, formula: Formula) -> Item:
+def _assignments(printer: Printer, statement: Exec) -> Sequence[Item]:
+    """All elements that a statement takes, one behind the other; what it loads at once stands in front."""
+    formulas = statement.spec.definition.formulas
+    count = max(len(access.elements()) for access in statement.accesses)
+    if count == 1:
+        return [_assignment(printer, _One(printer, statement), one) for one in formulas]
+    loads, loaded = _loads(printer, statement)
+    items = [_assignment(printer, _One(printer, statement, number, loaded), one) for number in range(count) for one in formulas]
+    return [Braces("", (*loads, *items))] if loads else items
+
+
+def _loads(printer: Printer, statement: Exec) -> tuple[list[Item], Mapping[str, str]]:
+    """The loads of several neighbours, and what their values are called, by operand."""
+    loads: list[Item] = []
+    names: dict[str, str] = {}
+    for position, (name, access) in enumerate(statement.operands.items()):
+        width, dtype = statement.width(position), statement.spec.operands[name].dtype
+        if width == 1 or any(condition != TRUE for condition in statement.conditions(position)):
+            continue
+        kind = {(2, float16): "__half2", (2, bfloat16): "__nv_bfloat162", (2, float32): "float2", (4, float32): "float4"}.get(
+            (width, dtype)
+        )
+        if kind is None:
+            continue
+        names[name] = f"{name}_{'pair' if width == 2 else 'four'}"
+        loads.append(
+            Assignment(f"const {kind} {names[name]}", Joined((f"*reinterpret_cast<const {kind}*>(", printer.pointer(access), ")")))
+        )
+    return loads, names
+
+
+@attrs.frozen
+class _One:
+    """One of the elements that a statement takes, by number; of operands with one element, that one. `loaded` are those loaded before."""
+
+    printer: Printer
+    statement: Exec
+    number: int = 0
+    loaded: Mapping[str, str] = {}
+
+    @property
+    def spec(self) -> Spec:
+        """What the statement performs."""
+        return self.statement.spec
+
+    @property
+    def accumulate(self) -> Expr:
+        """The condition under which it adds to the old value."""
+        return self.statement.accumulate
+
+    def place(self, name: str) -> Text:
+        """The element of an operand as an lvalue."""
+        access = self.statement.operands[name]
+        return self.printer.place(access, access.elements()[self._at(name)])
+
+    def factor(self, name: str, dtype: DType) -> Text:
+        """The element of an input in another type, zero where it is not read."""
+        if name in self.loaded:
+            return self.printer.converted(f"{self.loaded[name]}.{'xyzw'[self._at(name)]}", self.spec.operands[name].dtype, dtype)
+        return self.printer.value(self.statement, list(self.spec.operands).index(name), self._at(name), dtype)
+
+    def _at(self, name: str) -> int:
+        return self.number if len(self.statement.operands[name].elements()) > 1 else 0
+
+
+def _assignment(printer: Printer, statement: _One, formula: Formula) -> Item:
     """An output set to its value, or joined with it: the value is rounded to the type of the output first."""
     types = {name: view.dtype for name, view in statement.spec.operands.items()}
     result, computed = types[formula.output], computing(formula, types)
-    place = printer.element(statement, formula.output)
+    place = statement.place(formula.output)
     value = printer.converted(_text(printer, statement, formula.value, computed), computed, result)
     if not formula.joins or statement.accumulate == FALSE:
         return Assignment(place, value)
     wide, by = widened(result), formula.joins_by
-    terms = [old_value(printer, statement, by, printer.converted(place, result, wide), wide), printer.converted(value, result, wide)]
+    terms = [
+        old_value(printer, statement.statement, by, printer.converted(place, result, wide), wide),
+        printer.converted(value, result, wide),
+    ]
     return Assignment(place, printer.converted(together(printer, by, terms, wide), wide, result))
 
 
@@ -124,18 +202,35 @@ def _in_half(spec: Spec) -> bool:
     return len(kinds) == 1 and kinds <= {float16, bfloat16} and _is_binary(spec)
 
 
-def _text(printer: Printer, statement: Exec, value: Value | None, dtype: DType) -> Text:
+def _text(printer: Printer, statement: _One, value: Value | None, dtype: DType) -> Text:
     """A value of a formula, computed in a type."""
     if isinstance(value, Number):
         return printer.literal(value.value, dtype)
     if isinstance(value, Element):
-        return printer.factor(statement, value.tensor, dtype)
+        return statement.factor(value.tensor, dtype)
     assert value is not None
+    if value.name == "where":
+        condition, *values = value.arguments
+        first, second = (_text(printer, statement, one, dtype) for one in values)
+        return Joined(("(", Choice(_condition(printer, statement, condition, loosely=True), first, second), ")"))
     arguments = [_text(printer, statement, one, dtype) for one in value.arguments]
     if value.name in FUNCTIONS:
         return printer.applied(value.name, dtype, *arguments)
     placed = [_operand(text, one, value, number) for number, (text, one) in enumerate(zip(arguments, value.arguments, strict=True))]
     return Joined(("-", placed[0])) if len(placed) == 1 else Chain((placed[0], Joined((f"{value.name} ", placed[1]))))
+
+
+def _condition(printer: Printer, statement: _One, value: Value, loosely: bool = False) -> Text:
+    """A condition of a formula; what it compares is computed in a type of its own."""
+    assert isinstance(value, Operation)
+    if value.name in ("and", "or"):
+        first, second = (_condition(printer, statement, one) for one in value.arguments)
+        both = Chain((first, Joined(("&& " if value.name == "and" else "|| ", second))))
+        return both if loosely else Joined(("(", both, ")"))
+    types = {name: view.dtype for name, view in statement.spec.operands.items()}
+    kind = computing_of(Operation("+", value.arguments), types)
+    left, right = (in_parentheses(_text(printer, statement, one, kind)) for one in value.arguments)
+    return Chain((left, Joined((f"{value.name} ", right))))
 
 
 def _operand(text: Text, inner: Value, outer: Operation, number: int) -> Text:

@@ -74,6 +74,30 @@ class ThreadMove(Executable):
 
 
 @attrs.frozen
+class StreamedMove(ThreadMove):
+    """`Move(r,c)` of one thread between global memory and registers, of data that nobody reads again soon; at most 16 elements.
+
+    Its lines are the first to leave the caches: `ld.global.cs` and `st.global.cs` (PTX ISA, "Cache Operators"), by `__ldcs` and `__stcs`
+    (CUDA C++ Programming Guide, "Load Functions Using Cache Hints"). Never chosen where it is not asked for: `done(STREAMED)`.
+    """
+
+    def performs(self) -> str:
+        return super().performs().replace("GL|SH|RF -> GL|SH|RF", "GL -> RF or RF -> GL") + ", streaming"
+
+    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
+        found = super().mismatches(spec, architecture)
+        memories = [view.memory.name for view in spec.operands.values()]
+        wrong = spec.moves and sorted(memories) != ["GL", "RF"]
+        return (*found, Mismatch("memories", "GL -> RF or RF -> GL", " -> ".join(memories))) if wrong else found
+
+    def under_way(self, architecture: Architecture, size: int) -> Executable | None:
+        return None
+
+    def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
+        return printer.moved(statement, "__ldcs", "__stcs")
+
+
+@attrs.frozen
 class ThreadInit(Executable):
     """`Init(1,1)` of one thread: a plain assignment."""
 
@@ -101,6 +125,8 @@ class ThreadInit(Executable):
 MOVE = ThreadMove("Move")
 INIT = ThreadInit("Init")
 
+STREAMED = StreamedMove("Streamed")
+
 INSTRUCTIONS: tuple[Executable, ...] = (MOVE, INIT)
 
 
@@ -111,4 +137,4 @@ def vector(size: int) -> ThreadMove:
     return ThreadMove("Move", size)
 
 
-__all__ = ["ThreadInit", "ThreadMove", "vector"]
+__all__ = ["STREAMED", "StreamedMove", "ThreadInit", "ThreadMove", "vector"]

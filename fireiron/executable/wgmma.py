@@ -133,7 +133,7 @@ class Wgmma(Executable):
         return found or tuple(one for name in self.in_shared for one in self._storage_mismatch(spec, name))
 
     def _shape_mismatch(self, spec: Spec) -> tuple[Mismatch, ...]:
-        m, n, k = (constant(spec.size(dim)) or 0 for dim in "mnk")
+        m, n, k = (constant(size) or 0 for size in spec.sizes)
         rows, columns = (n, m) if self.swapped else (m, n)
         step = 16 if self.factors[0] == int8 and columns > 32 else 8
         # Several steps of k, and several blocks of rows, are loops around it: where it adds anyway, as nothing is to be cleared between.

@@ -12,6 +12,7 @@ from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Barrier, Buffer, ClusterBarrier, Exec, For, Kernel, Stmt, execs, located
 from fireiron.language.substrategy import default_copy
 from fireiron.language.tree import Decomposition, Node
+from fireiron.specs.fused import fused, shown, text_of
 from fireiron.values.expr import Expr, constant
 
 UNICODE: Final = ("├─ ", "└─ ", "│  ", "   ")
@@ -150,7 +151,7 @@ def figures(program: Program) -> Figures:
     return Figures(
         kernel.threads,
         str(kernel.grid),
-        tuple(_buffer_row(buffer) for buffer in kernel.buffers),
+        tuple(_buffer_row(buffer) for buffer in kernel.buffers if not buffer.memory.counts),
         sum(-(-buffer.bytes // 4) for buffer in private),
         kernel.architecture.registers_per_thread,
         kernel.shared_bytes,
@@ -235,6 +236,8 @@ def show(program: Program, glyphs: tuple[str, ...] = UNICODE) -> Iterator[str]:
 
     for launch in program.launches:
         yield tree(launch.program.tree, glyphs) + "\n"
+    if (made := fused(program.spec)) is not None:
+        yield text_of(made, program.spec.title) + "\n"
     yield tree(program.tree, glyphs)
     open_leaves = program.tree.open_leaves()
     if open_leaves:
@@ -258,7 +261,7 @@ def partial_buffers(program: Program) -> Iterator[list[str]]:
     for node in program.tree.nodes():
         for view in node.spec.operands.values():
             tensor = view.tensor
-            if tensor.name not in seen:
+            if tensor.name not in seen and not tensor.memory.counts:
                 seen.add(tensor.name)
                 size = _product(tensor.shape) if tensor.memory.private else tensor.storage().extent * tensor.copies
                 note = (
@@ -286,6 +289,8 @@ def _aligned(lines: list[tuple[str, str]]) -> str:
 def as_dict(program: Program) -> dict[str, Any]:
     """The tree and the figures as plain values, for JSON."""
     value: dict[str, Any] = {"spec": str(program.spec), "architecture": program.architecture.name, "tree": node_dict(program.tree)}
+    if (made := fused(program.spec)) is not None:
+        value["steps"] = [{"part": one.part, "name": one.name, "formula": shown(one.formula)} for one in made.steps]
     leaves = program.tree.open_leaves()
     if leaves:
         grown = program.grown

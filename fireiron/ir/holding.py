@@ -24,10 +24,12 @@ from fireiron.values.tensor import Tensor, View
 
 
 def owns(tensor: Tensor, statement: Exec, access: Access) -> bool:
-    """Whether an access decides who holds what: one that adds to an accumulator, or reads another tensor."""
+    """Whether an access decides who holds what: one that adds to an accumulator, or reads another tensor, and does not write it too."""
+    if statement.follows:
+        return False
     if tensor.owner == "accumulates":
         return access.write and statement.accumulate != FALSE
-    return not access.write
+    return not access.write and not any(other.write and other.buffer == access.buffer for other in statement.accesses)
 
 
 class By(enum.Enum):
@@ -79,7 +81,7 @@ class Holding:
 
     `digits` are the values of the deciding statement as it numbers them, then what was dealt or visited on the way to it. `level`
     is the statement's; `lane_map` says how its instruction spreads a tile over lanes, whose dimensions stand as in the tensor; `active`
-    says which threads hold anything.
+    says which threads hold anything. With `free` it is that of a follower, which visits one by one what another may take at once.
     """
 
     level: Level
@@ -87,6 +89,7 @@ class Holding:
     digits: tuple[Digit, ...]
     lane_map: LaneMap | None = None
     active: Expr = TRUE
+    free: bool = False
 
     @staticmethod
     def of(statement: Exec, access: Access, loops: Sequence[For]) -> Holding:
@@ -104,7 +107,7 @@ class Holding:
             groups = len(dims[dim].dealt) if lane_map is not None and dim < len(dims) else len(access.dealt[dim])
             digits += _dealt(access, dim, groups, base, loops, lane_map is not None)
         active = all_of(part for part in conjuncts(statement.active) if variables.isdisjoint(part.variables()))
-        return Holding(statement.spec.level, first, tuple(digits), lane_map, active)
+        return Holding(statement.spec.level, first, tuple(digits), lane_map, active, statement.follows)
 
     @property
     def visited(self) -> tuple[Digit, ...]:

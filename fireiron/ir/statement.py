@@ -51,6 +51,11 @@ class Instruction(Protocol):
         ...
 
     @property
+    def loads_together(self) -> bool:
+        """Whether its text loads neighbours of an input in memory together, where they lie so."""
+        ...
+
+    @property
     def headers(self) -> tuple[str, ...]:
         """The CUDA headers that its text needs, beside those of the element types."""
         ...
@@ -221,6 +226,8 @@ class Exec(Stmt):
     parts in which blocks of a cluster load a tile that all of them want: it arrives at the same place in each of them, and each one's full
     barrier counts its bytes.
 
+    A statement that `follows` does what another made its threads hold: it decides nothing about that.
+
     The pass `guard` says who stores: `guard` is a condition, beside `active`, without which the statement does nothing, and
     `pieces` are, per operand, all elements in the parts by which they are loaded or stored, each with its own condition. From then
     on these decide, and no longer the bounds of the accesses. Only a statement whose instruction `tests_edges` has no pieces:
@@ -244,6 +251,7 @@ class Exec(Stmt):
     multicast: Peers | None = None
     guard: Expr = TRUE
     pieces: tuple[tuple[Piece, ...], ...] = ()
+    follows: bool = attrs.field(default=False, eq=False)
     origin: str | None = attrs.field(default=None, eq=False)
 
     @property

@@ -185,8 +185,8 @@ class Printer(Protocol):
         """A line `text(source, target)` for each element of a statement from one operand to another, where it is written."""
         ...
 
-    def moved(self, statement: Exec) -> list[Item]:
-        """A copy of one thread by loads and stores."""
+    def moved(self, statement: Exec, load: str = "", store: str = "") -> list[Item]:
+        """A copy of one thread by loads and stores; those of global memory by functions, where they are given."""
         ...
 
     def copies(self, statement: Exec) -> list[Copy]:

@@ -128,7 +128,7 @@ def execution_of(node: Node, whole: Whole, threads: int | None) -> Execution:
 
 def _first(node: Node, level: Level) -> Node:
     """The first node below, and it itself, that is of a level; it itself where none is."""
-    return next((one for one in node.nodes() if one.spec.level == level), node)
+    return next((one for one in node.nodes() if one.spec.level == level and not one.spec.allocates), node)
 
 
 def _arranged(node: Node, dealt: Callable[[Level], bool], unit: Expr, count: int, whole: Whole) -> Layout:

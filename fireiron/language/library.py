@@ -2,7 +2,8 @@
 
 A library file (`strategies/NAME.py`) defines `strategy`, `spec(M, N, K, **options)` and `SIZES`; the first line of its
 docstring describes it. A user's file needs no more than a strategy. What it is for is said by `spec` or `problem`, a spec or
-such a function; without them the plain `MatMul(M, N, K)(GL, GL, GL)(Kernel)` is meant, column-major float32.
+such a function; without them the plain `MatMul(M, N, K)(GL, GL, GL)(Kernel)` is meant, column-major float32, or, where the strategy
+starts from a definition, that definition.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from fireiron.language.strategy import Strategy
 from fireiron.language.waves import Work, estimated_us
 from fireiron.places import is_own, library_folder
 from fireiron.spec import Spec
+from fireiron.specs.fused import Fused
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
@@ -53,6 +55,9 @@ LIBRARY: Final = "fireiron.strategies"
 
 DEFAULT_SIZES: Final = (1024, 1024, 1024)
 """M, N, K where a file names none."""
+
+FEW: Final = 4
+"""Elements of dimensions that are stacks, or that one step takes after the other, where a file names no sizes."""
 
 
 @attrs.frozen(eq=False)
@@ -368,11 +373,19 @@ def _entry(argument: str, module: ModuleType, name: str, path: Path) -> Entry:
         hint = f"did you mean {' or '.join(close)}?" if close else f"{path}:NAME" if there else "s = MatMul.tile(...)..."
         raise ArgumentError(f"{path}: {chosen} {what}", legal=list(there) or "the file has no strategy", hint=hint)
     problem = _problem_of(module)
-    sizes = getattr(module, "SIZES", DEFAULT_SIZES)
+    sizes = getattr(module, "SIZES", _usual_sizes(there[chosen]))
     doc = (inspect.getdoc(module) or "").partition("\n")[0]
     if not isinstance(sizes, tuple):
         raise ArgumentError(f"{path}: SIZES must be a tuple of sizes", got=sizes, legal="SIZES = (1024, 1024, 1024)")
     return Entry(argument, there[chosen], problem, sizes, doc, path)
+
+
+def _usual_sizes(strategy: Strategy) -> tuple[int, ...]:
+    """Sizes where a file names none: of a definition, a few of the dimensions of which a step takes one element at a time."""
+    if not isinstance(strategy.start, Fused):
+        return DEFAULT_SIZES
+    made = strategy.start.made
+    return tuple(FEW if dim in (*made.scan, *made.batch) else DEFAULT_SIZES[0] for dim in made.order)
 
 
 def _problem_of(module: ModuleType) -> Callable[..., Any] | None:
@@ -412,6 +425,7 @@ def _problem(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any])
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     dims = [name for name, one in parameters.items() if one.kind in plain and one.default is one.empty]
     more = [name for name, one in parameters.items() if one.kind in plain and name not in dims]
+    sizes = {_of_this_case(name, (*dims, *more)): size for name, size in sizes.items()}
     unknown = [name for name in sizes if name not in (*dims, *more)]
     if unknown:
         hint = None if dims else "its file says one spec; a function spec(M, N, K) there makes one of any size"
@@ -433,8 +447,27 @@ def _problem(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any])
     return spec
 
 
+def _of_this_case(name: str, known: tuple[str, ...]) -> str:
+    """A size as the problem calls it: `M` of the command line is `m` of a definition."""
+    return name.lower() if name not in known and name.lower() in known else name
+
+
+def _of_definition(start: Fused) -> Callable[..., Spec]:
+    """The call of a definition: its dimensions in order, and by name element types and storage orders of operands."""
+
+    def problem(*sizes: Any, **options: Any) -> Spec:
+        return start(**dict(zip(start.made.order, sizes, strict=True)), **options)
+
+    dims = [inspect.Parameter(dim, inspect.Parameter.POSITIONAL_OR_KEYWORD) for dim in start.made.order]
+    others = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in (*start.made.arrays, "dtype", "types")]
+    problem.__signature__ = inspect.Signature([*dims, *others])  # type: ignore[attr-defined]
+    return problem
+
+
 def _plain_problem(strategy: Strategy) -> Callable[..., Spec]:
     """The short form with all operands in global memory."""
+    if isinstance(strategy.start, Fused):
+        return _of_definition(strategy.start)
 
     def matmul(M: Any, N: Any, K: Any, *, dtype: Any = float32, **layouts: Any) -> Spec:
         spec: Spec = MatMul(M, N, K, dtype=dtype, **layouts)(GL, GL, GL)(Kernel)
@@ -452,5 +485,5 @@ def _plain_problem(strategy: Strategy) -> Callable[..., Spec]:
         if strategy.start == start:
             return problem
     raise ArgumentError(
-        f"a strategy for {strategy.start!r} needs a problem", hint="define spec(M, N) in its file, or bind the strategy there"
+        f"a strategy for {strategy.start.title} needs a problem", hint="define spec(M, N) in its file, or bind the strategy there"
     )

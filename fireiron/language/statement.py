@@ -13,7 +13,7 @@ Source: Graphene (ASPLOS 2023), sections 5.1 and 5.2, Figure 7.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -22,6 +22,7 @@ from fireiron import folders, specs
 from fireiron.errors import ArgumentError, LayoutError
 from fireiron.language.execution import Execution, execution_text, parse_execution
 from fireiron.spec import OPTIONS, Kind, Parameter, Spec, Starter
+from fireiron.specs.formula import Definition
 from fireiron.values.expr import ONE, as_expr
 from fireiron.values.layout import Layout, make_layout
 from fireiron.values.machine import DTYPES, as_dtype
@@ -71,12 +72,15 @@ def parse_statement(text: str, symbols: Mapping[str, Any] | None = None) -> tupl
     """
     if not isinstance(text, str):
         raise ArgumentError("a spec is parsed from text", got=text)
-    symbols = symbols or {}
     *before, last = text.strip().splitlines() or [""]
-    found = _STATEMENT.fullmatch(last.strip())
+    return read_statement(last, dict(read_definition(line) for line in before if line.strip()), symbols or {})
+
+
+def read_statement(line: str, defined: Mapping[str, str], symbols: Mapping[str, Any]) -> tuple[Spec, Execution]:
+    """The spec of a statement of one line, and how it arranges blocks and threads; `defined` are the texts that names stand for."""
+    found = _STATEMENT.fullmatch(line.strip())
     if found is None:
-        raise LayoutError(f"{last!r} is no spec", legal="%out <- Move<<<#blocks, #threads>>>(%in)")
-    defined = dict(_definition(line) for line in before if line.strip())
+        raise LayoutError(f"{line!r} is no spec", legal="%out <- Move<<<#blocks, #threads>>>(%in)")
     results, _, _, groups, operands, options = found.groups()
     kind = _kind(found[2], symbols)
     values = kind.filled(_parameters(kind, found[3]))
@@ -84,15 +88,24 @@ def parse_statement(text: str, symbols: Mapping[str, Any] | None = None) -> tupl
     made = kind.of_signature(values, chosen["signature"]) if "signature" in chosen else kind.definition(values)
     texts = [_defined(one, defined) for one in (*_listed(operands), *_listed(results))]
     if len(texts) != len(made.uses) or len(_listed(results)) != len(made.outputs):
-        raise LayoutError(f"{len(_listed(results))} results, {len(_listed(operands))} operands in {last!r}", legal=" ".join(made.uses))
+        raise LayoutError(f"{len(_listed(results))} results, {len(_listed(operands))} operands in {line!r}", legal=" ".join(made.uses))
     views = tuple(parse_view(one, symbols) for one in texts)
+    views = _in_order(made, views)
     made = made if "signature" in chosen else kind.of_views(values, views)
     views = tuple(_of_rank(view, len(dims)) for view, dims in zip(views, made.uses.values(), strict=True))
     level, execution = parse_execution([defined.get(one.strip(), one) for one in _listed(groups)], symbols)
     return Spec(level, kind, views, values, **chosen), execution
 
 
-def _definition(line: str) -> tuple[str, str]:
+def _in_order(made: Definition, views: tuple[View, ...]) -> tuple[View, ...]:
+    """Operands and then results, in the order in which the formula names them."""
+    names = [*(name for name in made.uses if name not in made.outputs), *made.outputs]
+    found = dict(zip(names, views, strict=True))
+    return tuple(found[name] for name in made.uses)
+
+
+def read_definition(line: str) -> tuple[str, str]:
+    """The name that a line defines, and the line."""
     name, colon, _ = line.partition(":")
     if not colon or not re.fullmatch(r"[%#]\w+", name.strip()):
         raise LayoutError(f"{line!r} defines nothing", legal="%name:[sizes].type.memory, #name:[sizes].thread")
@@ -194,11 +207,17 @@ def spec_text(spec: Spec) -> str:
 
 def statement_text(spec: Spec, execution: Execution) -> str:
     """A spec with the arrangement of its blocks and threads; `parse_statement(statement_text(s, e), spec_symbols(s)) == (s, e)`."""
-    views = {name: view_text(view) for name, view in spec.operands.items()}
-    results, operands = (", ".join(views[name] for name in names) for names in (spec.outputs, spec.inputs))
+    return exact((spec, execution), [written_statement(spec, execution)], parse_statement, spec_symbols(spec))
+
+
+def written_statement(spec: Spec, execution: Execution, shown: Callable[[View], str] = view_text, title: str = "") -> str:
+    """The text of a statement, with its views as `shown` writes them, and the kind by another name than its title."""
+    views = {name: shown(view) for name, view in spec.operands.items()}
+    inputs = (name for name in spec.operands if name not in spec.outputs)
+    results, operands = (", ".join(views[name] for name in names) for names in (spec.outputs, inputs))
     options = ", ".join(_option_texts(spec))
-    text = f"{results} <- {spec.title}{_parameter_text(spec)}<<<{execution_text(spec.level, execution)}>>>({operands})"
-    return exact((spec, execution), [f"{text} {{{options}}}" if options else text], parse_statement, spec_symbols(spec))
+    text = f"{results} <- {title or spec.title}{_parameter_text(spec)}<<<{execution_text(spec.level, execution)}>>>({operands})"
+    return f"{text} {{{options}}}" if options else text
 
 
 def _parameter_text(spec: Spec) -> str:

@@ -43,6 +43,7 @@ from fireiron.refine.persistent import Persistent
 from fireiron.refine.pipeline import Pipeline
 from fireiron.refine.resident import Resident
 from fireiron.refine.reuse_buffer import ReuseBuffer
+from fireiron.refine.skip import Skip
 from fireiron.refine.specialize import Specialize
 from fireiron.refine.storage_layout import StorageLayout
 from fireiron.refine.swizzle import SwizzleStorage
@@ -55,7 +56,7 @@ from fireiron.spec import AnySpec, AnyStarter, Spec, Starter
 from fireiron.specs.verbs import Verbs, fitting
 from fireiron.values.expr import Expr, Var, as_expr
 from fireiron.values.layout import Layout, Swizzle
-from fireiron.values.machine import DEFAULT_ARCHITECTURE, WARPGROUP_ARCHITECTURE, Level, Warpgroup, as_integer
+from fireiron.values.machine import DEFAULT_ARCHITECTURE, WARPGROUP_ARCHITECTURE, DType, Level, Warpgroup, as_integer
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
 
 if TYPE_CHECKING:
@@ -134,9 +135,12 @@ class Strategy(Verbs, FoundRefinements):
 
     @property
     def target(self) -> str:
-        """What it is made for if nobody says: `"sm_90a"` where work is for a Warpgroup, whose instructions are found there alone; else
-        `"sm_90"`, whose code newer GPUs run too."""
+        """What it is made for if nobody says: what a step that writes out a kernel says; else `"sm_90a"` where work is for a Warpgroup,
+        whose instructions are found there alone; else `"sm_90"`, whose code newer GPUs run too."""
         parts = (self.steps, *(one.steps for one in self.others))
+        said = next((step.whole_kernel[0] for step in self.steps if step.whole_kernel[0]), "")
+        if said:
+            return said
         return WARPGROUP_ARCHITECTURE if any(has_part(Warpgroup, steps) for steps in parts) else DEFAULT_ARCHITECTURE
 
     def program(self, architecture: Any = None, **options: Any) -> Program:
@@ -196,6 +200,47 @@ class Strategy(Verbs, FoundRefinements):
         start = _meet(other.start, self.spec or self.start)
         all_others = (*self.others, other, *other.others)
         return attrs.evolve(self, start=start, others=tuple(Strategy(one.steps, None, start) for one in all_others))
+
+    def epilogue(self, text: str, types: Mapping[str, Any] | None = None, **orders: Any) -> Strategy:
+        """This strategy for the product with an epilogue, `relu(acc + bias[n])`; of a bound one, on the same sizes, types and storage.
+
+        A strategy that is not bound starts from the definition `MatMul.epilogue(text)` then. Of a bound one, `types` and storage orders by
+        name are those of further operands: without, they are of C's type, numbers float32, and row-major. Sums are made in the type in
+        which the plain product makes them.
+        Legal on a strategy for a product. rewrite: C = A B --> C = f(A B)      (Graphene, section 6)
+
+        >>> from fireiron import *
+        >>> mm = MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread).epilog(RF).split(4).tile(1, 1).done()
+        >>> print(mm(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).epilogue("relu(acc + bias[n])").spec)
+        gemm(64,64,64)(GL,GL,GL,GL)(Kernel)
+
+        Raises: ArgumentError where the text is none, or names what is no operand.
+        """
+        from fireiron.specs.epilogue import epilogue, with_epilogue
+
+        if self.spec is None:
+            if types or orders:
+                raise ArgumentError("epilogue: the strategy is not bound, its operands have no types yet", got=(*(types or {}), *orders))
+            return self._started(epilogue(text))
+        return self.on_product(with_epilogue(self.spec, text, types or {}, orders, self._added_up_in(self.spec)))
+
+    def on_product(self, spec: Spec) -> Strategy:
+        """This strategy for a product, bound or not, on a spec around such a product, as `MatMul.epilogue` makes it."""
+        return self._started(None)(spec)
+
+    def _started(self, start: Starter | None) -> Strategy:
+        """The same steps from another start; from a product if none is given. Refused where these steps are for another kind."""
+        from fireiron.specs.matmul import MatMul
+
+        if self.start not in (MatMul, AnySpec):
+            raise DecompositionError(f"epilogue: the strategy starts from {self.start!r}", legal="a strategy for MatMul", at=call_site())
+        start = start or MatMul
+        return attrs.evolve(self, spec=None, start=start, others=tuple(attrs.evolve(one, start=start) for one in self.others))
+
+    def _added_up_in(self, spec: Spec) -> DType | None:
+        """The type in which an `epilog` that names none adds up a product; None where an own type is named, or there is no `epilog`."""
+        plain = [step for step in self.steps if isinstance(step, Epilog) and step.dtype is None and step.memory.private]
+        return spec.accumulator or (spec.C.dtype if plain else None)
 
     @property
     def alternatives(self) -> tuple[Strategy, ...]:
@@ -473,6 +518,16 @@ class SplitStrategy(Strategy):
         return self.refine(Specialize(threads))
 
     @fitting
+    def skip(self) -> Self:
+        """Leave out turns in which a mask, such as `where(n <= m, s[m,n], -inf)`, hides all elements from all of the block.
+
+        Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and a turn whose
+        elements are all hidden changes nothing that is carried, with numbers by value above 0.
+        rewrite: for n in all: S --> for n in those that the block's rows see: S
+        """
+        return self.refine(Skip())
+
+    @fitting
     def sync(self) -> Self:
         """Require a block barrier last in the body of the loop.
 
@@ -623,12 +678,12 @@ def appended(origin: Verbs, step: Decomposition | Strategy, kind: type[S] = Stra
     if isinstance(step, Strategy):
         if step.spec is not None:
             raise DecompositionError(
-                "then: the strategy to append is bound to a spec", hint=f"build it from {start!r}, not from a spec", at=call_site()
+                "then: the strategy to append is bound to a spec", hint=f"build it from {start.title}, not from a spec", at=call_site()
             )
-        if AnySpec not in (start, step.start) and step.start != start:
+        if isinstance(start, Starter) and isinstance(step.start, Starter) and not start.takes(step.start):
             raise DecompositionError(
-                f"then: the strategy to append starts from {step.start!r}, this chain from {start!r}",
-                hint=f"a chain that starts from {step.start!r} goes where copies go: load(A, SH, ...), epilog(RF, init, store)",
+                f"then: the strategy to append starts from {step.start.title}, this chain from {start.title}",
+                hint=f"a chain that starts from {step.start.title} goes where copies go: load(A, SH, ...), epilog(RF, init, store)",
                 at=call_site(),
             )
         start = step.start if start == AnySpec else start
@@ -665,17 +720,17 @@ def _start_of(spec: Spec | None) -> Starter | AnyStarter:
 def _meet(start: Starter | AnyStarter, wanted: Spec | Starter | AnyStarter) -> Starter | AnyStarter:
     """What a chain is for that goes where another kind is said, or none: the kind that one of them says. Refused where two differ."""
     starter = wanted.starter if isinstance(wanted, Spec) else wanted
-    if AnySpec not in (start, starter) and start != starter:
+    if isinstance(start, Starter) and isinstance(starter, Starter) and not starter.takes(start):
         raise _of_another_start(start, wanted)
-    return starter if start == AnySpec else start
+    return start if starter == AnySpec else starter
 
 
 def _of_another_start(start: Starter | AnyStarter, wanted: Spec | Starter | AnyStarter) -> DecompositionError:
     starter = wanted.starter if isinstance(wanted, Spec) else wanted
     return DecompositionError(
-        f"the strategy starts from {start!r}, what it is for is a {starter!r}",
+        f"the strategy starts from {start.title}, what it is for is a {starter.title}",
         within=wanted if isinstance(wanted, Spec) else None,
-        hint=f"build it from {starter!r}",
+        hint=f"build it from {starter.title}",
         at=call_site(),
     )
 

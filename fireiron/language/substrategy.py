@@ -56,7 +56,7 @@ def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decompos
         )
     if isinstance(move.start, Starter) and move.start.kind.title not in starters:
         raise DecompositionError(
-            f"{what}: the strategy starts from {move.start!r}, what it decomposes is a {' or a '.join(starters)}",
+            f"{what}: the strategy starts from {move.start.title}, what it decomposes is a {' or a '.join(starters)}",
             hint=f"build it from {starters[0]}",
             at=call_site(),
         )

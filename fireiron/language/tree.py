@@ -37,6 +37,7 @@ from fireiron.ir.holding import Holding, owns
 from fireiron.ir.text import Item, Printer
 from fireiron.language.numerals import require_numerals
 from fireiron.spec import Spec
+from fireiron.specs.fused import fused
 from fireiron.values.expr import ONE, TRUE, Const, Expr, Var, all_of
 from fireiron.values.machine import Architecture, Block
 from fireiron.values.tensor import Storage, Tensor, View
@@ -220,6 +221,9 @@ class Decomposition:
     """
 
     verb: ClassVar[str] = ""
+    whole_kernel: ClassVar[tuple[str, str]] = ("", "")
+    """The target and the name of the kernel, as far as the step itself says them."""
+
     refinements: tuple[Refinement, ...] = attrs.field(default=(), kw_only=True, validator=_check_refinements)
     origin: str | None = attrs.field(default=None, kw_only=True, eq=False, repr=False)
 
@@ -254,6 +258,10 @@ class Decomposition:
         """The threads a block needs for this step, if this step fixes them."""
         return None
 
+    def threads_of_copies(self, spec: Spec, context: Context) -> int | None:
+        """The number of threads that the copies take among what it performs: they decide only where nothing else does."""
+        return None
+
     def choices(self, spec: Spec, context: Context) -> Iterator[Decomposition]:
         """Legal parameters of this kind of step for a spec; the generator of tests, tuner and messages."""
         return iter(())
@@ -266,6 +274,10 @@ class Decomposition:
     def summary(self) -> str:
         """The step for listings; long texts left out."""
         return self.label()
+
+    def title(self) -> tuple[str, ...]:
+        """The lines for the step in the header of the printed kernel."""
+        return (f".{self.summary()}",)
 
 
 @attrs.frozen
@@ -299,6 +311,9 @@ class Executable:
     packs: ClassVar[bool] = False
     """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
 
+    loads_together: ClassVar[bool] = False
+    """Whether its text loads neighbours of an input in memory together, where they lie so."""
+
     each: ClassVar[bool] = False
     """Whether its text, that of one thread, takes any number of elements, each by itself."""
 
@@ -326,6 +341,10 @@ class Executable:
         """The spec it performs, as text for listings."""
         return ""
 
+    def takes_neighbours(self, spec: Spec) -> bool:
+        """Whether its text takes several neighbours as well as the one element of a spec that it matches."""
+        return False
+
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         """The statements for a matching spec: one `Exec` on the operands' views."""
         return (execution(self, spec, draft),)
@@ -352,7 +371,7 @@ def access_of(view: View, write: bool, origin: str | None) -> Access:
         view.tensor.name,
         tuple(dim.base for dim in dims),
         tuple(dim.modes for dim in dims),
-        tuple(dim.bound for dim in dims),
+        tuple(None if view.memory.counts else dim.bound for dim in dims),  # all coordinates are known, those behind the end too
         write,
         view.copy,
         tuple(dim.dealt for dim in dims),
@@ -363,7 +382,7 @@ def access_of(view: View, write: bool, origin: str | None) -> Access:
 def execution(executable: Executable, spec: Spec, context: Context) -> Exec:
     """The statement that performs a spec on its views; refused where some of its elements may lie outside a tensor."""
     for name, view in spec.operands.items():
-        if view.bounded and not executable.handles_edges and any(size != ONE for size in view.shape):
+        if view.bounded and not view.memory.counts and not executable.handles_edges and any(size != ONE for size in view.shape):
             raise DecompositionError(
                 f"{executable.name} takes all elements of {name} ({view.tensor.name}) or none, and the last tile may overhang",
                 hint="load the operand first (a load fills what lies outside), or make the size a multiple of the tile",
@@ -536,8 +555,10 @@ class Draft(Context):
         self._names[var.name] = None
 
     def define(self, var: Var, value: Expr) -> None:
-        """Say the value of a name that a step before this one made."""
-        self._lets[Named(value, var.high)] = var
+        """Say the value of a name that a step before this one made, or that a text gives it."""
+        named = Named(value, var.high)
+        known = {**self.whole.lets, **self._lets}
+        self._lets[named if known.get(named, var) == var else Named(value, var.high, var.name)] = var
 
     def let(self, wanted: str, value: Expr, high: int | None = None) -> Expr:
         """A name for a value that depends on block, thread and sizes only; the value itself where a name says no more.
@@ -799,11 +820,12 @@ def _checked(expansion: Expansion, extension: Decomposition | Refinement, method
 def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Holding]:
     """Who holds what of tensors in registers that a tree touches: of those that `names` asks for, or all.
 
-    Who reads a tensor decides, or who adds to an accumulator; the first one counts, and before it others only where there is none. What
-    a group of threads does as a whole, by a text, says nothing.
+    Who reads a tensor decides, or who adds to an accumulator; the first one counts, and others only where there is none, those that follow
+    last. What a group of threads does as a whole, by a text, says nothing.
     """
     owned: dict[str, Holding | None] = {}
     others: dict[str, Holding] = {}
+    following: dict[str, Holding] = {}
     for statement, loops in _execs(node, ()):
         for access, view in zip(statement.accesses, statement.spec.operands.values(), strict=False):
             name = access.buffer
@@ -811,9 +833,9 @@ def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Holdi
                 continue
             if owns(view.tensor, statement, access):
                 owned[name] = None if statement.collective else Holding.of(statement, access, loops)
-            elif name not in others and not statement.collective:
-                others[name] = Holding.of(statement, access, loops)
-    return {name: holding for name, holding in {**others, **owned}.items() if holding is not None}
+            elif name not in (following if statement.follows else others) and not statement.collective:
+                (following if statement.follows else others)[name] = Holding.of(statement, access, loops)
+    return {name: holding for name, holding in {**following, **others, **owned}.items() if holding is not None}
 
 
 def _execs(node: Node, loops: tuple[For, ...]) -> Iterator[tuple[Exec, tuple[For, ...]]]:
@@ -836,7 +858,7 @@ def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context
 
 
 def _counted(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tuple[int | None, int | None]:
-    """The threads that the body needs, and the most that a load to registers does."""
+    """The threads that the body needs, and the most that a load to registers or a step that copies does."""
     if not steps:
         return None, None
     step, rest = steps[0], steps[1:]
@@ -857,6 +879,7 @@ def _counted(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> 
     loads = [
         count_workers(child.spec, child.steps or (), behind.enter(child)) for child in expansion.children if _fills_registers(child, spec)
     ]
+    loads.append(step.threads_of_copies(spec, context))
     found = [count for count in (*loads, *(of_loads for _, of_loads in counted)) if count is not None]
     return None, max(found, default=None)
 
@@ -876,5 +899,15 @@ def require_complete(node: Node) -> None:
         raise IncompleteError(
             f"{len(leaves)} open {'leaf' if len(leaves) == 1 else 'leaves'}: {listing}",
             within=node.spec,
-            hint="decompose further and end with .done(), or .done(micro_kernel)",
+            hint=_missing_step(node) or "decompose further and end with .done(), or .done(micro_kernel)",
         )
+
+
+def _missing_step(node: Node) -> str | None:
+    """The verb that an open step of a definition lacks; None where none is open without a strategy."""
+    for parent in node.nodes():
+        made = fused(parent.spec)
+        for name, child in parent.children:
+            if made is not None and child.step is None and name in made.names and made.strategy_of(name) is None:
+                return f'.step("{name}", {child.spec.title}. ... .done()): nothing else says who holds the elements of a product'
+    return None

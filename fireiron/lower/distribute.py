@@ -41,8 +41,9 @@ def distribute(kernel: Kernel) -> Kernel:
 
 
 def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tuple[int, str], Storage]) -> Buffer:
-    # Where no path computes with a buffer its readers decide, and where nobody reads it, whoever touches it.
-    owners = [use for use in uses if owns(buffer.tensor, use[0], use[2])] or [use for use in uses if not use[2].write] or uses
+    # Where no path computes with a buffer its readers decide, and where nobody reads it, whoever touches it; who follows comes last.
+    deciding = [use for use in uses if not use[0].follows] or uses
+    owners = [use for use in uses if owns(buffer.tensor, use[0], use[2])] or [use for use in deciding if not use[2].write] or deciding
     if not owners:
         return attrs.evolve(buffer, storage=Storage(Layout(()), ONE), elements=ONE)
     statement, loops, access = owners[0]

@@ -16,7 +16,10 @@ from fireiron.values.expr import Expr
 
 
 def divide(kernel: Kernel) -> Kernel:
-    """The kernel with a producer with a reciprocal for each launch constant that a named value is divided by, called after the first of these."""
+    """The kernel with a reciprocal for each launch constant that a named value is divided by; itself where no producer waits for one.
+
+    A reciprocal is called after the first of these values.
+    """
     if not kernel.symbols or not gains(kernel):
         return kernel
     divisors, taken = Divisors(kernel.symbols, kernel.body), taken_names(kernel)

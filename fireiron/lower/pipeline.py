@@ -240,7 +240,7 @@ class _Pipeline:
         for statement in loop.body:
             if not isinstance(statement, For):
                 body.append(self._around(statement))
-            elif statement.stages > 1 and loop.period > 1 and self._fills_registers(statement):
+            elif statement.stages > 1 and loop.period > 1 and self._fills_registers(statement) and not self._computed(loop, statement):
                 first, steps, last = self._across(loop, statement)
                 early += first
                 # The best place moves with the use of the stage: from the head of the body to the steps that load what comes next.
@@ -255,6 +255,11 @@ class _Pipeline:
     def _fills_registers(self, loop: For) -> bool:
         """Whether all loads of a loop go to registers; those to shared memory have groups and barriers of their own."""
         return all(self.memories[name].private for one in self._parts(loop)[0] for name in _written(one))
+
+    def _computed(self, outer: For, loop: For) -> bool:
+        """Whether a loop loads what the loop around computes: the next iteration's is not known before this one is over."""
+        read = {name for one in self._parts(loop)[0] for name in _read(one)}
+        return not read.isdisjoint(_written_inside(outer) - set(self.stages))
 
     def _across(self, outer: For, loop: For) -> tuple[list[Stmt], list[Stmt], list[Stmt]]:
         """Loads to registers, ahead over the iterations of both loops together.

@@ -27,6 +27,8 @@ def _decided(kernel: Kernel, statement: Stmt) -> Stmt:
         return _required(kernel, statement)
     if statement.spec.moves:
         return _widened(kernel, statement)
+    if statement.instruction.loads_together:
+        return _loaded_together(kernel, statement)
     return _packed(kernel, statement) if statement.instruction.packs else statement
 
 
@@ -69,6 +71,16 @@ def _packed(kernel: Kernel, statement: Exec) -> Exec:
         pair = len(access.elements()) == 2 and _beside(kernel.buffer(access.buffer), access, 2)
         widths.append(2 if pair else 1)
     return attrs.evolve(statement, vectors=tuple(widths))
+
+
+def _loaded_together(kernel: Kernel, statement: Exec) -> Exec:
+    """The statement with the inputs in memory of which one load takes all elements: pairs, and four of 32 bits."""
+    widths = []
+    for access in statement.accesses:
+        buffer, count = kernel.buffer(access.buffer), len(access.elements())
+        fits = not access.write and not buffer.memory.private and (count == 2 or (count == 4 and buffer.dtype.bytes == 4))
+        widths.append(count if fits and buffer.dtype.bytes in (2, 4) and obstacle(buffer, access, count) is None else 1)
+    return attrs.evolve(statement, vectors=tuple(widths)) if max(widths) > 1 else statement
 
 
 def _beside(buffer: Buffer, access: Access, width: int) -> bool:

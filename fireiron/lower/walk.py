@@ -34,10 +34,21 @@ _VECTORS = {
     for lanes in range(1, 5)
 }
 
-RESERVED = frozenset(_CONTRACT | _VECTORS | {
-    "block", "thread", "warp_size", "uid", "float", "double", "int", "char", "bool", "void", "const", "return", "for", "if", "else",
-    "while", "do", "static", "extern", "struct", "class", "auto", "register", "signed", "unsigned", "long", "short", "smem", "scratch",
-    "scratch_size", "accumulate", "min", "max", "fma", "fmaf", "half", "half2", "nv_bfloat16", "dim3", "warpSize", "threadIdx", "blockIdx",
+_KEYWORDS = {
+    "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch", "char", "char8_t",
+    "char16_t", "char32_t", "class", "compl", "concept", "const", "consteval", "constexpr", "constinit", "const_cast", "continue",
+    "co_await", "co_return", "co_yield", "decltype", "default", "delete", "do", "double", "dynamic_cast", "else", "enum", "explicit",
+    "export", "extern", "false", "float", "for", "friend", "goto", "if", "inline", "int", "long", "mutable", "namespace", "new",
+    "noexcept", "not", "not_eq", "nullptr", "operator", "or", "or_eq", "private", "protected", "public", "register", "reinterpret_cast",
+    "requires", "return", "short", "signed", "sizeof", "static", "static_assert", "static_cast", "struct", "switch", "template", "this",
+    "thread_local", "throw", "true", "try", "typedef", "typeid", "typename", "union", "unsigned", "using", "virtual", "void", "volatile",
+    "wchar_t", "while", "xor", "xor_eq",
+}  # fmt: skip
+"""The keywords of C++20 ([lex.key])."""
+
+RESERVED = frozenset(_CONTRACT | _VECTORS | _KEYWORDS | {
+    "block", "thread", "warp_size", "uid", "smem", "scratch", "scratch_size", "accumulate", "min", "max", "fma", "fmaf", "half", "half2",
+    "nv_bfloat16", "dim3", "warpSize", "threadIdx", "blockIdx",
     "blockDim", "gridDim", "piece", "pair", "index_0", "index_1", "index_2", "index_3", "held_register", "hilbert", "quotient",
     "shared_address", "nvcuda", "NULL", "INFINITY", "NAN",
 })  # fmt: skip
@@ -229,7 +240,7 @@ def _buffers(node: Node, spec: Spec, settled: Mapping[str, Storage]) -> Iterable
     for name, view in spec.operands.items():
         seen[view.tensor.name] = view.tensor
         storage = view.tensor.storage()
-        yield Buffer(view.tensor, storage, storage.extent, parameter=True, written=name in spec.outputs)
+        yield Buffer(view.tensor, storage, storage.extent, parameter=view.memory.of_grid, written=name in spec.outputs)
     for inner in node.nodes():
         for view in inner.spec.operands.values():
             tensor = view.tensor
@@ -242,6 +253,6 @@ def _buffers(node: Node, spec: Spec, settled: Mapping[str, Storage]) -> Iterable
             storage = Storage(Layout(()), 0) if tensor.memory.private else tensor.storage()
             yield Buffer(tensor, storage, storage.extent, written=True)
         for statement in inner.program:
-            if isinstance(statement, Exec) and statement.scratch is not None:
+            if isinstance(statement, Exec) and statement.scratch is not None and statement.scratch.name not in seen:
                 storage = statement.scratch.storage()
                 yield Buffer(statement.scratch, storage, storage.extent, written=True)

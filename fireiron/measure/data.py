@@ -20,7 +20,9 @@ from fireiron.gpu import launch
 from fireiron.gpu.arguments import as_stored, evaluated, in_order, reads_output, returned, solve_symbols
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir import execs
+from fireiron.measure.definitions import bound, spreads
 from fireiron.spec import Spec, sizes_of
+from fireiron.specs.fused import fused
 from fireiron.stacks import of_stacks
 from fireiron.values.machine import DType, float32, tf32
 from fireiron.values.tensor import View
@@ -68,12 +70,13 @@ class Data:
         cupy = launch.require_cupy()
         known = all_sizes(spec, sizes)
         generator = numpy.random.default_rng(seed)
-        hosts = {name: _drawn(generator, view, known) for name, view in spec.operands.items() if name in spec.inputs}
+        hosts = drawn(spec, known, generator)
         added = spec.outputs if reads_output(spec, known) else ()
         hosts |= {name: _drawn(generator, spec.operands[name], known) for name in added}
-        first = {name: _placed(cupy, view, known, hosts.get(name)) for name, view in spec.operands.items()}
+        taken = {name: view for name, view in spec.operands.items() if not view.memory.counts}
+        first = {name: _placed(cupy, view, known, hosts.get(name)) for name, view in taken.items()}
         count = min(MOST_SETS, max(2, int(rotate_bytes // _bytes_of_set(spec, known)) + 1)) if rotate_bytes else 1
-        others = [{name: _placed(cupy, view, known, first[name]) for name, view in spec.operands.items()} for _ in range(count - 1)]
+        others = [{name: _placed(cupy, view, known, first[name]) for name, view in taken.items()} for _ in range(count - 1)]
         data = Data(spec, known, (first, *others), {name: cupy.asarray(hosts[name]) for name in added})
         for index in range(count):
             data.reset(index)
@@ -229,6 +232,8 @@ def tolerance_of(spec: Spec, sizes: Mapping[str, int] | None = None, adder: DTyp
     - tf32 drops 13 bits of its inputs, and libraries round them: 2**-10;
     - products of 8-bit floats are added in 14 bits on Hopper: 13 instead of 24.
 
+    Of a definition of several steps it is the sum of what each of them may give (`measure/definitions.py`).
+
     For float16 output accumulated in float32 that is 0.8e-3 for K = 4096.
     """
     name = spec.outputs[0] if output is None else output
@@ -236,6 +241,8 @@ def tolerance_of(spec: Spec, sizes: Mapping[str, int] | None = None, adder: DTyp
     if result.kind == "int" or spec.moves or spec.fills:
         return 0.0
     known = all_sizes(spec, sizes)
+    if (made := fused(spec)) is not None:
+        return bound(spec, made, name, known, adder)
     terms = math.prod(evaluated(spec.size(dim), known) for dim in spec.dims if dim not in spec.uses[name])
     first = spec.operands[spec.inputs[0]].dtype if spec.inputs else result
     adder = adder or spec.accumulator or result
@@ -262,7 +269,7 @@ def _shape(view: View, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def _bytes_of_set(spec: Spec, sizes: Mapping[str, int]) -> int:
-    return sum(_extent(view, sizes) * view.dtype.bytes for view in spec.operands.values())
+    return sum(_extent(view, sizes) * view.dtype.bytes for view in spec.operands.values() if not view.memory.counts)
 
 
 def _extent(view: View, sizes: Mapping[str, int]) -> int:
@@ -270,16 +277,24 @@ def _extent(view: View, sizes: Mapping[str, int]) -> int:
     return evaluated(view.tensor.storage().extent, sizes)
 
 
-def _drawn(generator: Any, view: View, sizes: Mapping[str, int]) -> Any:
+def drawn(spec: Spec, sizes: Mapping[str, int], generator: Any) -> dict[str, Any]:
+    """Random inputs on the host by name, in logical shape; factors of the products of a definition so that sums stay small."""
+    made = fused(spec)
+    scales = {} if made is None else spreads(spec, made, sizes)
+    return {name: _drawn(generator, spec.operands[name], sizes, scales.get(name, 1.0)) for name in spec.operands if name in spec.inputs}
+
+
+def _drawn(generator: Any, view: View, sizes: Mapping[str, int], scale: float = 1.0) -> Any:
     """Random values on the host, in logical shape."""
     import numpy
 
     shape, dtype = _shape(view, sizes), view.dtype.to_numpy()
     if view.dtype.kind == "int":
-        drawn = numpy.asarray(generator.integers(-3, 4, shape)).astype(dtype)
+        values = numpy.asarray(generator.integers(-3, 4, shape)).astype(dtype)
     else:
-        drawn = numpy.asarray(generator.standard_normal(shape, dtype=numpy.float32)).astype(dtype)
-    return as_stored(view.tensor, numpy.asarray(drawn), sizes)
+        normal = numpy.asarray(generator.standard_normal(shape, dtype=numpy.float32))
+        values = (normal if scale == 1 else normal * numpy.float32(scale)).astype(dtype)
+    return as_stored(view.tensor, numpy.asarray(values), sizes)
 
 
 def _steps(view: View, sizes: Mapping[str, int]) -> tuple[int, ...]:

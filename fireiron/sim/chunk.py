@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.sim.memory import Global, Memory, registers, shared_memory
-from fireiron.sim.places import Flat, Group, NotDistinct, Place, Rows, Window, first_true, pick, steps_of, vector_environment
+from fireiron.sim.memory import Global, Memory, nowhere, registers, shared_memory
+from fireiron.sim.places import Counted, Flat, Group, NotDistinct, Place, Rows, Window, first_true, pick, steps_of, vector_environment
 from fireiron.sim.plan import Array, Environment, Operand, Plan, Site
 
 
@@ -30,6 +30,8 @@ class Chunk:
         for buffer in plan.kernel.buffers:
             if buffer.memory.private:
                 self.memories[buffer.name] = registers(plan, buffer, self.width, careful)
+            elif buffer.memory.counts:
+                self.memories[buffer.name] = nowhere(buffer)
         self.read_bytes = self.written_bytes = 0
 
     def place(self, site: Site, operand: Operand, env: Environment, group: Group) -> Place:
@@ -45,6 +47,10 @@ class Chunk:
 
     def locate(self, site: Site, operand: Operand, env: Environment, group: Group) -> Place:
         """The place of an access, computed and checked."""
+        if operand.buffer.memory.counts:
+            rank = len(site.loops) + 3
+            values = self._dimension(operand, 0, vector_environment(site, env), rank)[0]
+            return Counted(values, self.memories[operand.buffer.name])
         memory, private = self.memories[operand.buffer.name], operand.buffer.memory.private
         mask, coordinates, parts = self.coordinates(site, operand, env, group, cached=True)
         env = vector_environment(site, env)

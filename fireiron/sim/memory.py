@@ -59,6 +59,11 @@ def registers(plan: Plan, buffer: Buffer, width: int, careful: bool) -> Memory:
     return Memory(data, 0, rows, rows, _mask_of(data, rows, careful or buffer.dtype.kind == "int"))
 
 
+def nowhere(buffer: Buffer) -> Memory:
+    """That of coordinates, which are stored nowhere."""
+    return Memory(np.zeros((2, 1), buffer.dtype.to_numpy()), 0, 0, 0, None)
+
+
 def shared_memory(plan: Plan, width: int, careful: bool) -> dict[str, Memory]:
     """Shared buffers by name; those that overlap are views of the same bytes."""
     result = {}

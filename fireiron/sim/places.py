@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
+from fireiron.errors import SimulationError
 from fireiron.ir import Completion
 from fireiron.sim.memory import Memory
 from fireiron.sim.plan import Array, Environment, Site
@@ -178,6 +179,27 @@ class Flat:
         return self.rows // self.memory.width == self.memory.zero
 
 
+class Counted:
+    """Coordinates of a dimension, which lie nowhere: axes elements, loops, threads, blocks."""
+
+    def __init__(self, values: Array, memory: Memory) -> None:
+        self.values, self.memory = values.astype(np.int32), memory
+        self.rows, self.shape = values, values.shape
+        self.touched: Any = None
+
+    def get(self) -> Array:
+        return self.values
+
+    def put(self, values: Array) -> None:
+        raise SimulationError(f"coordinates are written, as if they lay in memory: {values.shape}")
+
+    def defined(self) -> Array:
+        return np.ones(self.shape, bool)
+
+    def define(self) -> None:
+        raise SimulationError("coordinates are written, as if they lay in memory")
+
+
 class Held:
     """A part of a distributed array, whole in its unit of threads: where each element is read, and all places of each.
 
@@ -203,7 +225,7 @@ class Held:
         self.memory.defined[self.targets] = True
 
 
-Place: TypeAlias = "Window | Rows | Flat | Held"
+Place: TypeAlias = "Window | Rows | Flat | Held | Counted"
 
 
 class NotDistinct(Exception):

@@ -7,7 +7,10 @@ A spec with several outputs has a formula for each, apart by `;`. It is read by 
     reduction = ("sum" | "max" | "min") "(" dimension {"," dimension} "," value ")"
     value     = sum {("max" | "min") sum}         sum = term {("+" | "-") term}
              term = factor {("*" | "/") factor}
-    factor    = "-" factor | number | "inf" | element | function "(" value {"," value} ")" | "(" value ")"
+    factor    = "-" factor | number | "inf" | element | function "(" value {"," value} ")" | "(" value ")" | choice
+    choice    = "where" "(" condition "," value "," value ")"
+    condition = both {"or" both}                both = test {"and" test}
+    test      = value ("<" | "<=" | ">" | ">=" | "==" | "!=") value | "(" condition ")"
     element   = tensor ["[" index {"," index} "]"]
     index     = dimension ["^" integer | ("+" | "-" | "=") integer "in" integer]
 
@@ -34,9 +37,16 @@ import attrs
 from fireiron.errors import ArgumentError
 
 FUNCTIONS: Final[Mapping[str, int]] = {
-    "abs": 1, "exp": 1, "exp2": 1, "log": 1, "log2": 1, "max": 2, "min": 2, "relu": 1, "rsqrt": 1, "sqrt": 1, "tanh": 1,
+    "abs": 1, "erf": 1, "exp": 1, "exp2": 1, "gelu": 1, "log": 1, "log2": 1, "max": 2, "min": 2, "relu": 1, "rsqrt": 1, "sigmoid": 1,
+    "silu": 1, "sqrt": 1, "tanh": 1, "where": 3,
 }  # fmt: skip
-"""Functions of elements, with the number of their arguments."""
+"""Functions of elements, with the number of their arguments; `where` takes a condition and two values."""
+
+COMPARISONS: Final = ("<", "<=", ">", ">=", "==", "!=")
+"""Signs between two values that make a condition."""
+
+CONDITIONS: Final = (*COMPARISONS, "and", "or")
+"""What makes a condition, the first argument of `where`."""
 
 REDUCTIONS: Final[Mapping[str, str]] = {"sum": "+=", "max": "max=", "min": "min="}
 """What a dimension may be reduced by, with the sign by which its result joins what the output holds."""
@@ -135,7 +145,7 @@ class Operation:
 
 Value = Number | Element | Operation
 
-_LEVELS: Final[Mapping[str, int]] = {"+": 1, "-": 1, "*": 2, "/": 2}
+_LEVELS: Final[Mapping[str, int]] = {"or": -2, "and": -1, **dict.fromkeys(COMPARISONS, 0), "+": 1, "-": 1, "*": 2, "/": 2}
 
 
 def _bracketed(value: Value, level: int) -> str:
@@ -166,7 +176,7 @@ class Formula:
     @functools.cached_property
     def elements(self) -> tuple[Element, ...]:
         """The elements that are read, from left to right; one that stands twice counts once."""
-        return tuple(dict.fromkeys(_elements(self.value)))
+        return tuple(dict.fromkeys(elements_of(self.value)))
 
     @functools.cached_property
     def uses(self) -> Mapping[str, tuple[str, ...]]:
@@ -365,12 +375,13 @@ class Definition:
         return tuple(self.uses) == operands
 
 
-def _elements(value: Value | None) -> Iterator[Element]:
+def elements_of(value: Value | None, conditions: bool = True) -> Iterator[Element]:
+    """The elements that a value reads, from left to right; without those of its conditions, where these do not count."""
     if isinstance(value, Element):
         yield value
     elif isinstance(value, Operation):
-        for argument in value.arguments:
-            yield from _elements(argument)
+        for argument in value.arguments[0 if conditions or value.name != "where" else 1 :]:
+            yield from elements_of(argument, conditions)
 
 
 def _operations(value: Value | None) -> int:
@@ -448,7 +459,9 @@ def _indexed(value: Value | None, index: Mapping[str, tuple[Index, ...]]) -> Val
 MOST_TEXT: Final = 2000
 """Characters of a definition."""
 
-_TOKEN: Final = re.compile(r"\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)|((?:sum|max|min)=(?!=)|\+=|[A-Za-z_]\w*|[-+*/^=,()\[\]])|(\S))")
+_TOKEN: Final = re.compile(
+    r"\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)|((?:sum|max|min)=(?!=)|\+=|[<>=!]=|[A-Za-z_]\w*|[-+*/^=<>,()\[\]])|(\S))"
+)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -491,6 +504,32 @@ def formula(text: str) -> Formula:
         raise ArgumentError("a formula is nested too deeply", got=text[:80]) from None
 
 
+@functools.lru_cache(maxsize=4096)
+def formula_of(text: str) -> Formula:
+    """The formula of a text for a step of several, which may read what it writes, and one tensor with different indices.
+
+    >>> str(formula_of("s[m,n] = exp(s[m,n] - top[m])"))
+    's[m,n] = exp(s[m,n] - top[m])'
+
+    Raises: ArgumentError where the text is no formula; it says where.
+    """
+    if not isinstance(text, str) or len(text) > MOST_TEXT:
+        raise ArgumentError(f"a formula is a text of at most {MOST_TEXT} characters", got=text if not isinstance(text, str) else text[:80])
+    try:
+        made = _Reader(text).formula()
+    except RecursionError:
+        raise ArgumentError("a formula is nested too deeply", got=text[:80]) from None
+    if made.value is None:
+        raise ArgumentError("formula: nothing is written", got=text, legal=f"{made.target} = ...")
+    _check_result(made, text)
+    for one in made.elements:
+        if not one.plain:
+            raise ArgumentError(f"formula: {one} stands in another place than the result", got=text, legal="dimensions as they are")
+        if len(set(one.dims)) != len(one.dims):
+            raise ArgumentError(f"formula: {one} has a dimension twice", got=text)
+    return made
+
+
 @attrs.define
 class _Reader:
     """The tokens of a text, and how many of them are read."""
@@ -519,7 +558,14 @@ class _Reader:
     def reduction(self) -> tuple[Value, str, tuple[str, ...]] | None:
         """The value, by what it is reduced, and the dimensions; None where no reduction stands here."""
         name, parts = self.next or "", self.tokens[self.place + 1 : self.place + 4]
-        if name not in REDUCTIONS or len(parts) < 3 or parts[0] != "(" or not parts[1].isidentifier() or parts[2] != ",":
+        if (
+            name not in REDUCTIONS
+            or len(parts) < 3
+            or parts[0] != "("
+            or not parts[1].isidentifier()
+            or parts[1] == "inf"
+            or parts[2] != ","
+        ):
             return None
         self.place += 2
         over = [self.name("a dimension")]
@@ -575,7 +621,7 @@ class _Reader:
             hint = "a reduction is the whole right side; its result is a tensor of its own" if name in REDUCTIONS else None
             raise ArgumentError(f"formula: unknown function {name!r}", got=self.text, legal=FUNCTIONS, hint=hint)
         self.take("(")
-        arguments = [self.value()]
+        arguments = [self.condition() if name == "where" else self.value()]
         while self.next == ",":
             self.take(",")
             arguments.append(self.value())
@@ -583,6 +629,23 @@ class _Reader:
         if len(arguments) != FUNCTIONS[name]:
             raise ArgumentError(f"formula: {name} takes {FUNCTIONS[name]} values, not {len(arguments)}", got=self.text)
         return Operation(name, tuple(arguments))
+
+    def condition(self) -> Value:
+        return self.chain(lambda: self.chain(self.test, ("and",)), ("or",))
+
+    def test(self) -> Value:
+        start = self.place
+        if self.next == "(":  # around a condition, or around a part of a value
+            try:
+                self.take("(")
+                inner = self.condition()
+                self.take(")")
+            except ArgumentError:
+                self.place = start
+            else:
+                return inner
+        left = self.value()
+        return Operation(self.one_of(*COMPARISONS), (left, self.value()))
 
     def element(self, tensor: str) -> Element:
         if self.next != "[":
@@ -650,10 +713,7 @@ class _Reader:
 def _checked(made: Formula, text: str) -> Formula:
     """Refuse what has no meaning: dimensions that nothing counts, a result that is read, a tensor of two forms."""
     target = made.target
-    if not target.index:
-        raise ArgumentError(f"formula: {target.tensor!r} without its indices", got=text, legal=f"{target.tensor}[m,n]")
-    if not target.plain or len(set(made.dims)) != len(made.dims):
-        raise ArgumentError("formula: the result has each of its dimensions once, as it is", got=text)
+    _check_result(made, text)
     for one in made.elements:
         loose = [dim for dim in one.dims if dim not in made.dims]
         if loose:
@@ -664,9 +724,18 @@ def _checked(made: Formula, text: str) -> Formula:
             raise ArgumentError(f"formula: {one.tensor} stands with two forms of indices", got=text)
         if len(set(one.dims)) != len(one.dims):
             raise ArgumentError(f"formula: {one} has a dimension twice", got=text)
+    return made
+
+
+def _check_result(made: Formula, text: str) -> None:
+    """Refuse a result without dimensions or with one twice, a reduction of what no element has, and one that joins by another sign."""
+    target = made.target
+    if not target.index:
+        raise ArgumentError(f"formula: {target.tensor!r} without its indices", got=text, legal=f"{target.tensor}[m,n]")
+    if not target.plain or len(set(made.dims)) != len(made.dims):
+        raise ArgumentError("formula: the result has each of its dimensions once, as it is", got=text)
     idle = [dim for dim in made.over if not any(dim in one.dims for one in made.elements)]
     if idle:
         raise ArgumentError(f"formula: {idle[0]} is reduced, but no element has it", got=text)
     if made.joins and made.reduction is not None and REDUCTIONS[made.reduction] != made.sign:
         raise ArgumentError(f"formula: a {made.reduction} joins by {REDUCTIONS[made.reduction]}", got=text)
-    return made

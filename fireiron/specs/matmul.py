@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from fireiron.errors import ArgumentError
 from fireiron.spec import Kind, SpecShape, Starter, located
@@ -11,6 +12,9 @@ from fireiron.values.expr import FALSE, Expr
 from fireiron.values.machine import DType, float32
 from fireiron.values.strides import StorageOrder
 from fireiron.values.tensor import ColMajor
+
+if TYPE_CHECKING:
+    from fireiron.specs.fused import Fused
 
 
 class MatMulStarter(Starter):
@@ -48,6 +52,15 @@ class MatMulStarter(Starter):
         return self.shape(
             (M, N, K, *others), dtype, {"C": c_dtype}, layouts, accumulator=accumulator, accumulate=accumulate, signature=signature
         )
+
+    def epilogue(self, text: str, name: str = "gemm", types: Mapping[str, Any] | None = None, signature: str = "") -> Fused:
+        """The product with what becomes of its elements, as a definition: `MatMul.epilogue("relu(acc + bias[n])")`.
+
+        Any strategy for a product takes its spec. See `fireiron.specs.epilogue`.
+        """
+        from fireiron.specs.epilogue import epilogue
+
+        return epilogue(text, name, types, signature)
 
 
 MatMul: Final = MatMulStarter(Kind("MatMul", "C[m,n] += sum(k, A[m,k] * B[k,n])"))

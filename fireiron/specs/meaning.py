@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from fireiron.specs.formula import Element, Formula, Number, Operation, Value
+from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
 from fireiron.values.machine import DType, float8_e4m3, float8_e5m2, float32, float64, int32, tf32
 
 
@@ -99,6 +99,44 @@ def _contracted(formula: Formula, factors: Sequence[Any]) -> Any:
     return there[tuple(slice(None) if dim in made else None for dim in target)]
 
 
+def evaluated(formula: Formula, taken: Mapping[Element, Any], dropped: tuple[str, ...]) -> Any:
+    """What a step of several computes in float64, from its elements; of a dimension that is `dropped` they have one element.
+
+    What is added to does not count. The result has the dimensions of the target, or one element along those that nothing read has.
+    """
+
+    aligned = {}
+    for one, array in taken.items():
+        array = array.reshape([size for dim, size in zip(one.dims, array.shape, strict=True) if dim not in dropped])
+        dims = [dim for dim in one.dims if dim not in dropped]
+        array = array.transpose([dims.index(dim) for dim in formula.dims if dim in dims])
+        aligned[one] = array[tuple(slice(None) if dim in dims else None for dim in formula.dims)]
+    if formula.contracts:
+        return _summed(formula, aligned)
+    values = _evaluated(formula.value, aligned)
+    if formula.reduction is None:
+        return values
+    axes = tuple(range(len(formula.target.dims), len(formula.dims)))
+    return _joining(formula.reduction).reduce(values, axis=axes)
+
+
+def _summed(formula: Formula, aligned: Mapping[Element, Any]) -> Any:
+    """A sum of products of two elements, whose arrays have an axis for each dimension of the formula."""
+    import numpy
+
+    letters = {dim: chr(ord("a") + place) for place, dim in enumerate(formula.dims)}
+    factors = list(elements_of(formula.value))
+    names, arrays = [], []
+    for one in factors:
+        axes = [axis for axis, dim in enumerate(formula.dims) if dim not in one.dims]
+        arrays.append(aligned[one].squeeze(tuple(axes)))
+        names.append("".join(letters[dim] for dim in formula.dims if dim in one.dims))
+    result = "".join(letters[dim] for dim in formula.target.dims if any(dim in one.dims for one in factors))
+    made = numpy.einsum(f"{','.join(names)}->{result}", *arrays, optimize=True)
+    missing = [axis for axis, dim in enumerate(formula.target.dims) if letters[dim] not in result]
+    return numpy.expand_dims(made, tuple(missing))
+
+
 # ---------------------------------------------------------------------------------------------- the elements of a statement
 
 
@@ -108,10 +146,7 @@ def perform(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DTy
     if formula.reduction is not None:
         return _reduced(formula, values, types, accumulate)
     shape = values[formula.output].shape if formula.output in values else None
-    if isinstance(formula.value, Operation):
-        wide = computing(formula, types)
-        values = {name: convert(one, wide) if name != formula.output else one for name, one in values.items()}
-    made = _elementwise(formula, values, types[formula.output], shape)
+    made = _elementwise(formula, values, types[formula.output], shape, types if isinstance(formula.value, Operation) else None)
     if accumulate is False or not formula.joins:
         return made
     return _joining(formula.joins_by)(_old(formula, values[formula.output], accumulate), made)
@@ -119,30 +154,42 @@ def perform(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DTy
 
 def computing(formula: Formula, types: Mapping[str, DType]) -> DType:
     """The type in which threads compute each element of its own: float64 where an input is, int32 where all is integral, else float32."""
-    read = [types[one.tensor] for one in formula.elements]
+    return computing_of(formula.value, types)
+
+
+def computing_of(value: Value | None, types: Mapping[str, DType]) -> DType:
+    """The type in which a value is computed; what a condition compares does not count, as it is computed by itself."""
+    read = [types[one.tensor] for one in elements_of(value, conditions=False)]
     if float64 in read:
         return float64
-    return float32 if any(one.kind == "float" for one in read) or _is_real(formula.value) else int32
+    return float32 if any(one.kind == "float" for one in read) or _is_real(value) else int32
 
 
 def _is_real(value: Value | None) -> bool:
     """Whether a value of integers need be none."""
     if isinstance(value, Number):
         return isinstance(value.value, float)
-    return isinstance(value, Operation) and (value.name not in _INTEGRAL or any(map(_is_real, value.arguments)))
+    if not isinstance(value, Operation):
+        return False
+    if value.name == "where":
+        return any(map(_is_real, value.arguments[1:]))
+    return value.name not in _INTEGRAL or any(map(_is_real, value.arguments))
 
 
 _INTEGRAL: Final = ("+", "-", "*", "abs", "max", "min", "relu")
 """Operations whose results of integers are integers."""
 
 
-def _elementwise(formula: Formula, values: Mapping[str, Any], result: DType, shape: Any) -> Any:
+def _elementwise(formula: Formula, values: Mapping[str, Any], result: DType, shape: Any, types: Mapping[str, DType] | None = None) -> Any:
+    """The result from the elements as they are, or, by their `types`, as threads compute it."""
     import numpy
 
     if isinstance(formula.value, Number):
         return numpy.full(shape, formula.value.value, result.to_numpy())
     with numpy.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        made = convert(_evaluated(formula.value, _aligned(formula, values)), result)
+        aligned = _aligned(formula, values)
+        made = _evaluated(formula.value, aligned) if types is None else _computed(formula.value, aligned, types)
+        made = convert(made, result)
     every = all(set(one.dims) == set(formula.target.dims) for one in formula.elements)
     return made if every or shape is None else numpy.broadcast_to(made, numpy.broadcast_shapes(made.shape, tuple(shape)))
 
@@ -248,6 +295,33 @@ def _evaluated(value: Value | None, elements: Mapping[Element, Any]) -> Any:
     return _functions()[value.name, len(arguments)](*arguments)
 
 
+def _computed(value: Value | None, elements: Mapping[Element, Any], types: Mapping[str, DType]) -> Any:
+    """A value as threads compute it: all in one type, but for what a condition compares."""
+    import numpy
+
+    wide = computing_of(value, types)
+
+    def made(part: Value | None) -> Any:
+        if isinstance(part, Element):
+            return convert(elements[part], wide)
+        if isinstance(part, Number):
+            return part.value if wide.kind != "float" else wide.to_numpy().type(part.value)
+        assert part is not None
+        if part.name == "where":
+            return numpy.where(condition(part.arguments[0]), *map(made, part.arguments[1:]))
+        return _functions()[part.name, len(part.arguments)](*map(made, part.arguments))
+
+    def condition(part: Value) -> Any:
+        assert isinstance(part, Operation)
+        if part.name in ("and", "or"):
+            return _functions()[part.name, 2](*map(condition, part.arguments))
+        kind = computing_of(Operation("+", part.arguments), types)
+        sides = (_computed(one, elements, types) for one in part.arguments)
+        return _functions()[part.name, 2](*(convert(numpy.asarray(one), kind) for one in sides))
+
+    return made(value)
+
+
 @functools.cache
 def _functions() -> Mapping[tuple[str, int], Callable[..., Any]]:
     import numpy
@@ -256,5 +330,17 @@ def _functions() -> Mapping[tuple[str, int], Callable[..., Any]]:
         ("+", 2): numpy.add, ("-", 2): numpy.subtract, ("*", 2): numpy.multiply, ("/", 2): numpy.divide, ("-", 1): numpy.negative,
         ("abs", 1): numpy.abs, ("exp", 1): numpy.exp, ("exp2", 1): numpy.exp2, ("log", 1): numpy.log, ("log2", 1): numpy.log2,
         ("max", 2): numpy.fmax, ("min", 2): numpy.fmin, ("sqrt", 1): numpy.sqrt, ("tanh", 1): numpy.tanh,
-        ("relu", 1): lambda x: numpy.fmax(x, 0), ("rsqrt", 1): lambda x: 1 / numpy.sqrt(x),
+        ("relu", 1): lambda x: numpy.fmax(x, 0), ("rsqrt", 1): lambda x: 1 / numpy.sqrt(x), ("erf", 1): _erf,
+        ("sigmoid", 1): lambda x: 1 / (1 + numpy.exp(-x)), ("silu", 1): lambda x: x / (1 + numpy.exp(-x)),
+        ("gelu", 1): lambda x: x * (1 + _erf(x * math.sqrt(0.5))) / 2, ("where", 3): numpy.where,
+        ("<", 2): numpy.less, ("<=", 2): numpy.less_equal, (">", 2): numpy.greater, (">=", 2): numpy.greater_equal,
+        ("==", 2): numpy.equal, ("!=", 2): numpy.not_equal, ("and", 2): numpy.logical_and, ("or", 2): numpy.logical_or,
     }  # fmt: skip
+
+
+def _erf(values: Any) -> Any:
+    """The error function, which NumPy has not."""
+    import numpy
+
+    made = numpy.frompyfunc(math.erf, 1, 1)(values)
+    return numpy.asarray(made, numpy.asarray(values).dtype)

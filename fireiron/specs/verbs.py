@@ -54,7 +54,8 @@ def fitting(method: Callable[P, T]) -> Callable[P, T]:
 
 
 class Verbs(FoundSteps):
-    """The verbs `tile`, `split`, `split_k`, `repack`, `load`, `epilog`, `coalesced`, `mma_tile`, `done` and `then`, and those found."""
+    """The verbs `tile`, `split`, `split_k`, `repack`, `load`, `epilog`, `step`, `coalesced`, `mma_tile`, `done` and `then`, and those that
+    are found."""
 
     __slots__ = ()
 
@@ -199,6 +200,18 @@ class Verbs(FoundSteps):
         from fireiron.language.strategy import EpilogStrategy, appended
 
         return appended(self, Epilog.of(memory, (first, second, third), init, store, dtype), EpilogStrategy)
+
+    @fitting
+    def step(self, name: str, strategy: Strategy) -> Strategy:
+        """The strategy of one step of a fused definition: a chain from the kind that its formula makes it, such as MatMul.
+
+        Legal on a definition with such a step.
+        rewrite: definition --> definition with a strategy for the step      (Graphene, section 5.3)
+        """
+        from fireiron.decomp.step import StepOf
+        from fireiron.language.strategy import appended
+
+        return appended(self, StepOf(name, strategy, origin=call_site()))
 
     @fitting
     def coalesced(self, elements: Size) -> Strategy:

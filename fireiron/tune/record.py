@@ -20,6 +20,7 @@ from fireiron.language.strategy import Strategy
 from fireiron.refine.layout import DealOrder
 from fireiron.spec import Kind, Parameter, Spec, Starter
 from fireiron.specs.formula import Definition
+from fireiron.specs.fused import PAIRED, ROLES, FusedDefinition, FusedKind, definition, definition_fields
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
@@ -109,6 +110,8 @@ def definition_of(plain: Mapping[str, Any]) -> Definition:
     """The definition of a described spec."""
     kind = kind_of(plain)
     sizes = plain.get("sizes")
+    if isinstance(kind, FusedKind):
+        return kind.made
     return kind.of_sizes(_parameters(kind, plain), len(sizes) if isinstance(sizes, Mapping) else 2, plain.get("signature", ""))
 
 
@@ -121,6 +124,8 @@ def kind_of(plain: Mapping[str, Any]) -> Kind:
                 "spec: no such kind", got=name, legal=KINDS, hint="one of your own stands with its formula, as describe writes it"
             )
         return KINDS[name].kind
+    if isinstance(declared, Mapping) and "steps" in declared:
+        return _defined(name, declared["steps"])
     try:
         parameters = tuple(_parameter(one) for one in declared.get("parameters", []))
         return Kind(str(name), declared["formula"], parameters, declared.get("atomic", False))
@@ -129,8 +134,27 @@ def kind_of(plain: Mapping[str, Any]) -> Kind:
         raise StoreError(f"spec: no declaration of a kind: {why}", got=declared) from None
 
 
+def _defined(name: object, fields: Any) -> Kind:
+    """The kind of a definition of several steps, from its declaration."""
+    if not isinstance(fields, Mapping) or set(fields) - {*PAIRED, *ROLES, "dims"}:
+        raise StoreError("spec: no declaration of a definition", got=fields)
+    pairs = {one: fields.get(one, []) for one in PAIRED}
+    texts = {one: fields.get(one, "") for one in (*ROLES, "dims")}
+    for one, listed in pairs.items():
+        right = isinstance(listed, (list, tuple)) and all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in listed)
+        _need(right and all(isinstance(part, str) for pair in listed for part in pair), f"spec: {one}", "a list of pairs of texts", listed)
+    for one, text in texts.items():
+        _need(isinstance(text, str), f"spec: {one}", "a text", text)
+    types = [(temporary, as_dtype(dtype)) for temporary, dtype in pairs["types"]]
+    return definition({"name": name, **texts, **pairs, "types": types})
+
+
 def _declared(kind: Kind) -> dict[str, Any]:
-    """The declaration of a kind as JSON: the formula, and of parameters what is not the default."""
+    """The declaration of a kind as JSON: the formula, and of parameters what is not the default; of a definition its steps."""
+    if isinstance(kind, FusedKind):
+        fields = {name: value for name, value in definition_fields(kind).items() if name != "name" and value}
+        paired = {name: [[first, str(second)] for first, second in value] for name, value in fields.items() if name in PAIRED}
+        return {"steps": fields | paired}
     plain: dict[str, Any] = {"formula": kind.text}
     if kind.parameters:
         plain["parameters"] = [_plain_parameter(one) for one in kind.parameters]
@@ -181,7 +205,7 @@ def describe(spec: Spec) -> dict[str, Any]:
     if spec.level != Kernel:
         raise StoreError("records are kept for kernels", got=str(spec), hint="a spec at the level Kernel")
     symbols: dict[str, Any] = {}
-    operands = spec.operands
+    operands = {name: view for name, view in spec.operands.items() if not view.memory.counts}
     layouts = {name: view.tensor.layout for name, view in operands.items()}
     matrices = {name: one for name, one in layouts.items() if isinstance(one, MatrixLayout)}
     leading = {name: _size(one.leading, symbols) for name, one in matrices.items() if one.leading is not None}
@@ -272,7 +296,7 @@ def spec_of(plain: Mapping[str, Any]) -> Spec:
 
 def _spec_of(plain: Mapping[str, Any]) -> Spec:
     kind, declared = kind_of(plain), definition_of(plain)
-    names = tuple(declared.uses)
+    names = declared.arrays if isinstance(declared, FusedDefinition) else tuple(declared.uses)
     sizes = _exactly(plain, "sizes", tuple(dim.upper() for dim in declared.dims))
     dtypes, layouts = _exactly(plain, "dtypes", names), _exactly(plain, "layouts", names)
     leading, align = _some(plain, "leading", names), _some(plain, "align", names)
@@ -291,7 +315,12 @@ def _spec_of(plain: Mapping[str, Any]) -> Spec:
     orders |= {name: Strides(**{dim: _stride(one, symbols) for dim, one in pairs.items()}) for name, pairs in strided.items()}
     elements = {name: as_dtype(dtype) for name, dtype in dtypes.items()}
     options = {**dict(_parameters(kind, plain)), **{name: plain[name] for name in _OPTIONS if name in plain}}
-    made = _made(kind, declared, [_extent(size, symbols) for size in sizes.values()], elements, orders, options)
+    extents = [_extent(size, symbols) for size in sizes.values()]
+    made: Spec
+    if isinstance(kind, FusedKind):
+        made = kind.starter(**dict(zip(declared.dims, extents, strict=True)), types=elements, **orders)
+    else:
+        made = _made(kind, declared, extents, elements, orders, options)
     views = {name: attrs.evolve(view, tensor=_aligned(view.tensor, align[name])) for name, view in made.operands.items() if name in align}
     return made.with_operands(**views) if views else made
 

@@ -122,7 +122,8 @@ class Memory:
     `depth` orders memories from far to near (loads go deeper). `shared_by` says who sees one copy: `"grid"`, `"block"`
     or `"thread"`: all that instructions, checks and the printer ask, so that a memory of one's own behaves as those of the same sharers,
     at a depth of its own. `capacity_name` is how messages call it. `fragment` is the (m, n, k) of a memory of WMMA fragments. What lies in
-    a memory `by_value` is passed to the kernel itself, without an address: one element that is only read.
+    a memory `by_value` is passed to the kernel itself, without an address: one element that is only read. A memory that `counts` is none:
+    an element of a tensor in it is its own coordinate, which all know and nobody stores.
     """
 
     name: str = attrs.field(validator=_text)
@@ -131,6 +132,7 @@ class Memory:
     capacity_name: str = attrs.field(validator=_text)
     fragment: tuple[int, int, int] | None = None
     by_value: bool = False
+    counts: bool = False
 
     def __attrs_post_init__(self) -> None:
         if self.shared_by not in ("grid", "block", "thread"):
@@ -149,11 +151,15 @@ class Memory:
     @property
     def of_grid(self) -> bool:
         """All blocks see the same: what is in it are a kernel's arguments."""
-        return self.shared_by == "grid"
+        return self.shared_by == "grid" and not self.counts
 
     def like(self, other: Memory) -> bool:
         """Whether what works in another memory works in this one: it is shared by the same, in single elements or the same fragments."""
-        return (self.shared_by, self.fragment, self.by_value) == (other.shared_by, other.fragment, other.by_value)
+        return self._kind == other._kind
+
+    @property
+    def _kind(self) -> tuple[object, ...]:
+        return (self.shared_by, self.fragment, self.by_value, self.counts)
 
     @property
     def label(self) -> str:
@@ -175,6 +181,9 @@ MEMORIES: tuple[Memory, ...] = (GL, SH, RF)
 VAL = Memory("VAL", 0, "grid", "the kernel's parameters", by_value=True)
 """Where an operand without dimensions lies that is passed by value: `const float alpha`."""
 
+INDEX = Memory("INDEX", 0, "grid", "no memory", counts=True)
+"""Where the coordinates of a dimension lie, of which no array is made: element n of its tensors is n."""
+
 FRAGMENTS: tuple[Memory, ...] = tuple(
     Memory(f"FR<{m},{n},{k}>", 2, "thread", "WMMA fragments", (m, n, k))
     for m, n, k in ((16, 16, 16), (32, 8, 16), (8, 32, 16), (16, 16, 8), (8, 8, 4))
@@ -183,7 +192,7 @@ FRAGMENTS: tuple[Memory, ...] = tuple(
 
 The shapes are those of the CUDA C++ Programming Guide, "Element Types and Matrix Sizes"."""
 
-NAMED_MEMORIES: tuple[Memory, ...] = (*MEMORIES, *FRAGMENTS, VAL)
+NAMED_MEMORIES: tuple[Memory, ...] = (*MEMORIES, *FRAGMENTS, VAL, INDEX)
 """Memories that stand by name in stored and printed texts."""
 
 
@@ -380,6 +389,7 @@ __all__ = [
     "DType",
     "FR",
     "GL",
+    "INDEX",
     "Kernel",
     "Lane",
     "Level",

@@ -37,6 +37,9 @@ void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE());
 size_t __cvta_generic_to_shared(const void* pointer);
 inline size_t __cvta_generic_to_global(const void* pointer) { return reinterpret_cast<size_t>(pointer); }
 
+template <class T> T __ldcs(const T* from) { return *from; }
+template <class T, class V> void __stcs(T* to, V value) { *to = value; }
+
 // ---------------------------------------------------------------------------------------------- vectors
 
 #define VECTOR_2(name, element, bytes)                                                                                 \
@@ -118,6 +121,8 @@ extern "C" float fmaf(float a, float b, float c) noexcept;
 extern "C" double fma(double a, double b, double c) noexcept;
 
 // The functions of formulas.
+extern "C" float erff(float x) noexcept;
+extern "C" double erf(double x) noexcept;
 extern "C" float expf(float x) noexcept;
 extern "C" double exp(double x) noexcept;
 extern "C" float exp2f(float x) noexcept;
@@ -129,6 +134,8 @@ extern "C" double log2(double x) noexcept;
 extern "C" float sqrtf(float x) noexcept;
 extern "C" double sqrt(double x) noexcept;
 extern "C" float tanhf(float x) noexcept;
+extern "C" float erff(float x) noexcept;
+extern "C" double erf(double x) noexcept;
 extern "C" double tanh(double x) noexcept;
 extern "C" float fabsf(float x) noexcept;
 extern "C" double fabs(double x) noexcept;
@@ -163,9 +170,11 @@ using half2 = __half2;
 
 inline __half2 __half2half2(__half both) { return {both, both}; }
 inline __half2 __halves2half2(__half low, __half high) { return {low, high}; }
+inline __half2 __floats2half2_rn(float low, float high) { return {__float2half_rn(low), __float2half_rn(high)}; }
 inline __half __low2half(__half2 pair) { return pair.x; }
 inline __half __high2half(__half2 pair) { return pair.y; }
 inline __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 both) { return {both, both}; }
+inline __nv_bfloat162 __floats2bfloat162_rn(float low, float high) { return {__float2bfloat16_rn(low), __float2bfloat16_rn(high)}; }
 inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 low, __nv_bfloat16 high) { return {low, high}; }
 inline __nv_bfloat16 __low2bfloat16(__nv_bfloat162 pair) { return pair.x; }
 inline __nv_bfloat16 __high2bfloat16(__nv_bfloat162 pair) { return pair.y; }

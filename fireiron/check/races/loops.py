@@ -187,9 +187,12 @@ class Loops:
     def _lengths_of(self, loop: For, extent: Expr) -> set[int]:
         course = self.course(loop)
         low, high = max(extent.low, 0), extent.high
-        if course.period is None:
-            self.doubt(loop, f"loop {loop.var} runs {extent} times, and its addresses neither repeat nor move by equal steps")
         known = self._of_blocks(extent)
+        if known is None and high <= course.kept:
+            known = set(range(low, high + 1))
+        # Few iterations are followed one by one, whatever their addresses are.
+        if course.period is None and (known is None or max(known, default=0) > course.kept):
+            self.doubt(loop, f"loop {loop.var} runs {extent} times, and its addresses neither repeat nor move by equal steps")
         if known is not None:
             period = course.period or 1
             return {one if one <= course.kept + period else course.kept + (one - course.kept) % period for one in known}

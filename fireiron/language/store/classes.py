@@ -22,6 +22,7 @@ from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrat
 from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.spec import Kind, Parameter, Spec, Starter
+from fireiron.specs.fused import PARTS, ROLES, FusedKind, definition, definition_fields
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level, Memory
 from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View
@@ -39,6 +40,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
             MatrixLayout, Layout, Swizzle, DType, Memory, Level, Kind, Parameter, Spec,
         )
     },
+    "Fused": FusedKind,
     **{f"{one!r}Spec": Spec for one in _STARTERS},
 }  # fmt: skip
 """The built-in classes by the name under which they are stored."""
@@ -73,11 +75,20 @@ def _tree(value: Any) -> Any:
     return expression(value) if isinstance(value, str) else value
 
 
+WRITERS: Final[Mapping[type[Any], Callable[[Any], Mapping[str, Any]]]] = {FusedKind: definition_fields}
+"""Classes whose stored fields are not their attributes: what stands in their place."""
+
+_TEXTS: Final = tuple[tuple[str, str], ...]
 MAKERS: Final[Mapping[type[Any], tuple[Mapping[str, Any], Callable[[Mapping[str, Any]], Any]]]] = {
     Strided: ({"dims": tuple[tuple[Any, Any], ...]}, lambda fields: Strided(*fields["dims"])),
     Tunable: ({"name": str, "values": tuple[int, ...]}, lambda fields: Tunable(fields["name"], *fields["values"])),
+    FusedKind: (
+        {"name": str, "dims": str, "operands": _TEXTS, **dict.fromkeys(PARTS, _TEXTS), **dict.fromkeys(ROLES, str),
+         "types": tuple[tuple[str, DType], ...]},
+        definition,
+    ),
     Layout: ({"shape": Any, "stride": Any}, lambda fields: Layout(_tree(fields["shape"]), _tree(fields["stride"]))),
-}
+}  # fmt: skip
 """Classes that are not made from their annotated fields by name: the fields, and how to make one."""
 
 

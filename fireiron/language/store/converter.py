@@ -27,6 +27,7 @@ from fireiron.language.store.classes import (
     MAKERS,
     NAMED,
     STARTERS,
+    WRITERS,
     class_table,
 )
 from fireiron.language.store.documents import check_head, located, noted, parsed
@@ -84,6 +85,8 @@ class Store:
             why = "another class of this name is" if known is not None else "it is not among the stored classes"
             raise StoreError(f"{cls.__name__} cannot be stored: {why}", hint=f"dumps(strategy, classes=[{cls.__name__}])")
         result: dict[str, Any] = {"type": self.tags[cls]}
+        if cls in WRITERS:
+            return result | {name: self.plain(part) for name, part in WRITERS[cls](value).items()}
         for field in attrs.fields(cls):
             if _stored(field) and not _is_default(field, value):
                 result[field.alias] = self.plain(getattr(value, field.name))
@@ -225,7 +228,7 @@ class Store:
     def _spec(self, tag: str, fields: dict[str, Any]) -> Spec:
         """A spec of a kind, which is built in and named by the tag, or declared beside it."""
         if tag == "Spec":
-            starter = Starter(self._fields({"kind": fields.pop("kind", None)}, {"kind": Kind})["kind"])
+            starter = self._fields({"kind": fields.pop("kind", None)}, {"kind": Kind})["kind"].starter
         else:
             starter = STARTERS[tag.removesuffix("Spec")]
         kind = starter.kind
@@ -242,7 +245,8 @@ class Store:
         }
         operands = dict.fromkeys(kind.definition(kind.filled(dict(values))).uses, View)
         read = self._fields(fields, {"level": Level, **operands, **{name: types[name] for name in OPTIONS if name in fields}})
-        return starter.on(**read, **values)
+        made: Spec = starter.on(**read, **values)
+        return made
 
     def _reader(self, cls: type[Any]) -> Callable[[Any, Any], Any]:
         if cls not in self.readers:

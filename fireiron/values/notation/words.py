@@ -81,13 +81,13 @@ def named(name: str, kind: type[T], symbols: Symbols, known: Iterable[T], what: 
     raise LayoutError(f"{name!r} is neither {what}", legal=[*own, *(str(getattr(one, "name", one)) for one in known)] or "integers")
 
 
-_VARIABLE = re.compile(r"Var\('(\w+)'[^()]*\)")
+_VARIABLE = re.compile(r"Var\('(\w+)'[^()]*\)|Const\((-?[0-9]+)\)")
 
 
 def expression_text(value: Expr | int) -> str:
     """An expression with its variables by name; it says where one is taken to be at least 1."""
     number = constant(value)
-    return str(number) if number is not None else _VARIABLE.sub(r"\1", repr(value))
+    return str(number) if number is not None else _VARIABLE.sub(lambda found: found[1] or found[2], repr(value))
 
 
 def symbols_of(*values: Any) -> dict[str, Expr | DType | Memory | Level]:

@@ -1,0 +1,202 @@
+"""Masks over a tile: where a condition on coordinates holds for all of its elements, for some, and which turns of a loop see none.
+
+A condition is analysed as far as it says that a sum of coordinates, extents and integers is at least 0; coordinates of a tile lie
+between those of its first and its last element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from fireiron.errors import DecompositionError
+from fireiron.spec import Spec
+from fireiron.specs.formula import Element, Formula, Number, Operation, Value
+from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, fused
+from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, any_of, as_expr, less, minimum
+from fireiron.values.machine import Block
+from fireiron.values.tensor import View
+
+
+@attrs.frozen
+class AtLeast:
+    """A condition `0 <= sum of terms + number`: how often each coordinate, `index_n`, and each extent, `size_n`, counts."""
+
+    terms: tuple[tuple[str, int], ...]
+    number: int
+
+    def factor(self, name: str) -> int:
+        """How often a coordinate counts."""
+        return dict(self.terms).get(name, 0)
+
+    def without(self, name: str) -> AtLeast:
+        """The rest of the sum."""
+        return AtLeast(tuple(one for one in self.terms if one[0] != name), self.number)
+
+    def parts(self, views: Mapping[str, View], last: bool) -> tuple[Expr, Expr]:
+        """The least value of the sum over a tile, or with `last` its greatest: what is added, and what is taken away."""
+        added, taken = as_expr(max(self.number, 0)), as_expr(max(-self.number, 0))
+        for name, count in self.terms:
+            value = _end(views, name, last == (count > 0))
+            added, taken = (added + value * count, taken) if count > 0 else (added, taken + value * -count)
+        return added, taken
+
+
+def _end(views: Mapping[str, View], name: str, last: bool) -> Expr:
+    """The first or the last coordinate of a tile; an extent."""
+    if name.startswith(EXTENTS):
+        return as_expr(views[f"{INDICES}{name[len(EXTENTS) :]}"].tensor.shape[0])
+    (part,) = views[name].dims
+    reach: Expr = ZERO
+    for mode in part.modes:
+        reach = reach + (mode.size - 1) * mode.stride
+    return part.base + reach if last else part.base
+
+
+def _linear(value: Value, sign: int, into: dict[str, int]) -> bool:
+    """Whether a value is a sum of coordinates, extents and integers; they are counted into a table, integers under ``."""
+    if isinstance(value, Number):
+        into[""] = into.get("", 0) + sign * int(value.value)
+        return float(value.value).is_integer()
+    if isinstance(value, Element):
+        into[value.tensor] = into.get(value.tensor, 0) + sign
+        return value.tensor.startswith((INDICES, EXTENTS))
+    if value.name == "-" and len(value.arguments) == 1:
+        return _linear(value.arguments[0], -sign, into)
+    if value.name in ("+", "-") and len(value.arguments) == 2:
+        left, right = value.arguments
+        return _linear(left, sign, into) and _linear(right, sign if value.name == "+" else -sign, into)
+    return False
+
+
+def all_of_them(condition: Value) -> Iterator[AtLeast | None]:
+    """The conditions that hold together; None for one that is not analysed."""
+    assert isinstance(condition, Operation)
+    if condition.name == "and":
+        for one in condition.arguments:
+            yield from all_of_them(one)
+        return
+    if condition.name not in ("<", "<=", ">", ">="):
+        yield None
+        return
+    left, right = condition.arguments if condition.name[0] == "<" else condition.arguments[::-1]
+    table: dict[str, int] = {}
+    if not (_linear(right, 1, table) and _linear(left, -1, table)):
+        yield None
+        return
+    number = table.pop("", 0) - (len(condition.name) == 1)
+    yield AtLeast(tuple((name, count) for name, count in sorted(table.items()) if count), number)
+
+
+def may_fail(condition: Value, views: Mapping[str, View]) -> Expr:
+    """Whether a condition may fail somewhere in the tile that the views of coordinates say; true where it is not analysed."""
+    found = []
+    for one in all_of_them(condition):
+        if one is None or any(name not in views for name, _ in one.terms if name.startswith(INDICES)):
+            return TRUE
+        found.append(less(*one.parts(views, last=False)))
+    return any_of(found) if found else FALSE
+
+
+def in_place(one: Formula) -> Value | None:
+    """The condition of a formula that keeps elements where it holds, as `s[m,n] = where(n <= m, s[m,n], -inf)`; None for any other."""
+    value = one.value
+    if one.joins or one.reduction or not isinstance(value, Operation) or value.name != "where" or value.arguments[1] != one.target:
+        return None
+    return value.arguments[0]
+
+
+# ---------------------------------------------------------------------------------------------- turns that see nothing
+
+
+@attrs.frozen
+class Turns:
+    """The turns of a loop that see something: those before `behind`, but for the first that `hidden` elements fill, at least 0."""
+
+    hidden: Expr
+    behind: Expr
+
+
+def seen(spec: Spec, dim: str, size: int, whole: Expr) -> Turns:
+    """The turns of a loop over `dim`, `size` elements each and `whole` of them, in which a mask does not hide all elements.
+
+    A `DecompositionError` where no mask bounds them, or a turn whose elements are all hidden would change what is carried.
+    """
+    made = fused(spec)
+    assert made is not None
+    if spec.level.is_below(Block):
+        raise DecompositionError(
+            "skip: units of a block would take different numbers of turns", within=spec, hint="the split in front of .to(Warp)"
+        )
+    masks = [one for one in made.steps if _hides(one) is not None and dim in one.formula.target.dims]
+    bounds = [(step, bound) for step in masks for bound in all_of_them(step.formula.value.arguments[0]) if bound is not None]  # type: ignore[union-attr]
+    bounds = [(step, bound) for step, bound in bounds if abs(bound.factor(f"{INDICES}{dim}")) == 1]
+    if not bounds:
+        raise DecompositionError(
+            f"skip: no step hides elements by a condition that bounds {dim}",
+            within=spec, legal=f"s[m,{dim}] = where({dim} <= m, s[m,{dim}], -inf)",
+        )  # fmt: skip
+    hidden: Expr = ZERO
+    behind = whole
+    for step, bound in bounds:
+        _require_neutral(made, step, spec)
+        name = f"{INDICES}{dim}"
+        added, taken = bound.without(name).parts(spec.operands, last=True)
+        if bound.factor(name) < 0:  # dim <= added - taken
+            least = minimum(taken, added + 1)
+            behind = minimum(behind, (added + 1 - least + (size - 1)) // size)
+        else:  # dim >= taken - added
+            hidden = _larger(hidden, taken - minimum(taken, added))
+    return Turns(hidden, behind)
+
+
+def _larger(one: Expr, other: Expr) -> Expr:
+    return other if one == ZERO else one + other - minimum(one, other)
+
+
+def _hides(step: Step) -> Number | None:
+    """The number that a mask puts in the place of hidden elements."""
+    value = step.formula.value
+    if step.formula.joins or not isinstance(value, Operation) or value.name != "where":
+        return None
+    hidden = value.arguments[2]
+    if isinstance(hidden, Operation) and hidden.name == "-" and isinstance(hidden.arguments[0], Number):
+        hidden = Number(-hidden.arguments[0].value)
+    return hidden if isinstance(hidden, Number) else None
+
+
+def _require_neutral(made: FusedDefinition, mask: Step, spec: Spec) -> None:
+    """Refuse to leave out turns that would change what is carried, or write an operand, though a mask hides all their elements.
+
+    The steps are performed in float64 on drawn numbers, those by value above 0.
+    """
+    import numpy
+
+    written = [one.formula.output for one in made.steps if one.formula.output in made.known]
+    if written:
+        raise DecompositionError(f"skip: each turn writes {written[0]}", within=spec, hint="write it behind the loop")
+    random = numpy.random.default_rng(0)
+    sizes = {dim: 1 if dim in (*made.batch, *made.scan) else 3 for dim in made.order}
+    # Loads may have dropped dimensions of one element; formulas name all.
+    named = {one.tensor: one.dims for step in made.steps for one in (*step.formula.elements, step.formula.target)}
+    values: dict[str, Any] = {
+        one: abs(random.standard_normal([sizes[dim] for dim in named.get(one, dims)])) for one, dims in made.uses.items()
+    }
+    values |= {f"{INDICES}{dim}": numpy.arange(size) for dim, size in sizes.items()}
+    values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in sizes.items()}
+    before = {one: values[one].copy() for one in made.uses}
+    hidden = _hides(mask)
+    assert hidden is not None
+    with numpy.errstate(all="ignore"):
+        for step in made.steps:
+            made.perform(step, values, {})
+            if step == mask:
+                values[mask.formula.output] = numpy.full(values[mask.formula.output].shape, hidden.value, numpy.float64)
+    changed = [one for one in made.uses if not one.startswith(INDICES) and not numpy.array_equal(before[one], values[one])]
+    if changed:
+        raise DecompositionError(
+            f"skip: a turn in which {mask.name} hides all elements changes {changed[0]}",
+            within=spec, hint="an else-value that changes no maximum and no sum, as -inf in front of exp2",
+        )  # fmt: skip

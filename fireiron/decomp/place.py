@@ -1,0 +1,66 @@
+"""`place`: where a temporary of a fused definition lies."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import attrs
+
+from fireiron.decomp.steps import allocated, passed
+from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.ir import Hole
+from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.spec import Spec
+from fireiron.specs.fused import FusedKind, Placed, fused, with_definition
+from fireiron.values.machine import Kernel, Memory
+
+
+@attrs.frozen
+class Place(Decomposition):
+    """A temporary of the definition in a memory, allocated here: of shared memory one copy for each unit of this level.
+
+    `pad` are elements by which its rows are longer. Temporaries that are not placed lie in registers.
+
+    Legal when: below Block, of SH or RF. rewrite: definition --> allocate t in memory; definition on t
+    """
+
+    verb: ClassVar[str] = "place"
+    tensor: str
+    memory: Memory
+    pad: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.tensor, str) or not isinstance(self.memory, Memory) or not isinstance(self.pad, int):
+            raise ArgumentError("place: a temporary's name and a memory", got=(self.tensor, self.memory, self.pad), at=call_site())
+
+    def expand(self, spec: Spec, context: Context) -> Expansion:
+        made = fused(spec)
+        if made is None or not isinstance(spec.kind, FusedKind):
+            raise DecompositionError(
+                f"place({self.tensor!r}): {spec.title} has no temporaries", legal="a Fused definition of several steps"
+            )
+        if self.tensor in made.known:
+            legal = tuple(made.temporaries) or "none"
+            raise DecompositionError(f"place({self.tensor!r}): an operand of {spec.title}", legal=legal, hint=f"load({self.tensor!r}, SH)")
+        if self.tensor not in made.temporaries:
+            if self.tensor in made.uses or self.tensor not in made.hidden:
+                raise DecompositionError(f"place({self.tensor!r}): no temporary of {spec.title}", legal=tuple(made.temporaries))
+            return passed(spec)
+        if spec.level == Kernel or self.memory.of_grid or self.memory.counts:
+            raise DecompositionError(
+                f"place({self.tensor!r}, {self.memory}): nowhere for it here", legal="SH RF, below tile(...).to(Block)"
+            )
+        draft = context.draft()
+        placed = (*made.placed, Placed(self.tensor, self.memory, self.pad))
+        known = attrs.evolve(spec, kind=spec.kind.of(placed=placed))
+        fresh = allocated(known, {self.tensor: made.temporaries[self.tensor]}, draft)
+        given = (*made.given, (self.tensor, made.temporaries[self.tensor]))
+        types = {**dict(made.types), self.tensor: fresh[self.tensor].dtype}
+        child = with_definition(known, made.of(given=given, placed=placed, types=tuple(types.items())), fresh)
+        return draft.expansion((Child("body", child),), (Hole("body"),))
+
+
+EXAMPLES = (Place("h", Memory("SH", 1, "block", "shared memory")),)
+"""Any of the kind, which cannot be made without arguments."""
+
+__all__ = ["Place"]

@@ -1,0 +1,71 @@
+"""`step`: the strategy of one step of a fused definition."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.ir import Hole
+from fireiron.language.substrategy import chain, default_copy, require_steps
+from fireiron.language.tree import Child, Context, Decomposition, Expansion
+from fireiron.spec import Spec
+from fireiron.specs.fused import FusedKind, fused
+
+
+def _steps(value: Any) -> Any:
+    """The steps of a strategy, or a tuple of them."""
+    from fireiron.language.strategy import Strategy
+
+    if not isinstance(value, Strategy):
+        return value
+    if value.spec is not None or value.others:
+        raise DecompositionError("step: the strategy is bound to a spec, or has alternatives", hint="build it from MatMul or Move")
+    return value.steps
+
+
+@attrs.frozen
+class StepOf(Decomposition):
+    """The strategy of the step `name`: a chain that starts from the kind that its formula makes it, such as MatMul.
+
+    Legal when: the definition has such a step. rewrite: definition --> definition with a strategy for that step
+
+    Source: Graphene, section 5.3: a fused kernel is a spec given by its decomposition.
+    """
+
+    verb: ClassVar[str] = "step"
+    name: str
+    strategy: Any = attrs.field(converter=_steps)
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ArgumentError("step: the name of a step of the definition", got=self.name, at=call_site())
+        require_steps(self.strategy, f"step {self.name}")
+
+    def label(self) -> str:
+        return f'step("{self.name}", AnySpec{chain(self.strategy)})'
+
+    def summary(self) -> str:
+        if self.strategy == default_copy():
+            return f'step("{self.name}")'
+        return f'step("{self.name}", AnySpec{chain(self.strategy, summary=True)})'
+
+    def expand(self, spec: Spec, context: Context) -> Expansion:
+        made = fused(spec)
+        if made is None or not isinstance(spec.kind, FusedKind):
+            raise DecompositionError(
+                f"step({self.name!r}): {spec.title} is one step", legal="a Fused definition",
+                hint="before epilog(...) and split(...), if these take the product of a definition: behind them the chain is the product's",
+            )  # fmt: skip
+        if self.name not in made.names:
+            raise DecompositionError(f"step({self.name!r}): {spec.title} has no such step", legal=made.names)
+        chosen = {**dict(made.chosen), self.name: self.strategy}
+        child = attrs.evolve(spec, kind=spec.kind.of(chosen=tuple(chosen.items())))
+        return Expansion((Child("body", child),), (Hole("body"),))
+
+
+EXAMPLES = (StepOf("mm", ()),)
+"""Any of the kind, which cannot be made without arguments."""
+
+__all__ = ["StepOf"]

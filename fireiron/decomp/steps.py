@@ -1,0 +1,440 @@
+"""The steps of a fused definition, in order: each its own spec, with the strategy that was chosen for it or none.
+
+What no strategy was chosen for follows whoever decides who holds its registers; a product has to have one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from fireiron.decomp.masks import in_place, may_fail
+from fireiron.errors import DecompositionError
+from fireiron.executable.atomic_add import TYPES
+from fireiron.ir import Comment, Hole, Stmt
+from fireiron.language.plain import without_ones
+from fireiron.language.substrategy import copies_of, default_copy, steps_at
+from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
+from fireiron.spec import Kind, Spec
+from fireiron.specs.atomic_add import AtomicAdd
+from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value, elements_of
+from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Placed, Step, fused, shown, with_definition
+from fireiron.specs.init import Init
+from fireiron.specs.matmul import MatMul
+from fireiron.specs.meaning import neutral
+from fireiron.specs.move import Move
+from fireiron.specs.reduction import Reduction
+from fireiron.values.expr import FALSE, ONE, TRUE, Expr, all_of, constant, less
+from fireiron.values.machine import RF, SH, DType, Memory
+from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
+
+Chain = tuple[Decomposition, ...]
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def passed(spec: Spec) -> Expansion:
+    """What a verb does to a part of a definition that has nothing of what it names: nothing."""
+    return Expansion((Child("body", spec),), (Hole("body"),))
+
+
+def without_single(spec: Spec, operand: str) -> Spec:
+    """A spec of several steps whose operand has no dimensions any more of which all steps take one element."""
+    made = fused(spec)
+    assert made is not None
+    kept = tuple(dim for dim in made.uses[operand] if dim not in (*made.batch, *made.scan) or spec.size(dim) != ONE)
+    view = spec.operands[operand].only([made.uses[operand].index(dim) for dim in kept])
+    given = tuple((name, kept if name == operand else dims) for name, dims in made.given)
+    return with_definition(spec, made.of(given=given), {operand: view})
+
+
+def in_order(spec: Spec, last: Decomposition, context: Context) -> Expansion:
+    """The steps of a spec, each a child; `last` ends the chains of those that follow."""
+    return _Steps(spec, last, context.draft()).expansion()
+
+
+@attrs.frozen
+class Through:
+    """How an accumulator of which only instructions know who holds what goes through shared memory: the steps of the copy to a buffer with
+    rows that are `pad` elements longer, which may `reuse` others' bytes, and those of the copies behind it."""
+
+    steps: Chain
+    behind: Chain = attrs.field(factory=default_copy)
+    pad: int = 0
+    reuse: bool = False
+
+
+def around_product(
+    spec: Spec, memory: Memory, dtype: DType | None, init: Chain, store: Chain, context: Context, through: Through | None = None
+) -> Expansion:
+    """A definition around a product with an accumulator in `memory`: what decomposes the product is the rest of the chain.
+
+    The init of the accumulator and the copies of results to memory have strategies; all else follows who holds the accumulator. Fragments
+    go `through` shared memory, if nothing is said by the steps of the store.
+    """
+    made = fused(spec)
+    assert made is not None
+    if made.product is None:
+        raise DecompositionError(f"epilog: {spec.title} is not one product of two operands and what becomes of it", hint=".step(...)")
+    placed = [*made.placed, Placed(made.product.formula.output, memory, dtype=dtype)]
+    if memory.fragment is not None:  # nobody holds elements: all that is made of them lies where every thread reads it
+        placed += [Placed(name, SH) for name in made.temporaries if all(one.tensor != name for one in placed)]
+    inner = attrs.evolve(spec, kind=spec.kind.of(placed=tuple(placed)))  # type: ignore[attr-defined]
+    return _Steps(inner, default_copy()[-1], context.draft(), (init, store), through).expansion()
+
+
+def implied(step: Decomposition, spec: Spec, context: Context) -> Expansion:
+    """A step for a product on a definition around it, whose accumulator no `epilog` made: in registers, one that follows."""
+    outer = around_product(spec, RF, None, default_copy(), default_copy(), context)
+    inner = step.expand(outer.child("body").spec, context.after(outer))
+    return outer.followed("body", inner)
+
+
+def workers_of(spec: Spec, last: Decomposition, context: Context, copies: bool = False) -> int | None:
+    """The threads of a block that the strategies of the steps need: of those that copy, or of all others."""
+    steps = _Steps(spec, last, context.draft())
+    steps.expansion()
+    own = [child for child in steps.children if child.name in steps.own and child.spec.moves is copies]
+    counts = [count_workers(child.spec, child.steps or (), context.enter(child)) for child in own]
+    return max((one for one in counts if one is not None), default=None)
+
+
+def allocated(spec: Spec, names: Mapping[str, tuple[str, ...]], draft: Draft) -> dict[str, View]:
+    """New tensors for temporaries of a definition, as large as the spec's part of their dimensions."""
+    made = fused(spec)
+    assert made is not None
+    operands = {name: view.dtype for name, view in spec.operands.items()}
+    found = {}
+    for name, dims in names.items():
+        shape = tuple(spec.size(dim) for dim in dims)
+        if any(constant(size) is None for size in shape):
+            wrong = next(dim for dim, size in zip(dims, shape, strict=True) if constant(size) is None)
+            hint = f"tile({wrong}=64).to(Block)" if wrong in made.tile_dims else f"split({wrong}=64)"
+            raise DecompositionError(
+                f"{name}: its extent along {wrong} is known only at run time", within=spec, at=draft.origin, hint=f".{hint} first"
+            )
+        placed = made.place_of(name)
+        memory = RF if placed is None else placed.memory
+        copies, copy = copies_of(memory, spec, draft)
+        sums = any(one.formula.output == name and one.formula.is_product_sum for one in made.steps)
+        dtype = made.dtype_of(name, operands) if placed is None or placed.dtype is None else placed.dtype
+        tensor = Tensor(
+            draft.fresh(name), shape, dtype, memory, RowMajor if memory.of_block else ColMajor, pad=0 if placed is None else placed.pad,
+            copies=copies, owner="accumulates" if sums else "reads", origin=draft.origin,
+        )  # fmt: skip
+        found[name] = whole_view(tensor, copy)
+    return found
+
+
+@attrs.define
+class _Steps:
+    """The steps of a spec, with the children that they become; `own` are those whose strategy the user chose.
+
+    `outer` are the chains of an accumulator's init and of copies to memory, where the rest of the chain is that of the product.
+    """
+
+    spec: Spec
+    last: Decomposition
+    draft: Draft
+    outer: tuple[Chain, Chain] | None = None
+    through: Through | None = None
+    children: list[Child] = attrs.field(factory=list, init=False)
+    program: list[Stmt] = attrs.field(factory=list, init=False)
+    zeroed: list[str] = attrs.field(factory=list, init=False)
+    own: set[str] = attrs.field(factory=set, init=False)
+    views: dict[str, View] = attrs.field(factory=dict, init=False)
+
+    @property
+    def made(self) -> FusedDefinition:
+        """The definition."""
+        found = fused(self.spec)
+        assert found is not None
+        return found
+
+    def expansion(self) -> Expansion:
+        self._require_no_loop()
+        self.views = dict(self.spec.operands)
+        for name, dims in self.made.uses.items():
+            if not self.views[name].memory.counts:
+                single = (*self.made.batch, *self.made.scan)
+                self.views[name] = self.views[name].only([number for number, dim in enumerate(dims) if dim not in single])
+        self.views |= allocated(self.spec, self.made.temporaries, self.draft)
+        for step in self.made.steps:
+            self._step(step)
+        return self.draft.expansion(tuple(self.children), tuple(self.program), zeroed=tuple(self.zeroed))
+
+    def _require_no_loop(self) -> None:
+        """Refuse parts that a loop has to stand between, and dimensions of which every step takes one element."""
+        parts = {one.part for one in self.made.steps}
+        if len(parts) > 1 and not all(self.spec.size(dim) == ONE for dim in self.made.scan):
+            dims = self.made.loops
+            raise DecompositionError(
+                f"{self.spec.title}: {' and '.join(sorted(parts))} stand around a loop over {', '.join(dims)}",
+                within=self.spec,
+                at=self.draft.origin,
+                hint=f".split({dims[0] if dims else 'k'}=...) first",
+            )
+        for dim in (*self.made.batch, *self.made.scan):
+            if dim in self.spec.dims and self.spec.size(dim) != ONE:
+                verb = f"tile({dim}=1)" if dim in self.made.batch else f"split({dim}=1)"
+                raise DecompositionError(
+                    f"{self.spec.title}: its steps take one element of {dim}",
+                    got=str(self.spec.size(dim)), within=self.spec, at=self.draft.origin, hint=f".{verb} first",
+                )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------ one step
+
+    def _step(self, step: Step) -> None:
+        one = step.formula
+        self.program.append(Comment(f"{step.name}: {shown(one)}"))
+        step = self._masked(step)
+        one = step.formula
+        if one.contracts:
+            self._product(step)
+        elif one.reduces:
+            self._reduction(step)
+        elif one.reduction is not None:
+            raise DecompositionError(
+                f"step {step.name}: {one.reduction} of an expression",
+                got=shown(one),
+                legal=f"{one.reduction} of one tensor, sum of a product of two",
+                hint="a step before that computes the terms",
+            )
+        elif isinstance(one.value, Number) and not one.joins:
+            view = self._view(one.target)
+            value = _nearest(one.value.value, view.dtype)
+            self._child(step.name, Init.on(self.spec.level, view, value=value, names=self._dims(one.target)), step)
+        elif isinstance(one.value, Element) and not one.joins and set(self._dims(one.value)) == set(self._dims(one.target)):
+            source = self._view(one.value, self._dims(one.target))
+            self._child(step.name, Move.on(self.spec.level, source, self._view(one.target), names=self._dims(one.target)), step)
+        else:
+            self._pointwise(step.name, one, step)
+
+    def _product(self, step: Step) -> None:
+        one = step.formula
+        left, right = elements_of(one.value)
+        views = [self._view(element) for element in (left, right, one.target)]
+        dims = [self._dims(element) for element in (left, right, one.target)]
+        order = tuple(dict.fromkeys((*dims[2], *(dim for dim in one.over))))
+        letters = _letters(order)
+        signature = [("".join(letters[dim] for dim in part)) for part in dims]
+        cleared = Init.on(self.spec.level, views[2], names=dims[2])
+        said = f"{signature[0]},{signature[1]}->{signature[2]}"
+        options = {} if said == "mk,kn->mn" else {"signature": said}
+        spec = MatMul.on(self.spec.level, *views, names=order, accumulate=TRUE, **options)
+        if self.outer is not None:
+            self._outer("init", cleared, self.outer[0])
+            self.program.append(Hole("body"))
+            self.children.append(Child("body", spec))
+            self._out_of_fragments(one.output)
+            return
+        if not one.joins:
+            self._child(f"{step.name}_init", cleared, None)
+        if self.made.strategy_of(step.name) is None:  # an open leaf: nothing else says who holds a product
+            self.program.append(Hole(step.name))
+            self.children.append(Child(step.name, spec, (), self._first_unit(step), prefix=f"{step.name}_"))
+            return
+        self._child(step.name, spec, step)
+
+    def _out_of_fragments(self, name: str) -> None:
+        """An accumulator in fragments goes to shared memory: what lanes hold of it, only its instructions know.
+
+        It goes there as the strategy for copies of results says, where they pass through shared memory, else as that copies them.
+        """
+        view = self.views[name]
+        if view.memory.fragment is None or self.outer is None:
+            return
+        through = self.through or Through(self.outer[1])
+        copies, copy = copies_of(SH, self.spec, self.draft)
+        tensor = Tensor(
+            self.draft.fresh(f"{name}_sh"), view.shape, view.dtype, SH, RowMajor, copies=copies, origin=self.draft.origin,
+            pad=through.pad, reuse=through.reuse,
+        )  # fmt: skip
+        self.views[name] = whole_view(tensor, copy)
+        self.outer = (self.outer[0], through.behind)
+        move = without_ones(Move.on(self.spec.level, view, self.views[name]))
+        self.program += [Comment(f"{name} to {tensor.name}: {move}"), Hole("shared")]
+        self.children.append(Child("shared", move, steps_at(through.steps, move), prefix=f"{name}_"))
+
+    def _reduction(self, step: Step) -> None:
+        one = step.formula
+        (source,) = elements_of(one.value)
+        dims = tuple(dict.fromkeys((*self._dims(one.target), *one.over)))
+        letters = _letters(dims)
+        read, written = ("".join(letters[dim] for dim in self._dims(element)) for element in (source, one.target))
+        target = self._view(one.target)
+        part = self._part_of_sum(step, target)
+        spec = Reduction.on(
+            self.spec.level, self._view(source), part or target, by=one.joins_by, signature=f"{read}->{written}", names=dims,
+            accumulate=TRUE if one.joins else FALSE,
+        )  # fmt: skip
+        self._child(step.name, spec, step)
+        if part is not None:
+            self.zeroed.append(target.tensor.name)
+            added = AtomicAdd.on(self.spec.level, part, target, names=self._dims(one.target))
+            self._child(f"{step.name}_added", added, None, self._first_unit(step, one.over))
+
+    def _part_of_sum(self, step: Step, target: View) -> View | None:
+        """Where a part of a sum lies whose other parts others have: all are added to memory, in no fixed order; None for a whole sum."""
+        one = step.formula
+        counted = [self.views[f"{INDICES}{dim}"] for dim in one.over]
+        if not target.memory.of_grid or all(view.shape == view.tensor.shape for view in counted):
+            return None
+        if target.dtype not in TYPES:
+            raise DecompositionError(
+                f"step {step.name}: each block has a part of {one.output}, and one in {target.dtype} would be rounded once more by each",
+                got=shown(one), legal=[str(dtype) for dtype in TYPES], within=self.spec, at=self.draft.origin,
+                hint=f'types={{"{one.output}": float32}}',
+            )  # fmt: skip
+        copies, copy = copies_of(RF, self.spec, self.draft)
+        tensor = Tensor(
+            self.draft.fresh(f"{one.output}_part"), target.shape, target.dtype, RF, ColMajor, copies=copies, owner="accumulates",
+            origin=self.draft.origin,
+        )  # fmt: skip
+        return whole_view(tensor, copy)
+
+    def _pointwise(self, name: str, one: Formula, step: Step | None) -> None:
+        """Work on elements: what is read and written has two names, `x` and `x_before`.
+
+        A mask that keeps elements in place is performed by units only in whose tile its condition may fail.
+        """
+        names = {element: f"{element.tensor}_before" if element.tensor == one.output else element.tensor for element in one.elements}
+        if one.joins:
+            raise DecompositionError(
+                f"step {name}: {one.sign} adds the value of an expression", got=shown(one), hint=f"{one.target} = {one.target} + ..."
+            )
+        kept = {element: Element(label, tuple(map(Index, self._dims(element)))) for element, label in names.items()}
+        target = Element(one.output, tuple(map(Index, self._dims(one.target))))
+        made = attrs.evolve(one, target=target, value=_renamed(one.value, kept))
+        kind = Kind(name.capitalize() if name.isidentifier() else "Work", str(made))
+        views = {kept[element].tensor: self._view(element) for element in one.elements} | {one.output: self._view(one.target)}
+        spec = kind.starter.on(self.spec.level, *(views[operand] for operand in kind.definition(()).uses))
+        condition = in_place(one)
+        needed = TRUE if condition is None else may_fail(condition, self.views)
+        if needed != FALSE:
+            self._child(name, spec, step, needed)
+
+    def _masked(self, step: Step) -> Step:
+        """What lies behind the end of a reduced dimension changes nothing: the terms there become what changes no sum, or no maximum.
+
+        A copy of an operand has zeros there. Where these change the result, the step reads terms of its own.
+        """
+        for dim in step.formula.over:
+            counted = self.views.get(f"{INDICES}{dim}")
+            if counted is None or not counted.bounded:
+                continue
+            for element in step.formula.elements:
+                if dim in element.dims:
+                    step = self._masked_along(dim, element, step)
+        return step
+
+    def _masked_along(self, dim: str, element: Element, step: Step) -> Step:
+        """The step with an element that changes nothing behind the end of a dimension."""
+        one, view = step.formula, self.views[element.tensor]
+        nothing = neutral((one.reduction if one.reduces else None) or "sum", view.dtype)
+        target = element
+        if element.tensor in self.made.uses:
+            if not nothing or view.memory.of_grid:
+                return step
+            target = Element(f"{step.name}_terms", element.index)
+            self.views |= allocated(self.spec, {target.tensor: element.dims}, self.draft)
+        inside = Operation("<", (Element(f"{INDICES}{dim}", (Index(dim),)), Element(f"{EXTENTS}{dim}", ())))
+        value = Operation("where", (inside, element, Number(nothing)))
+        self._pointwise(f"{step.name}_inside", Formula(target, "=", value), None)
+        renamed = {other: target if other == element else other for other in one.elements}
+        return attrs.evolve(step, formula=attrs.evolve(one, value=_renamed(one.value, renamed)))
+
+    # ------------------------------------------------------------------------------------------ parts
+
+    def _dims(self, element: Element) -> tuple[str, ...]:
+        """The dimensions of an element, without those of which all steps take one."""
+        return tuple(dim for dim in element.dims if dim not in (*self.made.batch, *self.made.scan))
+
+    def _view(self, element: Element, order: tuple[str, ...] = ()) -> View:
+        """What an element's tensor is for a step, its dimensions in an order."""
+        if element.tensor.startswith(EXTENTS):
+            return _extent(self.views[f"{INDICES}{element.tensor[len(EXTENTS) :]}"])
+        view = self.views[element.tensor]
+        if view.memory.counts:
+            return view
+        dims = self._dims(element)
+        return view.only([dims.index(dim) for dim in order if dim in dims]) if order and tuple(order) != dims else view
+
+    def _child(self, name: str, spec: Spec, step: Step | None, needed: Expr = TRUE) -> None:
+        """A child with the strategy of its step, or one that follows; it does nothing where it is not `needed`."""
+        chosen = None if step is None else self.made.strategy_of(step.name)
+        active = needed
+        if step is not None and spec.operands[spec.outputs[0]].tensor == self.views[step.formula.output].tensor:
+            active = all_of((needed, self._first_unit(step)))  # a part of a sum, which has a tensor of its own, all make
+        if self.outer is not None and spec.moves and not spec.dst.memory.private:
+            self._outer(name, spec, self.outer[1], active)
+            return
+        self.program.append(Hole(name))
+        if chosen is not None:
+            self.own.add(name)
+            self.children.append(Child(name, spec, steps_at(chosen, spec), active, prefix=f"{name}_"))
+            return
+        private = any(view.memory.private for view in spec.operands.values())
+        steps = steps_at(default_copy(), spec)
+        alone = steps if private else ()
+        self.children.append(Child(name, spec, (self.last,) if private else steps, active, prefix=f"{name}_", alone=alone))
+
+    def _outer(self, name: str, spec: Spec, steps: Chain, active: Expr = TRUE) -> None:
+        """The init of an accumulator, or a copy to memory; one that is not given follows whoever decides which thread holds what."""
+        follows = steps == default_copy()
+        spec = without_ones(spec)
+        self.program.append(Hole(name))
+        self.children.append(Child(name, spec, steps[-1:] if follows else steps_at(steps, spec), active, prefix=f"{name}_"))
+
+    def _first_unit(self, step: Step, parted: tuple[str, ...] = ()) -> Expr:
+        """The condition under which a unit writes a result to memory, or sums up what is only stored so.
+
+        Of those that have the same elements of it, the first does. Units that differ along a dimension that is `parted` have different
+        parts of a sum.
+        """
+        private = self.views[step.formula.output].memory.private
+        if private and not (step.formula.reduces and step.formula.output in self.made.stored):
+            return TRUE
+        others = [dim for dim in self.made.tile_dims if dim not in (*step.formula.target.dims, *parted)]
+        conditions = []
+        for dim in others:
+            digits = [digit for digit in self.views[f"{INDICES}{dim}"].dims[0].fixed if digit.unit]
+            conditions += [less(digit.index, ONE) for digit in digits]
+        return all_of(conditions)
+
+
+def _letters(dims: tuple[str, ...]) -> dict[str, str]:
+    """A letter for each dimension: its own name, where that is one."""
+    if all(len(dim) == 1 and dim.islower() for dim in dims):
+        return dict(zip(dims, dims, strict=True))
+    return dict(zip(dims, LETTERS, strict=False))
+
+
+def _nearest(value: int | float, dtype: DType) -> int | float:
+    """A number of a formula as the float of a type that is nearest to it; of integers as it is."""
+    return value if dtype.kind != "float" else dtype.to_numpy().type(value).item()
+
+
+def _extent(counted: View) -> View:
+    """The extent of a dimension: its coordinate behind the last."""
+    (size,) = counted.tensor.shape
+    return View(counted.tensor, (Dim((), None, (Fixed(size + 1, 1, False, size),)),), counted.copy, ())
+
+
+def _renamed(value: Value | None, names: Mapping[Element, Element]) -> Value | None:
+    if isinstance(value, Element):
+        return names[value]
+    if isinstance(value, Operation):
+        return Operation(value.name, tuple(_renamed(one, names) for one in value.arguments))  # type: ignore[misc]
+    return value
+
+
+def parts_of(spec: Spec, draft: Draft) -> tuple[Spec, dict[str, View]]:
+    """A spec whose carried temporaries are operands, as a loop needs them; with their views."""
+    made = fused(spec)
+    assert made is not None
+    fresh = allocated(spec, {name: dims for name, dims in made.carried.items() if name not in made.uses}, draft)
+    given = (*made.given, *((name, made.temporaries[name]) for name in fresh))
+    types: dict[str, DType] = {**dict(made.types), **{name: view.dtype for name, view in fresh.items()}}
+    return with_definition(spec, made.of(given=given, types=tuple(types.items())), fresh), fresh

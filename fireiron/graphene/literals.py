@@ -1,0 +1,107 @@
+"""Values inside texts: those of the kernel IR that Graphene has no notation for, written as Python writes them and never evaluated."""
+
+from __future__ import annotations
+
+import ast
+import enum
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+
+from fireiron.errors import FireironError, LayoutError
+from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.ir import Access, BlockCluster, Completion, Peers, Piece, TensorMap
+from fireiron.ir.lanes import LaneMap
+from fireiron.spec import Kind, Parameter
+from fireiron.specs.fused import Fused
+from fireiron.values.expr import Const, Expr, constant
+from fireiron.values.layout import Layout, Swizzle
+from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level, Memory
+from fireiron.values.notation import expression_text, read_expression
+from fireiron.values.tensor import ColMajor, Dealt, MatrixLayout, Mode, RowMajor, Storage, Tensor
+
+CONSTRUCTORS: Final[Mapping[str, Any]] = {
+    one.__name__: one
+    for one in (
+        Access, BlockCluster, Const, DType, Dealt, Fused, Kind, LaneMap, Layout, Level, Memory, MicroKernel, Mode, Parameter, Peers, Piece,
+        Storage, Swizzle, Tensor, TensorMap,
+    )
+}  # fmt: skip
+"""What a literal may make."""
+
+NAMES: Final[Mapping[str, Any]] = {
+    **{str(one): one for one in (*DTYPES, *NAMED_MEMORIES, *LEVELS) if str(one).isidentifier()},
+    "ColMajor": ColMajor,
+    "RowMajor": RowMajor,
+    "inf": float("inf"),
+}
+"""What a name in a literal stands for, where it is no variable."""
+
+
+def literal_text(value: Any) -> str:
+    """The text of a value; a `LayoutError` where it has none."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return repr(value)
+    if isinstance(value, Expr):
+        return f"Const({value})" if constant(value) is not None else expression_text(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(literal_text, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, (Fused, Layout, Swizzle)):
+        return repr(value)
+    if isinstance(value, (DType, Memory, Level)) and NAMES.get(str(value)) == value:
+        return str(value)
+    if isinstance(value, MatrixLayout):
+        plain = attrs.evolve(value, leading=None)
+        return f"{plain}" if value.leading is None else f"{plain}({literal_text(value.leading)})"
+    if CONSTRUCTORS.get(type(value).__name__) is type(value):
+        return _made(value)
+    raise LayoutError(f"no text says a {type(value).__name__}", got=value)
+
+
+def _made(value: Any) -> str:
+    """The call that makes a value, without fields that are as they are by default, and those that are no part of what it is."""
+    said = []
+    for field in attrs.fields(type(value)):
+        if field.init and field.eq and getattr(value, field.name) != field.default:
+            said.append(f"{field.alias}={literal_text(getattr(value, field.name))}")
+    return f"{type(value).__name__}({', '.join(said)})"
+
+
+def read_literal(text: str, symbols: Mapping[str, Any]) -> Any:
+    """The value of a text; a `LayoutError` for any other than those of `literal_text`."""
+    try:
+        return _built(ast.parse(text.strip(), mode="eval").body, symbols)
+    except FireironError:
+        raise
+    except (SyntaxError, ValueError, MemoryError, RecursionError, TypeError, AttributeError, KeyError, ArithmeticError) as error:
+        raise LayoutError(f"{text.strip()!r} is no value: {error}", legal=[*CONSTRUCTORS]) from None
+
+
+def _built(node: ast.AST, symbols: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            return -value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Name(id="inf")):
+            return -NAMES["inf"]
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return tuple(_built(part, symbols) for part in parts)
+        case ast.Dict(keys=keys, values=values) if None not in keys:
+            return {_built(key, symbols): _built(value, symbols) for key, value in zip(keys, values, strict=True) if key is not None}
+        case ast.Attribute(value=ast.Name(id="Completion"), attr=name):
+            return Completion[name]
+        case ast.Name(id=name) if name in NAMES and name not in symbols:
+            return NAMES[name]
+        case ast.Call(func=ast.Name(id=("ColMajor" | "RowMajor") as name), args=[leading], keywords=[]):
+            return NAMES[name](_built(leading, symbols))
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=words) if name in CONSTRUCTORS:
+            named = {str(word.arg): _built(word.value, symbols) for word in words}
+            return CONSTRUCTORS[name](*(_built(one, symbols) for one in args), **named)
+    return read_expression(ast.unparse(node), symbols)
+
+
+__all__ = ["CONSTRUCTORS", "literal_text", "read_literal"]

@@ -1,0 +1,596 @@
+"""Texts to kernels: what each line says, with the place of what it does not say rightly."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import attrs
+
+from fireiron.compiler import Program
+from fireiron.errors import LayoutError
+from fireiron.executable import INSTRUCTIONS
+from fireiron.graphene.generic import GENERIC, generic_spec
+from fireiron.graphene.lines import MOST_NESTED, Line, lines_of, listed, options_behind, split_at
+from fireiron.graphene.literals import read_literal
+from fireiron.graphene.written import Inner, Item, Leaf, Loop, Outermost, Under, Written, require_changes
+from fireiron.ir import BlockCluster, Comment, Commit, Completion, For, Let, SyncPoint
+from fireiron.language.execution import Execution, parse_execution
+from fireiron.language.statement import read_definition, read_statement
+from fireiron.language.strategy import Strategy
+from fireiron.language.tree import Executable
+from fireiron.lower.walk import RESERVED
+from fireiron.spec import Kind, Spec, Starter
+from fireiron.values.expr import Expr, Var, as_expr, constant, is_cuda_name, sym
+from fireiron.values.layout import Layout
+from fireiron.values.machine import Kernel, Level, as_architecture
+from fireiron.values.notation import indices, parse_group, parse_view, pieces, read_expression, view_text
+from fireiron.values.tensor import Storage, Tensor, Tiled, View
+from fireiron.values.units import BLOCK, THREAD
+
+_FOR: Final = re.compile(r"For\s*\(\s*(\w+)\s*=\s*(\d+)\s*;\s*(\w+)\s*<\s*(.+?)\s*;\s*(\w+)\s*\+=\s*(\d+)\s*\)", re.IGNORECASE | re.DOTALL)
+_IF: Final = re.compile(r"If\s*\((.*)\)", re.IGNORECASE | re.DOTALL)
+_LET: Final = re.compile(r"Let\s+(.*?)\s*=(?!=)\s*(.*)", re.IGNORECASE | re.DOTALL)
+_INDICES: Final = re.compile(r"(#\w+)\s*\.\s*indices\(\s*\)")
+_WORD: Final = re.compile(r"(\w+)\s*(.*)", re.DOTALL)
+_MADE: Final = re.compile(r"([%#]\w+)\s*(?::\s*([^=<]*?))?\s*=\s*([%#]\w+)\s*(.*)", re.DOTALL)
+_DEFINED: Final = re.compile(r"[%#]\w+\s*:(?!.*(?:<-|←)).*", re.DOTALL)
+_SPEC: Final = re.compile(r"(.*?)\s*(?:<-|←)\s*Spec\s*<<<(.*?)>>>\s*\((.*)\)\s*", re.DOTALL)
+_LOOP_FLAGS: Final = ("unroll", "spread")
+_LOOP_NUMBERS: Final = ("stages", "period", "producers", "in_flight", "groups")
+_ITEMS: Final = (
+    "%out <- Kind<<<#blocks, #threads>>>(%in) | For (k = 0; k < 8; k += 1) { | If (condition) { | Let name = expression | Barrier | // text"
+)
+
+
+def parse_kernel(text: str, architecture: Any = None, instructions: tuple[Executable, ...] = INSTRUCTIONS) -> Program:
+    """The program of a kernel that a text writes out, for a target (None: the one that the text names, or else the default).
+
+    It is lowered, checked and printed as that of a strategy is, on demand: `.cuda`, `.ir`, `.strategy.compile(...)`.
+
+    >>> program = parse_kernel('''
+    ... %x:[4096].fp32
+    ... %y:[4096].fp32
+    ... %y <- Move<<<#1:[16].block, #2:[256].thread>>>(%x) {
+    ...   Let b = block
+    ...   Let t = thread
+    ...   %xs = %x.tile(256)
+    ...   %ys = %y.tile(256)
+    ...   %xb = %xs[b]
+    ...   %yb = %ys[b]
+    ...   %xt = %xb[t]
+    ...   %yt = %yb[t]
+    ...   %yt <- Move<<<[1].thread>>>(%xt)
+    ... }
+    ... ''')
+    >>> program.ir.threads
+    256
+
+    Raises: a `LayoutError` with line and column where the text is no kernel; the errors of a strategy where the kernel is not legal.
+    """
+    return Program.of(parse_strategy(text, instructions), architecture, instructions)
+
+
+def parse_strategy(text: str, instructions: tuple[Executable, ...] = INSTRUCTIONS) -> Strategy:
+    """The strategy, bound to its spec, whose only step is the decomposition that a text writes out; see `parse_kernel`."""
+    return _Reader(text, instructions).kernel()
+
+
+@attrs.define
+class _Scope:
+    """What names stand for inside a body: values, texts of tensors and groups, tensors of tiles."""
+
+    values: dict[str, Any]
+    texts: dict[str, str]
+    tiles: dict[str, Tiled]
+    loops: frozenset[str] = frozenset()
+    depth: int = 0
+
+    def inner(self, line: Line) -> _Scope:
+        if self.depth >= MOST_NESTED:
+            line.refuse("too many bodies within bodies", legal=f"at most {MOST_NESTED}")
+        return _Scope(dict(self.values), dict(self.texts), dict(self.tiles), self.loops, self.depth + 1)
+
+
+class _Reader:
+    """Goes through the lines of a text, once."""
+
+    def __init__(self, text: str, instructions: tuple[Executable, ...]) -> None:
+        self.lines = lines_of(text)
+        self.position = 0
+        self.known: dict[str, Executable] = {one.name: one for one in reversed(instructions)}
+        self.grid: Expr | None = None
+        self.threads: int | None = None
+        self.whole: dict[str, Any] = {"facts": [], "title": [], "unchecked": [], "settled": [], "lets": []}
+        self.names: dict[str, None] = {}
+
+    # -------------------------------------------------------------------------------------- the whole kernel
+
+    def kernel(self) -> Strategy:
+        """The kernel; refused where anything follows it."""
+        scope = _Scope({}, {}, {})
+        while True:
+            line = self._next("a kernel needs a spec", legal=_ITEMS)
+            if not self._header(line, scope):
+                break
+        spec = self._outermost(line, scope)
+        items = self._body(scope, line, root=True)
+        if self.position < len(self.lines):
+            self.lines[self.position].refuse("nothing follows the outermost spec")
+        assert self.grid is not None and self.threads is not None
+        with line.here():
+            self._cluster(scope)
+            said: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in self.whole.items()}
+            names = tuple(name for name in self.names if name not in spec.operands)
+            outermost = Outermost(self.threads, self.grid, names=names, **said)
+            return Strategy((Written(items, outermost),), spec)
+
+    def _next(self, missing: str, legal: object = None) -> Line:
+        if self.position >= len(self.lines):
+            last = self.lines[-1].number + 1 if self.lines else 1
+            Line("", last, 1).refuse(missing, legal=legal)
+        self.position += 1
+        return self.lines[self.position - 1]
+
+    def _header(self, line: Line, scope: _Scope) -> bool:
+        """Take a line in front of the outermost spec; false for that spec itself."""
+        if line.text.startswith("//"):
+            return True
+        if _DEFINED.fullmatch(line.text) and not line.opens:
+            self._define(line, scope)
+            return True
+        found = _WORD.match(line.text)
+        reader = None if found is None else _HEADERS.get(found[1].lower())
+        if found is None or reader is None or line.opens:
+            return False
+        with line.here(found.start(2)):
+            reader(self, found[2].strip(), scope)
+        return True
+
+    def _define(self, line: Line, scope: _Scope) -> None:
+        with line.here():
+            name, text = read_definition(line.text)
+            if name.startswith("%"):
+                parse_view(text, scope.values)
+            else:
+                parse_group(text)
+            scope.texts[name] = text
+
+    def _outermost(self, line: Line, scope: _Scope) -> Spec:
+        if not line.opens:
+            line.refuse("a kernel is a spec with a body in braces", legal="%out <- Kind<<<#blocks, #threads>>>(%in) {")
+        with line.here():
+            spec, execution = self._statement(line.text, scope)
+            self._units(spec, execution, line)
+            if spec.level != Kernel:
+                spec = spec.at_level(Kernel)
+        assert self.threads is not None and self.grid is not None
+        count = constant(self.grid)
+        blocks = None if count is None else execution.blocks or (Layout(count),)
+        self.whole["execution"] = Execution(blocks, execution.threads or (Layout(self.threads),))
+        scope.values[THREAD.name] = Var(THREAD.name, 0, self.threads - 1)
+        scope.values[BLOCK.name] = BLOCK if count is None else Var(BLOCK.name, 0, max(count - 1, 0))
+        with line.here():
+            return self._parameters(spec, scope)
+
+    def _parameters(self, spec: Spec, scope: _Scope) -> Spec:
+        """The spec with its tensors called as its operands are, as parameters of kernels are; the text goes on with its own names."""
+        views = {}
+        for operand, view in spec.operands.items():
+            renamed = attrs.evolve(view, tensor=attrs.evolve(view.tensor, name=operand))
+            if view.tensor.name:
+                scope.texts[f"%{view.tensor.name}"] = view_text(renamed)
+            views[operand] = renamed
+            self.names[operand] = None
+        return spec.with_operands(**views)
+
+    def _units(self, spec: Spec, execution: Execution, line: Line) -> None:
+        """The numbers of blocks and threads: of the outermost spec, where no line in front says them."""
+        if self.grid is None:
+            blocks = 1 if spec.level != Kernel else None if execution.blocks is None else _count(execution.blocks)
+            if blocks is None:
+                line.refuse("how many blocks are there?", legal="<<<#1:[8,8].block, #2:[256].thread>>>, or a line Grid 64 in front")
+            self.grid = as_expr(blocks)
+        if self.threads is None:
+            self.threads = spec.level.threads if execution.threads is None else _count(execution.threads)
+            if self.threads is None:
+                line.refuse("how many threads has a block?", legal="<<<#1:[8,8].block, #2:[256].thread>>>, or a line Threads 256 in front")
+
+    # -------------------------------------------------------------------------------------- headers
+
+    def _read_kernel(self, text: str, scope: _Scope) -> None:
+        if not is_cuda_name(text) or text in RESERVED or text == "main":
+            raise LayoutError(f"{text!r} is no name of a kernel", legal="an identifier that means nothing else in CUDA C++")
+        self.whole["name"] = text
+
+    def _read_target(self, text: str, scope: _Scope) -> None:
+        self.whole["target"] = str(as_architecture(text))
+
+    def _read_size(self, text: str, scope: _Scope) -> None:
+        name, options = options_behind(text)
+        numbers = {key: _number(value, key) for key, value in listed(options)}
+        if set(numbers) - {"multiple_of", "low", "high"}:
+            raise LayoutError(f"what is {options} of a size?", legal="multiple_of=8, low=1, high=1000")
+        scope.values[name] = sym(name, **numbers)
+
+    def _read_kind(self, text: str, scope: _Scope) -> None:
+        scope.values.update([_named(text, (Kind, Starter), "a kind of spec", scope)])
+
+    def _read_level(self, text: str, scope: _Scope) -> None:
+        name, level = _named(text, (Level,), "a level", scope)
+        scope.values[name] = scope.values[f"#{level.label}"] = level
+
+    def _read_instruction(self, text: str, scope: _Scope) -> None:
+        self.known.update([_named(text, (Executable,), "an instruction", scope)])
+
+    def _read_grid(self, text: str, scope: _Scope) -> None:
+        self.grid = read_expression(text, scope.values)
+
+    def _read_threads(self, text: str, scope: _Scope) -> None:
+        self.threads = _number(text, "Threads")
+        if not 1 <= self.threads <= 1024:
+            raise LayoutError(f"Threads {self.threads}", legal="1 ... 1024")
+
+    def _read_fact(self, text: str, scope: _Scope) -> None:
+        reason, condition = _value(text, tuple, "a text and a condition, in parentheses", scope)
+        self.whole["facts"].append((reason, condition))
+
+    def _read_title(self, text: str, scope: _Scope) -> None:
+        self.whole["title"].append(_value(text, str, "a text in quotes", scope))
+
+    def _read_unchecked(self, text: str, scope: _Scope) -> None:
+        self.whole["unchecked"].append(_value(text, str, "a text in quotes", scope))
+
+    def _read_zeroed(self, text: str, scope: _Scope) -> None:
+        self.whole["zeroed"] = tuple(one.strip() for one in text.split(","))
+
+    def _read_resident(self, text: str, scope: _Scope) -> None:
+        self.whole["resident"] = _number(text, "Resident")
+
+    def _read_within(self, text: str, scope: _Scope) -> None:
+        self.whole["within"] = _number(text, "Within")
+
+    def _read_cluster(self, text: str, scope: _Scope) -> None:
+        found = [re.fullmatch(r"\s*([0-9]{1,2})\s+(\w+)\s*", one) for one in text.split(",")]
+        if None in found:
+            raise LayoutError(f"{text!r} is no cluster", legal="Cluster 2 cluster_m, 2 cluster_n")
+        self.whole["cluster"] = tuple((int(one[1]), one[2]) for one in found if one is not None)
+
+    def _cluster(self, scope: _Scope) -> None:
+        """The cluster of the kernel, now that its values are known."""
+        said = self.whole.pop("cluster", None)
+        values = {let.var.name: let.var for let in self.whole["lets"]}
+        unknown = [name for _, name in said or () if name not in values]
+        if unknown:
+            raise LayoutError(f"Cluster: {unknown[0]} is no value of the whole kernel", legal=[*values] or "Let cluster_m = block % 2")
+        if said:
+            self.whole["cluster"] = BlockCluster(tuple(size for size, _ in said), tuple(values[name] for _, name in said))
+
+    def _read_chained(self, text: str, scope: _Scope) -> None:
+        self.whole["chained"] = True
+
+    # -------------------------------------------------------------------------------------- bodies
+
+    def _body(self, scope: _Scope, opened: Line, root: bool = False) -> tuple[Item, ...]:
+        """The items up to the brace that closes the body that a line opened."""
+        found: list[Item] = []
+        while True:
+            if self.position >= len(self.lines):
+                opened.refuse("the body that begins here is not closed", legal="}")
+            line = self._next("")
+            if line.text == "}" and not line.opens:
+                return tuple(found)
+            found += self._item(line, scope, root)
+
+    def _item(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
+        text = line.text
+        word = re.match(r"\w*", text)
+        reader = _WORDS.get(word[0].lower()) if word else None
+        if text.startswith("//"):
+            yield Comment(text[2:].removeprefix(" "))
+        elif reader is not None:
+            yield from reader(self, line, scope, root)
+        elif re.search(r"<-|←", text):
+            yield self._spec(line, scope)
+        elif (made := _MADE.fullmatch(text)) is not None and not line.opens:
+            with line.here(made.start(4)):
+                self._make(made, scope)
+        elif _DEFINED.fullmatch(text) and not line.opens:
+            self._define(line, scope)
+        else:
+            line.refuse("this is nothing that a body may contain", legal=_ITEMS)
+
+    def _read_for(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
+        text, options = options_behind(line.text)
+        found = _FOR.fullmatch(text)
+        if found is None or not line.opens or len({found[1], found[3], found[5]}) > 1:
+            line.refuse("this is no loop", legal="For (k = 0; k < 64; k += 1) {unroll, stages=3} {")
+        with line.here(found.start(4)):
+            extent = read_expression(found[4], scope.values)
+        with line.here(len(text)):
+            var, said = self._loop_options(found[1], extent, options)
+        first, step = int(found[2]), int(found[6])
+        if step < 1:
+            line.refuse("a loop steps forward", offset=found.start(6), legal="at least 1")
+        inner = scope.inner(line)
+        self._bind(var, inner, line)
+        inner.loops |= {var.name}
+        yield Loop(For(var, extent, (), first=first, step=step, **said), self._body(inner, line))
+
+    def _loop_options(self, name: str, extent: Expr, options: str) -> tuple[Var, dict[str, Any]]:
+        low, high, multiple = 0, max(extent.high - 1, 0), 1
+        said: dict[str, Any] = {}
+        for key, value in listed(options):
+            if key in _LOOP_FLAGS and not value:
+                said[key] = True
+            elif key in _LOOP_NUMBERS:
+                said[key] = _number(value, key)
+            elif key == "range":
+                low, high, multiple = _range(value)
+            else:
+                raise LayoutError(f"what is {key} of a loop?", legal=[*_LOOP_FLAGS, *(f"{one}=2" for one in _LOOP_NUMBERS), "range=0..7"])
+        return Var(name, low, high, multiple), said
+
+    def _read_if(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
+        found = _IF.fullmatch(line.text)
+        if found is None or not line.opens:
+            line.refuse("this is no condition", legal="If (m < M) {")
+        with line.here(found.start(1)):
+            condition = read_expression(found[1], scope.values)
+            if condition.low < 0 or condition.high > 1:
+                raise LayoutError(f"{condition} is neither true nor false", legal="m < M, all_of((m < M, n < N))")
+        items = self._body(scope.inner(line), line)
+        for item in items:
+            if isinstance(item, (SyncPoint, Commit)):
+                line.refuse("a barrier is for all threads, and stands under no condition", hint="close the If in front of it")
+        yield Under(condition, items)
+
+    def _read_let(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
+        text, options = options_behind(line.text)
+        found = _LET.fullmatch(text)
+        if found is None or line.opens:
+            line.refuse("this names no value", legal="Let m = thread % 32, Let m, n = #4.indices()")
+        names = [one.strip() for one in found[1].split(",")]
+        with line.here(found.start(2)):
+            values = self._values(found[2], scope)
+            if len(values) != len(names):
+                raise LayoutError(f"{len(names)} names for {len(values)} values", legal=", ".join(map(str, values)))
+            ranges = [(max(value.low, 0), value.high, 1) for value in values]
+            for key, said in listed(options):
+                if key != "range" or len(names) > 1:
+                    raise LayoutError(f"what is {key} of a value?", legal="range=0..7")
+                ranges = [_range(said)]
+            lets = [Let(Var(name, *one), value) for name, value, one in zip(names, values, ranges, strict=True)]
+        for let in lets:
+            # What blocks and threads alone decide has a name in the whole kernel; anything else has it where it stands.
+            free = not any(var.name in scope.loops for var in let.value.variables())
+            self._bind(let.var, scope, line)
+            if not free:
+                scope.loops |= {let.var.name}
+            if root and free:
+                self.whole["lets"].append(let)
+            else:
+                yield let
+
+    def _values(self, text: str, scope: _Scope) -> list[Expr]:
+        found = _INDICES.fullmatch(text.strip())
+        if found is None:
+            return [read_expression(text, scope.values)]
+        if found[1] not in scope.texts:
+            raise LayoutError(f"{found[1]} is no group", legal=[one for one in scope.texts if one.startswith("#")])
+        _, unit, shapes = parse_group(scope.texts[found[1]])
+        if shapes is None:
+            raise LayoutError(f"{found[1]} has as many units as the strategy makes: its shape is not known", legal="[16,16].thread")
+        return [one for place in indices(shapes, scope.values[unit]) for one in place]
+
+    def _read_barrier(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
+        words = line.text.rstrip("() ").split()[1:]
+        required: bool | None = True
+        if words[:1] in (["no"], ["maybe"]):
+            required = False if words.pop(0) == "no" else None
+        if len(words) > 1 or line.opens:
+            line.refuse("this is no barrier", legal="Barrier, Barrier k, Barrier no a_sh, Barrier maybe k")
+        yield SyncPoint(required, words[0] if words else "")
+
+    def _read_commit(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
+        words = line.text.rstrip("() ").split()[1:] or [Completion.GROUP.value]
+        known = {one.value: one for one in Completion}
+        if len(words) > 1 or words[0] not in known or line.opens:
+            line.refuse("this commits nothing", legal=[f"Commit {one}" for one in known])
+        yield Commit(known[words[0]])
+
+    def _bind(self, var: Var, scope: _Scope, line: Line) -> None:
+        if not is_cuda_name(var.name) or var.name in RESERVED or var.name.startswith("__"):
+            line.refuse(f"{var.name!r} is no name of a value", legal="an identifier that means nothing in CUDA C++")
+        if var.name in self.names:
+            line.refuse(f"{var.name} is defined twice", hint="another name: names of loops and values are those of the whole kernel")
+        self.names[var.name] = None
+        scope.values[var.name] = var
+
+    # -------------------------------------------------------------------------------------- tensors
+
+    def _make(self, found: re.Match[str], scope: _Scope) -> None:
+        """A tensor of tiles, one of its tiles, or one unit of a group."""
+        name, said, source, rest = found[1], found[2], found[3], found[4].strip()
+        if source not in scope.texts and source not in scope.tiles:
+            raise LayoutError(f"{source} stands for nothing here", legal=[*scope.texts, *scope.tiles])
+        if name.startswith("#"):
+            self._one_unit(name, source, rest, scope)
+            return
+        scope.texts.pop(name, None)
+        scope.tiles.pop(name, None)
+        if tile := re.fullmatch(r"\.\s*tile\(\s*\[?(.*?)\]?\s*\)", rest, re.DOTALL):
+            sizes = tuple(_tile(one, scope) for one in pieces(tile[1], ","))
+            view = scope.tiles[source].at((0,), False) if source in scope.tiles else parse_view(scope.texts[source], scope.values)
+            tiled = view.tile(*sizes)
+            _require_said(said, tiled.shape, name)
+            scope.tiles[name] = tiled
+        elif place := re.fullmatch(r"\[(.*)\]", rest, re.DOTALL):
+            view = self._part(source, pieces(place[1], ","), scope)
+            _require_said(said, tuple(size for size in view.shape if constant(size) != 1), name)
+            scope.texts[name] = view_text(view)
+        else:
+            raise LayoutError(f"{rest!r} makes no tensor", legal="%6 = %1.tile(128, _), %9 = %6[m, 0]")
+
+    def _one_unit(self, name: str, source: str, rest: str, scope: _Scope) -> None:
+        if not re.fullmatch(r"\.\s*scalar\(\s*\)", rest):
+            raise LayoutError(f"{rest!r} makes no group", legal="#22 = #5.scalar()")
+        scope.texts[name] = f"{name}:[].{parse_group(scope.texts[source])[1]}"
+
+    def _part(self, source: str, place: list[str], scope: _Scope) -> View:
+        """A tile by its numbers, or of a tensor without tiles an element by its coordinates."""
+        if source in scope.tiles:
+            tiled = scope.tiles[source]
+        else:
+            view = parse_view(scope.texts[source], scope.values)
+            tiled = view.tile(*[1 if one.strip() != "_" else None for one in place])
+        numbers = tuple(as_expr(0) if one.strip() == "_" else read_expression(one.strip().lstrip("@#"), scope.values) for one in place)
+        by_unit, by_turn = (tiled.at(numbers, unit) for unit in (True, False))
+        units = [any(var.name not in scope.loops for var in number.variables()) for number in numbers]
+        return by_turn.with_dims({dim: by_unit.dims[dim] for dim, unit in enumerate(units) if unit})
+
+    # -------------------------------------------------------------------------------------- specs
+
+    def _spec(self, line: Line, scope: _Scope) -> Item:
+        where = f"line {line.number} of the text"
+        if line.opens:
+            with line.here():
+                spec, _ = self._statement(line.text, scope)
+            return Inner(spec, self._body(scope.inner(line), line), where)
+        text, instruction = split_at(line.text, "by")
+        with line.here():
+            settled = None
+            if instruction is None and re.search(r"(?:<-|←)\s*Allocate\b", text):
+                text, settled = split_at(text, "as")
+            spec, _ = self._statement(text, scope)
+            if spec.allocates:
+                self._allocate(spec, settled, scope)
+        if instruction is None:
+            return Leaf(spec, where=where)
+        with line.here(line.text.rindex(instruction)):
+            name, changes = options_behind(instruction)
+            if name not in self.known:
+                raise LayoutError(f"no instruction is called {name}", legal=[*self.known])
+            said = tuple((key, read_literal(value or "True", scope.values)) for key, value in listed(changes))
+            require_changes(said, spec)
+        return Leaf(spec, self.known[name], said, where)
+
+    def _statement(self, text: str, scope: _Scope) -> tuple[Spec, Execution]:
+        found = _SPEC.fullmatch(text)
+        texts = scope.texts
+        if found is None:
+            return read_statement(text, texts, scope.values)
+        views = [[self._view(one, scope) for one in (pieces(part, ",") if part.strip() else [])] for part in (found[3], found[1])]
+        if not views[1]:
+            raise LayoutError(f"{GENERIC} writes nothing", legal="%out <- Spec<<<#blocks, #threads>>>(%in) {")
+        level, execution = parse_execution([texts.get(one.strip(), one) for one in pieces(found[2], ",")], scope.values)
+        return generic_spec(level, views[0], views[1]), execution
+
+    def _view(self, text: str, scope: _Scope) -> View:
+        name, bracket, place = text.strip().partition("[")
+        known = scope.texts.get(name.strip())
+        return parse_view(text if known is None else f"{known}{bracket}{place}", scope.values)
+
+    def _allocate(self, spec: Spec, settled: str | None, scope: _Scope) -> None:
+        """The name of a new tensor, and how it lies in memory where a leaf says so."""
+        (view,) = spec.operands.values()
+        tensor: Tensor = view.tensor
+        if not is_cuda_name(tensor.name) or tensor.name in RESERVED:
+            raise LayoutError(f"%{tensor.name} is no name of a new tensor", legal="an identifier that means nothing in CUDA C++, as %a_sh")
+        if tensor.name in self.names:
+            raise LayoutError(f"{tensor.name} is defined twice", hint="another name: names of tensors are those of the whole kernel")
+        self.names[tensor.name] = None
+        scope.texts[f"%{tensor.name}"] = view_text(view)
+        if settled is not None:
+            self.whole["settled"].append((tensor, _value(settled, Storage, "a storage", scope)))
+
+
+def _count(shapes: tuple[Layout, ...]) -> int:
+    total = 1
+    for one in shapes:
+        total *= one.size()
+    return total
+
+
+def _number(text: str, what: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,10}", text.strip()):
+        raise LayoutError(f"{what} is a number", got=text, legal="0, 1, 2, ...")
+    return int(text)
+
+
+def _range(text: str) -> tuple[int, int, int]:
+    found = re.fullmatch(r"(-?[0-9]{1,19})\s*\.\.\s*(-?[0-9]{1,19})(?:\s*/\s*([0-9]{1,10}))?", text.strip())
+    if found is None or int(found[1]) > int(found[2]):
+        raise LayoutError(f"{text!r} is no range", legal="0..7, and 0..56/8 for multiples of 8")
+    return int(found[1]), int(found[2]), int(found[3] or 1)
+
+
+def _value(text: str, kind: type[Any], what: str, scope: _Scope) -> Any:
+    found = read_literal(text, scope.values)
+    if not isinstance(found, kind):
+        raise LayoutError(f"{text!r} is not {what}")
+    return found
+
+
+def _named(text: str, kinds: tuple[type[Any], ...], what: str, scope: _Scope) -> tuple[str, Any]:
+    name, equals, value = (one.strip() for one in text.partition("="))
+    if not equals or not re.fullmatch(r"\S+", name):
+        raise LayoutError(f"{text!r} names nothing", legal="name = value")
+    found = read_literal(value, scope.values)
+    if not isinstance(found, kinds):
+        raise LayoutError(f"{value!r} is not {what}")
+    return name, found
+
+
+def _tile(text: str, scope: _Scope) -> int | Layout | None:
+    """A size of a tile: a number, a layout `2:2`, or `_` for a dimension that is kept whole."""
+    text = text.strip().strip("[]")
+    if text == "_":
+        return None
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text)
+    sizes, colon, strides = text.partition(":")
+    if not colon:
+        raise LayoutError(f"{text!r} is no size of a tile", legal="8, 2:2, (2,2):(1,4), _")
+    return Layout(read_literal(sizes, {}), read_literal(strides, {}))
+
+
+def _require_said(said: str | None, shape: tuple[Expr, ...], name: str) -> None:
+    """The shape that a text writes behind a name is the one that it has."""
+    if not said or not said.strip().startswith("["):
+        return
+    sizes = re.match(r"\[([^\[\]:]*)", said.strip())
+    assert sizes is not None
+    wanted = [int(one) for one in sizes[1].split(",") if one.strip().isdecimal()]
+    got = [constant(one) for one in shape]
+    if None not in got and [one for one in wanted if one != 1] != [one for one in got if one != 1]:
+        raise LayoutError(f"{name} has the shape [{','.join(map(str, got))}]", got=said.strip())
+
+
+_HEADERS: Final[Mapping[str, Callable[[_Reader, str, _Scope], None]]] = {
+    "kernel": _Reader._read_kernel,
+    "target": _Reader._read_target,
+    "size": _Reader._read_size,
+    "kind": _Reader._read_kind,
+    "level": _Reader._read_level,
+    "instruction": _Reader._read_instruction,
+    "grid": _Reader._read_grid,
+    "threads": _Reader._read_threads,
+    "fact": _Reader._read_fact,
+    "title": _Reader._read_title,
+    "unchecked": _Reader._read_unchecked,
+    "zeroed": _Reader._read_zeroed,
+    "resident": _Reader._read_resident,
+    "within": _Reader._read_within,
+    "chained": _Reader._read_chained,
+    "cluster": _Reader._read_cluster,
+}
+
+_WORDS: Final[Mapping[str, Callable[[_Reader, Line, _Scope, bool], Iterator[Item]]]] = {
+    "for": _Reader._read_for,
+    "if": _Reader._read_if,
+    "let": _Reader._read_let,
+    "barrier": _Reader._read_barrier,
+    "commit": _Reader._read_commit,
+}

@@ -1,0 +1,347 @@
+"""Kernels as text: the specs of a decomposition tree, with the program of the kernel IR inside them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from fireiron.compiler import Program
+from fireiron.errors import DecompositionError, LayoutError
+from fireiron.graphene.generic import GENERIC, GenericDefinition, generic_spec
+from fireiron.graphene.literals import literal_text
+from fireiron.graphene.parser import parse_kernel
+from fireiron.graphene.written import Written, changes_of
+from fireiron.ir import Buffer, Comment, Commit, Exec, For, Hole, Kernel, Let, Stmt, SyncPoint, lets, unknown
+from fireiron.language.execution import Execution, execution_of
+from fireiron.language.statement import STARTERS, written_statement
+from fireiron.language.tree import Context, Draft, Executable, Named, Node, Whole
+from fireiron.spec import Kind, Spec
+from fireiron.specs.allocate import Allocate
+from fireiron.specs.fused import FusedKind
+from fireiron.values.expr import TRUE, Expr, Var, sym
+from fireiron.values.machine import LEVELS, Level
+from fireiron.values.machine import Block as BlockLevel
+from fireiron.values.notation import expression_text, symbols_of, tensor_text, view_text
+from fireiron.values.tensor import View, whole_view
+
+INDENT = "  "
+
+
+def graphene_text(program: Program) -> str:
+    """The program of a strategy on its target in Graphene's notation: `parse_kernel(graphene_text(p)).cuda == p.cuda`.
+
+    Raises: a `LayoutError` where no text says all of it.
+    """
+    if program.launches:
+        raise LayoutError(f"{len(program.launches) + 1} kernels are launched one behind the other: a text says one", hint="without repack")
+    kernel = program.walked
+    text = "\n".join(_Writer(program, kernel).lines()) + "\n"
+    _require_exact(text, program, kernel)
+    return text
+
+
+def _require_exact(text: str, program: Program, kernel: Kernel) -> None:
+    """Refuse a text that is read as another kernel."""
+    again = parse_kernel(text, instructions=program.instructions).walked
+    if again == kernel:
+        return
+    for name in fields_of(kernel):
+        one, other = getattr(kernel, name), getattr(again, name)
+        if one != other:
+            raise LayoutError(f"no text says all of this kernel: it would be read with {_difference(name, one, other)}")
+
+
+def fields_of(value: Any) -> list[str]:
+    """The fields by which a value is equal to others."""
+    return [field.name for field in attrs.fields(type(value)) if field.eq]
+
+
+def _difference(name: str, one: Any, other: Any) -> str:
+    while isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
+        position = next(place for place in range(len(one)) if one[place] != other[place])
+        name, one, other = f"{name}[{position}]", one[position], other[position]
+        if isinstance(one, Stmt) and type(one) is type(other):
+            field = next(field for field in fields_of(one) if getattr(one, field) != getattr(other, field))
+            name, one, other = f"{name}.{field}", getattr(one, field), getattr(other, field)
+    return f"{name} = {other}, not {one}"
+
+
+@attrs.frozen
+class Part:
+    """Lines for those threads for which a condition holds; None: for all, whatever stands beside them."""
+
+    condition: Expr | None
+    lines: tuple[str, ...]
+
+
+class _Writer:
+    """Goes through a tree, once."""
+
+    def __init__(self, program: Program, kernel: Kernel) -> None:
+        self.program, self.kernel = program, kernel
+        self.whole: Whole = program.grown.whole
+        self.texts = {buffer.name: tensor_text(tensor) for buffer, tensor in self._tensors()}
+        self.kinds: dict[Kind, str] = {}
+        self.instructions: dict[str, Executable] = {}
+        self.levels: dict[Level, None] = {}
+        self.context = self._context()
+        self.taken = {var.name for var in (*lets(kernel.body), *kernel.symbols)} | {starter.kind.title for starter in STARTERS}
+
+    def _tensors(self) -> Iterator[tuple[Buffer, Any]]:
+        """The buffers with their tensors as specs have them: without what a leaf settled about how they lie."""
+        found = {view.tensor.name: view.tensor for node in self.program.tree.nodes() for view in node.spec.operands.values()}
+        for buffer in self.kernel.buffers:
+            yield buffer, found.get(buffer.name, buffer.tensor)
+
+    def _context(self) -> Context:
+        """The one in which a reader of the text will make the statements of atomic specs."""
+        named: dict[Named, Var] = {}
+        for var, value in self.whole.definitions.items():
+            key = Named(value, var.high)
+            named[key if key not in named else Named(value, var.high, var.name)] = var
+        whole = Whole(self.whole.taken, named, settled=self.whole.settled)
+        grown = self.program.grown.context
+        return Context(self.kernel.architecture, self.program.instructions, grown.block, grown.thread, self.kernel.workers, whole=whole)
+
+    # -------------------------------------------------------------------------------------- the whole kernel
+
+    def lines(self) -> Iterator[str]:
+        """The lines of the text."""
+        known = frozenset(var.name for var in (*self.whole.definitions, *kernel_variables(self.kernel)))
+        body = [line for part in _merged(list(self._node(self.program.tree, known))) for line in part.lines]
+        outer = self._statement(self.program.inner, self._execution())
+        temporaries = list(self._temporaries())
+        named = self._lets([*body, *temporaries])
+        yield from self._headers()
+        yield f"{outer} {{"
+        yield from (f"{INDENT}{line}" for line in (*temporaries, *named, *body))
+        yield "}"
+
+    def _execution(self) -> Execution:
+        step = self.program.tree.step
+        if isinstance(step, Written) and step.outermost is not None:
+            return step.outermost.execution
+        return execution_of(self.program.tree, self.whole, self.kernel.workers)
+
+    def _headers(self) -> Iterator[str]:
+        kernel, execution = self.kernel, self._execution()
+        yield f"Kernel {kernel.name}"
+        yield f"Target {kernel.architecture}"
+        for line in kernel.title:
+            yield f"Title {line!r}"
+        for symbol in kernel.symbols:
+            yield f"Size {symbol.name}{_size_options(symbol)}"
+        for kind, name in self.kinds.items():
+            yield f"Kind {name} = {literal_text(kind.starter if isinstance(kind, FusedKind) else kind)}"
+        for level in self.levels:
+            yield f"Level {level.label} = {literal_text(level)}"
+        for name, instruction in self.instructions.items():
+            yield f"Instruction {name} = {literal_text(instruction)}"
+        if execution.blocks is None:
+            yield f"Grid {expression_text(kernel.grid)}"
+        for node in self.program.tree.nodes():
+            yield from (f"Fact {literal_text(fact)}" for fact in node.facts)
+        yield from (f"Unchecked {reason!r}" for reason in kernel.unchecked)
+        if kernel.zeroed:
+            yield f"Zeroed {', '.join(kernel.zeroed)}"
+        for word, value in (("Resident", kernel.resident), ("Within", kernel.within)):
+            if value:
+                yield f"{word} {value}"
+        if kernel.chained:
+            yield "Chained"
+        if kernel.cluster is not None:
+            places = zip(kernel.cluster.sizes, kernel.cluster.places, strict=True)
+            yield f"Cluster {', '.join(f'{size} {place.name}' for size, place in places)}"
+        for view in self.program.inner.operands.values():
+            yield self.texts[view.tensor.name]
+
+    def _temporaries(self) -> Iterator[str]:
+        """The buffers of the kernel's own, in their order."""
+        given = {view.tensor.name for view in self.program.inner.operands.values()}
+        for buffer, tensor in self._tensors():
+            if buffer.name not in given:
+                spec = Allocate.on(BlockLevel, whole_view(tensor))
+                text = written_statement(spec, Execution())
+                settled = self.whole.settled.get(buffer.name)
+                yield text if settled is None else f"{text} as {literal_text(settled)}"
+
+    def _lets(self, body: list[str]) -> list[str]:
+        """The named values of the whole kernel that the text, or a used name, refers to."""
+        used = set(re.findall(r"[A-Za-z_]\w*", "\n".join(body)))
+        used |= {place.name for place in (self.kernel.cluster.places if self.kernel.cluster is not None else ())}
+        found: list[str] = []
+        for var, value in reversed(self.whole.definitions.items()):
+            if var.name in used:
+                found.append(_let(Let(var, value)))
+                used |= {one.name for one in value.variables()}
+        return found[::-1]
+
+    # -------------------------------------------------------------------------------------- programs
+
+    def _node(self, node: Node, bound: frozenset[str]) -> Iterator[Part]:
+        """What stands in the body of a node, where so many names of values are known."""
+        yield from self._program(node.program, dict(node.children), bound)
+
+    def _program(self, program: tuple[Stmt, ...], children: Mapping[str, Node], bound: frozenset[str]) -> Iterator[Part]:
+        for statement in program:
+            match statement:
+                case Hole(child=name):
+                    yield from self._child(children[name], bound)
+                case For(var=var, body=body):
+                    yield self._braces(self._for(statement), list(self._program(body, children, bound | {var.name})), {var})
+                case Exec():
+                    yield Part(statement.active, (self._leaf(statement),))
+                case Let(var=var):
+                    bound |= {var.name}
+                    yield Part(None, (_let(statement),))
+                case _:
+                    yield Part(None, (_plain(statement),))
+
+    def _child(self, node: Node, bound: frozenset[str]) -> Iterator[Part]:
+        """A spec below: in one line where it is one statement of that spec, in braces otherwise.
+
+        A spec whose views name what only its decomposition defines, such as the tile of a turn, stands for its decomposition alone.
+        """
+        named = symbols_of(node.spec.views, node.spec.accumulate).values()
+        if node.spec.allocates and not node.program:
+            return
+        if any(isinstance(one, Var) and one.name not in bound for one in named):
+            yield from self._node(node, bound)
+            return
+        match node.program:
+            case (Exec(spec=spec),) if spec == node.spec:
+                yield from self._node(node, bound)
+            case _:
+                yield self._braces(self._statement(node.spec), list(self._node(node, bound)), set())
+
+    def _braces(self, head: str, parts: list[Part], bound: set[Var]) -> Part:
+        """Parts in a body; under a condition that is that of all of them outside."""
+        conditions = {part.condition for part in parts if part.condition is not None}
+        named = {found[1] for part in parts for line in part.lines if (found := re.match(r"Let (\w+)", line))}
+        shared = next(iter(conditions)) if len(conditions) == 1 else TRUE
+        if shared != TRUE and ({var.name for var in shared.variables()} & (named | {var.name for var in bound}) or _stops(parts)):
+            shared = TRUE
+        if shared != TRUE:
+            parts = [attrs.evolve(part, condition=None) for part in parts]
+        inner = [f"{INDENT}{line}" for part in _merged(parts) for line in part.lines]
+        return Part(shared, (f"{head} {{", *inner, "}"))
+
+    def _for(self, loop: For) -> str:
+        options = [name for name in ("unroll", "spread") if getattr(loop, name)]
+        options += [f"{name}={getattr(loop, name)}" for name in ("stages", "period", "producers") if getattr(loop, name)]
+        options += [f"in_flight={loop.in_flight}"] if loop.in_flight is not None else []
+        options += [f"groups={loop.groups}"] if loop.groups != 1 else []
+        options += _range_option(loop.var, Var(loop.var.name, 0, max(loop.extent.high - 1, 0)))
+        name, extent = loop.var.name, expression_text(loop.extent)
+        braces = f" {{{', '.join(options)}}}" if options else ""
+        return f"For ({name} = {loop.first}; {name} < {extent}; {name} += {loop.step}){braces}"
+
+    def _leaf(self, statement: Exec) -> str:
+        changes = changes_of(statement, self._draft(statement))
+        said = ", ".join(name if value is True else f"{name}={literal_text(value)}" for name, value in changes)
+        return f"{self._statement(statement.spec)} by {self._instruction(statement.instruction)}{f' {{{said}}}' if said else ''}"
+
+    def _draft(self, statement: Exec) -> Draft:
+        return attrs.evolve(self.context, active=statement.active).draft()
+
+    def _instruction(self, instruction: Any) -> str:
+        known = {one.name: one for one in reversed(self.program.instructions)}
+        if known.get(instruction.name) == instruction:
+            return str(instruction.name)
+        name = re.sub(r"\W", "_", instruction.name) or "micro_kernel"
+        while (name in known and known[name] != instruction) or self.instructions.get(name, instruction) != instruction:
+            name += "_"
+        self.instructions[name] = instruction
+        return name
+
+    # -------------------------------------------------------------------------------------- specs
+
+    def _statement(self, spec: Spec, execution: Execution | None = None) -> str:
+        if spec.level not in LEVELS:
+            self.levels[spec.level] = None
+        if isinstance(spec.kind, FusedKind) and (spec is not self.program.inner or isinstance(spec.kind.made, GenericDefinition)):
+            spec = generic_spec(
+                spec.level,
+                [view for name, view in spec.operands.items() if name not in spec.outputs],
+                [spec.operands[name] for name in spec.outputs],
+            )
+            return written_statement(spec, execution or Execution(), self._view, GENERIC)
+        return written_statement(spec, execution or Execution(), self._view, self._kind(spec))
+
+    def _kind(self, spec: Spec) -> str:
+        kind = spec.kind
+        if any(starter.kind == kind for starter in STARTERS):
+            return kind.title
+        if kind not in self.kinds:
+            name = kind.title
+            while name in self.taken:
+                name += "_"
+            self.taken.add(name)
+            self.kinds[kind] = name
+        return self.kinds[kind]
+
+    def _view(self, view: View) -> str:
+        """A view with its tensor by name."""
+        text, tensor = view_text(view), tensor_text(view.tensor)
+        name = view.tensor.name
+        return f"%{name}{text.removeprefix(tensor)}" if self.texts.get(name) == tensor and text.startswith(tensor) else text
+
+
+def kernel_variables(kernel: Kernel) -> tuple[Var, ...]:
+    """What an expression may name anywhere in a kernel: its sizes, the numbers of the block and of the thread."""
+    return (*kernel.symbols, kernel.block, kernel.thread)
+
+
+def _plain(statement: Stmt) -> str:
+    match statement:
+        case Comment(text=text):
+            return f"// {text}" if text == text.strip() and text.isprintable() else _no_comment(text)
+        case SyncPoint(require=require, subject=subject):
+            word = {True: "", False: " no", None: " maybe"}[require]
+            return f"Barrier{word}{f' {subject}' if subject else ''}"
+        case Commit(completion=completion):
+            return f"Commit {completion.value}"
+    raise unknown(statement, "graphene_text")
+
+
+def _no_comment(text: str) -> str:
+    raise LayoutError("no text says this comment", got=text, legal="one line of printable characters")
+
+
+def _let(let: Let) -> str:
+    options = _range_option(let.var, Var(let.var.name, max(let.value.low, 0), let.value.high))
+    return f"Let {let.var.name} = {expression_text(let.value)}{f' {{{options[0]}}}' if options else ''}"
+
+
+def _range_option(var: Var, inferred: Var) -> list[str]:
+    """The values of a variable, where they are others than its definition says."""
+    if var == inferred:
+        return []
+    if var.parameter:
+        raise DecompositionError(f"{var.name} is a parameter of the kernel, and no value in it")
+    return [f"range={var.low}..{var.high}{f'/{var.multiple_of}' if var.multiple_of != 1 else ''}"]
+
+
+def _size_options(symbol: Var) -> str:
+    said = [] if symbol.multiple_of == 1 else [f"multiple_of={symbol.multiple_of}"]
+    plain = sym(symbol.name, symbol.multiple_of)
+    said += [f"{name}={getattr(symbol, name)}" for name in ("low", "high") if getattr(symbol, name) != getattr(plain, name)]
+    return f" {{{', '.join(said)}}}" if said else ""
+
+
+def _stops(parts: list[Part]) -> bool:
+    """Whether a barrier stands in some parts, which is for all threads."""
+    return any(re.match(r"\s*(Barrier|Commit)\b", line) for part in parts for line in part.lines)
+
+
+def _merged(parts: list[Part]) -> Iterator[Part]:
+    """Neighbours under one condition together."""
+    for part in parts:
+        if part.condition in (None, TRUE):
+            yield attrs.evolve(part, condition=None)
+        else:
+            assert part.condition is not None
+            yield Part(None, (f"If ({expression_text(part.condition)}) {{", *(f"{INDENT}{line}" for line in part.lines), "}"))

@@ -1,0 +1,30 @@
+"""Turns of a loop in which a mask hides all elements are left out: `skip` on the split of a fused definition."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.language.tree import Refinement
+
+
+@attrs.frozen
+class Skip(Refinement):
+    """The loop runs over those turns only in which a mask, such as `where(n <= m, s[m,n], -inf)`, shows an element to some of the block.
+
+    Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and a turn whose
+    elements are all hidden changes nothing that is carried, with numbers by value above 0.
+    rewrite: for n in all: S --> for n in those that the block's rows see: S
+    """
+
+    applies_to: ClassVar[tuple[str, ...]] = ("split",)
+
+    def plan(self, plan: Any) -> Any:
+        return attrs.evolve(plan, skip=True)
+
+    def __str__(self) -> str:
+        return "skip()"
+
+
+__all__ = ["Skip"]

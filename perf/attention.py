@@ -1,0 +1,200 @@
+"""Attention forward beside FlashAttention-2 and cuDNN (both by torch's scaled_dot_product_attention), in one run.
+
+    python perf/attention.py FOLDER [--sizes 512,1024,2048,4096,8192,16384] [--dims 64,128] [--rounds 7] [--tune 4096] [--tokens 16384]
+
+Halves, 16k tokens, 2048 elements in all heads of a token, arrays (b, h, m, d), causal and not. At the size `--tune` all of `CANDIDATES` are
+measured, and the best of each (d, causal) is what the other sizes get. Each kernel is verified against float64 on outputs that were NaN;
+then all are measured in bursts, with buffers rotated through L2. Writes `attention.json` (all times) and `attention.md` (the table).
+"""
+
+import argparse
+import functools
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tabulate import tabulate
+
+from fireiron import Strides
+from fireiron.errors import FireironError
+from fireiron.strategies import attention
+
+WIDTH = 2048
+"""Elements of all heads of a token."""
+
+CANDIDATES = {
+    128: ((False, 128, 64, 32, 2), (True, 128, 64, 16, 2), (True, 64, 64, 16, 2), (False, 128, 32, 32, 2)),
+    64: ((True, 128, 64, 32, 2), (False, 128, 128, 32, 2), (True, 128, 64, 16, 2), (True, 64, 64, 16, 2)),
+}
+"""Queries in registers or not, bm, bn, wm, stages; by the size of a head."""
+
+HEADS = ("d", "causal", "length", "FA2 TFLOP/s", "cuDNN TFLOP/s", "fireiron TFLOP/s", "of FA2", "of cuDNN", "values")
+
+
+def spec_of(length, d, causal, tokens):
+    """The problem, with arrays of torch, (b, h, m, d)."""
+    heads = WIDTH // d
+    order = {"b": heads * length * d, "g": length * d, "d": 1}
+    queries, keys = Strides(**order, r=length * d, m=d), Strides(**order, n=d)
+    made = attention.definition(causal=causal)
+    return attention.spec(length, length, d, heads=heads, batch=tokens // length, made=made, Q=queries, O=queries, K=keys, V=keys)
+
+
+@functools.cache
+def kernel_of(length, d, causal, tokens, values):
+    """A compiled kernel; None where it is refused."""
+    held, bm, bn, wm, stages = values
+    strategy = attention.by_rows(attention.definition(causal=causal), held).with_(bm=bm, bn=bn, wm=wm, stages=stages)
+    try:
+        return strategy(spec_of(length, d, causal, tokens)).compile("sm_90")
+    except FireironError as error:
+        print(f"left out: {length} {d} {causal} {values}: {error}", flush=True)
+        return None
+
+
+def as_queries(array):
+    """An array (b, h, m, d) as `[b,m,g,r,d]`."""
+    b, h, m, d = array.shape
+    return array.as_strided((b, m, h, 1, d), (h * m * d, d, m * d, m * d, 1))
+
+
+def as_keys(array):
+    """An array (b, h, n, d) as `[b,n,g,d]`."""
+    return array.permute(0, 2, 1, 3)
+
+
+def sets_of(length, d, tokens):
+    """Arrays (q, k, v, o) of standard normal numbers, more than L2 holds."""
+    import torch
+
+    shape = (tokens // length, WIDTH // d, length, d)
+    one = 4 * 2 * math.prod(shape)
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    count = max(2, -(-120_000_000 // one))
+    return [
+        [*(torch.randn(shape, generator=generator, device="cuda", dtype=torch.float16) for _ in range(3)), torch.empty(shape, device="cuda", dtype=torch.float16)]
+        for _ in range(count)
+    ]  # fmt: skip
+
+
+def by_torch(backend, causal, arrays):
+    """A launch of torch's attention by a backend."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    q, k, v, _ = arrays
+
+    def call():
+        with sdpa_kernel(getattr(SDPBackend, backend)), torch.no_grad():
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    return call
+
+
+def by_kernel(kernel, arrays):
+    """A launch of a kernel of ours."""
+    import numpy
+
+    q, k, v, o = arrays
+    scale = numpy.float32(q.shape[-1] ** -0.5)
+    return functools.partial(kernel, as_queries(q), as_keys(k), as_keys(v), scale, out=as_queries(o))
+
+
+def error_of(call, arrays, causal):
+    """The Frobenius error of the first, the middle and the last head against float64, on an output that was NaN."""
+    import torch
+
+    q, k, v, o = arrays
+    o.fill_(math.nan)
+    call()
+    worst = 0.0
+    b, h = o.shape[:2]
+    for batch, head in {(0, 0), (b // 2, h // 2), (b - 1, h - 1)}:
+        keys, values = k[batch, head].double(), v[batch, head].double()
+        for start in range(0, o.shape[2], 2048):
+            rows = slice(start, start + 2048)
+            scores = q[batch, head, rows].double() @ keys.T * q.shape[-1] ** -0.5
+            if causal:
+                places = torch.arange(scores.shape[1], device=q.device)
+                scores.masked_fill_(places[None] > torch.arange(start, start + len(scores), device=q.device)[:, None], -math.inf)
+            right = scores.softmax(-1) @ values
+            worst = max(worst, float((o[batch, head, rows].double() - right).norm() / right.norm()))
+    if not (worst < 1e-3) or not bool(torch.isfinite(o).all()):
+        raise SystemExit(f"wrong: {tuple(o.shape)} causal {causal}: error {worst}")
+    return worst
+
+
+def measured(length, d, causal, tokens, chosen, rounds):
+    """Times in microseconds by contender."""
+    from fireiron.measure.timing import measure
+
+    sets = sets_of(length, d, tokens)
+    calls, errors = {}, {}
+    for name, backend in (("FA2", "FLASH_ATTENTION"), ("cuDNN", "CUDNN_ATTENTION")):
+        launches = [by_torch(backend, causal, one) for one in sets]
+        try:
+            launches[0]()
+        except RuntimeError as error:
+            print(f"left out: {name}: {str(error).splitlines()[0]}", flush=True)
+            continue
+        calls[name] = launches
+    for values in chosen:
+        kernel = kernel_of(length, d, causal, tokens, values)
+        if kernel is not None:
+            launches = [by_kernel(kernel, one) for one in sets]
+            errors[values] = error_of(launches[0], sets[0], causal)
+            calls[values] = launches
+    return measure({str(name): one for name, one in calls.items()}, rounds=rounds), errors, {str(name): name for name in calls}
+
+
+def main():
+    """The tables."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--sizes", default="512,1024,2048,4096,8192,16384")
+    parser.add_argument("--dims", default="64,128")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--tune", type=int, default=4096)
+    parser.add_argument("--tokens", type=int, default=16384)
+    given = parser.parse_args()
+    sizes, dims = ([int(one) for one in text.split(",")] for text in (given.sizes, given.dims))
+    order = [given.tune, *(one for one in sizes if one != given.tune)]
+    best, rows, records = {}, {}, []
+    with ThreadPoolExecutor(8) as pool:
+        list(
+            pool.map(
+                lambda one: kernel_of(*one),
+                [(given.tune, d, c, given.tokens, v) for d in dims for c in (False, True) for v in CANDIDATES[d]],
+            )
+        )
+        for length in order:
+            problems = [(d, causal) for d in dims for causal in (False, True)]
+            if length != given.tune:
+                list(pool.map(lambda one: kernel_of(*one), [(length, *one, given.tokens, best[one]) for one in problems]))
+            for d, causal in problems:
+                chosen = CANDIDATES[d] if length == given.tune else (best[d, causal],)
+                times, errors, names = measured(length, d, causal, given.tokens, chosen, given.rounds)
+                work = 4 * given.tokens * length * WIDTH / (2 if causal else 1)
+                speed = {names[name]: work / one.us / 1e6 for name, one in times.items()}
+                ours = {name: one for name, one in speed.items() if name in CANDIDATES[d]}
+                best.setdefault((d, causal), max(ours, key=ours.get))
+                values = best[d, causal]
+                peers = [speed.get("FA2"), speed.get("cuDNN")]
+                rows[d, causal, length] = [d, causal, length, *peers, ours[values], *(one and ours[values] / one for one in peers), values]
+                print(rows[d, causal, length], {str(name): round(one) for name, one in ours.items()}, flush=True)
+                records.append({"d": d, "causal": causal, "length": length, "TFLOP/s": {str(k): v for k, v in speed.items()}, "errors": {str(k): v for k, v in errors.items()}})  # fmt: skip
+    table = tabulate([rows[one] for one in sorted(rows)], HEADS, floatfmt=".3g", tablefmt="github")
+    for d in dims:
+        for causal in (False, True):
+            ratios = [row[6] for key, row in rows.items() if key[:2] == (d, causal) and row[6]]
+            mean = math.exp(sum(map(math.log, ratios)) / max(len(ratios), 1))
+            table += f"\n\nd {d}, causal {causal}: geometric mean of FA2 {mean:.3f}"
+    given.folder.mkdir(parents=True, exist_ok=True)
+    (given.folder / "attention.json").write_text(json.dumps(records, indent=1))
+    (given.folder / "attention.md").write_text(table + "\n")
+    print(table)
+
+
+if __name__ == "__main__":
+    main()

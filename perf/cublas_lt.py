@@ -1,0 +1,103 @@
+"""cuBLASLt's products with epilogues, by ctypes: what one call computes, C = relu(A·B + beta·C + bias), and parts of it.
+
+    lt = CublasLt()
+    plan = lt.plan(a, b, out, bias)                    # PyTorch tensors of halves, stored by rows
+    plan(); lt.plan(a, b, out, bias, addend)()         # on PyTorch's current stream
+
+The library is the one that PyTorch has loaded. The first algorithm of its heuristic is taken. NVIDIA, cuBLAS documentation, "Using the
+cuBLASLt API": matrices are column-major there, so the transposed product is asked for.
+"""
+
+import ctypes
+import functools
+
+import torch
+
+COMPUTE_32F, REAL_32F, REAL_16F = 68, 0, 2
+EPILOGUE, BIAS_POINTER = 7, 8  # attributes of cublasLtMatmulDesc
+RELU, BIAS = 2, 4
+MOST_WORKSPACE = 1  # attribute of cublasLtMatmulPreference
+WORKSPACE = 64 << 20
+
+
+class Heuristic(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t."""
+
+    _fields_ = (
+        ("algorithm", ctypes.c_uint64 * 8), ("workspace", ctypes.c_size_t), ("state", ctypes.c_int), ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    )  # fmt: skip
+
+
+class CublasLt:
+    """A handle of the library, and its workspace."""
+
+    def __init__(self):
+        torch.zeros(1, device="cuda")
+        self.library = self._loaded()
+        self.handle = ctypes.c_void_p()
+        self.call("Create", ctypes.byref(self.handle))
+        self.workspace = torch.empty(WORKSPACE, dtype=torch.uint8, device="cuda")
+
+    @staticmethod
+    def _loaded():
+        for version in (13, 12):
+            try:
+                return ctypes.CDLL(f"libcublasLt.so.{version}")
+            except OSError:
+                continue
+        raise RuntimeError("no cuBLASLt beside PyTorch")
+
+    def call(self, name, *arguments):
+        """A function of the library; an error where it reports one."""
+        status = getattr(self.library, f"cublasLt{name}")(*arguments)
+        if status:
+            raise RuntimeError(f"cublasLt{name}: status {status}")
+
+    def plan(self, a, b, out, bias=None, addend=None):
+        """A launch of out = a @ b, plus `addend`, and with a bias relu(... + bias)."""
+        (m, k), n = a.shape, b.shape[1]
+        product = self._made("MatmulDescCreate", ctypes.c_int(COMPUTE_32F), ctypes.c_int(REAL_32F))
+        if bias is not None:
+            self._set("MatmulDescSetAttribute", product, EPILOGUE, ctypes.c_int32(RELU | BIAS))
+            self._set("MatmulDescSetAttribute", product, BIAS_POINTER, ctypes.c_void_p(bias.data_ptr()))
+        first, second, result = (self._layout(columns, rows) for rows, columns in ((k, n), (m, k), (m, n)))
+        preference = self._made("MatmulPreferenceCreate")
+        self._set("MatmulPreferenceSetAttribute", preference, MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))
+        chosen, count = Heuristic(), ctypes.c_int()
+        layouts = (first, second, result, result)
+        self.call("MatmulAlgoGetHeuristic", self.handle, product, *layouts, preference, 1, ctypes.byref(chosen), ctypes.byref(count))
+        if not count.value:
+            raise RuntimeError("cuBLASLt has no algorithm for this product")
+        one, beta = ctypes.c_float(1), ctypes.c_float(addend is not None)
+        added = out if addend is None else addend
+        pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (b, a, added, out, self.workspace)]
+
+        def launch():
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            left, right, start, target, room = pointers
+            self.call(
+                "Matmul", self.handle, product, ctypes.byref(one), left, first, right, second, ctypes.byref(beta), start, result, target,
+                result, ctypes.byref(chosen.algorithm), room, ctypes.c_size_t(WORKSPACE), stream,
+            )  # fmt: skip
+
+        return launch
+
+    def _made(self, name, *arguments):
+        made = ctypes.c_void_p()
+        self.call(name, ctypes.byref(made), *arguments)
+        return made
+
+    def _set(self, name, target, attribute, value):
+        self.call(name, target, ctypes.c_int(attribute), ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value)))
+
+    def _layout(self, rows, columns):
+        """A column-major matrix of halves."""
+        sizes = (ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows))
+        return self._made("MatrixLayoutCreate", ctypes.c_int(REAL_16F), *sizes)
+
+
+@functools.cache
+def cublas_lt():
+    """The handle of this process."""
+    return CublasLt()

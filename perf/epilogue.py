@@ -1,0 +1,105 @@
+"""GEMM + bias + ReLU beside the same strategy's plain GEMM, and beside cuBLASLt's fused epilogue and PyTorch's two calls.
+
+    python perf/epilogue.py FOLDER [--rounds 5]
+
+Halves with sums in float32, what `fireiron.matmul` chooses for each size. Every result is compared with float64 first, from outputs full of NaN
+(relative Frobenius error of the first rows). Bursts, on sets that rotate through L2, all contenders in one run. The aim is the plain product's
+time, within 2 %. Writes `epilogue.json` and `epilogue.txt` into the folder; less than a minute on an H200.
+"""
+
+import argparse
+import functools
+import json
+import math
+from pathlib import Path
+
+from other_types import ROTATED
+from tabulate import tabulate
+
+SIZES = ((4096, 4096, 4096), (5376, 5376, 2048), (5376, 5376, 5376))
+TEXT = "relu(acc + bias[n])"
+
+
+def row_name(size):
+    """4096x4096x4096."""
+    return "x".join(map(str, size))
+
+
+def sets_of(torch, m, n, k):
+    """Random operands with results full of NaN, as many sets as do not fit L2 together."""
+    count = max(2, math.ceil(ROTATED / (2 * (m * k + k * n + m * n))))
+    made = []
+    for _ in range(count):
+        a, b, bias = (torch.randn(*shape, device="cuda", dtype=torch.float16) for shape in ((m, k), (k, n), (n,)))
+        made.append((a, b, bias, torch.full((m, n), math.nan, device="cuda", dtype=torch.float16)))
+    return made
+
+
+def error_of(torch, call, one, finished):
+    """The relative error of a result, in the Frobenius norm, of the first rows."""
+    a, b, bias, c = one
+    c.fill_(math.nan)
+    call()
+    torch.cuda.synchronize()
+    want = a[:256].double() @ b.double()
+    want = torch.relu(want + bias.double()) if finished else want
+    return float((c[:256].double() - want).norm() / want.norm())
+
+
+def two_calls(torch, a, b, bias, c):
+    """The product with its bias, then the activation in place."""
+    torch.addmm(bias, a, b, out=c)
+    c.relu_()
+
+
+def measured(torch, size, rounds):
+    """The row of the table, and times by name."""
+    from fireiron import matmul
+    from fireiron.measure.timing import measure
+
+    sets = sets_of(torch, *size)
+    a, b, bias, c = sets[0]
+    plain, fused = matmul.kernel(a, b, c), matmul.kernel(a, b, c, epilogue=TEXT, bias=bias)
+    calls = {
+        "plain": [plain.prepare(a, b, out=c) for a, b, _, c in sets],
+        "bias + ReLU": [fused.prepare(a, b, bias, out=c) for a, b, bias, c in sets],
+        "torch.mm": [functools.partial(torch.mm, a, b, out=c) for a, b, _, c in sets],
+        "_addmm_activation": [functools.partial(torch._addmm_activation, bias, a, b, out=c) for a, b, bias, c in sets],
+        "addmm, relu_": [functools.partial(two_calls, torch, *one) for one in sets],
+    }
+    errors = {name: error_of(torch, found[0], sets[0], name not in ("plain", "torch.mm")) for name, found in calls.items()}
+    assert max(errors.values()) < 1e-3, errors
+    times = {name: one.us for name, one in measure(calls, rounds=rounds).items()}
+    found = {"plain": plain.resources.registers, "fused": fused.resources.registers, "spills": fused.resources.spill_stores}
+    ratios = [times["plain"] / times["bias + ReLU"], times["_addmm_activation"] / times["bias + ReLU"]]
+    return [row_name(size), *times.values(), *ratios, *found.values()], {"times": times, "errors": errors, **found}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    import torch
+
+    from fireiron.measure.timing import environment
+
+    rows, kept = [], {}
+    for size in SIZES:
+        row, kept[row_name(size)] = measured(torch, size, options.rounds)
+        rows.append(row)
+        print(row, flush=True)
+        torch.cuda.empty_cache()
+    heads = (
+        "size", "plain us", "bias + ReLU us", "torch.mm us", "_addmm_activation us", "addmm, relu_ us", "plain / ours", "cuBLASLt / ours",
+        "registers plain", "registers", "spills",
+    )  # fmt: skip
+    table = tabulate(rows, heads, floatfmt=("", *[".2f"] * 5, ".3f", ".3f", "", "", "")) + "\n"
+    print(table)
+    (options.folder / "epilogue.txt").write_text(table)
+    (options.folder / "epilogue.json").write_text(json.dumps({"environment": environment(), "measured": kept}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

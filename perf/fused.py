@@ -1,0 +1,76 @@
+"""What scripts for fused kernels share: tensors of PyTorch, kernels verified on poisoned outputs, a table of times beside each other."""
+
+import json
+from pathlib import Path
+
+from tabulate import tabulate
+
+from fireiron.errors import FireironError
+
+ERROR = 2e-3
+"""Relative error in the Frobenius norm; halves have 5e-4 for each rounding."""
+
+
+def sets_of(bytes_of_one, most=24, rotated=150e6):
+    """As many sets of tensors as are larger than L2 together."""
+    return max(2, min(most, int(rotated // bytes_of_one) + 1))
+
+
+def error_of(got, wanted):
+    """How far a result is from float64, relative, in the Frobenius norm; infinite where it is no number."""
+    found = ((got.double() - wanted).norm() / wanted.norm()).item()
+    return found if found == found else float("inf")
+
+
+class Contenders:
+    """Launches by name, each verified first; what fails is said, and left out."""
+
+    def __init__(self, outputs, wanted):
+        self.outputs, self.wanted, self.calls = outputs, wanted, {}
+
+    def add(self, name, make):
+        """The launches that `make(number)` returns for each set of tensors."""
+        import torch
+
+        try:
+            launches = [make(number) for number in range(len(self.outputs))]
+            self.outputs[0].fill_(float("nan"))
+            launches[0]()
+            torch.cuda.synchronize()
+            error = error_of(self.outputs[0], self.wanted)
+        except (FireironError, RuntimeError, ValueError) as problem:
+            print(f"left out: {name}: {str(problem).splitlines()[0]}", flush=True)
+            return
+        if error > ERROR:
+            print(f"left out: {name}: error {error:.1e}", flush=True)
+            return
+        self.calls[name] = launches
+
+    def times(self, rounds):
+        """Microseconds by name: bursts, tensors rotated through L2, all in turn."""
+        from fireiron.measure.timing import measure
+
+        return {name: one.us for name, one in measure(self.calls, rounds=rounds).items()}
+
+
+def prepared(strategy, spec):
+    """A compiled kernel of a strategy for a spec, for the current GPU."""
+    return strategy(spec).compile()
+
+
+def best(times, start):
+    """The shortest time among names that begin so, with its name; None where there is none."""
+    found = {name: us for name, us in times.items() if name.startswith(start)}
+    name = min(found, key=found.get, default=None)
+    return (None, None) if name is None else (found[name], name)
+
+
+def written(folder, name, heads, rows, kept):
+    """The table, printed and stored beside all times and where they were measured."""
+    from fireiron.measure.timing import environment
+
+    text = tabulate(rows, heads, floatfmt=".2f") + "\n"
+    print(text)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    Path(folder, f"{name}.txt").write_text(text)
+    Path(folder, f"{name}.json").write_text(json.dumps({"environment": environment(), "measured": kept}, indent=1) + "\n")

@@ -1,0 +1,197 @@
+"""LayerNorm, RMSNorm and softmax of fp16 rows beside a copy of the same bytes, PyTorch, torch.compile and Triton (Graphene, Figure 13).
+
+    python perf/layernorm.py FOLDER [--rounds 5] [--rows 4096,8192,16384,32768,65536] [--hidden 1024,4096,8192] [--no-compile]
+
+Our kernels take any number of rows; `ours` is what the library chooses for the size, the others deal a row to other numbers of warps. Each
+kernel is compared with float64 on outputs full of NaN first. The copy is the better of `copy_` and `torch.neg`. TB/s count a read and a write
+of the matrix. Bursts, on sets that rotate through L2; all of one size in one run. Writes `layernorm.json` and `layernorm.txt` into the folder.
+"""
+
+import argparse
+import functools
+import json
+import math
+from pathlib import Path
+
+from other_types import ROTATED
+from tabulate import tabulate
+
+from fireiron import float16, sym
+from fireiron.strategies import layernorm, rmsnorm, softmax
+
+EPSILON = 1e-5
+PAUSE = 0.05
+"""Seconds before each burst: these kernels wait for memory, and power does not limit them."""
+
+TURNS = {1024: (1, 2, 4), 4096: (1, 2, 4), 8192: (2, 4, 8)}
+"""How many 16-byte loads a lane has of a row, by the size of the row: the forms that are measured."""
+
+
+def forms(module, hidden):
+    """Our kernels for a row of so many elements, by name; any number of rows."""
+    spec = module.spec(sym("M"), hidden, dtype=float16)
+    chosen = module.values(spec)
+    found = {"ours": module.strategy.with_(**chosen)(spec).compile()}
+    for turns in TURNS.get(hidden, ()) if module is layernorm else ():
+        warps = hidden // (256 * turns)
+        values = {"rows": max(4 // warps, 1), "turns": turns, "vector": 8}
+        if values != chosen:
+            found[f"{warps} warps"] = module.strategy.with_(**values)(spec).compile()
+    return found
+
+
+def triton_kernel():
+    """LayerNorm as in Triton's tutorial, for rows that one program holds."""
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def forward(X, Y, W, B, stride, N, eps, BLOCK: tl.constexpr):
+        row = tl.program_id(0)
+        columns = tl.arange(0, BLOCK)
+        inside = columns < N
+        x = tl.load(X + row * stride + columns, mask=inside, other=0.0).to(tl.float32)
+        mean = tl.sum(x, axis=0) / N
+        centred = tl.where(inside, x - mean, 0.0)
+        scale = 1 / tl.sqrt(tl.sum(centred * centred, axis=0) / N + eps)
+        w = tl.load(W + columns, mask=inside)
+        b = tl.load(B + columns, mask=inside)
+        tl.store(Y + row * stride + columns, centred * scale * w + b, mask=inside)
+
+    def launch(x, w, b, y, warps):
+        rows, hidden = x.shape
+        forward[(rows,)](x, y, w, b, x.stride(0), hidden, EPSILON, BLOCK=triton.next_power_of_2(hidden), num_warps=warps)
+
+    return launch
+
+
+def kept(function, *arguments):
+    """A call whose result lives until the next: each set has memory of its own for it."""
+    place = []
+
+    def call():
+        place[:] = [function(*arguments)]
+        return place[0]
+
+    return call
+
+
+def wanted(torch, name, one):
+    """The first rows of the result in float64."""
+    x, w, b, _ = (part.double() if part is not None else None for part in one)
+    x = x[:512]
+    if name == "softmax":
+        return torch.softmax(x, -1)
+    if name == "rmsnorm":
+        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + EPSILON) * w
+    return torch.nn.functional.layer_norm(x, x.shape[1:], w, b, EPSILON)
+
+
+def checked(torch, name, label, call, one):
+    """The relative Frobenius error of the first rows; outputs that the call writes in place start as NaN."""
+    y = one[3]
+    y.fill_(math.nan)
+    result = call()
+    torch.cuda.synchronize()
+    got = y if result is None or not isinstance(result, torch.Tensor) else result
+    want = wanted(torch, name, one)
+    error = float((got[:512].double() - want).norm() / want.norm())
+    if not error < 2e-3 or not bool(torch.isfinite(got).all()):
+        raise SystemExit(f"{name} {label} {tuple(y.shape)} is wrong: relative error {error}")
+    return error
+
+
+def calls_of(torch, name, kernels, compiled, triton_launch, sets):
+    """All contenders, by name, a call for each set."""
+    functional = torch.nn.functional
+    sizes = sets[0][0].shape[1:]
+    eager = {
+        "layernorm": lambda x, w, b: functional.layer_norm(x, sizes, w, b, EPSILON),
+        "rmsnorm": lambda x, w, b: functional.rms_norm(x, sizes, w, EPSILON),
+        "softmax": lambda x, w, b: torch.softmax(x, -1),
+    }[name]
+    count, numbers = {"layernorm": (3, (EPSILON,)), "rmsnorm": (2, (EPSILON,)), "softmax": (1, ())}[name]
+    found = {label: [kernel.prepare(*one[:count], *numbers, out=one[3]) for one in sets] for label, kernel in kernels.items()}
+    found["torch"] = [kept(eager, x, w, b) for x, w, b, _ in sets]
+    if compiled is not None:
+        found["compile"] = [kept(compiled, x, w, b) for x, w, b, _ in sets]
+    for warps in (4, 8) if triton_launch is not None else ():
+        found[f"triton {warps}"] = [functools.partial(triton_launch, x, w, b, y, warps) for x, w, b, y in sets]
+    return found
+
+
+def measured(torch, name, rows, hidden, kernels, compiled, triton_launch, rounds):
+    """Times by contender in microseconds, and the errors."""
+    from fireiron.measure.timing import measure
+
+    count = max(2, math.ceil(ROTATED / (rows * hidden * 4)))
+    w, b = torch.randn(hidden, device="cuda", dtype=torch.float16), torch.randn(hidden, device="cuda", dtype=torch.float16)
+    sets = []
+    for _ in range(count):
+        x = torch.randn(rows, hidden, device="cuda", dtype=torch.float16)
+        sets.append((x, w, b, torch.empty_like(x)))
+    calls = calls_of(torch, name, kernels, compiled, triton_launch, sets)
+    errors = {label: checked(torch, name, label, ones[0], sets[0]) for label, ones in calls.items()}
+    calls["copy_"] = [functools.partial(y.copy_, x) for x, _, _, y in sets]
+    calls["neg"] = [functools.partial(torch.neg, x, out=y) for x, _, _, y in sets]
+    times = {label: one.us for label, one in measure(calls, rounds=rounds, pause=PAUSE).items()}
+    return times, errors
+
+
+def compiled_of(torch, hidden):
+    """PyTorch's LayerNorm through torch.compile, for any number of rows."""
+
+    def forward(x, w, b):
+        return torch.nn.functional.layer_norm(x, (hidden,), w, b, EPSILON)
+
+    return torch.compile(forward, dynamic=True)
+
+
+def row_of(name, rows, hidden, times):
+    """A row of the table: TB/s, and ratios to the copy."""
+    copy = min(times["copy_"], times["neg"])
+    rate = lambda us: rows * hidden * 4 / us / 1e6
+    own = {label: us for label, us in times.items() if label == "ours" or label.endswith("warps")}
+    best = min(own, key=own.get)
+    triton = min((us for label, us in times.items() if label.startswith("triton")), default=None)
+    others = [None if us is None else rate(us) for us in (times["torch"], times.get("compile"), triton)]
+    return [name, rows, hidden, rate(copy), rate(times["ours"]), copy / times["ours"], f"{best} {copy / own[best]:.3f}", *others]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", default="4096,8192,16384,32768,65536")
+    parser.add_argument("--hidden", default="1024,4096,8192")
+    parser.add_argument("--no-compile", action="store_true")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    import torch
+
+    from fireiron.measure.timing import environment
+
+    launch = triton_kernel()
+    table, result = [], []
+    for name, module in (("layernorm", layernorm), ("rmsnorm", rmsnorm), ("softmax", softmax)):
+        for hidden in map(int, options.hidden.split(",")):
+            kernels = forms(module, hidden)
+            norm = module is layernorm
+            compiled = compiled_of(torch, hidden) if norm and not options.no_compile else None
+            for rows in map(int, options.rows.split(",")):
+                if not norm and rows not in (4096, 16384):
+                    continue
+                times, errors = measured(torch, name, rows, hidden, kernels, compiled, launch if norm else None, options.rounds)
+                table.append(row_of(name, rows, hidden, times))
+                result.append({"kernel": name, "rows": rows, "hidden": hidden, "us": times, "errors": errors})
+                print(table[-1], flush=True)
+                torch.cuda.empty_cache()
+    heads = ("kernel", "rows", "hidden", "copy TB/s", "ours TB/s", "ours/copy", "best form", "torch", "compile", "Triton")
+    text = tabulate(table, heads, floatfmt=("", "", "", ".2f", ".2f", ".3f", "", ".2f", ".2f", ".2f")) + "\n"
+    print(text)
+    (options.folder / "layernorm.txt").write_text(text)
+    (options.folder / "layernorm.json").write_text(json.dumps({"environment": environment(), "measured": result}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

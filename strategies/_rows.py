@@ -1,0 +1,46 @@
+"""The parts that strategies for rows share: rows dealt to warps by 16 bytes a lane, and how many warps a row of so many elements wants."""
+
+from fireiron import *
+from fireiron.values.expr import constant
+
+LANES = 32
+WARPS = 32
+"""The most warps of a block."""
+
+WARPS_OF = ((32, 1), (64, 4), (256, 8), (512, 16))
+"""How many warps share a row, by how many elements a lane of one warp would have of it, at most."""
+
+rows = Tunable("rows", 1, 2, 4, 8, 16)
+turns = Tunable("turns", 2, 1, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
+vector = Tunable("vector", 8, 4, 2, 1)
+
+pieces = Move.tile(1, LANES * vector * turns).to(Warp).tile(1, vector).to(Lane)
+"""A row's pieces to warps, and in `turns` turns `vector` elements of each to lanes."""
+
+dealt = pieces.done()
+"""A copy that leaves them in the caches."""
+
+once = pieces.done(STREAMED)
+"""A copy of what nobody reads again."""
+
+streamed = Move.done(STREAMED)
+"""A copy of what threads hold, to memory that nobody reads soon."""
+
+
+def fitting(spec):
+    """The values of the tunables for a spec, by the size of its rows and not by measuring: the more elements, the more warps share a row.
+
+    Rows of one or two warps share a block of four. A lane takes 16 bytes at a time where they divide a row; where the last of them do not
+    fill a warp it has 16 elements at most, as long as there are warps: conditions want registers.
+    """
+    size = constant(spec.size("n"))
+    if size is None:
+        raise ArgumentError("a row in registers has a size that is known", got=spec.size("n"), hint="a number for N; M may be a symbol")
+    widest = 16 // spec.operands["X"].dtype.bytes
+    lane = next(one for one in vector.values if one <= widest and size % one == 0 and (size > one or one == 1))
+    pieces = -(-size // (LANES * lane))
+    warps = next((count for most, count in WARPS_OF if pieces * lane <= most), WARPS)
+    if lane > 1 and size % (LANES * lane) and pieces * lane > 16 * warps:
+        warps = min(2 * warps, WARPS)
+    taken = next((one for one in sorted(turns.values) if one * warps >= pieces), max(turns.values))
+    return {"rows": max(4 // -(-pieces // taken), 1), "turns": taken, "vector": lane}

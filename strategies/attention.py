@@ -1,0 +1,109 @@
+"""Attention, forward: softmax(Q K^T) V in one kernel, block of keys after block of keys (FlashAttention-2), instructions up to sm_80.
+
+    attention(m,n,d)(GL,GL,GL,VAL,GL)(Kernel)
+      tile(m=bm, r=1, g=1, b=1).to(Block)     attention(128,n,d)(GL,...)(Block)      queries of one head
+      load(Q, SH)                             attention(128,n,d)(SH,...)(Block)      swizzled, by 16 bytes
+      split(n=bn).pipeline(stages)            attention(128,64,d)(SH,...)(Block)     block of keys after block of keys, the next under way
+      load(K, SH), load(V, SH)                attention(128,64,d)(SH,SH,SH,...)      cp.async
+      tile(m=wm).to(Warp)                     attention(32,64,d)(SH,SH,SH,...)(Warp) whole rows, each with four lanes
+      step(s), step(pv)                       MatMul(32,64,d), MatMul(32,d,64)       ldmatrix and HMMA; probabilities stay in registers
+      step(store)                             Move(32,d)(RF,GL)(Warp)                through shared memory of the warp's own
+
+Q[b,m,g,r,d], K[b,n,g,d], V[b,n,g,d], O[b,m,g,r,d]: `r` heads of queries read each of the `g` heads of keys, so r = 1 where each has its
+own. `spec` takes strides for other orders. `scale`, above 0, is what scores are multiplied by. A row that sees no key is 0: the running
+maximum begins at a finite number, less which exp2 of -inf is 0.
+
+`held` keeps the queries in registers, where `strategy` reads them again for each block of keys.
+"""
+
+from fireiron import *
+
+SIZES = (512, 512, 128)
+
+bm = Tunable("bm", 128, 64)
+bn = Tunable("bn", 64, 32, 128)
+wm = Tunable("wm", 32, 16)
+stages = Tunable("stages", 2, 1, 3)
+
+LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
+
+
+def definition(causal=False, window=None, lse=False):
+    """Attention as formulas.
+
+    `causal`: of two equally long sequences, query m sees keys 0 to m. `window`: it sees the last so many of these, itself included.
+    `lse`: the logarithm of the sum of exponentials of a row's scores is written too, to L[b,m,g,r].
+    """
+    seen = ["n <= m"] * (causal or window is not None) + [f"m < n + {window}"] * (window is not None)
+    mask = {"mask": f"s[m,n] = where({' and '.join(seen)}, s[m,n], -inf)"} if seen else {}
+    operands = {"Q": "b m g r d", "K": "b n g d", "V": "b n g d", "scale": "", "O": "b m g r d"}
+    return Fused(
+        name="attention",
+        dims="m n d b g r",
+        over="n",
+        batch="b g r",
+        operands={**operands, **({"L": "b m g r"} if lse else {})},
+        first={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
+        each={
+            "s": "s[m,n] = sum(d, Q[b,m,g,r,d] * K[b,n,g,d])",
+            **mask,
+            "top": "top[m] = max(n, s[m,n])",
+            "new": f"new[m] = max(mx[m], top[m] * (scale * {LOG2_E}))",
+            "alpha": "alpha[m] = exp2(mx[m] - new[m])",
+            "keep": "mx[m] = new[m]",
+            "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
+            "exp": f"s[m,n] = exp2(s[m,n] * (scale * {LOG2_E}) - mx[m])",
+            "sums": "sums[m] = sum(n, s[m,n])",
+            "update": "l[m] = l[m] * alpha[m] + sums[m]",
+            "p": "p[m,n] = s[m,n]",
+            "pv": "acc[m,d] += sum(n, p[m,n] * V[b,n,g,d])",
+        },
+        last={
+            "inverse": "inverse[m] = where(l[m] > 0, 1 / l[m], 0)",
+            "norm": "acc[m,d] = acc[m,d] * inverse[m]",
+            "store": "O[b,m,g,r,d] = acc[m,d]",
+            **({"lse": f"L[b,m,g,r] = (mx[m] + log2(l[m])) * {LN_2}"} if lse else {}),
+        },
+    )
+
+
+copy, fragments = Move.coalesced(8).done(), Move.done()
+tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
+staged = Move.load(SRC, SH, fragments).converted().swizzle().reuse_buffer().coalesced(8).done()
+
+
+def by_rows(made, held=False):
+    """The strategy on a definition; with `held` queries stay in registers. Of one with a mask, blocks that no row sees are left out."""
+    scores = MatMul.split(16).unroll()
+    scores = scores.load(B, RF, fragments) if held else scores.load(A, RF, fragments).load(B, RF, fragments)
+    queries = made.tile(m=bm, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle()
+    queries = queries.load("Q", RF, Move.tile(wm).to(Warp).done()) if held else queries
+    blocks = queries.split(n=bn).pipeline(stages)
+    blocks = blocks.skip() if any(one.name == "mask" for one in made.made.steps) else blocks
+    return (
+        blocks.load("K", SH, copy)
+        .swizzle()
+        .load("V", SH, copy)
+        .swizzle()
+        .tile(m=wm)
+        .to(Warp)
+        .step("s", scores.then(tiles))
+        .step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles))
+        .step("store", staged)
+        .done()
+    )
+
+
+strategy = by_rows(definition())
+causal = by_rows(definition(causal=True))
+held = by_rows(definition(), held=True)
+
+
+def spec(M, N, D, heads=1, batch=1, shared=1, made=None, **options):
+    """M queries, N keys, D elements of a head; `heads` of queries, `shared` of them on each head of keys; `made`: another definition.
+
+    Halves, row by row, unless said otherwise, as by `Q=Strides(b=..., m=..., g=..., r=..., d=1)`; L is float32.
+    """
+    made = definition() if made is None else made
+    types = {"L": float32} if "L" in made.made.uses else {}
+    return made(m=M, n=N, d=D, b=batch, g=heads // shared, r=shared, types=types | options.pop("types", {}), **options)

@@ -1,0 +1,67 @@
+"""Two products of one A: D = A·B1 + A·B2, each row of A read once, on tensor cores from Ampere on.
+
+dual(M,N,K)(GL,GL,GL,GL)(Kernel)
+  tile(bm,bn).to(Block).bands(8)   dual(128,128,K)(GL,GL,GL,GL)(Block)
+  split(bk).pipeline(stages)       dual(128,128,32)(GL,GL,GL,RF)(Block)        copies of 16 bytes, under way
+  load(A, SH), load(B1, SH), ...   dual(128,128,32)(SH,SH,SH,RF)(Block)        swizzled
+  tile(wm,wn).to(Warp)             dual(64,64,32)(SH,SH,SH,RF)(Warp)
+  split(16).pipeline(2)            dual(64,64,16)(SH,SH,SH,RF)(Warp)           fragments a step ahead
+  load(A, RF), load(B1, RF), ...   dual(64,64,16)(RF,RF,RF,RF)(Warp)           ldmatrix.x4
+  step(left), step(right)          MatMul(16,8,16)(RF,RF,RF)(Warp)             HMMA, both into one accumulator
+  step(store)                      Move(128,128)(RF,GL)(Block)                 through shared memory, in pieces of 16 bytes
+"""
+
+from fireiron import *
+from fireiron.strategies._fused import orders, product, staged
+
+SIZES = (4096, 4096, 4096)
+
+bm = Tunable("bm", 128, 64, 256)
+bn = Tunable("bn", 128, 64, 256)
+bk = Tunable("bk", 32, 64)
+wm = Tunable("wm", 64, 32)
+wn = Tunable("wn", 64, 32)
+stages = Tunable("stages", 4, 3, 5)
+
+definition = Fused(
+    name="dual",
+    dims="m n k",
+    over="k",
+    operands={"A": "m k", "B1": "k n", "B2": "k n", "D": "m n"},
+    first={"zero": "acc[m,n] = 0"},
+    each={"left": "acc[m,n] += sum(k, A[m,k] * B1[k,n])", "right": "acc[m,n] += sum(k, A[m,k] * B2[k,n])"},
+    last={"store": "D[m,n] = acc[m,n]"},
+)
+
+copy, fragments = Move.coalesced(8).done(), Move.done()
+
+strategy = (
+    definition.tile(m=bm, n=bn)
+    .to(Block)
+    .bands(8)
+    .step("store", staged)
+    .split(k=bk)
+    .pipeline(stages, spread=True)
+    .load("A", SH, copy)
+    .swizzle()
+    .load("B1", SH, copy)
+    .swizzle()
+    .load("B2", SH, copy)
+    .swizzle()
+    .tile(m=wm, n=wn)
+    .to(Warp)
+    .split(k=16)
+    .unroll()
+    .pipeline(2)
+    .load("A", RF, fragments)
+    .load("B1", RF, fragments)
+    .load("B2", RF, fragments)
+    .step("left", product)
+    .step("right", product)
+    .done()
+)
+
+
+def spec(M, N, K, **options):
+    """Row-major halves, float32 inside, unless said otherwise; B is the storage order of B1 and B2, C that of D."""
+    return definition(m=M, n=N, k=K, **orders(options, {"A": "A", "B": "B1 B2", "C": "D"}))

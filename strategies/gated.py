@@ -1,0 +1,69 @@
+"""Gated linear unit (SwiGLU): D = silu(A·B1) * (A·B2), both products in one pass over A, on tensor cores from Ampere on.
+
+    gated(M,N,K)(GL,GL,GL,GL)(Kernel)
+      tile(bm,bn).to(Block).bands(8)   gated(128,64,K)(GL,GL,GL,GL)(Block)
+      split(bk).pipeline(stages)       gated(128,64,32)(GL,GL,GL,RF,RF)(Block)     copies of 16 bytes, under way
+      load(A, SH), load(B1, SH), ...   gated(128,64,32)(SH,SH,SH,RF,RF)(Block)     swizzled
+      tile(wm,wn).to(Warp)             gated(64,32,32)(SH,SH,SH,RF,RF)(Warp)
+      split(16).pipeline(2)            gated(64,32,16)(SH,SH,SH,RF,RF)(Warp)       fragments a step ahead
+      load(A, RF), load(B1, RF), ...   gated(64,32,16)(RF,RF,RF,RF,RF)(Warp)       ldmatrix.x4
+      step(gate), step(up)             MatMul(16,8,16)(RF,RF,RF)(Warp)             HMMA, an accumulator each
+      step(store)                      Move(64,32)(RF,GL)(Warp)                    through shared memory, in pieces of 16 bytes
+
+A lane holds the same elements of both accumulators, so the gate is applied in registers.
+"""
+
+from fireiron import *
+from fireiron.strategies._fused import orders, product, staged
+
+SIZES = (4096, 4096, 4096)
+
+bm = Tunable("bm", 128, 64, 256)
+bn = Tunable("bn", 64, 128)
+bk = Tunable("bk", 32, 64)
+wm = Tunable("wm", 64, 32)
+wn = Tunable("wn", 32, 64)
+stages = Tunable("stages", 4, 3, 5)
+
+definition = Fused(
+    name="gated",
+    dims="m n k",
+    over="k",
+    operands={"A": "m k", "B1": "k n", "B2": "k n", "D": "m n"},
+    first={"zero_gate": "g[m,n] = 0", "zero_up": "u[m,n] = 0"},
+    each={"gate": "g[m,n] += sum(k, A[m,k] * B1[k,n])", "up": "u[m,n] += sum(k, A[m,k] * B2[k,n])"},
+    last={"act": "g[m,n] = silu(g[m,n]) * u[m,n]", "store": "D[m,n] = g[m,n]"},
+)
+
+copy, fragments = Move.coalesced(8).done(), Move.done()
+
+strategy = (
+    definition.tile(m=bm, n=bn)
+    .to(Block)
+    .bands(8)
+    .step("store", staged)
+    .split(k=bk)
+    .pipeline(stages, spread=True)
+    .load("A", SH, copy)
+    .swizzle()
+    .load("B1", SH, copy)
+    .swizzle()
+    .load("B2", SH, copy)
+    .swizzle()
+    .tile(m=wm, n=wn)
+    .to(Warp)
+    .split(k=16)
+    .unroll()
+    .pipeline(2)
+    .load("A", RF, fragments)
+    .load("B1", RF, fragments)
+    .load("B2", RF, fragments)
+    .step("gate", product)
+    .step("up", product)
+    .done()
+)
+
+
+def spec(M, N, K, **options):
+    """Row-major halves, float32 inside, unless said otherwise; B is the storage order of B1 and B2, C that of D."""
+    return definition(m=M, n=N, k=K, **orders(options, {"A": "A", "B": "B1 B2", "C": "D"}))

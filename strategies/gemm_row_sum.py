@@ -1,0 +1,67 @@
+"""A product and the sums of A's rows: D = A·B and y[m] = sum of A[m,k] over k, A read once, on tensor cores from Ampere on.
+
+    gemm_row_sum(M,N,K)(GL,GL,GL,GL)(Kernel)
+      tile(bm,bn).to(Block).bands(8)   gemm_row_sum(128,128,K)(GL,GL,GL,GL)(Block)
+      split(bk).pipeline(stages)       gemm_row_sum(128,128,32)(GL,GL,RF,RF)(Block)  copies of 16 bytes, under way
+      load(A, SH), load(B, SH)         gemm_row_sum(128,128,32)(SH,SH,RF,RF)(Block)  swizzled
+      tile(wm,wn).to(Warp)             gemm_row_sum(64,64,32)(SH,SH,RF,RF)(Warp)
+      split(16).pipeline(2)            gemm_row_sum(64,64,16)(SH,SH,RF,RF)(Warp)     fragments a step ahead
+      load(A, RF), load(B, RF)         gemm_row_sum(64,64,16)(RF,RF,RF,RF)(Warp)     ldmatrix.x4
+      step(product)                    MatMul(16,8,16)(RF,RF,RF)(Warp)               HMMA
+      row                              Reduction(64,16)(RF,RF)(Warp)                 of the fragments of A, by shuffles
+      step(store)                      Move(64,64)(RF,GL)(Warp)                      through shared memory, in pieces of 16 bytes
+
+The sums stay in registers, in float32, and one replica stores them.
+"""
+
+from fireiron import *
+from fireiron.strategies._fused import orders, product, staged
+
+SIZES = (4096, 4096, 4096)
+
+bm = Tunable("bm", 128, 64, 256)
+bn = Tunable("bn", 128, 64, 256)
+bk = Tunable("bk", 32, 64)
+wm = Tunable("wm", 64, 32)
+wn = Tunable("wn", 64, 32)
+stages = Tunable("stages", 4, 3, 5)
+
+definition = Fused(
+    name="gemm_row_sum",
+    dims="m n k",
+    over="k",
+    operands={"A": "m k", "B": "k n", "D": "m n", "y": "m"},
+    first={"zero": "acc[m,n] = 0", "none": "s[m] = 0"},
+    each={"product": "acc[m,n] += sum(k, A[m,k] * B[k,n])", "row": "s[m] += sum(k, A[m,k])"},
+    last={"store": "D[m,n] = acc[m,n]", "sums": "y[m] = s[m]"},
+)
+
+copy, fragments = Move.coalesced(8).done(), Move.done()
+
+strategy = (
+    definition.tile(m=bm, n=bn)
+    .to(Block)
+    .bands(8)
+    .step("store", staged)
+    .split(k=bk)
+    .pipeline(stages, spread=True)
+    .load("A", SH, copy)
+    .swizzle()
+    .load("B", SH, copy)
+    .swizzle()
+    .tile(m=wm, n=wn)
+    .to(Warp)
+    .split(k=16)
+    .unroll()
+    .pipeline(2)
+    .load("A", RF, fragments)
+    .load("B", RF, fragments)
+    .step("product", product)
+    .done()
+)
+
+
+def spec(M, N, K, **options):
+    """Row-major halves, float32 inside, sums in float32, unless said otherwise; C is the storage order of D."""
+    options = {"types": {"y": float32}, **options}
+    return definition(m=M, n=N, k=K, **orders(options, {"A": "A", "B": "B", "C": "D"}))

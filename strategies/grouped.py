@@ -1,0 +1,69 @@
+"""Grouped products: D[g] = A[g]·B[g] for groups of different numbers of rows, `rows[g]` of M, on tensor cores from Ampere on.
+
+    grouped(G,M,N,K)(GL,GL,GL,GL)(Kernel)
+      tile(g=1,bm,bn).to(Block)        grouped(1,128,128,K)(GL,GL,GL,GL)(Block)     a block's tile is of one group
+      step(product)                    MatMul(128,128,K)(GL,GL,RF)(Block)
+        split(bk).pipeline(stages)     MatMul(128,128,32)(GL,GL,RF)(Block)          copies of 16 bytes, under way
+        load(A, SH), load(B, SH)       MatMul(128,128,32)(SH,SH,RF)(Block)          swizzled
+        tile(wm,wn).to(Warp)           MatMul(64,64,32)(SH,SH,RF)(Warp)
+        split(16).pipeline(2)          MatMul(64,64,16)(SH,SH,RF)(Warp)             fragments a step ahead
+        load(A, RF), load(B, RF)       MatMul(64,64,16)(RF,RF,RF)(Warp)             ldmatrix.x4
+        tile(16,16).mma_tile()         MatMul(16,8,16)(RF,RF,RF)(Warp)              HMMA
+      step(store)                      Move(128,128)(RF,GL)(Block)                  through shared memory, in pieces of 16 bytes
+
+Each group has room for M rows; those behind its own are zero in D, whatever A holds there. Groups that lie one behind the other without
+room between them would take an index from memory, which formulas do not have.
+"""
+
+from fireiron import *
+from fireiron.strategies._fused import orders, product
+
+SIZES = (1024, 1024, 1024)
+
+bm = Tunable("bm", 128, 64, 256)
+bn = Tunable("bn", 128, 64, 256)
+bk = Tunable("bk", 32, 64)
+wm = Tunable("wm", 64, 32)
+wn = Tunable("wn", 64, 32)
+stages = Tunable("stages", 4, 3, 5)
+
+definition = Fused(
+    name="grouped",
+    dims="g m n k",
+    batch="g",
+    operands={"A": "g m k", "B": "g k n", "rows": "g", "D": "g m n"},
+    each={
+        "product": "acc[m,n] = sum(k, A[g,m,k] * B[g,k,n])",
+        "inside": "acc[m,n] = where(m < rows[g], acc[m,n], 0)",
+        "store": "D[g,m,n] = acc[m,n]",
+    },
+)
+
+copy, fragments = Move.coalesced(8).done(), Move.done()
+
+main_loop = (
+    MatMul.split(bk)
+    .pipeline(stages, spread=True)
+    .load(A, SH, copy)
+    .swizzle()
+    .load(B, SH, copy)
+    .swizzle()
+    .tile(wm, wn)
+    .to(Warp)
+    .split(16)
+    .unroll()
+    .pipeline(2)
+    .load(A, RF, fragments)
+    .load(B, RF, fragments)
+    .then(product)
+)
+
+store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).converted().swizzle().reuse_buffer().coalesced(8).done()
+
+strategy = definition.tile(g=1, m=bm, n=bn).to(Block).step("product", main_loop).step("store", store).done()
+
+
+def spec(M, N, K, groups=8, **options):
+    """`groups` products of row-major halves, float32 inside, `rows` in int32, unless said otherwise; C is the storage order of D."""
+    options = {"types": {"rows": int32}, **options}
+    return definition(g=groups, m=M, n=N, k=K, **orders(options, {"A": "A", "B": "B", "C": "D"}))

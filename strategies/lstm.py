@@ -1,0 +1,128 @@
+"""The gate of an LSTM cell: D = relu(X·W + H·R + bias), two products into one accumulator, on tensor cores from Ampere on.
+
+    lstm(M,N,K)(GL,GL,GL,GL,GL,GL)(Kernel)
+      tile(bm,bn).to(Block).bands(8)   lstm(128,128,K)(GL,GL,GL,GL,GL,GL)(Block)
+      split(bk).pipeline(stages)       lstm(128,128,32)(GL,GL,GL,GL,RF)(Block)     copies of 16 bytes, under way
+      load(X, SH), load(W, SH), ...    lstm(128,128,32)(SH,SH,SH,SH,RF)(Block)     swizzled
+      tile(wm,wn).to(Warp)             lstm(64,32,32)(SH,SH,SH,SH,RF)(Warp)
+      split(16).pipeline(2)            lstm(64,32,16)(SH,SH,SH,SH,RF)(Warp)        fragments a step ahead
+      load(X, RF), load(W, RF), ...    lstm(64,32,16)(RF,RF,RF,RF,RF)(Warp)        ldmatrix.x4
+      step(input), step(hidden)        MatMul(16,8,16)(RF,RF,RF)(Warp)             HMMA, into one accumulator
+      step(store)                      Move(64,32)(RF,GL)(Warp)                    through shared memory, in pieces of 16 bytes
+
+X and H have K columns each. `strategy` has the ReLU that Graphene measured (section 6, Figure 12), `tanh` the usual cell's function.
+`in_turn` is another definition of the same: the whole product of X first, then that of H, each by a loop of its own. Its warps hold
+fragments of two operands, not of four, so that their tiles may be 64 x 64.
+"""
+
+from fireiron import *
+from fireiron.strategies._fused import orders, product, staged
+
+SIZES = (4096, 4096, 4096)
+
+bm = Tunable("bm", 128, 64, 256)
+bn = Tunable("bn", 128, 64, 256)
+bk = Tunable("bk", 32, 64)
+wm = Tunable("wm", 64, 32)
+wn = Tunable("wn", 32, 64)
+stages = Tunable("stages", 4, 3, 5)
+
+
+OPERANDS = {"X": "m k", "W": "k n", "H": "m k", "R": "k n", "bias": "n", "D": "m n"}
+
+
+def cell(function):
+    """The definition with a function of a value."""
+    return Fused(
+        name="lstm",
+        dims="m n k",
+        over="k",
+        operands=OPERANDS,
+        first={"zero": "acc[m,n] = 0"},
+        each={"input": "acc[m,n] += sum(k, X[m,k] * W[k,n])", "hidden": "acc[m,n] += sum(k, H[m,k] * R[k,n])"},
+        last={"act": f"acc[m,n] = {function}(acc[m,n] + bias[n])", "store": "D[m,n] = acc[m,n]"},
+    )
+
+
+copy, fragments = Move.coalesced(8).done(), Move.done()
+
+
+def of(definition):
+    """The strategy for a cell."""
+    return (
+        definition.tile(m=bm, n=bn)
+        .to(Block)
+        .bands(8)
+        .step("store", staged)
+        .split(k=bk)
+        .pipeline(stages, spread=True)
+        .load("X", SH, copy)
+        .swizzle()
+        .load("W", SH, copy)
+        .swizzle()
+        .load("H", SH, copy)
+        .swizzle()
+        .load("R", SH, copy)
+        .swizzle()
+        .tile(m=wm, n=wn)
+        .to(Warp)
+        .split(k=16)
+        .unroll()
+        .pipeline(2)
+        .load("X", RF, fragments)
+        .load("W", RF, fragments)
+        .step("input", product)
+        .load("H", RF, fragments)
+        .load("R", RF, fragments)
+        .step("hidden", product)
+        .load("bias", RF, fragments)
+        .done()
+    )
+
+
+definition, with_tanh = cell("relu"), cell("tanh")
+
+strategy, tanh = of(definition), of(with_tanh)
+
+
+one_by_one = Fused(
+    name="lstm",
+    dims="m n k",
+    operands=OPERANDS,
+    each={
+        "input": "acc[m,n] = sum(k, X[m,k] * W[k,n])",
+        "hidden": "acc[m,n] += sum(k, H[m,k] * R[k,n])",
+        "act": "acc[m,n] = relu(acc[m,n] + bias[n])",
+        "store": "D[m,n] = acc[m,n]",
+    },
+)
+
+main_loop = (
+    MatMul.split(bk)
+    .pipeline(stages, spread=True)
+    .load(A, SH, copy)
+    .swizzle()
+    .load(B, SH, copy)
+    .swizzle()
+    .tile(wm, wn)
+    .to(Warp)
+    .split(16)
+    .unroll()
+    .pipeline(2)
+    .load(A, RF, fragments)
+    .load(B, RF, fragments)
+    .then(product)
+)
+
+store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).converted().swizzle().reuse_buffer().coalesced(8).done()
+
+in_turn = one_by_one.tile(m=bm, n=bn).to(Block).bands(8).step("input", main_loop).step("hidden", main_loop).step("store", store).done()
+
+
+def spec(M, N, K, form="relu", **options):
+    """Row-major halves, float32 inside, unless said otherwise; A is the storage order of X and H, B that of W and R, C that of D.
+
+    `form` is the strategy's: "relu", "tanh" or "in_turn".
+    """
+    chosen = {"relu": definition, "tanh": with_tanh, "in_turn": one_by_one}[form]
+    return chosen(m=M, n=N, k=K, **orders(options, {"A": "X H", "B": "W R", "C": "D"}))

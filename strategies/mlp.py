@@ -1,0 +1,84 @@
+"""A multilayer perceptron in one kernel: L times H = relu(H·W + bias), the activations never leave the chip; from Ampere on.
+
+    mlp(M,N,K,L)(GL,GL,GL,GL)(Kernel)
+      tile(bm).to(Block)               mlp(128,128,128,L)(GL,GL,GL,GL)(Block)
+      place(h, SH)                     mlp(128,128,128,L)(GL,GL,GL,GL,SH)(Block)
+      split(l=1).pipeline(stages)      mlp(128,128,128,1)(GL,GL,GL,GL,SH)(Block)     the next layer's weights under way
+      load(W, SH)                      mlp(128,128,128,1)(GL,SH,GL,GL,SH)(Block)     swizzled, by copies of 16 bytes
+      step(product)                    MatMul(128,128,128)(SH,SH,RF)(Block)
+        tile(wm,wn).to(Warp)           MatMul(32,64,128)(SH,SH,RF)(Warp)
+        split(16).pipeline(2)          MatMul(32,64,16)(SH,SH,RF)(Warp)             fragments a step ahead
+        load(A, RF), load(B, RF)       MatMul(32,64,16)(RF,RF,RF)(Warp)             ldmatrix.x4
+        tile(16,16).mma_tile()         MatMul(16,8,16)(RF,RF,RF)(Warp)              HMMA
+      act, keep                        relu(acc + bias) to h in shared memory, two values at once
+
+`registers` keeps the activations in registers: the accumulator of a layer, rounded, is the next layer's A as it lies, so warps wait for
+weights only. N = K is a constant, at most 128; M and L may be known at run time only (Graphene, section 6, Figure 11).
+"""
+
+from fireiron import *
+from fireiron.strategies._fused import product
+
+SIZES = (8192, 128, 20)
+
+bm = Tunable("bm", 128, 64, 32, 256)
+wm = Tunable("wm", 32, 16, 64)
+wn = Tunable("wn", 64, 32, 16, 128)
+stages = Tunable("stages", 2, 3, 4)
+
+definition = Fused(
+    name="mlp",
+    dims="m n k l",
+    scan="l",
+    operands={"X": "m k", "W": "l k n", "bias": "l n", "Y": "m n"},
+    first={"start": "h[m,k] = X[m,k]"},
+    each={
+        "product": "acc[m,n] = sum(k, h[m,k] * W[l,k,n])",
+        "act": "acc[m,n] = relu(acc[m,n] + bias[l,n])",
+        "keep": "h[m,n] = acc[m,n]",
+    },
+    last={"store": "Y[m,n] = h[m,n]"},
+)
+
+copy, fragments = Move.coalesced(8).done(), Move.done()
+
+strategy = (
+    definition.tile(m=bm)
+    .to(Block)
+    .place("h", SH, pad=8)
+    .step("start", copy)
+    .split(l=1)
+    .pipeline(stages)
+    .load("W", SH, copy)
+    .swizzle()
+    .load("bias", SH, copy)
+    .step(
+        "product", MatMul.tile(wm, wn).to(Warp).split(16).unroll().pipeline(2).load(A, RF, fragments).load(B, RF, fragments).then(product)
+    )
+    .load("bias", RF, fragments)
+    .step("store", copy)
+    .done()
+)
+
+registers = (
+    definition.tile(m=bm)
+    .to(Block)
+    .load("X", SH, copy)
+    .swizzle()
+    .split(l=1)
+    .pipeline(stages)
+    .load("W", SH, copy)
+    .swizzle()
+    .load("bias", SH, copy)
+    .tile(m=wm)
+    .to(Warp)
+    .step("start", fragments)
+    .step("product", MatMul.split(16).unroll().tile(wm, wn).unroll().load(B, RF, fragments).then(product))
+    .load("bias", RF, fragments)
+    .done()
+)
+
+
+def spec(M, N, L, **options):
+    """L layers of N x N weights and their biases, one behind the other; halves, float32 inside, unless said otherwise."""
+    return definition(m=M, n=N, k=N, l=L, **options)

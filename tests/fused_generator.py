@@ -1,0 +1,264 @@
+"""Random definitions of several steps with random strategies: chains on elements, reductions of rows, products with epilogues, carried sums.
+
+A draw may be refused by the project's own errors, as one of `generator.py`; it is then drawn again, with the number of refusals in its seed.
+"""
+
+import random
+
+from fireiron import *
+from fireiron.errors import ArgumentError, DecompositionError, MatchError, ResourceError, SynchronizationError
+
+REFUSALS = (ArgumentError, DecompositionError, MatchError, ResourceError, SynchronizationError)
+"""What a draw may be refused by."""
+
+UNARY = (
+    "relu({})",
+    "tanh({})",
+    "sigmoid({})",
+    "abs({})",
+    "silu({})",
+    "-{}",
+    "{} * 0.5",
+    "exp2(min({}, 2))",
+    "sqrt(abs({}) + 1)",
+    "gelu({})",
+)
+BINARY = ("{} + {}", "{} - {}", "{} * {}", "max({}, {})", "min({}, {})")
+REDUCED = ("sum", "max", "min")
+
+copy, fragments = Move.coalesced(8).done(), Move.done()
+mma = MatMul.tile(16, 16).unroll().mma_tile().done()
+
+
+class DrawnDefinition:
+    """A definition, a strategy that starts from it or goes around it, and its spec."""
+
+    def __init__(self, seed):
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.features = set()
+        self.symbols = {}
+        self.operands, self.each, self.first, self.last = {}, {}, {}, {}
+        self.form = self.choice(("elements", "rows", "product", "carried"))
+        self.features.add(self.form)
+        getattr(self, f"draw_{self.form}")()
+
+    def choice(self, values, feature=None):
+        return self.random.choice(values)
+
+    def chance(self, share, feature=None):
+        happens = self.random.random() < share
+        if happens and feature is not None:
+            self.features.add(feature)
+        return happens
+
+    # ------------------------------------------------------------------------------------------ formulas
+
+    def operand(self, dims):
+        """A new input of some dimensions, as an element."""
+        name = f"x{len(self.operands)}"
+        self.operands[name] = " ".join(dims)
+        return f"{name}[{','.join(dims)}]" if dims else name
+
+    def value(self, known, dims):
+        """A value of what is known and new inputs, one operation deep."""
+        kind = self.random.random()
+        if kind < 0.35:
+            return self.choice(UNARY).format(self.choice(known))
+        if kind < 0.6:
+            return self.choice(BINARY).format(self.choice(known), self.choice(known))
+        if kind < 0.75:
+            self.features.add("mask")
+            row, column = self.choice(dims), self.choice(dims)
+            condition = self.choice((f"{row} <= {column}", f"{row} + 3 < {column}", f"{row} > 5 and {column} < size({column}) - 2"))
+            return f"where({condition}, {self.choice(known)}, {self.choice((0, 0.25))})"
+        some = self.choice(((), dims, dims[-1:], dims[:1]))
+        self.features.add("number" if not some else "broadcast" if len(some) < len(dims) else "tensor")
+        return self.choice(BINARY).format(self.choice(known), self.operand(some))
+
+    def chain(self, known, dims, steps, part=None, prefix="t"):
+        """Steps on elements; some write the temporary of another again."""
+        index = ",".join(dims)
+        made = []
+        part = self.each if part is None else part
+        for number in range(steps):
+            name = made[-1] if made and self.chance(0.3, "in place") else f"{prefix}{number}"
+            part[f"{prefix}_step{number}"] = f"{name}[{index}] = {self.value(known, dims)}"
+            made.append(name)
+            known = [*dict.fromkeys((*known, f"{name}[{index}]"))]
+        return known
+
+    def output(self, name, dims, value, part=None):
+        self.operands[name] = " ".join(dims)
+        (self.each if part is None else part)[f"store_{name}"] = f"{name}[{','.join(dims)}] = {value}"
+
+    # ------------------------------------------------------------------------------------------ specs
+
+    def spec(self, definition, sizes):
+        """The spec, with random types and storage; a size may be known at run time only."""
+        self.sizes = dict(sizes)
+        given = dict(sizes)
+        for dim in self.symbolic:
+            if self.chance(0.3, "symbolic"):
+                given[dim] = sym(dim.upper())
+                self.symbols[dim.upper()] = sizes[dim]
+        orders = {name: ColMajor for name, dims in self.operands.items() if len(dims.split()) == 2 and self.chance(0.15, "column-major")}
+        types = {name: float32 for name, dims in self.operands.items() if dims and self.chance(0.2, "mixed types")}
+        return definition(
+            **given, **orders, types={name: dtype for name, dtype in types.items() if name not in self.halves}, dtype=self.dtype
+        )
+
+    def size(self, tile, most=3):
+        """A number of elements, of which a tile may overhang."""
+        return tile * self.random.randint(1, most) - (self.random.randrange(tile) if self.chance(0.5, "overhanging") else 0)
+
+    def finish(self, dims, sizes, chain, symbolic=(), halves=(), dtype=None, **roles):
+        self.symbolic, self.halves = symbolic, halves
+        self.dtype = dtype or self.choice((float16, float32))
+        parts = {name: part for name, part in (("first", self.first), ("last", self.last)) if part}
+        self.definition = Fused(name="drawn", dims=dims, operands=self.operands, each=self.each, **parts, **roles)
+        self.strategy = chain(self.definition)
+        self.bound = self.spec(self.definition, sizes)
+
+    # ------------------------------------------------------------------------------------------ forms
+
+    def draw_elements(self):
+        dims = self.choice((("i",), ("i", "j"), ("i", "j", "l")))
+        known = self.chain([self.operand(dims)], dims, self.random.randint(1, 4))
+        for number in range(self.random.randint(1, 2)):
+            self.output(f"y{number}", dims, self.choice(known[1:]) if number == 0 else self.value(known, dims))
+        tile = dict(zip(dims, self.choice(((64,), (32,))) if len(dims) == 1 else self.choice(((8, 32), (4, 16), (16, 8))), strict=False))
+        tile |= {"l": 1} if "l" in dims else {}
+        inner = {dim: self.choice((1, 2)) for dim in dims if dim != "l"}
+
+        def chain(start):
+            blocks = start.tile(**tile).to(Block)
+            if self.chance(0.3, "warps"):
+                lanes = {dim: size // 4 for dim, size in tile.items() if dim == dims[0]} | {dim: tile[dim] for dim in dims[1:]}
+                blocks = blocks.tile(**lanes).to(Warp)
+                return blocks.tile(**dict.fromkeys(dims, 1)).to(Lane).done()
+            return blocks.tile(**{**dict.fromkeys(dims, 1), **inner}).to(Thread).done()
+
+        self.finish(" ".join(dims), {dim: self.size(size) for dim, size in tile.items()}, chain, symbolic=dims)
+
+    def rows(self, known, part, index):
+        """A reduction of a value along n, with steps on its result; its name."""
+        by = self.choice(REDUCED)
+        self.features.add(by)
+        part[f"reduce{index}"] = f"r{index}[m] = {by}(n, {self.choice([one for one in known if one.endswith('[m,n]')])})"
+        value = f"r{index}[m]" if by != "sum" else f"r{index}[m] / size(n)"
+        part[f"rows{index}"] = f"q{index}[m] = {self.choice(('{}', 'tanh({})', '{} * 0.5')).format(value)}"
+        return f"q{index}[m]"
+
+    def draw_rows(self):
+        known = [self.operand(("m", "n"))]
+        (held,) = self.operands
+        if self.chance(0.7):
+            known = self.chain(known, ("m", "n"), self.random.randint(1, 2))
+        for index in range(self.random.randint(1, 3)):
+            known.append(self.rows(known, self.each, index))
+            if self.chance(0.6):
+                known = [*known, *self.chain(known, ("m", "n"), 1, prefix=f"u{index}_")[-1:]]
+        rows = [one for one in known if one.endswith("[m]")]
+        if self.chance(0.7):
+            self.output("y", ("m", "n"), self.choice(BINARY).format(known[0], rows[-1]))
+        if self.chance(0.5) or "y" not in self.operands:
+            self.output("z", ("m",), self.choice(rows), self.each)
+        width, vector = self.choice((64, 128, 32)), self.choice((1, 2))
+        across = self.choice((1, 2, 4))
+        rows_of_block = self.choice((1, 2))
+
+        def chain(start):
+            warps = Move.tile(1, width).to(Warp).tile(1, vector).to(Lane).done() if across > 1 else None
+            if warps is None:
+                self.features.add("row of a warp")
+                lanes = Move.tile(1, vector).to(Lane).done()
+                return start.tile(m=4).to(Block).tile(m=1).to(Warp).load(held, RF, lanes).done()
+            self.features.add("row of a block")
+            return start.tile(m=rows_of_block).to(Block).load(held, RF, warps).done()
+
+        columns = width * across - (self.random.randrange(width // 2) if self.chance(0.5, "overhanging") else 0)
+        self.finish("m n", {"m": self.random.randint(1, 9), "n": columns}, chain, symbolic=("m",))
+
+    def draw_product(self):
+        self.operands = {"A": "m k", "B": "k n"}
+        self.each = {"mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])"}
+        known = self.chain(["acc[m,n]"], ("m", "n"), self.random.randint(0, 3))
+        value = known[-1]
+        self.output("C", ("m", "n"), value)
+        if self.chance(0.3, "two outputs"):
+            self.output("Z", ("m", "n"), self.choice(known))
+        if self.chance(0.5, "mma"):
+            bm, bn, bk = self.choice((32, 64)), self.choice((32, 64)), self.choice((16, 32))
+            loop = MatMul.split(bk)
+            loop = loop.pipeline(2) if self.chance(0.5, "pipeline") else loop
+            loop = loop.load(A, SH, copy).swizzle().load(B, SH, copy).swizzle().tile(bm // 2, bn // 2).to(Warp).split(16).unroll()
+            loop = loop.load(A, RF, fragments).load(B, RF, fragments).then(mma)
+            dtype, halves, sizes = (
+                float16,
+                ("A", "B"),
+                {"m": self.size(bm, 2), "n": 8 * self.random.randint(1, 9), "k": 8 * self.random.randint(1, 9)},
+            )
+        else:
+            bm, bn, bk = self.choice((16, 32)), self.choice((16, 32)), self.choice((4, 8))
+            near = Move.tile(1, 1).to(Thread).done()
+            loop = MatMul.split(bk)
+            loop = loop.load(A, SH, near).load(B, SH, near) if self.chance(0.6, "shared") else loop
+            loop = loop.tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+            dtype, halves, sizes = None, (), {"m": self.size(bm, 2), "n": self.size(bn, 2), "k": self.random.randint(1, 30)}
+
+        def chain(start):
+            blocks = start.tile(m=bm, n=bn).to(Block)
+            if self.chance(0.5, "epilog"):
+                return blocks.then(MatMul.epilog(RF).then(loop))
+            return blocks.step("mm", loop).done()
+
+        self.finish("m n k", sizes, chain, symbolic=("m", "n"), halves=halves, dtype=dtype)
+
+    def draw_carried(self):
+        known = self.chain([self.operand(("m", "n"))], ("m", "n"), self.random.randint(0, 2))
+        held = next(iter(self.operands))
+        carried = []
+        for index in range(self.random.randint(1, 2)):
+            by = self.choice(REDUCED)
+            self.features.add(f"carried {by}")
+            neutral = {"sum": "0", "max": "-inf", "min": "inf"}[by]
+            self.first[f"init{index}"] = f"l{index}[m] = {neutral}"
+            source = self.choice(known)
+            if self.chance(0.5, "joined"):
+                self.each[f"part{index}"] = f"p{index}[m] = {by}(n, {source})"
+                joined = f"l{index}[m] + p{index}[m]" if by == "sum" else f"{by}(l{index}[m], p{index}[m])"
+                self.each[f"join{index}"] = f"l{index}[m] = {joined}"
+            else:
+                sign = {"sum": "+=", "max": "max=", "min": "min="}[by]
+                self.each[f"join{index}"] = f"l{index}[m] {sign} {by}(n, {source})"
+            carried.append(f"l{index}[m]")
+        self.output(
+            "y", ("m",), self.choice(UNARY[:6]).format(self.choice(carried)) if len(carried) == 1 else " + ".join(carried), self.last
+        )
+        if self.chance(0.3, "stored by parts"):
+            self.output("z", ("m", "n"), known[-1] if len(known) > 1 else f"{known[0]} * 2")
+        step, vector = self.choice((32, 64)), self.choice((1, 2))
+
+        def chain(start):
+            lanes = Move.tile(1, vector).to(Lane).done()
+            chunk = start.tile(m=4).to(Block).tile(m=1).to(Warp).split(n=step)
+            return chunk.load(held, RF, lanes).done()
+
+        count = step * self.random.randint(1, 4) - (self.random.randrange(step) if self.chance(0.5, "overhanging") else 0)
+        self.finish("m n", {"m": self.random.randint(1, 9), "n": count}, chain, symbolic=("m",), over="n")
+
+
+def draw(seed):
+    """A draw that can be lowered, and how many were refused before it."""
+    refused = 0
+    while True:
+        try:
+            drawn = DrawnDefinition(f"{seed}/{refused}")
+            drawn.program = drawn.strategy(drawn.bound).program("sm_80")
+            _ = drawn.program.ir
+            return drawn, refused
+        except REFUSALS:
+            refused += 1
+            if refused > 100:
+                raise

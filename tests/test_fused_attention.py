@@ -1,0 +1,149 @@
+"""Attention in one kernel: what the library's strategy computes, at edges, of strides, of heads that share keys, in both memories.
+
+The reference is a plain softmax, which knows nothing of blocks of keys.
+"""
+
+import random
+
+import numpy as np
+import printed_text
+import pytest
+from ringed import errors
+
+from fireiron import *
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.sim import simulate
+from fireiron.strategies import attention
+
+SMALL = {"bm": 64, "bn": 32, "wm": 16, "stages": 2}
+
+
+def softmax(q, k, v, scale, causal=False, window=None):
+    """Attention of `Q[b,m,g,r,d]`, `K[b,n,g,d]` and `V[b,n,g,d]` with the logarithms of its sums; rows that see nothing are 0."""
+    q, k, v = (one.astype(np.float64) for one in (q, k, v))
+    scores = np.einsum("bmgrd,bngd->bmgrn", q, k) * float(scale)
+    m, n = np.arange(q.shape[1])[:, None], np.arange(k.shape[1])
+    seen = np.full((q.shape[1], k.shape[1]), True)
+    seen = seen & (n <= m) if causal or window is not None else seen
+    seen = seen & (m < n + window) if window is not None else seen
+    scores = np.where(seen[None, :, None, None, :], scores, -np.inf)
+    top = np.maximum(scores.max(-1, keepdims=True), -1e30)
+    weights = np.exp(scores - top)
+    total = weights.sum(-1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        out = np.einsum("bmgrn,bngd->bmgrd", np.where(total > 0, weights / total, 0), v)
+        return out, (top + np.log(total))[..., 0]
+
+
+def inputs(spec, sizes=None, seed=3, ramp=False):
+    """Standard normal data; with `ramp` scores that grow along the keys."""
+    generator = np.random.default_rng(seed)
+    arrays = {}
+    for name in "QKV":
+        view = spec.operands[name]
+        shape = [int((sizes or {}).get(str(size), 0) or str(size)) for size in view.tensor.shape]
+        arrays[name] = generator.standard_normal(shape)
+        if ramp and name == "K":
+            arrays[name] *= np.linspace(0.1, 8, shape[1])[None, :, None, None]
+        arrays[name] = arrays[name].astype(view.dtype.to_numpy())
+    return {**arrays, "scale": np.float32(0.125)}
+
+
+def require_right(made, spec, values=None, held=False, sizes=None, ramp=False, target="sm_80", order=1, **masks):
+    """The kernel has no findings, and equals the softmax in step and with its warps in random order."""
+    program = attention.by_rows(made, held).with_(**{**SMALL, **(values or {})})(spec).program(target)
+    assert not errors(program.ir)
+    arrays = inputs(spec, sizes, ramp=ramp)
+    expected, sums = softmax(*arrays.values(), **masks)
+    for one in (None, order):
+        got = simulate(program.ir, arrays, sizes or {}, order=None if one is None else random.Random(one)).outputs
+        assert not np.isnan(got["O"].astype(np.float32)).any()
+        error = np.linalg.norm(got["O"].astype(np.float64) - expected) / np.linalg.norm(expected)
+        assert error < (6e-3 if spec.operands["Q"].dtype == bfloat16 else 8e-4), error
+        if "L" in got:
+            np.testing.assert_allclose(got["L"], sums, rtol=1e-4, atol=1e-3)
+    return program
+
+
+def test_chunks():
+    for options in ({}, {"causal": True}, {"window": 4, "lse": True}):
+        attention.definition(**options).check({"m": 9, "n": 9, "d": 4, "b": 1, "g": 2, "r": 2}, seed=6)  # a scale above 0
+
+
+@pytest.mark.parametrize("d", (64, 128))
+@pytest.mark.parametrize("held", (False, True))
+@pytest.mark.parametrize("causal", (False, True))
+def test_edges(d, held, causal):
+    made = attention.definition(causal=causal)
+    require_right(made, attention.spec(100, 77, d, made=made), held=held, causal=causal)
+
+
+def test_shared_heads():
+    made = attention.definition(causal=True)
+    require_right(made, attention.spec(70, 96, 64, heads=6, batch=2, shared=3, made=made), causal=True)
+
+
+@pytest.mark.parametrize("held", (False, True))
+def test_rows_that_see_nothing(held):
+    """Queries behind the window of all keys, and blocks of which no row sees a key in front of one that does."""
+    made = attention.definition(window=20, lse=True)
+    program = require_right(made, attention.spec(100, 40, 64, heads=2, made=made), held=held, window=20)
+    arrays = inputs(program.spec)
+    outputs = simulate(program.ir, arrays).outputs
+    assert not outputs["O"][:, 60:].any() and np.isneginf(outputs["L"][:, 60:]).all()
+
+
+def test_types_and_growing_scores():
+    made = attention.definition(causal=True, lse=True)
+    spec = attention.spec(96, 96, 64, made=made, dtype=bfloat16)
+    require_right(made, spec, ramp=True, causal=True)
+    require_right(made, attention.spec(96, 96, 64, made=made), {"wm": 32, "bn": 64}, ramp=True, causal=True)
+
+
+def test_run_time_lengths():
+    made = attention.definition(causal=True)
+    spec = attention.spec(sym("m"), sym("n"), 64, heads=2, made=made)
+    for m, n in ((1, 1), (64, 33), (130, 65)):
+        require_right(made, spec, sizes={"m": m, "n": n}, causal=True)
+
+
+def heads_first(length, heads, d):
+    """The strides of an array (b, h, m, d) of torch as `[b,m,g,r,d]` or `[b,n,g,d]`."""
+    return {"b": heads * length * d, "g": length * d, "d": 1}
+
+
+def test_strides():
+    """Both orders of torch: rows of all heads side by side, or each head's rows."""
+    made = attention.definition()
+    m, n, d = 64, 40, 64
+    queries = Strides(**heads_first(m, 2, d), r=m * d, m=d)
+    keys = Strides(**heads_first(n, 2, d), n=d)
+    spec = attention.spec(m, n, d, heads=2, made=made, Q=queries, O=queries, K=keys, V=keys)
+    require_right(made, spec)
+
+
+def test_printed_text(tmp_path):
+    """The text itself, run by threads in random order."""
+    programs = []
+    for options, held in (({"causal": True}, False), ({"window": 30, "lse": True}, True)):
+        made = attention.definition(**options)
+        programs.append(attention.by_rows(made, held).with_(**SMALL)(attention.spec(80, 70, 64, made=made)).program("sm_80"))
+    if printed_text.COMPILER is None:
+        pytest.skip("no C++ compiler")
+    host = printed_text.HostProgram([printed_text.Printed.of(one) for one in programs], tmp_path)
+    for number, one in enumerate(programs):
+        arrays = inputs(one.spec)
+        expected, _ = softmax(*arrays.values(), causal=True, window=30 if number else None)
+        got = host.run(number, arrays, seed=4)["O"]
+        np.testing.assert_allclose(got.astype(np.float32), expected, atol=3e-3)
+
+
+@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed")
+@pytest.mark.parametrize(
+    ("d", "held", "values"), [(64, True, {"bm": 128, "bn": 64, "wm": 32}), (128, True, {"bm": 128, "bn": 64, "wm": 16})]
+)
+@pytest.mark.parametrize("target", ("sm_80", "sm_90"))
+def test_no_spills(d, held, values, target):
+    made = attention.definition(causal=True)
+    program = attention.by_rows(made, held).with_(**{**SMALL, **values})(attention.spec(1024, 1024, d, heads=8, made=made)).program(target)
+    assert compile_cuda(program.cuda, target).resources[program.name].spill_stores == 0

@@ -1,0 +1,332 @@
+"""Epilogues behind every strategy for a product: simulated in random order, checked, and printed (oracle: the definition in float64)."""
+
+import random
+import re
+import sys
+
+import numpy as np
+import pytest
+from printed_text import COMPILER, HostProgram, Printed
+from problems import NAMES, sizes_of_run_time
+
+from fireiron import *
+from fireiron.check import check
+from fireiron.errors import FireironError
+from fireiron.language.library import bind, find
+from fireiron.sim import simulate
+from fireiron.specs.epilogue import epilogue, folds_rows, transposed, without_stacks
+from fireiron.values.expr import constant
+
+TARGETS = {"hmma_volta": "sm_70", "hmma_turing": "sm_75", "wmma_simple": "sm_70", "wmma_optimized": "sm_75"}
+
+TEXTS = {
+    "bias": "relu(acc + bias[n])",
+    "residual": "alpha * acc + beta * R[m,n]",
+    "scaled": "r[m] * acc * c[n]",
+    "two": "acc = acc + bias[n]; Z = acc; C = gelu(acc)",
+    "masked": "where(D[m,n] > 0, silu(acc) * 2, 0)",
+}
+STACKED = {name: text.replace("[m,n]", "[b,m,n]").replace("r[m]", "r[b,m]") for name, text in TEXTS.items()}
+
+SUMS = "acc = relu(acc + bias[n]); C = acc; y[m] += sum(n, acc); z[n] += sum(m, acc)"
+
+ALL = [name for name in NAMES if name != "split_k_blocks"]
+"""Strategies for a product, but for the one whose blocks have parts of it."""
+
+NUMBERS = {"alpha": 0.5, "beta": -2.0}
+
+
+def of(name, text, sizes=(72, 56, 40), types=None, **options):
+    """The library's strategy on a product with an epilogue; misaligned sizes, as few tiles overhang as there can be."""
+    entry = find(name)
+    given = dict(zip("MNK", sizes))
+    return bind(entry, given | ({"batch": 2} if entry.batched else {}), options).epilogue(text, types)
+
+
+def arrays_of(spec, sizes=None, seed=0):
+    """Small random numbers, so that halves round little; those passed by value are fixed."""
+    generator = np.random.default_rng(seed)
+    extents = {dim: (sizes or {}).get(str(spec.size(dim)), constant(spec.size(dim))) for dim in spec.dims}
+    found = {}
+    for name in spec.inputs:
+        drawn = generator.standard_normal([extents[dim] for dim in spec.uses[name]]) / 2
+        found[name] = drawn.astype(spec.operands[name].dtype.to_numpy()) if spec.uses[name] else np.float32(NUMBERS[name])
+    return found
+
+
+def wanted(spec, arrays):
+    found = spec.reference(*arrays.values())
+    return dict(zip(spec.outputs, found if isinstance(found, tuple) else (found,)))
+
+
+def close(spec, made, arrays):
+    """Whether outputs are the definition's, within what sums in the accumulator's type lose."""
+    half = any(kind == float16 for _, kind in spec.definition.types)
+    for name, right in wanted(spec, arrays).items():
+        loose = 2e-2 if half else {2: 4e-3, 4: 1e-4, 8: 1e-12}[spec.operands[name].dtype.bytes]
+        loose = 2e-2 if spec.operands[name].dtype == bfloat16 else loose
+        scale = max(1.0, float(np.abs(right.astype(np.float64)).max()))
+        difference = np.abs(made[name].astype(np.float64) - right.astype(np.float64))
+        assert difference.max() <= loose * scale, (name, float(difference.max()), scale)
+
+
+def agrees(strategy, target=None, sizes=None, seed=1):
+    """The program, after the checks found nothing and the simulator made what the definition says."""
+    program = strategy.program(target or strategy.target)
+    assert not [one for one in check(program.ir) if one.severity == "error"]
+    arrays = arrays_of(program.spec, sizes)
+    for copy in program.launches:
+        arrays_in = {"src": arrays[copy.name]}
+        arrays[copy.name] = simulate(copy.program.ir, arrays_in, sizes or {}).outputs["dst"]
+    made = simulate(program.ir, arrays, sizes or {}, order=random.Random(seed)).outputs
+    close(program.spec, made, arrays)
+    return program
+
+
+# ---------------------------------------------------------------------------------------------- every strategy
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize("name", ALL)
+def test_every_strategy(name, kind):
+    text = (STACKED if find(name).batched else TEXTS)[kind]
+    agrees(of(name, text), TARGETS.get(name))
+
+
+@pytest.mark.parametrize("name", ["hopper", "hopper_small", "hmma_ampere", "gemm_tt"])
+@pytest.mark.parametrize("order", [RowMajor, ColMajor], ids=["NN", "NT"])
+def test_storage_of_b_and_operands(name, order):
+    """The other order of B, and a residual stored by columns, at sizes whose rows are no multiples of 16 bytes."""
+    sizes = (70, 46, 36)
+    base = bind(find(name), dict(zip("MNK", sizes)), {"B": order})
+    agrees(base.epilogue("acc + beta * R[m,n]", R=ColMajor))
+    agrees(base.epilogue("acc * r[m] + S[n,m]", types={"r": float32, "S": float32}))
+
+
+@pytest.mark.parametrize("result", [float32, bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["hopper", "hmma_ampere"])
+def test_types_of_results(name, result):
+    kinds = {"dtype": bfloat16, "c_dtype": result}
+    agrees(of(name, "acc = acc + bias[n]; Z = acc; C = gelu(acc)", types={"bias": float32, "Z": float32}, **kinds))
+
+
+@pytest.mark.parametrize("name", ["gemm_tt", "hmma_ampere", "small", "wmma_simple"])
+def test_sizes_known_at_run_time(name):
+    sizes = sizes_of_run_time(name)
+    base = bind(find(name), dict(zip("MNK", sizes)))
+    known = {str(size): number for size, number in zip(sizes, (64, 48, 32)) if not isinstance(size, int)}
+    agrees(base.epilogue("relu(acc + bias[n]) + R[m,n]"), TARGETS.get(name), known)
+
+
+def test_sums_stay_in_the_type_of_the_plain_product():
+    assert dict(of("hgemm_nt", "relu(acc)").spec.definition.types) == {"acc": float16}
+    assert dict(of("hmma_ampere", "relu(acc)").spec.definition.types) == {}
+
+
+# ---------------------------------------------------------------------------------------------- sums of rows and columns
+
+
+@pytest.mark.parametrize("name", ["gemm_tt", "hmma_ampere", "hmma_volta", "hopper", "hopper_skinny", "small", "split_k", "wmma_optimized"])
+def test_sums_of_rows_and_columns(name):
+    program = agrees(of(name, SUMS, (200, 136, 40)), TARGETS.get(name))
+    assert program.cuda.count("atomicAdd(") == 2 and program.ir.zeroed == ("y", "z")
+
+
+def test_a_whole_sum_takes_no_atomics():
+    rows = MatMul.tile(16, 32).to(Block).epilog(RF).split(8).tile(16, 16).to(Warp).tile(4, 2).to(Lane).split(1).tile(1, 1).done()
+    program = agrees(rows(MatMul(48, 32, 24, C=RowMajor)(GL, GL, GL)(Kernel)).epilogue("C = acc; y[m] = sum(n, acc)"))
+    assert "atomicAdd" not in program.cuda and not program.ir.zeroed
+
+
+def test_what_cannot_be_added_up():
+    with pytest.raises(FireironError, match="each block has a part of y, and one in float16 would be rounded once more"):
+        _ = of("hmma_ampere", SUMS, types={"y": float16}).program("sm_80").ir
+    with pytest.raises(FireironError, match="n"):
+        _ = of("hmma_ampere", "C = acc; y[m] = max(n, acc)").program("sm_80").ir
+
+
+# ---------------------------------------------------------------------------------------------- texts
+
+
+def test_texts_of_other_products():
+    assert transposed("acc * r[m] + where(n <= m, R[m,n], 0)") == "acc * r[n] + where(m <= n, R[n,m], 0)"
+    assert without_stacks("acc + R[b,m,n] * r[b, m]") == "acc + R[m,n] * r[m]"
+    assert [folds_rows(text) for text in ("acc + R[b,m,n]", "where(m < 3, acc, 0)", "acc * s[b]")] == [True, False, False]
+    assert epilogue("acc * s[b]", signature="bmk,bkn->bmn").made.uses["s"] == ("b",)
+
+
+def test_a_strategy_that_is_not_bound():
+    strategy = MatMul.tile(16, 16).to(Block).epilog(RF).split(8).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    finished = strategy.epilogue("relu(acc + bias[n])")
+    assert finished.start == MatMul.epilogue("relu(acc + bias[n])") and finished.steps == strategy.steps
+    agrees(finished(finished.start(m=40, n=24, k=16, dtype=float32)))
+
+
+def test_what_is_refused():
+    base = bind(find("hmma_ampere"), {"M": 64, "N": 64, "K": 32})
+    for asked, message in (
+        (lambda: base.epilogue(""), "a text such as"),
+        (lambda: base.epilogue("Z = acc"), "nothing is assigned to C"),
+        (lambda: base.epilogue("acc + bias[n]", bais=ColMajor), "bais is no further operand"),
+        (lambda: base.epilogue("acc", types={"A": float32}), "A is no further operand"),
+        (lambda: find("hmma_ampere").strategy.epilogue("acc + bias[n]", {"bias": float32}), "not bound"),
+        (lambda: Move.tile(4, 4).to(Block).done().epilogue("acc"), "starts from Move"),
+        (lambda: epilogue("acc", signature="mk,nk->k"), "the signature is that of no product"),
+        (lambda: of("split_k_blocks", "relu(acc)").program("sm_80"), "no block has a whole sum"),
+    ):
+        with pytest.raises(FireironError, match=message):
+            asked()
+
+
+# ---------------------------------------------------------------------------------------------- printed text
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_the_printed_text(tmp_path):
+    """Executed on the CPU: overhanging tiles, fragments, several outputs, atomics, a persistent kernel with TMA."""
+    cases = [
+        of("hmma_ampere", SUMS, (72, 56, 40)).program("sm_80"),
+        of("wmma_optimized", TEXTS["two"], (72, 56, 40)).program("sm_75"),
+        of("hopper", TEXTS["two"], (136, 264, 72)).program("sm_90a"),
+        of("hopper_batched", STACKED["residual"], (72, 136, 72)).program("sm_90a"),
+        of("gemm_tt", TEXTS["masked"]).program("sm_80"),
+    ]
+    host = HostProgram(map(Printed.of, cases), tmp_path)
+    for number, program in enumerate(cases):
+        arrays = arrays_of(program.spec)
+        close(program.spec, host.run(number, arrays), arrays)
+
+
+@pytest.mark.parametrize(
+    "name, values, text, wanted",
+    [
+        (
+            "hopper",
+            {"bm": 128, "bn": 256, "wn": 256},
+            "relu(acc + bias[n])",
+            "const __half2 bias_pair = *reinterpret_cast<const __half2*>(",
+        ),
+        ("hmma_ampere", {}, "acc + R[m,n]", "const __half2 R_pair = *reinterpret_cast<const __half2*>("),
+        ("gemm_tt", {}, "acc + bias[n]", "const float4 bias_four = *reinterpret_cast<const float4*>("),
+    ],
+)
+def test_neighbours_are_loaded_together(name, values, text, wanted):
+    base = bind(find(name), dict.fromkeys("MNK", 512), values=values)
+    assert wanted in base.epilogue(text).cuda(TARGETS.get(name))
+    odd = bind(find(name), {"M": 512, "N": 509, "K": 512}, values=values) if name != "hopper" else base
+    assert name == "hopper" or wanted not in odd.epilogue(text).cuda(TARGETS.get(name))
+
+
+TILES = (
+    ("hopper", {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 256, "stages": 3, "bands": 4}),
+    ("hopper", {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 192, "stages": 3, "bands": 4}),
+    ("hmma_ampere", {}),
+)
+
+
+@pytest.mark.parametrize("name, values", TILES, ids=["128x256", "192x192", "hmma_ampere"])
+def test_registers(name, values):
+    """An epilogue works in the accumulator's registers: nothing is spilled, and few more are taken than by the plain kernel."""
+    base = bind(find(name), dict.fromkeys("MNK", 4096), values=values)
+    target = "sm_90a" if name == "hopper" else "sm_80"
+    plain, finished = (one.compile(target) for one in (base, base.epilogue("relu(acc + bias[n])")))
+    if plain.compiler is None:
+        pytest.skip("no NVRTC for the target")
+    assert finished.resources.spill_stores == 0
+    assert finished.resources.registers <= plain.resources.registers + 16
+
+
+# ---------------------------------------------------------------------------------------------- fireiron.matmul
+
+
+def halves(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float16)
+
+
+def test_matmul_with_an_epilogue():
+    a, b, bias = halves(50, 40), halves(40, 24), halves(24).astype(np.float32)
+    product = a.astype(np.float64) @ b + bias
+    made = matmul(a, b, epilogue="relu(acc + bias[n])", bias=bias)
+    np.testing.assert_allclose(made, np.maximum(product, 0), atol=2e-2)
+    out = np.empty((50, 24), np.float32)
+    assert matmul(a, b, out, epilogue="alpha * (acc + bias[n])", bias=bias, alpha=2) is out
+    np.testing.assert_allclose(out, 2 * product, atol=1e-4)
+    pre, act = matmul(a, b, epilogue="acc = acc + bias[n]; Z = acc; C = relu(acc)", bias=bias, types={"Z": "float32"})
+    assert (pre.dtype, act.dtype) == (np.float32, np.float16)
+    np.testing.assert_allclose(pre, product, atol=1e-4)
+    both = {"C": np.empty((50, 24), np.float16), "Z": np.empty((50, 24), np.float32)}
+    pre, act = matmul(a, b, both, epilogue="acc = acc + bias[n]; Z = acc; C = relu(acc)", bias=bias)
+    assert pre is both["Z"] and act is both["C"]
+    np.testing.assert_allclose(act, np.maximum(product, 0), atol=2e-2)
+    _, y = matmul(a, b, epilogue="acc = acc + bias[n]; C = acc; y[m] += sum(n, acc)", bias=bias)
+    assert y.dtype == np.float32
+    np.testing.assert_allclose(y, product.sum(1), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "text, folded",
+    [("relu(acc + bias[n])", True), ("acc + bias[n] + R[b,m,n]", True), ("acc * r[m] + bias[n]", False), ("acc * s[b] + bias[n]", False)],
+)
+def test_matmul_of_stacks(text, folded):
+    a, b = halves(3, 20, 40), halves(40, 24)
+    arrays = {"bias": halves(24), "R": halves(3, 20, 24), "r": halves(20), "s": halves(3)}
+    given = {name: array for name, array in arrays.items() if re.search(rf"\b{name}\[", text)}
+    product = np.matmul(a.astype(np.float64), b)
+    wide = {name: array.astype(np.float64) for name, array in arrays.items()}
+    right = {
+        "r": np.maximum(product + wide["bias"], 0),
+        "R": product + wide["bias"] + wide["R"],
+        "m": product * wide["r"][:, None] + wide["bias"],
+        "b": product * wide["s"][:, None, None] + wide["bias"],
+    }["r" if text[0] == "r" else "R" if "R" in text else "m" if "r[m]" in text else "b"]
+    made = matmul(a, b, epilogue=text, **given)
+    np.testing.assert_allclose(made, right, atol=5e-2)
+    spec = matmul.kernel(a, b, epilogue=text, **given).program.spec
+    assert ("b" not in spec.dims) == folded
+    one = {name: array[:1] if name in "Rs" else array for name, array in given.items()}
+    np.testing.assert_allclose(matmul(a[:1], b[None], epilogue=text, **one) if "s[b" not in text else right[:1], right[:1], atol=5e-2)
+
+
+def test_plans_are_kept(monkeypatch):
+    from fireiron import matmul as product
+
+    a, b, bias = halves(32, 16), halves(16, 24), halves(24)
+    kernel = product.kernel(a, b, epilogue="acc + bias[n]", bias=bias)
+    assert product.kernel(a.copy(), b.copy(), epilogue="acc + bias[n]", bias=bias.copy()) is kernel
+    assert product.kernel(a, b, epilogue="acc + bias[n]", bias=bias.astype(np.float32)) is not kernel
+    assert product.kernel(a, b, epilogue="acc - bias[n]", bias=bias) is not kernel
+
+
+def test_what_matmul_refuses():
+    a, b, bias = halves(32, 16), halves(16, 24), halves(24)
+    text = "relu(acc + bias[n])"
+    for arguments, message in (
+        ({"epilogue": text}, "reads bias, which is not given"),
+        ({"epilogue": text, "bias": bias, "scale": 2}, "does not read scale"),
+        ({"epilogue": text, "bias": bias[:3]}, "bias has the shape"),
+        ({"epilogue": text, "bias": 2.0}, "bias is a number, and the epilogue reads bias"),
+        ({"epilogue": "acc * bias", "bias": bias}, "bias is passed by value"),
+        ({"bias": bias}, "bias is given, and no epilogue reads it"),
+        ({"epilogue": text, "bias": bias, "types": {"Z": "float32"}}, "Z is no further output"),
+        ({"epilogue": "Z = acc; C = relu(acc)", "out": np.empty((32, 24), np.float16)}, "1 arrays, the epilogue has 2 outputs"),
+    ):
+        with pytest.raises(FireironError, match=message):
+            matmul(a, b, **arguments)
+
+
+def test_the_transposed_product_with_an_epilogue(monkeypatch):
+    """What arrays on a GPU may be computed by: m and n change places in the text, and results are turned back."""
+    monkeypatch.setattr(sys.modules["fireiron.matmul"], "_have_views", lambda arrays: True)
+    generator = np.random.default_rng(0)
+    a, b, bias, r, residual = (generator.standard_normal(shape).astype(np.float32) for shape in ((40, 24), (24, 56), 56, 40, (40, 56)))
+    text = "acc = acc * r[m] + bias[n] + R[m,n]; Z = acc; C = where(n <= m, acc, 0); y[m] += sum(n, acc)"
+    given = {"bias": bias, "r": r, "R": residual}
+    matmul.clear()
+    z, c, y = matmul(a, b, epilogue=text, **given)
+    kernel = matmul.kernel(a, b, epilogue=text, **given)
+    matmul.clear()
+    product = (a.astype(np.float64) @ b) * r[:, None] + bias + residual
+    assert constant(kernel.program.spec.size("m")) == 56 and (z.shape, c.shape, y.shape) == ((40, 56), (40, 56), (40,))
+    np.testing.assert_allclose(z, product, atol=1e-4)
+    np.testing.assert_allclose(c, np.tril(product), atol=1e-4)
+    np.testing.assert_allclose(y, product.sum(1), atol=1e-3)

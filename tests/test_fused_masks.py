@@ -1,0 +1,134 @@
+"""Masks of a fused definition: blocks that see nothing are left out, tiles that are wholly visible run without a mask."""
+
+import re
+
+import numpy as np
+import pytest
+
+from fireiron import *
+from fireiron.decomp.masks import AtLeast, all_of_them, may_fail
+from fireiron.specs.formula import formula_of
+from fireiron.strategies import attention
+from fireiron.values.expr import FALSE, TRUE
+
+VALUES = {"bm": 64, "bn": 32, "wm": 16, "stages": 2}
+
+
+def text_of(m, n, **options):
+    made = attention.definition(**options)
+    return attention.by_rows(made, held=True).with_(**VALUES)(attention.spec(m, n, 64, made=made)).cuda("sm_80")
+
+
+def loop_of(text):
+    return re.search(r"for \(int n = 0; n < (.*); \+\+n\)", text)[1]
+
+
+def test_blocks_above_the_diagonal_are_left_out():
+    assert loop_of(text_of(256, 256)) == "8"
+    text = text_of(256, 256, causal=True)
+    assert loop_of(text) == "block * 2 + 2"
+    assert "if (block * 64 + warp * 16 < n * 32 + 31) {" in text
+    assert loop_of(text_of(256, 128, causal=True)) == "min(4, block * 2 + 2)"
+
+
+def test_blocks_behind_the_window_are_left_out():
+    text = text_of(256, 256, window=40)
+    assert "n_hidden = blockIdx.x * 64 - min(39, blockIdx.x * 64)" in text
+    assert loop_of(text) == "block * 2 - n_hidden / 32 + 2"
+
+
+def test_tiles_inside_run_without_masks_of_the_end():
+    """Of 70 keys in blocks of 32 the third overhangs; of 64 none does."""
+    assert re.search(r"if \(n \* 32 \+ 32 > 70\) \{", text_of(64, 70))
+    assert "inside" not in text_of(64, 64)
+
+
+@pytest.mark.parametrize(
+    ("condition", "found"),
+    [
+        ("index_n[n] <= index_m[m]", AtLeast((("index_m", 1), ("index_n", -1)), 0)),
+        ("index_m[m] < index_n[n] + 5", AtLeast((("index_m", -1), ("index_n", 1)), 4)),
+        ("index_n[n] - 3 > -index_m[m]", AtLeast((("index_m", 1), ("index_n", 1)), -4)),
+        ("index_n[n] * 2 < index_m[m]", None),
+        ("index_n[n] == index_m[m]", None),
+        ("s[m,n] < index_m[m]", None),
+        ("index_n[n] < 1.5", None),
+    ],
+)
+def test_conditions(condition, found):
+    value = formula_of(f"s[m,n] = where({condition}, s[m,n], 0)").value
+    assert list(all_of_them(value.arguments[0])) == [found]
+
+
+def test_what_may_fail():
+    """Against all elements of a tile."""
+    views = {f"index_{dim}": view for dim, view in _tiles().items()}
+    for text in ("index_n[n] <= index_m[m]", "index_n[n] < index_m[m] + 3", "index_n[n] > 7 and index_m[m] < 32", "s[m,n] < 1"):
+        condition = formula_of(f"s[m,n] = where({text}, s[m,n], 0)").value.arguments[0]
+        made = may_fail(condition, views)
+        for block_m, block_n in np.ndindex(4, 8):
+            m, n = np.arange(8)[:, None] + 8 * block_m, np.arange(4) + 4 * block_n
+            holds = {"index_n[n] <= index_m[m]": n <= m, "index_n[n] < index_m[m] + 3": n < m + 3}.get(text, (n > 7) & (m < 32))
+            found = bool(made.evaluate({"block_m": block_m, "block_n": block_n}))
+            assert found == (text == "s[m,n] < 1" or not holds.all()), (text, block_m, block_n)
+
+
+def _tiles():
+    from fireiron.values.expr import Var
+    from fireiron.values.machine import INDEX, int32
+    from fireiron.values.tensor import ColMajor, Dim, Fixed, Mode, Tensor, whole_view
+
+    found = {}
+    for dim, tile, count in (("m", 8, 4), ("n", 4, 8)):
+        view = whole_view(Tensor(f"index_{dim}", (32,), int32, INDEX, ColMajor))
+        place = Fixed(count, tile, False, Var(f"block_{dim}", 0, count - 1))
+        found[dim] = view.with_dims({0: Dim((Mode(tile, 1),), None, (place,))})
+    return found
+
+
+def chain(made, **split):
+    """Rows of a block, keys by 16, and no more."""
+    return made.tile(m=16).to(Block).split(n=16, **split)
+
+
+def masked(**steps):
+    each = {"s": "s[m,n] = X[m,n] * 2", "mask": "s[m,n] = where(n <= m, s[m,n], 0)", "sum": "y[m] += sum(n, s[m,n])", **steps}
+    return Fused(
+        name="masked", dims="m n", over="n", operands={"X": "m n", "Y": "m"},
+        first={"zero": "y[m] = 0"}, each=each, last={"store": "Y[m] = y[m]"},
+    )  # fmt: skip
+
+
+def test_sums_of_what_is_seen():
+    """Not attention: rows of a triangle added up."""
+    made = masked()
+    strategy = chain(made).skip().load("X", RF, Move.tile(1, 16).to(Warp).tile(1, 1).to(Lane).done()).done()
+    x = np.arange(40 * 40).reshape(40, 40).astype(np.float16) % 7
+    got = strategy(made(m=40, n=40, types={"Y": float32})).compile("sm_80")(x)
+    np.testing.assert_array_equal(got, 2 * np.tril(x).sum(1))
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ({"mask": "s[m,n] = s[m,n] + 1"}, "no step hides elements by a condition that bounds n"),
+        ({"mask": "s[m,n] = where(n == m, s[m,n], 0)"}, "no step hides elements by a condition that bounds n"),
+        ({"mask": "s[m,n] = where(n <= m, s[m,n], 1)"}, "a turn in which mask hides all elements changes y"),
+        ({"more": "y[m] = y[m] + 1"}, "a turn in which mask hides all elements changes y"),
+    ],
+)
+def test_refusals(steps, message):
+    made = masked(**steps)
+    with pytest.raises(DecompositionError, match=message):
+        chain(made).skip().done()(made(m=32, n=32)).cuda("sm_80")
+
+
+def test_a_product_has_no_mask():
+    with pytest.raises(DecompositionError, match="no mask says what to skip"):
+        MatMul.tile(16, 16).to(Block).split(8).skip().done()(MatMul(32, 32, 32)(GL, GL, GL)(Kernel)).cuda("sm_80")
+
+
+def test_conditions_decided():
+    views = {f"index_{dim}": view for dim, view in _tiles().items()}
+    for text, expected in (("index_n[n] < 32", FALSE), ("index_n[n] < 0", TRUE)):
+        assert may_fail(formula_of(f"s[m,n] = where({text}, s[m,n], 0)").value.arguments[0], views) == expected

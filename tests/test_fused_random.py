@@ -1,0 +1,138 @@
+"""Random definitions with random strategies: lowered, checked, simulated, some printed and run on a CPU; near what float64 says.
+
+The seed is printed, and replays: `draw(SEED + 17)` of `fused_generator.py`. FIREIRON_FUZZ multiplies the number of draws.
+"""
+
+import collections
+import os
+import random
+
+import numpy as np
+import pytest
+from fused_examples import specs
+from fused_generator import draw as drawn_definition
+from printed_text import COMPILER, HostProgram, Printed
+
+from fireiron import *
+from fireiron.check import safety
+from fireiron.decomp import steps
+from fireiron.errors import FireironError
+from fireiron.language.store import dumps, loads
+from fireiron.measure.data import PER_ELEMENT, drawn, tolerance_of
+from fireiron.sim import simulate
+from fireiron.values.expr import TRUE
+
+SEED = 20261122
+SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))
+CHUNKS = 8
+PER_CHUNK = 12 * SCALE
+PRINTED = 10 * SCALE
+
+
+def wrong(one, got, arrays):
+    """What differs from the reference by more than the steps may give."""
+    spec = one.bound
+    right = spec.reference(*arrays.values())
+    right = right if isinstance(right, tuple) else (right,)
+    found = []
+    for name, value in zip(spec.outputs, right, strict=True):
+        have, want = got[name].astype(np.float64), value.astype(np.float64)
+        bound, finite = PER_ELEMENT * tolerance_of(spec, one.symbols, output=name), want[np.isfinite(want)]
+        mean = np.sqrt((finite**2).mean()) if finite.size else 0.0
+        with np.errstate(invalid="ignore"):
+            near = np.isclose(have, want, rtol=bound, atol=bound * mean, equal_nan=True)
+        if not near.all():
+            at = tuple(np.argwhere(~near)[0])
+            found.append(f"{name}{list(map(int, at))} is {have[at]}, {want[at]} expected; {(~near).sum()} of {near.size}")
+    return found
+
+
+def inputs(one, seed):
+    return drawn(one.bound, one.symbols, np.random.default_rng(seed))
+
+
+def program_to_paste(one):
+    return f"\nfrom fireiron import *\nstrategy = {one.strategy!r}\nspec = {one.bound!r}\nsizes = {one.symbols}, seed = {one.seed}\n{one.definition}"
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_random_definitions_are_near_their_meaning(chunk):
+    seeds = range(SEED + chunk * PER_CHUNK, SEED + (chunk + 1) * PER_CHUNK)
+    print(f"seeds {seeds}")
+    for seed in seeds:
+        one, _ = drawn_definition(seed)
+        arrays = inputs(one, seed)
+        assert not [finding for finding in safety(one.program.ir) if finding.severity == "error"], program_to_paste(one)
+        got = simulate(one.program.ir, arrays, one.symbols, order=random.Random(seed)).outputs
+        assert not wrong(one, got, arrays), (wrong(one, got, arrays), program_to_paste(one))
+
+
+def test_random_definitions_are_values():
+    for seed in range(SEED, SEED + 15):
+        one, _ = drawn_definition(seed)
+        bound = one.strategy(one.bound)
+        assert loads(dumps(bound)) == bound, program_to_paste(one)
+        assert eval(repr(one.definition)) == one.definition and eval(repr(bound.spec)) == one.bound, program_to_paste(one)
+        assert loads(dumps(bound)).program("sm_80").cuda == one.program.cuda
+
+
+def test_draws_have_everything():
+    """What is drawn is not refused, whatever the form, and all features occur."""
+    found, refusals = collections.Counter(), 0
+    for seed in range(SEED, SEED + 80):
+        one, refused = drawn_definition(seed)
+        refusals += refused
+        found.update(one.features)
+    wanted = (
+        "elements", "rows", "product", "carried", "mma", "epilog", "mask", "in place", "broadcast", "number", "overhanging", "symbolic",
+        "two outputs", "mixed types", "column-major", "carried sum", "carried max", "row of a warp", "row of a block", "warps", "shared", "joined",
+    )  # fmt: skip
+    assert all(found[name] for name in wanted), found
+    assert refusals < 80, refusals
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_printed_texts_on_a_cpu(tmp_path):
+    some = [drawn_definition(seed)[0] for seed in range(SEED + 500, SEED + 500 + PRINTED)]
+    host = HostProgram([Printed.of(one.program) for one in some], tmp_path)
+    for number, one in enumerate(some):
+        arrays = inputs(one, number)
+        got = host.run(number, arrays, one.symbols, number)
+        assert not wrong(one, got, arrays), (wrong(one, got, arrays), program_to_paste(one))
+
+
+# ---------------------------------------------------------------------------------------------- planted faults
+
+
+def softmax_sums():
+    """Sums of values that are not zero where elements are, and maxima of negative ones: what a load puts behind the end counts in both."""
+    definition = Fused(
+        name="sums",
+        dims="m n",
+        over="n",
+        operands={"X": "m n", "y": "m", "z": "m"},
+        first={"l": "l[m] = 0", "t": "t[m] = -inf"},
+        each={"e": "e[m,n] = sigmoid(X[m,n])", "sum": "l[m] += sum(n, e[m,n])", "top": "t[m] max= max(n, X[m,n])"},
+        last={"y": "y[m] = l[m]", "z": "z[m] = t[m]"},
+    )
+    held = Move.tile(1, 1).to(Lane).done()
+    strategy = definition.tile(m=4).to(Block).tile(m=1).to(Warp).split(n=32).load("X", RF, held).done()
+    spec = definition(m=3, n=70, dtype=float32)
+    arrays = {"X": -1 - np.random.default_rng(0).random((3, 70), np.float32)}
+    outputs = simulate(strategy(spec).program("sm_80").ir, arrays).outputs
+    return [np.allclose(outputs[name], right, rtol=1e-5) for name, right in zip("yz", spec.reference(arrays["X"]), strict=True)]
+
+
+def test_terms_behind_the_end_that_are_not_masked_are_found(monkeypatch):
+    assert softmax_sums() == [True, True]
+    monkeypatch.setattr(steps._Steps, "_masked", lambda self, step: step)
+    assert softmax_sums() == [False, False]
+
+
+def test_replicas_that_all_write_are_found(monkeypatch):
+    """Warps beside each other along n have the same sum of a row: one writes it, or it is a race, which the checks refuse."""
+    strategy, spec = specs()["dual"]
+    _ = strategy(spec).program("sm_80").ir
+    monkeypatch.setattr(steps._Steps, "_first_unit", lambda self, step: TRUE)
+    with pytest.raises(FireironError, match="y"):
+        _ = strategy(spec).program("sm_80").ir

@@ -1,0 +1,186 @@
+"""What no kernel could mean, or would compute wrongly, is refused: what was asked, what is legal, where, and what to do."""
+
+import pytest
+from fused_examples import attention, copy, dual, gemm_bias_relu, main_loop, mlp, product
+
+from fireiron import *
+from fireiron.errors import ArgumentError, DecompositionError, IncompleteError, MatchError
+
+
+def definition(**words):
+    """A definition of a row sum, with other words."""
+    usual = {
+        "name": "rows",
+        "dims": "m n",
+        "operands": {"X": "m n", "y": "m"},
+        "each": {"s": "t[m] = sum(n, X[m,n])", "y": "y[m] = t[m]"},
+    }
+    return Fused(**{**usual, **words})
+
+
+def refused(error, action, *parts):
+    """The message of an error that `action` raises, with the line of this file, and with the parts in it."""
+    with pytest.raises(error) as caught:
+        action()
+    text = str(caught.value)
+    assert all(part in text for part in parts), text
+    assert "test_fused_refusals.py:" in text or "fused_examples.py:" in text, text
+    return text
+
+
+def built(strategy, **sizes):
+    """The kernel of a strategy that starts from a definition."""
+    return strategy(strategy.start(**sizes)).program("sm_80").ir
+
+
+ATTENTION = {"m": 64, "n": 64, "d": 32, "b": 2}
+CUBE = {"m": 64, "n": 64, "k": 64}
+LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
+
+# ---------------------------------------------------------------------------------------------- definitions
+
+
+@pytest.mark.parametrize(
+    "words, parts",
+    [
+        ({"each": {"y": "y[m] = t[m]", "s": "t[m] = sum(n, X[m,n])"}}, ("step y: t is read before", "do      a step before")),
+        (
+            {"over": "n", "each": {"s": "t[m] += sum(n, X[m,n])"}, "last": {"y": "y[m] = t[m]"}},
+            ("step s: t is read", "first={...: 't[m] = 0'}"),
+        ),
+        ({"over": "n", "first": {"s": "t[m] = 0"}, "each": {"s": "t[m] += sum(n, X[m,n])", "y": "y[m] = t[m]"}}, ("step s stands in two",)),
+        ({"each": {"y": "y[m] = X[m,n]"}}, ("step y: n of X[m,n] is neither in the result nor reduced",)),
+        ({"each": {"s": "t[m] = sum(n, X[n])", "y": "y[m] = t[m]"}}, ("step s: X[n] has other dimensions", "legal   X[m,n]")),
+        ({"each": {"s": "t[m] = sum(q, X[m,q])", "y": "y[m] = t[m]"}}, ("step s: q", "legal   m n")),
+        ({"each": {"s": "t[m] = sum(n, X[m,n]) * 2", "y": "y[m] = t[m]"}}, ("step s: ",)),
+        ({"each": {"y": "y[m] = fancy(y[m])"}}, ("step y: formula: unknown function 'fancy'", "legal   abs")),
+        ({"each": {"y": "y[m] = X[m,0]"}}, ("step y: ",)),
+        ({"each": {"s": 3}}, ("the formula of s is a text",)),
+        ({"each": "y[m] = 0"}, ("formulas by the name of their step",)),
+        ({"each": {"a step": "y[m] = 0"}}, ("each names a step 'a step'", "legal   different identifiers")),
+        ({"operands": {"X": "m n", "y": "m", "z": "m"}}, ("no step reads or writes z",)),
+        ({"operands": {"X": "m n", "y": "m", "exp": "m"}}, ("exp has a meaning of its own", "another name")),
+        ({"operands": {"X": "m n", "y": "m", "n": "m"}}, ("n is a dimension and an operand",)),
+        ({"each": {"s": "t[m] = sum(n, X[m,n])"}, "operands": {"X": "m n"}}, ("no step writes an operand", "legal   X")),
+        ({"dims": "m n z"}, ("no step has the dimension z", "leave it out of dims")),
+        ({"over": "z"}, ("Fused: over", "got     'z'", "legal   m n")),
+        ({"over": "n", "scan": "n"}, ("n has two roles",)),
+        ({"first": {"a": "u[m] = 0"}, "each": {"y": "y[m] = u[m]"}, "operands": {"y": "m"}, "dims": "m"}, ("first stands around a loop",)),
+        ({"scan": "n"}, ("step s: it reduces n, of which all steps take one element at a time", "leave n out of scan")),
+        ({"batch": "n", "each": {"y": "y[m] = X[m,n]"}}, ("y has no n, so blocks of other elements of n would write over it",)),
+        (
+            {"over": "n", "first": {"a": "u[m] = 0"}, "each": {"y": "v[m] = u[m]"}, "last": {"z": "y[m] = sum(n, X[m,n])"}},
+            ("the loop is over n, which no step of each has",),
+        ),
+        ({"each": {"s": "t[m] = sum(n, X[m,n])", "y": "y[m] = y[m] + t[m]"}}, ("step y: ",)),
+        ({"name": "two words"}, ("the name of a definition is an identifier",)),
+    ],
+)
+def test_definitions(words, parts):
+    refused(ArgumentError, lambda: definition(**words), *parts)
+
+
+def test_sizes_by_the_dimensions_of_the_definition():
+    refused(ArgumentError, lambda: dual(m=1, n=2), "dual: sizes of other dimensions", "got     ['m', 'n']", "legal   m n k")
+    refused(ArgumentError, lambda: dual(**CUBE, types={"u": float16}), "u is no operand", "legal   A B1 B2 D y")
+    refused(ArgumentError, lambda: mlp(m=32, n=16, k=32, l=2), "h goes along n and along k", "got     'n=16, k=32'")
+
+
+def test_results_that_depend_on_the_split_are_found():
+    running = definition(over="n", each={"s": "t[m] = sum(n, X[m,n])"}, last={"y": "y[m] = t[m]"})
+    text = refused(ArgumentError, running.check, "y depends on how many elements of n", "t is carried", "or +=")
+    assert text == refused(ArgumentError, running.check)
+    softmax = Fused(
+        name="unscaled",
+        dims="m n",
+        over="n",
+        operands={"X": "m n", "y": "m"},
+        first={"l": "l[m] = 0"},
+        each={"top": "t[m] = max(n, X[m,n])", "e": "e[m,n] = exp(X[m,n] - t[m])", "sum": "l[m] += sum(n, e[m,n])"},
+        last={"y": "y[m] = l[m]"},
+    )
+    refused(ArgumentError, softmax.check, "unscaled: y depends on", "rescaled where the new turn changes")
+    roots = definition(over="n", each={"r": "r[m,n] = sqrt(X[m,n])", "s": "t[m] = sum(n, r[m,n])"}, last={"y": "y[m] = t[m]"})
+    refused(ArgumentError, roots.check, "y depends on")  # not a number for normal data, so positive ones are tried too
+    idle = definition(each={"s": "t[m] = sum(n, X[m,n])", "z": "z[m] = t[m]", "y": "y[m] = t[m]"})
+    refused(ArgumentError, idle.check, "rows: nothing reads z")
+    refused(ArgumentError, lambda: dual.check(sizes={"z": 3}), "no dimension z", "legal   m n k")
+
+
+@pytest.mark.parametrize("one", [attention, dual, gemm_bias_relu, mlp])
+def test_definitions_that_are_right_pass(one):
+    one.check()
+    one.check(seed=3)
+
+
+# ---------------------------------------------------------------------------------------------- strategies
+
+
+def test_reduced_dimensions_are_not_tiled():
+    step = "tile(d=32): d is a reduction dimension"
+    refused(DecompositionError, lambda: built(attention.tile(m=64, d=32, b=1).to(Block).done(), **ATTENTION), step, "the step s")
+    over = "tile(n=32): n is a reduction dimension"
+    refused(DecompositionError, lambda: built(attention.tile(m=64, n=32, b=1).to(Block).done(), **ATTENTION), over, "do      split(n=32)")
+    refused(DecompositionError, lambda: built(definition().tile(m=1, n=8).to(Block).done(), m=8, n=64), "n is a reduction dimension")
+
+
+def test_only_dimensions_of_the_loop_are_split():
+    rows = definition()
+    refused(DecompositionError, lambda: built(rows.tile(m=1).to(Block).split(n=32).done(), m=8, n=64), "split(n=32)", "over='n'")
+    strategy = attention.tile(m=64, b=1).to(Block).split(d=16).done()
+    refused(DecompositionError, lambda: built(strategy, **ATTENTION), "split(d=16)", "legal   n", "the step s")
+
+
+def test_steps_are_named():
+    strategy = attention.tile(m=64, b=1).to(Block).step("qk", product).done()
+    refused(DecompositionError, lambda: built(strategy, **ATTENTION), "attention has no such step", "legal   mx l acc s mask")
+    plain = MatMul.tile(64, 64).to(Block).step("mm", main_loop).done()
+    refused(
+        DecompositionError, lambda: plain(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program().ir, "MatMul is one step", "a Fused definition"
+    )
+    refused(ArgumentError, lambda: attention.step(3, product), "step: the name of a step")
+
+
+def test_products_need_a_strategy():
+    shared = attention.tile(m=64, b=1).to(Block).load("Q", SH, copy).load("Q", RF, Move.tile(16).to(Warp).done())
+    open_one = shared.split(n=32).load("K", SH, copy).load("V", SH, copy).tile(m=16).to(Warp).step("s", product).done()
+    program = open_one(attention(**ATTENTION)).program("sm_80")
+    assert [str(leaf) for leaf in program.tree.open_leaves()] == ["MatMul(16,32,32)(RF,SH,RF)(Warp)"]
+    with pytest.raises(IncompleteError, match=r'1 open leaf: MatMul[^$]*\n.*\n  do      \.step\("pv", MatMul'):
+        _ = program.cuda
+    refused(MatchError, lambda: built(gemm_bias_relu.tile(m=64, n=64).to(Block).done(), **CUBE), '.step("mm", MatMul. ... .done())')
+
+
+def test_stacks_and_layers_one_at_a_time():
+    both = attention.tile(m=64, b=2).to(Block).split(n=32).step("s", product).step("pv", product).done()
+    refused(DecompositionError, lambda: built(both, **ATTENTION), "its steps take one element of b", "got     '2'", ".tile(b=1) first")
+    whole = mlp.tile(m=32).to(Block).step("mm", product).done()
+    refused(DecompositionError, lambda: built(whole, **LAYERS), "each and first and last stand around a loop over l", ".split(l=...) first")
+    two = mlp.tile(m=32).to(Block).split(l=2).step("mm", product).done()
+    refused(DecompositionError, lambda: built(two, **LAYERS), "its steps take one element of l", ".split(l=1) first")
+
+
+def test_temporaries_are_placed():
+    def placed(*arguments, **more):
+        return lambda: built(mlp.tile(m=32).to(Block).place(*arguments, **more).done(), **LAYERS)
+
+    refused(DecompositionError, placed("X", SH), "place('X'): an operand of mlp", "legal   h acc", "load('X', SH)")
+    refused(DecompositionError, placed("hh", SH), "place('hh'): no temporary of mlp", "legal   h acc")
+    refused(DecompositionError, placed("h", GL), "nowhere for it here", "legal   SH RF")
+    refused(DecompositionError, lambda: built(mlp.place("h", SH).done(), **LAYERS), "below tile(...).to(Block)")
+
+
+def test_an_epilog_is_around_one_product():
+    strategy = dual.tile(m=64, n=64).to(Block).epilog(RF).split(32).done()
+    refused(DecompositionError, lambda: built(strategy, **CUBE), "epilog: dual is not one product", ".step(...)")
+
+
+def test_operands_are_named():
+    strategy = dual.tile(m=64, n=64).to(Block).load("Z", SH, copy).done()
+    refused(DecompositionError, lambda: built(strategy, **CUBE), "load(Z): dual has no such operand", "legal   A B1 B2")
+
+
+def test_chains_are_for_their_definition():
+    strategy = dual.tile(m=64, n=64).to(Block).done()
+    text = refused(DecompositionError, lambda: strategy(gemm_bias_relu(**CUBE)), "starts from dual, what it is for is a gemm_bias_relu")
+    assert "Fused(" not in text  # by name: the formulas would hide what is wrong

@@ -1,0 +1,230 @@
+"""LayerNorm, RMSNorm and softmax: rows in the registers of one warp, of several, of a block; sizes that overhang, symbols, types, races.
+
+The reference is each definition in float64. The printed text runs on a CPU, and is compiled where an NVRTC is installed.
+"""
+
+import importlib
+import random
+
+import attrs
+import numpy as np
+import pytest
+from printed_text import COMPILER, HostProgram, Printed
+
+from fireiron import *
+from fireiron.check import safety
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.ir import Barrier, execs, rewritten
+from fireiron.sim import simulate
+
+NAMES = ("layernorm", "rmsnorm", "softmax")
+EPSILON = np.float32(1e-5)
+TOLERANCE = {float16: 2e-3, bfloat16: 2e-2, float32: 2e-5}
+
+FORMS = (
+    (5, 1024, {"rows": 4, "turns": 4, "vector": 8}),
+    (5, 1024, {"rows": 2, "turns": 2, "vector": 8}),
+    (3, 1024, {"rows": 1, "turns": 1, "vector": 8}),
+    (3, 768, {"rows": 2, "turns": 3, "vector": 8}),
+    (3, 1000, {"rows": 1, "turns": 1, "vector": 8}),
+    (3, 1000, {"rows": 4, "turns": 4, "vector": 8}),
+    (2, 520, {"rows": 2, "turns": 2, "vector": 8}),
+    (3, 100, {"rows": 1, "turns": 1, "vector": 4}),
+    (2, 1023, {"rows": 1, "turns": 8, "vector": 1}),
+    (9, 17, {"rows": 8, "turns": 1, "vector": 1}),
+)
+"""Rows, their size, and how they are dealt: whole and overhanging, with and without shared memory."""
+
+
+def module_of(name):
+    return importlib.import_module(f"fireiron.strategies.{name}")
+
+
+def inputs(spec, M, N, seed=0):
+    """Random inputs by operand; weights around one, so that no result is lost in another."""
+    generator = np.random.default_rng(seed)
+    found = {}
+    for name in spec.inputs:
+        if name == "eps":
+            found[name] = EPSILON
+        elif not name.startswith("index_"):
+            values = generator.standard_normal((M, N) if name == "X" else N) * (2 if name == "X" else 0.3) + (0 if name == "bias" else 1)
+            found[name] = values.astype(spec.operands[name].dtype.to_numpy())
+    return found
+
+
+def close(got, want, dtype):
+    scale = np.abs(np.asarray(want, np.float64)).max()
+    np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=0, atol=TOLERANCE[dtype] * scale)
+
+
+def program_of(name, M, N, values=None, target="sm_80", **options):
+    module = module_of(name)
+    spec = module.spec(M, N, **options)
+    return module.strategy.with_(**(module.values(spec) if values is None else values))(spec).program(target)
+
+
+def simulated(program, M, N, order=None):
+    """The result of the simulator, and the definition's."""
+    spec = program.spec
+    given = inputs(spec, M, N)
+    got = simulate(program.ir, given, {"M": M} if program.ir.symbols else {}, order=order).outputs["Y"]
+    return got, spec.reference(*given.values())
+
+
+@pytest.mark.parametrize(("M", "N", "values"), FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_forms(name, M, N, values):
+    program = program_of(name, M, N, values)
+    close(*simulated(program, M, N, order=random.Random(N)), float16)
+    assert safety(program.lowered) == ()
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_types(name, dtype):
+    for M, N in ((3, 512), (3, 508), (2, 129)):
+        close(*simulated(program_of(name, M, N, dtype=dtype), M, N), dtype)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_of_run_time(name):
+    program = program_of(name, sym("M"), 264)
+    assert safety(program.lowered) == ()
+    for M in (1, 6):
+        close(*simulated(program, M, 264), float16)
+
+
+def test_mixed_types():
+    """Halves in, float32 out, and weights of float32."""
+    program = program_of("layernorm", 3, 512, types={"weight": float32, "bias": float32, "Y": float32})
+    close(*simulated(program, 3, 512), float32)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reads_and_stores_by_16_bytes(name):
+    """X, weights and Y by vectors, also where a row overhangs its warps; a row is read once."""
+    for N in (1024, 1000, 8192):
+        program = program_of(name, 7, N)
+        moved = {}
+        for statement, _ in execs(program.ir.body):
+            for access, width in zip(statement.accesses, statement.vectors or (1,) * len(statement.accesses)):
+                if program.ir.buffer(access.buffer).memory.of_grid and access.buffer != "eps":
+                    moved.setdefault(access.buffer, []).append(width)
+        assert moved == {operand: [8] for operand in ("X", "weight", "bias", "Y") if operand in program.spec.operands}
+
+
+def test_no_shared_memory_for_a_row_of_one_warp():
+    assert program_of("layernorm", 8, 1024).ir.shared_bytes == 0
+    assert program_of("layernorm", 8, 8192).ir.shared_bytes > 0
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_spills(name, target):
+    if not any(chain.serves(target) for chain in toolchains()):
+        pytest.skip(f"no installed NVRTC serves {target}")
+    for N, options in ((768, {}), (1000, {}), (4097, {}), (8192, {}), (16384, {}), (1024, {"dtype": float32}), (129, {"dtype": bfloat16})):
+        program = program_of(name, sym("M"), N, target=target, **options)
+        report = compile_cuda(program.cuda, target).resources[program.name]
+        assert report.spill_stores == 0 and report.stack_frame == 0, N
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_printed_texts(tmp_path):
+    jobs = [(name, *form) for name in NAMES for form in ((5, 256), (3, 1000), (3, 1032), (2, 129))]
+    programs = [program_of(*job) for job in jobs]
+    host = HostProgram(map(Printed.of, programs), tmp_path)
+    for number, ((_, M, N), program) in enumerate(zip(jobs, programs)):
+        given = inputs(program.spec, M, N)
+        close(host.run(number, given, seed=number)["Y"], program.spec.reference(*given.values()), float16)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_barrier_is_found(name):
+    """Partial sums that are read before the other warps wrote theirs."""
+    program = program_of(name, 3, 1024, {"rows": 1, "turns": 1, "vector": 8})
+    body = rewritten(program.ir.body, lambda one: () if isinstance(one, Barrier) else (one,))
+    faulty = attrs.evolve(program.ir, body=body)
+    assert body != program.ir.body and safety(faulty)
+    with pytest.raises(SimulationError):
+        for seed in range(5):
+            simulate(faulty, inputs(program.spec, 3, 1024), order=random.Random(seed))
+
+
+def test_rows_are_streamed():
+    """What nobody reads again passes the caches by; weights do not. Such copies are never chosen unasked."""
+    text = program_of("layernorm", 7, 1024).cuda
+    assert text.count("__ldcs(reinterpret_cast<const uint4*>(&x_") == 1 and text.count("__stcs(") == 1 and "*>(&weight[" in text
+    plain = Move.tile(8, 8).to(Block).tile(1, 8).to(Thread)
+    assert "__ldcs" not in plain.load(SRC, RF).done()(Move(8, 8)(GL, GL)(Kernel)).cuda()
+    with pytest.raises(FireironError, match="GL -> RF or RF -> GL"):
+        plain.done(STREAMED)(Move(8, 8)(GL, GL)(Kernel)).cuda()
+
+
+# ---------------------------------------------------------------------------------------------- rows in chunks
+
+
+@pytest.mark.parametrize(
+    ("sizes", "given"),
+    [
+        ((2, 4096), (2, 4096)),
+        ((2, 1100), (2, 1100)),
+        ((3, 1001), (3, 1001)),
+        ((2, 1096), (sym("M"), sym("N", multiple_of=8))),
+        ((2, 77), (sym("M"), sym("N"))),
+    ],
+)
+def test_online_softmax(sizes, given):
+    """Chunks that overhang, sizes of run time, and rows far below zero, which a zero behind their end would drown."""
+    module = module_of("softmax_online")
+    program = module.strategy.with_(warps=2, turns=1)(module.spec(*given)).program("sm_80")
+    assert safety(program.lowered) == ()
+    spec = module.spec(*sizes)
+    generator = np.random.default_rng(1)
+    for shift in (0, -500):
+        x = (generator.standard_normal(sizes) + shift).astype(np.float16)
+        symbols = {one.name: size for one, size in zip(given, sizes) if one in program.ir.symbols}
+        close(simulate(program.ir, {"X": x}, symbols, order=random.Random(2)).outputs["Y"], spec.reference(x), float16)
+
+
+def test_online_definition_does_not_depend_on_chunks():
+    module_of("softmax_online").softmax_online.check()
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_printed_texts_of_chunks(tmp_path):
+    module = module_of("softmax_online")
+    specs = [module.spec(2, N) for N in (2048, 1100, 999)]
+    host = HostProgram([Printed.of(module.strategy.with_(warps=2, turns=1)(one).program("sm_80")) for one in specs], tmp_path)
+    for number, spec in enumerate(specs):
+        x = np.random.default_rng(number).standard_normal([int(str(size)) for size in spec.X.shape]).astype(np.float16)
+        close(host.run(number, {"X": x}, seed=number)["Y"], spec.reference(x), float16)
+
+
+def test_a_maximum_of_an_operand_does_not_see_what_lies_behind_its_end():
+    """A copy has zeros there; in sums of what was computed from them they do not count either."""
+    made = Fused(
+        name="least",
+        dims="m n",
+        over="n",
+        operands={"X": "m n", "low": "m", "total": "m"},
+        first={"start": "least[m] = inf", "zero": "sums[m] = 0"},
+        each={
+            "one": "here[m] = min(n, X[m,n])", "two": "least[m] = min(least[m], here[m])",
+            "power": "e[m,n] = exp2(X[m,n])", "sum": "s[m] = sum(n, e[m,n])", "add": "sums[m] = sums[m] + s[m]",
+        },
+        last={"out": "low[m] = least[m]", "out2": "total[m] = sums[m]"},
+    )  # fmt: skip
+    made.check()
+    strategy = made.tile(m=1).to(Block).split(n=64).load("X", RF, Move.tile(1, 64).to(Warp).tile(1, 1).to(Lane).done()).done()
+    spec = made(m=3, n=100, dtype=float32)
+    x = np.random.default_rng(0).random((3, 100), np.float32) + 1
+    for got, want in zip(simulate(strategy(spec).program().ir, {"X": x}).outputs.values(), spec.reference(x)):
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_values_ask_for_a_known_row():
+    module = module_of("softmax")
+    with pytest.raises(ArgumentError, match="a row in registers has a size that is known"):
+        module.values(module.spec(4, sym("N")))

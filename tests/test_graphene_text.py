@@ -1,0 +1,478 @@
+"""Kernels as text in Graphene's notation: what is printed is read back to the same CUDA, what is written by hand is a kernel like any other."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+from generator import draw as drawn
+from printed_text import HostProgram, Printed
+from problems import integers
+from ringed import halves, product
+
+from fireiron import *
+from fireiron.check import check, safety
+from fireiron.cli import main
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.graphene import graphene_text, parse_kernel, parse_strategy
+from fireiron.ir import SyncPoint, execs, statements
+from fireiron.language.library import bind, find, names
+from fireiron.sim import simulate
+
+needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install fireiron[check])")
+
+# ------------------------------------------------------------------------------------------------------------ printed and read back
+
+
+def read_back(program):
+    """The program of a program's text, if it is the same kernel."""
+    text = graphene_text(program)
+    again = parse_kernel(text)
+    assert again.cuda == program.cuda
+    assert graphene_text(again) == text, "what is read is printed alike"
+    return text
+
+
+TARGETS = {"hmma_volta": ("sm_70",), "hmma_turing": ("sm_75",), "hmma_ampere": ("sm_80", "sm_90"), "naive": ("sm_70",)}
+
+
+@pytest.mark.parametrize(("name", "target"), [(name, one) for name in names() for one in TARGETS.get(name, (None,))])
+def test_the_library_is_read_back(name, target):
+    read_back(bind(find(name)).program(target))
+
+
+@pytest.mark.parametrize("name", ["gemm_nn", "hmma_ampere", "naive"])
+def test_sizes_of_run_time(name):
+    sizes = {"M": sym("M", 8), "N": sym("N", 8, high=4096), "K": sym("K", 8)}
+    assert "Size N {multiple_of=8, high=4096}\n" in read_back(bind(find(name), sizes).program("sm_80"))
+
+
+@pytest.mark.parametrize("seed", range(3000, 3012))
+def test_drawn_strategies(seed):
+    one, _ = drawn(seed)
+    read_back((one.strategy if one.strategy.spec is not None else one.strategy(one.spec)).program(one.target))
+
+
+@pytest.mark.parametrize("options", [{"bands": 2}, {"blocks": 4}, {"blocks": 2, "turns": 2, "tma": False}], ids=str)
+def test_rings_of_hopper(options):
+    read_back(product(**options)(halves(256, 128, 192)).program("sm_90a"))
+
+
+def test_a_cluster():
+    text = read_back(product(cluster=(2, 1))(halves(256, 128, 192)).program("sm_90a"))
+    assert re.search(r"^Cluster 2 \w+$", text, re.MULTILINE)
+
+
+def test_a_micro_kernel_and_a_kind_of_ones_own():
+    text = read_back(bind(find("maxwell")).program())
+    assert re.search(r"^Instruction store_through_shared = MicroKernel\(name='store_through_shared', text=", text, re.MULTILINE)
+    kind = Kind("Scale", "y[i] = {by} * x[i]", (Parameter("by"),))
+    own = kind.starter(3, 64)(GL, GL)(Kernel)
+    text = read_back(AnySpec.tile(32).to(Block).tile(1).to(Thread).done()(own).program())
+    assert "Kind Scale = Kind(title='Scale', text='y[i] = {by} * x[i]'" in text and "<- Scale<3><<<" in text
+
+
+def test_a_level_of_ones_own():
+    octet = Level("Octet", Warp, Layout((4, 2), (1, 16)))
+    strategy = Move.tile(32).to(Block).tile(8).to(octet).tile(1).to(Level("One", octet, Layout(1))).done()
+    assert "Level octet = Level(name='Octet', parent=Warp" in read_back(strategy(Move(64)(GL, GL)(Kernel)).program())
+
+
+def test_several_kernels_are_no_text():
+    program = find("hopper").strategy.with_(bm=64, bn=64, wm=64, wn=64, stages=2)(halves(65, 63, 33)).program("sm_90a")
+    assert program.launches
+    with pytest.raises(LayoutError, match="kernels are launched one behind the other"):
+        graphene_text(program)
+
+
+# ------------------------------------------------------------------------------------------------------------ fused kernels
+
+COPY, FRAGMENTS = Move.coalesced(8).done(), Move.done()
+MMA = MatMul.tile(16, 16).unroll().mma_tile().done()
+
+
+def layer_norm():
+    norm = Fused(
+        name="layernorm", dims="m n", operands={"X": "m n", "gamma": "n", "Y": "m n"},
+        each={"sum": "mean[m] = sum(n, X[m,n])", "mean": "mean[m] = mean[m] / size(n)", "center": "c[m,n] = X[m,n] - mean[m]",
+              "square": "sq[m,n] = c[m,n] * c[m,n]", "var": "rstd[m] = sum(n, sq[m,n])", "rstd": "rstd[m] = rsqrt(rstd[m] / size(n) + 1e-05)",
+              "out": "Y[m,n] = c[m,n] * rstd[m] * gamma[n]"},
+    )  # fmt: skip
+    return norm.tile(m=1).to(Block).load("X", RF, Move.tile(1, 512).to(Warp).tile(1, 8).to(Lane).done()).done()(norm(m=4, n=1024))
+
+
+def attention():
+    fused = Fused(
+        name="attention", dims="m n d", over="n", operands={"Q": "m d", "K": "n d", "V": "n d", "O": "m d", "scale": ""},
+        first={"mx": "mx[m] = -inf", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
+        each={"s": "s[m,n] = sum(d, Q[m,d] * K[n,d])", "mask": "s[m,n] = where(n <= m, s[m,n] * scale, -inf)", "top": "top[m] = max(n, s[m,n])",
+              "new": "new[m] = max(mx[m], top[m])", "alpha": "alpha[m] = exp2(mx[m] - new[m])", "keep": "mx[m] = new[m]",
+              "exp": "s[m,n] = exp2(s[m,n] - new[m])", "sums": "sums[m] = sum(n, s[m,n])", "update": "l[m] = l[m] * alpha[m] + sums[m]",
+              "scale": "acc[m,d] = acc[m,d] * alpha[m]", "p": "p[m,n] = s[m,n]", "pv": "acc[m,d] += sum(n, p[m,n] * V[n,d])"},
+        last={"norm": "o[m,d] = acc[m,d] / l[m]", "store": "O[m,d] = o[m,d]"},
+    )  # fmt: skip
+    product = MatMul.split(16).unroll().pipeline(2).load(B, RF, FRAGMENTS).then(MMA)
+    strategy = (
+        fused.tile(m=64).to(Block).load("Q", SH, COPY).swizzle().load("Q", RF, Move.tile(16).to(Warp).done())
+        .split(n=32).pipeline(2).load("K", SH, COPY).swizzle().load("V", SH, COPY).swizzle().tile(m=16).to(Warp)
+        .step("s", product).step("pv", product).done()
+    )  # fmt: skip
+    return strategy(fused(m=64, n=64, d=64))
+
+
+def two_outputs():
+    dual = Fused(
+        name="dual", dims="m n k", over="k", operands={"A": "m k", "B1": "k n", "D": "m n", "y": "m"},
+        first={"u0": "u[m,n] = 0", "r0": "r[m] = 0"}, each={"u": "u[m,n] += sum(k, A[m,k] * B1[k,n])", "r": "r[m] += sum(k, A[m,k])"},
+        last={"D": "D[m,n] = relu(u[m,n])", "y": "y[m] = r[m]"},
+    )  # fmt: skip
+    strategy = (
+        dual.tile(m=64, n=64).to(Block).split(k=32).pipeline(3).load("A", SH, COPY).swizzle().load("B1", SH, COPY).swizzle()
+        .tile(m=32, n=32).to(Warp).split(k=16).unroll().load("A", RF, FRAGMENTS).step("u", MatMul.load(B, RF, FRAGMENTS).then(MMA)).done()
+    )  # fmt: skip
+    return strategy(dual(m=64, n=64, k=96))
+
+
+@pytest.mark.parametrize("made", [layer_norm, attention, two_outputs], ids=lambda one: one.__name__)
+def test_fused_kernels(made):
+    text = read_back(made().program("sm_80"))
+    assert re.search(r"^Kind \w+ = Fused\(name=", text, re.MULTILINE) and "<- Spec<<<" in text
+
+
+# ------------------------------------------------------------------------------------------------------------ by hand
+
+ADD = """
+// Each thread adds one element; the last block overhangs.
+Kernel vector_add
+Size n
+%a:[n].fp32
+%b:[n].fp32
+%c:[n].fp32
+#2:[256].thread
+Grid (n + 255) // 256
+%c <- BinaryPointwise<+><<<#kernel:[_].block, #2>>>(%a, %b) {
+  %4 = %a.tile(256)
+  %5 = %b.tile(256)
+  %6 = %c.tile(256)
+  %7 = %4[block]
+  %8 = %5[block]
+  %9 = %6[block]
+  %10 = %7[thread]
+  %11 = %8[thread]
+  %12 = %9[thread]
+  #3 = #2.scalar()
+  %12 <- BinaryPointwise<+><<<#3>>>(%10, %11)
+}
+"""
+
+FIGURE_8 = """
+// Input and output tensors, blocks and threads
+%1:[256,64]:[1,256].fp16.GL
+%2:[64,256]:[1,64].fp16.GL
+%3:[256,256]:[1,256].fp16.GL
+#4:[2,2]:[2,1].block
+#5:[16,16]:[1,16].thread
+%3 <- MatMul<<<#4, #5>>>(%1, %2) {
+  Let bid_m, bid_n = #4.indices()
+  Let tid_m, tid_n = #5.indices()
+  For (k = 0; k < 64; k += 1) {unroll} {
+    For (m = 0; m < 8; m += 1) {unroll} {
+      For (n = 0; n < 8; n += 1) {unroll} {
+        // Tile for thread blocks
+        %6:[2,1].[128,64].fp16.GL = %1.tile([128, _])
+        %7:[1,2].[64,128].fp16.GL = %2.tile([_, 128])
+        %8:[2,2].[128,128].fp16.GL = %3.tile([128, 128])
+        %9:[128,64].fp16.GL = %6[@bid_m, 0]
+        %10:[64,128].fp16.GL = %7[0, @bid_n]
+        %11:[128,128].fp16.GL = %8[@bid_m, @bid_n]
+        // Tile for threads
+        %12:[16,1].[8,64].fp16.GL = %9.tile([8, _])
+        %13:[1,16].[64,8].fp16.GL = %10.tile([_, 8])
+        %14:[16,16].[8,8].fp16.GL = %11.tile([8, 8])
+        %15:[8,64].fp16.GL = %12[@tid_m, 0]
+        %16:[64,8].fp16.GL = %13[0, @tid_n]
+        %17:[8,8].fp16.GL = %14[@tid_m, @tid_n]
+        // The computation of one thread
+        %18:[].fp16.GL = %15[m, k]
+        %19:[].fp16.GL = %16[k, n]
+        %20:[].fp16.GL = %17[m, n]
+        #21:[].block = #4.scalar()
+        #22:[].thread = #5.scalar()
+        %20 <- MatMul<<<#21, #22>>>(%18, %19) {accumulate=0 < k}
+      }
+    }
+  }
+}
+"""
+
+TENSOR_CORES = """
+Target sm_80
+%A:[64,64].fp16
+%B:[64,32].fp16
+%C:[64,32].fp32
+#block:[_].thread
+#warp:[32].thread
+%C <- MatMul<<<#1:[1].block, #2:[128].thread>>>(%A, %B) {
+  Let w = thread // 32
+  %a_sh:Sw<3,3,3> o [64,64].fp16.SH <- Allocate<<<#block>>>()
+  %b_sh:[64,32]:[40,1].fp16.SH <- Allocate<<<#block>>>()
+  %acc:[64,32].fp32.RF{owner=accumulates} <- Allocate<<<#block>>>()
+  %a_sh <- Move<<<#block>>>(%A)
+  %b_sh <- Move<<<#block>>>(%B)
+  %a_rows = %a_sh.tile(16, _)
+  %a = %a_rows[w, 0]
+  %c_rows = %acc.tile(16, _)
+  %c = %c_rows[w, 0]
+  %c <- Init<<<#warp>>>()
+  For (k = 0; k < 4; k += 1) {unroll} {
+    %a_rf:[16,16].fp16.RF <- Allocate<<<#warp>>>()
+    %b_rf:[16,32].fp16.RF <- Allocate<<<#warp>>>()
+    %a_steps = %a.tile(_, 16)
+    %a_k = %a_steps[0, k]
+    %b_steps = %b_sh.tile(16, _)
+    %b_k = %b_steps[k, 0]
+    %a_rf <- Move<<<#warp>>>(%a_k) by LDMATRIX_16x16_ROW
+    %b_rf <- Move<<<#warp>>>(%b_k)
+    For (n = 0; n < 4; n += 1) {unroll} {
+      %b_parts = %b_rf.tile(_, 8)
+      %b_n = %b_parts[0, n]
+      %c_parts = %c.tile(_, 8)
+      %c_n = %c_parts[0, n]
+      %c_n <- MatMul<<<#warp>>>(%a_rf, %b_n) {accumulate=1} by HMMA_16816_F32
+    }
+  }
+  %C_rows = %C.tile(16, _)
+  %C_mine = %C_rows[w, 0]
+  %C_mine <- Move<<<#warp>>>(%c)
+}
+"""
+
+REVERSED = """
+// Through shared memory, each thread reads what another wrote.
+%x:[64].fp32
+%y:[64].fp32
+%y <- Spec<<<#1:[1].block, #2:[64].thread>>>(%x) {
+  %s:[64].fp32.SH <- Allocate<<<#block:[_].thread>>>()
+  %xs = %x.tile(1)
+  %xt = %xs[thread]
+  %ss = %s.tile(1)
+  %st = %ss[thread]
+  %sr = %ss[63 - thread]
+  %ys = %y.tile(1)
+  %yt = %ys[thread]
+  %st <- Move<<<[1].thread>>>(%xt)
+  If (thread < 60) {
+    %yt <- UnaryPointwise<relu><<<[1].thread>>>(%sr)
+  }
+  If (59 < thread) {
+    %yt <- Move<<<[1].thread>>>(%sr)
+  }
+}
+"""
+
+BY_HAND = {"add": (ADD, {"n": 1000}), "figure 8": (FIGURE_8, {}), "tensor cores": (TENSOR_CORES, {})}
+
+
+def given_to(program, sizes):
+    generator = np.random.default_rng(3)
+    spec = program.spec
+    shapes = {name: [size.evaluate(sizes) for size in spec.operands[name].shape] for name in spec.inputs}
+    return {name: integers(shape, spec.operands[name].dtype, generator) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_by_hand(name, tmp_path):
+    """In the simulator, in any order of warps; by the checks; in the printed text."""
+    text, sizes = BY_HAND[name]
+    program = parse_kernel(text)
+    given = given_to(program, sizes)
+    expected = program.spec.reference(*given.values())
+    (output,) = program.spec.outputs
+    for order in (None, random.Random(5)):
+        np.testing.assert_array_equal(simulate(program.ir, given, symbols=sizes, order=order).outputs[output], expected)
+    assert not [one for one in check(program.ir) if one.severity == "error"]
+    host = HostProgram([Printed.of(program)], tmp_path)
+    np.testing.assert_array_equal(host.run(0, given, sizes)[output], expected)
+    assert read_back(program)
+
+
+def test_the_generated_code_of_figure_8():
+    """The indices of the paper's listing, as the printer arranges them."""
+    text = parse_kernel(FIGURE_8).cuda
+    for line in (
+        "const int bid_m = blockIdx.x / 2;", "const int bid_n = blockIdx.x % 2;", "const int tid_m = threadIdx.x % 16;",
+        "const int tid_n = threadIdx.x / 16;", "for (int k = 0; k < 64; ++k) {", "__hfma(a_source[k * 256 + m], b_source[n * 64 + k]",
+    ):  # fmt: skip
+        assert line in text
+    assert program_shape(FIGURE_8) == (4, 256)
+
+
+def program_shape(text):
+    kernel = parse_kernel(text).ir
+    return kernel.grid.low, kernel.threads
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    ("name", "expected"), [("tensor cores", ("ldmatrix.sync", "mma.sync.aligned.m16n8k16")), ("figure 8", ("fma.rn.f16",))]
+)
+def test_by_hand_compiles(name, expected):
+    ptx = compile_cuda(parse_kernel(BY_HAND[name][0]).cuda, "sm_80").ptx
+    assert all(one in ptx for one in expected)
+
+
+def test_what_the_text_leaves_out_is_inferred():
+    """Barriers, vector widths, instructions, addresses."""
+    text = parse_kernel(TENSOR_CORES).cuda
+    assert text.count("__syncthreads();") == 1 and "const uint4*" in text and "ldmatrix_x4_trans" in text
+    assert "by" not in ADD.split("{", 1)[1] and [one.instruction.name for one, _ in execs(parse_kernel(ADD).ir.body)] == ["Pointwise"]
+
+
+def test_a_generic_spec_means_what_it_is_made_of():
+    program = parse_kernel(REVERSED)
+    x = np.arange(-32, 32, dtype=np.float32)
+    expected = np.where(np.arange(64) < 60, np.maximum(x[::-1], 0), x[::-1])
+    np.testing.assert_array_equal(simulate(program.ir, {"x": x}).outputs["y"], expected)
+    assert program.cuda.count("__syncthreads()") == 1
+    assert read_back(program)
+    with pytest.raises(ArgumentError, match="means what its decomposition does"):
+        program.spec.reference(x)
+
+
+def test_barriers_that_the_text_says():
+    """One where it asks for one; none where it forbids one, and an error if that is a race."""
+    twice = REVERSED.replace("  If (thread < 60)", "  Barrier s\n  If (thread < 60)").replace("  If (59", "  Barrier\n  If (59")
+    assert [one.require for one in statements(parse_kernel(twice).walked.body) if isinstance(one, SyncPoint)] == [True, True]
+    assert parse_kernel(twice).cuda.count("__syncthreads()") == 2
+    forbidden = REVERSED.replace("  If (thread < 60)", "  Barrier no s\n  If (thread < 60)")
+    with pytest.raises(SynchronizationError):
+        _ = parse_kernel(forbidden).ir
+
+
+FAULTS = {
+    "an element of another thread": (ADD, "%12 = %9[thread]", "%12 = %9[thread // 2]"),
+    "no accumulation": (FIGURE_8, " {accumulate=0 < k}", ""),
+    "another block's tile": (FIGURE_8, "%11:[128,128].fp16.GL = %8[@bid_m, @bid_n]", "%11 = %8[@bid_n, @bid_m]"),
+    "another warp's rows": (TENSOR_CORES, "%a = %a_rows[w, 0]", "%a = %a_rows[3 - w, 0]"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(name):
+    text, right, wrong = FAULTS[name]
+    assert text.count(right) == 1
+    sizes = {"n": 1000} if text is ADD else {}
+    try:
+        program = parse_kernel(text.replace(right, wrong))
+        given = given_to(program, sizes)
+        (output,) = program.spec.outputs
+        got = simulate(program.ir, given, symbols=sizes).outputs[output]
+    except FireironError:
+        return
+    assert not np.array_equal(got, program.spec.reference(*given.values()))
+
+
+def test_target_and_name():
+    assert parse_kernel(ADD).name == "vector_add" == parse_strategy(ADD).program().name
+    assert str(parse_kernel(TENSOR_CORES).architecture) == "sm_80" and str(parse_kernel(TENSOR_CORES, "sm_90").architecture) == "sm_90"
+    assert parse_strategy(ADD) == parse_strategy(ADD) and hash(parse_strategy(ADD)) == hash(parse_strategy(ADD))
+    assert safety(parse_kernel(ADD).ir) == safety(parse_kernel(ADD, "sm_70").ir)
+
+
+def test_on_the_command_line(tmp_path, capsys):
+    assert main(["show", "listing_2", "-M", "128", "-N", "128", "-K", "16", "--graphene"]) == 0
+    text = capsys.readouterr().out
+    path = tmp_path / "own.graphene"
+    path.write_text(text)
+    assert main(["emit", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert printed == bind(find("listing_2"), {"M": 128, "N": 128, "K": 16}).program().cuda
+    assert main(["show", str(path), "--graphene"]) == 0
+    assert capsys.readouterr().out == text
+    for command in ("show", "check", "explain", "cost"):
+        assert main([command, str(path)]) == 0, command
+    assert main(["run", str(path), "--simulate"]) == 0
+    path.write_text(text.replace("For (", "Fro (", 1))
+    assert main(["emit", str(path)]) != 0
+    assert re.search(r"line \d+, column \d+: this is nothing that a body may contain", capsys.readouterr().err)
+
+
+# ------------------------------------------------------------------------------------------------------------ what is refused
+
+REFUSED = {
+    "no spec": ("%a:[4].fp32", None, "", 2, 1, "a kernel needs a spec"),
+    "a misspelt word": (ADD, "#3 = #2", "Scalar #3 = #2", 20, 3, "this is nothing that a body may contain"),
+    "an unknown tensor": (ADD, "%6[block]", "%66[block]", 16, 11, "%66 stands for nothing here"),
+    "an unknown value": (FIGURE_8, "[m, k]", "[m, kk]", 29, 29, "'kk' is neither an integer nor a known symbol"),
+    "an unknown kind": (FIGURE_8, "%3 <- MatMul", "%3 <- Matmul", 8, 1, "no kind of spec is called Matmul"),
+    "an unknown instruction": (TENSOR_CORES, "HMMA_16816_F32", "HMMA", 34, 64, "no instruction is called HMMA"),
+    "an instruction that does not fit": (TENSOR_CORES, "LDMATRIX_16x16_ROW", "HFMA", 0, 0, "does not perform"),
+    "a body that is not closed": (ADD, "}", "", 10, 1, "the body that begins here is not closed"),
+    "something behind": (ADD, "}\n", "}\nLet m = 3\n", 23, 1, "nothing follows the outermost spec"),
+    "a loop without a step": (FIGURE_8, "k += 1", "k += 0", 11, 28, "a loop steps forward"),
+    "a loop that is none": (FIGURE_8, "k < 64;", "k > 64;", 11, 3, "this is no loop"),
+    "a shape that is another": (FIGURE_8, "%6:[2,1]", "%6:[4,1]", 15, 39, "has the shape [2,1]"),
+    "a name twice": (FIGURE_8, "(m = 0; m < 8; m += 1)", "(k = 0; k < 8; k += 1)", 12, 5, "k is defined twice"),
+    "a name of CUDA": (FIGURE_8, "bid_m, bid_n = ", "float, bid_n = ", 9, 3, "'float' is no name of a value"),
+    "too few names": (FIGURE_8, "Let tid_m, tid_n", "Let tid_m", 10, 15, "1 names for 2 values"),
+    "a parenthesis": (ADD, "%a.tile(256)", "%a.tile(256", 11, 3, "a parenthesis is not closed"),
+    "a barrier for some": (REVERSED, "  If (thread < 60) {\n", "  If (thread < 60) {\n  Barrier\n", 15, 3, "stands under no condition"),
+    "a condition that is none": (REVERSED, "(thread < 60)", "(thread)", 15, 7, "thread is neither true nor false"),
+    "an unknown option": (FIGURE_8, "k += 1) {unroll}", "k += 1) {unrolled}", 11, 30, "what is unrolled of a loop?"),
+    "no threads": (ADD, "#2:[256].thread", "#2:[_].thread", 10, 1, "how many threads has a block?"),
+    "no blocks": (ADD, "Grid (n + 255) // 256\n", "", 9, 1, "how many blocks are there?"),
+    "a tile that divides nothing": (FIGURE_8, "%9.tile([8, _])", "%9.tile([7, _])", 22, 39, "7 does not divide"),
+    "a tile that there is not": (FIGURE_8, "%6[@bid_m, 0]", "%6[@bid_m, 3]", 18, 33, "there is no tile 3"),
+    "a field that is none": (TENSOR_CORES, "F32\n", "F32 {colour=3}\n", 34, 64, "what is colour of MatMul?"),
+    "a value that runs": (TENSOR_CORES, "F32\n", "F32 {vector=open('x')}\n", 34, 64, "is no index expression"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_with_its_place(name):
+    text, right, wrong, line, column, message = REFUSED[name]
+    if right is not None:
+        assert right in text
+        text = text.replace(right, wrong) if name != "a body that is not closed" else text.rstrip().removesuffix("}")
+    with pytest.raises(FireironError) as caught:
+        _ = parse_kernel(text).walked
+    assert message in str(caught.value)
+    if line:
+        assert str(caught.value).startswith(f"line {line}, column {column}: ")
+    else:
+        assert re.search(r"line \d+", str(caught.value))
+
+
+@pytest.mark.parametrize("given", [None, 3, b"x", ""])
+def test_no_text(given):
+    with pytest.raises(FireironError):
+        parse_kernel(given)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_damaged_texts_raise_errors_of_the_project_only(seed):
+    """Characters and lines dropped, doubled, moved and changed: the text is a kernel, or refused."""
+    generator = random.Random(seed)
+    texts = [ADD, FIGURE_8, TENSOR_CORES, REVERSED, graphene_text(bind(find("wmma_simple")).program("sm_80"))]
+    letters = "%#[](){}<>=:;.,@_-+*/0123456789 abkmn\n\"'\\\0é"
+    for _ in range(40):
+        text = generator.choice(texts)
+        for _ in range(generator.randint(1, 3)):
+            place, end = (generator.randrange(len(text) + 1) for _ in range(2))
+            match generator.randrange(5):
+                case 0:
+                    text = text[:place] + text[place + generator.randint(1, 3) :]
+                case 1:
+                    text = text[:place] + generator.choice(letters) + text[place:]
+                case 2:
+                    text = text[:place] + generator.choice(letters) + text[place + 1 :]
+                case 3:
+                    lines = text.split("\n")
+                    lines.insert(generator.randrange(len(lines)), generator.choice(lines))
+                    text = "\n".join(lines)
+                case 4:
+                    text = text[:place] + text[min(place, end) : min(place, end) + 8] + text[place:]
+        try:
+            _ = parse_kernel(text).walked
+        except FireironError as error:
+            assert str(error)
