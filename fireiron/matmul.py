@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from fireiron.errors import ArgumentError, FireironError
+from fireiron.errors import ArgumentError, FireironError, LaunchError
 from fireiron.spec import Spec, default_result
 from fireiron.specs.epilogue import (
     RESULT,
@@ -490,7 +490,27 @@ def _made(asked: _Asked) -> _Made:
     from fireiron.gpu.kernel import CompiledKernel
 
     choice, problem = _chosen(asked)
-    return _Made(CompiledKernel(choice.program), choice, problem)
+    kernel = CompiledKernel(choice.program)
+    refused = None if asked.device is None else _refused_by_compiler(kernel)
+    if refused is None or asked.pinned:
+        return _Made(kernel, choice, problem)
+    # A compiler of another version may serialize products that the one of the measurements does not: another tile then.
+    other = _default(
+        problem.spec, asked.architecture, lambda one: problem.served(one) and _refused_by_compiler(CompiledKernel(one)) is None
+    )
+    other = attrs.evolve(other, why=f"{other.why}; {choice.why} was first, but {refused.headline}")
+    return _Made(CompiledKernel(other.program), other, problem)
+
+
+def _refused_by_compiler(kernel: Any) -> LaunchError | None:
+    """Why the compiler refuses a kernel with a producer; None where it does not, where there is none, and for all other kernels."""
+    if not kernel.ir.rings or kernel.compiler is None:
+        return None
+    try:
+        _ = kernel.compiled
+    except LaunchError as error:
+        return error
+    return None
 
 
 def _have_views(arrays: Iterable[Any]) -> bool:
