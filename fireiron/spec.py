@@ -868,7 +868,7 @@ def _order_repr(spec: Spec, name: str, layout: MatrixLayout | Layout) -> str | N
 def _type_words(spec: Spec) -> dict[str, str]:
     """The element types that the short form must name."""
     types = {name: view.dtype for name, view in spec.operands.items()}
-    first = [types[name] for name in spec.inputs] or [types[spec.outputs[0]]]
+    first = [kind for name, kind in types.items() if name not in spec.outputs] or [types[spec.outputs[0]]]
     words = {}
     if set(first) != {float32}:
         words["dtype"] = repr(first[0]) if len(set(first)) == 1 else f"({', '.join(map(repr, first))})"

@@ -7,8 +7,8 @@ LANES = 32
 WARPS = 32
 """The most warps of a block."""
 
-WARPS_OF = ((32, 1), (64, 4), (256, 8), (512, 16))
-"""How many warps share a row, by how many elements a lane of one warp would have of it, at most."""
+WARPS_OF = ((16, 1), (32, 2), (64, 4), (256, 8), (512, 16))
+"""How many warps share a row, by how many elements a lane of one warp would have of it, at most (1024 elements: two, on an H200)."""
 
 rows = Tunable("rows", 1, 2, 4, 8, 16)
 turns = Tunable("turns", 2, 1, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
