@@ -835,6 +835,8 @@ def _short_repr(spec: Spec) -> str | None:
     """The short form, where it says all of the spec."""
     if len(spec.definition.formulas) != len(spec.outputs):
         return None
+    if any(memory.counts for memory in spec.memories):
+        return None
     layouts = {name: view.tensor.layout for name, view in spec.operands.items()}
     orders = {name: _order_repr(spec, name, layout) for name, layout in layouts.items()}
     named = all(view.memory in NAMED_MEMORIES for view in spec.views)
