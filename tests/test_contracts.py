@@ -602,6 +602,7 @@ KNOTS = {
 
 SIBLINGS = {
     ("executable.hfma2", "executable.fma"): "the packed form of the same multiply-add compares the same fields",
+    ("decomp.epilog", "decomp.load"): "a store that begins with a load to shared memory, through which fragments go to be worked on",
     ("decomp.mma_tile", "decomp.tile"): "a verb that is a tile and a split of one instruction's sizes",
     ("decomp.coalesced", "decomp.tile"): "a verb that is a tile dealt to threads in storage order",
     ("executable.thread_move", "executable.cp_async"): "the asynchronous copy that a plain one becomes under a pipeline",

@@ -11,6 +11,7 @@ import attrs
 
 from fireiron.errors import FireironError, LayoutError
 from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.executable.thread_move import StreamedMove
 from fireiron.ir import Access, BlockCluster, Completion, Peers, Piece, TensorMap
 from fireiron.ir.lanes import LaneMap
 from fireiron.spec import Kind, Parameter
@@ -25,7 +26,7 @@ CONSTRUCTORS: Final[Mapping[str, Any]] = {
     one.__name__: one
     for one in (
         Access, BlockCluster, Const, DType, Dealt, Fused, Kind, LaneMap, Layout, Level, Memory, MicroKernel, Mode, Parameter, Peers, Piece,
-        Storage, Swizzle, Tensor, TensorMap,
+        Storage, StreamedMove, Swizzle, Tensor, TensorMap,
     )
 }  # fmt: skip
 """What a literal may make."""

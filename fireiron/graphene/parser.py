@@ -53,12 +53,12 @@ def parse_kernel(text: str, architecture: Any = None, instructions: tuple[Execut
     ... %x:[4096].fp32
     ... %y:[4096].fp32
     ... %y <- Move<<<#1:[16].block, #2:[256].thread>>>(%x) {
-    ...   Let b = block
+    ...   Let i = block
     ...   Let t = thread
     ...   %xs = %x.tile(256)
     ...   %ys = %y.tile(256)
-    ...   %xb = %xs[b]
-    ...   %yb = %ys[b]
+    ...   %xb = %xs[i]
+    ...   %yb = %ys[i]
     ...   %xt = %xb[t]
     ...   %yt = %yb[t]
     ...   %yt <- Move<<<[1].thread>>>(%xt)
