@@ -13,9 +13,12 @@ from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
-from fireiron.values.document import Assignment
+from fireiron.values.document import Assignment, Text
 from fireiron.values.expr import FALSE, constant
-from fireiron.values.machine import MATRIX_ONLY, Architecture
+from fireiron.values.machine import MATRIX_ONLY, Architecture, DType
+
+MOST_NESTED = 4
+"""Terms of a maximum or a minimum in one expression; more are joined one by one."""
 
 MOST_PARTS = 64
 """Terms of one sum; more are a loop, `split(...)`."""
@@ -56,7 +59,16 @@ class ThreadReduce(Executable):
         terms = [printer.value(statement, 0, number, wide) for number in range(len(source.elements()))]
         if statement.accumulate != FALSE:
             terms.insert(0, old_value(printer, statement, _by(spec), printer.converted(place, result, wide), wide))
+        if _by(spec) != "sum" and len(terms) > MOST_NESTED and result == wide:
+            return _one_by_one(printer, _by(spec), place, terms, wide)
         return [Assignment(place, printer.converted(together(printer, _by(spec), terms, wide), wide, result))]
+
+
+def _one_by_one(printer: Printer, by: str, place: Text, terms: list[Text], dtype: DType) -> Sequence[Item]:
+    """The result joined with one term after the other: calls in calls are hard to read."""
+    first, *others = terms
+    start = Assignment(place, printer.applied(by, dtype, first, others[0]))
+    return [start, *(Assignment(place, printer.applied(by, dtype, place, other)) for other in others[1:])]
 
 
 def _by(spec: Spec) -> str:
