@@ -7,7 +7,7 @@ as softmax(QK^T)V of single operations, as torch's scaled_dot_product_attention,
 also by torch.compile (layer by layer, which all networks share, or as a whole). Each output is compared with the network in float32 and with
 the first; the operator alone with float64, on an output full of NaN; and a network whose attention ignores its scores has to be found wrong.
 Times are of whole networks, from CUDA events, medians of rounds in which all run in turn. Writes `networks.json` and `networks.txt` into the
-folder; less than a minute on an H100.
+folder; meant to take less than a minute on an H100 or H200.
 """
 
 import argparse
