@@ -132,6 +132,25 @@ def test_sums_of_rows_and_columns(name):
     assert program.cuda.count("atomicAdd(") == 2 and program.ir.zeroed == ("y", "z")
 
 
+@pytest.mark.parametrize("name", ["hmma_ampere", "small", "wmma_simple"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "z[n] += sum(m, where(acc > 0, 1, 0)); C = acc",
+        "C = acc / size(n); y[m] += sum(n, exp(acc * 0.1 + bias[n]))",
+        "where(n <= m and m < size(m) - 2, acc, 0)",
+    ],
+)
+def test_sums_of_expressions_and_extents(name, text):
+    """Terms that lie behind the end are none, whatever the expression makes of them."""
+    agrees(of(name, text, (33, 40, 24)), TARGETS.get(name))
+
+
+def test_a_name_and_a_value_are_no_reduction():
+    with pytest.raises(FireironError, match=r"stands first: max\(acc\[m,n\], alpha\)"):
+        MatMul.epilogue("max(alpha, acc)")
+
+
 def test_a_whole_sum_takes_no_atomics():
     rows = MatMul.tile(16, 32).to(Block).epilog(RF).split(8).tile(16, 16).to(Warp).tile(4, 2).to(Lane).split(1).tile(1, 1).done()
     program = agrees(rows(MatMul(48, 32, 24, C=RowMajor)(GL, GL, GL)(Kernel)).epilogue("C = acc; y[m] = sum(n, acc)"))

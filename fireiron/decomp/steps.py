@@ -12,6 +12,7 @@ import attrs
 from fireiron.decomp.masks import in_place, may_fail
 from fireiron.errors import DecompositionError
 from fireiron.executable.atomic_add import TYPES
+from fireiron.executable.follow import by_thread
 from fireiron.ir import Comment, Hole, Stmt
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import copies_of, default_copy, steps_at
@@ -391,17 +392,22 @@ class _Steps:
         """The condition under which a unit writes a result to memory, or sums up what is only stored so.
 
         Of those that have the same elements of it, the first does. Units that differ along a dimension that is `parted` have different
-        parts of a sum.
+        parts of a sum. Each block has shared memory of its own: there a unit is the first in its block.
         """
-        private = self.views[step.formula.output].memory.private
+        memory = self.views[step.formula.output].memory
+        private = memory.private
         if private and not (step.formula.reduces and step.formula.output in self.made.stored):
             return TRUE
         others = [dim for dim in self.made.tile_dims if dim not in (*step.formula.target.dims, *parted)]
         conditions = []
         for dim in others:
             digits = [digit for digit in self.views[f"{INDICES}{dim}"].dims[0].fixed if digit.unit]
-            conditions += [less(digit.index, ONE) for digit in digits]
+            conditions += [less(digit.index, ONE) for digit in digits if not memory.of_block or self._in_block(digit)]
         return all_of(conditions)
+
+    def _in_block(self, digit: Fixed) -> bool:
+        """Whether units of one block differ in a digit."""
+        return self.draft.thread in by_thread(digit.index, self.draft).variables()
 
 
 def _letters(dims: tuple[str, ...]) -> dict[str, str]:

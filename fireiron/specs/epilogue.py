@@ -16,7 +16,7 @@ import attrs
 
 from fireiron.errors import ArgumentError
 from fireiron.specs.formula import FUNCTIONS, REDUCTIONS, formula_of
-from fireiron.specs.fused import INDICES, Fused
+from fireiron.specs.fused import INDICES, Fused, with_extents
 from fireiron.values.expr import FALSE
 from fireiron.values.machine import DType, Kernel, float32
 
@@ -111,7 +111,7 @@ class _Made:
         name = name.strip()
         place = f"{name}[{index}" if index else f"{name}{self.place}"
         every = f"x[{','.join(self.dims)}]" if not _reduces(whole) else place
-        for element in formula_of(f"{every} = {whole}").elements:
+        for element in formula_of(with_extents(f"{every} = {whole}")).elements:
             if element.tensor not in self.known and element.tensor not in self.dims and not element.tensor.startswith("size_"):
                 self.operands.setdefault(element.tensor, " ".join(element.dims))
         if not index and not name[:1].isupper():
@@ -119,6 +119,7 @@ class _Made:
             self.steps[f"set_{name}{len(self.steps)}"] = f"{place} {sign} {whole}"
             return
         self.results[name] = " ".join(formula_of(f"{place} = 0").target.dims)
+        whole = self._of_terms(name, whole)
         plain = re.fullmatch(rf"(\w+){re.escape(self.place)}", whole)
         sign = "=" if _reduces(whole) and re.match(r"\s*sum\b", whole) else sign  # onto zeros
         if (plain and plain[1] in self.known) or _reduces(whole) or sign != "=" or self.results[name] != " ".join(self.result):
@@ -128,6 +129,16 @@ class _Made:
         self.known.add(made)
         self.steps["epilogue" if name == RESULT else f"epilogue_{name}"] = f"{made}{self.place} = {whole}"
         self.steps[f"store_{name}"] = f"{place} = {made}{self.place}"
+
+    def _of_terms(self, name: str, whole: str) -> str:
+        """The sum for an output; terms that are an expression become a temporary of their own."""
+        found = re.fullmatch(r"\s*(sum|max|min)\(((?:\s*\w+\s*,)+)(.*)\)\s*", whole)
+        plain = found is None or re.fullmatch(r"\s*\w+\s*\[[^\]]*\]\s*", found[3])
+        if found is None or plain or not set(re.findall(r"\w+", found[2])) <= set(self.result):
+            return whole
+        terms = f"terms_{name}{self.place}"
+        self.steps[f"terms_{name}"] = f"{terms} = {found[3].strip()}"
+        return f"{found[1]}({found[2].strip()} {terms})"
 
     def _indexed(self, value: str) -> str:
         """The value with the indices of temporaries."""

@@ -736,6 +736,8 @@ def _check_result(made: Formula, text: str) -> None:
         raise ArgumentError("formula: the result has each of its dimensions once, as it is", got=text)
     idle = [dim for dim in made.over if not any(dim in one.dims for one in made.elements)]
     if idle:
-        raise ArgumentError(f"formula: {idle[0]} is reduced, but no element has it", got=text)
+        of_two = made.reduction in FUNCTIONS and len(made.over) == 1
+        hint = f"of two values the one that is no name stands first: {made.reduction}({made.value}, {idle[0]})" if of_two else None
+        raise ArgumentError(f"formula: {idle[0]} is reduced, but no element has it", got=text, hint=hint)
     if made.joins and made.reduction is not None and REDUCTIONS[made.reduction] != made.sign:
         raise ArgumentError(f"formula: a {made.reduction} joins by {REDUCTIONS[made.reduction]}", got=text)

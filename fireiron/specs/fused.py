@@ -711,7 +711,7 @@ def _read(text: object, step: str, order: tuple[str, ...]) -> Formula:
     if not isinstance(text, str):
         raise ArgumentError(f"Fused: the formula of {step} is a text", got=text)
     try:
-        made = formula_of(re.sub(r"\bsize\(\s*(\w+)\s*\)", rf"{EXTENTS}\1", text))
+        made = formula_of(with_extents(text))
     except ArgumentError as error:
         error.asked = f"step {step}: {error.asked}"
         raise
@@ -723,6 +723,11 @@ def _read(text: object, step: str, order: tuple[str, ...]) -> Formula:
     if any(one.index != made.target.index for one in reads):
         raise ArgumentError(f"step {step}: {made.output} is read at another place than it is written", got=text)
     return attrs.evolve(made, value=value)
+
+
+def with_extents(text: str) -> str:
+    """A formula with extents of dimensions as operands: `size_n` for `size(n)`."""
+    return re.sub(r"\bsize\(\s*(\w+)\s*\)", rf"{EXTENTS}\1", text)
 
 
 def _counted(value: Value | None, order: tuple[str, ...]) -> Value | None:
