@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
-from problems import NAMES, sizes_of_run_time
+from problems import NAMES, library, sizes_of_run_time
 
 from fireiron import *
 from fireiron.check import check
@@ -349,3 +349,12 @@ def test_the_transposed_product_with_an_epilogue(monkeypatch):
     np.testing.assert_allclose(z, product, atol=1e-4)
     np.testing.assert_allclose(c, np.tril(product), atol=1e-4)
     np.testing.assert_allclose(y, product.sum(1), atol=1e-3)
+
+
+def test_a_store_by_a_text_takes_the_accumulator_only():
+    """Registers of another temporary nobody holds: the text of the store would read what was never written."""
+    maxwell = library("maxwell").strategy
+    spec = library("maxwell").spec(64, 64, 16)
+    assert maxwell(spec).epilogue("C = sigmoid(acc)").program("sm_80").cuda
+    with pytest.raises(DecompositionError, match="which knows the accumulator's registers alone"):
+        _ = maxwell(spec).epilogue("C = sigmoid(acc); Z = acc").program("sm_80").cuda

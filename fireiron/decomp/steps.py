@@ -13,6 +13,7 @@ from fireiron.decomp.masks import in_place, may_fail
 from fireiron.errors import DecompositionError
 from fireiron.executable.atomic_add import TYPES
 from fireiron.executable.follow import by_thread
+from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import Comment, Hole, Stmt
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import copies_of, default_copy, steps_at
@@ -384,9 +385,23 @@ class _Steps:
     def _outer(self, name: str, spec: Spec, steps: Chain, active: Expr = TRUE) -> None:
         """The init of an accumulator, or a copy to memory; one that is not given follows whoever decides which thread holds what."""
         follows = steps == default_copy()
+        self._require_owner(spec, steps)
         spec = without_ones(spec)
         self.program.append(Hole(name))
         self.children.append(Child(name, spec, steps[-1:] if follows else steps_at(steps, spec), active, prefix=f"{name}_"))
+
+    def _require_owner(self, spec: Spec, steps: Chain) -> None:
+        """Refuse a store by a text of registers that no product fills: what threads hold of them, only its text would say."""
+        product = self.made.product
+        texts = [one for one in steps if isinstance(getattr(one, "executable", None), MicroKernel)]
+        if not texts or product is None or not spec.moves or not spec.src.memory.private:
+            return
+        if spec.src.tensor != self.views[product.formula.output].tensor:
+            raise DecompositionError(
+                f"{spec.src.tensor.name}: the strategy stores by a micro-kernel, which knows the accumulator's registers alone",
+                got=str(spec), legal=f"stores of {product.formula.output}", within=self.spec, at=self.draft.origin,
+                hint=f"{product.formula.output} = ... in the epilogue, and store that; or a store without a micro-kernel",
+            )  # fmt: skip
 
     def _first_unit(self, step: Step, parted: tuple[str, ...] = ()) -> Expr:
         """The condition under which a unit writes a result to memory, or sums up what is only stored so.
