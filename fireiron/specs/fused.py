@@ -37,7 +37,7 @@ from fireiron.specs.formula import (
     formula_of,
 )
 from fireiron.specs.meaning import convert, evaluated
-from fireiron.values.expr import Expr, constant
+from fireiron.values.expr import constant
 from fireiron.values.machine import GL, INDEX, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32
 from fireiron.values.strides import MOST_ALIGNED, USUAL_ALIGNMENT, Strides, strides_of
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, whole_view
@@ -837,11 +837,6 @@ def _check_element(step: Step, element: Element, known: Mapping[str, tuple[str, 
     loose = [dim for dim in element.dims if dim not in free]
     if loose:
         raise ArgumentError(f"step {step.name}: {loose[0]} of {element} is neither in the result nor reduced", got=shown(step.formula))
-
-
-def sizes_by_dim(spec: Spec) -> dict[str, Expr]:
-    """The extents of a spec's dimensions, by name."""
-    return {dim: spec.size(dim) for dim in spec.dims}
 
 
 __all__ = ["Fused"]
