@@ -589,6 +589,7 @@ KNOTS = {
     ("values.tensor", "values.notation"): "a tensor and a view are printed in the notation, which reads them",
     ("specs.verbs", "decomp"): "the verbs stand once for all that a chain starts from; what they append is defined above specs",
     ("specs.verbs", "language.strategy"): "a verb returns a strategy",
+    ("specs.verbs", "language.misplaced"): "a refinement on what it does not refine is refused with the steps that have it",
     ("language.substrategy", "decomp"): "the default copy is made of a tile and done",
     ("language.substrategy", "refine"): "the default copy is dealt to threads",
     ("language.substrategy", "language.strategy"): "a strategy is an argument of load and epilog",

@@ -56,7 +56,7 @@ Visits = Sequence[tuple[Digit, Expr]]
 
 def reduced_by(spec: Spec, context: Context) -> Following | None:
     """What says which thread reduces what: the holder of the source in registers, or else of the result; None where there is none."""
-    if not spec.reduces or spec.level.threads == 1:
+    if not spec.reduces:
         return None
     name = "src" if spec.src.memory.private else "dst"
     holding = context.held.get(spec.operands[name].tensor.name)

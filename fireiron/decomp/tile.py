@@ -134,10 +134,14 @@ class Tile(Decomposition):
         for dim, size in self.by_dim:
             if dim not in spec.dims or dim in named:
                 raise DecompositionError(f"tile({dim}={size}): no such dimension, or given twice", legal=spec.dims)
-            if dim not in spec.tile_dims:
-                raise DecompositionError(f"tile({dim}={size}): {dim} is a reduction dimension", hint=_instead(spec, dim, size))
-            named[dim] = chosen_tile_size(size, f"tile({dim}=...)")
-        if not named:
+            tile = chosen_tile_size(size, f"tile({dim}=...)")
+            if dim in spec.tile_dims:
+                named[dim] = tile
+            elif not _is_whole(spec, dim, tile):
+                raise DecompositionError(
+                    f"tile({dim}={size}): {dim} is a reduction dimension", legal=_whole_tile(spec, dim), hint=_instead(spec, dim, size)
+                )
+        if not (named or self.by_dim):
             raise DecompositionError("tile(): no size given", hint="tile(rows, columns)")
         return named
 
@@ -171,6 +175,18 @@ class Tile(Decomposition):
     def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
         options = [_dividing(spec, dim) for dim in spec.tile_dims]
         yield from (Tile(sizes) for sizes in itertools.product(*options))
+
+
+def _is_whole(spec: Spec, dim: str, tile: Extent) -> bool:
+    """Whether a tile has all of a dimension, so that nothing is divided."""
+    total = constant(spec.size(dim))
+    return isinstance(tile, int) and total is not None and tile >= total
+
+
+def _whole_tile(spec: Spec, dim: str) -> str | None:
+    """The tile of a reduction dimension that may be said: all of it."""
+    total = constant(spec.size(dim))
+    return None if total is None else f"tile({dim}={total}), all of it"
 
 
 def _instead(spec: Spec, dim: str, size: object) -> str:
