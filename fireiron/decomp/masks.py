@@ -108,6 +108,32 @@ def in_place(one: Formula) -> Value | None:
     return value.arguments[0]
 
 
+MOST_SAMPLES = 1024
+"""Coordinates of a dimension at which conditions are evaluated to see how many elements a mask hides."""
+
+
+def seen_shares(made: FusedDefinition, sizes: Mapping[str, int]) -> list[tuple[frozenset[str], float]]:
+    """For each mask of a definition the dimensions of its condition, and the share of their elements that it shows."""
+    import numpy
+
+    found = []
+    for step in made.steps:
+        if _hides(step) is None:
+            continue
+        bounds = [one for one in all_of_them(step.formula.value.arguments[0]) if one is not None]  # type: ignore[union-attr]
+        dims = sorted({name[len(INDICES) :] for one in bounds for name, _ in one.terms if name.startswith(INDICES)})
+        if not bounds or not dims or any(dim not in sizes for dim in dims):
+            continue
+        axes = [numpy.linspace(0, sizes[dim], min(sizes[dim], MOST_SAMPLES), endpoint=False).astype(int) for dim in dims]
+        at = dict(zip((f"{INDICES}{dim}" for dim in dims), numpy.meshgrid(*axes, indexing="ij"), strict=True))
+        at |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in sizes.items()}
+        holds = numpy.ones(tuple(map(len, axes)), dtype=bool)
+        for one in bounds:
+            holds &= sum(count * at[name] for name, count in one.terms) + one.number >= 0
+        found.append((frozenset(dims), float(holds.mean())))
+    return found
+
+
 # ---------------------------------------------------------------------------------------------- turns that see nothing
 
 

@@ -63,9 +63,8 @@ def require_no_refinement(chain: object, name: str) -> None:
             raise error
 
 
-class Verbs(FoundSteps):
-    """The verbs `tile`, `split`, `split_k`, `repack`, `load`, `epilog`, `step`, `coalesced`, `mma_tile`, `done` and `then`, and those that
-    are found."""
+class Refusing:
+    """Refuses refinements that what a chain starts from, or its last step, has not."""
 
     __slots__ = ()
 
@@ -74,6 +73,13 @@ class Verbs(FoundSteps):
         def __getattr__(self, name: str) -> Any:
             require_no_refinement(self, name)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class Verbs(FoundSteps, Refusing):
+    """The verbs `tile`, `split`, `split_k`, `repack`, `load`, `epilog`, `step`, `coalesced`, `mma_tile`, `done` and `then`, and those that
+    are found."""
+
+    __slots__ = ()
 
     @fitting
     def then(self, step: Decomposition | Strategy) -> Strategy:
