@@ -43,6 +43,7 @@ def definition(causal=False, window=None, lse=False):
         dims="m n d b g r",
         over="n",
         batch="b g r",
+        positive="scale",
         operands={**operands, **({"L": "b m g r"} if lse else {})},
         first={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
         each={
@@ -121,5 +122,6 @@ causal_values = values
 
 
 def held_values(spec):
-    """Queries in registers leave room for fewer rows of a warp."""
-    return {**values(spec), "bn": 64 if (constant(spec.size("d")) or 128) <= 128 else 32, "wm": 32 if (constant(spec.size("d")) or 128) <= 64 else 16}
+    """Queries in registers leave room for fewer keys, or fewer rows of a warp."""
+    d = constant(spec.size("d")) or 128
+    return {**values(spec), "bn": 64 if d <= 128 else 32, "wm": 32 if d <= 64 else 16}

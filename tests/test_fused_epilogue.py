@@ -126,7 +126,10 @@ def test_sums_stay_in_the_type_of_the_plain_product():
 # ---------------------------------------------------------------------------------------------- sums of rows and columns
 
 
-@pytest.mark.parametrize("name", ["gemm_tt", "hmma_ampere", "hmma_volta", "hopper", "hopper_skinny", "maxwell", "naive", "sgemm", "small", "split_k", "wmma_optimized"])
+@pytest.mark.parametrize(
+    "name",
+    ["gemm_tt", "hmma_ampere", "hmma_volta", "hopper", "hopper_skinny", "maxwell", "naive", "sgemm", "small", "split_k", "wmma_optimized"],
+)
 def test_sums_of_rows_and_columns(name):
     program = agrees(of(name, SUMS, (200, 136, 40)), TARGETS.get(name))
     assert program.cuda.count("atomicAdd(") == 2 and program.ir.zeroed == ("y", "z")

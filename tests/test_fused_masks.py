@@ -140,7 +140,7 @@ def test_conditions_decided():
 def log_sum_exp(hidden, scaled="s[m,n]"):
     """A running maximum and a sum of exponentials of what a mask shows."""
     return Fused(
-        name="log_sum_exp", dims="m n", over="n", operands={"X": "m n", "scale": "", "y": "m"},
+        name="log_sum_exp", dims="m n", over="n", operands={"X": "m n", "scale": "", "y": "m"}, positive="scale",
         first={"top": "top[m] = -inf", "zero": "total[m] = 0"},
         each={
             "s": "s[m,n] = X[m,n] * scale", "mask": f"s[m,n] = where(n <= m, s[m,n], {hidden})", "part": "part[m] = max(n, s[m,n])",
@@ -184,7 +184,10 @@ def test_turns_are_counted():
     from fireiron.inspect.explain import explain, text
 
     made = attention.definition(causal=True)
-    strategies = [attention.by_rows(one).with_(bm=64, bn=64, wm=16, stages=2)(attention.spec(256, 256, 64, made=one)) for one in (made, attention.definition())]
+    strategies = [
+        attention.by_rows(one).with_(bm=64, bn=64, wm=16, stages=2)(attention.spec(256, 256, 64, made=one))
+        for one in (made, attention.definition())
+    ]
     masked_one, whole = (predict(one.program("sm_90")) for one in strategies)
     assert masked_one.instructions["mma"] == whole.instructions["mma"] * 10 / 16
     assert 0.5 < masked_one.flops / whole.flops < 0.65 and 0.45 < masked_one.useful / whole.useful < 0.55

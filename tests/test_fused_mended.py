@@ -6,7 +6,7 @@ from fused_examples import copy, fragments
 
 from fireiron import *
 from fireiron.check import check
-from fireiron.errors import DecompositionError
+from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.strategies import attention
 
 SINGLE = {"X": float32, "y": float32}
@@ -66,14 +66,20 @@ def test_rows_that_are_shorter_than_what_a_lane_takes(by, n):
 
 def test_the_first_of_replicas_among_lanes_that_do_not_fill_a_warp():
     """Two rows of nine pieces in a warp: 18 lanes hold something, and the digit of the row is no bit of their number."""
-    made = rows(each={"part": "p[m,n] = X[m,n] * w[n]", "sum": "t[m] = sum(n, p[m,n])", "y": "y[m] = t[m]"}, operands={"X": "m n", "w": "n", "y": "m"})
+    made = rows(
+        each={"part": "p[m,n] = X[m,n] * w[n]", "sum": "t[m] = sum(n, p[m,n])", "y": "y[m] = t[m]"},
+        operands={"X": "m n", "w": "n", "y": "m"},
+    )
     strategy = made.tile(m=4).to(Block).tile(m=2).to(Warp).load("X", RF, Move.tile(1, 4).to(Lane).done()).done()
     x, w = drawn(5, 33), drawn(33)
     np.testing.assert_allclose(run(strategy, made(m=5, n=33, types=SINGLE | {"w": float32}), x, w), x @ w, rtol=1e-5)
 
 
 def test_a_load_that_leaves_replicas_without():
-    made = rows(each={"part": "p[m,n] = X[m,n] * w[n]", "sum": "t[m] = sum(n, p[m,n])", "y": "y[m] = t[m]"}, operands={"X": "m n", "w": "n", "y": "m"})
+    made = rows(
+        each={"part": "p[m,n] = X[m,n] * w[n]", "sum": "t[m] = sum(n, p[m,n])", "y": "y[m] = t[m]"},
+        operands={"X": "m n", "w": "n", "y": "m"},
+    )
     spec = made(m=4, n=64, types=SINGLE | {"w": float32})
     chain = made.tile(m=2).to(Block).load("X", RF, Move.tile(1, 64).to(Warp).tile(1, 2).to(Lane).done())
     x, w = drawn(4, 64), drawn(64)
@@ -91,7 +97,9 @@ def test_an_accumulator_that_is_no_whole_tiles():
 
     def built(n, columns, last):
         loop = MatMul.split(16).load(A, SH, copy).load(B, SH, copy).tile(16, columns).to(Warp)
-        return made.tile(m=32).to(Block).step("mm", loop.load(A, RF, fragments).load(B, RF, fragments).then(last)).done(), made(m=32, n=n, k=32)
+        return made.tile(m=32).to(Block).step("mm", loop.load(A, RF, fragments).load(B, RF, fragments).then(last)).done(), made(
+            m=32, n=n, k=32
+        )
 
     strategy, spec = built(40, 16, MatMul.tile(16, 16).unroll().mma_tile().done())
     with pytest.raises(DecompositionError, match="takes all elements of C") as caught:
@@ -137,3 +145,22 @@ def test_refinements_of_nothing(asked, parts):
     with pytest.raises(AttributeError, match="no attribute 'program'"):
         _ = rows().program
     assert not hasattr(rows(), "to") and hasattr(rows().tile(m=1), "to")
+
+
+# ---------------------------------------------------------------------------------------------- numbers that are above 0
+
+
+def test_a_definition_says_which_numbers_are_above_0():
+    made = attention.definition()
+    assert eval(repr(made)) == made and "scale > 0" in str(made) and "positive='scale'" in repr(made)
+    strategy = attention.by_rows(made).with_(bm=64, bn=32, wm=16, stages=1)
+    assert Strategy.from_json(strategy.to_json()) == strategy
+    kernel = strategy(attention.spec(16, 16, 64)).compile("sm_80")
+    q, k, v = (drawn(*shape, dtype=np.float16) for shape in ((1, 16, 1, 1, 64), (1, 16, 1, 64), (1, 16, 1, 64)))
+    for scale in (-0.125, 0, float("inf"), float("nan")):
+        with pytest.raises(ArgumentError, match="scale: the definition holds only for numbers above 0"):
+            kernel(q, k, v, scale)
+    with pytest.raises(ArgumentError, match="positive are operands without dimensions"):
+        rows(positive="X")
+    words = {"name": "f", "dims": "i", "operands": {"x": "i", "a": "", "y": "i"}, "each": {"y": "y[i] = log(a) * x[i]"}}
+    assert Fused(**words) != Fused(**words, positive="a") and "positive" not in Fused(**words).tile(i=1).to_json()

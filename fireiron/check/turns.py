@@ -35,7 +35,8 @@ class Turns:
         low, high = int(self.counts.min()), int(self.counts.max())
         taken = f"{low} to {high}" if low < high else str(low)
         share = self.mean / max(self.most, 1)
-        return f"loop over {self.loop.var.name}: a block takes {taken} of {self.most} turns, {self.mean:.4g} on average ({share:.0%}); a mask hides the others"
+        text = f"loop over {self.loop.var.name}: a block takes {taken} of {self.most} turns, {self.mean:.4g} on average ({share:.0%})"
+        return f"{text}; a mask hides the others"
 
 
 def left_out(scene: Scene, sizes: Mapping[str, int]) -> tuple[Turns, ...]:

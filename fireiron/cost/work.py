@@ -166,7 +166,11 @@ class Work:
         """The share of a typical block's threads and turns in which conditions on the block and on turns hold."""
         names = {loop.var.name for loop in loops}
         known = {"block", "thread", *names, *self.sizes}
-        conditions = [one for one in conjuncts(statement.performed) if "block" in (roots := self.scene.roots(one)) and names & roots and roots <= known]
+        conditions = [
+            one
+            for one in conjuncts(statement.performed)
+            if "block" in (roots := self.scene.roots(one)) and names & roots and roots <= known
+        ]
         axes = [(loop.var.name, np.arange(self.extent(loop))) for loop in loops if loop.var.name in self.scene.needs(conditions)]
         if not self.uneven or not conditions or math.prod(len(axis) for _, axis in axes) > MOST_POINTS // self.kernel.workers:
             return 1.0

@@ -7,7 +7,6 @@ between those of its first and its last element.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import attrs
 

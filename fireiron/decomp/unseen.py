@@ -1,8 +1,8 @@
 """What a turn of a loop does whose elements a mask hides, worked out on formulas: whether it changes anything that is carried.
 
-Each tensor is, in such a turn, a number everywhere, what it was before, or a value made of such. Numbers that arrays hold count as
-finite, those passed by value as above 0; of functions nothing is known but their values at numbers. So what is found is proved for all
-arrays, and what is not found may be true all the same: it is refused.
+Each tensor is, in such a turn, a number everywhere, what it was before, or a value made of such. What arrays hold counts as
+finite, and so do numbers by value, above 0 where the definition says so; of functions nothing is known but their values at numbers.
+So what is found is proved for all arrays, and what is not found may be true all the same: it is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def changed_by(made: FusedDefinition, mask: Step, hidden: Number) -> Changed | N
     for step in made.steps:
         values.perform(step, hidden if step == mask else None)
         last[step.formula.output] = step
-    for name, dims in made.uses.items():
+    for name in made.uses:
         if name in last and not name.startswith(INDICES):
             found = values.known[name]
             if not isinstance(found, Element) or found.tensor != name or found.dims != last[name].formula.target.dims:
@@ -141,11 +141,11 @@ class _Hidden:
         return isinstance(value, Element) or (value.name in KEEP_FINITE and all(map(self._finite, value.arguments)))
 
     def _positive(self, value: Value) -> bool:
-        """Whether a value is finite and above 0: numbers, those passed by value, and their sums, products and quotients."""
+        """Whether a value is finite and above 0: numbers, those that are `positive`, and their sums, products and quotients."""
         if isinstance(value, Number):
             return 0 < value.value < math.inf
         if isinstance(value, Element):
-            return not value.index and value.tensor not in self.known
+            return value.tensor in self.made.positive
         return value.name in ("+", "*", "/", "max", "min") and all(map(self._positive, value.arguments))
 
 

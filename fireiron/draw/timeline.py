@@ -79,7 +79,9 @@ def _turns(scene: Scene, use: Use, loop: For, step: int, sizes: Mapping[str, int
     sources = [access for access in use.statement.accesses if not access.write]
     place = sum(sources[0].base, ZERO) if use.access.write and sources else ZERO
     ahead = [one for one in use.loops if one.var.name != loop.var.name and one.var.name in scene.needs((use.access.copy,))]
-    still = {one.var.name: 0 for one in use.loops} | dict(sizes) | {loop.var.name: max(step, 0), "block": sizes.get("block", 0), "thread": 0}
+    still = (
+        {one.var.name: 0 for one in use.loops} | dict(sizes) | {loop.var.name: max(step, 0), "block": sizes.get("block", 0), "thread": 0}
+    )
     known = frozenset(still)
     conditions = [one for one in conjuncts(use.statement.performed) if scene.roots(one) <= known] if checked else []
     for index in np.ndindex(*(constant(one.extent) or 1 for one in ahead)):

@@ -397,7 +397,8 @@ def _bits(spec: Spec, taken: Sequence[tuple[int, int]], count: int, context: Con
     if len(taken) != len(set(taken)) << len(still):
         raise DecompositionError(
             "several threads hold the same elements, and neither digits nor bits of their number say which of them is the first",
-            got=f"{len(taken)} threads for {len(set(taken))} parts", legal="lanes dealt by digits, or by a permutation of the bits of their number",
+            got=f"{len(taken)} threads for {len(set(taken))} parts",
+            legal="lanes dealt by digits, or by a permutation of the bits of their number",
             within=spec, at=context.origin, hint="deal the tiles without .swizzle(...), or store them through shared memory",
         )  # fmt: skip
     runs = itertools.groupby(range(count.bit_length() - 1), still.__contains__)
@@ -440,16 +441,16 @@ def _lane_parts(dealt: Sequence[Digit], count: int, context: Context, taking: Ex
 
     lane = numpy.arange(count)
     takes = compiled(by_thread(taking, context))
-    asked = [numpy.broadcast_to(takes({context.thread.name: first + lane}), lane.shape) != 0 for first in range(0, context.workers or 1, count)]
+    asked = [
+        numpy.broadcast_to(takes({context.thread.name: first + lane}), lane.shape) != 0 for first in range(0, context.workers or 1, count)
+    ]
     placed_at: list[tuple[int, Digit]] = []
     for one in dealt:
         assert one.index is not None
         index = by_thread(one.index, context)
         numbers = [compiled(index)({context.thread.name: first + lane}) for first in range(0, context.workers or 1, count)]
         weight = next((number for number, value in enumerate(numbers[0] + 0 * lane) if value == 1), 0)
-        if not weight or any(
-            ((value != lane // weight % one.size) & part).any() for value, part in zip(numbers, asked, strict=True)
-        ):
+        if not weight or any(((value != lane // weight % one.size) & part).any() for value, part in zip(numbers, asked, strict=True)):
             return None
         placed_at.append((weight, one))
     parts: list[Part] = []

@@ -384,17 +384,19 @@ def edge_refused(instruction: str, spec: Spec, name: str) -> DecompositionError:
     view = spec.operands[name]
     what = f"{instruction} takes all elements of {name} ({view.tensor.name}) or none, and the last tile may overhang"
     if not view.memory.private:
-        return DecompositionError(what, hint="load the operand first (a load fills what lies outside), or make the size a multiple of the tile")
+        return DecompositionError(
+            what, hint="load the operand first (a load fills what lies outside), or make the size a multiple of the tile"
+        )
     places = [place for place in range(len(view.dims)) if view.dims[place].bound is not None]
     ends = [(spec.uses[name][place], view.tensor.shape[view.axis(place)], view.shape[place]) for place in places]
     fits = [(dim, _multiples(constant(size) or 0, constant(tile) or 1)) for dim, size, tile in ends]
+    hint = "such tiles on the way to the instruction, the last by tile(...).done()"
+    short = [dim for dim, tiles in fits if not tiles]
     return DecompositionError(
         what,
         got="; ".join(f"{size} elements along {dim}, of which the instruction takes {tile}" for dim, size, tile in ends),
         legal="; ".join(f"tiles of {' or '.join(map(str, tiles))} along {dim}" for dim, tiles in fits if tiles) or None,
-        hint="such tiles on the way to the instruction, the last by tile(...).done()"
-        if all(tiles for _, tiles in fits)
-        else f"registers hold whole tiles: pad the operands along {', '.join(dim for dim, tiles in fits if not tiles)}, and mask what that adds",
+        hint=f"registers hold whole tiles: pad the operands along {', '.join(short)}, and mask what that adds" if short else hint,
     )
 
 

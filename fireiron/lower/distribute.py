@@ -224,7 +224,9 @@ def _how_to_deal(statement: Exec, owned: _Owned, write: bool) -> str:
     loads = statement if write else owned.owners[0][0]
     load = f"Move.done() as the strategy of the load of {owned.buffer.name}: each thread loads what it computes with, as others may; or "
     is_load = loads.spec.copies and not loads.follows and not loads.spec.src.memory.private
-    return f"{load if is_load else ''}deal it as the compute path does (same tiles, levels, layout and swizzle), or go through shared memory"
+    return (
+        f"{load if is_load else ''}deal it as the compute path does (same tiles, levels, layout and swizzle), or go through shared memory"
+    )
 
 
 def _in_place(statement: Exec, access: Access) -> bool:
