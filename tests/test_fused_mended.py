@@ -8,6 +8,7 @@ from fireiron import *
 from fireiron.check import check
 from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.strategies import attention
+from fireiron.strategies import softmax as softmax_file
 
 SINGLE = {"X": float32, "y": float32}
 
@@ -52,6 +53,15 @@ def test_the_last_block_of_keys_overhangs_and_nobody_sees_it(m, n):
     np.testing.assert_allclose(got[0, :, 0, 0], wanted, atol=3e-3)
 
 
+@pytest.mark.parametrize("m, n", [(65, 64), (70, 3)])
+def test_the_window_of_the_last_rows_lies_behind_the_last_key(m, n):
+    made = attention.definition(window=1)
+    q, k, v = (drawn(*shape, dtype=np.float16) for shape in ((1, m, 1, 1, 64), (1, n, 1, 64), (1, n, 1, 64)))
+    strategy = attention.by_rows(made).with_(bm=64, bn=32, wm=16, stages=2)
+    got = run(strategy, attention.spec(m, n, 64, made=made), q, k, v, 0.125)[0, :, 0, 0]
+    np.testing.assert_array_equal(got, np.concatenate([v[0, :, 0], np.zeros((m - n, 64))]))
+
+
 # ---------------------------------------------------------------------------------------------- who holds what
 
 
@@ -62,6 +72,13 @@ def test_rows_that_are_shorter_than_what_a_lane_takes(by, n):
     strategy = made.tile(m=1).to(Block).load("X", RF, Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()).done()
     x = drawn(3, n)
     np.testing.assert_allclose(run(strategy, made(m=3, n=n, types=SINGLE), x), getattr(x, by)(1), rtol=1e-6)
+
+
+def test_rows_of_one_element():
+    """Of the lanes of a row one holds something, in every step that follows."""
+    x = drawn(3, 1, dtype=np.float16)
+    strategy = softmax_file.strategy.with_(**softmax_file.values(softmax_file.spec(3, 1)))
+    np.testing.assert_array_equal(run(strategy, softmax_file.spec(3, 1), x), np.ones((3, 1)))
 
 
 def test_the_first_of_replicas_among_lanes_that_do_not_fill_a_warp():
