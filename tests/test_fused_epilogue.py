@@ -163,8 +163,9 @@ def test_a_whole_sum_takes_no_atomics():
 def test_what_cannot_be_added_up():
     with pytest.raises(FireironError, match="each block has a part of y, and one in float16 would be rounded once more"):
         _ = of("hmma_ampere", SUMS, types={"y": float16}).program("sm_80").ir
-    with pytest.raises(FireironError, match="n"):
-        _ = of("hmma_ampere", "C = acc; y[m] = max(n, acc)").program("sm_80").ir
+    with pytest.raises(FireironError, match="tile takes at most 1 sizes") as caught:
+        _ = of("maxwell", "C = acc; y[m] = max(n, acc)").program("sm_80").ir
+    assert "n is reduced: store_y: y[m] = max(n, acc[m,n])" in str(caught.value) and "legal   tile(m=128, n=56)" in str(caught.value)
 
 
 # ---------------------------------------------------------------------------------------------- texts

@@ -129,7 +129,7 @@ class Tile(Decomposition):
         else:
             sizes = [chosen_tile_size(size, "tile") for size in self.sizes]
         if len(sizes) > len(spec.tile_dims):
-            raise DecompositionError(f"tile takes at most {len(spec.tile_dims)} sizes for {spec.title}: {', '.join(spec.tile_dims)}")
+            raise _too_many(spec, sizes)
         named = dict(zip(_by_position(spec, len(sizes)), sizes, strict=False))
         for dim, size in self.by_dim:
             if dim not in spec.dims or dim in named:
@@ -175,6 +175,22 @@ class Tile(Decomposition):
     def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
         options = [_dividing(spec, dim) for dim in spec.tile_dims]
         yield from (Tile(sizes) for sizes in itertools.product(*options))
+
+
+def _too_many(spec: Spec, sizes: Sequence[Extent]) -> DecompositionError:
+    """The error of more sizes than a spec has dimensions that are tiled, as where an epilogue reduces a dimension of the product."""
+    made = fused(spec)
+    dims = made.product.formula.target.dims if made is not None and made.product is not None else ()
+    reduced = [dim for dim in dims if dim not in spec.tile_dims]
+    what = f"tile takes at most {len(spec.tile_dims)} sizes for {spec.title}: {', '.join(spec.tile_dims) or 'none'}"
+    if made is None or not reduced:
+        return DecompositionError(what)
+    steps = ", ".join(str(one) for one in made.steps if set(reduced) & set(one.formula.over) and not one.formula.contracts)
+    tiles = ", ".join(f"{dim}={spec.size(dim) if dim in reduced else size}" for dim, size in zip(dims, sizes, strict=False))
+    return DecompositionError(
+        what, got=f"{len(sizes)} sizes, and {', '.join(reduced)} is reduced: {steps}", legal=f"tile({tiles}) of a strategy of your own",
+        hint="+= in the place of =, where it is a sum that blocks may add up; else a strategy whose blocks have all of it",
+    )  # fmt: skip
 
 
 def _is_whole(spec: Spec, dim: str, tile: Extent) -> bool:
