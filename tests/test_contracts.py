@@ -628,6 +628,7 @@ SHARED = {
     "executable.follow": "how threads follow what something else makes them hold",
     "decomp.across": "reductions across threads, whose parts are leaves again",
     "decomp.masks": "where a mask holds for all of a tile, and which turns of a loop see nothing",
+    "decomp.unseen": "what a turn does whose elements a mask hides, by which a loop is allowed to leave it out",
     "decomp.steps": "the steps of a fused definition, which several verbs make",
     "decomp.exchange": "an input that other threads hold, which `done` brings to those that want it",
     "executable.joining": "how a thread's result joins what the output holds",

@@ -147,6 +147,3 @@ class _Hidden:
         if isinstance(value, Element):
             return value.tensor in self.made.positive
         return value.name in ("+", "*", "/", "max", "min") and all(map(self._positive, value.arguments))
-
-
-__all__ = ["Changed", "changed_by"]
