@@ -17,6 +17,8 @@ from fireiron.decomp.split_k import SplitK as SplitK
 from fireiron.decomp.step import StepOf as StepOf
 from fireiron.decomp.tile import Strided as Strided
 from fireiron.decomp.tile import Tile as Tile
+from fireiron.decomp.unseen import Changed as Changed
+from fireiron.decomp.unseen import changed_by as changed_by
 from fireiron.draw import draw as draw
 from fireiron.errors import ArgumentError as ArgumentError
 from fireiron.errors import CacheWarning as CacheWarning

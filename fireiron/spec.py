@@ -20,7 +20,7 @@ import attrs
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.specs.formula import REST, Definition, Number, definition, open_operands, signed, spelled
 from fireiron.specs.meaning import convert, neutral, perform, reference
-from fireiron.specs.verbs import Verbs, unfitting
+from fireiron.specs.verbs import Verbs, require_no_refinement, unfitting
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, constant, positive
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import (
@@ -271,6 +271,7 @@ class Spec(Verbs):
             for parameter, value in self.parameters:
                 if parameter == name:
                     return value
+            require_no_refinement(self, name)
         raise AttributeError(f"a {self.title if not name.startswith('_') else 'spec'} has no {name}")
 
     # ------------------------------------------------------------------------------------------ what the kind says

@@ -17,6 +17,7 @@ maximum begins at a finite number, less which exp2 of -inf is 0.
 """
 
 from fireiron import *
+from fireiron.values.expr import constant
 
 SIZES = (512, 512, 128)
 
@@ -42,6 +43,7 @@ def definition(causal=False, window=None, lse=False):
         dims="m n d b g r",
         over="n",
         batch="b g r",
+        positive="scale",
         operands={**operands, **({"L": "b m g r"} if lse else {})},
         first={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
         each={
@@ -107,3 +109,19 @@ def spec(M, N, D, heads=1, batch=1, shared=1, made=None, **options):
     made = definition() if made is None else made
     types = {"L": float32} if "L" in made.made.uses else {}
     return made(m=M, n=N, d=D, b=batch, g=heads // shared, r=shared, types=types | options.pop("types", {}), **options)
+
+
+def values(spec):
+    """The tunables for a problem, which is not measured: by the size of a head (of 64 and 128 elements the best on an H200)."""
+    d, m = (constant(spec.size(dim)) or 128 for dim in "dm")
+    wide = {"bn": 128, "wm": 32} if d <= 64 else {"bn": 64, "wm": 32} if d <= 128 else {"bn": 32, "wm": 16}
+    return {"bm": 64 if m <= 64 else 128, "stages": 2, **wide}
+
+
+causal_values = values
+
+
+def held_values(spec):
+    """Queries in registers leave room for fewer keys, or fewer rows of a warp."""
+    d = constant(spec.size("d")) or 128
+    return {**values(spec), "bn": 64 if d <= 128 else 32, "wm": 32 if d <= 64 else 16}

@@ -126,7 +126,10 @@ def test_sums_stay_in_the_type_of_the_plain_product():
 # ---------------------------------------------------------------------------------------------- sums of rows and columns
 
 
-@pytest.mark.parametrize("name", ["gemm_tt", "hmma_ampere", "hmma_volta", "hopper", "hopper_skinny", "small", "split_k", "wmma_optimized"])
+@pytest.mark.parametrize(
+    "name",
+    ["gemm_tt", "hmma_ampere", "hmma_volta", "hopper", "hopper_skinny", "maxwell", "naive", "sgemm", "small", "split_k", "wmma_optimized"],
+)
 def test_sums_of_rows_and_columns(name):
     program = agrees(of(name, SUMS, (200, 136, 40)), TARGETS.get(name))
     assert program.cuda.count("atomicAdd(") == 2 and program.ir.zeroed == ("y", "z")
@@ -160,8 +163,9 @@ def test_a_whole_sum_takes_no_atomics():
 def test_what_cannot_be_added_up():
     with pytest.raises(FireironError, match="each block has a part of y, and one in float16 would be rounded once more"):
         _ = of("hmma_ampere", SUMS, types={"y": float16}).program("sm_80").ir
-    with pytest.raises(FireironError, match="n"):
-        _ = of("hmma_ampere", "C = acc; y[m] = max(n, acc)").program("sm_80").ir
+    with pytest.raises(FireironError, match="tile takes at most 1 sizes") as caught:
+        _ = of("maxwell", "C = acc; y[m] = max(n, acc)").program("sm_80").ir
+    assert "n is reduced: store_y: y[m] = max(n, acc[m,n])" in str(caught.value) and "legal   tile(m=128, n=56)" in str(caught.value)
 
 
 # ---------------------------------------------------------------------------------------------- texts

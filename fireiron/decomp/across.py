@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from fireiron.decomp.split import Split
+from fireiron.errors import DecompositionError
 from fireiron.executable.follow import (
     Following,
     by_thread,
@@ -56,7 +57,7 @@ Visits = Sequence[tuple[Digit, Expr]]
 
 def reduced_by(spec: Spec, context: Context) -> Following | None:
     """What says which thread reduces what: the holder of the source in registers, or else of the result; None where there is none."""
-    if not spec.reduces or spec.level.threads == 1:
+    if not spec.reduces:
         return None
     name = "src" if spec.src.memory.private else "dst"
     holding = context.held.get(spec.operands[name].tensor.name)
@@ -106,7 +107,8 @@ def _masks(one: Digit, holding: Holding, context: Context) -> list[int]:
         numpy.broadcast_to(compiled(by_thread(value, context))({context.thread.name: threads}), threads.shape).astype(int)
         for value in (one.index, taking_part(holding, context))
     )
-    weight = int(numpy.argmax((index == 1) & (taking == 1)))
+    second = (index == 1) & (taking == 1)  # of a dimension of one element nobody has a second
+    weight = int(numpy.argmax(second if second.any() else index == 1))
     if not weight or LANES % weight or (index != threads // weight % one.size)[taking == 1].any():
         return []
     lanes = math.gcd(one.size, LANES // weight)
@@ -203,6 +205,7 @@ class _Across:
     def _through_shared(self, part: View, once: Expr, rest: Sequence[Digit]) -> tuple[Stmt, ...]:
         """Partial results to shared memory, of those that hold the same `once`, and back to whoever wants the result."""
         parts = math.prod(one.size for one in rest)
+        self._require_parts(rest, parts)
         shared = self._allocated("sh", (parts, *map(self.spec.size, self.spec.tile_dims)), SH, RowMajor)
         visits = self._visits()
         active = all_of((self._taking, once, self._inside("dst", self._at(visits, ()))))
@@ -215,6 +218,23 @@ class _Across:
         total = self._to_result(self.spec.level, shared, self.spec.dst)
         steps = (self.step,) if private else _in_turns(total, parts, self.step)
         return (*store, Comment(f"{shared.tensor.name}: {total}"), *self._child("total", total, steps=steps))
+
+    def _require_parts(self, rest: Sequence[Digit], parts: int) -> None:
+        """Refuse parts that no thread has which takes part: what is read of them in shared memory nobody would have written."""
+        import numpy
+
+        threads = numpy.arange(self.draft.workers or 1)
+        taking, *indices = (
+            numpy.broadcast_to(compiled(by_thread(one, self.draft))({self.draft.thread.name: threads}), threads.shape)
+            for one in (self._taking, *(one.index for one in rest if one.index is not None))
+        )
+        written = set(zip(*(one[taking == 1].tolist() for one in indices), strict=True))
+        if rest and len(written) < parts:
+            raise DecompositionError(
+                f"{self.spec}: some of the parts that go through shared memory no thread has",
+                got=f"{len(written)} parts of {parts}", within=self.spec, at=self.draft.origin,
+                hint="tiles of its load that fill the threads to which they are dealt",
+            )  # fmt: skip
 
     def _total(self, of: Callable[[View, Visits], View], source: View, active: Expr) -> tuple[Stmt, ...]:
         """The result where threads hold its elements, from what each of them finds at its own."""

@@ -7,10 +7,10 @@ between those of its first and its last element.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import attrs
 
+from fireiron.decomp.unseen import changed_by
 from fireiron.errors import DecompositionError
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
@@ -108,6 +108,32 @@ def in_place(one: Formula) -> Value | None:
     return value.arguments[0]
 
 
+MOST_SAMPLES = 1024
+"""Coordinates of a dimension at which conditions are evaluated to see how many elements a mask hides."""
+
+
+def seen_shares(made: FusedDefinition, sizes: Mapping[str, int]) -> list[tuple[frozenset[str], float]]:
+    """For each mask of a definition the dimensions of its condition, and the share of their elements that it shows."""
+    import numpy
+
+    found = []
+    for step in made.steps:
+        if _hides(step) is None:
+            continue
+        bounds = [one for one in all_of_them(step.formula.value.arguments[0]) if one is not None]  # type: ignore[union-attr]
+        dims = sorted({name[len(INDICES) :] for one in bounds for name, _ in one.terms if name.startswith(INDICES)})
+        if not bounds or not dims or any(dim not in sizes for dim in dims):
+            continue
+        axes = [numpy.linspace(0, sizes[dim], min(sizes[dim], MOST_SAMPLES), endpoint=False).astype(int) for dim in dims]
+        at = dict(zip((f"{INDICES}{dim}" for dim in dims), numpy.meshgrid(*axes, indexing="ij"), strict=True))
+        at |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in sizes.items()}
+        holds = numpy.ones(tuple(map(len, axes)), dtype=bool)
+        for one in bounds:
+            holds &= sum(count * at[name] for name, count in one.terms) + one.number >= 0
+        found.append((frozenset(dims), float(holds.mean())))
+    return found
+
+
 # ---------------------------------------------------------------------------------------------- turns that see nothing
 
 
@@ -135,7 +161,7 @@ def seen(spec: Spec, dim: str, size: int, whole: Expr) -> Turns:
     bounds = [(step, bound) for step, bound in bounds if abs(bound.factor(f"{INDICES}{dim}")) == 1]
     if not bounds:
         raise DecompositionError(
-            f"skip: no step hides elements by a condition that bounds {dim}",
+            f"skip: no step hides elements by a condition that bounds {dim}", got=_conditions(made, dim),
             within=spec, legal=f"s[m,{dim}] = where({dim} <= m, s[m,{dim}], -inf)",
         )  # fmt: skip
     hidden: Expr = ZERO
@@ -150,6 +176,17 @@ def seen(spec: Spec, dim: str, size: int, whole: Expr) -> Turns:
         else:  # dim >= taken - added
             hidden = _larger(hidden, taken - minimum(taken, added))
     return Turns(hidden, behind)
+
+
+def _conditions(made: FusedDefinition, dim: str) -> str | None:
+    """The conditions of masks along a dimension, none of which bounds it: each with what it is instead."""
+    found = []
+    for step in (one for one in made.steps if _hides(one) is not None and dim in one.formula.target.dims):
+        parts = list(all_of_them(step.formula.value.arguments[0]))  # type: ignore[union-attr]
+        factors = [0 if one is None else one.factor(f"{INDICES}{dim}") for one in parts]
+        why = "is no inequality between sums of coordinates" if None in parts else f"has {dim} {max(map(abs, factors))} times"
+        found.append(f"step {step.name}: {step.formula.value.arguments[0]} {why}")  # type: ignore[union-attr]
+    return "; ".join(found) or None
 
 
 def _larger(one: Expr, other: Expr) -> Expr:
@@ -168,35 +205,17 @@ def _hides(step: Step) -> Number | None:
 
 
 def _require_neutral(made: FusedDefinition, mask: Step, spec: Spec) -> None:
-    """Refuse to leave out turns that would change what is carried, or write an operand, though a mask hides all their elements.
-
-    The steps are performed in float64 on drawn numbers, those by value above 0.
-    """
-    import numpy
-
+    """Refuse to leave out turns that would change what is carried, or write an operand, though a mask hides all their elements."""
     written = [one.formula.output for one in made.steps if one.formula.output in made.known]
     if written:
         raise DecompositionError(f"skip: each turn writes {written[0]}", within=spec, hint="write it behind the loop")
-    random = numpy.random.default_rng(0)
-    sizes = {dim: 1 if dim in (*made.batch, *made.scan) else 3 for dim in made.order}
-    # Loads may have dropped dimensions of one element; formulas name all.
-    named = {one.tensor: one.dims for step in made.steps for one in (*step.formula.elements, step.formula.target)}
-    values: dict[str, Any] = {
-        one: abs(random.standard_normal([sizes[dim] for dim in named.get(one, dims)])) for one, dims in made.uses.items()
-    }
-    values |= {f"{INDICES}{dim}": numpy.arange(size) for dim, size in sizes.items()}
-    values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in sizes.items()}
-    before = {one: values[one].copy() for one in made.uses}
     hidden = _hides(mask)
     assert hidden is not None
-    with numpy.errstate(all="ignore"):
-        for step in made.steps:
-            made.perform(step, values, {})
-            if step == mask:
-                values[mask.formula.output] = numpy.full(values[mask.formula.output].shape, hidden.value, numpy.float64)
-    changed = [one for one in made.uses if not one.startswith(INDICES) and not numpy.array_equal(before[one], values[one])]
-    if changed:
+    changed = changed_by(made, mask, hidden)
+    if changed is not None:
         raise DecompositionError(
-            f"skip: a turn in which {mask.name} hides all elements changes {changed[0]}",
-            within=spec, hint="an else-value that changes no maximum and no sum, as -inf in front of exp2",
+            f"skip: a turn in which {mask.name} hides all elements changes {changed.step.formula.output}",
+            got=f"step {changed.step.name}: {changed}, where {mask.formula.target} is {hidden}", within=spec,
+            legal=f"{changed.step.formula.target} as it was, whatever arrays hold",
+            hint="an else-value that changes no maximum and no sum, as -inf in front of exp2",
         )  # fmt: skip

@@ -174,7 +174,10 @@ class Split(Decomposition):
         turns = seen(spec, dim, size, whole)
         label = spec.labels[spec.dims.index(dim)]
         var = Var(draft.fresh(label), 0, max(whole.high - 1, 0))
-        hidden = draft.let(f"{label}_hidden", turns.hidden, max(whole.high - 1, 0) * size + size - 1)
+        last, hidden = max(whole.high, 1) * size - 1, turns.hidden
+        if hidden.high > last:  # rows whose window lies behind the last element
+            hidden, last = minimum(hidden, whole * size), whole.high * size
+        hidden = draft.let(f"{label}_hidden", hidden, last)
         first = hidden // size
         # The smaller of both says of the number that it is one of a turn, which the loop's extent says already.
         number: Expr = var if first == ZERO else minimum(first + var, whole - 1)

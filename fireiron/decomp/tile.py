@@ -129,15 +129,19 @@ class Tile(Decomposition):
         else:
             sizes = [chosen_tile_size(size, "tile") for size in self.sizes]
         if len(sizes) > len(spec.tile_dims):
-            raise DecompositionError(f"tile takes at most {len(spec.tile_dims)} sizes for {spec.title}: {', '.join(spec.tile_dims)}")
+            raise _too_many(spec, sizes)
         named = dict(zip(_by_position(spec, len(sizes)), sizes, strict=False))
         for dim, size in self.by_dim:
             if dim not in spec.dims or dim in named:
                 raise DecompositionError(f"tile({dim}={size}): no such dimension, or given twice", legal=spec.dims)
-            if dim not in spec.tile_dims:
-                raise DecompositionError(f"tile({dim}={size}): {dim} is a reduction dimension", hint=_instead(spec, dim, size))
-            named[dim] = chosen_tile_size(size, f"tile({dim}=...)")
-        if not named:
+            tile = chosen_tile_size(size, f"tile({dim}=...)")
+            if dim in spec.tile_dims:
+                named[dim] = tile
+            elif not _is_whole(spec, dim, tile):
+                raise DecompositionError(
+                    f"tile({dim}={size}): {dim} is a reduction dimension", legal=_whole_tile(spec, dim), hint=_instead(spec, dim, size)
+                )
+        if not (named or self.by_dim):
             raise DecompositionError("tile(): no size given", hint="tile(rows, columns)")
         return named
 
@@ -171,6 +175,34 @@ class Tile(Decomposition):
     def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
         options = [_dividing(spec, dim) for dim in spec.tile_dims]
         yield from (Tile(sizes) for sizes in itertools.product(*options))
+
+
+def _too_many(spec: Spec, sizes: Sequence[Extent]) -> DecompositionError:
+    """The error of more sizes than a spec has dimensions that are tiled, as where an epilogue reduces a dimension of the product."""
+    made = fused(spec)
+    dims = made.product.formula.target.dims if made is not None and made.product is not None else ()
+    reduced = [dim for dim in dims if dim not in spec.tile_dims]
+    what = f"tile takes at most {len(spec.tile_dims)} sizes for {spec.title}: {', '.join(spec.tile_dims) or 'none'}"
+    if made is None or not reduced:
+        return DecompositionError(what)
+    steps = ", ".join(str(one) for one in made.steps if set(reduced) & set(one.formula.over) and not one.formula.contracts)
+    tiles = ", ".join(f"{dim}={spec.size(dim) if dim in reduced else size}" for dim, size in zip(dims, sizes, strict=False))
+    return DecompositionError(
+        what, got=f"{len(sizes)} sizes, and {', '.join(reduced)} is reduced: {steps}", legal=f"tile({tiles}) of a strategy of your own",
+        hint="+= in the place of =, where it is a sum that blocks may add up; else a strategy whose blocks have all of it",
+    )  # fmt: skip
+
+
+def _is_whole(spec: Spec, dim: str, tile: Extent) -> bool:
+    """Whether a tile has all of a dimension, so that nothing is divided."""
+    total = constant(spec.size(dim))
+    return isinstance(tile, int) and total is not None and tile >= total
+
+
+def _whole_tile(spec: Spec, dim: str) -> str | None:
+    """The tile of a reduction dimension that may be said: all of it."""
+    total = constant(spec.size(dim))
+    return None if total is None else f"tile({dim}={total}), all of it"
 
 
 def _instead(spec: Spec, dim: str, size: object) -> str:

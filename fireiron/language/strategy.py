@@ -522,7 +522,8 @@ class SplitStrategy(Strategy):
         """Leave out turns in which a mask, such as `where(n <= m, s[m,n], -inf)`, hides all elements from all of the block.
 
         Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and a turn whose
-        elements are all hidden changes nothing that is carried, with numbers by value above 0.
+        elements are all hidden changes nothing that is carried, whatever arrays hold. That numbers by value are above 0 the definition
+        says, by `positive`.
         rewrite: for n in all: S --> for n in those that the block's rows see: S
         """
         return self.refine(Skip())

@@ -38,7 +38,7 @@ from fireiron.ir.text import Item, Printer
 from fireiron.language.numerals import require_numerals
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
-from fireiron.values.expr import ONE, TRUE, Const, Expr, Var, all_of
+from fireiron.values.expr import ONE, TRUE, Const, Expr, Var, all_of, constant
 from fireiron.values.machine import Architecture, Block
 from fireiron.values.tensor import Storage, Tensor, View
 from fireiron.values.units import count_in, thread_name, unit_in
@@ -379,14 +379,37 @@ def access_of(view: View, write: bool, origin: str | None) -> Access:
     )
 
 
+def edge_refused(instruction: str, spec: Spec, name: str) -> DecompositionError:
+    """The error of an instruction that takes all elements of an operand or none, where its last tile may overhang."""
+    view = spec.operands[name]
+    what = f"{instruction} takes all elements of {name} ({view.tensor.name}) or none, and the last tile may overhang"
+    if not view.memory.private:
+        return DecompositionError(
+            what, hint="load the operand first (a load fills what lies outside), or make the size a multiple of the tile"
+        )
+    places = [place for place in range(len(view.dims)) if view.dims[place].bound is not None]
+    ends = [(spec.uses[name][place], view.tensor.shape[view.axis(place)], view.shape[place]) for place in places]
+    fits = [(dim, _multiples(constant(size) or 0, constant(tile) or 1)) for dim, size, tile in ends]
+    hint = "such tiles on the way to the instruction, the last by tile(...).done()"
+    short = [dim for dim, tiles in fits if not tiles]
+    return DecompositionError(
+        what,
+        got="; ".join(f"{size} elements along {dim}, of which the instruction takes {tile}" for dim, size, tile in ends),
+        legal="; ".join(f"tiles of {' or '.join(map(str, tiles))} along {dim}" for dim, tiles in fits if tiles) or None,
+        hint=f"registers hold whole tiles: pad the operands along {', '.join(short)}, and mask what that adds" if short else hint,
+    )
+
+
+def _multiples(size: int, tile: int) -> list[int]:
+    """The multiples of a tile that divide a size."""
+    return [one for one in range(tile, size + 1, tile) if size % one == 0]
+
+
 def execution(executable: Executable, spec: Spec, context: Context) -> Exec:
     """The statement that performs a spec on its views; refused where some of its elements may lie outside a tensor."""
     for name, view in spec.operands.items():
         if view.bounded and not view.memory.counts and not executable.handles_edges and any(size != ONE for size in view.shape):
-            raise DecompositionError(
-                f"{executable.name} takes all elements of {name} ({view.tensor.name}) or none, and the last tile may overhang",
-                hint="load the operand first (a load fills what lies outside), or make the size a multiple of the tile",
-            )
+            raise edge_refused(executable.name, spec, name)
     accesses = tuple(access_of(view, name in spec.outputs, context.origin) for name, view in spec.operands.items())
     return Exec(executable, spec, accesses, spec.accumulate, context.active, origin=context.origin)
 

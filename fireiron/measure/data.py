@@ -22,7 +22,7 @@ from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir import execs
 from fireiron.measure.definitions import bound, spreads
 from fireiron.spec import Spec, sizes_of
-from fireiron.specs.fused import fused
+from fireiron.specs.fused import fused, positive_numbers
 from fireiron.stacks import of_stacks
 from fireiron.values.machine import DType, float32, tf32
 from fireiron.values.tensor import View
@@ -281,7 +281,8 @@ def drawn(spec: Spec, sizes: Mapping[str, int], generator: Any) -> dict[str, Any
     """Random inputs on the host by name, in logical shape; factors of the products of a definition so that sums stay small."""
     made = fused(spec)
     scales = {} if made is None else spreads(spec, made, sizes)
-    return {name: _drawn(generator, spec.operands[name], sizes, scales.get(name, 1.0)) for name in spec.operands if name in spec.inputs}
+    found = {name: _drawn(generator, spec.operands[name], sizes, scales.get(name, 1.0)) for name in spec.operands if name in spec.inputs}
+    return {name: abs(one) if name in positive_numbers(spec) else one for name, one in found.items()}
 
 
 def _drawn(generator: Any, view: View, sizes: Mapping[str, int], scale: float = 1.0) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 from fireiron.errors import ArgumentError, SimulationError
 from fireiron.ir import Buffer
 from fireiron.sim.plan import Array, Plan
+from fireiron.specs.fused import positive_numbers
 from fireiron.values.scalars import value_of
 
 POISON: Final = {"float": 0xFF, "int": 0x5A}
@@ -167,7 +168,7 @@ def global_memory(plan: Plan, arrays: Mapping[str, Array], careful: bool) -> dic
             continue
         given = arrays.get(buffer.name)
         if given is not None and buffer.memory.by_value:
-            given = value_of(buffer.name, given, buffer.dtype)
+            given = value_of(buffer.name, given, buffer.dtype, buffer.name in positive_numbers(plan.kernel.spec))
         if given is not None:
             _check_array(plan, buffer, given)
         elif not buffer.written:

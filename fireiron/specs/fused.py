@@ -98,7 +98,8 @@ class FusedDefinition(Definition):
 
     `order` are all dimensions, `reduced` those that a step of the whole definition reduces; `stored` are temporaries of which nothing is
     made but results without further dimensions, so that one of their replicas is enough. `names` are all of its steps and `known` all
-    of its operands, also those that this part has not. `chosen` are strategies by step, `placed` the temporaries whose memory is said.
+    of its operands, also those that this part has not; `positive` are the numbers by value that are above 0. `chosen` are
+    strategies by step, `placed` the temporaries whose memory is said.
     """
 
     steps: tuple[Step, ...] = ()
@@ -113,6 +114,7 @@ class FusedDefinition(Definition):
     known: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     types: tuple[tuple[str, DType], ...] = ()
+    positive: tuple[str, ...] = ()
     chosen: tuple[tuple[str, Any], ...] = ()
     placed: tuple[Placed, ...] = ()
 
@@ -374,6 +376,12 @@ def fused(spec: Spec) -> FusedDefinition | None:
     return spec.definition if isinstance(spec.definition, FusedDefinition) else None
 
 
+def positive_numbers(spec: Spec) -> tuple[str, ...]:
+    """The numbers by value that a spec's definition wants above 0."""
+    made = fused(spec)
+    return () if made is None else made.positive
+
+
 def with_definition(spec: Spec, made: FusedDefinition, views: Mapping[str, Any]) -> Spec:
     """The spec with another definition, on its own views and others."""
     known = {**spec.operands, **views}
@@ -408,12 +416,14 @@ class Fused(Starter):
         scan: str = "",
         batch: str = "",
         types: Mapping[str, Any] | None = None,
+        positive: str = "",
     ) -> None:
         """Args: `dims` are all dimensions, `operands` name those of each tensor that the kernel takes (of a number none).
 
         `first`, `each` and `last` are formulas by the name of their step. `over` are dimensions along which `each` may take any number of
         elements at a time, `scan` those of which it takes one, in order, `batch` those of which all steps take one. `types` are those of
-        temporaries where they are not what follows: float32, and for a factor of a product the type of the other factor.
+        temporaries where they are not what follows: float32, and for a factor of a product the type of the other factor. `positive` are
+        numbers by value for which it holds only above 0: a kernel refuses others.
 
         Raises: ArgumentError for formulas that no kernel could mean, by step.
         """
@@ -433,7 +443,7 @@ class Fused(Starter):
         made = FusedDefinition(
             tuple(one.formula for one in steps), steps=steps, given=tuple(given.items()), order=order, reduced=reduced,
             stored=_only_stored(steps, given), names=tuple(one.name for one in steps), known=tuple(given), hidden=tuple(hidden),
-            types=known,
+            types=known, positive=_positive_numbers(positive, uses),
             over=roles["over"], scan=roles["scan"], batch=roles["batch"],
         )  # fmt: skip
         _check_steps(made)
@@ -507,6 +517,8 @@ class Fused(Starter):
 
         Raises: ArgumentError that names the output, an element and its two values; and the temporary that nothing reads.
         """
+        import numpy
+
         made = self.made
         idle = [one for one in made.temporaries if all(one not in step.reads_others for step in made.steps)]
         if idle:
@@ -521,6 +533,7 @@ class Fused(Starter):
         _check_alike(self.kind.title, made, chosen)
         for positive in (False, True):
             arrays = _random_inputs(made, chosen, seed, positive)
+            arrays |= {name: numpy.abs(arrays[name]) + 0.1 for name in made.positive}
             whole = made.evaluate(arrays, chosen, dict.fromkeys(made.outputs, float64))
             for chunk in (7, 1) if made.over else ():
                 parts = made.evaluate(arrays, chosen, dict.fromkeys(made.outputs, float64), chunk)
@@ -580,13 +593,16 @@ def words_of(kind: FusedKind) -> dict[str, Any]:
     words: dict[str, Any] = {"name": kind.title, "dims": " ".join(made.order)}
     words["operands"] = {one: " ".join(dims) for one, dims in made.uses.items() if not one.startswith(INDICES)}
     words |= {part: {one.name: shown(one.formula) for one in made.steps if one.part == part} for part in PARTS}
-    words |= {role: " ".join(getattr(made, role)) for role in ROLES}
+    words |= {word: " ".join(getattr(made, word)) for word in NAMES}
     words["types"] = dict(made.types)
     return {word: value for word, value in words.items() if value or word in ("operands", "each")}
 
 
 PAIRED: Final = ("operands", *PARTS, "types")
 """What of a definition is by name."""
+
+NAMES: Final = (*ROLES, "positive")
+"""What of a definition are names, with blanks between."""
 
 
 def definition_fields(kind: FusedKind) -> dict[str, Any]:
@@ -611,7 +627,9 @@ def definition(fields: Mapping[str, Any]) -> FusedKind:
 def text_of(made: FusedDefinition, title: str) -> str:
     """A definition for people: its dimensions with their roles, its operands, and a step a line."""
     roles = [f"{role} {' '.join(getattr(made, role))}" for role in ROLES if getattr(made, role)]
-    tensors = [f"{one}[{','.join(dims)}]" if dims else one for one, dims in made.uses.items() if not one.startswith(INDICES)]
+    signs = dict.fromkeys(made.positive, " > 0")
+    arrays = {one: dims for one, dims in made.uses.items() if not one.startswith(INDICES)}
+    tensors = [f"{one}[{','.join(dims)}]" if dims else f"{one}{signs.get(one, '')}" for one, dims in arrays.items()]
     width = max(len(one.name) for one in made.steps)
     lines = [f"{title}({', '.join(made.order)})  {'  '.join(roles)}".rstrip(), f"  of {', '.join(tensors)}"]
     for part in PARTS:
@@ -652,6 +670,15 @@ _ALIGNMENTS: Final = tuple(1 << power for power in range(MOST_ALIGNED.bit_length
 
 
 # ---------------------------------------------------------------------------------------------- reading and checks
+
+
+def _positive_numbers(text: object, uses: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The names of numbers by value that are above 0; refused where one is none."""
+    found = tuple(text.split()) if isinstance(text, str) else None
+    numbers = [name for name, dims in uses.items() if not dims]
+    if found is None or not set(found) <= set(numbers) or len(set(found)) < len(found):
+        raise ArgumentError("Fused: positive are operands without dimensions, by name", got=text, legal=" ".join(numbers) or "none here")
+    return found
 
 
 def _gathers(step: Step, steps: Iterable[Step], uses: Mapping[str, Any]) -> bool:
