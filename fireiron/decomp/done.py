@@ -136,7 +136,7 @@ class Done(Decomposition):
 
     def _whole(self, spec: Spec, context: Context) -> Executable | None:
         """The executable that performs a spec as it is."""
-        if spec.partial:
+        if spec.in_parts:
             raise DecompositionError(
                 f"{spec}: several blocks add to C, and only the store of an epilog adds atomically",
                 hint=".epilog(RF) behind tile(...).to(Block)",
