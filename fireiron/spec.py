@@ -231,7 +231,8 @@ class Spec(Verbs):
 
     `accumulate` is the condition under which the result joins what the output holds, for a formula that can. `accumulator` is the type in
     which unrefined code should add up; the output's own if None. `in_parts` says that this is one part of a sum, to which other blocks add
-    at the same time (`split_k`): it must be added atomically. `names` are what the dimensions are called in generated code.
+    at the same time (`split_k`): it must be added atomically. A `Reduction` in parts leaves apart what several threads make of their own
+    terms, along the dimension that only its result has. `names` are what the dimensions are called in generated code.
     `signature` gives the operands other indices than the kind does, as `einsum` writes them: `bmk,bkn->bmn`; sizes are those of the
     result's dimensions, then of those that are reduced.
 
@@ -519,7 +520,8 @@ def _check_options(spec: Spec) -> None:
         raise ArgumentError(
             f"{title} never adds to what its output holds", got=spec.accumulate, legal="accumulate=False", hint="+= in the formula"
         )
-    if (spec.accumulator is not None or spec.in_parts) and not made.is_product_sum:
+    no_parts = spec.in_parts and not made.is_product_sum and not made.reduces
+    if (spec.accumulator is not None and not made.is_product_sum) or no_parts:
         raise ArgumentError(f"{title} is no sum of products, it has no accumulator and no parts")
     if not TAKEN.isdisjoint(spec.uses):
         taken = next(name for name in spec.uses if name in TAKEN)
