@@ -6,7 +6,7 @@ between those of its first and its last element.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -35,11 +35,14 @@ class AtLeast:
         """The rest of the sum."""
         return AtLeast(tuple(one for one in self.terms if one[0] != name), self.number)
 
-    def parts(self, views: Mapping[str, View], last: bool) -> tuple[Expr, Expr]:
-        """The least value of the sum over a tile, or with `last` its greatest: what is added, and what is taken away."""
+    def parts(self, views: Mapping[str, View], last: bool, numbers: Mapping[str, Expr] | None = None) -> tuple[Expr, Expr]:
+        """The least value of the sum over a tile, or with `last` its greatest: what is added, and what is taken away.
+
+        Terms that are neither coordinates nor extents are `numbers` by name.
+        """
         added, taken = as_expr(max(self.number, 0)), as_expr(max(-self.number, 0))
         for name, count in self.terms:
-            value = _end(views, name, last == (count > 0))
+            value = numbers[name] if numbers and name in numbers else _end(views, name, last == (count > 0))
             added, taken = (added + value * count, taken) if count > 0 else (added, taken + value * -count)
         return added, taken
 
@@ -55,35 +58,36 @@ def _end(views: Mapping[str, View], name: str, last: bool) -> Expr:
     return part.base + reach if last else part.base
 
 
-def _linear(value: Value, sign: int, into: dict[str, int]) -> bool:
-    """Whether a value is a sum of coordinates, extents and integers; they are counted into a table, integers under ``."""
+def _linear(value: Value, sign: int, into: dict[str, int], numbers: Collection[str] = ()) -> bool:
+    """Whether a value is a sum of coordinates, extents, operands that are `numbers`, and integers; they are counted into a table,
+    integers under ``."""
     if isinstance(value, Number):
         into[""] = into.get("", 0) + sign * int(value.value)
         return float(value.value).is_integer()
     if isinstance(value, Element):
         into[value.tensor] = into.get(value.tensor, 0) + sign
-        return value.tensor.startswith((INDICES, EXTENTS))
+        return value.tensor.startswith((INDICES, EXTENTS)) or value.tensor in numbers
     if value.name == "-" and len(value.arguments) == 1:
-        return _linear(value.arguments[0], -sign, into)
+        return _linear(value.arguments[0], -sign, into, numbers)
     if value.name in ("+", "-") and len(value.arguments) == 2:
         left, right = value.arguments
-        return _linear(left, sign, into) and _linear(right, sign if value.name == "+" else -sign, into)
+        return _linear(left, sign, into, numbers) and _linear(right, sign if value.name == "+" else -sign, into, numbers)
     return False
 
 
-def all_of_them(condition: Value) -> Iterator[AtLeast | None]:
-    """The conditions that hold together; None for one that is not analysed."""
+def all_of_them(condition: Value, numbers: Collection[str] = ()) -> Iterator[AtLeast | None]:
+    """The conditions that hold together, on coordinates, extents and operands that are `numbers`; None for one that is not analysed."""
     assert isinstance(condition, Operation)
     if condition.name == "and":
         for one in condition.arguments:
-            yield from all_of_them(one)
+            yield from all_of_them(one, numbers)
         return
     if condition.name not in ("<", "<=", ">", ">="):
         yield None
         return
     left, right = condition.arguments if condition.name[0] == "<" else condition.arguments[::-1]
     table: dict[str, int] = {}
-    if not (_linear(right, 1, table) and _linear(left, -1, table)):
+    if not (_linear(right, 1, table, numbers) and _linear(left, -1, table, numbers)):
         yield None
         return
     number = table.pop("", 0) - (len(condition.name) == 1)

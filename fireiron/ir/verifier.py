@@ -28,7 +28,8 @@ from fireiron.ir.statement import (
     Wait,
     unknown,
 )
-from fireiron.values.expr import Expr, Var, constant
+from fireiron.values.expr import Expr, Var, constant, table
+from fireiron.values.machine import int32
 
 
 def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
@@ -43,6 +44,7 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
         )
     _verify_cluster(kernel)
     scope = {var.name: var for var in (*kernel.symbols, kernel.thread, kernel.block)}
+    scope |= {table(one.name).name: table(one.name) for one in kernel.buffers if one.parameter and not one.written and one.dtype == int32}
     names = [buffer.name for buffer in kernel.buffers]
     if len(set(names)) != len(names):
         raise VerificationError(f"buffers share a name: {names}")
