@@ -1,7 +1,7 @@
 """Loops of which data say what turns are taken, as loops of so many turns: what the checks follow.
 
-A turn that is left out touches nothing. Where the turns of a loop touch the same elements of what threads share, whichever turns are taken are
-as good as the first ones: as many turns, a number known only at run time. Reads of global memory that the turn moves do not matter, as
+A turn that is left out touches nothing. Where all turns touch the same elements of what threads share, whichever of them are taken are as
+good as the first ones: as many turns, a number known only at run time. Reads of global memory that the turn moves do not matter, as
 nothing writes there. Barriers behind a turn that is left out would order more, and are not counted.
 """
 
@@ -16,7 +16,7 @@ from fireiron.values.expr import ONE, Expr, Var, tables_of
 
 
 def with_counted_turns(kernel: Kernel) -> Kernel:
-    """The kernel with loops of a number of turns known at run time in the place of those whose turns data choose, where that is the same."""
+    """The kernel with loops of so many turns, known at run time, in the place of those whose turns data choose, where that is the same."""
     lets = {one.var: one.value for one in statements(kernel.body) if isinstance(one, Let)}
     if not any(tables_of(value) for value in lets.values()):
         return kernel

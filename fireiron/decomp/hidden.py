@@ -6,89 +6,87 @@ The mask compares coordinates of the tile with integers that operands hold for t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from fireiron.decomp.masks import AtLeast, all_of_them
+from fireiron.decomp.masks import all_of_them, hides, numbers_of, require_neutral
 from fireiron.errors import DecompositionError
 from fireiron.ir import For, Let, Stmt
 from fireiron.language.tree import Draft
 from fireiron.spec import Spec
-from fireiron.specs.formula import Operation, Value, elements_of
+from fireiron.specs.formula import Operation, Value
 from fireiron.specs.fused import INDICES, FusedDefinition, Step, fused, shown
-from fireiron.values.expr import Expr, Var, all_of, less, lookup
-from fireiron.values.machine import Block, int32
+from fireiron.values.expr import Expr, Var, all_of, as_expr, less
+from fireiron.values.machine import Block
 from fireiron.values.tensor import View
 
 
 def shown_turn(spec: Spec, views: Mapping[str, View], draft: Draft, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """A turn of a loop, the operands moved to it, if its mask shows the tile an element: one turn of a loop that has one, or none.
 
-    Raises: DecompositionError where not all that the turn writes is kept under one mask, or no integer of the turn bounds it.
+    Raises: DecompositionError where a turn that is hidden would change something, or no integer of the turn bounds it.
     """
     made = fused(spec)
     assert made is not None
     if spec.level.is_below(Block):
         raise DecompositionError("skip: units of a block would take different turns", within=spec, hint="the split in front of .to(Warp)")
-    condition = _kept_under(made, spec)
-    bounds = list(_bounds(condition, made, views))
-    if not bounds:
+    condition = _condition(made, spec)
+    sizes = {f"{INDICES}{dim}": spec.size(dim) for dim in made.dims}
+    lets: dict[str, Let] = {}
+    numbers: dict[str, Expr] = {}
+    sides = []
+    for bound in all_of_them(condition, numbers_of(made, views, as_expr(1))):
+        if bound is None or not bound.compares({name for name, _ in bound.terms if not name.startswith(INDICES)}):
+            continue
+        (name,) = (name for name, _ in bound.terms if not name.startswith(INDICES))
+        most = next(views[one].tensor.shape[0] for one in sizes if bound.factor(one))
+        if name not in lets:
+            var = Var(draft.fresh(f"{name}_here"), 0, most.high)
+            lets[name] = Let(var, numbers_of(made, views, most)[name])
+            numbers[name] = var
+        sides.append(bound.parts(views, last=True, numbers=numbers))
+    if not sides:
         raise DecompositionError(
             "skip: the mask compares no coordinate with an integer of the turn",
             got=str(condition), legal="begin[g] <= m and m < end[g], of int32 in GL", within=spec,
         )  # fmt: skip
-    names = dict.fromkeys(name for bound in bounds for name, _ in bound.terms if not name.startswith(INDICES))
-    most = max(views[name].tensor.shape[0].high for bound in bounds for name, _ in bound.terms if name.startswith(INDICES))
-    lets, numbers = [], {}
-    for name in names:
-        var = Var(draft.fresh(f"{name}_here"), 0, most)
-        lets.append(Let(var, lookup(views[name].tensor.name, _place(views[name]), most)))
-        numbers[name] = var
-    sides = [bound.parts(views, last=True, numbers=numbers) for bound in bounds]
     seen = Var(draft.fresh("seen"), 0, 1)
-    lets.append(Let(seen, all_of(less(taken, added + 1) for added, taken in sides)))
-    return (*lets, For(Var(draft.fresh("turn"), 0, 0), seen, body, False, draft.origin))
+    last = Let(seen, all_of(less(taken, added + 1) for added, taken in sides))
+    return (*lets.values(), last, For(Var(draft.fresh("turn"), 0, 0), seen, body, False, draft.origin))
 
 
-def _place(view: View) -> Expr:
-    """The address of the one element that a turn has of an operand."""
-    return view.tensor.storage().address(tuple(part.base for part in view.numerals))
+def _condition(made: FusedDefinition, spec: Spec) -> Value:
+    """The condition without which a turn changes nothing: that of all that it writes, or that of a mask that hides all it is made of."""
+    kept = {step.name: _kept(step) for step in made.steps if step.formula.output in made.uses}
+    known = [one for one in kept.values() if one is not None]
+    if len(known) == len(kept):
+        if any(one != known[0] for one in known):
+            raise DecompositionError("skip: what the turn writes changes under different conditions", got=[*map(str, known)], within=spec)
+        return known[0]
+    mask = next((step for step in made.steps if hides(step) is not None and _reads_numbers(step, made)), None)
+    if mask is None:
+        wrong = next(step for step in made.steps if step.name in kept and kept[step.name] is None)
+        name = wrong.formula.target
+        raise DecompositionError(
+            f"skip: step {wrong.name} changes {name.tensor} in every turn", got=shown(wrong.formula),
+            legal=f"{name} = where(..., ..., {name}), or a mask where(begin[g] <= m and ..., s[m,n], -inf) in front of it", within=spec,
+        )  # fmt: skip
+    require_neutral(made, mask, spec)
+    assert isinstance(mask.formula.value, Operation)
+    return mask.formula.value.arguments[0]
 
 
-def _kept_under(made: FusedDefinition, spec: Spec) -> Value:
-    """The condition under which all that a turn writes changes."""
-    found: list[Value] = []
-    for step in made.steps:
-        if step.formula.output in made.uses:
-            found.append(_keeps(step, spec))
-    if any(one != found[0] for one in found):
-        raise DecompositionError("skip: what the turn writes changes under different conditions", got=[str(one) for one in found], within=spec)
-    return found[0]
-
-
-def _keeps(step: Step, spec: Spec) -> Value:
-    """The condition of a formula that keeps its result where it does not hold."""
+def _kept(step: Step) -> Value | None:
+    """The condition of a formula that keeps its result where it does not hold; None for any other."""
     value = step.formula.value
     if not step.formula.joins and isinstance(value, Operation) and value.name == "where" and value.arguments[2] == step.formula.target:
         return value.arguments[0]
-    name = step.formula.target
-    raise DecompositionError(
-        f"skip: step {step.name} changes {name.tensor} in every turn", got=shown(step.formula), legal=f"{name} = where(..., ..., {name})",
-        within=spec,
-    )  # fmt: skip
+    return None
 
 
-def _bounds(condition: Value, made: FusedDefinition, views: Mapping[str, View]) -> Iterator[AtLeast]:
-    """The parts of a condition that compare one coordinate with one integer of the turn; others may only hide more."""
+def _reads_numbers(step: Step, made: FusedDefinition) -> bool:
+    """Whether a mask's condition reads operands that have one element in a turn."""
     single = {*made.scan, *made.batch}
-    numbers = {
-        one.tensor
-        for one in elements_of(condition)
-        if one.tensor in views and set(one.dims) <= single and views[one.tensor].memory.of_grid and views[one.tensor].dtype == int32
-    }
-    for bound in all_of_them(condition, numbers):
-        if bound is not None and bound.number in (0, -1) and sorted(count for _, count in bound.terms) == [-1, 1]:
-            if sum(name in numbers for name, _ in bound.terms) == sum(name.startswith(INDICES) for name, _ in bound.terms) == 1:
-                yield bound
+    return any(one.dims and set(one.dims) <= single for one in step.formula.elements)
 
 
 __all__ = ["shown_turn"]

@@ -15,8 +15,8 @@ from fireiron.errors import DecompositionError
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, fused
-from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, any_of, as_expr, less, minimum
-from fireiron.values.machine import Block
+from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, any_of, as_expr, less, lookup, minimum
+from fireiron.values.machine import Block, int32
 from fireiron.values.tensor import View
 
 
@@ -34,6 +34,16 @@ class AtLeast:
     def without(self, name: str) -> AtLeast:
         """The rest of the sum."""
         return AtLeast(tuple(one for one in self.terms if one[0] != name), self.number)
+
+    @property
+    def of_numbers(self) -> bool:
+        """Whether it has other terms than coordinates and extents."""
+        return any(not name.startswith((INDICES, EXTENTS)) for name, _ in self.terms)
+
+    def compares(self, numbers: Collection[str]) -> bool:
+        """Whether it compares one coordinate with one of the numbers, as they are: then a number may be drawn into the dimension."""
+        kinds = sorted((name in numbers, name.startswith(INDICES), count) for name, count in self.terms)
+        return kinds in ([(False, True, -1), (True, False, 1)], [(False, True, 1), (True, False, -1)]) and self.number in (0, -1)
 
     def parts(self, views: Mapping[str, View], last: bool, numbers: Mapping[str, Expr] | None = None) -> tuple[Expr, Expr]:
         """The least value of the sum over a tile, or with `last` its greatest: what is added, and what is taken away.
@@ -94,6 +104,19 @@ def all_of_them(condition: Value, numbers: Collection[str] = ()) -> Iterator[AtL
     yield AtLeast(tuple((name, count) for name, count in sorted(table.items()) if count), number)
 
 
+def numbers_of(made: FusedDefinition, views: Mapping[str, View], most: Expr) -> dict[str, Expr]:
+    """The integers of which a kernel reads one for a tile or a turn, drawn into 0 to `most`: operands in memory without other dimensions
+    than those of which steps take one element."""
+    single = {*made.scan, *made.batch}
+    found = {}
+    for name, dims in made.uses.items():
+        view = views[name]
+        if set(dims) <= single and view.memory.of_grid and view.dtype == int32 and all(size == ONE for size in view.shape):
+            place = view.tensor.storage().address(tuple(part.base for part in view.numerals))
+            found[name] = lookup(view.tensor.name, place, most)
+    return found
+
+
 def may_fail(condition: Value, views: Mapping[str, View]) -> Expr:
     """Whether a condition may fail somewhere in the tile that the views of coordinates say; true where it is not analysed."""
     found = []
@@ -134,8 +157,10 @@ def seen(spec: Spec, dim: str, size: int, whole: Expr) -> Turns:
         raise DecompositionError(
             "skip: units of a block would take different numbers of turns", within=spec, hint="the split in front of .to(Warp)"
         )
-    masks = [one for one in made.steps if _hides(one) is not None and dim in one.formula.target.dims]
-    bounds = [(step, bound) for step in masks for bound in all_of_them(step.formula.value.arguments[0]) if bound is not None]  # type: ignore[union-attr]
+    masks = [one for one in made.steps if hides(one) is not None and dim in one.formula.target.dims]
+    numbers = numbers_of(made, spec.operands, spec.size(dim))
+    bounds = [(step, bound) for step in masks for bound in all_of_them(step.formula.value.arguments[0], numbers) if bound is not None]  # type: ignore[union-attr]
+    bounds = [(step, bound) for step, bound in bounds if not bound.of_numbers or bound.compares(numbers)]
     bounds = [(step, bound) for step, bound in bounds if abs(bound.factor(f"{INDICES}{dim}")) == 1]
     if not bounds:
         raise DecompositionError(
@@ -145,9 +170,9 @@ def seen(spec: Spec, dim: str, size: int, whole: Expr) -> Turns:
     hidden: Expr = ZERO
     behind = whole
     for step, bound in bounds:
-        _require_neutral(made, step, spec)
+        require_neutral(made, step, spec)
         name = f"{INDICES}{dim}"
-        added, taken = bound.without(name).parts(spec.operands, last=True)
+        added, taken = bound.without(name).parts(spec.operands, last=True, numbers=numbers)
         if bound.factor(name) < 0:  # dim <= added - taken
             least = minimum(taken, added + 1)
             behind = minimum(behind, (added + 1 - least + (size - 1)) // size)
@@ -160,7 +185,7 @@ def _larger(one: Expr, other: Expr) -> Expr:
     return other if one == ZERO else one + other - minimum(one, other)
 
 
-def _hides(step: Step) -> Number | None:
+def hides(step: Step) -> Number | None:
     """The number that a mask puts in the place of hidden elements."""
     value = step.formula.value
     if step.formula.joins or not isinstance(value, Operation) or value.name != "where":
@@ -171,7 +196,7 @@ def _hides(step: Step) -> Number | None:
     return hidden if isinstance(hidden, Number) else None
 
 
-def _require_neutral(made: FusedDefinition, mask: Step, spec: Spec) -> None:
+def require_neutral(made: FusedDefinition, mask: Step, spec: Spec) -> None:
     """Refuse to leave out turns that would change what is carried, or write an operand, though a mask hides all their elements.
 
     The steps are performed in float64 on drawn numbers, those by value above 0.
@@ -191,7 +216,7 @@ def _require_neutral(made: FusedDefinition, mask: Step, spec: Spec) -> None:
     values |= {f"{INDICES}{dim}": numpy.arange(size) for dim, size in sizes.items()}
     values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in sizes.items()}
     before = {one: values[one].copy() for one in made.uses}
-    hidden = _hides(mask)
+    hidden = hides(mask)
     assert hidden is not None
     with numpy.errstate(all="ignore"):
         for step in made.steps:

@@ -130,7 +130,9 @@ class Split(Decomposition):
         draft = context if isinstance(context, Draft) else context.draft()
         if plan.skip and self._one_at_a_time(spec):
             if plan.stages:
-                raise DecompositionError(f"{self.label()}: loads ahead, for turns that may be left out", hint="pipeline inside, or no skip()")
+                raise DecompositionError(
+                    f"{self.label()}: loads ahead, for turns that may be left out", hint="pipeline inside, or no skip()"
+                )
             point, inner = Hole(name), ()
             views, program, variables = loop_over(spec, views, digits, plan.unroll, draft, inner)
             program = _innermost(program, shown_turn(spec, views, draft, (point,)))

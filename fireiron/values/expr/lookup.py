@@ -1,4 +1,4 @@
-"""An integer that a kernel reads from an operand in memory, as an expression: sizes and places that data say, such as where a group begins."""
+"""An integer that a kernel reads from an operand in memory, as an expression: a size or a place that data say, as where a group begins."""
 
 from __future__ import annotations
 
