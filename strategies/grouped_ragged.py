@@ -15,7 +15,8 @@
 The rows of all groups lie one behind the other, and where each begins and ends the kernel reads from memory: of an array `offsets` of
 G + 1 int32, `begin` is offsets[:-1] and `end` is offsets[1:], which need no copy. Tiles are those of the packed rows. One that several
 groups share goes through these groups, and a row keeps the product of its own; so all tiles together make at most tiles + groups
-products, whatever the offsets, and each block writes whole tiles. Groups may be empty. Rows of no group are zero; of several, the last counts.
+products, whatever the offsets, and each block writes whole tiles. Groups may be empty. Rows of no group are zero; of several groups the
+last counts.
 """
 
 from fireiron import *

@@ -87,6 +87,3 @@ def _reads_numbers(step: Step, made: FusedDefinition) -> bool:
     """Whether a mask's condition reads operands that have one element in a turn."""
     single = {*made.scan, *made.batch}
     return any(one.dims and set(one.dims) <= single for one in step.formula.elements)
-
-
-__all__ = ["shown_turn"]
