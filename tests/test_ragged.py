@@ -3,6 +3,7 @@
 The reference multiplies the rows of each group in NumPy and knows of no tiles.
 """
 
+import itertools
 import random
 
 import attrs
