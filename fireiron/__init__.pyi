@@ -8,7 +8,6 @@ from fireiron.cost.gpus import Gpu as Gpu
 from fireiron.decomp.coalesced import Coalesced as Coalesced
 from fireiron.decomp.done import Done as Done
 from fireiron.decomp.epilog import Epilog as Epilog
-from fireiron.decomp.hidden import shown_turn as shown_turn
 from fireiron.decomp.load import Load as Load
 from fireiron.decomp.mma_tile import MmaTile as MmaTile
 from fireiron.decomp.partial import Partial as Partial
