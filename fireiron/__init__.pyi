@@ -10,6 +10,7 @@ from fireiron.decomp.done import Done as Done
 from fireiron.decomp.epilog import Epilog as Epilog
 from fireiron.decomp.load import Load as Load
 from fireiron.decomp.mma_tile import MmaTile as MmaTile
+from fireiron.decomp.partial import Partial as Partial
 from fireiron.decomp.place import Place as Place
 from fireiron.decomp.repack import Repack as Repack
 from fireiron.decomp.split import Split as Split
@@ -17,8 +18,6 @@ from fireiron.decomp.split_k import SplitK as SplitK
 from fireiron.decomp.step import StepOf as StepOf
 from fireiron.decomp.tile import Strided as Strided
 from fireiron.decomp.tile import Tile as Tile
-from fireiron.decomp.unseen import Changed as Changed
-from fireiron.decomp.unseen import changed_by as changed_by
 from fireiron.draw import draw as draw
 from fireiron.errors import ArgumentError as ArgumentError
 from fireiron.errors import CacheWarning as CacheWarning
@@ -195,6 +194,7 @@ from fireiron.specs.operand import C as C
 from fireiron.specs.operand import DST as DST
 from fireiron.specs.operand import Operand as Operand
 from fireiron.specs.operand import SRC as SRC
+from fireiron.specs.partial import in_parts as in_parts
 from fireiron.specs.pointwise import BinaryPointwise as BinaryPointwise
 from fireiron.specs.pointwise import Pointwise as Pointwise
 from fireiron.specs.pointwise import UnaryPointwise as UnaryPointwise

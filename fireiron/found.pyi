@@ -7,6 +7,7 @@ import fireiron.values.machine
 
 class FoundSteps:
     __slots__ = ()
+    def partial(self, name: str, parts: int) -> fireiron.language.strategy.Strategy: ...
     def place(self, tensor: str, memory: fireiron.values.machine.Memory, pad: int = ...) -> fireiron.language.strategy.Strategy: ...
 
 class FoundRefinements:

@@ -74,11 +74,14 @@ tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
 staged = Move.load(SRC, SH, fragments).converted().swizzle().reuse_buffer().coalesced(8).done()
 
 
-def by_rows(made, held=False):
-    """The strategy on a definition; with `held` queries stay in registers. Of one with a mask, blocks that no row sees are left out."""
+def by_rows(made, held=False, apart=False):
+    """The strategy on a definition; with `held` queries stay in registers. Of one with a mask, blocks that no row sees are left out.
+
+    With `apart` each of the four lanes that hold a row adds up its own part of the row's sum, and they meet behind the loop.
+    """
     scores = MatMul.split(16).unroll()
     scores = scores.load(B, RF, fragments) if held else scores.load(A, RF, fragments).load(B, RF, fragments)
-    queries = made.tile(m=bm, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle()
+    queries = (made.partial("sums", 4) if apart else made).tile(m=bm, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle()
     queries = queries.load("Q", RF, Move.tile(wm).to(Warp).done()) if held else queries
     blocks = queries.split(n=bn).pipeline(stages)
     blocks = blocks.skip() if any(one.name == "mask" for one in made.made.steps) else blocks

@@ -629,6 +629,7 @@ SHARED = {
     "decomp.across": "reductions across threads, whose parts are leaves again",
     "decomp.masks": "where a mask holds for all of a tile, and which turns of a loop see nothing",
     "decomp.unseen": "what a turn does whose elements a mask hides, by which a loop is allowed to leave it out",
+    "decomp.hidden": "turns that a mask on integers in memory hides from a tile",
     "decomp.steps": "the steps of a fused definition, which several verbs make",
     "decomp.exchange": "an input that other threads hold, which `done` brings to those that want it",
     "executable.joining": "how a thread's result joins what the output holds",
@@ -781,7 +782,7 @@ def test_nothing_imports_what_it_does_not_declare():
 
 AT_IMPORT = {
     "decomp", "refine", "executable", "_version", "errors", "folders", "found", "places", "spec", "values", "values.expr", "values.expr.arithmetic",
-    "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.hilbert", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
+    "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.hilbert", "values.expr.lookup", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine",
     "values.strides", "values.tensor", "values.units", "specs", "ir", "ir.access",

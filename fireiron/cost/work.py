@@ -68,9 +68,11 @@ class Work:
     """A kernel's work for given sizes."""
 
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int] | None = None) -> None:
-        self.kernel = kernel
         self.scene = Scene(kernel)
-        self.sizes = checked_sizes(kernel, sizes or {})
+        # Of turns that data choose one is taken: tiles of which several share one are few.
+        chosen = {symbol.name: 1 for symbol in self.scene.kernel.symbols if symbol not in kernel.symbols}
+        self.sizes = {**checked_sizes(kernel, sizes or {}), **chosen}
+        self.kernel = kernel = self.scene.kernel
         self.grid = int(kernel.grid.evaluate(self.sizes))
         self.fixed = {**self.sizes, "block": typical_block(tuple(self.uneven.values()))}
         self.warps = -(-kernel.workers // WARP)

@@ -59,6 +59,11 @@ def reduced_by(spec: Spec, context: Context) -> Following | None:
     """What says which thread reduces what: the holder of the source in registers, or else of the result; None where there is none."""
     if not spec.reduces:
         return None
+    if spec.in_parts and not spec.src.memory.private:
+        raise DecompositionError(
+            f"{spec}: only what threads hold of the terms says whose part is which", got=f"terms in {spec.src.memory}",
+            hint="a load of the terms to RF with a strategy, or no partial(...)",
+        )  # fmt: skip
     name = "src" if spec.src.memory.private else "dst"
     holding = context.held.get(spec.operands[name].tensor.name)
     if holding is None:
@@ -77,7 +82,73 @@ def _all_terms(spec: Spec) -> list[Digit]:
 
 def reduction(following: Following, step: Decomposition, context: Context) -> Expansion:
     """A reduction of what threads hold; `step` ends the chain of each of its parts."""
-    return _Across(following, step, context.draft()).expansion()
+    if not following.spec.in_parts:
+        return _Across(following, step, context.draft()).expansion()
+    following, parts = left_in_parts(following, context)
+    return _Across(following, step, context.draft(), parts).expansion()
+
+
+def require_apart(spec: Spec) -> None:
+    """Refuse a reduction in parts of which one thread has all terms."""
+    if spec.level.threads == 1:
+        raise DecompositionError(
+            f"{spec}: one thread has all terms of a result, so there are no parts",
+            hint="deal the terms to lanes, or leave partial(...) out",
+        )
+
+
+def left_in_parts(following: Following, context: Context) -> tuple[Following, tuple[Digit, ...]]:
+    """A reduction in parts with digits along the dimension of the parts; and the digits of the terms that become these.
+
+    Raises: DecompositionError where the threads that have terms of one result are not so many, or do not keep their parts in registers.
+    """
+    spec = following.spec
+    (dim,) = (dim for dim in spec.uses["dst"] if dim not in spec.uses["src"])
+    count = constant(spec.size(dim)) or 0
+    if not spec.dst.memory.private:
+        raise DecompositionError(
+            f"{spec}: parts lie in registers of who adds them up",
+            got=f"{spec.dst.tensor.name} in {spec.dst.memory}",
+            hint="place the whole",
+        )
+    terms = [one for one in following.steps or () if spec.dims[one.dim] not in spec.tile_dims and one.index is not None]
+    _, lanes, rest = butterfly(terms, following.holding, context)
+    dearest = [one for digits in (rest, lanes) for one in sorted(digits, key=lambda one: -one.stride)]
+    found = _leading(dearest, count)
+    if found is None:
+        total = math.prod(one.size for one in dearest)
+        legal = [number for number in range(2, total + 1) if _leading(dearest, number) is not None]
+        raise DecompositionError(
+            f"{spec}: {count} parts of each result, and {total} threads have terms of one",
+            got=count, legal=legal or "none: leave partial out", within=spec, at=context.origin,
+        )  # fmt: skip
+    others = [one for one in following.steps or () if one not in terms]
+    joined = _without(dearest, found)
+    weight, parts = 1, []
+    for one in reversed(found):
+        parts.append(attrs.evolve(one, dim=spec.dims.index(dim), stride=weight))
+        weight *= one.size
+    return attrs.evolve(following, steps=(*others, *found, *joined, *parts)), tuple(found)
+
+
+def _leading(digits: Sequence[Digit], count: int) -> list[Digit] | None:
+    """So many parts of digits, the first ones; of the last its upper part; None where they are not so many."""
+    found: list[Digit] = []
+    for one in digits:
+        size = math.gcd(one.size, count)
+        part = one.between(one.end // size, one.end)
+        if part is None or size < min(one.size, count):
+            return None
+        found += [part] if size > 1 else []
+        count //= size
+    return found if count == 1 else None
+
+
+def _without(digits: Sequence[Digit], parts: Sequence[Digit]) -> list[Digit]:
+    """What is left of digits behind their upper parts."""
+    taken = {(one.dim, one.end): one.size for one in parts}
+    rest = (one.between(one.stride, one.end // taken.get((one.dim, one.end), 1)) for one in digits)
+    return [one for one in rest if one is not None and one.size > 1]
 
 
 def butterfly(terms: Sequence[Digit], holding: Holding, context: Context) -> tuple[tuple[int, ...], list[Digit], list[Digit]]:
@@ -130,6 +201,8 @@ class _Across:
     following: Following
     step: Decomposition
     draft: Draft
+    parts: tuple[Digit, ...] = ()
+    """The digits of the terms that nobody joins, as the result has a part for each."""
     children: list[Child] = attrs.field(factory=list, init=False)
 
     def expansion(self) -> Expansion:
@@ -149,7 +222,8 @@ class _Across:
         visits, active = self._visits(), all_of((self._taking, once))
         views = self._at(visits, at_once)
         active = all_of((active, self._inside("src", views)))
-        return _nest(visits, self._child("own", self.spec.at_level(self._level).with_operands(**views), active))
+        own = self.spec.at_level(self._level).with_operands(**views).with_options(in_parts=False)
+        return _nest(visits, self._child("own", own, active))
 
     def _by_parts(self, at_once: Sequence[Digit], looped: Sequence[Digit]) -> tuple[Stmt, ...]:
         """Each thread its own terms, then the lanes of a warp, then those that do not meet by shuffles."""
@@ -287,7 +361,8 @@ class _Across:
 
     def _digits(self, kept: bool, dealt: bool) -> list[Digit]:
         """The digits along dimensions of the result, or reduced ones; dealt to threads, or visited."""
-        found = [one for one in self.following.steps or () if (one.dim < self._rank) == kept and (one.index is not None) == dealt]
+        steps = [one for one in self.following.steps or () if one not in self.parts]
+        found = [one for one in steps if (one.dim < self._rank) == kept and (one.index is not None) == dealt]
         return sorted(found, key=lambda one: (one.dim, one.stride))
 
     def _own_terms(self) -> tuple[list[Digit], list[Digit]]:
@@ -315,7 +390,7 @@ class _Across:
 
     def _first(self, joined: Sequence[Digit]) -> Expr:
         """The condition under which a thread is the first of those that have the same: of lanes that joined theirs, and of replicas."""
-        dealt = [one for one in self.following.steps or () if one.index is not None]
+        dealt = [one for one in self.following.steps or () if one.index is not None and one not in self.parts]
         first = [less(one.index, as_expr(1)) for one in joined if one.index is not None]
         return all_of((*first, first_replica(self.spec, dealt, self.following.holding, self.draft)))
 

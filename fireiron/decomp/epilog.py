@@ -95,10 +95,10 @@ class Epilog(Decomposition):
         dtype = self.dtype or spec.accumulator or target.dtype
         tensor = Tensor(name, target.shape, dtype, self.memory, ColMajor, copies=copies, owner="accumulates", origin=context.origin)
         fresh = whole_view(tensor, copy)
-        loads = spec.accumulate == TRUE and not spec.partial
+        loads = spec.accumulate == TRUE and not spec.in_parts
         init: Spec = Move.on(spec.level, target, fresh) if loads else Init.on(spec.level, fresh)
-        store: Spec = AtomicAdd.on(spec.level, fresh, target) if spec.partial else Move.on(spec.level, fresh, target)
-        body = spec.with_operands(C=fresh).with_options(accumulate=TRUE, partial=False)
+        store: Spec = AtomicAdd.on(spec.level, fresh, target) if spec.in_parts else Move.on(spec.level, fresh, target)
+        body = spec.with_operands(C=fresh).with_options(accumulate=TRUE, in_parts=False)
         init, store = without_ones(init), without_ones(store)
         children = (self._outer("init", init, self.init), Child("body", body), self._outer("store", store, self.store))
         before, after = Comment(f"{name}: {init}"), Comment(f"{name} to C: {store}")

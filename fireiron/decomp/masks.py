@@ -6,7 +6,7 @@ between those of its first and its last element.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import attrs
 
@@ -15,8 +15,8 @@ from fireiron.errors import DecompositionError
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, fused
-from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, any_of, as_expr, less, minimum
-from fireiron.values.machine import Block
+from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, any_of, as_expr, less, lookup, minimum
+from fireiron.values.machine import Block, int32
 from fireiron.values.tensor import View
 
 
@@ -35,11 +35,24 @@ class AtLeast:
         """The rest of the sum."""
         return AtLeast(tuple(one for one in self.terms if one[0] != name), self.number)
 
-    def parts(self, views: Mapping[str, View], last: bool) -> tuple[Expr, Expr]:
-        """The least value of the sum over a tile, or with `last` its greatest: what is added, and what is taken away."""
+    @property
+    def of_numbers(self) -> bool:
+        """Whether it has other terms than coordinates and extents."""
+        return any(not name.startswith((INDICES, EXTENTS)) for name, _ in self.terms)
+
+    def compares(self, numbers: Collection[str]) -> bool:
+        """Whether it compares one coordinate with one of the numbers, as they are: then a number may be drawn into the dimension."""
+        kinds = sorted((name in numbers, name.startswith(INDICES), count) for name, count in self.terms)
+        return kinds in ([(False, True, -1), (True, False, 1)], [(False, True, 1), (True, False, -1)]) and self.number in (0, -1)
+
+    def parts(self, views: Mapping[str, View], last: bool, numbers: Mapping[str, Expr] | None = None) -> tuple[Expr, Expr]:
+        """The least value of the sum over a tile, or with `last` its greatest: what is added, and what is taken away.
+
+        Terms that are neither coordinates nor extents are `numbers` by name.
+        """
         added, taken = as_expr(max(self.number, 0)), as_expr(max(-self.number, 0))
         for name, count in self.terms:
-            value = _end(views, name, last == (count > 0))
+            value = numbers[name] if numbers and name in numbers else _end(views, name, last == (count > 0))
             added, taken = (added + value * count, taken) if count > 0 else (added, taken + value * -count)
         return added, taken
 
@@ -55,39 +68,53 @@ def _end(views: Mapping[str, View], name: str, last: bool) -> Expr:
     return part.base + reach if last else part.base
 
 
-def _linear(value: Value, sign: int, into: dict[str, int]) -> bool:
-    """Whether a value is a sum of coordinates, extents and integers; they are counted into a table, integers under ``."""
+def _linear(value: Value, sign: int, into: dict[str, int], numbers: Collection[str] = ()) -> bool:
+    """Whether a value is a sum of coordinates, extents, operands that are `numbers`, and integers; they are counted into a table,
+    integers under ``."""
     if isinstance(value, Number):
         into[""] = into.get("", 0) + sign * int(value.value)
         return float(value.value).is_integer()
     if isinstance(value, Element):
         into[value.tensor] = into.get(value.tensor, 0) + sign
-        return value.tensor.startswith((INDICES, EXTENTS))
+        return value.tensor.startswith((INDICES, EXTENTS)) or value.tensor in numbers
     if value.name == "-" and len(value.arguments) == 1:
-        return _linear(value.arguments[0], -sign, into)
+        return _linear(value.arguments[0], -sign, into, numbers)
     if value.name in ("+", "-") and len(value.arguments) == 2:
         left, right = value.arguments
-        return _linear(left, sign, into) and _linear(right, sign if value.name == "+" else -sign, into)
+        return _linear(left, sign, into, numbers) and _linear(right, sign if value.name == "+" else -sign, into, numbers)
     return False
 
 
-def all_of_them(condition: Value) -> Iterator[AtLeast | None]:
-    """The conditions that hold together; None for one that is not analysed."""
+def all_of_them(condition: Value, numbers: Collection[str] = ()) -> Iterator[AtLeast | None]:
+    """The conditions that hold together, on coordinates, extents and operands that are `numbers`; None for one that is not analysed."""
     assert isinstance(condition, Operation)
     if condition.name == "and":
         for one in condition.arguments:
-            yield from all_of_them(one)
+            yield from all_of_them(one, numbers)
         return
     if condition.name not in ("<", "<=", ">", ">="):
         yield None
         return
     left, right = condition.arguments if condition.name[0] == "<" else condition.arguments[::-1]
     table: dict[str, int] = {}
-    if not (_linear(right, 1, table) and _linear(left, -1, table)):
+    if not (_linear(right, 1, table, numbers) and _linear(left, -1, table, numbers)):
         yield None
         return
     number = table.pop("", 0) - (len(condition.name) == 1)
     yield AtLeast(tuple((name, count) for name, count in sorted(table.items()) if count), number)
+
+
+def numbers_of(made: FusedDefinition, views: Mapping[str, View], most: Expr) -> dict[str, Expr]:
+    """The integers of which a kernel reads one for a tile or a turn, drawn into 0 to `most`: operands in memory without other dimensions
+    than those of which steps take one element."""
+    single = {*made.scan, *made.batch}
+    found = {}
+    for name, dims in made.uses.items():
+        view = views[name]
+        if set(dims) <= single and view.memory.of_grid and view.dtype == int32 and all(size == ONE for size in view.shape):
+            place = view.tensor.storage().address(tuple(part.base for part in view.numerals))
+            found[name] = lookup(view.tensor.name, place, most)
+    return found
 
 
 def may_fail(condition: Value, views: Mapping[str, View]) -> Expr:
@@ -118,7 +145,7 @@ def seen_shares(made: FusedDefinition, sizes: Mapping[str, int]) -> list[tuple[f
 
     found = []
     for step in made.steps:
-        if _hides(step) is None:
+        if hides(step) is None:
             continue
         bounds = [one for one in all_of_them(step.formula.value.arguments[0]) if one is not None]  # type: ignore[union-attr]
         dims = sorted({name[len(INDICES) :] for one in bounds for name, _ in one.terms if name.startswith(INDICES)})
@@ -156,8 +183,10 @@ def seen(spec: Spec, dim: str, size: int, whole: Expr) -> Turns:
         raise DecompositionError(
             "skip: units of a block would take different numbers of turns", within=spec, hint="the split in front of .to(Warp)"
         )
-    masks = [one for one in made.steps if _hides(one) is not None and dim in one.formula.target.dims]
-    bounds = [(step, bound) for step in masks for bound in all_of_them(step.formula.value.arguments[0]) if bound is not None]  # type: ignore[union-attr]
+    masks = [one for one in made.steps if hides(one) is not None and dim in one.formula.target.dims]
+    numbers = numbers_of(made, spec.operands, spec.size(dim))
+    bounds = [(step, bound) for step in masks for bound in all_of_them(step.formula.value.arguments[0], numbers) if bound is not None]  # type: ignore[union-attr]
+    bounds = [(step, bound) for step, bound in bounds if not bound.of_numbers or bound.compares(numbers)]
     bounds = [(step, bound) for step, bound in bounds if abs(bound.factor(f"{INDICES}{dim}")) == 1]
     if not bounds:
         raise DecompositionError(
@@ -167,9 +196,9 @@ def seen(spec: Spec, dim: str, size: int, whole: Expr) -> Turns:
     hidden: Expr = ZERO
     behind = whole
     for step, bound in bounds:
-        _require_neutral(made, step, spec)
+        require_neutral(made, step, spec)
         name = f"{INDICES}{dim}"
-        added, taken = bound.without(name).parts(spec.operands, last=True)
+        added, taken = bound.without(name).parts(spec.operands, last=True, numbers=numbers)
         if bound.factor(name) < 0:  # dim <= added - taken
             least = minimum(taken, added + 1)
             behind = minimum(behind, (added + 1 - least + (size - 1)) // size)
@@ -181,7 +210,7 @@ def seen(spec: Spec, dim: str, size: int, whole: Expr) -> Turns:
 def _conditions(made: FusedDefinition, dim: str) -> str | None:
     """The conditions of masks along a dimension, none of which bounds it: each with what it is instead."""
     found = []
-    for step in (one for one in made.steps if _hides(one) is not None and dim in one.formula.target.dims):
+    for step in (one for one in made.steps if hides(one) is not None and dim in one.formula.target.dims):
         parts = list(all_of_them(step.formula.value.arguments[0]))  # type: ignore[union-attr]
         factors = [0 if one is None else one.factor(f"{INDICES}{dim}") for one in parts]
         why = "is no inequality between sums of coordinates" if None in parts else f"has {dim} {max(map(abs, factors))} times"
@@ -193,7 +222,7 @@ def _larger(one: Expr, other: Expr) -> Expr:
     return other if one == ZERO else one + other - minimum(one, other)
 
 
-def _hides(step: Step) -> Number | None:
+def hides(step: Step) -> Number | None:
     """The number that a mask puts in the place of hidden elements."""
     value = step.formula.value
     if step.formula.joins or not isinstance(value, Operation) or value.name != "where":
@@ -204,12 +233,12 @@ def _hides(step: Step) -> Number | None:
     return hidden if isinstance(hidden, Number) else None
 
 
-def _require_neutral(made: FusedDefinition, mask: Step, spec: Spec) -> None:
+def require_neutral(made: FusedDefinition, mask: Step, spec: Spec) -> None:
     """Refuse to leave out turns that would change what is carried, or write an operand, though a mask hides all their elements."""
     written = [one.formula.output for one in made.steps if one.formula.output in made.known]
     if written:
         raise DecompositionError(f"skip: each turn writes {written[0]}", within=spec, hint="write it behind the loop")
-    hidden = _hides(mask)
+    hidden = hides(mask)
     assert hidden is not None
     changed = changed_by(made, mask, hidden)
     if changed is not None:

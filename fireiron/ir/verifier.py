@@ -28,7 +28,8 @@ from fireiron.ir.statement import (
     Wait,
     unknown,
 )
-from fireiron.values.expr import Expr, Var, constant
+from fireiron.values.expr import Expr, Var, constant, table, tables_of
+from fireiron.values.machine import int32
 
 
 def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
@@ -43,6 +44,7 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
         )
     _verify_cluster(kernel)
     scope = {var.name: var for var in (*kernel.symbols, kernel.thread, kernel.block)}
+    scope |= {table(one.name).name: table(one.name) for one in kernel.buffers if one.parameter and not one.written and one.dtype == int32}
     names = [buffer.name for buffer in kernel.buffers]
     if len(set(names)) != len(names):
         raise VerificationError(f"buffers share a name: {names}")
@@ -88,6 +90,9 @@ def _verify_chain(kernel: Kernel) -> None:
             f"there, {len(inside) - len(links)} in loops or roles"
         )
     for one in itertools.takewhile(lambda one: one != Chain(Link.WAIT), kernel.body):
+        read = [name for part in statements((one,)) for value in part.expressions for name in sorted(tables_of(value))]
+        if read:
+            raise VerificationError(f"{read[0]} is read before the kernel waits for the one before it")
         touched = [access.buffer for part, _ in execs((one,)) for access in part.accesses if kernel.buffer(access.buffer).memory.of_grid]
         if touched:
             raise VerificationError(f"{touched[0]} is touched before the kernel waits for the one before it")

@@ -38,7 +38,7 @@ from fireiron.ir.text import Item, Printer
 from fireiron.language.numerals import require_numerals
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
-from fireiron.values.expr import ONE, TRUE, Const, Expr, Var, all_of, constant
+from fireiron.values.expr import BRACKETS, ONE, TRUE, Const, Expr, Var, all_of, constant
 from fireiron.values.machine import Architecture, Block
 from fireiron.values.tensor import Storage, Tensor, View
 from fireiron.values.units import count_in, thread_name, unit_in
@@ -591,7 +591,7 @@ class Draft(Context):
         if isinstance(value, Const) or (isinstance(value, Var) and (high is None or high >= value.high)):
             return value
         known = {self.block.name, self.thread.name, *(var.name for lets in (self.whole.lets, self._lets) for var in lets.values())}
-        if any(var.name not in known and not var.parameter for var in value.variables()):
+        if any(var.name not in known and not var.parameter and not var.name.endswith(BRACKETS) for var in value.variables()):
             return value
         top = value.high if high is None else min(high, value.high)
         for named in (Named(value, top), Named(value, top, self.prefix)):

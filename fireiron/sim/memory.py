@@ -7,7 +7,7 @@ that all chunks share. A mask of what was written is kept where poison cannot te
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -141,6 +141,12 @@ class Global:
     def array(self) -> Array:
         """The tensor in logical shape."""
         return self.flat[self.places]
+
+    def element(self, number: Any) -> Array:
+        """Elements of an array of integers by their number, as a kernel reads sizes and places: none below 0."""
+        if np.min(number) < 0 or np.max(number) >= self.end - self.guard:
+            raise SimulationError(f"{self.buffer.name}: element {int(np.max(number))} is read, of {self.end - self.guard}")
+        return np.maximum(self.flat[self.guard + np.asarray(number)], 0)
 
     def check_guards(self) -> None:
         """Refuse a kernel that wrote outside the tensor."""

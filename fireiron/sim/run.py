@@ -70,6 +70,7 @@ class Run:
     def group(self, threads: Array) -> Group:
         """Threads at the start of the program."""
         env: Environment = dict(self.plan.symbols)
+        env |= self.chunk.tables
         env["thread"], env["block"] = threads[:, None], self.chunk.numbers
         return Group(threads, env)
 

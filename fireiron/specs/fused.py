@@ -36,7 +36,7 @@ from fireiron.specs.formula import (
     elements_of,
     formula_of,
 )
-from fireiron.specs.meaning import convert, evaluated
+from fireiron.specs.meaning import convert, evaluated, neutral
 from fireiron.values.expr import constant
 from fireiron.values.machine import GL, INDEX, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32
 from fireiron.values.strides import MOST_ALIGNED, USUAL_ALIGNMENT, Strides, strides_of
@@ -61,14 +61,18 @@ AGAIN = "again"
 
 @attrs.frozen
 class Step:
-    """A step by name: its formula, and the part of the definition that it stands in."""
+    """A step by name: its formula, and the part of the definition that it stands in.
+
+    Of a reduction whose result is left in parts, `parts` is the dimension along which they lie: each is that of some of the terms.
+    """
 
     name: str
     formula: Formula
     part: str = "each"
+    parts: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name}: {shown(self.formula)}"
+        return f"{self.name}: {shown(self.formula)}{', each part of its own' if self.parts else ''}"
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -227,6 +231,7 @@ class FusedDefinition(Definition):
         steps = tuple(one for one in self.steps if one.part == name)
         touched = {tensor for one in steps for tensor in (*one.reads, one.formula.output)}
         counted = {*self.tile_dims, *(self.over if name in ("each", AGAIN) else ()), *(dim for one in steps for dim in one.formula.over)}
+        counted |= {tensor[len(EXTENTS) :] for tensor in touched if tensor.startswith(EXTENTS)}
         touched |= {f"{INDICES}{dim}" for dim in counted}
         given = tuple((tensor, dims) for tensor, dims in self.given if tensor in touched)
         return self.of(steps=steps, given=given)
@@ -295,7 +300,8 @@ class FusedDefinition(Definition):
 
         one = step.formula
         taken = {element: _at(values, element, self.uses, place) for element in one.elements}
-        made = evaluated(one, taken, tuple(dim for dim in (*self.scan, *self.batch) if dim not in one.target.dims))
+        dropped = tuple(dim for dim in (*self.scan, *self.batch) if dim not in one.target.dims)
+        made = evaluated(one, taken, dropped) if not step.parts else _by_parts(step, taken, dropped, len(values[f"{INDICES}{step.parts}"]))
         shape = [_extent(dim, taken, values, place) for dim in one.target.dims]
         made = numpy.broadcast_to(made, shape)
         if one.joins and one.output in values:
@@ -313,6 +319,18 @@ def _at(values: Mapping[str, Any], element: Element, uses: Mapping[str, tuple[st
     if element.tensor not in uses and not element.tensor.startswith((INDICES, EXTENTS)):
         return array
     return array[tuple(place.get(dim, slice(None)) for dim in element.dims)]
+
+
+def _by_parts(step: Step, taken: Mapping[Element, Any], dropped: tuple[str, ...], count: int) -> Any:
+    """What the terms of each part make, its dimension last: any partition means the same, here every so many-th is of one part."""
+    import numpy
+
+    one = attrs.evolve(step.formula, target=Element(step.formula.output, step.formula.target.index[:-1]))
+    ((element, terms),) = taken.items()
+    axis = element.dims.index(one.over[0])
+    number = numpy.arange(terms.shape[axis]).reshape([-1 if place == axis else 1 for place in range(terms.ndim)]) % count
+    nothing = neutral(one.joins_by, float64)
+    return numpy.stack([evaluated(one, {element: numpy.where(number == part, terms, nothing)}, dropped) for part in range(count)], -1)
 
 
 def _extent(dim: str, taken: Mapping[Element, Any], values: Mapping[str, Any], place: Mapping[str, slice]) -> int:
@@ -442,7 +460,7 @@ class Fused(Starter):
         hidden = dict.fromkeys(one.formula.output for one in steps if one.formula.output not in given)
         made = FusedDefinition(
             tuple(one.formula for one in steps), steps=steps, given=tuple(given.items()), order=order, reduced=reduced,
-            stored=_only_stored(steps, given), names=tuple(one.name for one in steps), known=tuple(given), hidden=tuple(hidden),
+            stored=only_stored(steps, given), names=tuple(one.name for one in steps), known=tuple(given), hidden=tuple(hidden),
             types=known, positive=_positive_numbers(positive, uses),
             over=roles["over"], scan=roles["scan"], batch=roles["batch"],
         )  # fmt: skip
@@ -702,7 +720,7 @@ def _reduced(steps: Iterable[Step], uses: Mapping[str, Any]) -> set[str]:
     return found
 
 
-def _only_stored(steps: Sequence[Step], uses: Mapping[str, Any]) -> tuple[str, ...]:
+def only_stored(steps: Sequence[Step], uses: Mapping[str, Any]) -> tuple[str, ...]:
     """The temporaries of which nothing is made but operands, and temporaries of this kind, of no further dimensions."""
     found = {one.formula.output: set(one.formula.target.dims) for one in steps if one.formula.output not in uses}
     while True:
