@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.decomp.ahead import fetched, first_vector
 from fireiron.decomp.load import Load, LoadPlan
 from fireiron.decomp.steps import Through, around_product
 from fireiron.errors import ArgumentError, DecompositionError, call_site
@@ -37,6 +38,13 @@ def _once(name: str, by_position: Any, by_name: Any) -> Any:
     if by_position is not None and by_name is not None:
         raise ArgumentError(f"epilog: {name} is given twice", legal="epilog(memory, [dtype,] init, store)", at=call_site())
     return by_name if by_position is None else by_position
+
+
+@attrs.frozen
+class EpilogPlan:
+    """Whether vectors that are read behind the product are fetched in front of it."""
+
+    ahead: bool = False
 
 
 @attrs.frozen
@@ -83,6 +91,10 @@ class Epilog(Decomposition):
         return f"epilog({self.memory}{dtype}{strategies})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
+        vector = first_vector(spec) if self.planned(EpilogPlan()).ahead else None
+        if vector is not None:
+            outer = fetched(vector, spec, context)
+            return outer.followed("body", self.expand(outer.child("body").spec, context.after(outer)))
         if fused(spec) is not None:
             return around_product(spec, self.memory, self.dtype, self.init, self.store, context, _through(self.store))
         spec = self._checked(spec)

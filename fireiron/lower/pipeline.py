@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeGuard
 
 import attrs
 
@@ -50,12 +51,17 @@ def pipeline(kernel: Kernel) -> Kernel:
         attrs.evolve(one, tensor=attrs.evolve(one.tensor, copies=one.tensor.copies * pass_.stages.get(one.name, 1)))
         for one in kernel.buffers
     )
-    return attrs.evolve(kernel, body=body, buffers=buffers, rings=tuple(pass_.rings))
+    rings = sorted(pass_.rings, key=lambda ring: ring.name in pass_.single)
+    return attrs.evolve(kernel, body=body, buffers=buffers, rings=tuple(rings))
 
 
 class _Pipeline:
+    """Makes the passes' loops; `single` are the rings that are filled once each time their list is executed."""
+
     def __init__(self, kernel: Kernel) -> None:
         self.rings: list[Ring] = []
+        self.single: set[str] = set()
+        self.produced = any(isinstance(one, For) and one.producers and _has_engine(one) for one in statements(kernel.body))
         self.around: list[For] = []
         self.memories = {buffer.name: buffer.memory for buffer in kernel.buffers}
         self.stages: dict[str, int] = {}
@@ -64,7 +70,7 @@ class _Pipeline:
     def body(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """A statement list; a loop that is pipelined brings its prologue along."""
         result: list[Stmt] = []
-        for statement in body:
+        for statement in self._fetched(body) if self.produced else body:
             if isinstance(statement, For) and statement.producers and not _has_engine(statement):
                 result += self.body((attrs.evolve(statement, producers=0),))
             elif isinstance(statement, For) and statement.producers:
@@ -129,6 +135,20 @@ class _Pipeline:
         self.rings.append(Ring(name, loop.stages, tuple(sorted(names))))
         inner = attrs.evolve(loop, body=tuple(body), stages=0, period=loop.stages)
         return attrs.evolve(inner, body=tuple(self._around(one) for one in inner.body))
+
+    def _fetched(self, body: Sequence[Stmt]) -> Sequence[Stmt]:
+        """A list whose loads by an engine, outside of loops with a producer, have a ring each: of two stages where the list is executed
+        again and again, so that the next turn is on its way while this one is used.
+        """
+        for load in [one for one in body if _is_open(one)]:
+            buffer, number, stages = load.accesses[1].buffer, _turn(self.around), 2 if self.around else 1
+            ring = Ring(self._fresh(f"{buffer}_ring"), stages, (buffer,))
+            self.rings.append(ring)
+            self.single.add(ring.name)
+            self.stages[buffer] = self.stages.get(buffer, 1) * stages
+            staged = _staged(body, {buffer}, stages, mod(number, as_expr(stages)))
+            body = [attrs.evolve(one, ring=ring.name, turn=number) if _is_open(one, buffer) else one for one in staged]
+        return body
 
     # ------------------------------------------------------------------------------------------ one loop
 
@@ -377,6 +397,12 @@ def _nest(copy: Stmt) -> tuple[list[For], Stmt]:
 def _has_engine(loop: For) -> bool:
     """Whether an engine does loads of a loop, which a producer sets to work; else all threads do them, as in any pipeline."""
     return any(one.completion is Completion.RING for one, _ in execs(loop.body))
+
+
+def _is_open(statement: Stmt, buffer: str = "") -> TypeGuard[Exec]:
+    """Whether it is a load by an engine, to a buffer if one is named, that has no ring yet."""
+    loads = isinstance(statement, Exec) and statement.completion is Completion.RING and not statement.ring
+    return loads and statement.accesses[1].buffer in (buffer or statement.accesses[1].buffer,)
 
 
 def _turn(loops: Sequence[For]) -> Expr:
