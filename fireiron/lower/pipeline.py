@@ -137,17 +137,21 @@ class _Pipeline:
         return attrs.evolve(inner, body=tuple(self._around(one) for one in inner.body))
 
     def _fetched(self, body: Sequence[Stmt]) -> Sequence[Stmt]:
-        """A list whose loads by an engine, outside of loops with a producer, have a ring each: of two stages where the list is executed
-        again and again, so that the next turn is on its way while this one is used.
+        """A list whose loads by an engine, outside of loops with a producer, have rings, one for all that the same statements use: of two
+        stages where the list is executed again and again, so that the next turn is on its way while this one is used.
         """
-        for load in [one for one in body if _is_open(one)]:
-            buffer, number, stages = load.accesses[1].buffer, _turn(self.around), 2 if self.around else 1
-            ring = Ring(self._fresh(f"{buffer}_ring"), stages, (buffer,))
+        together: dict[tuple[int, ...], list[str]] = {}
+        for buffer in [one.accesses[1].buffer for one in body if _is_open(one)]:
+            users = (number for number, one in enumerate(body) if buffer in _read(one) and not _is_open(one))
+            together.setdefault(tuple(users), []).append(buffer)
+        number, stages = _turn(self.around), 2 if self.around else 1
+        for buffers in together.values():
+            ring = Ring(self._fresh(f"{buffers[0]}_ring"), stages, tuple(buffers))
             self.rings.append(ring)
             self.single.add(ring.name)
-            self.stages[buffer] = self.stages.get(buffer, 1) * stages
-            staged = _staged(body, {buffer}, stages, mod(number, as_expr(stages)))
-            body = [attrs.evolve(one, ring=ring.name, turn=number) if _is_open(one, buffer) else one for one in staged]
+            self.stages |= {name: self.stages.get(name, 1) * stages for name in buffers}
+            staged = _staged(body, buffers, stages, mod(number, as_expr(stages)))
+            body = [attrs.evolve(one, ring=ring.name, turn=number) if _is_open(one, buffers) else one for one in staged]
         return body
 
     # ------------------------------------------------------------------------------------------ one loop
@@ -399,10 +403,11 @@ def _has_engine(loop: For) -> bool:
     return any(one.completion is Completion.RING for one, _ in execs(loop.body))
 
 
-def _is_open(statement: Stmt, buffer: str = "") -> TypeGuard[Exec]:
-    """Whether it is a load by an engine, to a buffer if one is named, that has no ring yet."""
-    loads = isinstance(statement, Exec) and statement.completion is Completion.RING and not statement.ring
-    return loads and statement.accesses[1].buffer in (buffer or statement.accesses[1].buffer,)
+def _is_open(statement: Stmt, buffers: Sequence[str] | None = None) -> TypeGuard[Exec]:
+    """Whether it is a load by an engine, to one of some buffers if they are named, that has no ring yet."""
+    if not isinstance(statement, Exec) or statement.completion is not Completion.RING or statement.ring:
+        return False
+    return buffers is None or statement.accesses[1].buffer in buffers
 
 
 def _turn(loops: Sequence[For]) -> Expr:

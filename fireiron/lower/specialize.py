@@ -200,12 +200,14 @@ def _registers(workers: int, producers: int, kept: int) -> tuple[int, int]:
 
 
 def _produced(body: Iterable[Stmt], single: frozenset[str]) -> tuple[Stmt, ...]:
-    """The loads of a list, each turn of a ring acquired and announced; a turn of `single` rings is one load."""
+    """The loads of a list, each turn of a ring acquired and announced; loads to `single` rings stand in no loop of their own."""
     kept: list[Stmt] = []
+    announced: set[str] = set()
     for statement in body:
-        if isinstance(statement, Exec) and statement.ring in single:
-            kept += [*_announced(statement), statement]
-        elif isinstance(statement, Exec) and statement.ring:
+        if isinstance(statement, Exec) and statement.ring:
+            if statement.ring in single and statement.ring not in announced:
+                announced.add(statement.ring)
+                kept += _announced(statement)
             kept.append(statement)
         elif isinstance(statement, For):
             inner = _produced(statement.body, single)
@@ -243,10 +245,10 @@ class _Consumers:
     def list(self, body: Iterable[Stmt]) -> tuple[Stmt, ...]:
         """A list without its loads, each turn acquired before it is used and released behind."""
         kept: list[Stmt] = []
-        fetched: list[Exec] = []
+        fetched: dict[str, Exec] = {}
         for statement in body:
             if isinstance(statement, Exec) and statement.ring:
-                fetched += [statement] if statement.ring in self.single else []
+                fetched |= {statement.ring: statement} if statement.ring in self.single else {}
                 while kept and isinstance(kept[-1], Comment):  # it is about the load
                     kept.pop()
             elif isinstance(statement, For) and statement.producers:
@@ -258,21 +260,21 @@ class _Consumers:
                 kept.append(statement)
             else:
                 raise unknown(statement, "specialize")
-        for load in fetched:
-            kept = self._held(load, kept)
+        for load in fetched.values():
+            kept = self._held(load, body, kept)
         return tuple(kept)
 
-    def _held(self, load: Exec, body: list[Stmt]) -> list[Stmt]:
-        """A list in which the one turn that a load fills is acquired before its first use and released behind its last one."""
+    def _held(self, load: Exec, body: Iterable[Stmt], kept: list[Stmt]) -> list[Stmt]:
+        """What is kept of a list, in which the one turn that a load fills is acquired before its first use and released behind its last."""
         ring = self.rings[load.ring]
-        uses = [number for number, one in enumerate(body) if any(_touches(use, ring) for use, _ in execs((one,)))]
-        first, last = (uses[0], uses[-1] + 1) if uses else (len(body), len(body))
-        used = body[first:last]
-        orders = _orders((load,), ring, used, "" if self.around is None else self.around.name)
+        uses = [number for number, one in enumerate(kept) if any(_touches(use, ring) for use, _ in execs((one,)))]
+        first, last = (uses[0], uses[-1] + 1) if uses else (len(kept), len(kept))
+        used = kept[first:last]
+        orders = _orders(tuple(body), ring, used, "" if self.around is None else self.around.name)
         by_engine = any(one.completion is Completion.PRODUCT and _touches(one, ring) for one, _ in execs(tuple(used)))
         done = self._all_read(ring, used, orders, 0 if by_engine else None)
         release = Release(ring.name, Side.EMPTY, load.turn, self.first, self.fillers.get(ring.name, ()))
-        return [*body[:first], Acquire(ring.name, Side.FULL, load.turn), *used, *done, release, *body[last:]]
+        return [*kept[:first], Acquire(ring.name, Side.FULL, load.turn), *used, *done, release, *kept[last:]]
 
     def _all_read(self, ring: Ring, uses: Sequence[Stmt], orders: tuple[Dependence, ...], late: int | None) -> list[Stmt]:
         """What a warp does before it says that a stage is empty: it waits for products, if any read it, of so many turns before; and for
