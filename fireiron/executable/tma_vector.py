@@ -17,9 +17,10 @@ from fireiron.ir import Completion, Exec, Side, Stmt, TensorMap
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch, access_of
 from fireiron.spec import Spec
+from fireiron.specs.move import Move
 from fireiron.values.document import called
 from fireiron.values.expr import Expr, constant
-from fireiron.values.machine import Architecture, Block
+from fireiron.values.machine import GL, SH, Architecture, Block, float16
 from fireiron.values.tensor import View
 
 STAGE = 128
@@ -119,5 +120,8 @@ def _target_mismatch(view: View) -> tuple[Mismatch, ...]:
 TMA_VECTOR_LOAD = TmaVectorLoad("TMA_VECTOR_LOAD")
 
 INSTRUCTIONS: tuple[Executable, ...] = (TMA_VECTOR_LOAD,)
+
+EXAMPLES = (Move(64, dtype=float16)(GL, SH)(Block),)
+"""A spec that it performs."""
 
 __all__ = ["TMA_VECTOR_LOAD", "TmaVectorLoad"]

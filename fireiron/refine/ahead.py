@@ -12,15 +12,16 @@ from fireiron.language.tree import Refinement
 
 @attrs.frozen
 class Ahead(Refinement):
-    """What an epilogue reads along one dimension of the result, a bias of columns or a scale of rows, is copied to shared memory in front of
-    the product, so that nobody waits for it behind: `bias[n]` is on its way while the products run.
+    """Vectors that an epilogue reads, such as `bias[n]` or `scale[m]`, are copied to shared memory in front of the product.
 
+    Nobody waits for them behind it: they are on their way while the products run.
     In a kernel with `specialize` the producer fetches it by TMA, for a persistent block while the tile before is computed; else all threads
     copy it. Legal on an epilog; where nothing of the kind is read it changes nothing. `MatMul.epilogue` takes it by itself for a strategy
-    with `specialize`, unless the strategy says `ahead(False)`.
+    with `specialize`, unless the strategy says `ahead(fetched=False)`.
     rewrite: acc = sum(A B); C = f(acc, bias) --> bias_sh = bias; acc = sum(A B); C = f(acc, bias_sh)
     """
 
+    verb: ClassVar[str] = "ahead"
     applies_to: ClassVar[tuple[str, ...]] = ("epilog",)
     fetched: bool = attrs.field(default=True)
 
@@ -31,9 +32,6 @@ class Ahead(Refinement):
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, ahead=self.fetched)
-
-    def __str__(self) -> str:
-        return "ahead()" if self.fetched else "ahead(False)"
 
 
 __all__ = ["Ahead"]
