@@ -103,8 +103,8 @@ def main():
         print(row, flush=True)
         torch.cuda.empty_cache()
     heads = (
-        "size", "plain us", "bias + ReLU us", "clamped early us", "bias behind us", "torch.mm us", "_addmm_activation us", "addmm, relu_ us", "plain / ours", "cuBLASLt / ours",
-        "registers plain", "registers", "spills",
+        "size", "plain us", "bias + ReLU us", "clamped early us", "bias behind us", "torch.mm us", "_addmm_activation us", "addmm, relu_ us",
+        "plain / ours", "cuBLASLt / ours", "registers plain", "registers", "spills",
     )  # fmt: skip
     table = tabulate(rows, heads, floatfmt=("", *[".2f"] * 7, ".3f", ".3f", "", "", "")) + "\n"
     print(table)

@@ -10,7 +10,7 @@ import attrs
 from fireiron.decomp.load import Load, LoadPlan
 from fireiron.decomp.steps import Through, around_product
 from fireiron.errors import ArgumentError, DecompositionError, call_site
-from fireiron.ir import Comment, Hole, filled
+from fireiron.ir import Comment, Commit, Hole, filled
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
@@ -44,7 +44,9 @@ STAGE = 128
 
 
 def _first_vector(spec: Spec) -> str | None:
-    """The first operand in global memory that is read behind the product and has one of the result's dimensions; None without."""
+    """The first operand in global memory that is read behind the product along one of the result's dimensions, in which its neighbours lie
+    side by side; None without.
+    """
     made = fused(spec)
     if made is None or made.product is None or spec.level != Block:
         return None
@@ -60,7 +62,8 @@ def _vectors(spec: Spec, made: FusedDefinition) -> Iterator[str]:
         wide = [dim for dim in dims if dim not in (*made.batch, *made.scan)]
         if name in others or name.startswith(INDICES) or not view.memory.of_grid or len(wide) != 1 or wide[0] not in product.target.dims:
             continue
-        if constant(spec.size(wide[0])) is not None:
+        step = view.tensor.storage().steps[view.axis(dims.index(wide[0]))]
+        if constant(spec.size(wide[0])) is not None and step is not None and constant(step) == 1:
             yield name
 
 
@@ -71,7 +74,7 @@ def _fetched(operand: str, spec: Spec, context: Context) -> Expansion:
     made = Load(operand, SH, default_copy()[-1:], origin=context.origin).copied(spec, context, pad=-length % (STAGE // view.dtype.bytes))
     name = f"{operand}_ahead"
     children = tuple(attrs.evolve(one, name=name) if one.name == "move" else one for one in made.children)
-    program = filled(made.program, {"move": (Hole(name),), "body": (Hole("body"),)})
+    program = filled(made.program, {"move": (Hole(name), Commit()), "body": (Hole("body"),)})
     return attrs.evolve(made, children=children, program=program)
 
 

@@ -41,9 +41,7 @@ class TmaVectorLoad(Executable):
         return "Move(n)(GL,SH)(Block), neighbours of a vector; address and bytes multiples of 16; in a kernel with specialize()"
 
     def may_perform(self, spec: Spec) -> bool:
-        return (
-            spec.copies and spec.level == Block and len(spec.dims) == 1 and spec.src.memory.of_grid and spec.dst.memory.of_block
-        )
+        return spec.copies and spec.level == Block and len(spec.dims) == 1 and spec.src.memory.of_grid and spec.dst.memory.of_block
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies:

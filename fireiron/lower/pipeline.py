@@ -42,7 +42,9 @@ MOST_UNROLLED = 64
 
 
 def pipeline(kernel: Kernel) -> Kernel:
-    """The kernel with its marked loops pipelined, outer ones first."""
+    """The kernel with its marked loops pipelined, outer ones first, and copies that a step commits in groups."""
+    if any(isinstance(one, Commit) for one in statements(kernel.body)):
+        kernel = attrs.evolve(kernel, body=_committed(kernel.body))
     if not any(isinstance(one, For) and one.stages for one in statements(kernel.body)):
         return kernel
     pass_ = _Pipeline(kernel)
@@ -364,6 +366,20 @@ def _spread(loop: For, fresh: Callable[[str], str]) -> For:
     shares = tuple(_share(one, inner, fresh) for one in copies)
     inner = attrs.evolve(inner, body=(*shares, *inner.body))
     return attrs.evolve(loop, body=(*before, *between, inner, Commit(), *rest), spread=False)
+
+
+def _committed(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+    """A list whose copies in front of a commit may be under way; a commit of none goes."""
+    found: list[Stmt] = []
+    for one in body:
+        one = one.rebuilt(tuple(_committed(child) for child in one.children)) if one.children else one
+        if found and one == Commit():
+            names = _written(found[-1])
+            found[-1:] = _staged(found[-1:], names, 1, as_expr(0))
+            if not any(copy.completion is Completion.GROUP for copy, _ in execs(found[-1:])):
+                continue
+        found.append(one)
+    return tuple(found)
 
 
 def _is_copy(item: Stmt) -> bool:

@@ -126,7 +126,9 @@ def _in_turns(kernel: Kernel, program: Sequence[Stmt], names: Sequence[Let], con
 
         return Role(f"consumers, group {group}", group * each, each, rewritten(consume.list(program), edit), registers=given)
 
-    producer = Role("producer", workers, producers, rewritten(_produced(program, consume.single), _by_one_group), elected=True, registers=kept)
+    producer = Role(
+        "producer", workers, producers, rewritten(_produced(program, consume.single), _by_one_group), elected=True, registers=kept
+    )
     roles = Roles((*(role(group) for group in range(groups)), producer))
     return attrs.evolve(whole, body=(number, *(one.substitute(own) for one in names), roles))
 
@@ -261,10 +263,10 @@ class _Consumers:
             else:
                 raise unknown(statement, "specialize")
         for load in fetched.values():
-            kept = self._held(load, body, kept)
+            kept = [*self._held(load, body, kept)]
         return tuple(kept)
 
-    def _held(self, load: Exec, body: Iterable[Stmt], kept: list[Stmt]) -> list[Stmt]:
+    def _held(self, load: Exec, body: Iterable[Stmt], kept: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """What is kept of a list, in which the one turn that a load fills is acquired before its first use and released behind its last."""
         ring = self.rings[load.ring]
         uses = [number for number, one in enumerate(kept) if any(_touches(use, ring) for use, _ in execs((one,)))]
@@ -274,9 +276,9 @@ class _Consumers:
         by_engine = any(one.completion is Completion.PRODUCT and _touches(one, ring) for one, _ in execs(tuple(used)))
         done = self._all_read(ring, used, orders, 0 if by_engine else None)
         release = Release(ring.name, Side.EMPTY, load.turn, self.first, self.fillers.get(ring.name, ()))
-        return [*kept[:first], Acquire(ring.name, Side.FULL, load.turn), *used, *done, release, *kept[last:]]
+        return (*kept[:first], Acquire(ring.name, Side.FULL, load.turn), *used, *done, release, *kept[last:])
 
-    def _all_read(self, ring: Ring, uses: Sequence[Stmt], orders: tuple[Dependence, ...], late: int | None) -> list[Stmt]:
+    def _all_read(self, ring: Ring, uses: Sequence[Stmt], orders: tuple[Dependence, ...], late: int | None) -> Sequence[Stmt]:
         """What a warp does before it says that a stage is empty: it waits for products, if any read it, of so many turns before; and for
         its lanes.
         """

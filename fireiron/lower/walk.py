@@ -109,7 +109,7 @@ def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Archit
         )
     context = _context(spec, architecture, instructions, workers)
     node, whole = grow(spec, steps, context)
-    if _is_mixed(node) or not _has_producer(node) and _is_lonely(node):
+    if _is_mixed(node) or (not _has_producer(node) and _is_lonely(node)):
         # A producer fills a ring alone: where there is none, or an engine does not take one of its loads, threads do all of them.
         others = tuple(one for one in instructions if not one.fills_rings)
         context = attrs.evolve(
