@@ -6,7 +6,20 @@ import attrs
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
 from problems import integers
-from ringed import TARGET, by_all_lanes, dropped, errors, halves, later, outcome, product, stage_moved, with_changed, with_rings
+from ringed import (
+    ROWS_OF_128_BYTES,
+    TARGET,
+    by_all_lanes,
+    dropped,
+    errors,
+    halves,
+    later,
+    outcome,
+    product,
+    stage_moved,
+    with_changed,
+    with_rings,
+)
 
 from fireiron import *
 from fireiron import ir
@@ -104,6 +117,61 @@ def test_asked_for_and_turned_off():
     assert off == bound.at(Epilog).refine(Ahead(fetched=False)).epilogue(SCALED)
     with pytest.raises(ArgumentError, match="ahead: True or False"):
         Ahead(fetched=1)
+
+
+STORED = Move.tile(64, 64).to(Warpgroup).tile(64, 64).unroll().load(SRC, SH, Move.done()).converted().done()
+
+
+def of_whole_rows(blocks):
+    """A product whose A is loaded once for a tile, in front of the loop, and read by wgmma."""
+    chain = MatMul.tile(128, 64).to(Block).persistent(blocks).epilog(RF, float32, Init.done(), STORED).load(A, SH, Move.done())
+    return chain.split(64).pipeline(2).specialize().load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+
+
+def with_residual(blocks):
+    """An epilogue whose residual's tile is fetched ahead of the product, and read by lanes."""
+    chain = MatMul.epilogue("relu(acc + R[m,n])").tile(m=128, n=64).to(Block).persistent(blocks)
+    chain = chain.load("R", SH, Move.done()).storage_layout(RowMajor).swizzle(ROWS_OF_128_BYTES)
+    chain = chain.epilog(RF, float32, Init.done(), STORED).split(64).pipeline(2).specialize()
+    return chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+
+
+def matrices(name):
+    """Kernels with a matrix that a producer loads once for each tile; arrays, and what is right."""
+    if name == "of whole rows":
+        spec = halves(384, 64, 128)
+        kernel = of_whole_rows(1)(spec).program(TARGET).ir
+    else:
+        spec = MatMul.epilogue("relu(acc + R[m,n])")(m=384, n=64, k=64, dtype=float16, types={"C": float16, "R": float16})
+        kernel = with_residual(1)(spec).program(TARGET).ir
+    arrays = arrays_of(kernel.spec)
+    return kernel, arrays, kernel.spec.reference(*arrays.values())
+
+
+@pytest.mark.parametrize("name", ["of whole rows", "with a residual"])
+def test_matrices_in_front_of_the_loop(name):
+    """They have a ring of their own too; a stage that is given back too early is found by both detectors."""
+    kernel, arrays, expected = matrices(name)
+    ring = fetched(kernel)
+    assert ring.stages == 2 and len(ring.buffers) == 1 and errors(kernel) == []
+    assert outcome(kernel, arrays, expected, 1) == "right"
+    consumers = kernel.body[-1].roles[0]
+    (loop,) = (one for one in consumers.body if isinstance(one, ir.For))
+    place = next(number for number, one in enumerate(loop.body) if isinstance(one, ir.Release))
+    early = [*loop.body[: place - 1], loop.body[place], loop.body[place - 1], *loop.body[place + 1 :]]
+    waits = kernel.body[-1].roles[0].body.index(loop)
+    body = (*consumers.body[:waits], attrs.evolve(loop, body=tuple(early)), *consumers.body[waits + 1 :])
+    roles = attrs.evolve(kernel.body[-1], roles=(attrs.evolve(consumers, body=body), *kernel.body[-1].roles[1:]))
+    faulty = attrs.evolve(kernel, body=(*kernel.body[:-1], roles))
+    assert isinstance(loop.body[place - 1], ir.Wait if name == "of whole rows" else ir.Barrier)
+    # Products of the last turn have been waited for by the loop itself, whose own ring counts them.
+    assert name == "of whole rows" or (errors(faulty) and outcome(faulty, arrays, expected, 3) != "right")
+
+
+@pytest.mark.parametrize("blocks", [0, 4])
+def test_clusters(blocks):
+    kernel, arrays, expected = kernel_of(product(cluster=(2, 1), blocks=blocks), (512, 64, 64))
+    assert errors(kernel) == [] and outcome(kernel, arrays, expected, 1) == "right"
 
 
 # ---------------------------------------------------------------------------------------------- order
