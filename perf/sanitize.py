@@ -34,6 +34,12 @@ CLEAN = (listing_1, listing_2, maxwell, hgemm_nt, sgemm, hmma_ampere, hmma_turin
 HOPPER = (hopper, hopper_small, hopper_skinny)
 """For an H100 or H200."""
 
+SIZES = ((200, 150, 70), (200, 152, 72), (1800, 2312, 456))
+"""M, N and K: rows that TMA does not take; rows that it does; more tiles than blocks, more turns along k than stages."""
+
+COUNTED = ({"bm": 128, "bn": 192, "wm": 64, "wn": 192, "stages": 3}, {"bm": 128, "bn": 128, "wm": 64, "wn": 128, "stages": 5})
+"""Values of the strategy `hopper` whose stages are counted on from tile to tile of a block."""
+
 
 def run(strategy, spec):
     """Run on small integers; returns whether the result equals NumPy's."""
@@ -51,8 +57,12 @@ def main():
         racy = listing_2.strategy.at(Load, A).refine(NoSync()).at(Load, B).refine(NoSync()).at(Load, B).refine(Unchecked("planted control"))
         print("equal to NumPy:", run(racy, listing_2.spec(200, 150, 70)))
     else:
-        for module in HOPPER if sys.argv[1:] == ["hopper"] else CLEAN:
-            print(module.__name__, "equal to NumPy:", run(module.strategy, module.spec(200, 150, 70)))
+        of_hopper = sys.argv[1:] == ["hopper"]
+        for module in HOPPER if of_hopper else CLEAN:
+            for sizes in SIZES if of_hopper else SIZES[:1]:
+                print(module.__name__, sizes, "equal to NumPy:", run(module.strategy, module.spec(*sizes)))
+        for values in COUNTED if of_hopper else ():
+            print("hopper", SIZES[-1], values, "equal to NumPy:", run(hopper.strategy.with_(**values), hopper.spec(*SIZES[-1])))
 
 
 if __name__ == "__main__":
