@@ -58,9 +58,8 @@ def fetched(kernel):
 KERNELS = {
     "one tile": (product(), (128, 64, 192), 1),
     "blocks, overhanging": (product(), (200, 120, 72), 1),
-    "persistent": (product(blocks=3, bands=2), (512, 128, 128), 2),
     "persistent, overhanging": (product(blocks=2), (328, 72, 136), 2),
-    "taking turns": (product((64, 64, 64), (64, 64), blocks=2, turns=2), (512, 128, 128), 2),
+    "taking turns": (product((64, 64, 64), (64, 64), blocks=2, turns=2), (256, 128, 64), 2),
     "swapped": (product((16, 128, 64), (16, 64), 3), (32, 128, 192), 1),
 }
 
@@ -78,7 +77,7 @@ def test_kernels_are_right(name):
 def test_sizes_known_at_run_time():
     M, N, K = sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)
     program = product(blocks=3)(halves(M, N, K)).epilogue(SCALED).program(TARGET)
-    sizes = {"M": 300, "N": 72, "K": 136}
+    sizes = {"M": 200, "N": 72, "K": 72}
     arrays = arrays_of(program.spec, sizes)
     assert errors(program.ir) == [] and len(fetched(program.ir).buffers) == 2
     assert outcome(program.ir, arrays, program.spec.reference(*arrays.values()), 1, sizes) == "right"
@@ -92,11 +91,11 @@ def test_other_vectors(options, copied):
     assert errors(kernel) == [] and outcome(kernel, arrays, expected, 1) == "right"
 
 
-@pytest.mark.parametrize("name", ["hmma_ampere", "sgemm", "hmma_volta"])
+@pytest.mark.parametrize("name", ["hmma_ampere", "hmma_volta"])
 def test_copies_of_all_threads(name):
     """Without a producer all threads copy, where a strategy asks for it; asynchronously where the target can."""
     target = "sm_70" if name == "hmma_volta" else "sm_80"
-    base = bind(find(name), {"M": 136, "N": 264, "K": 72}).epilogue(SCALED)
+    base = bind(find(name), {"M": 72, "N": 136, "K": 40}).epilogue(SCALED)
     assert "bias_sh" not in base.cuda(target), "only where it is asked for"
     program = base.at(Epilog).refine(Ahead()).program(target)
     copies = [one for one, _ in ir.execs(program.ir.body) if one.accesses[-1].buffer == "bias_sh" and one.spec.moves]
@@ -168,9 +167,8 @@ def test_matrices_in_front_of_the_loop(name):
     assert name == "of whole rows" or (errors(faulty) and outcome(faulty, arrays, expected, 3) != "right")
 
 
-@pytest.mark.parametrize("blocks", [0, 4])
-def test_clusters(blocks):
-    kernel, arrays, expected = kernel_of(product(cluster=(2, 1), blocks=blocks), (512, 64, 64))
+def test_clusters():
+    kernel, arrays, expected = kernel_of(product(cluster=(2, 1), blocks=2), (512, 64, 64))
     assert errors(kernel) == [] and outcome(kernel, arrays, expected, 1) == "right"
 
 
@@ -253,10 +251,9 @@ def test_the_account():
         ("acc = relu(acc + bias[n]); C = acc; y[m] += sum(n, acc)", False),
     ],
 )
-@pytest.mark.parametrize("blocks", [0, 2])
-def test_where_clampings_go(epilogue, moved, blocks):
-    kernel, arrays, expected = kernel_of(product(blocks=blocks), (256, 64, 64), epilogue)
-    printed = product(blocks=blocks)(halves(256, 64, 64)).epilogue(epilogue).cuda(TARGET)
+def test_where_clampings_go(epilogue, moved):
+    kernel, arrays, expected = kernel_of(product(blocks=1), (256, 64, 64), epilogue)
+    printed = product(blocks=1)(halves(256, 64, 64)).epilogue(epilogue).cuda(TARGET)
     assert ("_relu_half" in printed) == moved and ("fmaxf" in printed) != moved
     wanted = dict(zip(kernel.spec.outputs, expected if isinstance(expected, tuple) else (expected,)))
     made = simulate(kernel, arrays, {}).outputs
@@ -271,18 +268,13 @@ def test_results_of_32_bits_are_clamped_where_they_are():
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_the_printed_text(tmp_path):
     """Executed on the CPU: vectors of overhanging tiles by TMA, turn by turn, and clampings behind the rounding, of no numbers too."""
-    cases = [
-        product(blocks=1)(halves(200, 120, 72)).epilogue(SCALED).program(TARGET),
-        product((64, 64, 64), (64, 64))(halves(64, 64, 64, dtype=bfloat16, c_dtype=bfloat16)).epilogue(SCALED).program(TARGET),
-        bind(find("hmma_ampere"), {"M": 72, "N": 56, "K": 40}).epilogue(SCALED).at(Epilog).refine(Ahead()).program("sm_80"),
-    ]
-    host = HostProgram(map(Printed.of, cases), tmp_path)
-    for number, program in enumerate(cases):
-        arrays = arrays_of(program.spec)
-        arrays["bias"][3] = np.nan
-        expected = program.spec.reference(*arrays.values())
-        assert not expected[:, 3].any(), "relu makes zero of no number"
-        assert np.array_equal(np.asarray(host.run(number, arrays)["C"], np.float32), np.asarray(expected, np.float32))
+    program = product((64, 64, 64), (64, 64), blocks=1)(halves(72, 120, 72)).epilogue(SCALED).program(TARGET)
+    host = HostProgram([Printed.of(program)], tmp_path)
+    arrays = arrays_of(program.spec)
+    arrays["bias"][3] = np.nan
+    expected = program.spec.reference(*arrays.values())
+    assert not expected[:, 3].any(), "relu makes zero of no number"
+    assert np.array_equal(host.run(0, arrays)["C"], expected)
 
 
 def test_registers():
