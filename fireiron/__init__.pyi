@@ -130,6 +130,8 @@ from fireiron.executable.tma import TMA_LOAD as TMA_LOAD
 from fireiron.executable.tma import TMA_STORE as TMA_STORE
 from fireiron.executable.tma import TmaLoad as TmaLoad
 from fireiron.executable.tma import TmaStore as TmaStore
+from fireiron.executable.tma_vector import TMA_VECTOR_LOAD as TMA_VECTOR_LOAD
+from fireiron.executable.tma_vector import TmaVectorLoad as TmaVectorLoad
 from fireiron.executable.wgmma import WGMMA as WGMMA
 from fireiron.executable.wgmma import Wgmma as Wgmma
 from fireiron.executable.wmma import FILL_FRAGMENT as FILL_FRAGMENT
@@ -154,6 +156,7 @@ from fireiron.language.tunable import Derived as Derived
 from fireiron.language.tunable import Tunable as Tunable
 from fireiron.matmul import matmul as matmul
 from fireiron.measure.sweeps import sweep as sweep
+from fireiron.refine.ahead import Ahead as Ahead
 from fireiron.refine.align import Align as Align
 from fireiron.refine.bands import Bands as Bands
 from fireiron.refine.chained import Chained as Chained

@@ -23,6 +23,7 @@ from fireiron.language.tree import Decomposition, Executable, Node
 from fireiron.lower.allocate import allocate
 from fireiron.lower.asynchronous import asynchronous
 from fireiron.lower.chain import chain
+from fireiron.lower.clamp import clamp
 from fireiron.lower.cluster import cluster
 from fireiron.lower.distribute import distribute
 from fireiron.lower.divide import divide
@@ -63,6 +64,7 @@ PASSES: Passes = (
     ("wait", wait),
     ("fence", fence),
     ("guard", guard),
+    ("clamp", clamp),
     ("cluster", cluster),
     ("chain", chain),
     ("divide", divide),

@@ -411,6 +411,8 @@ def kernel_of_lanes(one):
         return product_of_warpgroups(one)
     if isinstance(one, (StMatrix, MovMatrix)):
         return next(through(*chain) for chain in through_choices() if one in chain)
+    if isinstance(one, fireiron.TmaVectorLoad):
+        return by_warps(tma=True)(halves(128, 128, 192)).epilogue("acc + bias[n]")
     if isinstance(one, (TmaLoad, TmaStore)):
         return by_warps(tma=True)(halves(128, 128, 192, c_dtype=float32))
     if isinstance(one, fireiron.LdMatrixWarpgroup):
@@ -617,6 +619,7 @@ SIBLINGS = {
     ("executable.ldmatrix_warpgroup", "executable.wgmma"): "a factor as wgmma takes it from registers is what it loads",
     ("executable.movmatrix", "executable.ldmatrix"): "the same matrices in the same registers",
     ("decomp.done", "decomp.coalesced"): "a copy that no instruction does as a whole is dealt to all threads",
+    ("executable.tma_vector", "executable.tma"): "the same copy, of an array of one dimension",
     ("executable.shuffle", "executable.ldmatrix"): "the same question, whether lanes hold what they give",
 }
 """Extensions that import a sibling, each with its reason."""

@@ -28,9 +28,13 @@ _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
 
 @attrs.frozen
 class ThreadPointwise(Executable):
-    """One element by any formula; with `pairs`, two of a sum, difference or product in half precision (`hadd2`, `hmul2`)."""
+    """One element by any formula; with `pairs`, two of a sum, difference or product in half precision (`hadd2`, `hmul2`).
+
+    Without `clamps` the clamping at zero with which the formula ends, `relu(...)`, is left to who reads the result.
+    """
 
     pairs: bool = False
+    clamps: bool = True
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.pairs, bool):
@@ -83,6 +87,13 @@ class ThreadPointwise(Executable):
             found.append(Mismatch("target", f"sm_{needed} or newer", architecture.name))
         return tuple(found)
 
+    def clamped_later(self, spec: Spec) -> Executable | None:
+        only = spec.definition.only
+        types = {name: view.dtype for name, view in spec.operands.items()}
+        if self.pairs or only is None or only.joins or _in_half(spec) or unclamped(only) == only:
+            return None
+        return attrs.evolve(self, clamps=False) if types[only.output] == computing(only, types) == float32 else None
+
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         if not self.pairs and not _in_half(statement.spec):
             return _assignments(printer, statement)
@@ -107,6 +118,8 @@ def _halves(printer: Printer, statement: Exec, pairs: bool) -> Sequence[Item]:
 def _assignments(printer: Printer, statement: Exec) -> Sequence[Item]:
     """All elements that a statement takes, one behind the other; what it loads at once stands in front."""
     formulas = statement.spec.definition.formulas
+    if not getattr(statement.instruction, "clamps", True):
+        formulas = tuple(map(unclamped, formulas))
     count = max(len(access.elements()) for access in statement.accesses)
     if count == 1:
         return [_assignment(printer, _One(printer, statement), one) for one in formulas]
@@ -183,6 +196,14 @@ def _assignment(printer: Printer, statement: _One, formula: Formula) -> Item:
         printer.converted(value, result, wide),
     ]
     return Assignment(place, printer.converted(together(printer, by, terms, wide), wide, result))
+
+
+def unclamped(formula: Formula) -> Formula:
+    """A formula without the clamping at zero with which it ends; itself if it ends otherwise."""
+    match formula.value:
+        case Operation("relu", (value,)) | Operation("max", (value, Number(0))) | Operation("max", (Number(0), value)):
+            return attrs.evolve(formula, value=value)
+    return formula
 
 
 def _is_binary(spec: Spec) -> bool:

@@ -349,6 +349,14 @@ class Executable:
         """The statements for a matching spec: one `Exec` on the operands' views."""
         return (execution(self, spec, draft),)
 
+    def clamped_later(self, spec: Spec) -> Executable | None:
+        """The same without the clamping at zero with which it ends, where all who read the result clamp it; None if it ends otherwise."""
+        return None
+
+    def clamping(self, spec: Spec) -> Executable | None:
+        """The same with zero in the place of negative elements, where that costs its text less than a reader before it; None if not."""
+        return None
+
     def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
         """The declaration of a buffer in fragments, which only instructions like this one touch; an error where it has none."""
         raise _undefined(self, "declaration(self, kernel, buffer)")
