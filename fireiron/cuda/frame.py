@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fireiron.cuda.addresses import Names
+from fireiron.cuda.addresses import FIRST_LANE, Names
 from fireiron.cuda.expressions import HILBERT, document, expression
 from fireiron.cuda.lines import WIDTH, comment, lines_of
 from fireiron.cuda.printer import BUILT_IN, KernelPrinter
@@ -13,11 +13,11 @@ from fireiron.cuda.rings import TENSOR_MAP, declarations
 from fireiron.cuda.statements import MOST_REGISTERS, Statements, straightened
 from fireiron.cuda.types import EIGHT_BITS
 from fireiron.errors import VerificationError
-from fireiron.ir import Buffer, Exec, For, Kernel, Let, Reciprocal, TensorMap, execs, statements
+from fireiron.ir import WARP_SCOPE, Buffer, Exec, For, Kernel, Let, Reciprocal, TensorMap, execs, statements
 from fireiron.ir.opaque import at_tiles
 from fireiron.ir.text import Function, Item, Noted
-from fireiron.values.document import Assignment
-from fireiron.values.expr import INT_MAX, Expr, Hilbert, Var, constant
+from fireiron.values.document import Assignment, Joined
+from fireiron.values.expr import INT_MAX, Expr, FloorDiv, Hilbert, Var, constant
 from fireiron.values.machine import bfloat16, float16
 
 
@@ -179,9 +179,17 @@ def _definitions(printer: KernelPrinter) -> Sequence[Item]:
         if let.var in used:
             used |= value.variables()
             kind = "long long" if let.var.high > INT_MAX else "int"
-            items.append(Assignment(f"const {kind} {let.var}", document(value.substitute(built_in))))
+            said = document(value.substitute(built_in))
+            if printer.addresses.together and _of_warp(value, kernel):
+                said = Joined((FIRST_LANE, said, ", 0)"))
+            items.append(Assignment(f"const {kind} {let.var}", said))
     items += [f"const int {var} = {BUILT_IN[var.name]};" for var in (kernel.thread, kernel.block) if var in direct]
     return items[::-1]
+
+
+def _of_warp(value: Expr, kernel: Kernel) -> bool:
+    """Whether a value numbers whole warps of a block."""
+    return isinstance(value, FloorDiv) and value.left == kernel.thread and (constant(value.right) or 1) % WARP_SCOPE.threads == 0
 
 
 def _buffers(kernel: Kernel) -> Iterable[Item]:
