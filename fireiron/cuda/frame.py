@@ -13,12 +13,12 @@ from fireiron.cuda.rings import TENSOR_MAP, declarations
 from fireiron.cuda.statements import MOST_REGISTERS, Statements, straightened
 from fireiron.cuda.types import EIGHT_BITS
 from fireiron.errors import VerificationError
-from fireiron.ir import WARP_SCOPE, Buffer, Exec, For, Kernel, Let, Reciprocal, TensorMap, execs, statements
+from fireiron.ir import Buffer, Exec, For, Kernel, Let, Reciprocal, TensorMap, execs, statements
 from fireiron.ir.opaque import at_tiles
 from fireiron.ir.text import Function, Item, Noted
 from fireiron.values.document import Assignment, Joined
 from fireiron.values.expr import INT_MAX, Expr, FloorDiv, Hilbert, Var, constant
-from fireiron.values.machine import bfloat16, float16
+from fireiron.values.machine import Warp, bfloat16, float16
 
 
 def emit(*kernels: Kernel) -> str:
@@ -99,6 +99,8 @@ def _header(kernel: Kernel) -> Iterable[str]:
         yield from comment(f"requires: {text}, {_readable(condition)}")
     for name in kernel.zeroed:
         yield from comment(f"requires: {name} is zero before the launch, blocks add to it")
+    for name in kernel.ready:
+        yield from comment(f"requires: no kernel of the chain writes {name}, which is read before the wait for the kernel before")
     for reason in kernel.unchecked:
         yield from comment(f"UNCHECKED, races are not excluded: {reason}")
 
@@ -189,7 +191,7 @@ def _definitions(printer: KernelPrinter) -> Sequence[Item]:
 
 def _of_warp(value: Expr, kernel: Kernel) -> bool:
     """Whether a value numbers whole warps of a block."""
-    return isinstance(value, FloorDiv) and value.left == kernel.thread and (constant(value.right) or 1) % WARP_SCOPE.threads == 0
+    return isinstance(value, FloorDiv) and value.left == kernel.thread and (constant(value.right) or 1) % (Warp.threads or 1) == 0
 
 
 def _buffers(kernel: Kernel) -> Iterable[Item]:
