@@ -18,7 +18,7 @@ def _names(value: Any) -> tuple[str, ...]:
     return names
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Chained(Refinement):
     """The kernel is launched while the kernel before it in its stream still ends, and waits for it before it touches global memory.
 
@@ -37,6 +37,9 @@ class Chained(Refinement):
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, chained=True, ready=self.ready)
+
+    def __repr__(self) -> str:
+        return f"Chained(ready={self.ready!r})" if self.ready else "Chained()"
 
     def __str__(self) -> str:
         names = ", ".join(repr(Operand(name)) for name in self.ready)
