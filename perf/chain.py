@@ -23,6 +23,7 @@ from fireiron import Chained, Tile
 from fireiron.gpu import launch
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.library import defaults, find
+from fireiron.measure.timing import environment
 from fireiron.strategies import hopper
 
 SIZES = (128, 256, 384, 512, 768, 1024)
@@ -206,9 +207,7 @@ def main():
     print(tabulate(table, heads, disable_numparse=True))
     if options.output:
         with open(options.output, "w", encoding="utf-8") as file:
-            json.dump(
-                {"gpu": cupy.cuda.runtime.getDeviceProperties(0)["name"].decode(), "length": options.length, "rows": rows}, file, indent=1
-            )
+            json.dump({"environment": environment(), "length": options.length, "rows": rows}, file, indent=1)
 
 
 if __name__ == "__main__":
