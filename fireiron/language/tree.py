@@ -74,6 +74,11 @@ class Refinement:
 
     applies_to: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def idle(self) -> bool:
+        """Whether it says nothing, as values of tunables made it: it is left out then, as if it had not been written."""
+        return False
+
     def plan(self, plan: Any) -> Any:
         """The plan, changed with `attrs.evolve`; a `DecompositionError` where it does not go with what is planned already."""
         return plan
