@@ -36,7 +36,7 @@ class Cluster(Refinement):
 
     @property
     def idle(self) -> bool:
-        return self.m == self.n == 1
+        return bool(self.m == self.n == 1)
 
     def plan(self, plan: Any) -> Any:
         sizes = tuple(chosen(one, "cluster", 1, MOST) for one in (self.m, self.n))
