@@ -284,17 +284,28 @@ class Statements:
 
     def _rolled(self, loop: For) -> str:
         """An inner loop of one thread stays rolled where its extent is told at run time: unrolled, it begins with the addresses of
-        several turns, for which its first load would wait.
+        several turns, for which its first load would wait. So does one with products, whose remainder would have stages for each lane.
         """
         inner = not any(isinstance(one, For) for one in loop.body)
-        return "#pragma unroll 1" if self.alone and inner and constant(loop.extent) is None else ""
+        rolled = self.alone and inner and constant(loop.extent) is None
+        return "#pragma unroll 1" if rolled or self._together(loop) else ""
+
+    def _together(self, loop: For) -> bool:
+        """Whether a loop over a ring's turns multiplies by warpgroups, and its extent is told at run time.
+
+        Of a known extent the compiler finds by itself that stages are the same for all lanes, and keeps addresses of products once for a
+        warp. Of one told at run time it does not: each address of each product is brought there from the registers of a lane, in
+        front of the first product of a turn.
+        """
+        turns = constant(loop.extent) is None and any(isinstance(one, Acquire) for one in loop.body)
+        return turns and any(one.completion is Completion.PRODUCT for one, _ in execs(loop.body))
 
     def _unrolled(self, loop: For) -> list[Item]:
         return self._list(loop.body)
 
     def _running(self, loop: For) -> tuple[Sequence[Item], list[Item]]:
         """What stands in front of a loop that runs at run time, and its body, with what it names of its variable."""
-        self.printer.addresses.enter(loop)
+        self.printer.addresses.enter(loop, self._together(loop))
         items = self._list(loop.body)
         lines = self.printer.addresses.leave()
         return lines.before, [*lines.top, *items, *lines.end]

@@ -77,6 +77,7 @@ class TilePlan:
     persistent: int = 0
     turns: int = 1
     chained: bool = False
+    ready: tuple[str, ...] = ()
     cluster: tuple[int, ...] = ()
 
     @property
@@ -170,6 +171,7 @@ class Tile(Decomposition):
                 legal="sm_90 or newer",
                 hint="leave chained() out",
             )
+        _check_ready(plan.ready, spec)
         return _dealt(spec, views, digits, plan, context.draft())
 
     def choices(self, spec: Spec, context: Context) -> Iterator[Tile]:
@@ -442,7 +444,16 @@ def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan
         within=plan.within,
         cluster=cluster,
         chained=plan.chained,
+        ready=tuple(spec.operands[name].tensor.name for name in plan.ready),
     )
+
+
+def _check_ready(names: tuple[str, ...], spec: Spec) -> None:
+    """What no kernel of a chain writes is an input of this one."""
+    inputs = [name for name, view in spec.operands.items() if name not in spec.outputs and view.memory.of_grid]
+    for name in names:
+        if name not in inputs:
+            raise DecompositionError(f"chained(ready={name}): {name} is no input in global memory", within=spec, legal=inputs)
 
 
 class _Inside:

@@ -464,13 +464,16 @@ class TileStrategy(Strategy):
         return self.refine(Resident(count(blocks, "resident")))
 
     @fitting
-    def chained(self) -> Self:
+    def chained(self, ready: object = ()) -> Self:
         """Launch the kernel while the one before it in the stream still ends; it waits for that one before it touches global memory.
 
         Legal on a tile that is dealt to Block, from sm_90 on, where no output has to be zero before.
         rewrite: S --> let the next kernel begin; wait for the kernel before; S
+
+        `ready` names inputs of which you promise that no kernel of the chain writes them, `chained(ready=B)`: a producer loads their first
+        turns before the wait. Legal with `specialize`, where a block has one tile.
         """
-        return self.refine(Chained())
+        return self.refine(Chained(ready))
 
     @fitting
     def unchecked(self, reason: str) -> Self:

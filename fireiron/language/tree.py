@@ -74,6 +74,11 @@ class Refinement:
 
     applies_to: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def idle(self) -> bool:
+        """Whether it says nothing, as values of tunables made it: it is left out then, as if it had not been written."""
+        return False
+
     def plan(self, plan: Any) -> Any:
         """The plan, changed with `attrs.evolve`; a `DecompositionError` where it does not go with what is planned already."""
         return plan
@@ -127,7 +132,8 @@ class Expansion:
     block's part of k, for the step behind that knows the grid; `outer` the numbers of a block's tiles, with how many there are, where a
     step behind deals more of them; `zeroed` the operands that are zero before the launch;
     `resident` the blocks that a multiprocessor shall hold; `within` the most bytes of shared memory; `cluster` the blocks that are launched
-    together; `chained` whether they begin while the kernel before ends; `unchecked` why races are reported as warnings. A leaf `waits` if
+    together; `chained` whether they begin while the kernel before ends, `ready` which inputs no kernel before writes; `unchecked` why races
+    are reported as warnings. A leaf `waits` if
     who performs it depends on who holds its registers, and nobody said so yet. `settled` are the storages of buffers that were free.
     """
 
@@ -144,6 +150,7 @@ class Expansion:
     cluster: BlockCluster | None = attrs.field(default=None, kw_only=True)
     within: int = attrs.field(default=0, kw_only=True)
     chained: bool = attrs.field(default=False, kw_only=True)
+    ready: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     unchecked: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     waits: bool = attrs.field(default=False, kw_only=True)
     settled: tuple[tuple[str, Storage], ...] = attrs.field(default=(), kw_only=True)
@@ -180,6 +187,7 @@ class Expansion:
             cluster=inner.cluster or self.cluster,
             within=inner.within or self.within,
             chained=inner.chained or self.chained,
+            ready=inner.ready or self.ready,
             unchecked=(*self.unchecked, *inner.unchecked),
             settled=(*self.settled, *inner.settled),
         )
@@ -444,6 +452,7 @@ class Whole:
     settled: Mapping[str, Storage] = attrs.field(factory=dict)
     cluster: BlockCluster | None = None
     chained: bool = False
+    ready: tuple[str, ...] = ()
 
     def after(self, expansion: Expansion) -> Whole:
         """The same behind one more step; itself where that step says nothing."""
@@ -462,6 +471,7 @@ class Whole:
             {**self.settled, **dict(expansion.settled)} if expansion.settled else self.settled,
             expansion.cluster or self.cluster,
             expansion.chained or self.chained,
+            expansion.ready or self.ready,
         )
 
     @property

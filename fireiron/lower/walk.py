@@ -186,6 +186,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         zeroed=whole.zeroed,
         cluster=whole.cluster,
         chained=whole.chained,
+        ready=whole.ready,
         workers=grown.workers,
     )
     return verify(kernel)
