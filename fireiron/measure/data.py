@@ -278,10 +278,14 @@ def _extent(view: View, sizes: Mapping[str, int]) -> int:
 
 
 def drawn(spec: Spec, sizes: Mapping[str, int], generator: Any) -> dict[str, Any]:
-    """Random inputs on the host by name, in logical shape; factors of the products of a definition so that sums stay small."""
+    """Random inputs on the host by name, in logical shape; factors of the products of a definition so that sums stay small.
+
+    Numbers passed by value are positive: scales, and what is added below a root.
+    """
     made = fused(spec)
     scales = {} if made is None else spreads(spec, made, sizes)
-    return {name: _drawn(generator, spec.operands[name], sizes, scales.get(name, 1.0)) for name in spec.operands if name in spec.inputs}
+    found = {name: _drawn(generator, spec.operands[name], sizes, scales.get(name, 1.0)) for name in spec.operands if name in spec.inputs}
+    return {name: abs(one) if spec.operands[name].memory.by_value else one for name, one in found.items()}
 
 
 def _drawn(generator: Any, view: View, sizes: Mapping[str, int], scale: float = 1.0) -> Any:
