@@ -28,7 +28,7 @@ from fireiron.language.strategy import Strategy
 from fireiron.language.waves import Work, estimated_us
 from fireiron.places import is_own, library_folder
 from fireiron.spec import Spec
-from fireiron.specs.fused import Fused
+from fireiron.specs.fused import Fused, FusedKind
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
@@ -135,9 +135,12 @@ FEW_BLOCKS: Final = 64
 def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """The strategies to take for a spec where nothing is recorded, the best first: names with values of tunables.
 
-    They are chosen by element type, target and size, not by measuring; the last ones are legal for every size. For a MatMul only, of
-    matrices or of stacks of them, along `b`; strategies for matrices are then to have a tile of one in front (`default_strategy`).
+    They are chosen by element type, target and size, not by measuring. For a MatMul, of matrices or of stacks of them, along `b`, the last
+    ones are legal for every size; strategies for matrices are then to have a tile of one in front (`default_strategy`). For a definition of
+    several steps they are those of the library that start from it, with the values that `values(spec)` of their file says, if it has one.
     """
+    if isinstance(spec.kind, FusedKind):
+        return _from_definition(spec, spec.kind)
     if not (spec.multiplies or of_stacks(spec)):
         return ()
     target = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
@@ -146,6 +149,19 @@ def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[s
     small_tiles: Mapping[str, int] = {"bm": 64, "bn": 64} if _blocks(spec, 128, 128) < FEW_BLOCKS else {}
     found: list[tuple[str, Mapping[str, int]]] = [(gemm, small_tiles)] if len(orders) == 3 else []
     return (*_by_warpgroups(spec, target), *_on_tensor_cores(spec, target.capability), *found, ("naive", {}))
+
+
+def _from_definition(spec: Spec, kind: FusedKind) -> tuple[tuple[str, Mapping[str, int]], ...]:
+    """The strategies of the file that is called as a definition is, which start from it."""
+    if kind.title not in names():
+        return ()
+    module = _library_module(kind.title)
+    stated: Mapping[str, int] = module.values(spec) if hasattr(module, "values") else {}
+    there = {name: one for name, one in vars(module).items() if isinstance(one, Strategy) and one.start == kind.starter}
+    return tuple(
+        (kind.title if name == "strategy" else f"{kind.title}:{name}", {one: stated[one] for one in stated if one in strategy.tunables()})
+        for name, strategy in there.items()
+    )
 
 
 def default_strategy(name: str, values: Mapping[str, int], spec: Spec) -> Strategy:
@@ -372,7 +388,7 @@ def _entry(argument: str, module: ModuleType, name: str, path: Path) -> Entry:
         what = "is not there" if found is None or isinstance(found, ModuleType) else f"is no strategy but {type(found).__name__}"
         hint = f"did you mean {' or '.join(close)}?" if close else f"{path}:NAME" if there else "s = MatMul.tile(...)..."
         raise ArgumentError(f"{path}: {chosen} {what}", legal=list(there) or "the file has no strategy", hint=hint)
-    problem = _problem_of(module)
+    problem = _of_start(_problem_of(module), there[chosen])
     sizes = getattr(module, "SIZES", _usual_sizes(there[chosen]))
     doc = (inspect.getdoc(module) or "").partition("\n")[0]
     if not isinstance(sizes, tuple):
@@ -397,6 +413,13 @@ def _problem_of(module: ModuleType) -> Callable[..., Any] | None:
         if callable(found) and not isinstance(found, ModuleType):
             return cast(Callable[..., Any], found)
     return None
+
+
+def _of_start(problem: Callable[..., Any] | None, strategy: Strategy) -> Callable[..., Any] | None:
+    """A problem that takes the definition that it is `made` of is made of the one that the strategy starts from."""
+    if problem is None or not isinstance(strategy.start, Fused) or "made" not in inspect.signature(problem).parameters:
+        return problem
+    return functools.partial(problem, made=strategy.start)
 
 
 def _itself(spec: Spec) -> Spec:
