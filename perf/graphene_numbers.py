@@ -82,10 +82,13 @@ def e2(results):
     if found is None:
         return None
     times = {size: one["times"] for size, one in found["measured"].items()}
-    lt = {size: one["_addmm_activation"] / one["bias + ReLU"] for size, one in times.items()}
+    peers = {"bias": "cuBLASLt bias", "ReLU": "cuBLASLt ReLU", "bias + ReLU": "_addmm_activation"}
+    words = []
+    for name, peer in peers.items():
+        beside = each((one.get(peer), one.get(name)) for one in times.values())
+        words.append(f"{name} {ratios(beside) if beside else MISSING}")
     alone = ratios([one["bias + ReLU"] / one["plain"] for one in times.values()])
-    words = ", ".join(f"{ratio:.2f} ({size})" for size, ratio in lt.items())
-    return f"bias + ReLU: {words} times cuBLASLt's epilogue; {alone} of our plain product's time; bias alone, ReLU alone: {MISSING}"
+    return f"times cuBLASLt's epilogue: {', '.join(words)} ({', '.join(times)}); {alone} of our plain product's time"
 
 
 def e3(results):
