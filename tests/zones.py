@@ -23,10 +23,9 @@ def placed(xp, view, sizes, values=None):
     whole = xp.full(int(compiled(storage.extent)(sizes)) * bytes + 2 * ZONE, OTHER if values is None else NAN, np.uint8)
     flat = whole[ZONE:-ZONE].view(view.dtype.to_numpy())
     array = xp.lib.stride_tricks.as_strided(flat, shape, strides)
-    if values is not None:
-        array[...] = xp.asarray(values)
-    else:
-        array[...] = np.nan if view.dtype.kind == "float" else np.iinfo(view.dtype.to_numpy()).min
+    dtype = view.dtype.to_numpy()
+    poison = np.nan if view.dtype.kind == "float" else np.iinfo(dtype).min
+    array[...] = xp.asarray(np.full(shape, poison, dtype) if values is None else values)
     return whole, array
 
 
