@@ -51,6 +51,12 @@ CLEAN = (listing_1, listing_2, maxwell, hgemm_nt, sgemm, hmma_ampere, hmma_turin
 HOPPER = (hopper, hopper_small, hopper_skinny)
 """For an H100 or H200."""
 
+SIZES = ((200, 150, 70), (200, 152, 72), (1800, 2312, 456))
+"""M, N and K: rows that TMA does not take; rows that it does; more tiles than blocks, more turns along k than stages."""
+
+COUNTED = ({"bm": 128, "bn": 192, "wm": 64, "wn": 192, "stages": 3}, {"bm": 128, "bn": 128, "wm": 64, "wn": 128, "stages": 5})
+"""Values of the strategy `hopper` whose stages are counted on from tile to tile of a block."""
+
 SMALL = {"bm": 64, "bn": 64, "wm": 32, "wn": 32, "stages": 3}
 EPILOGUE = "acc = acc * alpha + bias[n] + R[m,n]; Z = acc; C = relu(acc); y[m] += sum(n, acc); z[n] += sum(m, acc)"
 
@@ -119,8 +125,12 @@ def main():
     elif sys.argv[1:] == ["fused"]:
         fused()
     else:
-        for module in HOPPER if sys.argv[1:] == ["hopper"] else CLEAN:
-            print(module.__name__, "equal to NumPy:", run(module.strategy, module.spec(200, 150, 70)))
+        of_hopper = sys.argv[1:] == ["hopper"]
+        for module in HOPPER if of_hopper else CLEAN:
+            for sizes in SIZES if of_hopper else SIZES[:1]:
+                print(module.__name__, sizes, "equal to NumPy:", run(module.strategy, module.spec(*sizes)))
+        for values in COUNTED if of_hopper else ():
+            print("hopper", SIZES[-1], values, "equal to NumPy:", run(hopper.strategy.with_(**values), hopper.spec(*SIZES[-1])))
 
 
 if __name__ == "__main__":

@@ -128,14 +128,15 @@ def main():
     from fireiron.measure.timing import environment
 
     began = time.monotonic()
-    torch.zeros(1, device="cuda")
-    where, rows, kept = environment(), [], []
+    rows, kept = [], []
     cases = [(shape, order) for shape in SHAPES for order in (RowMajor, ColMajor) if options.only in (None, "x".join(map(str, shape)))]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with concurrent.futures.ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 2)) as pool:
         jobs = {
             (shape, order): {name: pool.submit(compiled, one, spec_of(shape, order)) for name, one in candidates(shape, order).items()}
             for shape, order in cases
         }
+        torch.zeros(1, device="cuda")  # behind the start of the processes, which take no context along
+        where = environment()
         for shape, order in cases:
             text = f"{'x'.join(map(str, shape))} {'NN' if order == RowMajor else 'NT'}"
             if time.monotonic() - began > options.seconds:
@@ -148,6 +149,7 @@ def main():
             rows += [[text if not place else "", name, times[name].us, library / times[name].us] for place, name in enumerate(best)]
             kept.append({"shape": shape, "order": str(order), "cuBLAS": library, "times": {name: one.us for name, one in times.items()}})
             print(text, f"cuBLAS {library:.2f}", {name: round(times[name].us, 2) for name in best[:6]}, flush=True)
+        pool.shutdown(wait=False, cancel_futures=True)
     table = tabulate(rows, ("M x N x K", "strategy", "us", "of cuBLAS"), floatfmt=".2f") + "\n"
     (options.folder / "small_misaligned.txt").write_text(table)
     (options.folder / "small_misaligned.json").write_text(json.dumps({"environment": where, "measured": kept}, indent=1) + "\n")

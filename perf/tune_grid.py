@@ -166,6 +166,19 @@ def values_of(tile, case, bands=4, blocks=None):
     return {**first, **own, **producer, "blocks": blocks or (132 if tiles > 132 else 65536)}
 
 
+def at_once(values, case):
+    """Values with a warpgroup's tile of C staged at once, and as many stages as there is room for then; None for less than three, and where it is so already."""
+    bytes, result = case.spec.A.dtype.bytes, case.spec.C.dtype.bytes
+    bm, bn, wm, wn, bk = (values.get(name, 0) for name in ("bm", "bn", "wm", "wn", "bk"))
+    if result > 2 or wm % 64 or (values.get("chunk", wn) == wn and values.get("rows") == wm):
+        return None
+    stages = (ROOM - bm * bn * result) // ((bm + bn) * bk * bytes)
+    fits = [one for one in (3, 4, 5, 6, 7, 8) if one <= stages]
+    return {**values, "rows": 64, "chunk": wn, "stages": fits[-1]} if fits and wn in CHUNKS and wm == 64 else None
+
+
+CHUNKS = hopper.strategy.tunables()["chunk"].values
+
 DEEP = ((16, 64, 128, 8), (16, 64, 128, 10), (64, 16, 128, 10), (32, 64, 128, 8), (64, 32, 128, 8), (16, 64, 256, 4), (32, 64, 256, 4))
 """Tiles of hopper_small with steps and stages that hold much of k: a block that waits for the memory less often."""
 
@@ -217,6 +230,7 @@ def pool(case, records, most):
     others = [(name, dict(one, **walk)) for name, one in chosen[:1] for walk in ({"bands": 8}, {"bands": 16}) if "bands" in one]
     if name == "hopper" and work_of(spec).tiles(chosen[0][1]["bm"], chosen[0][1]["bn"]) <= 132:
         others = [(name, dict(one, bands=2)) for name, one in chosen[:1] if "bands" in one]
+    others += [(name, at_once(one, case)) for name, one in chosen[:2] if at_once(one, case)]
     return [full(*one) for one in unique([*chosen, *others, *by_hand(case)])]
 
 
@@ -237,7 +251,11 @@ def said(name, values):
     stays = "" if values.get("blocks", 65536) == 65536 else " stay"
     whole = (values["bm"], values["bn"]) == (values.get("wm"), values.get("wn"))
     groups = " of one" if name == "hopper" and whole else ""  # warpgroup
-    return f"{name.removeprefix('hopper').strip('_') or 'hopper'} {values['bm']}x{values['bn']}x{values['bk']}{groups} s{values['stages']} b{values.get('bands', 0)}{walk}{stays}"
+    whole_c = " C at once" if values.get("chunk", 0) > 64 else ""
+    tile = f"{values['bm']}x{values['bn']}x{values['bk']}{groups}"
+    return (
+        f"{name.removeprefix('hopper').strip('_') or 'hopper'} {tile} s{values['stages']} b{values.get('bands', 0)}{walk}{stays}{whole_c}"
+    )
 
 
 def program_of(records, spec):

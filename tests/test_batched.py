@@ -320,8 +320,8 @@ def test_defaults():
     assert defaults(hopper_batched.spec(*sizes, batch), "sm_90a")[0] == ("hopper_batched", {})
     assert defaults(hopper_batched.spec(1024, 1024, 1024, 16), "sm_90")[0][0] == "hmma_ampere"
     assert defaults(hopper_batched.spec(1024, 1020, 1024, 16), "sm_90a")[0][0] == "hopper_batched", "copied first"
-    assert defaults(halves(A=Strides(b=72 * 72 + 4, m=72, k=1)), "sm_90a")[0][0] == "hopper_batched"
-    assert defaults(halves(m=40, A=Strides(b=72 * 72 + 4, m=72, k=1)), "sm_90a")[0][0] == "small", "not worth a copy"
+    assert defaults(halves(b=20, A=Strides(b=72 * 72 + 4, m=72, k=1)), "sm_90a")[0][0] == "hopper_batched"
+    assert defaults(halves(m=40, A=Strides(b=72 * 72 + 4, m=72, k=1)), "sm_90a")[0][0] == "split_k", "not worth a copy"
     assert defaults(MatMul(2, 8, 8, 8, signature="xyz,xzw->xyw")(GL, GL, GL)(Kernel)) == (), "other letters"
 
 

@@ -11,6 +11,7 @@ import pytest
 from ringed import errors
 
 from fireiron import *
+from fireiron.check import check
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.sim import simulate
 from fireiron.strategies import attention
@@ -120,6 +121,16 @@ def test_strides():
     keys = Strides(**heads_first(n, 2, d), n=d)
     spec = attention.spec(m, n, d, heads=2, made=made, Q=queries, O=queries, K=keys, V=keys)
     require_right(made, spec)
+
+
+@pytest.mark.parametrize("d", (64, 128))
+def test_no_bank_conflicts(d):
+    found = [
+        one.message
+        for one in check(attention.strategy.with_(**SMALL)(attention.spec(128, 128, d)).program("sm_80").ir)
+        if one.kind == "banks"
+    ]
+    assert len(found) >= 6 and all("no bank conflict" in one for one in found)
 
 
 def test_printed_text(tmp_path):

@@ -4,8 +4,10 @@ import re
 
 import numpy as np
 import pytest
+from faults import faults
 
 from fireiron import *
+from fireiron.check import safety
 from fireiron.decomp.masks import AtLeast, all_of_them, may_fail
 from fireiron.specs.formula import formula_of
 from fireiron.strategies import attention
@@ -132,3 +134,15 @@ def test_conditions_decided():
     views = {f"index_{dim}": view for dim, view in _tiles().items()}
     for text, expected in (("index_n[n] < 32", FALSE), ("index_n[n] < 0", TRUE)):
         assert may_fail(formula_of(f"s[m,n] = where({text}, s[m,n], 0)").value.arguments[0], views) == expected
+
+
+@pytest.mark.parametrize("lengths", [(130, 130), (sym("m"), sym("n"))], ids=["known", "symbols"])
+def test_faults_are_found_where_the_loop_depends_on_the_block(lengths):
+    """Barriers, waits and commits of a loop whose turns, and whose guards, the block's number decides."""
+    made = attention.definition(causal=True)
+    kernel = attention.by_rows(made).with_(**VALUES)(attention.spec(*lengths, 64, made=made)).program("sm_80").ir
+    assert not safety(kernel)
+    planted = list(faults(kernel))
+    assert len(planted) > 8
+    for fault, faulty in planted:
+        assert safety(faulty) or fault.startswith(("raised", "dropped: Commit")), fault

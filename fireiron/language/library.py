@@ -186,6 +186,7 @@ MOST_TILES: Final = 3
 """Tiles that are tried before other strategies."""
 
 ROWS_OF_WGMMA: Final = 64
+HALF_BYTES: Final = 2
 
 LINE_BYTES: Final = 128
 """Bytes of a row of a stage, and of a chunk of C: as many as the widest swizzle takes."""
@@ -210,13 +211,18 @@ def by_warpgroups(spec: Spec, target: Architecture) -> tuple[str, ...]:
     types = (float16, bfloat16, int8, *MATRIX_ONLY)
     if target.name != WARPGROUP_ARCHITECTURE or dtype not in types or dtype.bytes != spec.B.dtype.bytes:
         return ()
-    as_given = all(_by_sixteen_bytes(_matrix(spec, name)) and _along_k(spec, name) for name in "AB")
+    as_given = _as_given(spec) and all(_along_k(spec, name) for name in "AB")
     if not as_given and not _worth_copies(spec) and dtype != int8:
         return ()
     alone = "hopper_batched" if of_stacks(spec) else "hopper"
     if dtype == int8:
         return (f"{alone}:integers",)
     return BY_WARPGROUPS if as_given and alone == "hopper" else (alone,)  # the others copy no operand first
+
+
+def _as_given(spec: Spec) -> bool:
+    """Whether rows of A and B, or columns where these are contiguous, are multiples of 16 bytes."""
+    return all(_by_sixteen_bytes(_matrix(spec, name)) for name in "AB")
 
 
 def _along_k(spec: Spec, name: str) -> bool:
@@ -246,24 +252,47 @@ def tiles_of(name: str, spec: Spec, alone: bool = False) -> tuple[Mapping[str, i
 
 
 def of_types(values: Mapping[str, int], spec: Spec, other: int = 2) -> Mapping[str, int]:
-    """Values for factors of `other` bytes as they are for those of a spec: steps along k and chunks of C are of as many bytes."""
+    """Values for factors of `other` bytes as they are for those of a spec: steps along k and chunks of C are of as many bytes.
+
+    A chunk wider than a line is the whole of what a warpgroup has of C; it stays where C has no more bytes than halves, for which such
+    values are stated.
+    """
     changed = {name: values[name] for name in values}
     if "bk" in values:
         changed["bk"] = values["bk"] * other // spec.A.dtype.bytes
-    if (
-        values.get("wm", values.get("bm", 0)) % ROWS_OF_WGMMA == 0 and "chunk" in values
-    ):  # the transposed form's chunks are as wide as its instruction is high
+    upright = values.get("wm", values.get("bm", 0)) % ROWS_OF_WGMMA == 0  # else chunks are as wide as the instruction is high
+    whole = values.get("chunk", 0) * HALF_BYTES > LINE_BYTES and spec.C.dtype.bytes <= HALF_BYTES
+    if upright and "chunk" in values and not whole:
         changed["chunk"] = min(values["chunk"], LINE_BYTES // spec.C.dtype.bytes)
     return changed
 
 
 WORTH_A_COPY: Final = 64
-"""Rows and columns of C from which copies of A and B pay; `perf/small_misaligned.py` measures what else there is."""
+"""Rows and columns of C above which copies of A and B pay, on an H200 (perf/results/2026-11-22-h200-hopper/small_misaligned.txt)."""
+
+A_WAVE: Final = 132
+"""Tiles of C of 32 x 32 up to which copies do not pay either: as many as an H200 has multiprocessors."""
+
+SPLIT: Final[Mapping[str, int]] = {"bm": 32, "bn": 32, "bk": 32, "parts": 8, "stages": 2}
+"""Values of `split_k` for what is not worth copies: the fastest, or nearly, of all that were measured there."""
 
 
 def _worth_copies(spec: Spec) -> bool:
-    """Whether each element of A and B has much to be multiplied with; sizes known at run time count as large."""
-    return all((constant(size) or WORTH_A_COPY) >= WORTH_A_COPY for size in spec.C.shape[-2:])
+    """Whether each element of A and B has much to be multiplied with; sizes known at run time count as large.
+
+    For halves, which `split_k` multiplies as they are; other types have no other way to tensor cores from some size on.
+    """
+    sizes = [constant(size) for size in spec.C.shape[-2:]]
+    if any(size is not None and size < WORTH_A_COPY for size in sizes):
+        return False
+    if None in sizes or not _halves(spec):
+        return True
+    return WORTH_A_COPY not in sizes and _tiles(spec, 32, 32) > A_WAVE
+
+
+def _halves(spec: Spec) -> bool:
+    """Whether strategies with `mma.sync` multiply the factors."""
+    return spec.A.dtype in (float16, bfloat16)
 
 
 def _by_sixteen_bytes(view: View) -> bool:
@@ -278,6 +307,8 @@ def _by_sixteen_bytes(view: View) -> bool:
 def _on_tensor_cores(spec: Spec, capability: int) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """Tensor cores where they compute what the types of A and B say: float32 stays float32."""
     dtype = spec.A.dtype
+    if capability >= 80 and _halves(spec) and not _worth_copies(spec) and not _as_given(spec):
+        return (("split_k", SPLIT), ("small", {}))
     if capability >= 80 and dtype in (float16, bfloat16, *MATRIX_ONLY):
         return (("small", {}),) if _blocks(spec, 128, 256) < FEW_BLOCKS else (("hmma_ampere", {}), ("small", {}))
     if dtype == float16 and capability >= 70:
@@ -287,9 +318,13 @@ def _on_tensor_cores(spec: Spec, capability: int) -> tuple[tuple[str, Mapping[st
 
 def _blocks(spec: Spec, rows: int, columns: int) -> int:
     """How many tiles C has, a matrix or a stack; sizes known at run time count as large."""
+    return FEW_BLOCKS if any(constant(size) is None for size in spec.C.shape) else _tiles(spec, rows, columns)
+
+
+def _tiles(spec: Spec, rows: int, columns: int) -> int:
+    """How many tiles C has, a matrix or a stack, of sizes that are known."""
     tile = {"m": rows, "n": columns}
-    sizes = [(constant(spec.size(dim)), tile.get(dim, 1)) for dim in spec.uses["C"]]
-    return FEW_BLOCKS if any(size is None for size, _ in sizes) else math.prod(-(-(size or 1) // step) for size, step in sizes)
+    return math.prod(-(-(constant(spec.size(dim)) or 1) // tile.get(dim, 1)) for dim in spec.uses["C"])
 
 
 # ---------------------------------------------------------------------------------------------- files
