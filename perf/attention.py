@@ -101,8 +101,8 @@ def by_kernel(kernel, arrays):
     return functools.partial(kernel, as_queries(q), as_keys(k), as_keys(v), scale, out=as_queries(o))
 
 
-def error_of(call, arrays, causal):
-    """The Frobenius error of the first, the middle and the last head against float64, on an output that was NaN."""
+def error_of(call, arrays, causal, most=1e-3):
+    """The Frobenius error of the first, the middle and the last head against float64, on an output that was NaN; `most` is allowed."""
     import torch
 
     q, k, v, o = arrays
@@ -120,7 +120,7 @@ def error_of(call, arrays, causal):
                 scores.masked_fill_(places[None] > torch.arange(start, start + len(scores), device=q.device)[:, None], -math.inf)
             right = scores.softmax(-1) @ values
             worst = max(worst, float((o[batch, head, rows].double() - right).norm() / right.norm()))
-    if not (worst < 1e-3) or not bool(torch.isfinite(o).all()):
+    if not (worst < most) or not bool(torch.isfinite(o).all()):
         raise SystemExit(f"wrong: {tuple(o.shape)} causal {causal}: error {worst}")
     return worst
 

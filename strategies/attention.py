@@ -102,6 +102,7 @@ def by_rows(made, held=False, apart=False):
 strategy = by_rows(definition())
 causal = by_rows(definition(causal=True))
 held = by_rows(definition(), held=True)
+causal_held = by_rows(definition(causal=True), held=True)
 
 
 def spec(M, N, D, heads=1, batch=1, shared=1, made=None, **options):

@@ -206,19 +206,21 @@ def _buffers(kernel: Kernel) -> Iterable[Item]:
         for buffer in shared:
             align = max(16, buffer.tensor.align)
             yield Noted(f"__shared__ __align__({align}) {buffer.dtype.cuda} {buffer.name}[{expression(buffer.total)}];", _shape(buffer))
+    read = {access.buffer for one, _ in execs(kernel.body) for access in one.accesses if not access.write}
     for buffer in kernel.buffers:
         if buffer.memory.private:
-            yield _registers(kernel, buffer)
+            yield _registers(kernel, buffer, buffer.name in read)
 
 
-def _registers(kernel: Kernel, buffer: Buffer) -> Item:
-    """The array of a thread, or the fragments of a warp."""
+def _registers(kernel: Kernel, buffer: Buffer, read: bool) -> Item:
+    """The array of a thread, or the fragments of a warp. Compilers warn of one that nobody reads, unless the text says that it knows."""
     if buffer.memory.fragment is not None:
         return Noted(_toucher(kernel, buffer).instruction.declaration(kernel, buffer), f"of {_shape(buffer)}")
     size = constant(buffer.total) or 1
     align = f"__align__({buffer.tensor.align}) " if buffer.tensor.align > buffer.dtype.bytes else ""
     note = "" if size <= MOST_REGISTERS else "; too many for registers: lives in local memory"
-    return Noted(f"{align}{buffer.dtype.cuda} {buffer.name}[{size}];", f"of {_shape(buffer)}{note}")
+    known = "" if read else "[[maybe_unused]] "
+    return Noted(f"{known}{align}{buffer.dtype.cuda} {buffer.name}[{size}];", f"of {_shape(buffer)}{note}")
 
 
 def _toucher(kernel: Kernel, buffer: Buffer) -> Exec:

@@ -445,7 +445,7 @@ def _entry(argument: str, module: ModuleType, name: str, path: Path) -> Entry:
         what = "is not there" if found is None or isinstance(found, ModuleType) else f"is no strategy but {type(found).__name__}"
         hint = f"did you mean {' or '.join(close)}?" if close else f"{path}:NAME" if there else "s = MatMul.tile(...)..."
         raise ArgumentError(f"{path}: {chosen} {what}", legal=list(there) or "the file has no strategy", hint=hint)
-    problem = _problem_of(module)
+    problem = _of_start(_problem_of(module), there[chosen])
     sizes = getattr(module, "SIZES", _usual_sizes(there[chosen]))
     doc = (inspect.getdoc(module) or "").partition("\n")[0]
     if not isinstance(sizes, tuple):
@@ -471,6 +471,13 @@ def _problem_of(module: ModuleType) -> Callable[..., Any] | None:
         if callable(found) and not isinstance(found, ModuleType):
             return cast(Callable[..., Any], found)
     return None
+
+
+def _of_start(problem: Callable[..., Any] | None, strategy: Strategy) -> Callable[..., Any] | None:
+    """A problem that takes the definition that it is `made` of is made of the one that the strategy starts from."""
+    if problem is None or not isinstance(strategy.start, Fused) or "made" not in inspect.signature(problem).parameters:
+        return problem
+    return functools.partial(problem, made=strategy.start)
 
 
 def _itself(spec: Spec) -> Spec:

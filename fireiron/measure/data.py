@@ -22,7 +22,7 @@ from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir import execs
 from fireiron.measure.definitions import borders, bound, spreads
 from fireiron.spec import Spec, sizes_of
-from fireiron.specs.fused import fused, positive_numbers
+from fireiron.specs.fused import fused
 from fireiron.stacks import of_stacks
 from fireiron.values.machine import DType, float32, tf32
 from fireiron.values.tensor import View
@@ -278,7 +278,10 @@ def _extent(view: View, sizes: Mapping[str, int]) -> int:
 
 
 def drawn(spec: Spec, sizes: Mapping[str, int], generator: Any) -> dict[str, Any]:
-    """Random inputs on the host by name, in logical shape; factors of the products of a definition so that sums stay small."""
+    """Random inputs on the host by name, in logical shape; factors of the products of a definition so that sums stay small.
+
+    Numbers passed by value are positive: scales, and what is added below a root.
+    """
     made = fused(spec)
     scales = {} if made is None else spreads(spec, made, sizes)
     places = {} if made is None else borders(spec, made, sizes, generator)
@@ -287,7 +290,7 @@ def drawn(spec: Spec, sizes: Mapping[str, int], generator: Any) -> dict[str, Any
         view = spec.operands[name]
         known = name in places
         found[name] = as_stored(view.tensor, places[name], sizes) if known else _drawn(generator, view, sizes, scales.get(name, 1.0))
-    return {name: abs(one) if name in positive_numbers(spec) else one for name, one in found.items()}
+    return {name: abs(one) if spec.operands[name].memory.by_value else one for name, one in found.items()}
 
 
 def _drawn(generator: Any, view: View, sizes: Mapping[str, int], scale: float = 1.0) -> Any:
