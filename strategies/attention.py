@@ -24,6 +24,7 @@ bm = Tunable("bm", 128, 64)
 bn = Tunable("bn", 64, 32, 128)
 wm = Tunable("wm", 32, 16)
 stages = Tunable("stages", 2, 1, 3)
+together = Tunable("together", 0, 1, 2, 4, 8, 16)
 
 LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 
@@ -51,11 +52,11 @@ def definition(causal=False, window=None, lse=False):
             "new": f"new[m] = max(mx[m], top[m] * (scale * {LOG2_E}))",
             "alpha": "alpha[m] = exp2(mx[m] - new[m])",
             "keep": "mx[m] = new[m]",
-            "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
             "exp": f"s[m,n] = exp2(s[m,n] * (scale * {LOG2_E}) - mx[m])",
             "sums": "sums[m] = sum(n, s[m,n])",
             "update": "l[m] = l[m] * alpha[m] + sums[m]",
             "p": "p[m,n] = s[m,n]",
+            "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
             "pv": "acc[m,d] += sum(n, p[m,n] * V[b,n,g,d])",
         },
         last={
@@ -76,10 +77,13 @@ def by_rows(made, held=False):
     """The strategy on a definition; with `held` queries stay in registers. Of one with a mask, blocks that no row sees are left out."""
     scores = MatMul.split(16).unroll()
     scores = scores.load(B, RF, fragments) if held else scores.load(A, RF, fragments).load(B, RF, fragments)
-    queries = made.tile(m=bm, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle()
+    masked = any(one.name == "mask" for one in made.made.steps)
+    queries = made.tile(m=bm, r=1, g=1, b=1).to(Block)
+    queries = queries.last_first("m", together) if masked else queries
+    queries = queries.load("Q", SH, copy).swizzle()
     queries = queries.load("Q", RF, Move.tile(wm).to(Warp).done()) if held else queries
     blocks = queries.split(n=bn).pipeline(stages)
-    blocks = blocks.skip() if any(one.name == "mask" for one in made.made.steps) else blocks
+    blocks = blocks.skip() if masked else blocks
     return (
         blocks.load("K", SH, copy)
         .swizzle()
@@ -88,6 +92,7 @@ def by_rows(made, held=False):
         .tile(m=wm)
         .to(Warp)
         .step("s", scores.then(tiles))
+        .step("rescale", Pointwise.done(UNLESS_ONE))
         .step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles))
         .step("store", staged)
         .done()
