@@ -19,7 +19,23 @@ from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import persistence
 from fireiron.check.scene import MANY, Array, Frame, Scene, Use, linear, product
 from fireiron.ir import Buffer, For, Let, Piece, located, statements
-from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, FloorDiv, Less, Min, Mod, Positive, Var, as_expr, conjuncts, constant, floordiv, less
+from fireiron.values.expr import (
+    FALSE,
+    TRUE,
+    ZERO,
+    Expr,
+    FloorDiv,
+    Less,
+    Min,
+    Mod,
+    Positive,
+    Var,
+    as_expr,
+    conjuncts,
+    constant,
+    floordiv,
+    less,
+)
 from fireiron.values.layout import Swizzle
 from fireiron.values.tensor import Storage
 
@@ -97,7 +113,9 @@ class _Bounds:
         """Whether what is left of sizes less a digit of the block's number, taken to be at least 1, is so over all sizes; true of others."""
         for atoms, _ in linear(value)[0]:
             for left in (atom.value for atom in atoms if isinstance(atom, Positive)):
-                digits = [part[0] for part, times in linear(left)[0] if times == -1 and len(part) == 1 and "block" in self.scene.roots(part[0])]
+                digits = [
+                    part[0] for part, times in linear(left)[0] if times == -1 and len(part) == 1 and "block" in self.scene.roots(part[0])
+                ]
                 tops = [(digit, self._largest_digit(digit)) for digit in digits]
                 if any(top is None or digit.low < 0 or (left + digit - top).low < 1 for digit, top in tops):
                     return False

@@ -42,7 +42,8 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.ir.text import Braces, Function, Item, Noted
-from fireiron.values.document import Assignment, Chain, Joined, Text
+from fireiron.values.document import Assignment, Joined, Text
+from fireiron.values.document import Chain as Terms
 from fireiron.values.expr import INT_MAX, Const, Expr, conjuncts, constant, equal
 from fireiron.values.machine import float32
 
@@ -248,7 +249,7 @@ class Statements:
                 self.moved = True
                 inner = self._statement(statement)
                 self.moved = False
-                return [guarded((Chain((factors[0], *(Joined(("|| ", one)) for one in factors[1:]))),), inner)]
+                return [guarded((Terms((factors[0], *(Joined(("|| ", one)) for one in factors[1:]))),), inner)]
             case For():
                 return self._loop(statement)
             case Exec():
@@ -271,7 +272,7 @@ class Statements:
                 at = access.substitute({loop.var: number for loop, number in zip(turns, numbers, strict=True)})
                 for offset in at.elements():
                     place = self.printer.converted(self.printer.place(at, offset), dtype, float32)
-                    found[str(place)] = Chain((place, f"!= {self.printer.literal(1, float32)}"))
+                    found[str(place)] = Terms((place, f"!= {self.printer.literal(1, float32)}"))
                 if len(found) > MOST_FACTORS:
                     return []
         return list(found.values())

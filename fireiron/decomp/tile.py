@@ -487,8 +487,8 @@ Take: TypeAlias = "Callable[[Spec, dict[str, View], list[Step], Expr, Draft | _I
 
 
 def _taking(plan: TilePlan) -> Take:
-    """How the tile of a block's number is found: digit by digit, the last ones of a dimension first, or on grids of two dimensions in bands,
-    or on a curve."""
+    """How the tile of a block's number is found: digit by digit, a dimension's last ones first, or on grids of two dimensions in bands or
+    on a curve."""
 
     def take(spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside) -> dict[str, View]:
         if plan.last_first is not None:
@@ -551,10 +551,10 @@ def _take_block_digits(spec: Spec, views: dict[str, View], order: list[Step], un
 def _take_last_first(
     spec: Spec, views: dict[str, View], order: list[Step], unit: Expr, draft: Draft | _Inside, dim: str, together: int
 ) -> dict[str, View]:
-    """The tile of a block where a dimension's last tiles come first, each with `together` tiles of the others, or all; these are fastest."""
+    """The tile of a block where a dimension's last tiles come first, each with `together` tiles of the others, which are fastest."""
+    if dim not in spec.tile_dims:
+        raise DecompositionError(f"last_first({dim!r}): no dimension that is tiled", legal=spec.tile_dims)
     ordered = [digit for digit in order if digit.dim == dim]
-    if not ordered:
-        raise DecompositionError(f"last_first({dim!r}): no tiles of it", legal=tuple(dict.fromkeys(digit.dim for digit in order)))
     beside, rest = _beside([digit for digit in order if digit.dim != dim], together)
     left = unit
     digits = [*beside, *ordered, *rest]
@@ -576,7 +576,9 @@ def _beside(others: list[Step], together: int) -> tuple[list[Step], list[Step]]:
     shares = _deal_digits(known, together)
     if shares is None:
         sizes = "x".join(str(digit.size) for digit in others[::-1])
-        raise DecompositionError(f"last_first: {together} of {sizes} tiles side by side", legal="0 (all), or a divisor of the fastest of them")
+        raise DecompositionError(
+            f"last_first: {together} of {sizes} tiles side by side", legal="0 (all), or a divisor of the fastest of them"
+        )
     return [digit for digit, _ in shares[0]], [*shares[1], *others[len(known) :]]
 
 

@@ -24,8 +24,8 @@ class LastFirst(Refinement):
 
     Under a causal mask the last rows see the most keys: where their blocks begin first, the short ones fill the gaps at the end. With
     `together` tiles of the other dimensions (0: all of them) the blocks that run at a time read few of these: so many heads, whose keys
-    and values then stay in the L2 cache. Legal on a tile that is dealt to Block, in neither bands nor clusters; `together` divides the number
-    of those tiles, the fastest of them first, and a tunable may stand for it.
+    and values then stay in the L2 cache. Legal on a tile that is dealt to Block, in neither bands nor clusters; `together` divides the
+    number of those tiles, the fastest of them first, and a tunable may stand for it.
     rewrite: block u: tile (u // others, u % others) --> block u: tile (last - u // others, u % others)
     """
 
