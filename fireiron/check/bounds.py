@@ -110,7 +110,7 @@ class _Bounds:
         return bool(values.min() >= let.var.low and values.max() <= let.var.high)
 
     def _counts_down(self, value: Expr) -> bool:
-        """Whether what is left of sizes less a digit of the block's number, taken to be at least 1, is so over all sizes; true of others."""
+        """Whether sizes less a digit of the block's number, taken to be at least 1, are so over all sizes; true of others."""
         for atoms, _ in linear(value)[0]:
             for left in (atom.value for atom in atoms if isinstance(atom, Positive)):
                 digits = [
